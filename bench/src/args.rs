@@ -37,15 +37,8 @@ pub(crate) enum Command {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Selection {
     /// Files of scenarios, such as bench/scenarios/kafka.toml; they run in this order
-    #[arg(
-        required_unless_present = "workload",
-        conflicts_with = "workload",
-        value_name = "SCENARIOS"
-    )]
+    #[arg(required = true, value_name = "SCENARIOS")]
     pub scenarios: Vec<PathBuf>,
-    /// In their place a workload of the OpenMessaging benchmark, such as those in bench/workloads
-    #[arg(long, value_name = "FILE")]
-    pub workload: Option<PathBuf>,
     /// Only cases whose name contains one of these, such as `produce` or `partitions=1,`
     #[arg(long, value_name = "TEXT")]
     pub only: Vec<String>,
@@ -65,7 +58,6 @@ pub(crate) struct Selection {
   kera-bench run bench/scenarios/kafka.toml --out docs/benchmarks --document docs/benchmarks.md
   kera-bench run bench/scenarios/kafka.toml --out docs/benchmarks --missing
   kera-bench run bench/scenarios/kafka-quick.toml --only produce --contenders kera,kafka
-  kera-bench run --workload bench/workloads/backlog-16-partitions-1kb.yaml --contenders kera-native
   kera-bench run bench/scenarios/kafka.toml --kera target/dist/kera --data-dir /srv/scratch")]
 pub(crate) struct RunArgs {
     #[command(flatten)]

@@ -8,12 +8,12 @@ use anyhow::{Context, Result, ensure};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::load::{Latency, Sides};
 use crate::measure::disk::Disk;
 use crate::measure::machine::Machine;
-use crate::measure::process::Memory;
 use crate::merge::OtherSession;
 use crate::scenario::{Broker, Case, Contender, Measure, Plot, Target};
+use kera_load::process::Memory;
+use kera_load::{Latency, Sides};
 
 /// Changes when a field changes its meaning.
 const FORMAT: u32 = 1;

@@ -289,28 +289,3 @@ fn a_scenario_that_lies_ends_it_before_anything_starts() {
         assert!(stderr(&output).contains(said), "{to}: {}", stderr(&output));
     }
 }
-
-#[test]
-fn workloads_are_listed_and_odd_ones_refused() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-    let workload = folder.path().join("w.yaml");
-    let list = |text: &str| {
-        fs::write(&workload, text).expect("written");
-        Command::new(env!("CARGO_BIN_EXE_kera-bench"))
-            .args(["list", "--workload"])
-            .arg(&workload)
-            .output()
-            .expect("kera-bench can be run")
-    };
-    let good = list("topics: 1\npartitionsPerTopic: 2\nproducerRate: 100\nmessageSize: 100\n");
-    assert!(good.status.success(), "{}", stderr(&good));
-    let cases = String::from_utf8_lossy(&good.stdout).into_owned();
-    assert!(
-        cases.contains("partitions=2") && cases.contains("rate=100/s"),
-        "{cases}"
-    );
-    let odd = list("topics: 1\nproducerSpeed: 100\n");
-    assert!(!odd.status.success());
-    let said = stderr(&odd);
-    assert!(said.contains("producerSpeed is not known"), "{said}");
-}

@@ -20,6 +20,7 @@ const LANE_LEASES: usize = 4_096;
 const RANGE_LEASES: usize = 4;
 
 /// What consumers and readers have in common.
+#[derive(Clone)]
 struct Common {
     bootstrap: String,
     client: Option<Client>,
@@ -167,6 +168,7 @@ macro_rules! common_settings {
 }
 
 /// Settings of a consumer to be; see [`Consumer::builder`].
+#[derive(Clone)]
 #[must_use]
 pub struct ConsumerBuilder {
     common: Common,
@@ -314,6 +316,7 @@ impl ConsumerBuilder {
 }
 
 /// Settings of a reader to be; see [`Reader::builder`].
+#[derive(Clone)]
 #[must_use]
 pub struct ReaderBuilder {
     common: Common,

@@ -14,10 +14,9 @@ use tokio::task::JoinHandle;
 use super::loops::{Loops, Place};
 use super::nodes::{Nodes, Places, StreamPlan};
 use super::watched::Watching;
-use crate::load::{Pace, Records};
 use crate::measure::disk;
 use crate::measure::noise::Snapshot;
-use crate::scenario::Keys;
+use kera_load::{Records, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 /// A look at how many records are acknowledged.
@@ -242,23 +241,20 @@ impl Load {
 }
 
 fn send(producer: &Producer, amount: Amount, stop: &AtomicBool, runtime: &Handle) -> Result<()> {
-    let mut records = Records::new(RECORD, Keys::None);
+    let mut records = Records::new(RECORD, false);
     let most = match amount {
         Amount::Records(records) => records,
         Amount::All | Amount::Rate(_) => u64::MAX,
     };
-    let pace = match amount {
-        Amount::Rate(rate) => Some(Pace::new(Instant::now(), rate)),
-        Amount::Records(_) | Amount::All => None,
-    };
+    let begin = Instant::now();
     for number in 0..most {
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        if let Some(pace) = pace.filter(|pace| !pace.is_due(number)) {
-            pace.wait(number);
+        if let Amount::Rate(rate) = amount {
+            wait_until(begin + Duration::from_secs_f64(number as f64 / rate as f64));
         }
-        let (key, value) = records.next();
+        let (key, value) = records.next_record();
         let record = Record {
             key,
             value: Some(value),

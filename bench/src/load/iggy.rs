@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use kera_load::{Acks, KEY_BYTES};
+
 use super::Plan;
-use super::acks::Acks;
-use super::records::key_bytes;
 use crate::iggy::{Batch, Connection};
+use crate::scenario::Keys;
 
 /// Messages that a poll asks for, as Iggy's own client does.
 const MESSAGES: u32 = 1_000;
@@ -235,8 +236,16 @@ impl<'a> Consumer<'a> {
             partitions: partitions.map(|partition| (partition, 0)).collect(),
             turn: 0,
             messages: (BYTES / plan.record_bytes.max(1)).clamp(1, MESSAGES),
-            key_bytes: key_bytes(plan.keys),
+            key_bytes: match plan.keys {
+                Keys::None => 0,
+                Keys::Random => KEY_BYTES,
+            },
         })
+    }
+
+    /// Bytes ahead of a value.
+    pub(super) fn key_bytes(&self) -> usize {
+        self.key_bytes
     }
 
     /// Polls one partition after the other until one has something, whose values are handed to `each`.
@@ -278,7 +287,7 @@ impl<'a> Consumer<'a> {
 mod tests {
     use super::*;
     use crate::iggy::scripted::Scripted;
-    use crate::scenario::{Acks as Asked, ClientPath, Crowd, Durability, Keys, Work};
+    use crate::scenario::{Acks as Asked, ClientPath, Crowd, Durability, Work};
 
     const LONG: Duration = Duration::from_secs(3_600);
 
@@ -370,7 +379,7 @@ mod tests {
         let server = Scripted::start(usize::MAX);
         let linger = Duration::from_millis(2);
         let plan = plan(&server, 4, linger);
-        let acks = Arc::new(Acks::new().unwrap());
+        let acks = Arc::new(Acks::new(Duration::from_secs(1)));
         acks.begin(Instant::now());
         let mut producer = Producer::connect(&plan, Some(acks.clone())).unwrap();
         let due = Duration::from_secs(1);

@@ -14,8 +14,9 @@ use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
 use serde::Deserialize;
 
-use super::acks::Acks;
-use super::{Plan, SILENCE};
+use kera_load::{Acks, SILENCE};
+
+use super::Plan;
 use crate::scenario::Durability;
 
 /// How long to wait when librdkafka's queue is full.
@@ -28,7 +29,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 const STATISTICS_MS: &str = "200";
 
 /// What both producer and consumer are told.
-pub(super) fn client(plan: &Plan) -> ClientConfig {
+fn client(plan: &Plan) -> ClientConfig {
     let mut config = ClientConfig::new();
     config
         .set("bootstrap.servers", &plan.bootstrap)
@@ -110,6 +111,18 @@ pub(super) fn consumer(plan: &Plan) -> Result<BaseConsumer> {
         .set("fetch.queue.backoff.ms", "1")
         .set("queued.min.messages", "1000000")
         .set("queued.max.messages.kbytes", "262144");
+    config.create().context("librdkafka makes no consumer")
+}
+
+/// A member of a group.
+pub(super) fn member(plan: &Plan, group: &str) -> Result<BaseConsumer> {
+    let mut config = client(plan);
+    config
+        .set("group.id", group)
+        .set("auto.offset.reset", "earliest")
+        // Who has a partition keeps it while others join.
+        .set("partition.assignment.strategy", "cooperative-sticky")
+        .set("heartbeat.interval.ms", "500");
     config.create().context("librdkafka makes no consumer")
 }
 

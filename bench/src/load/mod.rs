@@ -3,31 +3,28 @@
 //! It reads a [`Plan`] from its standard input, gets ready, says so, waits for `go`, does the work
 //! and says what it was; then it stays until its standard input ends, so that it can be looked at.
 
-mod acks;
-mod arrivals;
-mod crowd;
 mod iggy;
+mod iggy_clients;
 mod kafka;
-mod pace;
-mod records;
-mod schedule;
-mod share;
-
-pub(crate) use arrivals::Latency;
-pub(crate) use crowd::Sides;
-pub(crate) use pace::Pace;
-pub(crate) use records::Records;
+mod kafka_clients;
 
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use kera_consumer::Order;
+use kera_load::native::NativeClients;
+use kera_load::{Done, Load, Sides};
+use kera_rpc::ConnectOptions;
 use serde::{Deserialize, Serialize};
+use tokio::runtime::{Handle, Runtime};
 
-use crate::scenario::{Acks, ClientPath, Crowd, Durability, Keys, Work};
+use crate::scenario::{Acks, ClientPath, Crowd, Durability, Keys, Sharing, Work};
 
-/// A run in which nothing arrives or is acknowledged for this long has failed.
-const SILENCE: Duration = Duration::from_secs(30);
+/// The memory of all of Kera's producers together when few batches are open.
+const LEAST_MEMORY: usize = 64 << 20;
+/// Ranges that a member of Kera's groups holds at a time: one is worked on while the next is on its way.
+const RANGES: usize = 2;
 
 /// What the load is to be.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -58,26 +55,102 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// True if sending is to stop so long after its beginning.
-    fn is_over(&self, elapsed: Duration) -> bool {
-        let most = self.most_ms.map(Duration::from_millis);
-        most.is_some_and(|most| elapsed >= most)
+    /// What the engine is to do.
+    fn load(&self) -> Result<Load> {
+        let crowd = &self.crowd;
+        Ok(Load {
+            work: match self.work {
+                Work::Produce => kera_load::Work::Produce,
+                Work::Consume => kera_load::Work::Consume,
+                Work::Both | Work::Latency => kera_load::Work::Both,
+                Work::CatchUp => kera_load::Work::CatchUp,
+                Work::Trickle => kera_load::Work::Trickle,
+                Work::Share => kera_load::Work::Share,
+                Work::Start => bail!("a start has no load"),
+            },
+            records: self.records,
+            record_bytes: self.record_bytes,
+            keyed: self.keys != Keys::None,
+            partitions: self.partitions,
+            rate: self.rate,
+            time: crowd.millis.map(Duration::from_millis),
+            most: self.most_ms.map(Duration::from_millis),
+            producers: crowd.producers,
+            consumers: crowd.consumers,
+            subscriptions: crowd.subscriptions,
+            group: self.work == Work::Share,
+            busy: Duration::from_micros(crowd.work_us),
+            timed: self.work == Work::Latency,
+            warm: true,
+            sample: 0,
+        })
     }
-}
 
-/// What the load was.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Done {
-    pub records: u64,
-    /// Of keys and values.
-    pub bytes: u64,
-    pub seconds: f64,
-    /// None if the client does not tell.
-    pub mean_batch_bytes: Option<f64>,
-    pub latency: Option<Latency>,
-    /// What only loads with several clients tell.
-    #[serde(default)]
-    pub sides: Sides,
+    /// Runs it with clients of the path.
+    fn run<R: BufRead>(&self, gate: &mut Gate<R>) -> Result<Done> {
+        let load = self.load()?;
+        let begin = || gate.wait();
+        let ranges = self.work == Work::Share && self.crowd.order == Some(Sharing::None);
+        let mut done = match self.path {
+            ClientPath::Kafka if ranges => bail!("librdkafka knows no share groups"),
+            ClientPath::Iggy if self.work == Work::Share => {
+                bail!("groups of Iggy's consumers are not compared")
+            }
+            ClientPath::Kafka => {
+                kera_load::run(&kafka_clients::Clients { plan: self }, &load, begin)
+            }
+            ClientPath::Iggy => kera_load::run(&iggy_clients::Clients { plan: self }, &load, begin),
+            ClientPath::Nats => bail!("the load for NATS is a program of its own"),
+            ClientPath::Native => {
+                let runtime = Runtime::new()?;
+                let clients = self.native(&load, runtime.handle().clone());
+                let done = kera_load::run(&clients, &load, begin);
+                // A reader's connections may still be at work.
+                runtime.shutdown_background();
+                done
+            }
+        }?;
+        ensure!(
+            self.work != Work::Share || done.records > 0,
+            "no record was worked on"
+        );
+        if matches!(self.work, Work::Produce | Work::Consume | Work::Share) {
+            // One side alone is the whole.
+            done.sides = Sides::default();
+        }
+        Ok(done)
+    }
+
+    /// Kera's own clients; a producer has room for every lane's batch to fill.
+    fn native<'a>(&self, load: &'a Load, handle: Handle) -> NativeClients<'a> {
+        let batch = self.batch_bytes as usize;
+        let producers = self.crowd.producers.max(1) as usize;
+        let options = ConnectOptions::default();
+        let clients = NativeClients::new(load, handle, &self.bootstrap, &self.topic, &options);
+        NativeClients {
+            timed_acks: match self.work {
+                // At a rate it is to be as slow as another, and no more.
+                Work::Produce => 0,
+                _ => clients.timed_acks,
+            },
+            streamlets: self.crowd.streamlets.unwrap_or(self.partitions),
+            producer: clients
+                .producer
+                .batch_size(batch)
+                .linger(Duration::from_micros(self.linger_us))
+                .memory_limit(self.partitions as usize * batch * 2 + LEAST_MEMORY / producers),
+            member: match self.crowd.order {
+                Some(Sharing::None) => clients
+                    .member
+                    .order(Order::None)
+                    // Of one batch each, so that there is something for everybody.
+                    .range_bytes(self.batch_bytes)
+                    .max_leases(RANGES),
+                _ => clients.member.order(Order::Lane),
+            },
+            ..clients
+        }
+    }
 }
 
 /// A line to the harness.
@@ -114,11 +187,7 @@ pub(crate) fn run() -> Result<()> {
     input.read_line(&mut line)?;
     let plan: Plan = serde_json::from_str(&line).context("the plan is odd")?;
     let mut gate = Gate { input };
-    let done = match plan.work {
-        Work::Start => bail!("a start has no load"),
-        Work::Share => share::run(&plan, &mut gate)?,
-        _ => crowd::run(&plan, &mut gate)?,
-    };
+    let done = plan.run(&mut gate)?;
     say(&Said::Done(Box::new(done)))?;
     // Until the harness has seen enough of this process.
     gate.input.read_line(&mut line)?;

@@ -4,4 +4,3 @@ pub(crate) mod disk;
 pub(crate) mod flushes;
 pub(crate) mod machine;
 pub(crate) mod noise;
-pub(crate) mod process;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use super::process::{Stat, ticks};
+use kera_load::process::{Stat, ticks};
 
 /// The parent of the kernel's own threads.
 const KERNEL_THREADS: u32 = 2;

@@ -9,7 +9,6 @@ mod kera;
 mod nats;
 mod share;
 mod streams;
-mod tansu;
 mod topics;
 
 use std::collections::BTreeMap;
@@ -27,9 +26,9 @@ pub(crate) use self::kera::{
     undisturbed as undisturbed_kera,
 };
 pub(crate) use self::share::program as share_load;
-use crate::measure::process::{self, Memory};
 use crate::results::BrokerFacts;
 use crate::scenario::{Broker, ClientPath, Cluster, Durability};
+use kera_load::process::{self, Memory};
 
 /// A broker that runs.
 pub(crate) struct Running {
@@ -88,13 +87,11 @@ impl Running {
         match broker {
             Broker::Kafka => kafka::fetch(build)?,
             Broker::Nats | Broker::NatsSynced => nats::fetch(build)?,
-            Broker::Tansu | Broker::TansuMemory => tansu::fetch(build)?,
             _ => {}
         }
         let started = match broker {
             Broker::Kafka => kafka::start(build, data)?,
             Broker::Nats | Broker::NatsSynced => nats::start(broker, build, data)?,
-            Broker::Tansu | Broker::TansuMemory => tansu::start(broker, build, data)?,
             Broker::Iggy | Broker::IggyMemory | Broker::IggySynced => iggy::start(broker, data)?,
             Broker::Kera => {
                 let kera = places.kera.as_deref();
@@ -307,12 +304,9 @@ impl Running {
             ClientPath::Kafka | ClientPath::Native => topics::delete(address, topic),
         };
         deleted.with_context(|| format!("cannot delete topic {topic}"))?;
-        // SQLite keeps its file as large as it was.
-        if self.facts.broker != Broker::Tansu {
-            self.data
-                .iter()
-                .for_each(|data| topics::wait_until_freed(data));
-        }
+        self.data
+            .iter()
+            .for_each(|data| topics::wait_until_freed(data));
         Ok(())
     }
 

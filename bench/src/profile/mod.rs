@@ -18,15 +18,17 @@ use self::args::Works;
 use self::floor::Floor;
 use self::perf::Perf;
 use self::table::Profile;
-use crate::load::{Done, Plan};
+use kera_load::Done;
+
+use crate::load::Plan;
 use crate::measure::disk;
 use crate::measure::machine::{Machine, utc_now};
-use crate::measure::process::Usage;
 use crate::peers::{self, Places, Running};
 use crate::scenario::{Broker, ClientPath, Crowd, Durability, Size, Work};
 use crate::session::interrupt::Interrupt;
 use crate::session::loader::Loader;
 use crate::session::workplace::Workplace;
+use kera_load::process::Usage;
 
 /// What a record takes in a batch beside its value.
 const RECORD_FIELDS: f64 = 9.0;

@@ -88,8 +88,8 @@ pub(super) fn remarks(group: &[&CaseRuns]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::Sides;
     use crate::scenario::{Cases, Contender, File, Measure};
+    use kera_load::Sides;
 
     const FILE: &str = "title = \"T\"\ncommand = \"c\"\n[[scenario]]\nname = \"l\"\nwork = \"latency\"\n\
         contenders = [\"kera\"]\nkeys = \"none\"\nbatch = [\"16KiB\"]\nlinger_ms = [1]\n\

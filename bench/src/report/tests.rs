@@ -1,11 +1,11 @@
 use super::document::replace;
 use super::{render, summary, targets, text};
-use crate::load::Sides;
 use crate::measure::disk::Disk;
 use crate::measure::machine::Machine;
-use crate::measure::process::Memory;
 use crate::results::{BrokerFacts, CaseRuns, LeftOut, Results, Run, Taken};
 use crate::scenario::{Broker, Cases, Contender, Durability, File, Measure, Target};
+use kera_load::Sides;
+use kera_load::process::Memory;
 
 const FILE: &str = r#"
 title = "Clients"

@@ -108,7 +108,6 @@ impl Case {
         }
         match (contender.broker(), self.durability) {
             (Broker::Nats, Durability::Synced) => Broker::NatsSynced,
-            (Broker::Tansu, Durability::Memory) => Broker::TansuMemory,
             (Broker::Iggy, Durability::Memory) => Broker::IggyMemory,
             (Broker::Iggy, Durability::Synced) => Broker::IggySynced,
             (broker, _) => broker,

@@ -146,7 +146,7 @@ mod tests {
         assert!(problem("replicas = [1, 3]", "replicas = [4]").contains("fewest brokers, 3"));
         assert!(problem("[3, 4]", "[5]").contains("brokers are 1 to 4"));
         assert!(problem("brokers = [3, 4]", "").contains("replicas needs brokers"));
-        assert!(problem("\"kafka\"", "\"tansu\"").contains("no cluster of tansu"));
+        assert!(problem("\"kafka\"", "\"iggy\"").contains("no cluster of iggy"));
         let work = ("\"both\"", "\"trickle\"\nrate = [10]");
         assert!(problem(work.0, work.1).contains("brokers are not for"));
     }

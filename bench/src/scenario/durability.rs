@@ -61,9 +61,6 @@ impl Durability {
             (Broker::Nats, Self::Written) => Some("file store, page cache, sync_interval 2m"),
             (Broker::NatsSynced, Self::Synced) => Some("file store, sync_interval always"),
             (Broker::Nats | Broker::NatsSynced, _) => None,
-            (Broker::TansuMemory, Self::Memory) => Some("memory engine"),
-            (Broker::Tansu, Self::Written) => Some("SQLite, write-ahead log in the page cache"),
-            (Broker::Tansu | Broker::TansuMemory, _) => None,
             (Broker::IggyMemory, Self::Memory) => {
                 Some("defaults, up to 1,024 messages or 1 MiB of a partition unsaved")
             }

@@ -7,7 +7,6 @@ mod durability;
 mod plot;
 mod size;
 mod target;
-mod workload;
 
 pub(crate) use case::{Case, Cases};
 pub(crate) use cluster::Cluster;
@@ -165,8 +164,6 @@ pub(crate) enum Contender {
     KeraNativePaced,
     /// NATS JetStream, with nats.go.
     Nats,
-    /// Tansu, with librdkafka; only if the command line names it.
-    Tansu,
     /// Apache Iggy, with a client of its binary protocol; only if the command line names it.
     Iggy,
 }
@@ -184,7 +181,6 @@ impl Contender {
                 ("kera-native-paced", title, Broker::Kera, Native)
             }
             Self::Nats => ("nats", "NATS JetStream", Broker::Nats, Nats),
-            Self::Tansu => ("tansu", "Tansu", Broker::Tansu, Kafka),
             Self::Iggy => ("iggy", "Apache Iggy", Broker::Iggy, Iggy),
         }
     }
@@ -207,10 +203,9 @@ impl Contender {
         self.facts().3
     }
 
-    /// True if it takes so long to have, or so much by hand, that it takes part only where the command
-    /// line names it.
+    /// True if it takes so much by hand to have that it takes part only where the command line names it.
     pub(crate) fn on_request(self) -> bool {
-        matches!(self, Self::Tansu | Self::Iggy)
+        self == Self::Iggy
     }
 
     /// True if its load can do such work.
@@ -220,7 +215,7 @@ impl Contender {
                 work,
                 Work::Produce | Work::Consume | Work::Latency | Work::Start
             ),
-            Self::Tansu | Self::Iggy => work != Work::Share,
+            Self::Iggy => work != Work::Share,
             _ => true,
         }
     }
@@ -240,9 +235,6 @@ pub(crate) enum Broker {
     Nats,
     /// Its other setting of `sync_interval`, which is one for the whole server.
     NatsSynced,
-    Tansu,
-    /// Its other storage engine, which is one for the whole server.
-    TansuMemory,
     /// Apache Iggy that writes what it acknowledges.
     Iggy,
     /// Its other settings of what is saved when, which are one for the whole server.
@@ -262,8 +254,6 @@ impl Broker {
             Self::Kera => ("kera", "Kera"),
             Self::Nats => ("nats", "NATS JetStream"),
             Self::NatsSynced => ("nats-synced", "NATS JetStream, sync always"),
-            Self::Tansu => ("tansu", "Tansu"),
-            Self::TansuMemory => ("tansu-memory", "Tansu, in memory"),
             Self::Iggy => ("iggy", "Apache Iggy"),
             Self::IggyMemory => ("iggy-memory", "Apache Iggy, saving later"),
             Self::IggySynced => ("iggy-synced", "Apache Iggy, syncing"),
@@ -422,22 +412,12 @@ impl File {
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
-        Self::parse_in(&text, path.parent()).with_context(|| format!("in {}", path.display()))
-    }
-
-    /// A workload of the OpenMessaging benchmark by itself, for every contender.
-    pub(crate) fn of_workload(path: &Path) -> Result<Self> {
-        workload::file(path)
+        Self::parse(&text).with_context(|| format!("in {}", path.display()))
     }
 
     /// Takes the text of a file apart; unknown keys are refused.
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        Self::parse_in(text, None)
-    }
-
-    /// The same, with `folder` as the place where workloads are looked for.
-    fn parse_in(text: &str, folder: Option<&Path>) -> Result<Self> {
-        let file: Self = toml::from_str(&workload::insert(text, folder)?)?;
+        let file: Self = toml::from_str(text)?;
         file.check()?;
         Ok(file)
     }

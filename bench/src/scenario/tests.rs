@@ -167,8 +167,6 @@ fn every_durability_is_told_of_every_broker() {
     assert_eq!(has(Broker::Kafka), [false, true, true]);
     assert_eq!(has(Broker::Nats), [true, true, false]);
     assert_eq!(has(Broker::NatsSynced), [false, false, true]);
-    assert_eq!(has(Broker::TansuMemory), [true, false, false]);
-    assert_eq!(has(Broker::Tansu), [false, true, false]);
     assert_eq!(has(Broker::IggyMemory), [true, false, false]);
     assert_eq!(has(Broker::Iggy), [false, true, false]);
     assert_eq!(has(Broker::IggySynced), [false, false, true]);
@@ -184,14 +182,14 @@ fn every_durability_is_told_of_every_broker() {
 }
 
 #[test]
-fn who_takes_long_to_have_is_there_on_request_only() {
-    let text = ONE.replace("\"kera\"]", "\"kera\", \"tansu\"]");
+fn who_takes_much_by_hand_is_there_on_request_only() {
+    let text = ONE.replace("\"kera\"]", "\"kera\", \"iggy\"]");
     let cases = |contenders: &[Contender]| {
         Cases::of(&File::parse(&text).unwrap(), 1).select(&["acks=all".into()], contenders)
     };
     let of = |cases: Cases| cases.0[0].contenders.clone();
     assert_eq!(of(cases(&[])), [Contender::Kafka, Contender::Kera]);
-    let asked = [Contender::Kera, Contender::Tansu, Contender::Iggy];
+    let asked = [Contender::Kera, Contender::Iggy];
     assert_eq!(of(cases(&asked)), asked);
     // Even where the file does not know of it.
     let plain = Cases::of(&File::parse(ONE).unwrap(), 1).select(&[], &asked);

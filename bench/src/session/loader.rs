@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::interrupt::Interrupt;
-use crate::load::{Done, GO, Plan, Said};
+use kera_load::Done;
+
+use crate::load::{GO, Plan, Said};
 
 /// How long a load may take to get ready.
 const READY: Duration = Duration::from_secs(90);

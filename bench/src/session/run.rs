@@ -55,12 +55,8 @@ pub(crate) fn list(args: &ListArgs) -> Result<()> {
 /// Reads the files and chooses their cases; files without one are dropped.
 fn select(selection: &Selection, out: &Path) -> Result<Vec<Part>> {
     let mut parts: Vec<Part> = Vec::new();
-    let paths = selection.scenarios.iter().chain(&selection.workload);
-    for path in paths {
-        let mut file = match &selection.workload {
-            Some(workload) => File::of_workload(workload)?,
-            None => File::read(path)?,
-        };
+    for path in &selection.scenarios {
+        let mut file = File::read(path)?;
         file.repetitions = selection.repetitions.unwrap_or(file.repetitions);
         file.warm_up_records /= selection.divide;
         let cases = Cases::of(&file, selection.divide);

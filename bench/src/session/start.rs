@@ -9,12 +9,12 @@ use kera_metadata::{EmbeddedOptions, EmbeddedStore, EtcdOptions, EtcdStore};
 
 use super::prepare::fill;
 use super::{Session, closed};
-use crate::load::Sides;
 use crate::measure::noise::Snapshot;
-use crate::measure::process::{Memory, Usage};
 use crate::peers::{Etcd, Running, pause};
 use crate::results::{Start, Taken};
 use crate::scenario::{Broker, Case, Contender, Work};
+use kera_load::Sides;
+use kera_load::process::{Memory, Usage};
 
 /// The topic of a broker that is started with data.
 const TOPIC: &str = "bench-start";

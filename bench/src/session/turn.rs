@@ -10,10 +10,10 @@ use super::loader::Loader;
 use crate::load::Plan;
 use crate::measure::flushes::{DeviceFlushes, FlushTimes};
 use crate::measure::noise::Snapshot;
-use crate::measure::process::{Memory, Usage, forget_peak};
 use crate::peers::{Counts, Running, share_load};
 use crate::results::{ClusterTaken, DeviceTaken, FlushesTaken, StoreTaken, Taken};
 use crate::scenario::{Case, ClientPath, Contender, Durability, Sharing};
+use kera_load::process::{Memory, Usage, forget_peak};
 
 /// What the processes of a broker have used.
 struct Parts {

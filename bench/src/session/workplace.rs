@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::measure::process;
+use kera_load::process;
 
 /// Folders; the data is removed at the end.
 pub(crate) struct Workplace {

@@ -1,18 +1,14 @@
 //! `kera bench`: load from this process, measured here and at the broker.
 
-mod consume;
-mod cpu;
-mod disk;
-mod load;
-mod produce;
-mod read;
-pub(crate) mod report;
+mod report;
+mod run;
 mod setup;
 
 use clap::{Args, Subcommand};
 
+pub(crate) use run::run;
+
 use crate::connect::ConnectArgs;
-use crate::failure::Outcome;
 use crate::output::OutputArgs;
 use crate::parse;
 use crate::produce::{BatchingArgs, CompressionArg};
@@ -136,14 +132,4 @@ pub(crate) struct LatencyArgs {
     /// Records a second of all producers together
     #[arg(long, value_name = "N/s", default_value = "10k/s", value_parser = parse::rate)]
     pub rate: f64,
-}
-
-/// Runs `kera bench`.
-pub(crate) async fn run(command: BenchCommand) -> Outcome {
-    match command {
-        BenchCommand::Produce(args) => produce::run(args).await,
-        BenchCommand::Latency(args) => produce::latency(args).await,
-        BenchCommand::Consume(args) => consume::run(args).await,
-        BenchCommand::E2e(args) => consume::e2e(args).await,
-    }
 }

@@ -2,54 +2,21 @@
 
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
+use kera_load::Latency;
 use serde::Serialize;
 
-use super::disk::Disk;
 use crate::failure::Failure;
 use crate::output::{Out, count, print_json, rounded_bytes, short_time};
 
-/// The longest latency told apart from longer ones.
-const LONGEST: Duration = Duration::from_secs(3600);
-
-/// A histogram of latencies in nanoseconds, to three digits, up to an hour.
-pub(crate) fn histogram() -> Histogram<u64> {
-    match Histogram::new_with_bounds(1_000, LONGEST.as_nanos() as u64, 3) {
-        Ok(histogram) => histogram,
-        Err(error) => unreachable!("constant bounds: {error}"),
-    }
-}
-
-/// Adds `count` records of one latency.
-pub(crate) fn record(histogram: &mut Histogram<u64>, latency: Duration, count: u64) {
-    let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
-    histogram.saturating_record_n(nanos, count);
-}
-
-/// Percentiles, in microseconds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Latency {
-    pub mean_us: f64,
-    pub p50_us: f64,
-    pub p90_us: f64,
-    pub p99_us: f64,
-    pub p999_us: f64,
-    pub max_us: f64,
-}
-
-impl Latency {
-    /// The percentiles of a histogram; `None` if it is empty.
-    pub(crate) fn of(histogram: &Histogram<u64>) -> Option<Self> {
-        let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
-        (!histogram.is_empty()).then(|| Self {
-            mean_us: histogram.mean() / 1e3,
-            p50_us: at(0.5),
-            p90_us: at(0.9),
-            p99_us: at(0.99),
-            p999_us: at(0.999),
-            max_us: histogram.max() as f64 / 1e3,
-        })
-    }
+/// The disk below the broker's data directory.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Disk {
+    /// The file system's type, such as ext4.
+    pub filesystem: String,
+    /// What is mounted, such as /dev/vda1.
+    pub device: String,
+    /// MB (10^6 bytes) a second of sequential writing, flushed at the end; none if not measured.
+    pub write_mb_per_second: Option<u64>,
 }
 
 /// What one benchmark found.
@@ -76,7 +43,7 @@ pub(crate) struct Report {
     /// CPU time of the broker; none if it runs elsewhere.
     pub broker_cpu_ns_per_record: Option<f64>,
     /// What the latency is of.
-    pub latency_of: Option<&'static str>,
+    pub latency_of: Option<String>,
     pub latency: Option<Latency>,
     pub disk: Option<Disk>,
     pub cores: usize,
@@ -137,7 +104,7 @@ impl Report {
                 },
             ),
         ];
-        if let (Some(latency), Some(of)) = (&self.latency, self.latency_of) {
+        if let (Some(latency), Some(of)) = (&self.latency, &self.latency_of) {
             let show = |us: f64| short_time(Duration::from_nanos((us * 1e3) as u64));
             lines.push((
                 "latency",
@@ -182,22 +149,4 @@ fn plural(number: u64, one: &str) -> String {
         count(number),
         if number == 1 { "" } else { "s" }
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles_come_from_the_histogram() {
-        let mut latencies = histogram();
-        assert_eq!(Latency::of(&latencies), None);
-        record(&mut latencies, Duration::from_micros(100), 98);
-        record(&mut latencies, Duration::from_millis(10), 2);
-        let found = Latency::of(&latencies).unwrap();
-        assert!((found.p50_us - 100.0).abs() < 1.0, "{found:?}");
-        assert!((found.p99_us - 10_000.0).abs() < 20.0, "{found:?}");
-        record(&mut latencies, Duration::MAX, 1);
-        assert!(Latency::of(&latencies).unwrap().max_us >= LONGEST.as_micros() as f64 * 0.99);
-    }
 }

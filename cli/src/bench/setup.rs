@@ -1,13 +1,17 @@
 //! The stream under test, and what is measured around a run.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use kera_load::disk::{mount_of, write_speed};
+use kera_load::process::cpu_of;
 use kera_protocol::v1;
 use tonic::Code;
 
-use super::disk::{self, Disk};
-use super::{CommonArgs, cpu};
+use super::CommonArgs;
+use super::report::Disk;
 use crate::connect::{Control, refused};
 use crate::failure::Failure;
 
@@ -33,7 +37,7 @@ impl Setup {
             .into_inner();
         let local = is_this_machine(&control.address);
         let disk = local
-            .then(|| disk::look(Path::new(&broker.data_dir), !args.no_disk))
+            .then(|| disk_below(Path::new(&broker.data_dir), !args.no_disk))
             .flatten();
         Ok(Self {
             control,
@@ -42,6 +46,12 @@ impl Setup {
             local,
             disk,
         })
+    }
+
+    /// Streamlets of the stream.
+    pub(super) fn streamlets(&self) -> u32 {
+        let config = self.info.config.unwrap_or_default();
+        config.streamlets().max(1)
     }
 
     /// Lanes of all streamlets.
@@ -74,31 +84,25 @@ impl Setup {
 
     /// Begins to measure.
     pub(super) fn start(&self) -> Meter {
-        let broker = self
-            .local
-            .then(|| cpu::of_process(self.broker.pid))
-            .flatten();
+        let broker = self.local.then(|| cpu_of(self.broker.pid).ok()).flatten();
         Meter {
             pid: self.broker.pid,
             broker,
-            own: cpu::own(),
-            begin: Instant::now(),
+            own: own_cpu(),
         }
     }
 }
 
-/// Time and CPU time from one moment on.
+/// CPU time from one moment on.
 pub(super) struct Meter {
     pid: u32,
     broker: Option<Duration>,
     own: Duration,
-    begin: Instant,
 }
 
 /// What a run took.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
-    pub time: Duration,
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TakenTime {
     pub own_cpu: Duration,
     /// None if the broker is elsewhere.
     pub broker_cpu: Option<Duration>,
@@ -106,18 +110,43 @@ pub(super) struct Taken {
 
 impl Meter {
     /// What it took since.
-    pub(super) fn stop(&self) -> Taken {
-        let time = self.begin.elapsed();
-        let own_cpu = cpu::own().saturating_sub(self.own);
+    pub(super) fn stop(&self) -> TakenTime {
+        let own_cpu = own_cpu().saturating_sub(self.own);
         let broker_cpu = self
             .broker
-            .and_then(|before| Some(cpu::of_process(self.pid)?.saturating_sub(before)));
-        Taken {
-            time,
+            .and_then(|before| Some(cpu_of(self.pid).ok()?.saturating_sub(before)));
+        TakenTime {
             own_cpu,
             broker_cpu,
         }
     }
+}
+
+/// CPU time that this process has used so far, user and system.
+fn own_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}
+
+/// The disk below `data_dir`; `None` if the directory is not on this machine.
+fn disk_below(data_dir: &Path, measure: bool) -> Option<Disk> {
+    let metadata = fs::metadata(data_dir).ok()?;
+    let (filesystem, device) = mount_of(data_dir)
+        .unwrap_or_else(|| ("unknown file system".into(), "unknown device".into()));
+    // Beside the data directory, never in it: what is in there is the broker's.
+    let beside = data_dir
+        .parent()
+        .filter(|parent| fs::metadata(parent).is_ok_and(|parent| parent.dev() == metadata.dev()));
+    Some(Disk {
+        filesystem,
+        device,
+        write_mb_per_second: beside
+            .filter(|_| measure)
+            .and_then(|directory| write_speed(directory).ok()),
+    })
 }
 
 async fn find_or_make(control: &mut Control, args: &CommonArgs) -> Result<v1::StreamInfo, Failure> {
@@ -163,6 +192,12 @@ fn is_this_machine(address: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_elsewhere_is_not_looked_at() {
+        assert!(disk_below(Path::new("/nowhere/at/all"), false).is_none());
+        assert!(disk_below(&std::env::temp_dir(), false).is_some());
+    }
 
     #[test]
     fn loopback_is_this_machine() {

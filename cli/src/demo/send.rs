@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use hdrhistogram::Histogram;
+use kera_load::{Latency, histogram};
 use kera_producer::{AppendError, Delivery, Producer, Record};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use super::data::{Flights, carrier, write_value};
 use super::view::Progress;
-use crate::bench::report::{histogram, record};
 use crate::failure::Failure;
 
 /// Records are sent in small bursts: timers are no finer.
@@ -151,15 +150,16 @@ async fn track(
 }
 
 /// The latencies of records that were not under way while the broker was away.
-pub(super) fn outside(sent: &[Sent], away: Option<(Instant, Instant)>) -> Histogram<u64> {
+pub(super) fn outside(sent: &[Sent], away: Option<(Instant, Instant)>) -> Option<Latency> {
     let mut all = histogram();
     for (appended, latency, count) in sent.iter().flat_map(|sent| &sent.latencies) {
         let touched = away.is_some_and(|(from, to)| *appended < to && *appended + *latency > from);
         if !touched {
-            record(&mut all, *latency, *count);
+            let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+            all.saturating_record_n(nanos, *count);
         }
     }
-    all
+    Latency::of(&all)
 }
 
 #[cfg(test)]
@@ -179,7 +179,10 @@ mod tests {
                 (at(500), lasting(5), 40),
             ],
         }];
-        assert_eq!(outside(&sent, Some((at(100), at(400)))).len(), 50);
-        assert_eq!(outside(&sent, None).len(), 100);
+        assert_eq!(
+            outside(&sent, Some((at(100), at(400)))).map(|l| l.records),
+            Some(50)
+        );
+        assert_eq!(outside(&sent, None).map(|l| l.records), Some(100));
     }
 }

@@ -16,10 +16,10 @@ use super::send::{Part, Sent, outside};
 use super::view::{Progress, View};
 use super::work::Crew;
 use super::{home, process};
-use crate::bench::report::Latency;
 use crate::connect::{control, refused};
 use crate::failure::Failure;
 use crate::output::{Out, count, short_time};
+use kera_load::Latency;
 
 const STREAM: &str = "flights";
 const PRODUCERS: usize = 4;
@@ -214,7 +214,7 @@ impl Story {
             back_in: back - killed,
             listening_in,
             sending: sending_took,
-            latency: Latency::of(&outside(&sent, Some((killed, back)))),
+            latency: outside(&sent, Some((killed, back))),
         })
     }
 

@@ -4,14 +4,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
 use hdrhistogram::Histogram;
 
-use super::arrivals::{COLD, Latency, histogram};
+use crate::arrivals::{Latency, histogram};
 
 /// Counts from when each record was due, apart for the time before and after a consumer began to
 /// catch up.
-pub(super) struct Acks {
+#[derive(Debug)]
+pub struct Acks {
+    cold: Duration,
     begin: OnceLock<Instant>,
     busy_from: AtomicU64,
     quiet: Mutex<Histogram<u64>>,
@@ -19,35 +20,38 @@ pub(super) struct Acks {
 }
 
 impl Acks {
-    pub(super) fn new() -> Result<Self> {
-        Ok(Self {
+    /// Records that are due before `cold` do not count.
+    #[must_use]
+    pub fn new(cold: Duration) -> Self {
+        Self {
+            cold,
             begin: OnceLock::new(),
             busy_from: AtomicU64::new(u64::MAX),
-            quiet: Mutex::new(histogram()?),
-            busy: Mutex::new(histogram()?),
-        })
+            quiet: Mutex::new(histogram()),
+            busy: Mutex::new(histogram()),
+        }
     }
 
     /// Records are due from `begin` on; only its first call counts.
-    pub(super) fn begin(&self, begin: Instant) {
+    pub fn begin(&self, begin: Instant) {
         let _ = self.begin.set(begin);
     }
 
     /// Records that are due from now on count as those of the busy time.
-    pub(super) fn busy(&self) {
+    pub(crate) fn busy(&self) {
         let elapsed = self.begin.get().map_or(Duration::ZERO, Instant::elapsed);
         self.busy_from.store(nanos(elapsed), Relaxed);
     }
 
     /// A record that was `due` so long after the beginning was acknowledged, just now.
-    pub(super) fn take(&self, due: Duration) {
+    pub fn take(&self, due: Duration) {
         if let Some(begin) = self.begin.get() {
             self.take_after(due, begin.elapsed());
         }
     }
 
     fn take_after(&self, due: Duration, now: Duration) {
-        if due < COLD {
+        if due < self.cold {
             return;
         }
         let busy = nanos(due) >= self.busy_from.load(Relaxed);
@@ -57,12 +61,12 @@ impl Acks {
     }
 
     /// Before the busy time.
-    pub(super) fn quiet(&self) -> Option<Latency> {
+    pub fn quiet(&self) -> Option<Latency> {
         Latency::of(&self.quiet.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// In the busy time.
-    pub(super) fn when_busy(&self) -> Option<Latency> {
+    pub(crate) fn when_busy(&self) -> Option<Latency> {
         Latency::of(&self.busy.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -77,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_busy_time_is_kept_apart() {
-        let acks = Acks::new().unwrap();
+        let acks = Acks::new(Duration::from_secs(1));
         let ms = Duration::from_millis;
         // The first second does not count.
         acks.take_after(ms(999), ms(5_000));
@@ -93,7 +97,7 @@ mod tests {
 
     #[test]
     fn nothing_counts_before_the_beginning() {
-        let acks = Acks::new().unwrap();
+        let acks = Acks::new(Duration::from_secs(1));
         acks.take(Duration::from_secs(2));
         assert_eq!(acks.quiet(), None);
     }

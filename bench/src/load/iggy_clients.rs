@@ -5,17 +5,16 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::shared::Sink;
-use super::{Consuming, Producing};
-use crate::load::Plan;
-use crate::load::acks::Acks;
-use crate::load::iggy::{Consumer, Producer};
+use kera_load::{Acks, Consuming, Producing, Sink};
+
+use super::Plan;
+use super::iggy::{Consumer, Producer};
 
 pub(super) struct Clients<'a> {
     pub(super) plan: &'a Plan,
 }
 
-impl<'a> super::Clients for Clients<'a> {
+impl<'a> kera_load::Clients for Clients<'a> {
     type Producer = Producer<'a>;
     type Consumer = Consumer<'a>;
 
@@ -58,12 +57,13 @@ impl Consuming for Consumer<'_> {
     }
 
     fn receive(&mut self, wait: Duration, sink: &mut Sink<'_>) -> Result<()> {
+        let key_bytes = self.key_bytes();
         let mut first = true;
         Consumer::receive(self, wait, |payload| {
             if std::mem::take(&mut first) {
                 sink.now();
             }
-            sink.take(payload)
+            sink.take(key_bytes, payload)
         })
     }
 }

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::load::Latency;
+use crate::Latency;
 
 /// Producers and consumers, each by themselves; what a load does not have is left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Sides {
+pub struct Sides {
     /// Records acknowledged, and how long that took all producers together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub produced: Option<Side>,
@@ -30,28 +30,32 @@ pub(crate) struct Sides {
 
 /// One side's work.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Side {
+pub struct Side {
+    /// Records that it sent or saw.
     pub records: u64,
+    /// How long that took.
     pub seconds: f64,
 }
 
 /// How an open loop went.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Rate {
+pub struct Rate {
+    /// Records a second that were asked for.
     pub wanted: f64,
+    /// Records a second that were sent.
     pub reached: f64,
 }
 
 impl Side {
     /// Records a second.
-    pub(crate) fn per_second(&self) -> f64 {
+    pub fn per_second(&self) -> f64 {
         self.records as f64 / self.seconds.max(1e-9)
     }
 }
 
 impl Rate {
     /// True if the load was sent as fast as it was to be, but for a twentieth.
-    pub(crate) fn is_kept(&self) -> bool {
+    pub fn is_kept(&self) -> bool {
         self.reached >= 0.95 * self.wanted
     }
 }

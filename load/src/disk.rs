@@ -1,48 +1,30 @@
-//! The disk below a broker's data directory: what it is, and how fast it is today.
+//! The disk below a directory: what it is, and how fast it is today.
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
-
-use serde::Serialize;
 
 /// Bytes written to measure.
 const SAMPLE: usize = 128 << 20;
 /// Measuring stops here even when less was written.
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// A disk.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Disk {
-    /// The file system's type, such as ext4.
-    pub filesystem: String,
-    /// What is mounted, such as /dev/vda1.
-    pub device: String,
-    /// MB (10^6 bytes) a second of sequential writing, flushed at the end; none if not measured.
-    pub write_mb_per_second: Option<u64>,
+/// The file system's type, such as ext4, and what is mounted, such as /dev/vda1; `None` if the kernel does not tell.
+pub fn mount_of(directory: &Path) -> Option<(String, String)> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    find_mount(&mounts, directory)
 }
 
-/// Looks at the disk below `data_dir`; `None` if the directory is not on this machine.
-pub(super) fn look(data_dir: &Path, measure: bool) -> Option<Disk> {
-    let metadata = fs::metadata(data_dir).ok()?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let (filesystem, device) = find_mount(&mounts, data_dir)
-        .unwrap_or_else(|| ("unknown file system".into(), "unknown device".into()));
-    // Beside the data directory, never in it: what is in there is the broker's.
-    let beside = data_dir
-        .parent()
-        .filter(|parent| fs::metadata(parent).is_ok_and(|parent| parent.dev() == metadata.dev()));
-    let write_mb_per_second = match (measure, beside) {
-        (true, Some(directory)) => write_speed(directory),
-        _ => None,
-    };
-    Some(Disk {
-        filesystem,
-        device,
-        write_mb_per_second,
-    })
+/// MB (10^6 bytes) a second of sequential writing, flushed at the end, to a file in `directory` that is removed.
+///
+/// # Errors
+/// The file system's.
+pub fn write_speed(directory: &Path) -> std::io::Result<u64> {
+    let path = directory.join(format!(".kera-bench-{}", std::process::id()));
+    let speed = write_and_flush(&path);
+    let _ = fs::remove_file(&path);
+    speed
 }
 
 /// The longest mount point that is a prefix of the path.
@@ -59,13 +41,6 @@ fn find_mount(mounts: &str, path: &Path) -> Option<(String, String)> {
         })
         .max_by_key(|(length, ..)| *length)
         .map(|(_, filesystem, device)| (filesystem, device))
-}
-
-fn write_speed(directory: &Path) -> Option<u64> {
-    let path = directory.join(format!(".kera-bench-{}", std::process::id()));
-    let speed = write_and_flush(&path);
-    let _ = fs::remove_file(&path);
-    speed.ok()
 }
 
 fn write_and_flush(path: &Path) -> std::io::Result<u64> {
@@ -96,13 +71,15 @@ mod tests {
         let find = |path: &str| find_mount(mounts, Path::new(path)).unwrap().0;
         assert_eq!(find("/home/x"), "ext4");
         assert_eq!(find("/srv/x"), "xfs");
-        assert_eq!(find("/srvx"), "ext4");
         assert_eq!(find("/srv/a b/c"), "tmpfs");
     }
 
     #[test]
-    fn a_directory_elsewhere_is_not_looked_at() {
-        assert!(look(Path::new("/nowhere/at/all"), false).is_none());
-        assert!(look(&std::env::temp_dir(), false).is_some());
+    fn measuring_leaves_no_file() {
+        let folder = std::env::temp_dir().join(format!("kera-load-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        assert!(write_speed(&folder).unwrap() > 0);
+        fs::remove_dir(&folder).unwrap();
+        assert!(write_speed(&folder).is_err());
     }
 }

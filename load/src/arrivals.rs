@@ -1,4 +1,4 @@
-//! What arrives in an open loop, and how late it is.
+//! What arrives, and how late it is.
 
 use std::time::Duration;
 
@@ -8,65 +8,64 @@ use serde::{Deserialize, Serialize};
 
 /// The longest latency told apart from longer ones.
 const LONGEST: Duration = Duration::from_secs(600);
-/// Records that were due before this are not counted: connections and caches are cold.
-pub(super) const COLD: Duration = Duration::from_secs(1);
 /// The stamp of records that only open the way.
 const OPENING: u64 = u64::MAX;
 const STAMP: usize = 8;
 
 /// Percentiles, in microseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Latency {
+pub struct Latency {
     /// Records counted.
     pub records: u64,
+    /// The mean.
     pub mean_us: f64,
+    /// Half of the records took no longer,
     pub p50_us: f64,
+    /// nine in ten,
     pub p90_us: f64,
+    /// 99 in 100,
     pub p99_us: f64,
+    /// 999 in 1,000.
     pub p999_us: f64,
+    /// The longest.
     pub max_us: f64,
 }
 
 /// Puts when the record was due into its value.
-pub(super) fn stamp(value: &mut [u8], due: Duration) {
+pub(crate) fn stamp(value: &mut [u8], due: Duration) {
     let nanos = u64::try_from(due.as_nanos()).unwrap_or(OPENING - 1);
     value[..STAMP].copy_from_slice(&nanos.to_le_bytes());
 }
 
 /// Marks the record as one that only opens the way.
-pub(super) fn stamp_opening(value: &mut [u8]) {
+pub(crate) fn stamp_opening(value: &mut [u8]) {
     value[..STAMP].copy_from_slice(&OPENING.to_le_bytes());
 }
 
 /// Counts from when each record was due, not from when it was sent: a stall counts for every record
 /// that it held up (no coordinated omission).
-pub(super) struct Arrivals {
-    #[cfg(test)]
-    begin: std::time::Instant,
+pub(crate) struct Arrivals {
+    /// Records that were due before this are not counted: connections and caches are cold.
+    cold: Duration,
     histogram: Histogram<u64>,
     opened: u64,
     arrived: u64,
+    bytes: u64,
 }
 
 impl Arrivals {
-    pub(super) fn new() -> Result<Self> {
-        Ok(Self {
-            #[cfg(test)]
-            begin: std::time::Instant::now(),
-            histogram: histogram()?,
+    pub(crate) fn new(cold: Duration) -> Self {
+        Self {
+            cold,
+            histogram: histogram(),
             opened: 0,
             arrived: 0,
-        })
-    }
-
-    /// A record has arrived, just now.
-    #[cfg(test)]
-    fn take(&mut self, value: &[u8]) -> Result<()> {
-        self.take_after(value, self.begin.elapsed())
+            bytes: 0,
+        }
     }
 
     /// A record has arrived, `now` after the beginning.
-    pub(super) fn take_after(&mut self, value: &[u8], now: Duration) -> Result<()> {
+    pub(crate) fn take_after(&mut self, value: &[u8], now: Duration) -> Result<()> {
         let Some(stamp) = value.first_chunk::<STAMP>() else {
             bail!("a record without a stamp arrived");
         };
@@ -77,7 +76,7 @@ impl Arrivals {
         }
         self.arrived += 1;
         let due = Duration::from_nanos(stamp);
-        if due >= COLD {
+        if due >= self.cold {
             let late = now.saturating_sub(due).as_nanos();
             let late = u64::try_from(late).unwrap_or(u64::MAX);
             self.histogram.saturating_record(late);
@@ -85,43 +84,55 @@ impl Arrivals {
         Ok(())
     }
 
-    /// A record has arrived, whatever its stamp.
-    pub(super) fn count(&mut self, _value: &[u8]) {
+    /// A record of so many bytes has arrived, whatever its stamp.
+    pub(crate) fn count(&mut self, bytes: usize) {
         self.arrived += 1;
+        self.bytes += bytes as u64;
     }
 
     /// Records that only opened the way.
-    pub(super) fn opened(&self) -> u64 {
+    pub(crate) fn opened(&self) -> u64 {
         self.opened
     }
 
     /// Other records.
-    pub(super) fn arrived(&self) -> u64 {
+    pub(crate) fn arrived(&self) -> u64 {
         self.arrived
     }
 
+    /// Bytes of those that were counted without a stamp.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Takes those of another along.
-    pub(super) fn merge(&mut self, other: &Self) -> Result<()> {
+    pub(crate) fn merge(&mut self, other: &Self) -> Result<()> {
         self.opened += other.opened;
         self.arrived += other.arrived;
+        self.bytes += other.bytes;
         Ok(self.histogram.add(&other.histogram)?)
     }
 
     /// `None` if no record counts.
-    pub(super) fn latency(&self) -> Option<Latency> {
+    pub(crate) fn latency(&self) -> Option<Latency> {
         Latency::of(&self.histogram)
     }
 }
 
-/// For nanoseconds.
-pub(super) fn histogram() -> Result<Histogram<u64>> {
+/// A histogram of nanoseconds, to three digits, up to ten minutes.
+#[must_use]
+pub fn histogram() -> Histogram<u64> {
     let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
-    Ok(Histogram::new_with_bounds(1_000, longest, 3)?)
+    match Histogram::new_with_bounds(1_000, longest, 3) {
+        Ok(histogram) => histogram,
+        Err(error) => unreachable!("constant bounds: {error}"),
+    }
 }
 
 impl Latency {
     /// Of a histogram of nanoseconds; `None` if it is empty.
-    pub(crate) fn of(found: &Histogram<u64>) -> Option<Self> {
+    #[must_use]
+    pub fn of(found: &Histogram<u64>) -> Option<Self> {
         let at = |quantile| found.value_at_quantile(quantile) as f64 / 1e3;
         (!found.is_empty()).then(|| Self {
             records: found.len(),
@@ -141,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_stall_counts_for_all_that_it_held_up() {
-        let mut arrivals = Arrivals::new().unwrap();
+        let mut arrivals = Arrivals::new(Duration::from_secs(1));
         // One a millisecond; nothing arrives for 100 ms, then all at once.
         for number in 0..100 {
             let mut value = [0; 16];
@@ -158,14 +169,15 @@ mod tests {
 
     #[test]
     fn cold_records_and_those_that_open_the_way_do_not_count() {
-        let mut arrivals = Arrivals::new().unwrap();
+        let second = Duration::from_secs(1);
+        let mut arrivals = Arrivals::new(second);
         let mut value = [0; 8];
         stamp_opening(&mut value);
-        arrivals.take(&value).unwrap();
+        arrivals.take_after(&value, second).unwrap();
         stamp(&mut value, Duration::from_millis(999));
-        arrivals.take(&value).unwrap();
+        arrivals.take_after(&value, second).unwrap();
         assert_eq!((arrivals.opened(), arrivals.arrived()), (1, 1));
         assert_eq!(arrivals.latency(), None);
-        assert!(arrivals.take(&[1, 2]).is_err());
+        assert!(arrivals.take_after(&[1, 2], second).is_err());
     }
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::Plan;
+use crate::Load;
 
 /// Most records between two looks at the clock.
 const BURST: u64 = 256;
 
 /// One producer's part of what all are to send.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(crate) struct Part {
     /// Among all producers.
     index: u64,
     /// Producers.
@@ -29,7 +29,7 @@ enum Kind {
 
 /// What a producer does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(crate) enum Next {
     /// Send so many records.
     Send(u64),
     /// Wait until a record is due, about so long.
@@ -41,25 +41,25 @@ pub(super) enum Next {
 impl Part {
     /// The part of producer `index`, counted from 0. With `endless` an open loop goes on until it is
     /// told to stop.
-    pub(super) fn of(plan: &Plan, index: u32, endless: bool) -> Self {
-        let (index, of) = (u64::from(index), u64::from(plan.crowd.producers.max(1)));
+    pub(crate) fn of(load: &Load, index: u32, endless: bool) -> Self {
+        let (index, of) = (u64::from(index), u64::from(load.producers.max(1)));
         let share = |records: u64| records / of + u64::from(index < records % of);
-        let kind = match (plan.rate, plan.crowd.millis) {
+        let kind = match (load.rate, load.time) {
             (Some(rate), _) if endless => Kind::Rate(rate.max(1), u64::MAX),
-            (Some(rate), _) => Kind::Rate(rate.max(1), share(plan.records)),
-            (None, Some(millis)) => Kind::Time(Duration::from_millis(millis)),
-            (None, None) => Kind::Records(share(plan.records)),
+            (Some(rate), _) => Kind::Rate(rate.max(1), share(load.records)),
+            (None, Some(time)) => Kind::Time(time),
+            (None, None) => Kind::Records(share(load.records)),
         };
         Self { index, of, kind }
     }
 
     /// True if records are due at times of their own.
-    pub(super) fn is_paced(&self) -> bool {
+    pub(crate) fn is_paced(&self) -> bool {
         matches!(self.kind, Kind::Rate(..))
     }
 
     /// What to do after `sent` records, so long after the beginning.
-    pub(super) fn next(&self, sent: u64, elapsed: Duration) -> Next {
+    pub(crate) fn next(&self, sent: u64, elapsed: Duration) -> Next {
         let ready = match self.kind {
             Kind::Records(records) => records - sent.min(records),
             Kind::Time(time) if elapsed < time => BURST,
@@ -79,7 +79,7 @@ impl Part {
     }
 
     /// How long after the beginning its record `number` is due; at once if there is no rate.
-    pub(super) fn due(&self, number: u64) -> Duration {
+    pub(crate) fn due(&self, number: u64) -> Duration {
         let Kind::Rate(rate, _) = self.kind else {
             return Duration::ZERO;
         };
@@ -101,29 +101,12 @@ impl Part {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::{Acks, ClientPath, Crowd, Durability, Keys, Work};
 
-    fn plan(producers: u32, records: u64, rate: Option<u64>, millis: Option<u64>) -> Plan {
-        Plan {
-            path: ClientPath::Native,
-            bootstrap: String::new(),
-            topic: String::new(),
-            work: Work::Both,
-            records,
-            record_bytes: 100,
-            keys: Keys::None,
-            batch_bytes: 1024,
-            linger_us: 0,
-            partitions: 1,
-            acks: Acks::All,
-            durability: Durability::Written,
-            most_ms: None,
+    fn load(producers: u32, records: u64, rate: Option<u64>, millis: Option<u64>) -> Load {
+        Load {
             rate,
-            crowd: Crowd {
-                producers,
-                millis,
-                ..Crowd::default()
-            },
+            time: millis.map(Duration::from_millis),
+            ..Load::of_producers(producers, records)
         }
     }
 
@@ -140,17 +123,17 @@ mod tests {
 
     #[test]
     fn records_are_dealt_out_and_none_is_lost() {
-        let plan = plan(3, 1_000, None, None);
+        let load = load(3, 1_000, None, None);
         let parts: Vec<u64> = (0..3)
-            .map(|index| sent_by(&Part::of(&plan, index, false), MS))
+            .map(|index| sent_by(&Part::of(&load, index, false), MS))
             .collect();
         assert_eq!(parts, [334, 333, 333]);
-        assert_eq!(Part::of(&plan, 0, false).next(334, MS), Next::Done);
+        assert_eq!(Part::of(&load, 0, false).next(334, MS), Next::Done);
     }
 
     #[test]
     fn time_ends_it() {
-        let part = Part::of(&plan(2, 0, None, Some(50)), 1, false);
+        let part = Part::of(&load(2, 0, None, Some(50)), 1, false);
         assert!(!part.is_paced());
         assert_eq!(part.next(1 << 40, 49 * MS), Next::Send(BURST));
         assert_eq!(part.next(0, 50 * MS), Next::Done);
@@ -158,8 +141,8 @@ mod tests {
 
     #[test]
     fn a_rate_is_kept_by_all_together() {
-        let plan = plan(3, 100, Some(1_000), Some(9_999));
-        let parts: Vec<Part> = (0..3).map(|index| Part::of(&plan, index, false)).collect();
+        let load = load(3, 100, Some(1_000), Some(9_999));
+        let parts: Vec<Part> = (0..3).map(|index| Part::of(&load, index, false)).collect();
         // Records 0 to 10 are due by then: four, four and three of them.
         let sent: Vec<u64> = parts.iter().map(|part| sent_by(part, 10 * MS)).collect();
         assert_eq!(sent, [4, 4, 3]);
@@ -169,14 +152,14 @@ mod tests {
         let all: u64 = parts.iter().map(|part| sent_by(part, 500 * MS)).sum();
         assert_eq!(all, 100);
         assert_eq!(parts[0].next(34, 500 * MS), Next::Done);
-        let endless = Part::of(&plan, 0, true);
+        let endless = Part::of(&load, 0, true);
         assert_eq!(endless.next(34, 10 * MS), Next::Wait(92 * MS));
     }
 
     #[test]
     fn a_record_is_due_when_it_says_so() {
         for rate in [1, 3, 7, 999_983] {
-            let part = Part::of(&plan(7, 1_000, Some(rate), None), 5, false);
+            let part = Part::of(&load(7, 1_000, Some(rate), None), 5, false);
             for number in [0, 1, 13] {
                 let due = part.due(number);
                 assert!(

@@ -7,29 +7,41 @@ use anyhow::{Context, Result};
 
 /// What a process has used so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Usage {
+pub struct Usage {
     /// User and system time, to the system's clock tick (10 ms as a rule).
     pub cpu: Duration,
     /// Bytes that it had written to disks, or that wait in the page cache for it.
     pub written: u64,
 }
 
+/// User and system time that `pid` has used so far, to the system's clock tick (10 ms as a rule).
+///
+/// # Errors
+/// If there is no such process here.
+pub fn cpu_of(pid: u32) -> Result<Duration> {
+    let stat = Stat::parse(&read(pid, "stat")?).context("a line of /proc is odd")?;
+    Ok(ticks(stat.ticks))
+}
+
+fn read(pid: u32, what: &str) -> Result<String> {
+    fs::read_to_string(format!("/proc/{pid}/{what}"))
+        .with_context(|| format!("cannot read /proc/{pid}/{what}"))
+}
+
 impl Usage {
     /// What `pid` has used so far.
-    pub(crate) fn of(pid: u32) -> Result<Self> {
-        let read = |what: &str| {
-            fs::read_to_string(format!("/proc/{pid}/{what}"))
-                .with_context(|| format!("cannot read /proc/{pid}/{what}"))
-        };
-        let stat = Stat::parse(&read("stat")?).context("a line of /proc is odd")?;
+    ///
+    /// # Errors
+    /// If there is no such process here.
+    pub fn of(pid: u32) -> Result<Self> {
         Ok(Self {
-            cpu: ticks(stat.ticks),
-            written: number_after(&read("io")?, "write_bytes:").unwrap_or(0),
+            cpu: cpu_of(pid)?,
+            written: number_after(&read(pid, "io")?, "write_bytes:").unwrap_or(0),
         })
     }
 
     /// Together with another's.
-    pub(crate) fn with(&self, other: &Self) -> Self {
+    pub fn with(&self, other: &Self) -> Self {
         Self {
             cpu: self.cpu + other.cpu,
             written: self.written + other.written,
@@ -37,7 +49,7 @@ impl Usage {
     }
 
     /// What was used since `earlier`.
-    pub(crate) fn since(&self, earlier: &Self) -> Self {
+    pub fn since(&self, earlier: &Self) -> Self {
         Self {
             cpu: self.cpu.saturating_sub(earlier.cpu),
             written: self.written.saturating_sub(earlier.written),
@@ -47,7 +59,7 @@ impl Usage {
 
 /// Resident memory of a process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Memory {
+pub struct Memory {
     /// Now.
     pub resident: u64,
     /// The highest since the process began, or since [`forget_peak`].
@@ -56,9 +68,11 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// Of the process `pid`.
-    pub(crate) fn of(pid: u32) -> Result<Self> {
-        let text = fs::read_to_string(format!("/proc/{pid}/status"))
-            .with_context(|| format!("cannot read /proc/{pid}/status"))?;
+    ///
+    /// # Errors
+    /// If there is no such process here.
+    pub fn of(pid: u32) -> Result<Self> {
+        let text = read(pid, "status")?;
         let kib = |name| number_after(&text, name).unwrap_or(0) << 10;
         Ok(Self {
             resident: kib("VmRSS:"),
@@ -67,13 +81,16 @@ impl Memory {
     }
 
     /// Of several processes together; the sum of their peaks, which may have been at different times.
-    pub(crate) fn of_all(pids: &[u32]) -> Result<Self> {
+    ///
+    /// # Errors
+    /// If one of them is not here.
+    pub fn of_all(pids: &[u32]) -> Result<Self> {
         pids.iter()
             .try_fold(Self::default(), |sum, &pid| Ok(sum.with(Self::of(pid)?)))
     }
 
     /// With another's.
-    pub(crate) fn with(self, other: Self) -> Self {
+    pub fn with(self, other: Self) -> Self {
         Self {
             resident: self.resident + other.resident,
             peak: self.peak + other.peak,
@@ -83,24 +100,24 @@ impl Memory {
 
 /// Has the kernel count the highest resident memory of `pid` anew. Where that is not allowed, the
 /// peak stays that of the whole life.
-pub(crate) fn forget_peak(pid: u32) {
+pub fn forget_peak(pid: u32) {
     let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
 }
 
 /// True if there is no such process, or only what is left of it until its parent looks.
-pub(crate) fn ended(pid: u32) -> bool {
+pub fn ended(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     Stat::parse(&stat).is_none_or(|stat| stat.state == 'Z')
 }
 
 /// Clock ticks as time.
-pub(crate) fn ticks(ticks: u64) -> Duration {
+pub fn ticks(ticks: u64) -> Duration {
     Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// The fields of `/proc/PID/stat` that matter here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stat {
+pub struct Stat {
     /// `Z` for one that has ended and was not waited for.
     pub state: char,
     /// The parent process.
@@ -112,7 +129,8 @@ pub(crate) struct Stat {
 impl Stat {
     /// The second field is the program's name in parentheses, which may hold anything, even
     /// parentheses.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         let mut fields = text[text.rfind(')')? + 1..].split_whitespace();
         let state = fields.next()?.chars().next()?;
         let parent = fields.next()?.parse().ok()?;

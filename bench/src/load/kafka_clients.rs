@@ -11,13 +11,13 @@ use rdkafka::message::Message;
 use rdkafka::producer::{BaseProducer, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::shared::Sink;
-use super::{Consuming, Producing};
-use crate::load::acks::Acks;
-use crate::load::kafka::{
-    Outcome, consumer, crowd_producer, finish, give_room, producer, record, record_due, taken,
+use kera_load::{Acks, Consuming, Producing, SILENCE, Sink};
+
+use super::Plan;
+use super::kafka::{
+    Outcome, consumer, crowd_producer, finish, give_room, member, producer, record, record_due,
+    taken,
 };
-use crate::load::{Plan, SILENCE};
 use crate::scenario::Work;
 
 /// How long the thread that hears of acknowledgements waits for one.
@@ -29,7 +29,7 @@ pub(super) struct Clients<'a> {
     pub(super) plan: &'a Plan,
 }
 
-impl<'a> super::Clients for Clients<'a> {
+impl<'a> kera_load::Clients for Clients<'a> {
     type Producer = KafkaProducer<'a>;
     type Consumer = KafkaConsumer;
 
@@ -52,6 +52,14 @@ impl<'a> super::Clients for Clients<'a> {
     }
 
     fn consumer(&self, partitions: &[u32]) -> Result<Self::Consumer> {
+        if self.plan.work == Work::Share {
+            // No group before has its name.
+            let group = format!("{}-{}", self.plan.topic, std::process::id());
+            return Ok(KafkaConsumer {
+                consumer: member(self.plan, &group)?,
+                reads: Reads::Topic(self.plan.topic.clone()),
+            });
+        }
         let consumer = consumer(self.plan)?;
         let mut list = TopicPartitionList::new();
         for &partition in partitions {
@@ -64,7 +72,10 @@ impl<'a> super::Clients for Clients<'a> {
                 .fetch_metadata(Some(&self.plan.topic), SILENCE)
                 .context("no metadata of the topic")?;
         }
-        Ok(KafkaConsumer { consumer, list })
+        Ok(KafkaConsumer {
+            consumer,
+            reads: Reads::Partitions(list),
+        })
     }
 }
 
@@ -145,30 +156,35 @@ impl Producing for KafkaProducer<'_> {
 
 pub(super) struct KafkaConsumer {
     consumer: BaseConsumer,
-    list: TopicPartitionList,
+    reads: Reads,
+}
+
+enum Reads {
+    Partitions(TopicPartitionList),
+    /// What its group gives it.
+    Topic(String),
 }
 
 impl Consuming for KafkaConsumer {
     fn begin(&mut self) -> Result<()> {
-        let assigned = self.consumer.assign(&self.list);
-        assigned.context("cannot assign partitions")
+        let begun = match &self.reads {
+            Reads::Partitions(list) => self.consumer.assign(list),
+            Reads::Topic(topic) => self.consumer.subscribe(&[topic]),
+        };
+        begun.context("librdkafka cannot begin to read")
     }
 
     fn receive(&mut self, wait: Duration, sink: &mut Sink<'_>) -> Result<()> {
-        let mut next = self.consumer.poll(wait);
+        let mut wait = wait;
         for _ in 0..MESSAGES {
-            let Some(message) = next else {
-                return Ok(());
+            let Some(message) = self.consumer.poll(wait) else {
+                break;
             };
+            wait = Duration::ZERO;
             let message = message.context("librdkafka cannot read")?;
             sink.now();
-            sink.take(message.payload().unwrap_or_default())?;
-            next = self.consumer.poll(Duration::ZERO);
-        }
-        if let Some(message) = next {
-            let message = message.context("librdkafka cannot read")?;
-            sink.now();
-            sink.take(message.payload().unwrap_or_default())?;
+            let key = message.key().map_or(0, <[u8]>::len);
+            sink.take(key, message.payload().unwrap_or_default())?;
         }
         Ok(())
     }
