@@ -9,10 +9,10 @@ use kera_metadata::{
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 
-use crate::admin::{blocking, metadata_error};
 use crate::config::{ALTERABLE, BrokerConfig};
 use crate::settings::{Scope, Values};
 use crate::shared::Shared;
+use crate::store_calls::{blocking, metadata_error};
 
 /// Attempts to change settings that others change at the same time.
 const ATTEMPTS: u32 = 16;

@@ -21,8 +21,8 @@ use kera_rpc::stream::Stream;
 use tokio::sync::mpsc;
 
 use crate::access::Granted;
+use crate::admin::calls::framed_calls::{self, CallOver, ConnectionCalls, FramedCalls};
 use crate::client_link::{ClientLink, Overdue, Protocol};
-use crate::control::framed_calls::{self, CallOver, ConnectionCalls, FramedCalls};
 use crate::copy_reads;
 use crate::data::append::{self, Partial, PendingAppend, Placed};
 use crate::data::fetch::{self, MAX_SUBSCRIPTIONS, Read, Step, Subscription, Target};

@@ -19,11 +19,11 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::admin::calls;
+use crate::admin::calls::framed_calls::FramedCalls;
 use crate::admission::TooMany;
 use crate::config::TlsListener;
 use crate::connection;
-use crate::control;
-use crate::control::framed_calls::FramedCalls;
 use crate::shared::Shared;
 use crate::socket::next;
 use crate::tls;
@@ -46,7 +46,7 @@ const OF_CONTROL_CONNECTION: usize = 16 << 10;
 
 /// Accepts until the broker stops.
 pub fn serve(listener: TcpListener, shared: Arc<Shared>) -> Vec<JoinHandle<()>> {
-    let (control, ended) = control::server(&shared);
+    let (control, ended) = calls::server(&shared);
     vec![
         tokio::spawn(ended.wait()),
         tokio::spawn(accept(

@@ -218,7 +218,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
                 rack: config.cluster.rack.clone(),
                 ..BrokerInfo::default()
             };
-            let cluster_id = crate::admin::base64url(dir.incarnation().store_id.into_bytes());
+            let cluster_id = crate::cluster_id::base64url(dir.incarnation().store_id.into_bytes());
             Arc::new(Alone::new(cluster_id, me))
         }
     };

@@ -7,8 +7,8 @@ use kera_metadata::access::{ANY, Kind, Operation, Pattern, Permission};
 use kera_metadata::{Compare, MetadataError, Rule, RulesRecord, Transaction, Write};
 use kera_protocol::error::{ErrorCode, WireError};
 
-use crate::admin::{blocking, metadata_error};
 use crate::shared::Shared;
+use crate::store_calls::{blocking, metadata_error};
 
 /// Attempts to change rules that others change at the same time.
 const ATTEMPTS: u32 = 16;

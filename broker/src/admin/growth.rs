@@ -20,10 +20,10 @@ use kera_protocol::v1;
 use kera_streamlet::{LaneCut, Streamlet};
 use uuid::Uuid;
 
-use super::{blocking, metadata_error};
 use crate::data::catalog::Stream;
 use crate::others;
 use crate::shared::Shared;
+use crate::store_calls::{blocking, metadata_error};
 
 /// Attempts to cut lanes while one of them is recovering.
 const CUT_ATTEMPTS: usize = 200;

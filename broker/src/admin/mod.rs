@@ -1,7 +1,8 @@
-//! Administration: what control calls and Kafka's clients ask of streams, whichever way they ask.
+//! Administration: what control calls ([`calls`]) and Kafka's clients ask of streams and of the cluster, whichever way
+//! they ask.
 
-mod cluster;
-pub mod clusters;
+pub mod calls;
+pub mod cluster;
 mod elsewhere;
 mod growth;
 mod places;
@@ -10,13 +11,12 @@ mod streams;
 
 use std::sync::Arc;
 
-use kera_metadata::MetadataError;
 use kera_protocol::error::{ErrorCode, WireError};
 
 use crate::data::catalog::Stream;
 use crate::shared::Shared;
+use crate::store_calls::{blocking, metadata_error};
 
-pub(crate) use cluster::base64url;
 pub(crate) use elsewhere::describe as describe_elsewhere;
 pub(crate) use growth::{cut_for_growth, give_up_growth};
 pub use places::{find_ordinals, trim_lane, trim_stream};
@@ -76,24 +76,4 @@ pub async fn new_producer_id(shared: &Arc<Shared>) -> Result<u64, WireError> {
             .ok_or_else(|| WireError::new(ErrorCode::Internal, "no producer ids are left"))
     })
     .await
-}
-
-/// Runs what waits for disk or metadata store where that does no harm.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, WireError> + Send + 'static,
-) -> Result<T, WireError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(outcome) => outcome,
-        Err(error) => {
-            tracing::error!(%error, "a change or look-up failed");
-            Err(WireError::new(
-                ErrorCode::Internal,
-                "the call failed in the broker; see its log",
-            ))
-        }
-    }
-}
-
-pub(crate) fn metadata_error(error: &MetadataError) -> WireError {
-    WireError::new(error.code(), error.to_string())
 }

@@ -9,10 +9,11 @@ use kera_protocol::ids::{LaneId, Ordinal};
 use kera_protocol::v1;
 use kera_streamlet::{LaneReadError, Located, Streamlet, Trimmed};
 
-use super::{blocking, elsewhere};
+use super::elsewhere;
 use crate::data::catalog::Stream;
 use crate::data::fetch::cursor;
 use crate::shared::Shared;
+use crate::store_calls::blocking;
 
 /// Forgets what lies below the place that a request names, in the lanes it names.
 ///

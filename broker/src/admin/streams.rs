@@ -9,10 +9,10 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 
 use super::growth::grow;
-use super::{blocking, metadata_error};
 use crate::clock::wall_ms;
 use crate::data::catalog::Stream;
 use crate::shared::Shared;
+use crate::store_calls::{blocking, metadata_error};
 
 /// Bytes of a frame that are not its batch.
 const FRAME_ALLOWANCE: u64 = 4096;

@@ -11,8 +11,8 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_rpc::scram::{self, Credential, ITERATIONS, Mechanism};
 
 use super::rounds;
-use crate::admin::{blocking, metadata_error};
 use crate::shared::Shared;
+use crate::store_calls::{blocking, metadata_error};
 
 /// Attempts to change users that others change at the same time.
 const ATTEMPTS: u32 = 16;

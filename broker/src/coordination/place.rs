@@ -12,10 +12,10 @@ use kera_protocol::partition::key_hash;
 
 use super::host::Host;
 use super::{Coordination, GROUPS_STREAM};
-use crate::admin;
 use crate::clock::wall_ms;
 use crate::data::catalog::Stream;
 use crate::shared::Shared;
+use crate::store_calls::{blocking, metadata_error};
 
 /// Copies of the internal stream where brokers share a store, once there are brokers for them.
 const COPIES: u32 = 3;
@@ -65,11 +65,11 @@ impl Coordination {
             return Ok(stream);
         }
         let (owned, streamlets) = (shared.clone(), self.streamlets);
-        let made = admin::blocking(move || match create_stream(&owned, streamlets) {
+        let made = blocking(move || match create_stream(&owned, streamlets) {
             Ok(stream) => Ok(Some(stream)),
             // Another broker was faster; this one hears of it soon.
             Err(MetadataError::Conflict(Conflict::StreamExists { .. })) => Ok(None),
-            Err(error) => Err(admin::metadata_error(&error)),
+            Err(error) => Err(metadata_error(&error)),
         });
         match made.await? {
             Some(stream) => Ok(stream),

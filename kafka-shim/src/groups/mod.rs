@@ -1,10 +1,10 @@
 //! Consumer groups: Kafka's requests as those of the broker's coordinators, and back.
 
-mod admin;
+mod describe;
 mod membership;
 mod offsets;
 
-pub(crate) use admin::{delete_groups, describe_groups, find_coordinator, list_groups};
+pub(crate) use describe::{delete_groups, describe_groups, find_coordinator, list_groups};
 pub(crate) use membership::{heartbeat, join_group, leave_group, sync_group};
 pub(crate) use offsets::{offset_commit, offset_delete, offset_fetch};
 

@@ -8,7 +8,7 @@ use kera_controller::{CopyMove, Spread, spread};
 use kera_replication::ids::BrokerId;
 use kera_replication::jobs::{Jobs, Shift};
 
-use crate::admin;
+use crate::cluster::ownership::live_state::members;
 use crate::shared::Shared;
 
 /// Tells the jobs what is to move.
@@ -31,8 +31,7 @@ fn planned(shared: &Weak<Shared>, most: usize) -> Vec<Shift> {
     let Some(shared) = shared.upgrade() else {
         return Vec::new();
     };
-    let (Some(clustered), Ok(members)) = (&shared.clustered, admin::clusters::members(&shared))
-    else {
+    let (Some(clustered), Ok(members)) = (&shared.clustered, members(&shared)) else {
         return Vec::new();
     };
     let tolerance = shared.config.cluster.spread_tolerance_bytes;

@@ -35,7 +35,7 @@ impl HandOvers for Askers {
                 epoch: Some(one.epoch.0),
                 passed_on: false,
             };
-            let moved = admin::clusters::move_streamlet(&shared, request).await;
+            let moved = admin::cluster::move_streamlet(&shared, request).await;
             moved.map(|_| ()).map_err(|error| error.message)
         }
         .boxed()

@@ -13,10 +13,11 @@ use kera_replication::records::RecordsError;
 use kera_streamlet::Streamlet;
 use tokio::time::Instant;
 
+use super::live_state::{members, set_state};
 use super::owners::{go_on, handed};
-use crate::admin;
 use crate::clock::now_ms;
 use crate::shared::Shared;
+use crate::store_calls::{blocking, metadata_error};
 
 /// Longest wait of a hand-over for everything that was appended to be durable and closed.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
@@ -156,8 +157,8 @@ async fn change_owner(
     to: u32,
 ) -> Result<StreamletRecord, WireError> {
     let (shared, streamlet) = (shared.clone(), streamlet.clone());
-    admin::blocking(move || {
-        let failed = |error: &MetadataError| admin::metadata_error(error);
+    blocking(move || {
+        let failed = |error: &MetadataError| metadata_error(error);
         let (stream, id) = (streamlet.stream(), streamlet.id());
         let read = || shared.metadata.streamlet(stream, id);
         let moved = |record: &StreamletRecord| {
@@ -210,7 +211,7 @@ pub(crate) async fn hand_over_all(shared: &Arc<Shared>, within: Duration) {
         return;
     }
     let begun = Instant::now();
-    if let Err(error) = admin::clusters::set_state(shared, LiveState::Draining).await {
+    if let Err(error) = set_state(shared, LiveState::Draining).await {
         // Without its store nothing can be handed over.
         tracing::warn!(%error, "stopping without handing streamlets over");
         return;
@@ -242,7 +243,7 @@ pub(crate) async fn hand_over_all(shared: &Arc<Shared>, within: Duration) {
 
 /// What is left to hand over, and to whom.
 fn planned(shared: &Shared) -> Vec<Move> {
-    let Ok(members) = admin::clusters::members(shared) else {
+    let Ok(members) = members(shared) else {
         return Vec::new();
     };
     let me = shared.broker_id;

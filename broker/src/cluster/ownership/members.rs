@@ -41,7 +41,7 @@ impl Members {
     ) -> Arc<Self> {
         Arc::new(Self {
             me: joined.id,
-            cluster_id: crate::admin::base64url(*cluster.as_bytes()),
+            cluster_id: crate::cluster_id::base64url(*cluster.as_bytes()),
             catalog,
             living: joined.store.living(),
             controller: joined.store.controller(),

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `joining` | becoming one of the brokers that share a store |
 //! | `members` | the brokers that share a store, and who owns what |
+//! | `live_state` | the brokers that are alive, and what this one tells them of itself |
 //! | `owner_changes` | how far changes of owners are known here |
 //! | `takeover` | a streamlet is recovered from its replicas, and its own files are restored |
 //! | `owners` | what a change of owner does here |
@@ -22,6 +23,7 @@ pub(crate) mod election;
 mod external_moves;
 pub(crate) mod hand_over;
 pub(crate) mod joining;
+pub(crate) mod live_state;
 pub(crate) mod members;
 pub(crate) mod owner_changes;
 pub(crate) mod owners;

@@ -5,8 +5,8 @@ use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::transport::{Refusal, Request};
 
 use super::*;
+use crate::admin::calls::describe::{join, stream_description};
 use crate::cluster::ownership::watching::apply_all;
-use crate::control::describe::{join, stream_description};
 
 impl Trio {
     /// True if broker `at` works for the copies of the streamlet that it serves now.

@@ -3,7 +3,7 @@
 use kera_metadata::Role;
 
 use super::*;
-use crate::admin::{clusters, delete_stream};
+use crate::admin::{cluster, delete_stream};
 use crate::cluster::BackupProcess;
 
 impl Trio {
@@ -76,7 +76,7 @@ async fn a_replica_store_holds_what_brokers_own() {
         to: 3,
         ..Default::default()
     };
-    let refused = clusters::move_streamlet(trio.shared(1), to_it).await;
+    let refused = cluster::move_streamlet(trio.shared(1), to_it).await;
     let refused = refused.expect_err("it owns nothing").message;
     assert!(refused.contains("replica store 3"), "{refused}");
     let drain = v1::SetDrainingRequest {
@@ -84,10 +84,10 @@ async fn a_replica_store_holds_what_brokers_own() {
         draining: true,
         ..Default::default()
     };
-    let refused = clusters::set_draining(trio.shared(1), drain).await;
+    let refused = cluster::set_draining(trio.shared(1), drain).await;
     let refused = refused.expect_err("it has nothing to give away").message;
     assert!(refused.contains("cluster.lost_after"), "{refused}");
-    let told = clusters::describe_cluster(trio.shared(1)).await;
+    let told = cluster::describe_cluster(trio.shared(1)).await;
     let told = told.expect("it is described");
     let three = told.brokers.iter().find(|one| one.id == 3);
     let three = three.expect("it is listed");

@@ -14,6 +14,7 @@ use crate::cluster::standing_still;
 use crate::data::catalog::Stream;
 use crate::data::fetch::group_info;
 use crate::shared::Shared;
+use crate::store_calls::{blocking, metadata_error};
 
 /// What clients need of a stream.
 pub(crate) fn stream_info(shared: &Shared, stream: &Stream) -> v1::StreamInfo {
@@ -100,7 +101,7 @@ pub(crate) async fn stream_description(
     let (of, stream) = (shared.clone(), stream.clone());
     let counted = move || {
         let short = shortage::under_replicated(&of, &stream);
-        let under_replicated_groups = short.map_err(|error| admin::metadata_error(&error))?;
+        let under_replicated_groups = short.map_err(|error| metadata_error(&error))?;
         Ok(v1::DescribeStreamResponse {
             stream: Some(stream_info(&of, &stream)),
             lanes,
@@ -108,7 +109,7 @@ pub(crate) async fn stream_description(
             unrecovered,
         })
     };
-    admin::blocking(counted).await
+    blocking(counted).await
 }
 
 fn replica_position(position: &ReplicaPosition) -> v1::ReplicaPosition {

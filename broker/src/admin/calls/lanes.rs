@@ -18,6 +18,7 @@ use crate::bell::Bell;
 use crate::data::catalog::Stream;
 use crate::data::fetch::cursor;
 use crate::shared::Shared;
+use crate::store_calls::blocking;
 
 /// Longest wait for news.
 const MAX_WAIT: Duration = Duration::from_secs(30);
@@ -143,7 +144,7 @@ impl Lanes for LanesService {
             let text = format!("stream {} streamlet {id}: not served here", stream.name());
             return Err(status(WireError::new(ErrorCode::NotOwner, text)));
         };
-        let cut = admin::blocking(move || {
+        let cut = blocking(move || {
             let bytes = request.max_bytes as usize;
             let ordinals = request.max_ordinals.max(1);
             let lane = LaneId(request.lane);

@@ -1,4 +1,4 @@
-//! The `Clusters` service: control calls to [`crate::admin::clusters`].
+//! The `Clusters` service: control calls to [`crate::admin::cluster`].
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use kera_rpc::v1::clusters_server::Clusters;
 use tonic::{Request, Response, Status};
 
 use super::status;
-use crate::admin::clusters as admin;
+use crate::admin::cluster;
 use crate::shared::Shared;
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -30,7 +30,7 @@ impl Clusters for ClustersService {
         &self,
         _request: Request<v1::DescribeClusterRequest>,
     ) -> Answer<v1::DescribeClusterResponse> {
-        let described = admin::describe_cluster(&self.shared).await;
+        let described = cluster::describe_cluster(&self.shared).await;
         described.map(Response::new).map_err(status)
     }
 
@@ -38,7 +38,7 @@ impl Clusters for ClustersService {
         &self,
         request: Request<v1::PlanMovesRequest>,
     ) -> Answer<v1::PlanMovesResponse> {
-        let planned = admin::plan_moves(&self.shared, request.into_inner().most).await;
+        let planned = cluster::plan_moves(&self.shared, request.into_inner().most).await;
         planned.map(Response::new).map_err(status)
     }
 
@@ -46,7 +46,7 @@ impl Clusters for ClustersService {
         &self,
         request: Request<v1::MoveStreamletRequest>,
     ) -> Answer<v1::MoveStreamletResponse> {
-        let moved = admin::move_streamlet(&self.shared, request.into_inner()).await;
+        let moved = cluster::move_streamlet(&self.shared, request.into_inner()).await;
         moved.map(Response::new).map_err(status)
     }
 
@@ -54,7 +54,7 @@ impl Clusters for ClustersService {
         &self,
         request: Request<v1::SetDrainingRequest>,
     ) -> Answer<v1::SetDrainingResponse> {
-        let set = admin::set_draining(&self.shared, request.into_inner()).await;
+        let set = cluster::set_draining(&self.shared, request.into_inner()).await;
         set.map(Response::new).map_err(status)
     }
 
@@ -62,7 +62,7 @@ impl Clusters for ClustersService {
         &self,
         request: Request<v1::DescribeDrainRequest>,
     ) -> Answer<v1::DescribeDrainResponse> {
-        let described = admin::describe_drain(&self.shared, request.into_inner().broker).await;
+        let described = cluster::describe_drain(&self.shared, request.into_inner().broker).await;
         described.map(Response::new).map_err(status)
     }
 
@@ -70,7 +70,7 @@ impl Clusters for ClustersService {
         &self,
         _request: Request<v1::PlanRestartRequest>,
     ) -> Answer<v1::PlanRestartResponse> {
-        let planned = admin::plan_restart(&self.shared).await;
+        let planned = cluster::plan_restart(&self.shared).await;
         planned.map(Response::new).map_err(status)
     }
 }

@@ -1,7 +1,7 @@
 //! Control calls over gRPC and as frames: streams, their lanes, and consumer groups.
 
 mod access;
-mod clusters;
+mod cluster;
 mod consumers;
 pub(crate) mod describe;
 pub(crate) mod framed_calls;
@@ -44,7 +44,7 @@ pub fn server(shared: &Arc<Shared>) -> (CallServer, CallsEnded) {
     let streams = StreamsServer::new(guarded_streams(shared));
     let consumers = ConsumersServer::new(guarded_consumers(shared));
     let lanes = LanesServer::new(guarded_lanes(shared));
-    let clusters = clusters::ClustersService::new(shared.clone());
+    let clusters = cluster::ClustersService::new(shared.clone());
     let clusters = ClustersServer::new(Guarded::new(clusters, shared));
     let access = access::AccessService::new(shared.clone());
     let access = AccessServer::new(Guarded::new(access, shared));

@@ -15,6 +15,7 @@ use crate::admin;
 use crate::copy_reads;
 use crate::data::catalog::Stream;
 use crate::shared::Shared;
+use crate::store_calls::blocking;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -83,7 +84,7 @@ impl Streams for StreamsService {
         let request = request.into_inner();
         let stream = self.named(&request.name)?.id();
         let shared = self.shared.clone();
-        let found = admin::blocking(move || copy_reads::find(&shared, stream, &request));
+        let found = blocking(move || copy_reads::find(&shared, stream, &request));
         found.await.map(Response::new).map_err(status)
     }
 
