@@ -26,6 +26,7 @@ mod create;
 pub mod data;
 mod error;
 pub mod fault_rules;
+mod former_metrics;
 mod group_records;
 pub mod http;
 mod http_listener;

@@ -7,6 +7,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 use crate::cluster::{self, Backup, shortage};
+use crate::former_metrics::with_former_names;
 use crate::http::Told;
 use crate::metrics::{Counter, Family, Gauge, Labels, gauge};
 use crate::process;
@@ -48,7 +49,7 @@ pub(crate) fn render(shared: &Shared) -> String {
         metrics.read_bytes.clone(),
     );
     registry.register(
-        "copy_read_bytes",
+        "replica_read_bytes",
         "Bytes of batches sent to readers from replicas, of streamlets that other brokers own",
         metrics.copy_read_bytes.clone(),
     );
@@ -226,7 +227,7 @@ fn text(registry: &Registry) -> String {
     if encode(&mut out, registry).is_err() {
         tracing::error!("metrics could not be encoded");
     }
-    out
+    with_former_names(out)
 }
 
 /// The program, and what the system says about its process.

@@ -27,19 +27,19 @@ pub(crate) fn register_backup(registry: &mut Registry, backup: &Backup) {
     let stats = backup.store().stats();
     gauge(
         registry,
-        "backup_memory_limit_bytes",
+        "replica_store_memory_limit_bytes",
         "Shared memory that replicas may take",
         stats.memory_bytes,
     );
     gauge(
         registry,
-        "backup_memory_used_bytes",
+        "replica_store_memory_used_bytes",
         "Shared memory reserved for replicas, their records and the seals",
         stats.memory_used_bytes,
     );
     gauge(
         registry,
-        "backup_primaries",
+        "replica_store_primaries",
         "Brokers that have a connection for data here",
         backup.primaries() as u64,
     );
@@ -55,12 +55,12 @@ pub(crate) fn register_backup(registry: &mut Registry, backup: &Backup) {
         refusals.get_or_create(&labels).inc_by(refused);
     }
     registry.register(
-        "backup_connections",
+        "replica_store_connections",
         "Connections to cluster.listen that are open",
         connections,
     );
     registry.register(
-        "backup_connections_refused",
+        "replica_store_connections_refused",
         "Connections to cluster.listen beyond cluster.max_connections and, of brokers, cluster.reserved_connections",
         refusals,
     );
@@ -73,16 +73,20 @@ pub(crate) fn register_backup(registry: &mut Registry, backup: &Backup) {
         let labels = vec![("state", state.to_owned())];
         copies.get_or_create(&labels).set(count as i64);
     }
-    registry.register("backup_copies", "Replicas kept for other owners", copies);
+    registry.register(
+        "replica_store_replicas",
+        "Replicas kept for other owners",
+        copies,
+    );
     counter(
         registry,
-        "backup_received_bytes",
+        "replica_store_received_bytes",
         "Bytes received over connections for data",
         backup.server().received_bytes(),
     );
     counter(
         registry,
-        "backup_seals",
+        "replica_store_seals",
         "Seals carried out: a streamlet's owner restarted or was replaced",
         stats.seals,
     );
@@ -96,7 +100,7 @@ pub(crate) fn register_backup(registry: &mut Registry, backup: &Backup) {
         refusals.get_or_create(&labels).inc_by(count);
     }
     registry.register(
-        "backup_refusals",
+        "replica_store_refusals",
         "Requests of other brokers that were refused",
         refusals,
     );
@@ -147,7 +151,7 @@ fn register_jobs(registry: &mut Registry, replicated: &Replicated) {
     let stats = replicated.job_stats();
     counter(
         registry,
-        "repair_copies",
+        "repair_replicas",
         "Replicas of closed groups built in place of lost ones, of those on a leaving broker, and of moved ones",
         stats.built,
     );
@@ -185,32 +189,32 @@ fn register_jobs(registry: &mut Registry, replicated: &Replicated) {
         harmed.get_or_create(&labels).inc_by(count);
     }
     registry.register(
-        "scrub_harmed_copies",
+        "scrub_bad_replicas",
         "Bad replicas of closed groups: damaged, missing or differing",
         harmed,
     );
     counter(
         registry,
-        "scrub_replaced_copies",
+        "scrub_replaced_replicas",
         "Bad replicas that were replaced",
         stats.mended,
     );
     counter(
         registry,
-        "spread_copies",
+        "spread_replicas",
         "Replicas of closed groups moved so that brokers hold about as many bytes each",
         stats.shifted,
     );
     counter(
         registry,
-        "spread_surplus_copies",
+        "spread_surplus_replicas",
         "Replicas of closed groups freed because their group had more than its stream asks for",
         stats.surplus,
     );
     let spreading = replicated.spreading();
     gauge(
         registry,
-        "spread_waiting_copies",
+        "spread_waiting_replicas",
         "Replicas that have still to move for that, and surplus ones to be freed, as of the last round",
         spreading.waiting_copies(),
     );
@@ -267,7 +271,7 @@ fn register_peers(registry: &mut Registry, cluster: &Peers) {
         shipped,
     );
     registry.register(
-        "peer_lost_copies",
+        "peer_lost_replicas",
         "Replicas on a peer that were lost while their group was open",
         lost,
     );

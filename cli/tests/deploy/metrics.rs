@@ -11,11 +11,21 @@ use crate::process::Process;
 /// Names of series with the names of their labels.
 pub type Exposed = BTreeMap<String, BTreeSet<String>>;
 
-/// The series in a text of metrics.
+/// The series in a text of metrics, without those that are there under a former name.
 fn series(text: &str) -> Exposed {
+    let helps = text.lines().filter_map(|line| line.strip_prefix("# HELP "));
+    let helps = helps.filter_map(|line| line.split_once(' '));
+    let former: BTreeSet<&str> = helps
+        .filter(|(_, help)| help.starts_with("Former name of "))
+        .map(|(name, _)| name)
+        .collect();
     let mut exposed = Exposed::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let name_end = line.find(['{', ' ']).expect("a name and a value");
+        let name = &line[..name_end];
+        if former.contains(name.strip_suffix("_total").unwrap_or(name)) {
+            continue;
+        }
         let labels = exposed.entry(line[..name_end].to_owned()).or_default();
         let Some(inner) = line[name_end..].strip_prefix('{') else {
             continue;

@@ -127,9 +127,9 @@ fn copies_outlive_a_backups_process_and_are_sealed_when_it_is_back() {
     // A buffer, a page for its replica's record, and the seals.
     let used = (64 << 10) + (4 << 10) + SEALS;
     for said in [
-        "kera_backup_copies{state=\"open\"} 1",
-        &format!("kera_backup_memory_used_bytes {used}\n"),
-        "kera_backup_received_bytes_total ",
+        "kera_replica_store_replicas{state=\"open\"} 1",
+        &format!("kera_replica_store_memory_used_bytes {used}\n"),
+        "kera_replica_store_received_bytes_total ",
         "kera_cluster_lease 1\n",
     ] {
         assert!(metrics.contains(said), "`{said}` is not in\n{metrics}");
@@ -140,7 +140,7 @@ fn copies_outlive_a_backups_process_and_are_sealed_when_it_is_back() {
     backup.restart();
     let metrics = get(http.address(), "/metrics");
     assert!(
-        metrics.contains("kera_backup_copies{state=\"sealed\"} 1"),
+        metrics.contains("kera_replica_store_replicas{state=\"sealed\"} 1"),
         "{metrics}"
     );
     on_runtime(async {
@@ -213,9 +213,9 @@ fn copies_outlive_a_backups_process_and_are_sealed_when_it_is_back() {
     });
     let metrics = get(http.address(), "/metrics");
     for said in [
-        "kera_backup_seals_total 1",
-        "kera_backup_refusals_total{reason=\"no_room\"} 1",
-        "kera_backup_refusals_total{reason=\"sealed\"} 1",
+        "kera_replica_store_seals_total 1",
+        "kera_replica_store_refusals_total{reason=\"no_room\"} 1",
+        "kera_replica_store_refusals_total{reason=\"sealed\"} 1",
     ] {
         assert!(metrics.contains(said), "`{said}` is not in\n{metrics}");
     }

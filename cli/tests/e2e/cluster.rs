@@ -117,9 +117,11 @@ fn brokers_describe_each_other() {
     }
     let metrics = get(pair.http(), "/metrics");
     for said in [
+        "kera_replica_store_memory_limit_bytes 16777216",
+        // As it was called before.
         "kera_backup_memory_limit_bytes 16777216",
-        "kera_backup_copies{state=\"open\"} 0",
-        "kera_backup_refusals_total{reason=\"no_room\"} 0",
+        "kera_replica_store_replicas{state=\"open\"} 0",
+        "kera_replica_store_refusals_total{reason=\"no_room\"} 0",
         "kera_peer_down{peer=\"2\"} 0",
         "kera_peer_shipped_bytes_total{peer=\"2\"} 0",
     ] {

@@ -52,7 +52,7 @@ fn groups_written_while_a_backup_is_away_get_their_copies_when_it_is_back() {
     trio.backups[1].restart();
     until("copies are lacking", &trio, || trio.short_groups("s") == 0);
     until("it is still counted", &trio, || trio.metric(gauge) == 0);
-    assert!(trio.metric("kera_repair_copies_total") > 0);
+    assert!(trio.metric("kera_repair_replicas_total") > 0);
     assert!(trio.metric("kera_repair_bytes_total") > 0);
     assert_eq!(from_backup_alone(&mut trio, 1), all);
 }
@@ -79,7 +79,7 @@ fn a_backup_that_is_lost_is_replaced_by_another() {
     assert!(before < 2 * groups.len(), "the first holds something");
     trio.backups[0].kill();
     until("not all copies were made anew", &trio, || {
-        let recorded = trio.metric("kera_repair_copies_total");
+        let recorded = trio.metric("kera_repair_replicas_total");
         let is_whole = [1, 2].iter().all(|at| trio.all_copies_at(*at) == groups);
         is_whole && recorded == (2 * groups.len() - before) as u64
     });

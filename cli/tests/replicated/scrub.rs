@@ -62,7 +62,7 @@ fn a_bit_that_a_disk_flips_is_put_right_at_a_backup_and_at_the_owner() {
     let compared = || trio.metric("kera_scrubbed_groups_total");
     until("nothing is compared", &trio, || compared() > 0);
     assert_eq!(
-        trio.metric("kera_scrub_replaced_copies_total"),
+        trio.metric("kera_scrub_replaced_replicas_total"),
         0,
         "all is well"
     );
@@ -70,7 +70,7 @@ fn a_bit_that_a_disk_flips_is_put_right_at_a_backup_and_at_the_owner() {
     let spoiled = files_at(&trio, 0).remove(0);
     let was = flip(&spoiled);
     until("the backup's copy stays spoiled", &trio, || {
-        byte(&spoiled) == Some(was) && trio.metric("kera_scrub_replaced_copies_total") == 1
+        byte(&spoiled) == Some(was) && trio.metric("kera_scrub_replaced_replicas_total") == 1
     });
     let spoiled = trio.group_files("s").remove(0);
     let was = flip(&spoiled);
@@ -78,21 +78,18 @@ fn a_bit_that_a_disk_flips_is_put_right_at_a_backup_and_at_the_owner() {
         byte(&spoiled) == Some(was)
     });
     until("it is not counted", &trio, || {
-        trio.metric("kera_scrub_replaced_copies_total") == 2
+        trio.metric("kera_scrub_replaced_replicas_total") == 2
     });
     fs::remove_file(&spoiled).expect("it can be removed");
     until("the owner's file stays away", &trio, || {
         byte(&spoiled) == Some(was)
     });
     until("it is not counted", &trio, || {
-        trio.metric("kera_scrub_replaced_copies_total") == 3
+        trio.metric("kera_scrub_replaced_replicas_total") == 3
     });
     assert_eq!(trio.metric("kera_scrub_unrepaired_groups"), 0);
-    let kinds = |kind: &str| {
-        trio.metric(&format!(
-            "kera_scrub_harmed_copies_total{{kind=\"{kind}\"}}"
-        ))
-    };
+    let kinds =
+        |kind: &str| trio.metric(&format!("kera_scrub_bad_replicas_total{{kind=\"{kind}\"}}"));
     // A file that goes while it is being read counts as damaged.
     let (damaged, missing) = (kinds("damaged"), kinds("missing"));
     assert!(damaged >= 2, "{damaged} damaged, {missing} missing");

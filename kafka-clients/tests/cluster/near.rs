@@ -97,7 +97,7 @@ impl Filled {
 
     /// Bytes that a broker served from copies.
     fn copy_bytes(&self, broker: usize) -> u64 {
-        self.nodes.metric(broker, "kera_copy_read_bytes_total ")
+        self.nodes.metric(broker, "kera_replica_read_bytes_total ")
     }
 
     /// A consumer of librdkafka near that broker, at the begin.
@@ -232,7 +232,7 @@ fn a_copy_that_is_spoiled_is_left_for_the_owner() {
         return;
     }
     let filled = Filled::start();
-    let flushed = "kera_backup_copies{state=\"flushed\"} ";
+    let flushed = "kera_replica_store_replicas{state=\"flushed\"} ";
     until("copies are on the disk", || {
         (filled.nodes.metric(filled.near, flushed) >= 3).then_some(())
     });
