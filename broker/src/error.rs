@@ -89,7 +89,7 @@ pub enum BrokerError {
     Backup(StartError),
     /// Shared memory is too small for the store of other brokers' copies.
     #[error(
-        "backup.shared_dir {} lies on a file system of {size}, and backup.memory_bytes is {quota}; give this machine or container more shared memory (docker run --shm-size={quota}; in Kubernetes an emptyDir with medium Memory at /dev/shm), or lower backup.memory_bytes",
+        "replica_store.shared_dir {} lies on a file system of {size}, and replica_store.memory_bytes is {quota}; give this machine or container more shared memory (docker run --shm-size={quota}; in Kubernetes an emptyDir with medium Memory at /dev/shm), or lower replica_store.memory_bytes",
         path.display()
     )]
     BackupRoom {

@@ -60,7 +60,7 @@ pub struct Grants {
     /// Bytes of memory locked or registered, RLIMIT_MEMLOCK.
     pub locked_bytes: Option<u64>,
     /// Bytes of `/dev/shm`; 0 if there is none. What copies kept for other brokers may take there is
-    /// `backup.memory_bytes`.
+    /// `replica_store.memory_bytes`.
     pub shared_memory: u64,
 }
 

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use std::sync::LazyLock;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand};
-use kera_broker::config::{ConfigError, GONE, KEYS, Key, Resolved, Sources, default_data_dir};
+use kera_broker::config::{
+    ConfigError, GONE, KEYS, Key, RENAMED, Resolved, Sources, default_data_dir,
+};
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
@@ -67,6 +69,11 @@ static GONE_FLAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
     GONE.iter().map(flag).collect()
 });
 
+static FORMER_FLAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let flag = |(name, _): &(&str, &str)| name.replace(['.', '_'], "-");
+    RENAMED.iter().map(flag).collect()
+});
+
 impl Args for ConfigArgs {
     fn augment_args(command: Command) -> Command {
         let file = Arg::new("config")
@@ -123,6 +130,10 @@ impl Args for ConfigArgs {
             let short = name.rsplit('.').next().unwrap_or(name);
             command = command.arg(arg.alias(short).action(ArgAction::Append));
         }
+        // Accepted with a warning until the next version.
+        for ((name, _), flag) in RENAMED.iter().zip(FORMER_FLAGS.iter()) {
+            command = command.arg(Arg::new(*name).long(flag.as_str()).hide(true));
+        }
         command
     }
 
@@ -160,6 +171,7 @@ impl FromArgMatches for ConfigArgs {
         self.file = matches.get_one::<PathBuf>("config").cloned();
         let names = KEYS.iter().map(|key| key.name);
         let names = names.chain(GONE.iter().map(|(name, _)| *name));
+        let names = names.chain(RENAMED.iter().map(|(name, _)| *name));
         self.flags = names
             .filter_map(|name| {
                 let given: Vec<&str> = matches

@@ -216,9 +216,9 @@ fn start_broker(places: &Places, store: &str, number: u32) -> Result<Starting> {
             &format!("{}ms", places.lease.as_millis()),
         ])
         .args(["--replication-listen", &Reserved::for_ever()])
-        .args(["--allow-same-host", "--backup-shared-dir"])
+        .args(["--allow-same-host", "--replica-store-shared-dir"])
         .arg(shared)
-        .args(["--backup-memory-bytes", &COPY_BYTES.to_string()]);
+        .args(["--replica-store-memory-bytes", &COPY_BYTES.to_string()]);
     let process = Process::start(command, data.join("broker.log"), true)?;
     Ok(Starting(process))
 }

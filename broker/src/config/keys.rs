@@ -509,9 +509,9 @@ config_keys! {
 
     /// The replica store: replicas that this broker, or a `kera replica-store`, keeps for other owners. Used with
     /// `cluster.store`.
-    backup: BackupConfig {
+    replica_store: ReplicaStoreConfig {
         /// The most shared memory for replicas, their records (a page each) and the seals. At the limit new
-        /// replicas are refused, and their owners choose another broker. The file system of `backup.shared_dir`
+        /// replicas are refused, and their owners choose another broker. The file system of `replica_store.shared_dir`
         /// must be able to hold it: containers often get 64 MiB of shared memory only (`docker run --shm-size`,
         /// in Kubernetes an emptyDir with medium Memory).
         memory_bytes: u64, Size [MIB, TIB] = "1GiB";
@@ -524,12 +524,12 @@ config_keys! {
         /// How often new bytes of open replicas are written to disk.
         flush_interval: Duration, Time [100 * MILLISECOND, DAY] = "1m";
         /// The most replicas in shared memory; most of them belong to open groups, and each is a file. At this
-        /// limit, as at `backup.max_copies` and `backup.max_streamlets`, new replicas are refused, and their
+        /// limit, as at `replica_store.max_replicas` and `replica_store.max_streamlets`, new replicas are refused, and their
         /// owners choose another broker. This broker's log names the limit.
-        max_copies_in_memory: u32, Count [1, 16_777_216] = "262144";
+        max_replicas_in_memory: u32, Count [1, 16_777_216] = "262144";
         /// The most replicas, those of closed groups on disk included. Each of these takes about 1.5 KiB of
         /// memory, until retention deletes its group.
-        max_copies: u32, Count [1, 268_435_456] = "4194304";
+        max_replicas: u32, Count [1, 268_435_456] = "4194304";
         /// The most streamlets with replicas on this broker, in all streams together.
         max_streamlets: u32, Count [1, 16_777_216] = "65536";
     }

@@ -16,6 +16,7 @@ mod etcd;
 mod keys;
 mod kinds;
 mod print;
+mod renamed;
 mod resolve;
 mod tls;
 mod tls_check;
@@ -26,12 +27,13 @@ pub use auth::SaslMechanism;
 pub(crate) use cluster::is_of_every_machine;
 pub use data_dir::{default_data_dir, volatile_filesystem};
 pub use keys::{
-    AclConfig, AuthConfig, BackupConfig, BrokerConfig, ClusterConfig, ConsumersConfig,
-    GroupsConfig, HttpConfig, KEYS, KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig,
+    AclConfig, AuthConfig, BrokerConfig, ClusterConfig, ConsumersConfig, GroupsConfig, HttpConfig,
+    KEYS, KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig, ReplicaStoreConfig,
     RetentionConfig, RuntimeConfig, SECTIONS, ServerConfig, StorageConfig, TlsConfig,
 };
 pub use kinds::{ClientAuth, EngineChoice, Limits, LogFormat, TransportChoice};
 pub use print::reference_markdown;
+pub use renamed::RENAMED;
 pub use resolve::{ConfigError, GONE, Origin, Problem, Resolved, Sources};
 pub use tls::TlsListener;
 pub(crate) use tls_check::NEEDS_BROKER_CA;

@@ -12,6 +12,7 @@ use super::addresses::check_kafka;
 use super::auth_check;
 use super::cluster;
 use super::keys::{BrokerConfig, KEYS, Key, SECTIONS, env_of};
+use super::renamed::{formerly, formerly_in_environment, is_former_section};
 use super::tls_check;
 
 /// Keys of earlier versions, and what to do instead.
@@ -146,12 +147,11 @@ impl Sources {
         }
         resolution.read_environment(&self.environment);
         for (name, text) in &self.flags {
-            match Key::find(name) {
-                Some(key) => resolution.set(key, text, Origin::Flag(key.flag())),
-                None => {
-                    let flag = name.replace(['.', '_'], "-");
-                    resolution.problem(Origin::Flag(flag), unknown_key(name));
-                }
+            let flag = name.replace(['.', '_'], "-");
+            match (Key::find(name), formerly(name)) {
+                (Some(key), _) => resolution.set(key, text, Origin::Flag(flag)),
+                (None, Some(key)) => resolution.set_formerly(name, key, text, Origin::Flag(flag)),
+                (None, None) => resolution.problem(Origin::Flag(flag), unknown_key(name)),
             }
         }
         resolution.finish()
@@ -217,6 +217,19 @@ impl Resolution {
         }
     }
 
+    /// Sets a key by the name that it had. Where the same source has the new name as well, that counts.
+    fn set_formerly(&mut self, name: &str, key: &'static Key, text: &str, origin: Origin) {
+        self.warnings.push(format!(
+            "{origin}: {name} is {} now; the former name is accepted until the next version",
+            key.name
+        ));
+        let same = std::mem::discriminant(&origin);
+        let known = self.origins.get(key.name).map(std::mem::discriminant);
+        if known != Some(same) {
+            self.set(key, text, origin);
+        }
+    }
+
     fn read_file(&mut self, path: &Path, text: &str) {
         let lines = Lines { path, text };
         let document = match DeTable::parse(text) {
@@ -232,7 +245,10 @@ impl Resolution {
             let at = name.span().start;
             let section = name.get_ref().as_ref();
             match value.get_ref() {
-                DeValue::Table(table) if SECTIONS.iter().any(|(known, _)| *known == section) => {
+                DeValue::Table(table)
+                    if SECTIONS.iter().any(|(known, _)| *known == section)
+                        || is_former_section(section) =>
+                {
                     for (key, value) in table {
                         let full = format!("{section}.{}", key.get_ref());
                         self.file_value(&lines, &full, key.span().start, value);
@@ -272,7 +288,8 @@ impl Resolution {
         value: &Spanned<DeValue<'_>>,
     ) {
         let origin = lines.origin(at);
-        let Some(key) = Key::find(name) else {
+        let former = formerly(name);
+        let Some(key) = Key::find(name).or(former) else {
             self.problem(origin, unknown_key(name));
             return;
         };
@@ -295,13 +312,18 @@ impl Resolution {
                 return;
             }
         };
-        self.set(key, &text, origin);
+        match former {
+            Some(key) => self.set_formerly(name, key, &text, origin),
+            None => self.set(key, &text, origin),
+        }
     }
 
     fn read_environment(&mut self, variables: &[(String, String)]) {
         for (name, text) in variables {
             if let Some(key) = KEYS.iter().find(|key| key.env() == *name) {
                 self.set(key, text, Origin::Environment(name.clone()));
+            } else if let Some((former, key)) = formerly_in_environment(name) {
+                self.set_formerly(former, key, text, Origin::Environment(name.clone()));
             } else if let Some((key, _)) = GONE.iter().find(|(key, _)| env_of(key) == *name) {
                 self.problem(Origin::Environment(name.clone()), unknown_key(key));
             } else if let Some(key) = KEYS

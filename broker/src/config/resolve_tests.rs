@@ -156,3 +156,48 @@ fn bad_environment_values_name_the_variable() {
         "{message}"
     );
 }
+
+#[test]
+fn settings_are_accepted_under_their_former_names() {
+    let text = "[backup]\nmax_copies = 7\nmemory_bytes = \"2MiB\"\n\
+        [replica_store]\nmemory_bytes = \"3MiB\"\n";
+    let sources = Sources {
+        file: None,
+        environment: pairs(&[("KERA_BACKUP_MAX_STREAMLETS", "9")]),
+        flags: pairs(&[("backup.disk_dir", "/a")]),
+    };
+    let resolved = sources
+        .resolve_with(Some((Path::new("kera.toml"), text)))
+        .unwrap();
+    let store = &resolved.config.replica_store;
+    assert_eq!((store.max_replicas, store.max_streamlets), (7, 9));
+    // Beside the new name the former one means nothing.
+    assert_eq!(store.memory_bytes, 3 << 20);
+    assert_eq!(store.disk_dir.as_deref(), Some(Path::new("/a")));
+    let said = |text: &str| resolved.warnings.iter().any(|told| told.contains(text));
+    assert!(
+        said("kera.toml:2: backup.max_copies is replica_store.max_replicas now"),
+        "{:?}",
+        resolved.warnings
+    );
+    assert!(said(
+        "environment variable KERA_BACKUP_MAX_STREAMLETS: backup.max_streamlets is"
+    ));
+    assert!(said(
+        "flag --backup-disk-dir: backup.disk_dir is replica_store.disk_dir now"
+    ));
+    assert_eq!(resolved.warnings.len(), 4);
+    // A flag by its former name comes before a file by the new one.
+    let sources = Sources {
+        flags: pairs(&[("backup.memory_bytes", "4MiB")]),
+        ..Sources::default()
+    };
+    let resolved = sources
+        .resolve_with(Some((Path::new("kera.toml"), text)))
+        .unwrap();
+    assert_eq!(resolved.config.replica_store.memory_bytes, 4 << 20);
+
+    let wrong = message(file("[backup]\nmax_copies = 0\nsize = 1\n"));
+    assert!(wrong.contains("replica_store.max_replicas"), "{wrong}");
+    assert!(wrong.contains("unknown key `backup.size`"), "{wrong}");
+}

@@ -57,8 +57,8 @@ impl Cluster {
             config.cluster.listen = "127.0.0.1:0".into();
             config.cluster.allow_same_host = true;
             config.cluster.rack = Some(format!("rack{id}"));
-            config.backup.memory_bytes = 256 << 20;
-            config.backup.shared_dir = Some(dir.path().join("shared"));
+            config.replica_store.memory_bytes = 256 << 20;
+            config.replica_store.shared_dir = Some(dir.path().join("shared"));
             let shared: Arc<dyn ClusterStore> = store.clone();
             let started = Broker::start_sharing(config, Some(shared)).await;
             brokers.push(started.unwrap());

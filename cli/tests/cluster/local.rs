@@ -57,8 +57,11 @@ impl Local {
             ("--broker-id", number.to_string()),
             ("--cluster-lease", format!("{}s", self.lease.as_secs())),
             ("--replication-listen", port.address().to_owned()),
-            ("--backup-memory-bytes", "64MiB".to_owned()),
-            ("--backup-shared-dir", shared.path().display().to_string()),
+            ("--replica-store-memory-bytes", "64MiB".to_owned()),
+            (
+                "--replica-store-shared-dir",
+                shared.path().display().to_string(),
+            ),
             ("--consumers-session-min", "500ms".to_owned()),
             ("--retention-check-interval", "200ms".to_owned()),
             ("--cluster-repair-interval", REPAIR.to_owned()),

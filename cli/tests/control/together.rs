@@ -57,8 +57,8 @@ impl Together {
             ["--broker-id", &number],
             ["--cluster-lease", &self.lease],
             ["--replication-listen", port.address()],
-            ["--backup-memory-bytes", "64MiB"],
-            ["--backup-shared-dir", &path],
+            ["--replica-store-memory-bytes", "64MiB"],
+            ["--replica-store-shared-dir", &path],
         ];
         let mut flags = flags.concat();
         flags.push("--allow-same-host");

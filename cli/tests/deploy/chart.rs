@@ -319,7 +319,7 @@ fn the_chart_sets_up_brokers_that_find_each_other() {
         assert_eq!(init["env"][0]["value"], store);
 
         // Copies have room in shared memory.
-        assert_eq!(of("KERA_BACKUP_MEMORY_BYTES"), copies);
+        assert_eq!(of("KERA_REPLICA_STORE_MEMORY_BYTES"), copies);
         let volumes = pod["volumes"].as_array().expect("volumes");
         let memory = volumes.iter().find(|v| v["emptyDir"]["medium"] == "Memory");
         let memory = memory.expect("shared memory");

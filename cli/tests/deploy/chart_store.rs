@@ -19,7 +19,7 @@ use crate::tools::wanted;
 const OF_PODS: [&str; 4] = [
     "KERA_SERVER_ADVERTISE",
     "KERA_CLUSTER_ADVERTISE",
-    "KERA_BACKUP_MEMORY_BYTES",
+    "KERA_REPLICA_STORE_MEMORY_BYTES",
     "KERA_DATA_DIR",
 ];
 
@@ -89,8 +89,8 @@ fn becomes_ready(helm: &Path, values: &str, secrets: &Secrets) {
         command
             .envs(told(&pod["containers"][0], secrets, root.path()))
             .args(["--replication-listen", "127.0.0.1:0"])
-            .args(["--backup-memory-bytes", "32MiB"])
-            .arg("--backup-shared-dir")
+            .args(["--replica-store-memory-bytes", "32MiB"])
+            .arg("--replica-store-shared-dir")
             .arg(root.path().join("copies"));
         Some(command.spawn().expect("it can be started"))
     });

@@ -48,8 +48,8 @@ impl Member {
             ["--broker-id", "1"],
             ["--cluster-lease", "3s"],
             ["--replication-listen", "127.0.0.1:0"],
-            ["--backup-memory-bytes", "32MiB"],
-            ["--backup-shared-dir", &shared],
+            ["--replica-store-memory-bytes", "32MiB"],
+            ["--replica-store-shared-dir", &shared],
             ["--cluster-allow-same-host", "true"],
             ["--cluster-repair-interval", "200ms"],
         ];
@@ -66,8 +66,8 @@ impl Member {
         let flags = [
             ["--cluster", &store(&self.etcd)],
             ["--broker-id", "2"],
-            ["--backup-memory-bytes", "32MiB"],
-            ["--backup-shared-dir", &shared],
+            ["--replica-store-memory-bytes", "32MiB"],
+            ["--replica-store-shared-dir", &shared],
         ];
         let started = Broker::backup(&flags.concat());
         self.exposes("kera_peer_down{");

@@ -161,7 +161,7 @@ fn the_brokers_of_the_cluster_differ_where_they_must_and_find_each_other() {
         assert!(outside.starts_with("127.0.0.1:") && is_published(port(outside)));
         assert!(inside.starts_with(&format!("{name}:")), "{inside}");
         // The shared memory holds the copies, and some.
-        let copies = of("KERA_BACKUP_MEMORY_BYTES").trim_end_matches("MiB");
+        let copies = of("KERA_REPLICA_STORE_MEMORY_BYTES").trim_end_matches("MiB");
         let room = broker["shm_size"].as_str().expect("a size");
         let number = |text: &str| text.parse::<u64>().expect("a number");
         assert!(

@@ -313,8 +313,8 @@ impl Machine {
         command
             // All are this machine, as loopback says.
             .env("KERA_CLUSTER_ALLOW_SAME_HOST", "true")
-            .env("KERA_BACKUP_SHARED_DIR", self.path("/dev/shm"))
-            .env("KERA_BACKUP_MEMORY_BYTES", "64MiB")
+            .env("KERA_REPLICA_STORE_SHARED_DIR", self.path("/dev/shm"))
+            .env("KERA_REPLICA_STORE_MEMORY_BYTES", "64MiB")
             .env("KERA_MEMORY_POOL", "64MiB");
         command
     }

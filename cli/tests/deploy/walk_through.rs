@@ -78,7 +78,7 @@ fn walk(script: &str) -> (String, String) {
     let script = format!(
         "set -e
 trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait' EXIT
-export KERA_BACKUP_MEMORY_BYTES=64MiB
+export KERA_REPLICA_STORE_MEMORY_BYTES=64MiB
 {script}"
     );
     let script = with_ports(&script, &ports);

@@ -15,8 +15,8 @@ pub const SEALS: u64 = 32 << 10;
 /// Flags of a broker among others, with its store in `shared`.
 pub fn flags<'a>(id: &'a str, listen: &'a str, shared: &'a str) -> Vec<&'a str> {
     let (store, quota) = (
-        ["--backup-shared-dir", shared],
-        ["--backup-memory-bytes", "16MiB"],
+        ["--replica-store-shared-dir", shared],
+        ["--replica-store-memory-bytes", "16MiB"],
     );
     let me = ["--broker-id", id, "--replication-listen", listen];
     [&me[..], &store, &quota].concat()
@@ -233,7 +233,11 @@ fn what_the_machine_cannot_give_is_named_with_what_to_set() {
     large[7] = "1TiB";
     let finished = serve(&large);
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
-    for said in ["backup.memory_bytes is 1TiB", "--shm-size=1TiB", &path] {
+    for said in [
+        "replica_store.memory_bytes is 1TiB",
+        "--shm-size=1TiB",
+        &path,
+    ] {
         assert!(finished.stderr.contains(said), "{}", finished.stderr);
     }
     let mut rdma = flags;

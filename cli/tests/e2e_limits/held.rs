@@ -336,7 +336,7 @@ fn connections_of_other_brokers() {
     let flags = [
         ["--cluster", &store],
         ["--broker-id", "3"],
-        ["--backup-shared-dir", &path],
+        ["--replica-store-shared-dir", &path],
         ["--cluster-max-connections", "4096"],
     ];
     let backup = Broker::backup(&flags.concat());

@@ -364,7 +364,7 @@ fn a_broker_that_the_others_would_deny_does_not_start() {
         &path("ca.pem"),
     ]);
     command.args([
-        "--backup-shared-dir",
+        "--replica-store-shared-dir",
         shared.path().to_str().expect("a path"),
     ]);
     command.args(ENFORCED);

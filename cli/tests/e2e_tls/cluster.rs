@@ -65,8 +65,8 @@ impl Trio {
                 // So long that nothing is taken over because of its end.
                 ["--cluster-lease", "60s"],
                 ["--replication-listen", port.address()],
-                ["--backup-memory-bytes", "64MiB"],
-                ["--backup-shared-dir", &dir],
+                ["--replica-store-memory-bytes", "64MiB"],
+                ["--replica-store-shared-dir", &dir],
                 ["--tls-broker-ca", &ca],
                 ["--tls-reload-interval", "100ms"],
             ];

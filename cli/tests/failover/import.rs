@@ -69,8 +69,8 @@ impl Place {
             others,
             ["--broker-id", &number],
             ["--replication-listen", self.port.address()],
-            ["--backup-memory-bytes", "64MiB"],
-            ["--backup-shared-dir", &shared],
+            ["--replica-store-memory-bytes", "64MiB"],
+            ["--replica-store-shared-dir", &shared],
         ];
         let mut flags: Vec<_> = flags.concat().into_iter().map(str::to_owned).collect();
         flags.push("--allow-same-host".to_owned());
@@ -369,8 +369,8 @@ fn what_a_broker_had_with_a_replica_store_is_served_and_a_replica_store_gets_it_
     let flags = [
         ["--cluster", &address],
         ["--broker-id", "2"],
-        ["--backup-memory-bytes", "64MiB"],
-        ["--backup-shared-dir", &kept],
+        ["--replica-store-memory-bytes", "64MiB"],
+        ["--replica-store-shared-dir", &kept],
     ];
     let store = Broker::backup(&flags.concat());
     // Once it is found that this one has none of them.

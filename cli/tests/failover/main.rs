@@ -55,8 +55,8 @@ impl Trio {
                 ["--broker-id", number],
                 ["--cluster-lease", "2s"],
                 ["--replication-listen", port.address()],
-                ["--backup-memory-bytes", "64MiB"],
-                ["--backup-shared-dir", &dir],
+                ["--replica-store-memory-bytes", "64MiB"],
+                ["--replica-store-shared-dir", &dir],
             ];
             let flags = flags.as_flattened().iter().copied();
             let flags: Vec<&str> = flags.chain(["--allow-same-host"]).collect();

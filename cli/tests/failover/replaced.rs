@@ -37,8 +37,8 @@ impl Alone {
             ["--cluster-lease", "2s"],
             ["--http-listen", http.address()],
             ["--replication-listen", port.address()],
-            ["--backup-memory-bytes", "64MiB"],
-            ["--backup-shared-dir", &dir],
+            ["--replica-store-memory-bytes", "64MiB"],
+            ["--replica-store-shared-dir", &dir],
         ];
         let broker = Broker::with(flags.as_flattened());
         // A time before the stream.

@@ -49,8 +49,8 @@ fn a_cluster_is_made_and_served_at_an_etcd_that_wants_a_password() {
         ["--cluster", &address],
         ["--broker-id", "1"],
         ["--replication-listen", port.address()],
-        ["--backup-memory-bytes", "64MiB"],
-        ["--backup-shared-dir", &shared],
+        ["--replica-store-memory-bytes", "64MiB"],
+        ["--replica-store-shared-dir", &shared],
     ];
     let flags = [flags.as_flattened(), &user].concat();
     let broker = Broker::with(&flags);
@@ -68,8 +68,8 @@ fn flags_of(number: &str, store: &str, port: &Reserved, shared: &str) -> Vec<Str
         ["--cluster", store],
         ["--broker-id", number],
         ["--replication-listen", port.address()],
-        ["--backup-memory-bytes", "64MiB"],
-        ["--backup-shared-dir", shared],
+        ["--replica-store-memory-bytes", "64MiB"],
+        ["--replica-store-shared-dir", shared],
     ];
     let flags = flags.as_flattened().iter().map(|flag| (*flag).to_owned());
     flags.chain(["--allow-same-host".to_owned()]).collect()

@@ -329,9 +329,9 @@ fn flags(number: u32, store: &str, kept: &Kept) -> Vec<String> {
         ("--cluster-lease", "3s".to_owned()),
         ("--consumers-session-min", "500ms".to_owned()),
         ("--cluster-repair-interval", "2s".to_owned()),
-        ("--backup-memory-bytes", MEMORY.to_owned()),
-        ("--backup-shared-dir", path(&kept.shared)),
-        ("--backup-disk-dir", path(&kept.disk)),
+        ("--replica-store-memory-bytes", MEMORY.to_owned()),
+        ("--replica-store-shared-dir", path(&kept.shared)),
+        ("--replica-store-disk-dir", path(&kept.disk)),
     ]
     .into_iter()
     .flat_map(|(name, value)| [name.to_owned(), value])

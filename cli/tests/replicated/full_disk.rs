@@ -45,7 +45,10 @@ fn a_full_disk_is_emptied_by_a_trim_or_a_deletion_and_takes_replicas_again() {
         Err(reason) => return skip("replicated full_disk", &reason),
     };
     let disk = small.path().join("replicas");
-    let at_disk = ["--backup-disk-dir", disk.to_str().expect("a path is text")];
+    let at_disk = [
+        "--replica-store-disk-dir",
+        disk.to_str().expect("a path is text"),
+    ];
     let often = ["--cluster-repair-interval", "200ms"];
     let Some(trio) = Trio::at("127.0.0.1", &[&at_disk, &[]], &often) else {
         return;

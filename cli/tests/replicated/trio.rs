@@ -63,8 +63,8 @@ impl Trio {
                 ["--cluster", &at],
                 ["--cluster-lease", LEASE],
                 ["--broker-id", &ids[number]],
-                ["--backup-memory-bytes", "64MiB"],
-                ["--backup-shared-dir", &stores[number]],
+                ["--replica-store-memory-bytes", "64MiB"],
+                ["--replica-store-shared-dir", &stores[number]],
             ];
             flags.concat()
         };

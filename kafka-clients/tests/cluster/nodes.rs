@@ -234,11 +234,14 @@ impl Node {
             ("--broker-id", (number + 1).to_string()),
             ("--cluster-lease", format!("{}s", lease.as_secs())),
             ("--replication-listen", replication),
-            ("--backup-memory-bytes", "64MiB".to_owned()),
-            ("--backup-shared-dir", path(&shared)),
+            ("--replica-store-memory-bytes", "64MiB".to_owned()),
+            ("--replica-store-shared-dir", path(&shared)),
             ("--retention-check-interval", "200ms".to_owned()),
         ];
-        flags.extend(disk.iter().map(|disk| ("--backup-disk-dir", path(disk))));
+        flags.extend(
+            disk.iter()
+                .map(|disk| ("--replica-store-disk-dir", path(disk))),
+        );
         if let Some(rack) = rack {
             flags.push(("--rack", rack));
             // A copy that was not there at first soon is.

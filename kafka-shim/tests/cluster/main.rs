@@ -67,8 +67,8 @@ impl Cluster {
             config.cluster.rack = Some(rack.into());
             config.cluster.listen = "127.0.0.1:0".into();
             config.cluster.allow_same_host = true;
-            config.backup.memory_bytes = 64 << 20;
-            config.backup.shared_dir = Some(dir.path().join("shared"));
+            config.replica_store.memory_bytes = 64 << 20;
+            config.replica_store.shared_dir = Some(dir.path().join("shared"));
             change(&mut config);
             let shared: Arc<dyn ClusterStore> = store.clone();
             let started = Broker::start_sharing(config, Some(shared)).await;

@@ -56,8 +56,8 @@ impl Pair {
         config.cluster.listen = "127.0.0.1:0".into();
         config.cluster.host = Some("here".into());
         config.cluster.allow_same_host = true;
-        config.backup.memory_bytes = 32 << 20;
-        config.backup.shared_dir = Some(dir.path().join("shared"));
+        config.replica_store.memory_bytes = 32 << 20;
+        config.replica_store.shared_dir = Some(dir.path().join("shared"));
         let shared: Arc<dyn ClusterStore> = store.clone();
         let broker = Broker::start_sharing(config, Some(shared)).await.unwrap();
         let listeners = kera_kafka_shim::start(broker.shared().clone())

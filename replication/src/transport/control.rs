@@ -312,10 +312,10 @@ impl Room {
     /// The setting of a broker that says how much there is.
     pub fn key(self) -> &'static str {
         match self {
-            Self::Memory => "backup.memory_bytes",
-            Self::CopiesInMemory => "backup.max_copies_in_memory",
-            Self::Copies => "backup.max_copies",
-            Self::Streamlets => "backup.max_streamlets",
+            Self::Memory => "replica_store.memory_bytes",
+            Self::CopiesInMemory => "replica_store.max_replicas_in_memory",
+            Self::Copies => "replica_store.max_replicas",
+            Self::Streamlets => "replica_store.max_streamlets",
         }
     }
 }

@@ -118,10 +118,10 @@ fn a_streamlet_whose_copy_was_taken_has_room_for_its_seal() {
 #[test]
 fn a_refusal_names_the_setting_that_stands_in_the_way() {
     for (of, key) in [
-        (Room::Memory, "backup.memory_bytes"),
-        (Room::CopiesInMemory, "backup.max_copies_in_memory"),
-        (Room::Copies, "backup.max_copies"),
-        (Room::Streamlets, "backup.max_streamlets"),
+        (Room::Memory, "replica_store.memory_bytes"),
+        (Room::CopiesInMemory, "replica_store.max_replicas_in_memory"),
+        (Room::Copies, "replica_store.max_replicas"),
+        (Room::Streamlets, "replica_store.max_streamlets"),
     ] {
         let said = refused(of).to_string();
         assert!(said.contains(key), "{said}");

@@ -51,9 +51,9 @@ pub(super) fn start(binary: &Path, data: &Path, brokers: u32) -> Result<Started>
             .args(["--rack", &name])
             .args(["--replication-listen", &Reserved::for_ever()])
             .arg("--allow-same-host")
-            .arg("--backup-shared-dir")
+            .arg("--replica-store-shared-dir")
             .arg(shared.path().join(&name))
-            .args(["--backup-memory-bytes", &MEMORY.to_string()]);
+            .args(["--replica-store-memory-bytes", &MEMORY.to_string()]);
         let (process, said) = launch(command, folder.join("broker.log"))?;
         members.push(process);
         native.push(said.address);
@@ -62,7 +62,7 @@ pub(super) fn start(binary: &Path, data: &Path, brokers: u32) -> Result<Started>
     }
     let configuration = format!(
         "{CONFIGURATION}\n# {brokers} brokers, each with --cluster, --allow-same-host and\n\
-         # --backup-memory-bytes {MEMORY}; etcd with its defaults.\n"
+         # --replica-store-memory-bytes {MEMORY}; etcd with its defaults.\n"
     );
     Ok(Started {
         members,

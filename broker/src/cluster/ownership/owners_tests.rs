@@ -207,8 +207,8 @@ impl Trio {
         if let Some(repair) = self.repair {
             config.cluster.repair_interval = repair;
         }
-        config.backup.memory_bytes = 32 << 20;
-        config.backup.shared_dir = Some(dir.join("shared"));
+        config.replica_store.memory_bytes = 32 << 20;
+        config.replica_store.shared_dir = Some(dir.join("shared"));
         config
     }
 

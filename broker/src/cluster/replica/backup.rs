@@ -44,20 +44,20 @@ impl BackupOptions {
     /// [`BrokerError::DataDir`] if the data directory is needed and cannot be made.
     pub fn of(config: &BrokerConfig) -> Result<Self, BrokerError> {
         let data_dir = &config.data_dir;
-        let shared_dir = match &config.backup.shared_dir {
+        let shared_dir = match &config.replica_store.shared_dir {
             Some(dir) => dir.clone(),
             None => derived_shared_dir(data_dir)?,
         };
-        let disk_dir = config.backup.disk_dir.clone();
+        let disk_dir = config.replica_store.disk_dir.clone();
         Ok(Self {
             shared_dir,
             disk_dir: disk_dir.unwrap_or_else(|| data_dir.join("backup")),
-            flush_interval: config.backup.flush_interval,
+            flush_interval: config.replica_store.flush_interval,
             limits: Limits {
-                memory_bytes: config.backup.memory_bytes,
-                copies_in_memory: config.backup.max_copies_in_memory as usize,
-                copies: config.backup.max_copies as usize,
-                streamlets: config.backup.max_streamlets as usize,
+                memory_bytes: config.replica_store.memory_bytes,
+                copies_in_memory: config.replica_store.max_replicas_in_memory as usize,
+                copies: config.replica_store.max_replicas as usize,
+                streamlets: config.replica_store.max_streamlets as usize,
             },
             listen: config.cluster.listen.clone(),
         })
@@ -263,7 +263,7 @@ fn warn_about_room(options: &BackupOptions) {
     let dir = &options.shared_dir;
     if crate::config::volatile_filesystem(dir).is_none() {
         tracing::warn!(
-            "{} is not on shared memory: replicas are written to disk twice; name a directory on a tmpfs with backup.shared_dir",
+            "{} is not on shared memory: replicas are written to disk twice; name a directory on a tmpfs with replica_store.shared_dir",
             dir.display()
         );
     }
@@ -276,7 +276,7 @@ fn warn_about_room(options: &BackupOptions) {
     let held = bytes_below(dir);
     if stat.f_blocks > 0 && free.saturating_add(held) < options.limits.memory_bytes {
         tracing::warn!(
-            "backup.shared_dir {} has {} free beside this store's files, and backup.memory_bytes is {}: other files take the rest, and replicas are refused once it is full; make room there, or set backup.memory_bytes to at most {}",
+            "replica_store.shared_dir {} has {} free beside this store's files, and replica_store.memory_bytes is {}: other files take the rest, and replicas are refused once it is full; make room there, or set replica_store.memory_bytes to at most {}",
             dir.display(),
             units::show_size(free),
             units::show_size(options.limits.memory_bytes),

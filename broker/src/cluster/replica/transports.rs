@@ -28,7 +28,7 @@ pub struct TransportState {
 
 /// Every transport, with the one that `config` comes to.
 pub fn transports(config: &BrokerConfig) -> Vec<TransportState> {
-    let known = capabilities(config.backup.memory_bytes);
+    let known = capabilities(config.replica_store.memory_bytes);
     let picked = preference(config.cluster.transport).pick(&known);
     // Where the one that was asked for cannot be used, the broker does not start.
     let picked = picked.unwrap_or(TransportKind::Tcp);
@@ -50,7 +50,7 @@ pub fn transports(config: &BrokerConfig) -> Vec<TransportState> {
 /// [`BrokerError::Transport`] if one is asked for by name and cannot be used.
 pub(crate) fn pick(config: &BrokerConfig) -> Result<TransportKind, BrokerError> {
     let choice = config.cluster.transport;
-    let known = capabilities(config.backup.memory_bytes);
+    let known = capabilities(config.replica_store.memory_bytes);
     preference(choice).pick(&known).map_err(|reason| {
         let unusable = known.into_iter().find_map(|one| one.usable.err());
         BrokerError::Transport {

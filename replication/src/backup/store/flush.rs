@@ -53,7 +53,7 @@ impl ReplicaStore {
                     copy.state.lock().life = Life::Sealed(sealed.max(id.epoch));
                 }
                 Err(error) => {
-                    tracing::warn!(copy = %id, %error, "the mark of a replica cannot be read; see to backup.disk_dir");
+                    tracing::warn!(copy = %id, %error, "the mark of a replica cannot be read; see to replica_store.disk_dir");
                 }
             }
         }

@@ -162,7 +162,7 @@ impl ReplicaStore {
     pub(super) fn store_seals(&self, version: u64) -> Result<(), Refusal> {
         self.stored(version).map_err(|error| {
             if let Some(others) = self.unsealed.lock().due(Instant::now()) {
-                tracing::error!(%error, others, "seals cannot be stored: no broker recovers from this broker's replicas, and none is freed; check backup.shared_dir and backup.disk_dir");
+                tracing::error!(%error, others, "seals cannot be stored: no broker recovers from this broker's replicas, and none is freed; check replica_store.shared_dir and replica_store.disk_dir");
             }
             Refusal::Failed(format!("the seals cannot be stored: {error}"))
         })
