@@ -1,26 +1,9 @@
 //! A session that was ended, completed by another.
 
 use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
-use crate::measure::disk::Disk;
-use crate::measure::machine::Machine;
-use crate::results::{BrokerFacts, CaseRuns, Results};
+use crate::results::{CaseRuns, OtherSession, Results};
 use crate::scenario::Case;
-
-/// Another session that some cases were taken from.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct OtherSession {
-    /// UTC; cases name their session by it.
-    pub started: String,
-    pub minutes: f64,
-    pub repetitions: u32,
-    pub machine: Machine,
-    pub disk: Disk,
-    pub versions: BTreeMap<String, String>,
-    pub brokers: Vec<BrokerFacts>,
-}
 
 impl Results {
     /// True if a case of that name was measured, by one contender at least.

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::disk::Disk;
 use crate::measure::machine::Machine;
-use crate::merge::OtherSession;
 use crate::scenario::{Broker, Case, Contender, Measure, Plot, Target};
 use kera_load::process::Memory;
 use kera_load::{Latency, Sides};
@@ -44,6 +43,19 @@ pub(crate) struct Results {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<OtherSession>,
     pub cases: Vec<CaseRuns>,
+}
+
+/// Another session that some cases were taken from.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct OtherSession {
+    /// UTC; cases name their session by it.
+    pub started: String,
+    pub minutes: f64,
+    pub repetitions: u32,
+    pub machine: Machine,
+    pub disk: Disk,
+    pub versions: BTreeMap<String, String>,
+    pub brokers: Vec<BrokerFacts>,
 }
 
 /// A broker of the session.

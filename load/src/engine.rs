@@ -14,15 +14,8 @@ use crate::arrivals::{Arrivals, stamp, stamp_opening};
 use crate::progress::{LoadProgress, Sink};
 use crate::records::Records;
 use crate::schedule::{Next, Part};
+use crate::waiting::{LEAST_WAIT, LOOK_EVERY, SILENCE};
 use crate::{Done, Load, Work};
-
-/// A load in which nothing arrives or is acknowledged for this long has failed.
-pub const SILENCE: Duration = Duration::from_secs(30);
-/// How long a consumer waits for records before it looks around.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Whoever is ahead of the rate waits at least this long and then sends all that is due: a shorter
-/// wait would take a core away from the broker. What it adds counts as latency.
-pub const LEAST_WAIT: Duration = Duration::from_micros(200);
 
 /// Makes clients of one kind.
 pub trait Clients: Sync {
@@ -94,17 +87,6 @@ pub trait Consuming {
 
     /// Called once when all is read.
     fn end(&mut self) {}
-}
-
-/// Waits until records are due; see [`LEAST_WAIT`].
-pub fn wait_until(due: Instant) {
-    while let Some(left) = due.checked_duration_since(Instant::now()) {
-        if left.is_zero() {
-            return;
-        }
-        // May come back early.
-        thread::park_timeout(left.max(LEAST_WAIT));
-    }
 }
 
 /// Runs the load. `begin` is called when all clients are ready; what it returns is the moment from which records are due.

@@ -16,6 +16,7 @@ mod progress;
 mod records;
 mod schedule;
 mod sides;
+mod waiting;
 
 use std::time::Duration;
 
@@ -23,10 +24,11 @@ use serde::{Deserialize, Serialize};
 
 pub use acks::Acks;
 pub use arrivals::{Latency, histogram};
-pub use engine::{Clients, Consuming, LEAST_WAIT, Producing, SILENCE, run, wait_until};
+pub use engine::{Clients, Consuming, Producing, run};
 pub use progress::Sink;
 pub use records::{KEY_BYTES, Records};
 pub use sides::{Rate, Side, Sides};
+pub use waiting::{LEAST_WAIT, SILENCE, wait_until};
 
 /// What the clients do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

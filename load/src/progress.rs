@@ -8,8 +8,8 @@ use anyhow::{Error, Result, bail, ensure};
 
 use crate::acks::Acks;
 use crate::arrivals::Arrivals;
-use crate::engine::{LOOK_EVERY, SILENCE, wait_until};
 use crate::sides::{Rate, Side, Sides};
+use crate::waiting::{LOOK_EVERY, SILENCE, wait_until};
 use crate::{Done, Load, Work};
 
 /// A reader has caught up when it is no more than this behind.

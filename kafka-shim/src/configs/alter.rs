@@ -15,25 +15,16 @@ use kera_broker::admin;
 use kera_metadata::StreamConfig;
 use kera_metadata::access::Operation;
 
-use super::{BROKER, GROUP, TOPIC, broker, flush_interval, no_resource};
+use super::{BROKER, Change, DELETE, GROUP, SET, TOPIC, broker, flush_interval, no_resource};
 use crate::config_table::{ConfigKind, TOPIC_CONFIGS, TopicConfig};
 use crate::context::Ctx;
 use crate::refusal::{Refusal, short};
 use crate::topic;
 use crate::topic_config::{Wanted, known, list, same, value_of};
 
-/// Changes of a value, as requests number them.
-pub(super) const SET: i8 = 0;
-pub(super) const DELETE: i8 = 1;
+/// Further changes of a value, of lists.
 const APPEND: i8 = 2;
 const SUBTRACT: i8 = 3;
-
-/// One change of a value.
-pub(super) struct Change<'a> {
-    pub(super) name: &'a str,
-    pub(super) operation: i8,
-    pub(super) value: Option<&'a str>,
-}
 
 /// Sets the whole of a topic's or broker's settings: what is not named gets its default.
 pub(crate) async fn alter_configs(

@@ -7,8 +7,7 @@ use kafka_protocol::error::ResponseError;
 use kera_broker::config::{ALTERABLE, Alterable, BrokerConfig, KEYS, KafkaUnit, Key};
 use kera_broker::settings::{Scope, Values};
 
-use super::alter::{Change, DELETE, SET};
-use super::broker_named;
+use super::{Change, DELETE, SET, broker_named};
 use crate::brokers;
 use crate::config_table::{ConfigKind, TOPIC_CONFIGS};
 use crate::context::Ctx;

@@ -21,6 +21,17 @@ pub(crate) const TOPIC: i8 = 2;
 pub(crate) const BROKER: i8 = 4;
 const GROUP: i8 = 32;
 
+/// Changes of a value, as requests number them.
+const SET: i8 = 0;
+const DELETE: i8 = 1;
+
+/// One change of a value.
+struct Change<'a> {
+    name: &'a str,
+    operation: i8,
+    value: Option<&'a str>,
+}
+
 /// How often the broker flushes what is only written.
 pub(crate) fn flush_interval(ctx: &Ctx) -> Duration {
     ctx.shared.live().storage.flush_interval
