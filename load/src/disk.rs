@@ -13,7 +13,8 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// The file system's type, such as ext4, and what is mounted, such as /dev/vda1; `None` if the kernel does not tell.
 pub fn mount_of(directory: &Path) -> Option<(String, String)> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    find_mount(&mounts, directory)
+    // A path may be relative, or lead over links.
+    find_mount(&mounts, &fs::canonicalize(directory).ok()?)
 }
 
 /// MB (10^6 bytes) a second of sequential writing, flushed at the end, to a file in `directory` that is removed.
@@ -72,6 +73,12 @@ mod tests {
         assert_eq!(find("/home/x"), "ext4");
         assert_eq!(find("/srv/x"), "xfs");
         assert_eq!(find("/srv/a b/c"), "tmpfs");
+    }
+
+    #[test]
+    fn a_relative_path_has_its_mount_too() {
+        assert!(mount_of(Path::new(".")).is_some());
+        assert_eq!(mount_of(Path::new("./nowhere/at/all")), None);
     }
 
     #[test]
