@@ -39,7 +39,7 @@ import org.junit.jupiter.api.extension.RegisterExtension;
 
 /** Lanes grow under a job whose tasks and broker fail: each key's records arrive at an operator in order, each once. */
 @EnabledIfSystemProperty(named = "kera.program", matches = ".+")
-@Timeout(240)
+@Timeout(300)
 class GrowingLanesTest {
     private static final int KEYS = 40;
     private static final int EACH = 600;

@@ -34,7 +34,7 @@ import org.junit.jupiter.api.extension.RegisterExtension;
 
 /** More readers than lanes share them, where no order is asked for: each record passes once, whatever fails. */
 @EnabledIfSystemProperty(named = "kera.program", matches = ".+")
-@Timeout(240)
+@Timeout(300)
 class RangesTest {
     private static final int RECORDS = 60_000;
     private static final int READERS = 8;

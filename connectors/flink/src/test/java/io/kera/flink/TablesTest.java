@@ -28,7 +28,7 @@ import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.api.io.TempDir;
 
 @EnabledIfSystemProperty(named = "kera.program", matches = ".+")
-@Timeout(180)
+@Timeout(300)
 class TablesTest {
     @RegisterExtension
     private static final MiniClusterExtension FLINK = new MiniClusterExtension(new MiniClusterResourceConfiguration.Builder()

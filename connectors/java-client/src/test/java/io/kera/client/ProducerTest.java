@@ -21,7 +21,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
-@Timeout(120)
+@Timeout(300)
 class ProducerTest {
     private static byte[] bytes(Object text) {
         return text.toString().getBytes(StandardCharsets.UTF_8);
