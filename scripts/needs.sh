@@ -223,6 +223,14 @@ if ! have npm; then
         deploy_tool npm "install Node.js and npm with your system's packages"
     fi
 fi
+# The browser in which the console is looked at. Its packages of Node are installed by the tests themselves.
+if ! have chromium; then
+    if may_install; then
+        apt_install chromium || say "MISSING chromium, needed only for the tests of the console: apt-get has no chromium"
+    else
+        say "MISSING chromium, needed only for the tests of the console: install it with your system's packages"
+    fi
+fi
 # go_tool PROGRAM FOLDER PACKAGE: builds a program of the module in FOLDER, where its version and
 # those of all it imports stand, unless there is one already.
 go_tool() {

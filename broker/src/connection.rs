@@ -18,6 +18,7 @@ use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
 use kera_rpc::serve::Caller;
 use kera_rpc::stream::Stream;
+use kera_streamlet::Streamlet;
 use tokio::sync::mpsc;
 
 use crate::access::Granted;
@@ -560,7 +561,8 @@ impl Connection {
                 message: error.message,
                 ..v1::PushData::default()
             };
-            push_out(&mut link.out, &link.shared, &push, Vec::new());
+            let of = &subscription.target.streamlet;
+            push_out(&mut link.out, &link.shared, of, &push, Vec::new());
             false
         });
         // Others may have waited at the same heads.
@@ -657,6 +659,7 @@ impl Connection {
     ) {
         let bytes: usize = body.iter().map(Bytes::len).sum();
         link.shared.data.metrics.read_bytes.inc_by(bytes as u64);
+        read.target.streamlet.traffic().note_read(bytes);
         link.out
             .push(FrameKind::ReadReply, read.correlation, reply, body);
     }
@@ -685,7 +688,8 @@ impl Connection {
                 Step::Wait => {}
                 Step::Reply(push, body) => {
                     self.last_pushed = id;
-                    if push_out(&mut link.out, &link.shared, &push, body) {
+                    let of = &subscription.target.streamlet;
+                    if push_out(&mut link.out, &link.shared, of, &push, body) {
                         self.subscriptions.remove(&id);
                     } else if subscription.has_credit() {
                         ready.push_back(id);
@@ -742,8 +746,9 @@ impl Connection {
                 };
                 subscription.add_credit(placeholder.credit());
                 subscription.blocked = false;
+                let of = &subscription.target.streamlet;
                 if let Step::Reply(push, body) = step
-                    && push_out(&mut link.out, &link.shared, &push, body)
+                    && push_out(&mut link.out, &link.shared, of, &push, body)
                 {
                     return;
                 }
@@ -775,9 +780,16 @@ impl Connection {
 }
 
 /// Queues a push; true if it is the subscription's last.
-fn push_out(out: &mut Outbox, shared: &Shared, push: &v1::PushData, body: Vec<Bytes>) -> bool {
+fn push_out(
+    out: &mut Outbox,
+    shared: &Shared,
+    of: &Streamlet,
+    push: &v1::PushData,
+    body: Vec<Bytes>,
+) -> bool {
     let bytes: usize = body.iter().map(Bytes::len).sum();
     shared.data.metrics.read_bytes.inc_by(bytes as u64);
+    of.traffic().note_read(bytes);
     out.push(FrameKind::PushData, frame::PUSH_CORRELATION, push, body);
     push.error != 0 || push.finished
 }

@@ -18,9 +18,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::api::{self, Api, ServedApi};
 use crate::config::HttpConfig;
 use crate::error::BrokerError;
-use crate::http_listener::HttpListener;
+use crate::http_listener::{HttpListener, Peer};
 use crate::shared::Shared;
 use crate::tls::ServerTls;
 use crate::{scrape, socket};
@@ -53,53 +54,12 @@ impl Told for Shared {
     }
 
     fn live(&self) -> Result<(), String> {
-        match self.fallen.first() {
-            // The thread does not come back by itself; a new start does.
-            Some(thread) => Err(format!(
-                "the thread {thread} has panicked: restart the broker"
-            )),
-            None => Ok(()),
-        }
+        self.liveness()
     }
 
     fn ready(&self) -> Result<(), &'static str> {
-        let disk_full = &self.data.env.disk_full;
-        may_serve(
-            *self.stopping.borrow(),
-            disk_full.load(kera_log_segments::sync::Ordering::Relaxed),
-            self.data.directory.is_current(),
-            self.stranger().is_some(),
-        )?;
-        match self.coordination.is_unreadable() {
-            true => Err(
-                "consumer groups cannot be read: appends and reads go on, joins and commits wait; the log says what is wrong and where",
-            ),
-            false => Ok(()),
-        }
+        self.readiness()
     }
-}
-
-fn may_serve(
-    stopping: bool,
-    disk_full: bool,
-    member: bool,
-    stranger: bool,
-) -> Result<(), &'static str> {
-    if stopping {
-        return Err("draining: the broker stops");
-    }
-    if disk_full {
-        return Err("disk full: appends are refused, reads are served");
-    }
-    if stranger {
-        return Err(
-            "wrong metadata store: what answers at cluster.store is another cluster's, empty, or older than what was seen of it; the log says which",
-        );
-    }
-    if !member {
-        return Err("no lease: the metadata store does not answer, others may take over");
-    }
-    Ok(())
 }
 
 /// The process that is asked about; none while it recovers.
@@ -109,13 +69,14 @@ type Watched = Arc<RwLock<Option<Arc<dyn Told>>>>;
 pub struct Http {
     local: SocketAddr,
     watched: Watched,
+    api: ServedApi,
     ended: watch::Sender<bool>,
     task: JoinHandle<()>,
     freed: Arc<AtomicU64>,
 }
 
 impl Http {
-    /// Serves `/metrics`, `/livez` (also `/healthz`) and `/readyz` on `address`, over TLS if `tls` has it for HTTP. Until
+    /// Serves `/metrics`, `/livez` (also `/healthz`), `/readyz` and `/api/v1` on `address`, over TLS if `tls` has it for HTTP. Until
     /// [`Http::recovered`] is called the process counts as live and not as ready.
     ///
     /// # Errors
@@ -138,6 +99,8 @@ impl Http {
             .route("/healthz", get(live))
             .route("/readyz", get(ready))
             .with_state(watched.clone());
+        let api = ServedApi::default();
+        let router = router.merge(api::router(api.clone()));
         let freed = Arc::default();
         let listener = HttpListener::new(listener, tls, config, Arc::clone(&freed));
         let (ended, mut end) = watch::channel(false);
@@ -145,9 +108,12 @@ impl Http {
             let end = async move {
                 let _ = end.wait_for(|end| *end).await;
             };
-            if let Err(error) = axum::serve(listener, router)
-                .with_graceful_shutdown(end)
-                .await
+            if let Err(error) = axum::serve(
+                listener,
+                router.into_make_service_with_connect_info::<Peer>(),
+            )
+            .with_graceful_shutdown(end)
+            .await
             {
                 tracing::error!(%error, "serving metrics ended");
             }
@@ -155,6 +121,7 @@ impl Http {
         Ok(Self {
             local,
             watched,
+            api,
             ended,
             task,
             freed,
@@ -176,9 +143,15 @@ impl Http {
         *self.watched.write() = Some(told);
     }
 
+    /// From now on this answers `/api/v1`.
+    pub(crate) fn serve_api(&self, api: Arc<Api>) {
+        *self.api.write() = Some(api);
+    }
+
     /// Stops listening and lets go of the process.
     pub async fn end(self) {
         self.watched.write().take();
+        self.api.write().take();
         self.ended.send_replace(true);
         // A scrape that is under way is welcome to its answer, not to hold up the end.
         let _ = timeout(LAST_REQUESTS, self.task).await;

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use axum::extract::connect_info::Connected;
+use axum::serve::IncomingStream;
 use kera_rpc::stream::Stream;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -98,6 +100,16 @@ impl HttpListener {
             open: Arc::default(),
             freed,
         }
+    }
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+impl Connected<IncomingStream<'_, HttpListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, HttpListener>) -> Self {
+        Self(*stream.remote_addr())
     }
 }
 

@@ -3,6 +3,7 @@ use tokio::net::TcpStream;
 
 use super::*;
 use crate::config::BrokerConfig;
+use crate::readiness::may_serve;
 use crate::start::Broker;
 
 /// Status and body of a GET.

@@ -265,6 +265,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         recovery_ms: AtomicU64::new(0),
         stopping: watch::channel(false).0,
         producer_ids: Default::default(),
+        observed: Default::default(),
         fallen: Fallen::default(),
     });
     if let Some(clustered) = &shared.clustered {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kera_controller::Picture;
 use kera_metadata::{MetadataStore, Stranger};
 use kera_protocol::ids::{StreamId, StreamletId};
+use kera_protocol::v1;
 use kera_replication::seldom::Seldom;
 use kera_rpc::Channels;
 use kera_streamlet::Streamlet;
@@ -15,6 +16,7 @@ use tokio::sync::watch;
 
 use crate::access::Access;
 use crate::admission::{Admission, TooMany};
+use crate::api::Paced;
 use crate::auth::Auth;
 use crate::cluster::Clustered;
 use crate::config::BrokerConfig;
@@ -90,6 +92,8 @@ pub struct Shared {
     pub stopping: watch::Sender<bool>,
     /// Producer ids taken from the metadata store and not yet given out.
     pub producer_ids: parking_lot::Mutex<Range<u64>>,
+    /// What it told last of what it owns, for a second and longer if it takes long to tell.
+    pub(crate) observed: Paced<v1::ObserveResponse>,
     /// Its threads that panicked.
     pub fallen: Fallen,
 }

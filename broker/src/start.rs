@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use kera_metadata::ClusterStore;
 
+use crate::api::Api;
 use crate::clock::now_ms;
 use crate::cluster::ownership::{takeover, watching};
 use crate::cluster::{self, Backup};
@@ -135,6 +136,9 @@ impl Broker {
         tasks.push(tokio::spawn(crate::coordination::drive(shared.clone())));
         if let Some(http) = &http {
             http.recovered(shared.clone());
+            if shared.config.api.enabled {
+                http.serve_api(Api::new(shared.clone()));
+            }
         }
         Ok(Self {
             shared,

@@ -113,6 +113,12 @@ fn announce(broker: &Broker, kafka: &Listeners, data_dir: &Path) -> Result<(), F
         ))?;
     }
     if let Some(address) = broker.http_addr() {
+        // Whoever connects to another address of this machine has no loopback address either.
+        let reached = address.ip().is_loopback() || address.ip().is_unspecified();
+        if reached && broker.shared().config.api.enabled {
+            let port = address.port();
+            out.line(format_args!("console on http://localhost:{port}"))?;
+        }
         out.line(format_args!("metrics on http://{address}/metrics"))?;
     }
     out.flush()

@@ -556,6 +556,7 @@ impl Connection {
             return;
         };
         fetch.forget(&link.waker);
+        fetch.count(&parts);
         let head = dispatch::begin(ApiKey::Fetch, fetch.version, fetch.correlation);
         let mut body = fetch::respond::reply(&fetch, parts, head);
         dispatch::finish(&mut body.meta, body.slices);

@@ -303,6 +303,7 @@ impl Streamlet {
             Err(GroupFull::NoMemory) => return Err(AppendError::NoMemory),
         }
         tail.state.note(&placed, spec.now_ms);
+        self.traffic.note_appended(&placed);
         let prepare =
             tail.filling == Filling::Begun && tail.writer.fill() >= self.env.limits.prepare_at;
         if prepare {

@@ -33,6 +33,7 @@ mod standing;
 mod strays;
 mod streamlet;
 mod times;
+mod traffic;
 mod trim;
 
 pub use append::{AppendError, AppendSpec, Appended, Outcome};
@@ -46,4 +47,5 @@ pub use standing::Standing;
 pub use strays::Strays;
 pub use streamlet::{BatchRules, Env, GroupView, LaneView, Limits, Settings, Streamlet};
 pub use times::{RecordAt, SearchWork};
+pub use traffic::{Traffic, TrafficTotals};
 pub use trim::Trimmed;

@@ -22,6 +22,7 @@ use crate::append::MIN_PINS;
 use crate::lane_recovery::LaneBuild;
 use crate::standing::{Standing, StandingCell};
 use crate::streamlet::{Env, Inner, Lane, LaneSlot, Settings, Streamlet, streamlet_lock};
+use crate::traffic::Traffic;
 
 /// A lane's records.
 #[derive(Clone, Debug, Default)]
@@ -126,6 +127,7 @@ impl Streamlet {
             copies: OnceLock::new(),
             own_writes: Default::default(),
             refused: AtomicU64::new(0),
+            traffic: Traffic::default(),
         }
     }
 

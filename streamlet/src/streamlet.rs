@@ -22,6 +22,7 @@ use crate::own_writes::OwnWrites;
 use crate::producers::{ActiveProducer, LaneState};
 use crate::recorder::GroupRecorder;
 use crate::standing::{Standing, StandingCell};
+use crate::traffic::Traffic;
 
 /// Bounds that hold for every lane.
 #[derive(Clone, Copy, Debug)]
@@ -148,6 +149,7 @@ pub struct Streamlet {
     /// Whether its own files can be written, where it has copies elsewhere.
     pub(crate) own_writes: OwnWrites,
     pub(crate) refused: AtomicU64,
+    pub(crate) traffic: Traffic,
 }
 
 pub(crate) struct Inner {
@@ -499,6 +501,11 @@ impl Streamlet {
             LaneSlot::Idle(carry) => carry.next_ordinal,
             LaneSlot::Failed(_) => lane.head.ordinal(),
         })
+    }
+
+    /// What went in and out since this broker has served it.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
     }
 
     /// Start and durable head of every lane; cheap.

@@ -6,7 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What holds no sources: build output, git's own, data of a broker run in place.
-const NOT_SOURCES: [&str; 5] = ["target", ".git", "kera-data", "corpus", "artifacts"];
+const NOT_SOURCES: [&str; 6] = [
+    "target",
+    ".git",
+    "kera-data",
+    "corpus",
+    "artifacts",
+    "node_modules",
+];
 
 /// The repository's root.
 pub fn root() -> PathBuf {

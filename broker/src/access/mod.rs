@@ -26,7 +26,7 @@ use crate::principal::Principal;
 
 pub use alter::{Filter, add, list, remove};
 pub(crate) use granted::Granted;
-pub(crate) use native::{Guarded, may_see};
+pub(crate) use native::{Guarded, Needs, may_see};
 use rules::{Asker, Rules};
 
 /// The user that a client without a proof of who it is counts as.

@@ -45,7 +45,11 @@ pub(crate) trait Needs {
 }
 
 impl Access {
-    fn check(
+    /// Whether the caller may make this call.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotAuthorized`], with the command that would allow it.
+    pub(crate) fn check(
         &self,
         caller: Option<&Caller>,
         request: &impl Needs,
@@ -214,6 +218,8 @@ guarded! { lanes_server::Lanes:
     cut_lane(CutLaneRequest) -> CutLaneResponse needs |r| vec![Need::StreamOfId(Describe, &r.stream)];
     cut_for_growth(CutForGrowthRequest) -> CutForGrowthResponse needs |_r| vec![Need::Cluster(ClusterAction)];
     give_up_growth(GiveUpGrowthRequest) -> GiveUpGrowthResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    observe(ObserveRequest) -> ObserveResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    peek_lane(PeekLaneRequest) -> PeekLaneResponse needs |_r| vec![Need::Cluster(ClusterAction)];
 }
 
 guarded! { clusters_server::Clusters:

@@ -15,7 +15,7 @@ use crate::others;
 use crate::shared::Shared;
 
 /// How long another owner is given: it may have to read its disk.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long another owner is given that carries out an operator's decision before it answers.
 const DECIDED_WITHIN: Duration = Duration::from_secs(40);
@@ -147,9 +147,13 @@ fn away(
 
 /// What other owners say of their parts of a stream. Streamlets whose owner is not reached are listed
 /// among those that are not served.
-pub(crate) async fn describe(shared: &Shared, stream: &Stream) -> Vec<v1::DescribeStreamResponse> {
+pub(crate) async fn describe(
+    shared: &Shared,
+    stream: &Stream,
+    within: Duration,
+) -> Vec<v1::DescribeStreamResponse> {
     let name = stream.name();
-    let answers = ask(shared, stream, |mut stub| {
+    let answers = ask_within(shared, stream, within, |mut stub| {
         let name = name.clone();
         let request = v1::DescribeStreamRequest { name, local: true };
         async move { stub.describe_stream(request).await }

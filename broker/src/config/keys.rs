@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::acl::Users;
 use super::addresses::{AddressesOrAuto, AddressesOrOff};
+use super::api::MaskRules;
 use super::auth::{AuthListeners, Mechanisms, SaslMechanism};
 use super::cluster::{BrokerNumber, DirectoryOrAuto, HostName, RackName, StoreAddress};
 use super::etcd::{FileOrOff, UserName};
@@ -267,13 +268,27 @@ config_keys! {
 
     /// Metrics and health over HTTP.
     http: HttpConfig {
-        /// Where `/metrics`, `/livez` and `/readyz` are served; `off` serves them nowhere.
+        /// Where `/metrics`, `/livez`, `/readyz`, the console and `/api/v1` are served; `off` serves them nowhere.
         listen: Option<String>, AddressOrOff [] = "127.0.0.1:7680";
         /// Connections at a time. One more takes the place of the one that has been quiet for longest.
         max_connections: u32, Count [1, 100_000] = "64";
         /// A request must arrive and be answered within this time, or its connection is closed. A connection
         /// without a request is closed after it too.
         request_timeout: Duration, Time [100 * MILLISECOND, HOUR] = "30s";
+    }
+
+    /// What `http.listen` shows of streams, groups and brokers: the console for browsers, and the JSON API, docs/api.md.
+    api: ApiConfig {
+        /// Serve the console and `/api/v1` at `http.listen`, to clients on this machine alone: they ask nobody who they are.
+        enabled: bool, Switch [] = "true";
+        /// Let records be looked at there. With `false` nobody sees a key, a value or a header there.
+        records: bool, Switch [] = "true";
+        /// What is not shown of records: fields of JSON values, and headers, by name, in every stream or in one
+        /// (`orders:email`). `*` stands for the whole key, value and headers. A value that is not JSON is not shown
+        /// where a rule is about its stream.
+        mask: Vec<String>, MaskRules [] = "off";
+        /// Clients that are told news as they come, at a time.
+        max_event_streams: u32, Count [1, 1000] = "32";
     }
 
     /// Kafka's clients: listeners of their own, which serve the same streams as topics.

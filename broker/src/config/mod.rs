@@ -8,6 +8,7 @@ mod acl;
 mod acl_check;
 mod addresses;
 mod alterable;
+mod api;
 mod auth;
 mod auth_check;
 mod cluster;
@@ -27,7 +28,7 @@ pub use auth::SaslMechanism;
 pub(crate) use cluster::is_of_every_machine;
 pub use data_dir::{default_data_dir, volatile_filesystem};
 pub use keys::{
-    AclConfig, AuthConfig, BrokerConfig, ClusterConfig, ConsumersConfig, GroupsConfig, HttpConfig,
+    AclConfig, ApiConfig, AuthConfig, BrokerConfig, ClusterConfig, ConsumersConfig, GroupsConfig, HttpConfig,
     KEYS, KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig, ReplicaStoreConfig,
     RetentionConfig, RuntimeConfig, SECTIONS, ServerConfig, StorageConfig, TlsConfig,
 };

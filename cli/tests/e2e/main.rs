@@ -5,6 +5,7 @@
 mod common;
 
 mod access;
+mod api;
 mod backup;
 mod bad_bytes;
 mod cluster;

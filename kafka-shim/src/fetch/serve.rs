@@ -302,6 +302,15 @@ impl DiskRead {
 }
 
 impl Fetch {
+    /// Counts what is sent with the streamlets that it was read from.
+    pub(crate) fn count(&self, parts: &[Part]) {
+        for part in parts.iter().filter(|part| part.bytes > 0) {
+            if let Some(target) = &self.session.entries[part.entry].target {
+                target.streamlet.traffic().note_read(part.bytes);
+            }
+        }
+    }
+
     /// Takes a request, for partitions of topics but those that the client may not read.
     ///
     /// # Errors

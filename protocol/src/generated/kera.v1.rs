@@ -2348,6 +2348,91 @@ impl ListedState {
         }
     }
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ObserveRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ObserveResponse {
+    #[prost(uint32, tag = "1")]
+    pub broker: u32,
+    #[prost(string, tag = "2")]
+    pub version: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub started_ms: u64,
+    /// why it does not do what it is there for; empty: it does
+    #[prost(string, tag = "4")]
+    pub not_ready: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "5")]
+    pub streams: ::prost::alloc::vec::Vec<ObservedStream>,
+    /// that it coordinates
+    #[prost(message, repeated, tag = "6")]
+    pub groups: ::prost::alloc::vec::Vec<GroupSummary>,
+    /// the first hundred
+    #[prost(message, repeated, tag = "7")]
+    pub troubles: ::prost::alloc::vec::Vec<Trouble>,
+    #[prost(uint64, tag = "8")]
+    pub troubles_total: u64,
+    #[prost(uint64, tag = "9")]
+    pub disk_free_bytes: u64,
+    #[prost(uint64, tag = "10")]
+    pub disk_total_bytes: u64,
+    #[prost(uint64, tag = "11")]
+    pub pool_bytes: u64,
+    #[prost(uint64, tag = "12")]
+    pub pool_used_bytes: u64,
+    #[prost(uint32, tag = "13")]
+    pub connections: u32,
+    /// since it started
+    #[prost(double, tag = "14")]
+    pub cpu_seconds: f64,
+    #[prost(uint64, tag = "15")]
+    pub resident_bytes: u64,
+}
+/// What a broker owns of a stream.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ObservedStream {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "2")]
+    pub streamlets: u32,
+    #[prost(uint32, tag = "3")]
+    pub lanes: u32,
+    /// readable
+    #[prost(uint64, tag = "4")]
+    pub records: u64,
+    /// stored
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
+    /// records appended and not yet durable
+    #[prost(uint64, tag = "6")]
+    pub unacknowledged: u64,
+    #[prost(message, repeated, tag = "7")]
+    pub traffic: ::prost::alloc::vec::Vec<ObservedTraffic>,
+}
+/// Counted since the broker has served the streamlet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ObservedTraffic {
+    #[prost(uint32, tag = "1")]
+    pub streamlet: u32,
+    #[prost(uint64, tag = "2")]
+    pub appended_records: u64,
+    #[prost(uint64, tag = "3")]
+    pub appended_bytes: u64,
+    #[prost(uint64, tag = "4")]
+    pub read_bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeekLaneRequest {
+    /// at most max_bytes, or one batch if that is larger; nothing is waited for
+    #[prost(message, optional, tag = "1")]
+    pub read: ::core::option::Option<ReadRequest>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PeekLaneResponse {
+    #[prost(message, optional, tag = "1")]
+    pub reply: ::core::option::Option<ReadResponse>,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub batches: ::prost::bytes::Bytes,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetGenerationsRequest {
     #[prost(string, tag = "1")]

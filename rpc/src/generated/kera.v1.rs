@@ -4701,6 +4701,50 @@ pub mod lanes_client {
                 .insert(GrpcMethod::new("kera.v1.Lanes", "GiveUpGrowth"));
             self.inner.unary(req, path, codec).await
         }
+        /// What the broker asked owns and coordinates, in sums: another tells it over HTTP.
+        pub async fn observe(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::ObserveRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::ObserveResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/kera.v1.Lanes/Observe");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Lanes", "Observe"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Durable batches of a lane, for people who look at them at another broker's HTTP address.
+        pub async fn peek_lane(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::PeekLaneRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::PeekLaneResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/kera.v1.Lanes/PeekLane");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Lanes", "PeekLane"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -4756,6 +4800,22 @@ pub mod lanes_server {
             request: tonic::Request<::kera_protocol::v1::GiveUpGrowthRequest>,
         ) -> std::result::Result<
             tonic::Response<::kera_protocol::v1::GiveUpGrowthResponse>,
+            tonic::Status,
+        >;
+        /// What the broker asked owns and coordinates, in sums: another tells it over HTTP.
+        async fn observe(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::ObserveRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::ObserveResponse>,
+            tonic::Status,
+        >;
+        /// Durable batches of a lane, for people who look at them at another broker's HTTP address.
+        async fn peek_lane(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::PeekLaneRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::PeekLaneResponse>,
             tonic::Status,
         >;
     }
@@ -5056,6 +5116,96 @@ pub mod lanes_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GiveUpGrowthSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Lanes/Observe" => {
+                    #[allow(non_camel_case_types)]
+                    struct ObserveSvc<T: Lanes>(pub Arc<T>);
+                    impl<
+                        T: Lanes,
+                    > tonic::server::UnaryService<::kera_protocol::v1::ObserveRequest>
+                    for ObserveSvc<T> {
+                        type Response = ::kera_protocol::v1::ObserveResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<::kera_protocol::v1::ObserveRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Lanes>::observe(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ObserveSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Lanes/PeekLane" => {
+                    #[allow(non_camel_case_types)]
+                    struct PeekLaneSvc<T: Lanes>(pub Arc<T>);
+                    impl<
+                        T: Lanes,
+                    > tonic::server::UnaryService<::kera_protocol::v1::PeekLaneRequest>
+                    for PeekLaneSvc<T> {
+                        type Response = ::kera_protocol::v1::PeekLaneResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<::kera_protocol::v1::PeekLaneRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Lanes>::peek_lane(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PeekLaneSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -163,10 +163,10 @@ fn not_described(
 }
 
 /// Streamlets and lanes of which a description of a broker tells that they are not well.
-const MOST_TROUBLES: usize = 100;
+pub(crate) const MOST_TROUBLES: usize = 100;
 
 /// What this broker owns and does not serve, and lanes that acknowledge nothing.
-fn troubles(shared: &Shared) -> Vec<v1::Trouble> {
+pub(crate) fn troubles(shared: &Shared) -> Vec<v1::Trouble> {
     let mut troubles = Vec::new();
     for stream in shared.data.catalog.all() {
         let unserved = admin::not_served_here(shared, &stream).into_iter();

@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status};
 use super::generations::generations;
 use super::status;
 use crate::admin;
+use crate::api;
 use crate::bell::Bell;
 use crate::data::catalog::Stream;
 use crate::data::fetch::cursor;
@@ -180,5 +181,23 @@ impl Lanes for LanesService {
         let stream = self.stream(&request.stream)?;
         admin::give_up_growth(&stream, request.attempt);
         Ok(Response::new(v1::GiveUpGrowthResponse {}))
+    }
+
+    async fn observe(
+        &self,
+        _: Request<v1::ObserveRequest>,
+    ) -> Result<Response<v1::ObserveResponse>, Status> {
+        let observed = api::observe(&self.shared).await;
+        let observed = observed.map_err(status)?;
+        Ok(Response::new((*observed).clone()))
+    }
+
+    async fn peek_lane(
+        &self,
+        request: Request<v1::PeekLaneRequest>,
+    ) -> Result<Response<v1::PeekLaneResponse>, Status> {
+        let read = request.into_inner().read.unwrap_or_default();
+        let peeked = api::peek(&self.shared, read).await;
+        peeked.map(Response::new).map_err(status)
     }
 }

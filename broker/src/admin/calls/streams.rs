@@ -97,7 +97,8 @@ impl Streams for StreamsService {
         let described = stream_description(&self.shared, &stream).await;
         let mut described = described.map_err(status)?;
         if !request.local && self.shared.data.directory.is_shared() {
-            let others = admin::describe_elsewhere(&self.shared, &stream).await;
+            let others =
+                admin::describe_elsewhere(&self.shared, &stream, admin::ANSWER_WITHIN).await;
             describe::join(&stream, &mut described, others);
         }
         Ok(Response::new(described))

@@ -1,0 +1,119 @@
+// Visits the console as a person would, in a real browser, and says what it saw: one line of JSON for each step that it
+// reads on its standard input.
+
+import { createInterface } from "node:readline";
+import { readFileSync, mkdtempSync, rmSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { chromium } from "playwright-core";
+
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const profile = mkdtempSync(join(tmpdir(), "kera-console-"));
+const context = await chromium.launchPersistentContext(profile, {
+  executablePath: process.env.KERA_CHROMIUM ?? "/usr/bin/chromium",
+  headless: true,
+  // Else the page's own rules keep the checks of accessibility out.
+  bypassCSP: false,
+  args: [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+  ],
+});
+const page = context.pages()[0] ?? (await context.newPage());
+const complaints = [];
+let expected = false;
+page.on("pageerror", (error) => complaints.push(`error: ${error.message}`));
+page.on("console", (message) => {
+  // That a broker which was killed does not answer is no defect of the page.
+  if (message.type() === "error" && !expected) complaints.push(`console: ${message.text()}`);
+});
+
+const steps = {
+  /** Opens an address. */
+  async open({ url, width, height, theme }) {
+    await page.setViewportSize({ width: width ?? 1600, height: height ?? 1000 });
+    await page.emulateMedia({ colorScheme: theme ?? "light" });
+    await page.goto(url);
+    return {};
+  },
+  async size({ width, height, theme }) {
+    await page.setViewportSize({ width, height });
+    if (theme) await page.emulateMedia({ colorScheme: theme });
+    return {};
+  },
+  /** Waits until a text is on the page; how long it took. */
+  async text({ text, within }) {
+    const begin = Date.now();
+    await page.getByText(text).first().waitFor({ timeout: within ?? 20000 });
+    return { ms: Date.now() - begin };
+  },
+  async gone({ text, within }) {
+    const begin = Date.now();
+    await page.getByText(text).first().waitFor({ state: "hidden", timeout: within ?? 20000 });
+    return { ms: Date.now() - begin };
+  },
+  async click({ role, name }) {
+    await page.getByRole(role, { name, exact: true }).first().click();
+    return {};
+  },
+  async fill({ label, value }) {
+    await page.getByLabel(label, { exact: true }).and(page.locator("input")).fill(value);
+    return {};
+  },
+  async choose({ label, value }) {
+    await page.getByRole("combobox", { name: label }).selectOption(value);
+    return {};
+  },
+  /** Presses keys, one after the other; the text of what has the focus then. */
+  async keys({ keys }) {
+    for (const key of keys) await page.keyboard.press(key);
+    const focused = await page.evaluate(() => (document.activeElement?.textContent ?? "").trim().slice(0, 80));
+    return { focused };
+  },
+  async content() {
+    return { content: await page.locator("body").innerText(), url: page.url() };
+  },
+  /** Rules of accessibility that the page breaks, and whether it is wider than the window. */
+  async audit() {
+    const violations = await page.evaluate(
+      // The page's rules allow no other script; the debugger may run one all the same.
+      `${axe}; axe.run(document, { resultTypes: ["violations"] }).then((found) =>
+        found.violations.map((one) => one.id + ": " + one.help + ": " + one.nodes.slice(0, 3).map((node) => node.html + " " + node.failureSummary).join(" | ")))`,
+    );
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+    return { violations, wide };
+  },
+  async picture({ path, full }) {
+    await page.screenshot({ path, fullPage: full ?? false });
+    return { bytes: readFileSync(path).length };
+  },
+  /** From now on errors in the console count, or do not. */
+  async expect({ errors }) {
+    expected = errors;
+    return {};
+  },
+  async complaints() {
+    return { complaints };
+  },
+};
+
+const lines = createInterface({ input: process.stdin });
+console.log(JSON.stringify({ ready: true }));
+for await (const line of lines) {
+  if (!line.trim()) continue;
+  const { step, ...args } = JSON.parse(line);
+  try {
+    console.log(JSON.stringify({ ok: true, ...(await steps[step](args)) }));
+  } catch (error) {
+    const content = await page.locator("body").innerText().catch(() => "");
+    console.log(JSON.stringify({ ok: false, error: `${step}: ${error.message}`, content }));
+  }
+}
+await context.close();
+rmSync(profile, { recursive: true, force: true });

@@ -1,0 +1,356 @@
+//! Answers what is asked: who may ask, what is kept for others who ask the same, and how errors look.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::{ConnectInfo, State};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use kera_metadata::access::{Kind, Operation};
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::v1;
+use kera_rpc::serve::Caller;
+use parking_lot::{Mutex, RwLock};
+use serde::Serialize;
+use tokio::sync::{Mutex as Turn, Semaphore};
+
+use super::pace::kept_for;
+use super::resource::{ListQuery, Resource, Sort};
+use super::snapshot::{Sampler, Snapshot};
+use super::views::{GroupRow, Page, StreamRow};
+use super::{broker_detail, group_detail, records, stream_detail};
+use crate::access::{Who, may_see};
+use crate::admin;
+use crate::http_listener::Peer;
+use crate::principal::Principal;
+use crate::shared::Shared;
+
+/// No answer is longer.
+const MOST_BYTES: usize = 1 << 20;
+/// Answers that are kept; each for some seconds.
+const KEPT: usize = 256;
+/// What took others long to answer is asked for anew after this, all the same.
+const KEPT_MOST: Duration = Duration::from_secs(5);
+/// Looks at records under way: each may look through some megabytes.
+const LOOKS: usize = 2;
+
+/// A body, or why there is none.
+pub(super) type Answer = Result<Arc<str>, WireError>;
+
+/// An answer, and until when it counts as new.
+type KeptAnswer = Arc<Turn<Option<(Instant, Answer)>>>;
+
+/// Answers what is asked over HTTP.
+pub(crate) struct Api {
+    pub(super) shared: Arc<Shared>,
+    sampler: Sampler,
+    kept: Mutex<HashMap<(IpAddr, Resource), KeptAnswer>>,
+    pub(super) event_streams: Arc<Semaphore>,
+    looks: Semaphore,
+}
+
+/// The API of the process that is asked about; none while it recovers, and where there is none.
+pub(crate) type ServedApi = Arc<RwLock<Option<Arc<Api>>>>;
+
+impl Api {
+    /// An API over what a broker shares.
+    pub(crate) fn new(shared: Arc<Shared>) -> Arc<Self> {
+        let streams = shared.config.api.max_event_streams as usize;
+        Arc::new(Self {
+            sampler: Sampler::new(shared.clone()),
+            kept: Mutex::default(),
+            event_streams: Arc::new(Semaphore::new(streams)),
+            looks: Semaphore::new(LOOKS),
+            shared,
+        })
+    }
+
+    /// The answer to a look at something, the same for all who look within the same second.
+    pub(super) async fn answer(&self, caller: &Caller, resource: &Resource) -> Answer {
+        if let Resource::Records(..) = resource {
+            return self.make(caller, resource).await;
+        }
+        let kept = {
+            let mut all = self.kept.lock();
+            if all.len() >= KEPT {
+                // Those that somebody waits for, or that are still new, stay.
+                let now = Instant::now();
+                all.retain(|_, kept| {
+                    kept.try_lock().map_or(true, |kept| {
+                        kept.as_ref().is_some_and(|(until, _)| now < *until)
+                    })
+                });
+            }
+            let key = (caller.address, resource.clone());
+            match all.get(&key) {
+                Some(kept) => Some(kept.clone()),
+                None if all.len() >= KEPT => None,
+                None => Some(all.entry(key).or_default().clone()),
+            }
+        };
+        let Some(kept) = kept else {
+            return self.make(caller, resource).await;
+        };
+        let mut kept = kept.lock().await;
+        if let Some((until, answer)) = &*kept
+            && Instant::now() < *until
+        {
+            return answer.clone();
+        }
+        let since = Instant::now();
+        let answer = self.make(caller, resource).await;
+        let until = Instant::now() + kept_for(since.elapsed()).min(KEPT_MOST);
+        *kept = Some((until, answer.clone()));
+        answer
+    }
+
+    async fn make(&self, caller: &Caller, resource: &Resource) -> Answer {
+        let shared = &self.shared;
+        match resource {
+            Resource::Overview => {
+                self.check(caller, &v1::DescribeClusterRequest {})?;
+                json(&self.sampler.now().await?.overview)
+            }
+            Resource::Streams(query) => {
+                let snapshot = self.sampler.now().await?;
+                let seen = |row: &&StreamRow| {
+                    may_see(shared, Some(caller), (Kind::Stream, &row.name))
+                        && query.finds(&row.name)
+                };
+                let mut rows: Vec<_> = snapshot.streams.iter().filter(seen).collect();
+                sort_streams(&mut rows, query.sort);
+                let mut page = page(&snapshot, query, rows);
+                for row in &mut page.items {
+                    let group = |group: &str| may_see(shared, Some(caller), (Kind::Group, group));
+                    row.groups.retain(|of| group(&of.group));
+                }
+                json(&page)
+            }
+            Resource::Stream(name, query) => {
+                let request = v1::DescribeStreamRequest {
+                    name: name.clone(),
+                    local: false,
+                };
+                self.check(caller, &request)?;
+                let stream = admin::named(shared, name)?;
+                let snapshot = self.sampler.now().await?;
+                let (offset, limit) = (query.offset, query.limit());
+                json(&stream_detail::describe(shared, &stream, &snapshot, offset, limit).await?)
+            }
+            Resource::Records(name, query) => {
+                let records = self.records(caller, name, query).await?;
+                json(&records)
+            }
+            Resource::Groups(query) => {
+                let snapshot = self.sampler.now().await?;
+                let seen = |row: &&GroupRow| {
+                    may_see(shared, Some(caller), (Kind::Group, &row.group))
+                        && query.finds(&row.group)
+                };
+                let mut rows: Vec<_> = snapshot.groups.iter().filter(seen).collect();
+                sort_groups(&mut rows, query.sort);
+                json(&page(&snapshot, query, rows))
+            }
+            Resource::Group(name, query) => {
+                let request = v1::DescribeGroupRequest {
+                    group: name.clone(),
+                };
+                self.check(caller, &request)?;
+                let snapshot = self.sampler.now().await?;
+                let (offset, limit) = (query.offset, query.limit());
+                json(&group_detail::describe(shared, name, &snapshot, offset, limit).await?)
+            }
+            Resource::Brokers(query) => {
+                self.check(caller, &v1::DescribeClusterRequest {})?;
+                let snapshot = self.sampler.now().await?;
+                let rows = snapshot.brokers.iter().collect();
+                json(&page(&snapshot, query, rows))
+            }
+            Resource::Broker(id) => {
+                self.check(caller, &v1::DescribeBrokerRequest {})?;
+                let snapshot = self.sampler.now().await?;
+                json(&broker_detail::describe(shared, *id, &snapshot).await?)
+            }
+            Resource::Settings => {
+                self.check(caller, &v1::DescribeBrokerRequest {})?;
+                json(&broker_detail::settings(shared))
+            }
+        }
+    }
+
+    fn check(&self, caller: &Caller, request: &impl crate::access::Needs) -> Result<(), WireError> {
+        let shared = &self.shared;
+        shared
+            .access
+            .check(Some(caller), request, &shared.data.catalog)
+    }
+
+    async fn records(
+        &self,
+        caller: &Caller,
+        name: &str,
+        query: &records::Query,
+    ) -> Result<records::RecordsView, WireError> {
+        if !self.shared.live().api.records {
+            let text = "records are not shown here: api.records is false at this broker";
+            return Err(WireError::new(ErrorCode::NotAuthorized, text));
+        }
+        let principal = Principal::of(caller.user.as_ref());
+        let who = Who {
+            principal: &principal,
+            host: caller.address,
+        };
+        let thing = (Kind::Stream, name);
+        self.shared.access.require(who, Operation::Read, thing)?;
+        let stream = admin::named(&self.shared, name)?;
+        let Ok(_turn) = self.looks.try_acquire() else {
+            let text = format!("{LOOKS} looks at records are under way; try again in a moment");
+            return Err(WireError::new(ErrorCode::Overloaded, text));
+        };
+        records::look(&self.shared, &stream, query).await
+    }
+}
+
+fn sort_streams(rows: &mut [&StreamRow], sort: Sort) {
+    let comes = |row: &StreamRow| row.rates.records_in.unwrap_or_default();
+    match sort {
+        Sort::Name => {}
+        Sort::Lag => rows.sort_by_key(|row| std::cmp::Reverse(row.lag)),
+        Sort::Rate => rows.sort_by(|a, b| comes(b).total_cmp(&comes(a))),
+        Sort::Bytes => rows.sort_by_key(|row| std::cmp::Reverse(row.bytes)),
+    }
+}
+
+fn sort_groups(rows: &mut [&GroupRow], sort: Sort) {
+    let consumed = |row: &GroupRow| row.records_consumed.unwrap_or_default();
+    match sort {
+        Sort::Name | Sort::Bytes => {}
+        Sort::Lag => rows.sort_by_key(|row| std::cmp::Reverse(row.lag)),
+        Sort::Rate => rows.sort_by(|a, b| consumed(b).total_cmp(&consumed(a))),
+    }
+}
+
+fn page<T: Clone>(snapshot: &Snapshot, query: &ListQuery, rows: Vec<&T>) -> Page<T> {
+    Page {
+        taken_ms: snapshot.overview.taken_ms,
+        silent: snapshot.overview.silent.clone(),
+        total: rows.len(),
+        offset: query.offset,
+        items: rows
+            .into_iter()
+            .skip(query.offset)
+            .take(query.limit())
+            .cloned()
+            .collect(),
+    }
+}
+
+fn json(view: &impl Serialize) -> Answer {
+    let text = serde_json::to_string(view);
+    let text = text.map_err(|error| WireError::new(ErrorCode::Internal, error.to_string()))?;
+    match text.len() > MOST_BYTES {
+        true => Err(WireError::new(
+            ErrorCode::FrameTooLarge,
+            format!(
+                "the answer has {} bytes, at most {MOST_BYTES} are sent; ask for fewer with limit",
+                text.len()
+            ),
+        )),
+        false => Ok(text.into()),
+    }
+}
+
+/// Whom the API answers: programs on this machine, that name this machine. A page of another site whose name leads here
+/// names that site.
+fn is_local(peer: Peer, headers: &HeaderMap) -> bool {
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    let name = host.map(|host| match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    });
+    let named = name.is_some_and(|name| {
+        let address: Option<IpAddr> = name.parse().ok();
+        name.eq_ignore_ascii_case("localhost") || address.is_some_and(|ip| ip.is_loopback())
+    });
+    peer.0.ip().to_canonical().is_loopback() && named
+}
+
+/// The API, for somebody who may ask.
+pub(super) fn api_for(
+    served: &ServedApi,
+    peer: Peer,
+    headers: &HeaderMap,
+) -> Result<Arc<Api>, Box<Response>> {
+    if !is_local(peer, headers) {
+        let text = "the API answers programs on the broker's machine alone, and only under the name localhost or a loopback address, since it asks nobody who they are. From elsewhere go through ssh: ssh -L 7680:localhost:7680 MACHINE, then http://localhost:7680";
+        let error = WireError::new(ErrorCode::NotAuthorized, text);
+        return Err(Box::new(refusal(&error)));
+    }
+    let api = served.read().clone();
+    api.ok_or_else(|| {
+        let text = "the API is not served: the broker is starting or stopping, is a replica store, or api.enabled is false";
+        Box::new(refusal(&WireError::new(ErrorCode::ShuttingDown, text)))
+    })
+}
+
+pub(super) async fn answer(
+    State(served): State<ServedApi>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Response {
+    let api = match api_for(&served, peer, &headers) {
+        Ok(api) => api,
+        Err(refused) => return *refused,
+    };
+    let caller = Caller::from(peer.0.ip());
+    let answer = match Resource::of(&uri) {
+        Ok(resource) => api.answer(&caller, &resource).await,
+        Err(error) => Err(error),
+    };
+    match answer {
+        Ok(text) => body(StatusCode::OK, text.to_string()),
+        Err(error) => refusal(&error),
+    }
+}
+
+fn body(status: StatusCode, text: String) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "application/json"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (status, headers, text).into_response()
+}
+
+#[derive(Serialize)]
+struct Refusal<'a> {
+    error: &'static str,
+    message: &'a str,
+}
+
+pub(super) fn refusal_text(error: &WireError) -> String {
+    let refusal = Refusal {
+        error: error.code.name(),
+        message: &error.message,
+    };
+    serde_json::to_string(&refusal).unwrap_or_default()
+}
+
+pub(super) fn refusal(error: &WireError) -> Response {
+    let status = match error.code {
+        ErrorCode::InvalidArgument | ErrorCode::OutOfRange => StatusCode::BAD_REQUEST,
+        ErrorCode::NotAuthorized => StatusCode::FORBIDDEN,
+        ErrorCode::UnknownStream
+        | ErrorCode::UnknownStreamlet
+        | ErrorCode::UnknownLane
+        | ErrorCode::UnknownConsumerGroup => StatusCode::NOT_FOUND,
+        code if code.is_retryable() => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    body(status, refusal_text(error))
+}

@@ -1,0 +1,261 @@
+//! Keys, values and headers as people read them, without what a rule hides.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use kera_protocol::batch::Record;
+use serde::Serialize;
+use serde_json::Value;
+
+/// Most bytes of a key or a header that are shown.
+const SHOWN_KEY: usize = 1 << 10;
+/// Most bytes of a value that are shown.
+const SHOWN_VALUE: usize = 8 << 10;
+/// A larger value is not looked at for fields to hide: all of it is hidden.
+const MOST_JSON: usize = 256 << 10;
+/// Headers of a record that are shown.
+const HEADERS: usize = 32;
+/// In the place of what is hidden.
+const HIDDEN: &str = "•••";
+
+/// A key, a value or a header's value.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Shown {
+    /// `null`, `json`, `text`, `base64`, or `hidden`.
+    pub(super) encoding: &'static str,
+    pub(super) data: String,
+    /// Of the whole.
+    pub(super) bytes: usize,
+    /// The data is only its beginning.
+    pub(super) truncated: bool,
+    /// Parts of it are hidden by a rule.
+    pub(super) masked: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct HeaderView {
+    name: String,
+    value: Shown,
+}
+
+impl HeaderView {
+    /// About what it takes of an answer.
+    pub(super) fn shown(&self) -> usize {
+        128 + self.name.len() + self.value.data.len()
+    }
+}
+
+/// Rules of `api.mask` that are about one stream.
+#[derive(Debug, Default)]
+pub(super) struct Mask {
+    fields: Vec<String>,
+    all: bool,
+}
+
+impl Mask {
+    /// The rules about `stream`.
+    pub(super) fn of(rules: &[String], stream: &str) -> Self {
+        let mut mask = Self::default();
+        for rule in rules {
+            let (of, field) = rule.split_once(':').unwrap_or((stream, rule));
+            if of != stream {
+                continue;
+            }
+            match field {
+                "*" => mask.all = true,
+                field => mask.fields.push(field.to_lowercase()),
+            }
+        }
+        mask
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.all && self.fields.is_empty()
+    }
+
+    fn hides(&self, name: &str) -> bool {
+        self.all
+            || self
+                .fields
+                .iter()
+                .any(|field| *field == name.to_lowercase())
+    }
+
+    /// Hides fields at any depth. True if there were any.
+    fn hide(&self, value: &mut Value) -> bool {
+        match value {
+            Value::Object(fields) => fields.iter_mut().fold(false, |hid, (name, value)| {
+                let hides = self.hides(name);
+                if hides {
+                    *value = Value::String(HIDDEN.to_owned());
+                }
+                (hides || self.hide(value)) | hid
+            }),
+            Value::Array(values) => values
+                .iter_mut()
+                .fold(false, |hid, value| self.hide(value) | hid),
+            _ => false,
+        }
+    }
+
+    /// A record's key.
+    pub(super) fn key(&self, key: Option<&[u8]>) -> Shown {
+        match self.all {
+            true => hidden(key),
+            false => shown(key, SHOWN_KEY),
+        }
+    }
+
+    /// A record's value.
+    pub(super) fn value(&self, value: Option<&[u8]>) -> Shown {
+        let Some(bytes) = value.filter(|_| !self.is_empty()) else {
+            return shown(value, SHOWN_VALUE);
+        };
+        if self.all || bytes.len() > MOST_JSON {
+            return hidden(value);
+        }
+        // What is no JSON has no fields to go by: it may hold what is to be hidden, anywhere.
+        let Ok(mut parsed) = serde_json::from_slice::<Value>(bytes) else {
+            return hidden(value);
+        };
+        if !self.hide(&mut parsed) {
+            return shown(value, SHOWN_VALUE);
+        }
+        let text = parsed.to_string();
+        Shown {
+            bytes: bytes.len(),
+            masked: true,
+            ..shown(Some(text.as_bytes()), SHOWN_VALUE)
+        }
+    }
+
+    /// A record's headers.
+    pub(super) fn headers(&self, record: &Record<'_>) -> Vec<HeaderView> {
+        let headers = record.headers().take(HEADERS);
+        headers
+            .map(|header| HeaderView {
+                name: cut(header.key, SHOWN_KEY).0.to_owned(),
+                value: match self.hides(header.key) {
+                    true => hidden(header.value),
+                    false => shown(header.value, SHOWN_KEY),
+                },
+            })
+            .collect()
+    }
+}
+
+fn hidden(bytes: Option<&[u8]>) -> Shown {
+    Shown {
+        encoding: "hidden",
+        data: String::new(),
+        bytes: bytes.map_or(0, <[u8]>::len),
+        truncated: false,
+        masked: true,
+    }
+}
+
+fn shown(bytes: Option<&[u8]>, most: usize) -> Shown {
+    let Some(bytes) = bytes else {
+        return Shown {
+            encoding: "null",
+            data: String::new(),
+            bytes: 0,
+            truncated: false,
+            masked: false,
+        };
+    };
+    let (encoding, data, truncated) = match text_of(bytes) {
+        Some(text) => {
+            let is_json = bytes.len() <= MOST_JSON && looks_like_json(text);
+            let (part, truncated) = cut(text, most);
+            let encoding = if is_json { "json" } else { "text" };
+            (encoding, part.to_owned(), truncated)
+        }
+        None => {
+            let part = &bytes[..bytes.len().min(most / 4 * 3)];
+            ("base64", STANDARD.encode(part), part.len() < bytes.len())
+        }
+    };
+    Shown {
+        encoding,
+        data,
+        bytes: bytes.len(),
+        truncated,
+        masked: false,
+    }
+}
+
+/// The text, if it is some: UTF-8 without control characters that no text has.
+fn text_of(bytes: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let is_odd = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
+    (!text.contains(is_odd)).then_some(text)
+}
+
+fn looks_like_json(text: &str) -> bool {
+    text.trim_start().starts_with(['{', '['])
+        && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
+fn cut(text: &str, most: usize) -> (&str, bool) {
+    let part = &text[..text.floor_char_boundary(most)];
+    (part, part.len() < text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mask(rules: &[&str]) -> Mask {
+        let rules: Vec<_> = rules.iter().map(|rule| (*rule).to_owned()).collect();
+        Mask::of(&rules, "orders")
+    }
+
+    #[test]
+    fn bytes_are_shown_as_what_they_are() {
+        let shown = |bytes: &[u8]| {
+            let shown = mask(&[]).value(Some(bytes));
+            (shown.encoding, shown.data, shown.truncated)
+        };
+        assert_eq!(shown(br#"{"a":1}"#), ("json", r#"{"a":1}"#.into(), false));
+        assert_eq!(shown(b"{a"), ("text", "{a".into(), false));
+        assert_eq!(shown("grüß".as_bytes()), ("text", "grüß".into(), false));
+        assert_eq!(shown(&[0, 255]), ("base64", "AP8=".into(), false));
+        assert_eq!(mask(&[]).value(None).encoding, "null");
+        let long = "ü".repeat(SHOWN_VALUE);
+        let (encoding, data, truncated) = shown(long.as_bytes());
+        assert_eq!(
+            (encoding, data.len(), truncated),
+            ("text", SHOWN_VALUE, true)
+        );
+        assert!(shown(&[0; 2 * SHOWN_VALUE]).1.len() <= SHOWN_VALUE);
+    }
+
+    #[test]
+    fn a_rule_hides_fields_at_any_depth() {
+        let value = br#"{"id":7,"Email":"a@b","in":[{"email":{"x":1}}]}"#;
+        let shown = mask(&["email"]).value(Some(value));
+        assert!(shown.masked);
+        assert_eq!(
+            shown.data,
+            r#"{"Email":"•••","id":7,"in":[{"email":"•••"}]}"#
+        );
+        assert_eq!(shown.bytes, value.len());
+        let other = mask(&["clicks:email"]).value(Some(value));
+        assert!(!other.masked && other.data.contains("a@b"));
+    }
+
+    #[test]
+    fn what_has_no_fields_is_hidden_as_a_whole() {
+        for value in [&b"a@b"[..], &[0, 1], br#"{"email":"#] {
+            let shown = mask(&["orders:email"]).value(Some(value));
+            assert_eq!((shown.encoding, shown.data.as_str()), ("hidden", ""));
+        }
+        let large = format!("{{\"email\":\"{}\"}}", "x".repeat(MOST_JSON));
+        assert_eq!(
+            mask(&["email"]).value(Some(large.as_bytes())).encoding,
+            "hidden"
+        );
+        assert_eq!(mask(&["orders:*"]).key(Some(b"k")).encoding, "hidden");
+        assert_eq!(mask(&["orders:*"]).value(Some(b"{}")).encoding, "hidden");
+    }
+}

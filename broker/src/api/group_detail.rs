@@ -1,0 +1,280 @@
+//! One consumer group: who holds which lease, and why a lane lags.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kera_coordinator::{Reply, Request};
+use kera_metadata::LaneBy;
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::{LaneId, StreamletId};
+use kera_protocol::v1;
+use serde::Serialize;
+
+use super::snapshot::Snapshot;
+use super::views::GroupRow;
+use crate::clock::now_ms;
+use crate::data::catalog::Stream;
+use crate::others;
+use crate::shared::Shared;
+
+/// How long the group's coordinator has to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// Members that are told.
+const MEMBERS: usize = 200;
+/// Leases of a lane that are told.
+const LEASES: usize = 16;
+
+#[derive(Serialize)]
+pub(super) struct GroupDetail {
+    taken_ms: u64,
+    #[serde(flatten)]
+    row: GroupRow,
+    protocol: String,
+    member_descriptions: Vec<Member>,
+    lanes_total: usize,
+    offset: usize,
+    lanes: Vec<Lane>,
+    partitions_total: usize,
+    partitions: Vec<Partition>,
+}
+
+#[derive(Serialize)]
+struct Member {
+    member: String,
+    client: String,
+    host: String,
+    instance: String,
+    leases: u32,
+    partitions: u32,
+    last_heartbeat_ms_ago: u64,
+    /// Of the lanes and partitions that it has.
+    lag: u64,
+}
+
+#[derive(Serialize)]
+struct Lane {
+    streamlet: u32,
+    lane: u32,
+    committed: u64,
+    finished_above: u64,
+    head_ordinal: u64,
+    lag: u64,
+    leases_total: usize,
+    leases: Vec<Lease>,
+    why: String,
+}
+
+#[derive(Serialize)]
+struct Lease {
+    lease: u64,
+    member: String,
+    start_ordinal: u64,
+    end_ordinal: u64,
+}
+
+#[derive(Serialize)]
+struct Partition {
+    stream: String,
+    partition: u32,
+    committed: Option<u64>,
+    head_ordinal: u64,
+    lag: u64,
+    member: String,
+}
+
+/// What its coordinator says of a group; with the lanes from `offset` on, those that lag most first.
+pub(super) async fn describe(
+    shared: &Arc<Shared>,
+    group: &str,
+    snapshot: &Snapshot,
+    offset: usize,
+    limit: usize,
+) -> Result<GroupDetail, WireError> {
+    let told = ask(shared, group).await?;
+    let row = snapshot.groups.iter().find(|row| row.group == group);
+    let row = row.cloned().ok_or_else(|| {
+        let text = format!(
+            "group \"{group}\" has just come or gone, or its coordinator does not answer; ask again"
+        );
+        WireError::new(ErrorCode::UnknownConsumerGroup, text)
+    })?;
+    let mut lags: HashMap<&str, u64> = HashMap::new();
+    for lane in &told.lanes {
+        for lease in &lane.leases {
+            *lags.entry(&lease.member).or_default() += lane.lag;
+        }
+    }
+    for partition in &told.partitions {
+        *lags.entry(&partition.member).or_default() += partition.lag;
+    }
+    let mut members: Vec<_> = told
+        .members
+        .iter()
+        .map(|member| of_member(member, &lags))
+        .collect();
+    members.sort_by(|a, b| (b.lag, &a.member).cmp(&(a.lag, &b.member)));
+    members.truncate(MEMBERS);
+    let stream = row
+        .streams
+        .first()
+        .and_then(|of| shared.data.catalog.named(&of.stream));
+    let mut lanes: Vec<_> = told.lanes.iter().collect();
+    lanes.sort_by_key(|lane| (std::cmp::Reverse(lane.lag), lane.streamlet, lane.lane));
+    let mut partitions: Vec<_> = told.partitions.iter().collect();
+    partitions.sort_by_key(|of| (std::cmp::Reverse(of.lag), of.stream.as_str(), of.partition));
+    Ok(GroupDetail {
+        taken_ms: now_ms(),
+        protocol: told.protocol.clone(),
+        lanes_total: lanes.len(),
+        partitions_total: partitions.len(),
+        offset,
+        lanes: lanes
+            .into_iter()
+            .skip(offset)
+            .take(limit)
+            .map(|lane| of_lane(lane, &told, &row, stream.as_deref()))
+            .collect(),
+        partitions: partitions
+            .into_iter()
+            .skip(offset)
+            .take(limit)
+            .map(of_partition)
+            .collect(),
+        member_descriptions: members,
+        row,
+    })
+}
+
+async fn ask(shared: &Arc<Shared>, group: &str) -> Result<v1::DescribeGroupResponse, WireError> {
+    let request = v1::DescribeGroupRequest {
+        group: group.to_owned(),
+    };
+    let place = shared.coordination.place(shared, group).await?;
+    if place.broker == shared.data.directory.me() {
+        let answer = shared
+            .coordination
+            .call(shared, group, Request::DescribeGroup(request));
+        return match answer.await? {
+            Reply::DescribeGroup(told) => Ok(told),
+            _ => Err(WireError::new(
+                ErrorCode::Internal,
+                "the coordinator gave an answer of another kind",
+            )),
+        };
+    }
+    let mut stub = others::consumers(shared, place.broker)?;
+    others::answer(place.broker, ANSWER_WITHIN, stub.describe_group(request)).await
+}
+
+fn of_member(member: &v1::MemberDescription, lags: &HashMap<&str, u64>) -> Member {
+    Member {
+        member: member.member.clone(),
+        client: member.client.clone(),
+        host: member.host.clone(),
+        instance: member.instance.clone(),
+        leases: member.leases,
+        partitions: member.partitions,
+        last_heartbeat_ms_ago: member.last_heartbeat_ms_ago,
+        lag: lags
+            .get(member.member.as_str())
+            .copied()
+            .unwrap_or_default(),
+    }
+}
+
+fn of_lane(
+    lane: &v1::LaneProgress,
+    told: &v1::DescribeGroupResponse,
+    row: &GroupRow,
+    stream: Option<&Stream>,
+) -> Lane {
+    let leases = lane.leases.iter().take(LEASES);
+    Lane {
+        streamlet: lane.streamlet,
+        lane: lane.lane,
+        committed: lane.committed,
+        finished_above: lane.finished_above,
+        head_ordinal: lane.head_ordinal,
+        lag: lane.lag,
+        leases_total: lane.leases.len(),
+        leases: leases
+            .map(|lease| Lease {
+                lease: lease.lease,
+                member: lease.member.clone(),
+                start_ordinal: lease.start_ordinal,
+                end_ordinal: lease.end_ordinal,
+            })
+            .collect(),
+        why: why(lane, told, row, stream),
+    }
+}
+
+/// Why a lane lags; empty if it does not.
+fn why(
+    lane: &v1::LaneProgress,
+    told: &v1::DescribeGroupResponse,
+    row: &GroupRow,
+    stream: Option<&Stream>,
+) -> String {
+    if lane.lag == 0 {
+        return String::new();
+    }
+    if row.members == 0 {
+        return "no member".into();
+    }
+    if let Some(lease) = lane.leases.first() {
+        let silent = told
+            .members
+            .iter()
+            .find(|member| member.member == lease.member);
+        let ms = silent.map_or(0, |member| member.last_heartbeat_ms_ago);
+        return match lane.leases.len() {
+            1 => format!("read by {}, heard of {ms} ms ago", lease.member),
+            many => format!("read by {} and {} more", lease.member, many - 1),
+        };
+    }
+    match stream.and_then(|stream| barrier(lane, told, stream)) {
+        Some((before, boundary)) => format!(
+            "waits at a growth barrier: first lane {before} of the streamlet is to be consumed to {boundary}, where the lanes were grown"
+        ),
+        None => "free: no member has taken it yet".into(),
+    }
+}
+
+/// The lane of the same streamlet that is to be consumed first, and how far: records of one key may have gone there
+/// before the lanes were grown.
+fn barrier(
+    lane: &v1::LaneProgress,
+    told: &v1::DescribeGroupResponse,
+    stream: &Stream,
+) -> Option<(u32, u64)> {
+    let record = stream.record.load();
+    if record.config.lane_by != LaneBy::Key {
+        return None;
+    }
+    let older = record.lane_generations.len().saturating_sub(1) as u32;
+    let same = told
+        .lanes
+        .iter()
+        .filter(|one| one.streamlet == lane.streamlet);
+    let mut others = same.filter(|one| one.lane != lane.lane);
+    others.find_map(|one| {
+        (0..older).find_map(|generation| {
+            let id = StreamletId(one.streamlet);
+            let boundary = stream.generation_end(id, LaneId(one.lane), generation)?;
+            (one.committed < boundary).then_some((one.lane, boundary))
+        })
+    })
+}
+
+fn of_partition(of: &v1::PartitionProgress) -> Partition {
+    Partition {
+        stream: of.stream.clone(),
+        partition: of.partition,
+        committed: of.committed,
+        head_ordinal: of.head_ordinal,
+        lag: of.lag,
+        member: of.member.clone(),
+    }
+}

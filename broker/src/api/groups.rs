@@ -1,0 +1,167 @@
+//! Consumer groups: how far they are behind, and why.
+
+use kera_protocol::v1;
+
+use super::rates::Meter;
+use super::views::{GroupRow, StreamLag};
+
+/// A group that is behind by less than comes in within this many seconds keeps up.
+const KEEPS_UP_S: f64 = 3.0;
+
+/// A group's row. `records_in` is what comes in a second in the streams that it reads.
+pub(super) fn row(
+    summary: &v1::GroupSummary,
+    coordinator: u32,
+    meter: &Meter,
+    records_in: Option<f64>,
+) -> GroupRow {
+    let is_kafka = summary.kind() == v1::GroupKind::Kafka;
+    let streams = lags(summary).map(|(stream, lag)| StreamLag {
+        stream: stream.to_owned(),
+        lag,
+    });
+    let lag = lag_of(summary);
+    let growth = meter.lag_growth(&summary.group);
+    let consumed = match (records_in, growth) {
+        (Some(comes), Some(growth)) => Some(((comes - growth).max(0.0) * 10.0).round() / 10.0),
+        _ => None,
+    };
+    let catches_up_s = match (lag, growth) {
+        (0, _) => Some(0.0),
+        (lag, Some(growth)) if growth < 0.0 && summary.members > 0 => {
+            Some((lag as f64 / -growth).ceil())
+        }
+        _ => None,
+    };
+    let mut row = GroupRow {
+        group: summary.group.clone(),
+        kind: if is_kafka { "kafka" } else { "native" },
+        order: (!is_kafka).then_some(match summary.order() {
+            v1::Order::Lane => "lane",
+            v1::Order::None => "none",
+        }),
+        state: is_kafka.then(|| summary.state.clone()),
+        streams: streams.collect(),
+        members: summary.members,
+        leases: summary.leases,
+        lag,
+        records_in,
+        records_consumed: consumed,
+        catches_up_s,
+        falls_behind: false,
+        why: String::new(),
+        coordinator,
+    };
+    (row.falls_behind, row.why) = why(&row, growth);
+    row
+}
+
+/// The streams that a group reads, and how many of their records it has not consumed.
+pub(super) fn lags(summary: &v1::GroupSummary) -> impl Iterator<Item = (&str, u64)> {
+    let is_native = summary.kind() == v1::GroupKind::Native;
+    let native = is_native.then_some((summary.stream.as_str(), summary.lag));
+    let kafka = summary.streams.iter().filter(move |_| !is_native);
+    let kafka = kafka.map(|of_stream| (of_stream.stream.as_str(), of_stream.lag));
+    native.into_iter().chain(kafka)
+}
+
+/// Records that a group has not consumed, of all its streams.
+pub(super) fn lag_of(summary: &v1::GroupSummary) -> u64 {
+    lags(summary).map(|(_, lag)| lag).sum()
+}
+
+/// Whether a group falls behind, and why it lags as it does.
+fn why(row: &GroupRow, growth: Option<f64>) -> (bool, String) {
+    let comes = row.records_in.unwrap_or_default();
+    let consumed = row.records_consumed.unwrap_or_default();
+    if row.lag == 0 {
+        return (false, "it has consumed everything".into());
+    }
+    if row.members == 0 {
+        let text = "it has no member, so nobody reads for it";
+        return (true, text.into());
+    }
+    if let Some(state) = row.state.as_deref()
+        && state.ends_with("Rebalance")
+    {
+        return (true, "its members divide the work anew".into());
+    }
+    if row.kind == "native" && row.leases == 0 {
+        let text = "its members hold no lease: they ask for none, or wait at a growth barrier";
+        return (true, text.into());
+    }
+    let Some(growth) = growth else {
+        return (false, "not known yet: two looks are needed".into());
+    };
+    if row.lag as f64 <= comes * KEEPS_UP_S {
+        return (false, "it keeps up".into());
+    }
+    let members = match row.members {
+        1 => "its member commits".to_owned(),
+        many => format!("its {many} members commit"),
+    };
+    if growth < 0.0 {
+        return (
+            false,
+            format!(
+                "it catches up: {members} {consumed:.0} records/s, {comes:.0} records/s come in"
+            ),
+        );
+    }
+    if consumed < 0.5 {
+        return (
+            true,
+            format!(
+                "{members} nothing; look at their logs, and whether they wait for something else"
+            ),
+        );
+    }
+    (
+        true,
+        format!("it is slow: {members} {consumed:.0} records/s, {comes:.0} records/s come in"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn told(members: u32, leases: u32, before: u64, lag: u64, comes: f64) -> GroupRow {
+        let (mut meter, now) = (Meter::default(), Instant::now());
+        for (second, lag) in [(0, before), (1, lag)] {
+            let lags = std::iter::once(("g".to_owned(), lag));
+            meter.take(now + Duration::from_secs(second), [].iter(), lags);
+        }
+        let summary = v1::GroupSummary {
+            group: "g".into(),
+            stream: "s".into(),
+            members,
+            leases,
+            lag,
+            ..Default::default()
+        };
+        row(&summary, 1, &meter, Some(comes))
+    }
+
+    #[test]
+    fn a_group_tells_why_it_lags() {
+        let cases = [
+            (told(2, 2, 0, 0, 100.0), false, "consumed everything"),
+            (told(0, 0, 50, 50, 0.0), true, "no member"),
+            (told(2, 0, 50, 50, 0.0), true, "growth barrier"),
+            (told(2, 2, 90, 90, 100.0), false, "keeps up"),
+            (told(2, 2, 9000, 9100, 100.0), true, "commit nothing"),
+            (told(1, 2, 9000, 9040, 100.0), true, "commits 60 records/s"),
+            (told(2, 2, 9000, 8900, 100.0), false, "catches up"),
+        ];
+        for (row, behind, why) in cases {
+            assert_eq!(row.falls_behind, behind, "{why}: {row:?}");
+            assert!(row.why.contains(why), "{why}: {row:?}");
+        }
+        assert_eq!(told(2, 2, 9000, 8900, 100.0).catches_up_s, Some(89.0));
+        assert_eq!(told(2, 2, 9000, 9100, 100.0).catches_up_s, None);
+        assert_eq!(told(2, 2, 9000, 9040, 100.0).records_consumed, Some(60.0));
+    }
+}

@@ -1,0 +1,147 @@
+//! News as they come: answers that are sent again when they have changed, as server-sent events.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{ConnectInfo, State};
+use axum::http::{HeaderMap, Uri, header};
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
+use futures::stream;
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_rpc::serve::Caller;
+use percent_encoding::percent_decode_str;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::answer::{Api, ServedApi, api_for, refusal, refusal_text};
+use super::resource::Resource;
+use crate::http_listener::Peer;
+
+/// Who watches is told something this often, if only that nothing has changed.
+const EVERY: Duration = Duration::from_secs(1);
+/// Paths that one client may watch at a time.
+const PATHS: usize = 4;
+
+/// What somebody watches.
+struct Watch {
+    api: Arc<Api>,
+    caller: Caller,
+    watched: Vec<Watched>,
+    _place: OwnedSemaphorePermit,
+}
+
+struct Watched {
+    resource: Resource,
+    /// What was sent last.
+    sent: Option<Arc<str>>,
+}
+
+pub(super) async fn live(
+    State(served): State<ServedApi>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Response {
+    let api = match api_for(&served, peer, &headers) {
+        Ok(api) => api,
+        Err(refused) => return *refused,
+    };
+    let watched = match watched(&uri) {
+        Ok(watched) => watched,
+        Err(error) => return refusal(&error),
+    };
+    let Ok(place) = api.event_streams.clone().try_acquire_owned() else {
+        let most = api.shared.config.api.max_event_streams;
+        let text = format!(
+            "{most} clients are told news already, which is api.max_event_streams; close one of them, or ask without /live"
+        );
+        return refusal(&WireError::new(ErrorCode::Overloaded, text));
+    };
+    let stopping = api.shared.stopping.subscribe();
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let watch = Watch {
+        api,
+        caller: Caller::from(peer.0.ip()),
+        watched,
+        _place: place,
+    };
+    let rounds = stream::unfold((watch, ticks), move |(mut watch, mut ticks)| {
+        let mut stopping = stopping.clone();
+        async move {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                // The end of the stream tells the page that the broker goes.
+                _ = stopping.wait_for(|stopping| *stopping) => return None,
+            }
+            let news = watch.round().await;
+            Some((news, (watch, ticks)))
+        }
+    });
+    let events = futures::StreamExt::flat_map(rounds, |news| {
+        stream::iter(news.into_iter().map(Ok::<_, Infallible>))
+    });
+    let sent = [
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (sent, Sse::new(events)).into_response()
+}
+
+/// The paths that a query names, each as `path=` and the path, percent-encoded.
+fn watched(uri: &Uri) -> Result<Vec<Watched>, WireError> {
+    let invalid = |text: &str| WireError::new(ErrorCode::InvalidArgument, text);
+    let say = "say what to watch: /api/v1/live?path=/api/v1/overview, with the path's own query percent-encoded, and up to four paths";
+    let query = uri.query().unwrap_or_default();
+    let mut watched = Vec::new();
+    for part in query.split('&').filter(|part| !part.is_empty()) {
+        let path = part.strip_prefix("path=").ok_or_else(|| invalid(say))?;
+        let path = percent_decode_str(path)
+            .decode_utf8()
+            .map_err(|_| invalid(say))?;
+        let path: Uri = path.parse().map_err(|_| invalid(say))?;
+        let resource = match Resource::of(&path)? {
+            Resource::Records(..) => {
+                let text = "records cannot be watched; ask for them again, from where next says";
+                return Err(invalid(text));
+            }
+            resource => resource,
+        };
+        watched.push(Watched {
+            resource,
+            sent: None,
+        });
+    }
+    match (1..=PATHS).contains(&watched.len()) {
+        true => Ok(watched),
+        false => Err(invalid(say)),
+    }
+}
+
+impl Watch {
+    /// What has changed of each path; if nothing has, a comment that says so.
+    async fn round(&mut self) -> Vec<Event> {
+        let mut news = Vec::new();
+        for (index, watched) in self.watched.iter_mut().enumerate() {
+            match self.api.answer(&self.caller, &watched.resource).await {
+                Ok(text) if watched.sent.as_ref() == Some(&text) => {}
+                Ok(text) => {
+                    let event = Event::default().event(format!("answer{index}"));
+                    news.push(event.data(&*text));
+                    watched.sent = Some(text);
+                }
+                Err(error) => {
+                    let event = Event::default().event(format!("refusal{index}"));
+                    news.push(event.data(refusal_text(&error)));
+                    watched.sent = None;
+                }
+            }
+        }
+        if news.is_empty() {
+            news.push(Event::default().comment("as before"));
+        }
+        news
+    }
+}

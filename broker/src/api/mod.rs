@@ -1,0 +1,45 @@
+//! `/api/v1` at `http.listen`: what people look at, as JSON. docs/api.md has every field.
+//!
+//! It changes nothing, and is for this machine alone: nobody is asked there who they are. Whoever asks for the same thing
+//! within the same second gets the same answer, so that many who look cost little more than one.
+
+mod answer;
+mod broker_detail;
+mod console;
+mod decode;
+mod events;
+mod group_detail;
+mod groups;
+mod health;
+mod live;
+mod observe;
+mod pace;
+mod rates;
+mod records;
+mod resource;
+mod snapshot;
+mod stream_detail;
+mod told;
+mod views;
+
+use axum::Router;
+use axum::routing::get;
+
+pub(crate) use answer::{Api, ServedApi};
+pub(crate) use observe::{observe, peek};
+pub(crate) use pace::Paced;
+
+/// The paths of the API and of the console.
+pub(crate) fn router(served: ServedApi) -> Router {
+    let pages = console::paths().fold(Router::new(), |router, path| {
+        router.route(path, get(console::file))
+    });
+    pages
+        .route("/api/v1/live", get(live::live))
+        .route("/api/v1/{*path}", get(answer::answer))
+        .with_state(served)
+}
+
+#[cfg(test)]
+#[path = "api_tests.rs"]
+mod tests;

@@ -1,0 +1,64 @@
+//! Answers that are kept for a while, so that those who ask often cost little.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// An answer counts as new for at least this long.
+pub(crate) const FRESH: Duration = Duration::from_millis(900);
+/// And for so many times as long as it took: to ask all the time takes half a percent of a core.
+const TIMES: u32 = 200;
+/// And for no longer than this.
+const MOST: Duration = Duration::from_secs(30);
+
+/// How long an answer is kept that took `cost` to make.
+pub(crate) fn kept_for(cost: Duration) -> Duration {
+    cost.saturating_mul(TIMES).clamp(FRESH, MOST)
+}
+
+/// One answer, made anew when it is asked for and no longer new.
+pub(crate) struct Paced<T>(Mutex<Option<(Instant, Arc<T>)>>);
+
+impl<T> Default for Paced<T> {
+    fn default() -> Self {
+        Self(Mutex::new(None))
+    }
+}
+
+impl<T> Paced<T> {
+    /// The answer that is kept, or a new one. Who asks meanwhile waits for the same.
+    pub(crate) fn get(&self, make: impl FnOnce() -> T) -> Arc<T> {
+        let mut kept = self.0.lock();
+        let now = Instant::now();
+        if let Some((until, answer)) = &*kept
+            && now < *until
+        {
+            return answer.clone();
+        }
+        let answer = Arc::new(make());
+        let end = Instant::now();
+        *kept = Some((end + kept_for(end - now), answer.clone()));
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_took_long_is_kept_longer() {
+        assert_eq!(kept_for(Duration::ZERO), FRESH);
+        assert_eq!(kept_for(Duration::from_millis(10)), Duration::from_secs(2));
+        assert_eq!(kept_for(Duration::from_secs(10)), MOST);
+    }
+
+    #[test]
+    fn an_answer_is_made_once_for_all_who_ask_meanwhile() {
+        let paced = Paced::default();
+        let first = paced.get(|| 1);
+        let second = paced.get(|| 2);
+        assert_eq!((*first, *second), (1, 1));
+    }
+}

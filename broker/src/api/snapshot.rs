@@ -1,0 +1,314 @@
+//! One look at all brokers, shared by all who ask within the same second.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kera_protocol::error::WireError;
+use kera_protocol::v1;
+use tokio::sync::Mutex;
+
+use super::events::{Marks, Timeline};
+use super::groups;
+use super::health;
+use super::observe::{observe, observe_others};
+use super::pace::{FRESH, kept_for};
+use super::rates::{self, Meter};
+use super::told::Told;
+use super::views::{BrokerRow, Event, GroupLag, GroupRow, Health, Overview, Rates, StreamRow, ack};
+use crate::admin::cluster;
+use crate::clock::now_ms;
+use crate::data::catalog::Stream;
+use crate::shared::Shared;
+
+/// How long other brokers have to say what they own.
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// Groups in a stream's row.
+const GROUPS_IN_ROW: usize = 8;
+/// The role of what owns streamlets.
+const BROKER: &str = "broker";
+/// Rows of the overview.
+const TOP: usize = 8;
+
+/// One look.
+pub(super) struct Snapshot {
+    pub(super) overview: Overview,
+    pub(super) streams: Vec<StreamRow>,
+    pub(super) groups: Vec<GroupRow>,
+    pub(super) brokers: Vec<BrokerRow>,
+}
+
+/// Takes looks.
+pub(super) struct Sampler {
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    last: Option<(Instant, Arc<Snapshot>)>,
+    meter: Meter,
+    timeline: Timeline,
+}
+
+impl Sampler {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            state: Mutex::default(),
+        }
+    }
+
+    /// The look of this second.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Internal`](kera_protocol::error::ErrorCode::Internal) after a panic.
+    pub(super) async fn now(&self) -> Result<Arc<Snapshot>, WireError> {
+        let mut state = self.state.lock().await;
+        if let Some((until, snapshot)) = &state.last
+            && Instant::now() < *until
+        {
+            return Ok(snapshot.clone());
+        }
+        let (own, others, (cluster, cost)) = tokio::join!(
+            observe(&self.shared),
+            observe_others(&self.shared, ANSWER_WITHIN),
+            self.cluster(),
+        );
+        let told = Told::new(own?, others, cluster);
+        let since = Instant::now();
+        let snapshot = Arc::new(state.look(&self.shared, &told));
+        let cost = cost + since.elapsed();
+        // What others take to answer costs this broker nothing.
+        let until = Instant::now() + kept_for(cost).min(8 * FRESH);
+        state.last = Some((until, snapshot.clone()));
+        Ok(snapshot)
+    }
+
+    /// What the metadata store says, if it is shared, and what it took to find out.
+    async fn cluster(&self) -> (Option<v1::DescribeClusterResponse>, Duration) {
+        if self.shared.clustered.is_none() {
+            return (None, Duration::ZERO);
+        }
+        let since = Instant::now();
+        let cluster = cluster::describe_cluster(&self.shared).await;
+        (cluster.ok(), since.elapsed())
+    }
+}
+
+impl State {
+    fn look(&mut self, shared: &Shared, told: &Told) -> Snapshot {
+        let lags = told
+            .groups()
+            .map(|(_, group)| (group.group.clone(), groups::lag_of(group)));
+        let brokers = told.brokers.iter().map(Arc::as_ref);
+        self.meter.take(Instant::now(), brokers, lags);
+        let all = shared.data.catalog.all();
+        let users: Vec<_> = all.iter().filter(|s| !s.record.load().internal).collect();
+        let mut lagging = lags_by_stream(told);
+        let mut streams: Vec<_> = users
+            .iter()
+            .map(|stream| {
+                let groups = lagging.remove(&stream.name()).unwrap_or_default();
+                self.stream(stream, told, groups)
+            })
+            .collect();
+        streams.sort_by(|a, b| a.name.cmp(&b.name));
+        let rates: HashMap<_, _> = streams.iter().map(|s| (s.name.as_str(), s.rates)).collect();
+        let mut groups: Vec<_> = told
+            .groups()
+            .map(|(broker, group)| {
+                let read = groups::lags(group);
+                let comes = rates::sum(read.filter_map(|(name, _)| rates.get(name)));
+                groups::row(group, broker, &self.meter, comes.records_in)
+            })
+            .collect();
+        groups.sort_by(|a, b| a.group.cmp(&b.group));
+        let brokers = self.brokers(shared, told);
+        let health = health::of(told, &streams, &groups);
+        let marks = Marks::of(shared, &users, &brokers, &groups, told);
+        let events = self.timeline.take(now_ms(), marks);
+        Snapshot {
+            overview: overview(shared, told, health, &streams, &groups, &brokers, events),
+            streams,
+            groups,
+            brokers,
+        }
+    }
+
+    fn stream(&self, stream: &Stream, told: &Told, mut groups: Vec<GroupLag>) -> StreamRow {
+        let record = stream.record.load();
+        let wire = record.config.to_wire();
+        let id = stream.id();
+        let id: &[u8] = id.as_bytes();
+        let (mut served, mut records, mut bytes, mut unacknowledged) = (0, 0, 0, 0);
+        let parts = told.brokers.iter().flat_map(|broker| &broker.streams);
+        for part in parts.filter(|part| part.stream == id) {
+            served += part.streamlets;
+            records += part.records;
+            bytes += part.bytes;
+            unacknowledged += part.unacknowledged;
+        }
+        groups.sort_by(|a, b| (b.lag, &a.group).cmp(&(a.lag, &b.group)));
+        let groups_total = groups.len();
+        let lag = groups.first().map_or(0, |group| group.lag);
+        groups.truncate(GROUPS_IN_ROW);
+        let streamlets = stream.streamlets.len() as u32;
+        StreamRow {
+            name: record.name.clone(),
+            streamlets,
+            partitions: wire.partitions(),
+            lane_generation: stream.lane_generation(),
+            replicas: wire.replicas(),
+            ack: ack(wire.ack()),
+            records,
+            bytes,
+            unacknowledged,
+            unserved_streamlets: streamlets.saturating_sub(served),
+            rates: self.meter.of_stream(id),
+            groups,
+            groups_total,
+            lag,
+        }
+    }
+
+    fn brokers(&self, shared: &Shared, told: &Told) -> Vec<BrokerRow> {
+        let mut known: Vec<v1::ClusterBroker> = match &told.cluster {
+            Some(cluster) => cluster.brokers.clone(),
+            None => shared
+                .data
+                .directory
+                .brokers()
+                .iter()
+                .map(|broker| v1::ClusterBroker {
+                    id: broker.id,
+                    state: v1::BrokerState::Normal.into(),
+                    address: broker.address.clone(),
+                    kafka_address: broker.kafka.first().cloned().unwrap_or_default(),
+                    host: broker.host.clone(),
+                    rack: broker.rack.clone().unwrap_or_default(),
+                    ..Default::default()
+                })
+                .collect(),
+        };
+        known.sort_by_key(|broker| broker.id);
+        let controller = told.cluster.as_ref().and_then(|cluster| cluster.controller);
+        let row = |broker: v1::ClusterBroker| self.broker(broker, controller, told);
+        known.into_iter().map(row).collect()
+    }
+
+    fn broker(&self, broker: v1::ClusterBroker, controller: Option<u32>, told: &Told) -> BrokerRow {
+        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        let said = told.of(broker.id);
+        let silent = told.silent.iter().find(|one| one.broker_id == broker.id);
+        let (rates, cpu_share) = match said {
+            Some(_) => self.meter.of_broker(broker.id),
+            None => (Rates::default(), None),
+        };
+        let state = match broker.state() {
+            _ if silent.is_some() => "SILENT",
+            v1::BrokerState::Unknown => "UNKNOWN",
+            v1::BrokerState::Gone => "GONE",
+            v1::BrokerState::Joining => "JOINING",
+            v1::BrokerState::Partial => "PARTIAL",
+            v1::BrokerState::Normal => "NORMAL",
+            v1::BrokerState::Draining => "DRAINING",
+            v1::BrokerState::Drained => "DRAINED",
+        };
+        let streamlets = match &told.cluster {
+            Some(_) => broker.streamlets,
+            None => said.map_or(0, |said| {
+                said.streams.iter().map(|s| u64::from(s.streamlets)).sum()
+            }),
+        };
+        let version = match said {
+            Some(said) => said.version.clone(),
+            None => broker.version,
+        };
+        BrokerRow {
+            broker_id: broker.id,
+            state,
+            role: match broker.replica_store {
+                true => "replica store",
+                false => BROKER,
+            },
+            controller: controller == Some(broker.id),
+            answered: said.is_some(),
+            silent: silent.map(|one| one.reason.clone()),
+            not_ready: said.and_then(|said| some(said.not_ready.clone())),
+            address: broker.address,
+            kafka: some(broker.kafka_address),
+            host: broker.host,
+            rack: some(broker.rack),
+            version,
+            started_ms: said.map(|said| said.started_ms),
+            streamlets,
+            share: broker.share,
+            copies: broker.copies,
+            held_bytes: broker.held_bytes,
+            to_come_bytes: broker.to_come_bytes,
+            disk_free_bytes: said.map(|said| said.disk_free_bytes),
+            disk_total_bytes: said.map(|said| said.disk_total_bytes),
+            pool_bytes: said.map(|said| said.pool_bytes),
+            pool_used_bytes: said.map(|said| said.pool_used_bytes),
+            resident_bytes: said.map(|said| said.resident_bytes),
+            connections: said.map(|said| said.connections),
+            cpu_share,
+            rates,
+        }
+    }
+}
+
+/// By stream, how far each group is behind in it.
+fn lags_by_stream(told: &Told) -> HashMap<String, Vec<GroupLag>> {
+    let mut lags: HashMap<String, Vec<GroupLag>> = HashMap::new();
+    for (_, group) in told.groups() {
+        for (stream, lag) in groups::lags(group) {
+            lags.entry(stream.to_owned()).or_default().push(GroupLag {
+                group: group.group.clone(),
+                lag,
+            });
+        }
+    }
+    lags
+}
+
+fn overview(
+    shared: &Shared,
+    told: &Told,
+    health: Health,
+    streams: &[StreamRow],
+    groups: &[GroupRow],
+    brokers: &[BrokerRow],
+    events: Vec<Event>,
+) -> Overview {
+    let mut busiest: Vec<_> = streams.iter().collect();
+    let comes = |row: &StreamRow| row.rates.records_in.unwrap_or_default();
+    busiest.sort_by(|a, b| comes(b).total_cmp(&comes(a)).then(b.bytes.cmp(&a.bytes)));
+    let mut lagging: Vec<_> = groups.iter().filter(|group| group.lag > 0).collect();
+    lagging.sort_by_key(|group| (!group.falls_behind, std::cmp::Reverse(group.lag)));
+    let cluster = told.cluster.as_ref();
+    Overview {
+        taken_ms: now_ms(),
+        health,
+        answered_by: shared.data.directory.me(),
+        version: env!("CARGO_PKG_VERSION"),
+        cluster: cluster.map(|_| shared.cluster_id()),
+        controller: cluster.and_then(|cluster| cluster.controller),
+        brokers: brokers.iter().filter(|row| row.role == BROKER).count(),
+        brokers_answering: told.brokers.len(),
+        streams: streams.len(),
+        partitions: streams.iter().map(|s| u64::from(s.partitions)).sum(),
+        records: streams.iter().map(|s| s.records).sum(),
+        bytes: streams.iter().map(|s| s.bytes).sum(),
+        groups: groups.len(),
+        groups_behind: groups.iter().filter(|group| group.falls_behind).count(),
+        under_replicated_groups: cluster.map_or(0, |cluster| cluster.under_replicated_groups),
+        to_come_bytes: cluster.map_or(0, |cluster| cluster.to_come_bytes),
+        silent: told.silent.clone(),
+        rates: rates::sum(streams.iter().map(|row| &row.rates)),
+        busiest_streams: busiest.into_iter().take(TOP).cloned().collect(),
+        lagging_groups: lagging.into_iter().take(TOP).cloned().collect(),
+        events,
+    }
+}

@@ -1,0 +1,251 @@
+//! What answers of the API look like. Fields that the command line's `--json` has too have the same names there.
+
+use kera_protocol::ids::StreamId;
+use kera_protocol::v1;
+use serde::Serialize;
+
+/// Something that is not well, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Problem {
+    pub(super) severity: Severity,
+    pub(super) object: String,
+    pub(super) problem: String,
+    pub(super) advice: String,
+}
+
+/// How bad it is. The order counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Severity {
+    /// Nobody has to do anything.
+    Ok,
+    /// Somebody should look.
+    Attention,
+    /// Records do not flow, or may be lost if more happens.
+    Trouble,
+}
+
+/// Whether all is well.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Health {
+    pub(super) state: Severity,
+    pub(super) sentence: String,
+    pub(super) advice: String,
+    pub(super) problems: Vec<Problem>,
+    /// All there are; the list has the first hundred.
+    pub(super) problems_total: usize,
+}
+
+/// A broker that did not say what it has.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Silent {
+    pub(super) broker_id: u32,
+    pub(super) reason: String,
+}
+
+/// Per second, over the last seconds; absent until two looks can be compared.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Rates {
+    pub(super) records_in: Option<f64>,
+    pub(super) bytes_in: Option<f64>,
+    pub(super) bytes_out: Option<f64>,
+}
+
+/// A stream in a list.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct StreamRow {
+    pub(super) name: String,
+    pub(super) streamlets: u32,
+    pub(super) partitions: u32,
+    pub(super) lane_generation: u32,
+    pub(super) replicas: u32,
+    pub(super) ack: &'static str,
+    pub(super) records: u64,
+    pub(super) bytes: u64,
+    pub(super) unacknowledged: u64,
+    pub(super) unserved_streamlets: u32,
+    #[serde(flatten)]
+    pub(super) rates: Rates,
+    /// The groups with most lag first, at most eight.
+    pub(super) groups: Vec<GroupLag>,
+    pub(super) groups_total: usize,
+    /// Of the group that has most.
+    pub(super) lag: u64,
+}
+
+/// How far a group is behind in a stream.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct GroupLag {
+    pub(super) group: String,
+    pub(super) lag: u64,
+}
+
+/// A consumer group in a list.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct GroupRow {
+    pub(super) group: String,
+    pub(super) kind: &'static str,
+    pub(super) order: Option<&'static str>,
+    pub(super) state: Option<String>,
+    pub(super) streams: Vec<StreamLag>,
+    pub(super) members: u32,
+    pub(super) leases: u32,
+    pub(super) lag: u64,
+    pub(super) records_in: Option<f64>,
+    pub(super) records_consumed: Option<f64>,
+    /// Seconds until it has caught up, at the pace of the last seconds; absent if it does not.
+    pub(super) catches_up_s: Option<f64>,
+    pub(super) falls_behind: bool,
+    pub(super) why: String,
+    pub(super) coordinator: u32,
+}
+
+/// How far a group is behind in one of its streams.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct StreamLag {
+    pub(super) stream: String,
+    pub(super) lag: u64,
+}
+
+/// A broker in a list.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct BrokerRow {
+    pub(super) broker_id: u32,
+    pub(super) state: &'static str,
+    pub(super) role: &'static str,
+    pub(super) controller: bool,
+    pub(super) answered: bool,
+    pub(super) silent: Option<String>,
+    pub(super) not_ready: Option<String>,
+    pub(super) address: String,
+    pub(super) kafka: Option<String>,
+    pub(super) host: String,
+    pub(super) rack: Option<String>,
+    pub(super) version: String,
+    pub(super) started_ms: Option<u64>,
+    pub(super) streamlets: u64,
+    pub(super) share: u64,
+    pub(super) copies: u64,
+    pub(super) held_bytes: u64,
+    pub(super) to_come_bytes: u64,
+    pub(super) disk_free_bytes: Option<u64>,
+    pub(super) disk_total_bytes: Option<u64>,
+    pub(super) pool_bytes: Option<u64>,
+    pub(super) pool_used_bytes: Option<u64>,
+    pub(super) resident_bytes: Option<u64>,
+    pub(super) connections: Option<u32>,
+    /// Of one core.
+    pub(super) cpu_share: Option<f64>,
+    #[serde(flatten)]
+    pub(super) rates: Rates,
+}
+
+/// The first page.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Overview {
+    pub(super) taken_ms: u64,
+    pub(super) health: Health,
+    pub(super) answered_by: u32,
+    pub(super) version: &'static str,
+    pub(super) cluster: Option<String>,
+    pub(super) controller: Option<u32>,
+    pub(super) brokers: usize,
+    pub(super) brokers_answering: usize,
+    pub(super) streams: usize,
+    pub(super) partitions: u64,
+    pub(super) records: u64,
+    pub(super) bytes: u64,
+    pub(super) groups: usize,
+    pub(super) groups_behind: usize,
+    pub(super) under_replicated_groups: u64,
+    pub(super) to_come_bytes: u64,
+    pub(super) silent: Vec<Silent>,
+    #[serde(flatten)]
+    pub(super) rates: Rates,
+    /// With most coming in, at most eight.
+    pub(super) busiest_streams: Vec<StreamRow>,
+    /// Those that fall behind first, at most eight.
+    pub(super) lagging_groups: Vec<GroupRow>,
+    /// What happened since this broker has been asked, the newest first, at most fifty.
+    pub(super) events: Vec<Event>,
+}
+
+/// Something that changed between two looks.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Event {
+    pub(super) at_ms: u64,
+    pub(super) severity: Severity,
+    pub(super) text: String,
+}
+
+/// A part of a list.
+#[derive(Debug, Serialize)]
+pub(super) struct Page<T> {
+    pub(super) taken_ms: u64,
+    pub(super) silent: Vec<Silent>,
+    pub(super) total: usize,
+    pub(super) offset: usize,
+    pub(super) items: Vec<T>,
+}
+
+/// A stream's settings, named as the command line has them.
+#[derive(Debug, Serialize)]
+pub(super) struct StreamSettings {
+    pub(super) id: String,
+    pub(super) lanes: u32,
+    pub(super) lane_by: &'static str,
+    pub(super) min_insync_replicas: u32,
+    pub(super) segment_size: u32,
+    pub(super) segments_per_group: u32,
+    pub(super) retention_ms: u64,
+    pub(super) retention_bytes: u64,
+    pub(super) group_max_age_ms: u64,
+    pub(super) max_batch_bytes: u32,
+    pub(super) timestamps: &'static str,
+    pub(super) timestamp_before_max_ms: u64,
+    pub(super) timestamp_after_max_ms: u64,
+    pub(super) validate: &'static str,
+    pub(super) created_ms: u64,
+}
+
+impl StreamSettings {
+    pub(super) fn of(info: &v1::StreamInfo) -> Self {
+        let config = info.config.unwrap_or_default();
+        let id = StreamId::from_slice(&info.id);
+        Self {
+            id: id.map(|id| id.to_string()).unwrap_or_default(),
+            lanes: config.lanes(),
+            lane_by: match config.lane_by() {
+                v1::LaneBy::Key => "key",
+                v1::LaneBy::Producer => "producer",
+            },
+            min_insync_replicas: config.min_insync_replicas(),
+            segment_size: config.segment_size(),
+            segments_per_group: config.segments_per_group(),
+            retention_ms: config.retention_ms(),
+            retention_bytes: config.retention_bytes(),
+            group_max_age_ms: config.group_max_age_ms(),
+            max_batch_bytes: config.max_batch_bytes(),
+            timestamps: match config.timestamp_type() {
+                v1::TimestampType::Create => "create",
+                v1::TimestampType::Append => "append",
+            },
+            timestamp_before_max_ms: config.timestamp_before_max_ms(),
+            timestamp_after_max_ms: config.timestamp_after_max_ms(),
+            validate: match config.validate() {
+                v1::BatchCheck::Header => "header",
+                v1::BatchCheck::Full => "full",
+            },
+            created_ms: info.created_ms,
+        }
+    }
+}
+
+/// What an acknowledgement promises, as the command line names it.
+pub(super) fn ack(policy: v1::AckPolicy) -> &'static str {
+    match policy {
+        v1::AckPolicy::Memory => "memory",
+        v1::AckPolicy::Written => "written",
+        v1::AckPolicy::Synced => "synced",
+    }
+}

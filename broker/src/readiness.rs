@@ -1,0 +1,62 @@
+//! Whether a broker lives, and does what it is there for.
+
+use crate::shared::Shared;
+
+impl Shared {
+    /// Whether the process can go on as it is: a new start would not mend what keeps it from being ready.
+    ///
+    /// # Errors
+    /// One line for people: what has broken.
+    pub(crate) fn liveness(&self) -> Result<(), String> {
+        match self.fallen.first() {
+            // The thread does not come back by itself; a new start does.
+            Some(thread) => Err(format!(
+                "the thread {thread} has panicked: restart the broker"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the broker does what it is there for.
+    ///
+    /// # Errors
+    /// One line for people: why not.
+    pub(crate) fn readiness(&self) -> Result<(), &'static str> {
+        let disk_full = &self.data.env.disk_full;
+        may_serve(
+            *self.stopping.borrow(),
+            disk_full.load(kera_log_segments::sync::Ordering::Relaxed),
+            self.data.directory.is_current(),
+            self.stranger().is_some(),
+        )?;
+        match self.coordination.is_unreadable() {
+            true => Err(
+                "consumer groups cannot be read: appends and reads go on, joins and commits wait; the log says what is wrong and where",
+            ),
+            false => Ok(()),
+        }
+    }
+}
+
+pub(crate) fn may_serve(
+    stopping: bool,
+    disk_full: bool,
+    member: bool,
+    stranger: bool,
+) -> Result<(), &'static str> {
+    if stopping {
+        return Err("draining: the broker stops");
+    }
+    if disk_full {
+        return Err("disk full: appends are refused, reads are served");
+    }
+    if stranger {
+        return Err(
+            "wrong metadata store: what answers at cluster.store is another cluster's, empty, or older than what was seen of it; the log says which",
+        );
+    }
+    if !member {
+        return Err("no lease: the metadata store does not answer, others may take over");
+    }
+    Ok(())
+}

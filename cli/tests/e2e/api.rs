@@ -1,0 +1,298 @@
+//! `/api/v1` of a broker: each field as docs/api.md has it, records as people look for them, bounds.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::common::{Broker, http};
+
+/// The most that any answer may have.
+const MOST_BYTES: usize = 1 << 20;
+
+fn broker(flags: &[&str]) -> Broker {
+    Broker::with(&[&["--http-listen", "127.0.0.1:0"], flags].concat())
+}
+
+/// Status and body.
+fn ask(broker: &Broker, path: &str) -> (u16, Value) {
+    let answer = http::get_as("localhost", broker.http(), &format!("/api/v1/{path}"));
+    let (head, body) = answer.split_once("\r\n\r\n").expect("head and body");
+    assert!(body.len() <= MOST_BYTES, "{path} has {} bytes", body.len());
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+    let body = serde_json::from_str(body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"));
+    (status.expect("a status"), body)
+}
+
+fn get(broker: &Broker, path: &str) -> Value {
+    let (status, body) = ask(broker, path);
+    assert_eq!(status, 200, "{path}: {body}");
+    body
+}
+
+/// The names of all fields, at any depth.
+fn names(value: &Value, all: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                all.insert(name.clone());
+                names(value, all);
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| names(value, all)),
+        _ => {}
+    }
+}
+
+/// A field of every record, as text.
+fn data(records: &Value, of: &str) -> Vec<String> {
+    let records = records["records"].as_array().expect("records");
+    let data = records
+        .iter()
+        .map(|one| one[of]["data"].as_str().expect("data").to_owned());
+    data.collect()
+}
+
+#[test]
+fn every_field_is_documented_and_tells_what_the_command_line_tells() {
+    let broker = broker(&[]);
+    broker.json(&[
+        "stream",
+        "create",
+        "clicks",
+        "--streamlets",
+        "2",
+        "--lanes",
+        "2",
+    ]);
+    broker.json(&["stream", "create", "quiet"]);
+    broker.feed(
+        &[
+            "produce",
+            "clicks",
+            "--key-separator",
+            ",",
+            "--header",
+            "source=web",
+            "--quiet",
+        ],
+        b"k1,{\"a\":1}\nk2,text\nk3,more\n",
+    );
+    broker.run(&["consume", "clicks", "--group", "readers", "--max", "1"]);
+    let mut all = BTreeSet::new();
+    for path in [
+        "overview",
+        "streams",
+        "streams/clicks",
+        "streams/clicks/records",
+        "groups",
+        "groups/readers",
+        "brokers",
+        "brokers/1",
+        "settings",
+        "streams/none",
+    ] {
+        names(&ask(&broker, path).1, &mut all);
+    }
+    let document = include_str!("../../../docs/api.md");
+    let known = |name: &&String| {
+        document.contains(&format!("`{name}`")) || document.contains(&format!("\"{name}\""))
+    };
+    let unknown: Vec<_> = all.iter().filter(|name| !known(name)).collect();
+    assert!(unknown.is_empty(), "docs/api.md does not have {unknown:?}");
+    assert!(all.len() > 100, "few fields: {all:?}");
+
+    let described = broker.json(&["stream", "describe", "clicks"]);
+    let stream = get(&broker, "streams/clicks");
+    for name in [
+        "name",
+        "streamlets",
+        "partitions",
+        "replicas",
+        "ack",
+        "lane_generation",
+    ] {
+        assert_eq!(stream[name], described[name], "{name}");
+    }
+    for name in [
+        "id",
+        "lanes",
+        "lane_by",
+        "segment_size",
+        "max_batch_bytes",
+        "timestamps",
+        "validate",
+    ] {
+        assert_eq!(stream["settings"][name], described[name], "{name}");
+    }
+    assert_eq!(stream["records"], 3);
+    assert_eq!(stream["lanes_total"], 4);
+    let group = get(&broker, "groups/readers");
+    let told = broker.json(&["group", "describe", "readers"]);
+    assert_eq!(
+        (&group["lag"], &group["lag"]),
+        (&told["lag"], &Value::from(2))
+    );
+    assert_eq!(group["falls_behind"], true);
+    assert_eq!(group["why"], "it has no member, so nobody reads for it");
+    let overview = get(&broker, "overview");
+    assert_eq!(overview["health"]["state"], "attention");
+    let sentence = overview["health"]["sentence"].as_str().expect("a sentence");
+    assert!(
+        sentence.starts_with("Group readers is behind by 2 records; it has no member"),
+        "{sentence}"
+    );
+    assert_eq!(overview["streams"], 2);
+    assert_eq!(
+        overview["busiest_streams"][0]["groups"][0]["group"],
+        "readers"
+    );
+}
+
+#[test]
+fn records_are_found_by_place_time_and_key_within_bounds() {
+    let broker = broker(&["--api-mask", "orders:email"]);
+    broker.json(&[
+        "stream",
+        "create",
+        "orders",
+        "--streamlets",
+        "2",
+        "--lanes",
+        "2",
+    ]);
+    let lines: String = (0..500)
+        .map(|at| {
+            format!(
+                "k{},{{\"at\":{at},\"email\":\"x{at}@example.com\"}}\n",
+                at % 20
+            )
+        })
+        .collect();
+    let words = [
+        "produce",
+        "orders",
+        "--key-separator",
+        ",",
+        "--quiet",
+        "--batch-size",
+        "1KiB",
+    ];
+    broker.feed(&words, lines.as_bytes());
+
+    // All of it, page by page: each record once.
+    let mut found = Vec::new();
+    let mut path = "streams/orders/records?from=earliest&limit=70".to_owned();
+    loop {
+        let page = get(&broker, &path);
+        let records = page["records"].as_array().expect("records");
+        assert!(records.len() <= 70);
+        for record in records {
+            let place = (&record["streamlet"], &record["lane"], &record["ordinal"]);
+            found.push(format!("{place:?}"));
+        }
+        assert_eq!(page["problems"], serde_json::json!([]));
+        let next = page["next"].as_str().expect("next");
+        if next.is_empty() {
+            break;
+        }
+        path = format!("streams/orders/records?from=next&at={next}&limit=70");
+    }
+    assert_eq!(found.len(), 500);
+    assert_eq!(found.iter().collect::<BTreeSet<_>>().len(), 500);
+
+    // Of one key: its 25 records, in order, from its one lane.
+    let page = get(&broker, "streams/orders/records?from=earliest&key=k7");
+    assert_eq!(page["lanes"], 1);
+    assert_eq!(data(&page, "key"), vec!["k7"; 25]);
+    let value = &data(&page, "value")[1];
+    assert!(
+        value.contains("\"at\":27") && !value.contains("example.com"),
+        "{value}"
+    );
+    assert_eq!(page["records"][1]["value"]["masked"], true);
+
+    // From an ordinal of a lane, and the newest.
+    let record = &page["records"][5];
+    let place = format!("streamlet={}&lane={}", record["streamlet"], record["lane"]);
+    let at = record["ordinal"].as_u64().expect("an ordinal");
+    let path = format!("streams/orders/records?from=ordinal&at={at}&{place}&limit=1");
+    assert_eq!(get(&broker, &path)["records"][0], *record);
+    let newest = get(&broker, &format!("streams/orders/records?{place}&limit=3"));
+    assert_eq!(newest["records"].as_array().map(Vec::len), Some(3));
+    assert_eq!(newest["next"], "");
+    let later = get(
+        &broker,
+        "streams/orders/records?from=time&at=99999999999999",
+    );
+    assert_eq!(later["records"], serde_json::json!([]));
+    let earlier = get(&broker, "streams/orders/records?from=time&at=0&limit=200");
+    assert_eq!(earlier["records"].as_array().map(Vec::len), Some(200));
+
+    for (query, word) in [
+        ("limit=0", "1 to 200"),
+        ("limit=201", "1 to 200"),
+        ("from=here", "earliest"),
+        ("from=time&at=now", "number"),
+        ("from=next&at=1.2", "next"),
+        ("streamlet=9", "no such lane"),
+        ("other=1", "other"),
+    ] {
+        let (status, error) = ask(&broker, &format!("streams/orders/records?{query}"));
+        let text = error["message"].as_str().unwrap_or_default();
+        assert!(
+            (400..500).contains(&status) && text.contains(word),
+            "{query}: {error}"
+        );
+    }
+}
+
+#[test]
+fn large_values_and_many_streams_stay_within_the_bounds() {
+    let broker = broker(&[]);
+    for number in 0..60 {
+        broker.json(&["stream", "create", &format!("s{number:02}")]);
+    }
+    let large = format!("{}\n", "\"\\".repeat(40_000)).repeat(60);
+    broker.feed(&["produce", "s00", "--quiet"], large.as_bytes());
+    let page = get(&broker, "streams/s00/records?from=earliest&limit=200");
+    let records = page["records"].as_array().expect("records");
+    assert!(!records.is_empty());
+    for record in records {
+        assert_eq!(record["value"]["bytes"], 80_000);
+        assert_eq!(record["value"]["truncated"], true);
+    }
+    let first = get(&broker, "streams?limit=50");
+    assert_eq!(
+        (&first["total"], first["items"].as_array().map(Vec::len)),
+        (&60.into(), Some(50))
+    );
+    let rest = get(&broker, "streams?limit=50&offset=50");
+    assert_eq!(rest["items"].as_array().map(Vec::len), Some(10));
+    let found = get(&broker, "streams?filter=S1&sort=bytes");
+    assert_eq!(found["total"], 10);
+    let largest = get(&broker, "streams?sort=bytes&limit=1");
+    assert_eq!(largest["items"][0]["name"], "s00");
+}
+
+#[test]
+fn where_rules_are_enforced_strangers_see_what_they_may() {
+    let rules = ["--acl-enabled", "true", "--acl-super-users", "User:admin"];
+    let broker = broker(&rules);
+    for (path, right) in [
+        ("overview", "describe"),
+        ("settings", "describe"),
+        ("streams/clicks", "describe"),
+        ("streams/clicks/records", "read"),
+        ("groups/readers", "describe"),
+    ] {
+        let (status, error) = ask(&broker, path);
+        let text = error["message"].as_str().unwrap_or_default();
+        assert_eq!(status, 403, "{path}: {error}");
+        assert!(
+            text.contains("ANONYMOUS") && text.contains(right),
+            "{path}: {error}"
+        );
+    }
+    assert_eq!(get(&broker, "streams")["total"], 0);
+    assert_eq!(get(&broker, "groups")["total"], 0);
+}
