@@ -23,6 +23,7 @@ mod replica_store;
 mod segment;
 mod serve;
 mod stream;
+mod top;
 mod user;
 mod waits;
 
@@ -90,6 +91,8 @@ enum Command {
     /// Prepare, show and balance brokers that share a metadata store.
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
+    /// Show streams, groups and brokers as they change.
+    Top(top::TopArgs),
     /// Check and print configurations.
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -117,6 +120,7 @@ impl Command {
             Command::Bench(command) => runtime(bench::run(command)),
             Command::Broker(command) => client(broker::run(command)),
             Command::Cluster(command) => client(cluster::run(command)),
+            Command::Top(args) => runtime(top::run(args)),
             Command::Config(command) => config::run(&command),
             Command::Certificate(command) => certificate::run(command),
             Command::Demo(args) => runtime(demo::run(args)),

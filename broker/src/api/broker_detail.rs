@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use super::snapshot::Snapshot;
 use super::views::BrokerRow;
+use crate::admin::calls::describe::broker_description;
 use crate::clock::now_ms;
 use crate::config::KEYS;
-use crate::admin::calls::describe::broker_description;
 use crate::others;
 use crate::shared::Shared;
 

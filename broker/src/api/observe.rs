@@ -9,13 +9,13 @@ use bytes::Bytes;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 
-use crate::store_calls::blocking;
 use crate::admin::calls::describe::{MOST_TROUBLES, troubles};
 use crate::data::catalog::Stream;
 use crate::data::fetch::{Read, Step};
 use crate::others;
 use crate::process;
 use crate::shared::Shared;
+use crate::store_calls::blocking;
 
 /// Most bytes of batches that are looked at in one go, unless one batch is larger.
 pub(crate) const PEEK_BYTES: u32 = 256 << 10;

@@ -12,8 +12,8 @@ use serde::Serialize;
 use super::snapshot::Snapshot;
 use super::views::{GroupRow, StreamRow, StreamSettings};
 use crate::admin;
-use crate::clock::now_ms;
 use crate::admin::calls::describe::{join, stream_description};
+use crate::clock::now_ms;
 use crate::data::catalog::Stream;
 use crate::shared::Shared;
 

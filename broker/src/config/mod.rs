@@ -28,9 +28,10 @@ pub use auth::SaslMechanism;
 pub(crate) use cluster::is_of_every_machine;
 pub use data_dir::{default_data_dir, volatile_filesystem};
 pub use keys::{
-    AclConfig, ApiConfig, AuthConfig, BrokerConfig, ClusterConfig, ConsumersConfig, GroupsConfig, HttpConfig,
-    KEYS, KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig, ReplicaStoreConfig,
-    RetentionConfig, RuntimeConfig, SECTIONS, ServerConfig, StorageConfig, TlsConfig,
+    AclConfig, ApiConfig, AuthConfig, BrokerConfig, ClusterConfig, ConsumersConfig, GroupsConfig,
+    HttpConfig, KEYS, KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig,
+    ReplicaStoreConfig, RetentionConfig, RuntimeConfig, SECTIONS, ServerConfig, StorageConfig,
+    TlsConfig,
 };
 pub use kinds::{ClientAuth, EngineChoice, Limits, LogFormat, TransportChoice};
 pub use print::reference_markdown;

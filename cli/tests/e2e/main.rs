@@ -21,6 +21,7 @@ mod long_polls;
 mod round_trip;
 mod sharing;
 mod streams;
+mod top;
 mod waits;
 
 use kera_testkit::etcd;
