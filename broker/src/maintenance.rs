@@ -1,4 +1,4 @@
-//! Work off the data path: closing and recording groups, flushing, retention, giving back memory,
+//! Work off the data path: closing and recording groups, flushing, retention, compaction, giving back memory,
 //! watching the disk.
 
 use std::sync::Arc;
@@ -36,7 +36,7 @@ const MIN_FREE: u64 = 8 << 20;
 const ENOUGH_FREE: u64 = 16 << 20;
 
 /// The maintenance threads of a broker: one for jobs, one for intervals, one that
-/// flushes, one that pumps.
+/// flushes, one that compacts, one that pumps.
 pub struct Maintenance {
     jobs: Arc<Jobs>,
     shared: Arc<Shared>,
@@ -76,6 +76,9 @@ impl Maintenance {
         let flushes = shared.retimed.flushes.clone();
         let (s, f) = (shared.clone(), flushes.clone());
         threads.push(spawn("kera-flush", Box::new(move || run_flushes(&s, &f)))?);
+        let s = shared.clone();
+        let compact = move || crate::compaction::run(&s);
+        threads.push(spawn("kera-compact", Box::new(compact))?);
         let pump = shared.data.env.pump.clone();
         threads.push(spawn("kera-pump", Box::new(move || pump.run()))?);
         Ok(Self {
@@ -92,6 +95,7 @@ impl Maintenance {
         for queue in [&self.jobs, &self.clock, &self.flushes] {
             queue.stop();
         }
+        self.shared.compactor.stop();
         let pump = self.threads.pop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

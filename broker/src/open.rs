@@ -266,6 +266,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         stopping: watch::channel(false).0,
         producer_ids: Default::default(),
         observed: Default::default(),
+        compactor: Default::default(),
         fallen: Fallen::default(),
     });
     if let Some(clustered) = &shared.clustered {

@@ -31,6 +31,9 @@ struct Held {
 pub(crate) fn doomed(stream: &Stream, now: u64) -> Vec<(usize, LaneId, Ordinal)> {
     let config = stream.record.load().config.clone();
     let mut starts: HashMap<Lane, Ordinal> = HashMap::new();
+    if !config.cleanup.deletes() {
+        return Vec::new();
+    }
     if config.retention_ms > 0 {
         let limit = now.saturating_sub(config.retention_ms) as i64;
         for (index, streamlet) in stream.streamlets.iter().enumerate() {

@@ -7,6 +7,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 use crate::cluster::{self, Backup, shortage};
+use crate::compaction::Stats;
 use crate::former_metrics::with_former_names;
 use crate::http::Told;
 use crate::metrics::{Counter, Family, Gauge, Labels, gauge};
@@ -88,6 +89,7 @@ pub(crate) fn render(shared: &Shared) -> String {
         "Requests of Kafka clients, by API",
         metrics.kafka_requests.clone(),
     );
+    of_compaction(&shared.compactor.stats, &mut registry);
     ready(&mut registry, shared.ready().is_ok());
     gauge(
         &mut registry,
@@ -215,6 +217,58 @@ pub(crate) fn render_backup(backup: &Backup, is_ready: bool, lease: bool) -> Str
     of_process(None, &mut registry);
     cluster::metrics::register_backup(&mut registry, backup);
     text(&registry)
+}
+
+fn of_compaction(stats: &Stats, registry: &mut Registry) {
+    let counter = |value: &AtomicU64| {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(value.load(Ordering::Relaxed));
+        counter
+    };
+    registry.register(
+        "compaction_passes",
+        "Passes over lanes that left only the newest record of each key",
+        counter(&stats.passes),
+    );
+    registry.register(
+        "compaction_failed",
+        "Passes that could not be done; such a lane keeps all its records",
+        counter(&stats.failed),
+    );
+    registry.register(
+        "compaction_read_bytes",
+        "Bytes read by passes, each byte twice",
+        counter(&stats.read_bytes),
+    );
+    registry.register(
+        "compaction_removed_bytes",
+        "Bytes that passes removed",
+        counter(&stats.removed_bytes),
+    );
+    registry.register(
+        "compaction_unreadable_batches",
+        "Batches that passes could not read and left as they are",
+        counter(&stats.unreadable),
+    );
+    let value = |value: &AtomicU64| value.load(Ordering::Relaxed);
+    gauge(
+        registry,
+        "compaction_dirty_bytes",
+        "Bytes of compacted streams that were not compacted yet, at the last look",
+        value(&stats.dirty_bytes),
+    );
+    gauge(
+        registry,
+        "compaction_dirty_permille",
+        "Thousandths not compacted yet of the lane that has most of them, at the last look",
+        value(&stats.dirty_permille),
+    );
+    gauge(
+        registry,
+        "compaction_due_seconds",
+        "For how long the lane was due that has been so for longest, at the last look",
+        value(&stats.due_seconds),
+    );
 }
 
 fn ready(registry: &mut Registry, ready: bool) {

@@ -19,6 +19,7 @@ use crate::admission::{Admission, TooMany};
 use crate::api::Paced;
 use crate::auth::Auth;
 use crate::cluster::Clustered;
+use crate::compaction::Compactor;
 use crate::config::BrokerConfig;
 use crate::coordination::Coordination;
 use crate::copy_reads::listed::Listed;
@@ -94,6 +95,8 @@ pub struct Shared {
     pub producer_ids: parking_lot::Mutex<Range<u64>>,
     /// What it told last of what it owns, for a second and longer if it takes long to tell.
     pub(crate) observed: Paced<v1::ObserveResponse>,
+    /// Compacts lanes.
+    pub(crate) compactor: Compactor,
     /// Its threads that panicked.
     pub fallen: Fallen,
 }

@@ -53,6 +53,16 @@ pub enum Setting {
     Streamlets,
     /// `lane_by`.
     LaneBy,
+    /// `cleanup`.
+    Cleanup,
+    /// `min_compaction_lag_ms`.
+    MinCompactionLag,
+    /// `max_compaction_lag_ms`.
+    MaxCompactionLag,
+    /// `delete_retention_ms`.
+    DeleteRetention,
+    /// `min_dirty_permille`, as a ratio.
+    MinDirtyRatio,
 }
 
 /// What a name does here.
@@ -158,8 +168,8 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         "log.cleanup.policy",
         List,
         "delete",
-        Only("delete"),
-        "Old records are deleted; compaction is not supported.",
+        Works(Setting::Cleanup),
+        "Whether old records are deleted by retention, compacted so that the newest of each key is kept, or both. A topic that is compacted has replication factor 1, keeps its number of partitions, and takes no records without a key.",
     ),
     config(
         "compression.gzip.level",
@@ -198,8 +208,8 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         "log.cleaner.delete.retention.ms",
         Long,
         "86400000",
-        Hint,
-        "It concerns compaction, which is not supported.",
+        Works(Setting::DeleteRetention),
+        "How many milliseconds a tombstone is kept once compaction has removed what it deletes.",
     ),
     config(
         "file.delete.delay.ms",
@@ -310,8 +320,8 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         "log.cleaner.max.compaction.lag.ms",
         Long,
         NEVER,
-        Hint,
-        "It concerns compaction, which is not supported.",
+        Works(Setting::MaxCompactionLag),
+        "Records that are so many milliseconds old are compacted however few they are. Files that take records end at this age too.",
     ),
     config(
         "max.message.bytes",
@@ -374,16 +384,16 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         "log.cleaner.min.cleanable.ratio",
         Double,
         "0.5",
-        Hint,
-        "It concerns compaction, which is not supported.",
+        Works(Setting::MinDirtyRatio),
+        "A partition is compacted once this part of its closed files was not compacted yet; kept to thousandths.",
     ),
     config(
         "min.compaction.lag.ms",
         "log.cleaner.min.compaction.lag.ms",
         Long,
         "0",
-        Hint,
-        "It concerns compaction, which is not supported.",
+        Works(Setting::MinCompactionLag),
+        "Records younger than so many milliseconds are not compacted.",
     ),
     config(
         "min.insync.replicas",

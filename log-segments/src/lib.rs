@@ -15,6 +15,7 @@
 //! | [`scan`] | recovery of a group from its bytes |
 //! | [`check`] | a closed group's bytes looked at again |
 //! | [`replicas`] | what a streamlet and who makes its replicas need of each other |
+//! | [`rewrite`] | a run of closed groups written anew as one |
 //! | [`ship`] | a group whose bytes have copies elsewhere |
 //! | [`footer`] | the sparse index of a closed group |
 //! | [`pool`] | chunks of warm memory |
@@ -39,6 +40,7 @@ mod place;
 pub mod pool;
 pub mod read;
 pub mod replicas;
+pub mod rewrite;
 pub mod scan;
 pub mod ship;
 mod shipping;

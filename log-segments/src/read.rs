@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use kera_protocol::batch::{self, BatchHeader, HEADER_BYTES};
-use kera_protocol::ids::Ordinal;
+use kera_protocol::ids::{Epoch, Ordinal};
 
 use crate::buffers::Buffer;
 use crate::footer::Footer;
@@ -223,9 +223,8 @@ impl Group {
         }
         let header = BatchHeader::peek(rest)
             .map_err(|e| self.damaged(at.address, at.ordinal, e.to_string()))?;
-        // Only what a job rewrote has gaps.
-        let follows = first || header.base_ordinal == at.ordinal || self.spec.generation > 0;
-        if header.epoch != self.spec.epoch
+        let follows = first || header.base_ordinal == at.ordinal;
+        if !self.is_own_epoch(header.epoch)
             || header.base_ordinal < self.spec.first_ordinal
             || !follows
         {
@@ -248,6 +247,12 @@ impl Group {
         batch::verify(rest)
             .map_err(|e| self.damaged(at.address, header.base_ordinal, e.to_string()))?;
         Ok(Loaded::Whole(header))
+    }
+
+    /// Whether a batch of an epoch may be the group's: where a job made groups one, batches keep the epochs that
+    /// they were written under.
+    fn is_own_epoch(&self, epoch: Epoch) -> bool {
+        epoch == self.spec.epoch || (self.spec.generation > 0 && epoch < self.spec.epoch)
     }
 
     fn read_exact(&self, from: u64, want: usize, cached_only: bool) -> Result<Buffer, ReadError> {
@@ -348,7 +353,7 @@ impl Group {
         if let Some(hint) = hint.filter(|h| h.address > place.address && h.address < end.address) {
             // Believed only if the batch that is sought begins there.
             if let Ok(Some((header, address))) = self.header_at(hint.address, cached_only)
-                && header.epoch == self.spec.epoch
+                && self.is_own_epoch(header.epoch)
                 && header.base_ordinal == hint.ordinal
             {
                 return Ok(Place {
@@ -362,9 +367,7 @@ impl Group {
                 break;
             };
             // A batch's checksum does not cover its ordinal: what stands before it tells.
-            let follows = header.base_ordinal == place.ordinal
-                || (self.spec.generation > 0 && header.base_ordinal > place.ordinal);
-            if header.epoch != self.spec.epoch || !follows {
+            if !self.is_own_epoch(header.epoch) || header.base_ordinal != place.ordinal {
                 let reason = format!(
                     "it belongs to epoch {}, ordinal {}",
                     header.epoch, header.base_ordinal

@@ -360,7 +360,9 @@ pub(crate) fn check_batch(
         Ok(header) => header,
         Err(error) => return Ok(Err(Stop::Batch(error))),
     };
-    if header.epoch != out.header.epoch {
+    // Where groups were made one, batches keep the epochs that they were written under.
+    let is_earlier = out.header.generation > 0 && header.epoch < out.header.epoch;
+    if header.epoch != out.header.epoch && !is_earlier {
         return Ok(Err(Stop::Epoch {
             expected: out.header.epoch,
             found: header.epoch,

@@ -81,6 +81,15 @@ pub(crate) fn stream(record: &StreamRecord) -> Result<(), MetadataError> {
     if first.lanes == 0 {
         return refuse(&key, "its first lane generation has no lanes");
     }
+    if record.config.cleanup.compacts() && generations.len() > 1 {
+        return Err(MetadataError::Invalid(WireError::new(
+            ErrorCode::InvalidArgument,
+            format!(
+                "cleanup is compact and the lanes of stream `{}` have grown: keys moved to other lanes then, and their old lanes would keep an old value for good; create another stream and copy the records",
+                record.name
+            ),
+        )));
+    }
     let total: usize = generations.iter().map(|g| g.starts.len()).sum();
     if total > MAX_GENERATION_STARTS {
         return Err(MetadataError::Invalid(WireError::new(
@@ -306,7 +315,10 @@ pub(crate) fn group_change(old: &GroupRecord, new: &GroupRecord) -> Result<(), M
     if new.generation < old.generation {
         return refuse("a group's generation cannot go back");
     }
-    if old.first_ordinal.is_some() && old.first_ordinal != new.first_ordinal {
+    if old.first_ordinal.is_some()
+        && old.first_ordinal != new.first_ordinal
+        && !takes_in_others(old, new)
+    {
         return refuse("a group's first ordinal cannot change");
     }
     match (old.state, new.state) {
@@ -324,6 +336,42 @@ pub(crate) fn group_change(old: &GroupRecord, new: &GroupRecord) -> Result<(), M
         }
         _ => Ok(()),
     }
+}
+
+/// True if a closed group begins earlier from now on, as one does that was made of itself and groups before it.
+pub(crate) fn takes_in_others(old: &GroupRecord, new: &GroupRecord) -> bool {
+    (old.is_closed() && new.is_closed())
+        && new.generation > old.generation
+        && new.start_ordinal() < old.start_ordinal()
+}
+
+/// A group that [takes in others](takes_in_others): `deleted`, which go in the same transaction, are all the groups
+/// from where it begins now to where it began.
+pub(crate) fn taken_in(
+    old: &GroupRecord,
+    new: &GroupRecord,
+    mut deleted: Vec<GroupRecord>,
+) -> Result<(), MetadataError> {
+    deleted.retain(|group| group.lane == new.lane && group.group < new.group);
+    deleted.sort_by_key(|group| group.group);
+    let mut begin = new.start_ordinal();
+    for group in &deleted {
+        if !group.is_closed() || group.start_ordinal() != begin {
+            break;
+        }
+        begin = group.next_ordinal;
+    }
+    if begin == old.start_ordinal() {
+        return Ok(());
+    }
+    refuse(
+        &Key::Group(new.key()),
+        format_args!(
+            "its first ordinal goes down from {} to {}, and the transaction does not delete closed groups that hold all between",
+            old.start_ordinal(),
+            new.start_ordinal()
+        ),
+    )
 }
 
 fn same_copies(old: &GroupRecord, new: &GroupRecord) -> bool {

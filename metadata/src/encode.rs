@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::messages::*;
 use kera_records::access::{Kind, Operation, Pattern, Permission};
-use kera_records::config::{AckPolicy, BatchCheck, LaneBy, StreamConfig, TimestampType};
+use kera_records::config::{AckPolicy, BatchCheck, Cleanup, LaneBy, StreamConfig, TimestampType};
 use kera_records::key::Key;
 use kera_records::{
     BrokerRecord, Damage, GroupRecord, GroupState, LaneGeneration, LaneStart, Replica, Role, Rule,
@@ -321,6 +321,7 @@ fn group_message(r: &GroupRecord) -> GroupMessage {
 
 fn stream_message(r: &StreamRecord) -> StreamMessage {
     let c = &r.config;
+    let counting = |limit: u64| if c.cleanup.deletes() { limit } else { 0 };
     StreamMessage {
         name: r.name.clone(),
         config: Some(ConfigMessage {
@@ -338,8 +339,8 @@ fn stream_message(r: &StreamRecord) -> StreamMessage {
                 AckPolicy::Memory => 1,
                 AckPolicy::Synced => 2,
             },
-            retention_ms: c.retention_ms,
-            retention_bytes: c.retention_bytes,
+            retention_ms: counting(c.retention_ms),
+            retention_bytes: counting(c.retention_bytes),
             group_max_age_ms: c.group_max_age_ms,
             max_batch_bytes: c.max_batch_bytes,
             timestamp_type: match c.timestamp_type {
@@ -355,6 +356,7 @@ fn stream_message(r: &StreamRecord) -> StreamMessage {
                 BatchCheck::Header => 0,
                 BatchCheck::Full => 1,
             },
+            compaction: compaction_message(c),
         }),
         lane_generations: r
             .lane_generations
@@ -378,8 +380,40 @@ fn stream_message(r: &StreamRecord) -> StreamMessage {
     }
 }
 
+/// How a stream is compacted; `None` if it is not and nothing else was set.
+fn compaction_message(c: &StreamConfig) -> Option<CompactionMessage> {
+    let idle = |limit: u64| if c.cleanup.deletes() { 0 } else { limit };
+    let message = CompactionMessage {
+        cleanup: match c.cleanup {
+            Cleanup::Delete => 0,
+            Cleanup::Compact => 1,
+            Cleanup::CompactDelete => 2,
+        },
+        min_lag_ms: c.min_compaction_lag_ms,
+        max_lag_ms: c.max_compaction_lag_ms,
+        delete_retention_ms: c.delete_retention_ms,
+        min_dirty_permille: c.min_dirty_permille,
+        idle_retention_ms: idle(c.retention_ms),
+        idle_retention_bytes: idle(c.retention_bytes),
+    };
+    let default = StreamConfig::default();
+    let is_default = c.cleanup == default.cleanup
+        && (c.min_compaction_lag_ms, c.max_compaction_lag_ms) == (0, 0)
+        && c.delete_retention_ms == default.delete_retention_ms
+        && c.min_dirty_permille == default.min_dirty_permille;
+    (!is_default).then_some(message)
+}
+
 fn stream_record(id: StreamId, m: StreamMessage, revision: u64) -> Result<StreamRecord, String> {
     let c = m.config.ok_or("the stream has no settings")?;
+    let compaction = c.compaction.clone().unwrap_or_else(|| {
+        let default = StreamConfig::default();
+        CompactionMessage {
+            delete_retention_ms: default.delete_retention_ms,
+            min_dirty_permille: default.min_dirty_permille,
+            ..CompactionMessage::default()
+        }
+    });
     Ok(StreamRecord {
         id,
         name: m.name,
@@ -400,8 +434,8 @@ fn stream_record(id: StreamId, m: StreamMessage, revision: u64) -> Result<Stream
                 2 => AckPolicy::Synced,
                 n => return Err(unknown("ack", n)),
             },
-            retention_ms: c.retention_ms,
-            retention_bytes: c.retention_bytes,
+            retention_ms: c.retention_ms.max(compaction.idle_retention_ms),
+            retention_bytes: c.retention_bytes.max(compaction.idle_retention_bytes),
             group_max_age_ms: c.group_max_age_ms,
             max_batch_bytes: c.max_batch_bytes,
             timestamp_type: match c.timestamp_type {
@@ -418,6 +452,16 @@ fn stream_record(id: StreamId, m: StreamMessage, revision: u64) -> Result<Stream
                 1 => BatchCheck::Full,
                 n => return Err(unknown("validate", n)),
             },
+            cleanup: match compaction.cleanup {
+                0 => Cleanup::Delete,
+                1 => Cleanup::Compact,
+                2 => Cleanup::CompactDelete,
+                n => return Err(unknown("cleanup", n)),
+            },
+            min_compaction_lag_ms: compaction.min_lag_ms,
+            max_compaction_lag_ms: compaction.max_lag_ms,
+            delete_retention_ms: compaction.delete_retention_ms,
+            min_dirty_permille: compaction.min_dirty_permille,
         },
         lane_generations: m
             .lane_generations
@@ -550,6 +594,24 @@ mod tests {
         let (checked, longer) = decoded(&record);
         assert_eq!(checked, record.config);
         assert_eq!(longer, long + 8, "no check takes no bytes");
+        let config = &mut record.config;
+        config.retention_bytes = 77;
+        for cleanup in [Cleanup::Compact, Cleanup::CompactDelete, Cleanup::Delete] {
+            config.cleanup = cleanup;
+            config.delete_retention_ms = 0;
+            config.min_compaction_lag_ms = 3;
+            let message = stream_message(&StreamRecord {
+                config: config.clone(),
+                ..StreamRecord::new("clicks", StreamConfig::default(), 5)
+            });
+            // A build that does not know of compaction deletes nothing.
+            let told = message.config.expect("settings").retention_bytes;
+            assert_eq!(told, if cleanup.deletes() { 77 } else { 0 });
+        }
+        for cleanup in [Cleanup::Compact, Cleanup::CompactDelete, Cleanup::Delete] {
+            record.config.cleanup = cleanup;
+            assert_eq!(decoded(&record).0, record.config);
+        }
     }
 
     #[test]

@@ -130,7 +130,9 @@ pub(crate) fn evaluate(
                     deleted.push(*id);
                 }
                 Write::PutStreamlet(r) => view.put_streamlet(r, &guards, revision)?,
-                Write::PutGroup(r) => view.put_group(r, &guards, revision)?,
+                Write::PutGroup(r) => {
+                    view.put_group(r, &guards, revision, &transaction.write)?;
+                }
                 Write::DeleteGroup(key) => {
                     guards.require_epoch(key.streamlet_key(), write)?;
                     guards.require_existing(write)?;
@@ -465,6 +467,7 @@ impl View<'_> {
         record: &GroupRecord,
         guards: &Guards,
         revision: u64,
+        beside: &[Write],
     ) -> Result<(), MetadataError> {
         let key = Key::Group(record.key());
         if !guards.epochs.contains_key(&record.streamlet_key())
@@ -482,9 +485,38 @@ impl View<'_> {
         check::group(record, limits, &streamlet)?;
         if let Some(Record::Group(old)) = self.record(&key)? {
             check::group_change(&old, record)?;
+            if check::takes_in_others(&old, record) {
+                let deleted = self.deleted_groups(record.streamlet_key(), beside)?;
+                check::taken_in(&old, record, deleted)?;
+            }
         }
         self.put(&key, &Record::Group(record.clone()), revision);
         Ok(())
+    }
+
+    /// The groups of a streamlet that `writes` delete, as they were before.
+    fn deleted_groups(
+        &self,
+        streamlet: StreamletKey,
+        writes: &[Write],
+    ) -> Result<Vec<GroupRecord>, MetadataError> {
+        let mut deleted = Vec::new();
+        for write in writes {
+            let Write::DeleteGroup(group) = write else {
+                continue;
+            };
+            let key = write.key();
+            if group.streamlet_key() == streamlet
+                && let Some(value) = self.keyspace_get(&key)?
+            {
+                let record = decode_value(&key, &key.encode(), &value);
+                match record.map_err(|detail| self.corrupt(&key, &detail))? {
+                    Record::Group(record) => deleted.push(record),
+                    _ => return Err(self.corrupt(&key, "the record is of another kind")),
+                }
+            }
+        }
+        Ok(deleted)
     }
 
     /// The limits of a stream that must exist.

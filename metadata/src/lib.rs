@@ -134,7 +134,7 @@ pub use etcd::{
     EtcdAccess, EtcdOptions, EtcdStore, ImportOptions, ImportPlan, ImportProgress, StreamImport,
 };
 pub use kera_records::{
-    AckPolicy, BatchCheck, BrokerRecord, Committed, Compare, Counter, Damage, GroupChange,
+    AckPolicy, BatchCheck, BrokerRecord, Cleanup, Committed, Compare, Counter, Damage, GroupChange,
     GroupKey, GroupRecord, GroupState, INTERNAL_PREFIX, Image, Key, LaneBy, LaneGeneration,
     LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, MAX_NAME_LENGTH, Replica, Role, Rule, RulesRecord,
     SettingsRecord, StreamConfig, StreamRecord, StreamletRecord, TimestampType, Transaction, User,

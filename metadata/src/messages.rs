@@ -154,6 +154,31 @@ pub(crate) struct ConfigMessage {
     /// 0, as older builds have it: header; 1: full.
     #[prost(uint32, tag = "17")]
     pub(crate) validate: u32,
+    /// Absent, as older builds have it: the defaults, and old records are deleted.
+    #[prost(message, tag = "18")]
+    pub(crate) compaction: Option<CompactionMessage>,
+}
+
+/// How a stream is compacted.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct CompactionMessage {
+    /// 0 delete, 1 compact, 2 both.
+    #[prost(uint32, tag = "1")]
+    pub(crate) cleanup: u32,
+    #[prost(uint64, tag = "2")]
+    pub(crate) min_lag_ms: u64,
+    #[prost(uint64, tag = "3")]
+    pub(crate) max_lag_ms: u64,
+    #[prost(uint64, tag = "4")]
+    pub(crate) delete_retention_ms: u64,
+    #[prost(uint32, tag = "5")]
+    pub(crate) min_dirty_permille: u32,
+    /// Limits of retention that do not count while records are compacted only. A build that does not know of
+    /// compaction reads that there are none, and deletes nothing.
+    #[prost(uint64, tag = "6")]
+    pub(crate) idle_retention_ms: u64,
+    #[prost(uint64, tag = "7")]
+    pub(crate) idle_retention_bytes: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]

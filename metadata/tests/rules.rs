@@ -755,6 +755,8 @@ fn a_streamlet_at_or_below_the_floor_is_refused_and_nobody_else_moves_it() {
     });
 }
 
+#[path = "rules/compaction.rs"]
+mod compaction;
 #[path = "rules/lanes.rs"]
 mod lanes;
 

@@ -62,6 +62,30 @@ pub enum BatchCheck {
     Full,
 }
 
+/// What becomes of old records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Cleanup {
+    /// Retention deletes them, by time and by size.
+    #[default]
+    Delete,
+    /// Of each key of a lane the newest is kept, and retention deletes nothing.
+    Compact,
+    /// Both.
+    CompactDelete,
+}
+
+impl Cleanup {
+    /// Whether only the newest record of each key is kept.
+    pub const fn compacts(self) -> bool {
+        matches!(self, Self::Compact | Self::CompactDelete)
+    }
+
+    /// Whether retention deletes records.
+    pub const fn deletes(self) -> bool {
+        matches!(self, Self::Delete | Self::CompactDelete)
+    }
+}
+
 /// A stream's settings, every one present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
@@ -109,6 +133,18 @@ pub struct StreamConfig {
     pub timestamp_after_max_ms: u64,
     /// What is looked at in a batch before it is stored.
     pub validate: BatchCheck,
+    /// What becomes of old records.
+    pub cleanup: Cleanup,
+    /// Records younger than this many milliseconds are not compacted, at most [`MAX_DURATION_MS`].
+    pub min_compaction_lag_ms: u64,
+    /// Records older than this many milliseconds are compacted however few they are, at most
+    /// [`MAX_DURATION_MS`]; 0: there is no such time.
+    pub max_compaction_lag_ms: u64,
+    /// How many milliseconds a record without a value is kept once what it deletes has gone, at most
+    /// [`MAX_DURATION_MS`].
+    pub delete_retention_ms: u64,
+    /// A lane is compacted once so many thousandths of it were not yet: 0 to 1000.
+    pub min_dirty_permille: u32,
 }
 
 impl Default for StreamConfig {
@@ -131,6 +167,11 @@ impl Default for StreamConfig {
             timestamp_before_max_ms: 0,
             timestamp_after_max_ms: 0,
             validate: BatchCheck::Header,
+            cleanup: Cleanup::Delete,
+            min_compaction_lag_ms: 0,
+            max_compaction_lag_ms: 0,
+            delete_retention_ms: 24 * 3600 * 1000,
+            min_dirty_permille: 500,
         }
     }
 }
@@ -246,6 +287,9 @@ impl StreamConfig {
         for (key, limit) in [
             ("timestamp_before_max_ms", self.timestamp_before_max_ms),
             ("timestamp_after_max_ms", self.timestamp_after_max_ms),
+            ("min_compaction_lag_ms", self.min_compaction_lag_ms),
+            ("max_compaction_lag_ms", self.max_compaction_lag_ms),
+            ("delete_retention_ms", self.delete_retention_ms),
         ] {
             range(key, limit, 0, MAX_DURATION_MS)?;
         }
@@ -262,6 +306,31 @@ impl StreamConfig {
             return Err(invalid(format!(
                 "min_insync_replicas is {} of {} replicas; the legal range is 1 to {}, a record cannot have more replicas than the stream",
                 self.min_insync_replicas, self.replicas, self.replicas
+            )));
+        }
+        self.validate_compaction()
+    }
+
+    fn validate_compaction(&self) -> Result<(), WireError> {
+        range("min_dirty_permille", self.min_dirty_permille, 0, 1000)?;
+        let (least, most) = (self.min_compaction_lag_ms, self.max_compaction_lag_ms);
+        if most > 0 && least > most {
+            return Err(invalid(format!(
+                "min_compaction_lag_ms is {least} and max_compaction_lag_ms is {most}; records cannot be too young and too old at once, make the first no greater"
+            )));
+        }
+        if !self.cleanup.compacts() {
+            return Ok(());
+        }
+        if self.lane_by == LaneBy::Producer {
+            return Err(invalid(
+                "cleanup is compact and lane_by is producer; the records of a key lie in many lanes then, and each is compacted by itself: create the stream with lane_by = key".into(),
+            ));
+        }
+        if self.is_replicated() {
+            return Err(invalid(format!(
+                "cleanup is compact and replicas is {}; compaction of streams with replicas on other brokers is not built yet: use replicas 1",
+                self.replicas
             )));
         }
         Ok(())
@@ -304,6 +373,13 @@ impl StreamConfig {
                 new.lanes,
                 self.lanes,
                 MAX_LANES / self.streamlets.max(1)
+            )));
+        }
+        if new.partitions() > self.partitions() && new.cleanup.compacts() {
+            return Err(invalid(format!(
+                "partitions is {} and cannot become {} while cleanup is compact: keys would move to other lanes, and their old lanes would keep an old value for good; create another stream and copy the records",
+                self.partitions(),
+                new.partitions()
             )));
         }
         if new.partitions() < self.partitions() {
@@ -408,6 +484,50 @@ mod tests {
         for (message, expected) in cases {
             assert!(message.contains(expected), "{message}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_compacted_is_refused() {
+        let compacted = |c: &mut StreamConfig| c.cleanup = Cleanup::CompactDelete;
+        let cases = [
+            (
+                refused(|c| {
+                    compacted(c);
+                    c.lane_by = LaneBy::Producer;
+                }),
+                "lane_by is producer",
+            ),
+            (
+                refused(|c| {
+                    compacted(c);
+                    c.replicas = 3;
+                }),
+                "replicas is 3",
+            ),
+            (
+                refused(|c| {
+                    c.min_compaction_lag_ms = 2;
+                    c.max_compaction_lag_ms = 1;
+                }),
+                "max_compaction_lag_ms is 1",
+            ),
+            (
+                refused(|c| c.min_dirty_permille = 1001),
+                "legal range is 0 to 1000",
+            ),
+        ];
+        for (message, expected) in cases {
+            assert!(message.contains(expected), "{message}");
+        }
+        let mut old = StreamConfig::default();
+        compacted(&mut old);
+        old.validate().unwrap();
+        let mut new = old.clone();
+        new.lanes = 2;
+        let message = old.validate_change(&new).unwrap_err().message;
+        assert!(message.contains("keys would move"), "{message}");
+        new.cleanup = Cleanup::Delete;
+        old.validate_change(&new).unwrap();
     }
 
     #[test]

@@ -4,7 +4,7 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 
 use crate::config::{
-    AckPolicy, BatchCheck, LaneBy, MAX_LANES, REPLICATED_SEGMENTS_PER_GROUP, StreamConfig,
+    AckPolicy, BatchCheck, Cleanup, LaneBy, MAX_LANES, REPLICATED_SEGMENTS_PER_GROUP, StreamConfig,
     TimestampType,
 };
 
@@ -31,6 +31,16 @@ impl From<BatchCheck> for v1::BatchCheck {
         match value {
             BatchCheck::Header => v1::BatchCheck::Header,
             BatchCheck::Full => v1::BatchCheck::Full,
+        }
+    }
+}
+
+impl From<Cleanup> for v1::Cleanup {
+    fn from(value: Cleanup) -> Self {
+        match value {
+            Cleanup::Delete => v1::Cleanup::Delete,
+            Cleanup::Compact => v1::Cleanup::Compact,
+            Cleanup::CompactDelete => v1::Cleanup::CompactDelete,
         }
     }
 }
@@ -89,6 +99,11 @@ impl StreamConfig {
             timestamp_before_max_ms: Some(self.timestamp_before_max_ms),
             timestamp_after_max_ms: Some(self.timestamp_after_max_ms),
             validate: Some(v1::BatchCheck::from(self.validate).into()),
+            cleanup: Some(v1::Cleanup::from(self.cleanup).into()),
+            min_compaction_lag_ms: Some(self.min_compaction_lag_ms),
+            max_compaction_lag_ms: Some(self.max_compaction_lag_ms),
+            delete_retention_ms: Some(self.delete_retention_ms),
+            min_dirty_permille: Some(self.min_dirty_permille),
         }
     }
 
@@ -116,6 +131,21 @@ impl StreamConfig {
             &mut self.timestamp_after_max_ms,
             wire.timestamp_after_max_ms,
         );
+        set(&mut self.min_compaction_lag_ms, wire.min_compaction_lag_ms);
+        set(&mut self.max_compaction_lag_ms, wire.max_compaction_lag_ms);
+        set(&mut self.delete_retention_ms, wire.delete_retention_ms);
+        set(&mut self.min_dirty_permille, wire.min_dirty_permille);
+        if let Some(number) = wire.cleanup {
+            self.cleanup = match v1::Cleanup::try_from(number) {
+                Ok(v1::Cleanup::Delete) => Cleanup::Delete,
+                Ok(v1::Cleanup::Compact) => Cleanup::Compact,
+                Ok(v1::Cleanup::CompactDelete) => Cleanup::CompactDelete,
+                Err(_) => {
+                    let legal = "0 (delete), 1 (compact), 2 (compact and delete)";
+                    return Err(unknown("cleanup", number, legal));
+                }
+            };
+        }
         if let Some(number) = wire.lane_by {
             self.lane_by = match v1::LaneBy::try_from(number) {
                 Ok(v1::LaneBy::Key) => LaneBy::Key,
@@ -243,6 +273,11 @@ mod tests {
             timestamp_before_max_ms: 4,
             timestamp_after_max_ms: 5,
             validate: BatchCheck::Full,
+            cleanup: Cleanup::Delete,
+            min_compaction_lag_ms: 6,
+            max_compaction_lag_ms: 7,
+            delete_retention_ms: 8,
+            min_dirty_permille: 9,
         };
         assert_eq!(StreamConfig::from_wire(&config.to_wire()), Ok(config));
     }

@@ -40,7 +40,7 @@ mod transaction;
 pub mod user;
 
 pub use access::{Rule, RulesRecord};
-pub use config::{AckPolicy, BatchCheck, LaneBy, StreamConfig, TimestampType};
+pub use config::{AckPolicy, BatchCheck, Cleanup, LaneBy, StreamConfig, TimestampType};
 pub use key::Key;
 pub use name::{INTERNAL_PREFIX, MAX_NAME_LENGTH, validate_internal_name, validate_stream_name};
 pub use record::{

@@ -146,6 +146,7 @@ impl Streams for Broker {
         recover_stream(RecoverStreamRequest) -> RecoverStreamResponse;
         delete_stream(DeleteStreamRequest) -> DeleteStreamResponse;
         trim_stream(TrimStreamRequest) -> TrimStreamResponse;
+        compact_stream(CompactStreamRequest) -> CompactStreamResponse;
         find_ordinals(FindOrdinalsRequest) -> FindOrdinalsResponse;
         init_producer(InitProducerRequest) -> InitProducerResponse;
         describe_broker(DescribeBrokerRequest) -> DescribeBrokerResponse;

@@ -5,7 +5,7 @@
 //! lock to find the lane's active group, then the group lock to check the producer's sequence,
 //! reserve, copy and patch; both are released before anyone waits for durability. A full group is
 //! replaced by `roll.rs`; what happens to it afterwards is `closing.rs`; starting from what a
-//! previous process left is `recovery.rs`; copies at other brokers are `copies.rs`.
+//! previous process left is `recovery.rs`; keeping the newest record of each key is `compaction/`; copies at other brokers are `copies.rs`.
 //!
 //! **Lock order:** streamlet, then group (`Tail`), then the leaf locks of
 //! `kera_log_segments` (lane head, window); see [`kera_log_segments::sync::Rank`]. None of them is
@@ -16,6 +16,7 @@
 
 mod append;
 mod closing;
+mod compaction;
 mod copies;
 mod epochs;
 mod failure;
@@ -37,6 +38,7 @@ mod traffic;
 mod trim;
 
 pub use append::{AppendError, AppendSpec, Appended, Outcome};
+pub use compaction::{Backlog, CompactError, CompactSpec, Compacted, Pace};
 pub use epochs::EpochEnd;
 pub use growth::LaneCut;
 pub use job::Job;

@@ -1,7 +1,7 @@
 //! What a streamlet needs of the metadata store: to record its groups.
 
-use kera_protocol::ids::Epoch;
-use kera_records::Write;
+use kera_protocol::ids::{Epoch, GroupKey};
+use kera_records::{GroupRecord, Write};
 
 /// The store did not record the change, or it is not known whether it did.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,6 +18,12 @@ pub trait GroupRecorder: Send + Sync {
     /// Records `changes`, then calls `done`, from any thread, possibly before returning. Must not
     /// block: callers may be on the append path.
     fn record(&self, epoch: Epoch, changes: Vec<Write>, done: Done);
+
+    /// What is recorded of a group, read from the store.
+    ///
+    /// # Errors
+    /// [`RecordError`] if the store does not answer.
+    fn read(&self, group: GroupKey) -> Result<Option<GroupRecord>, RecordError>;
 
     /// Records `changes` and waits.
     ///

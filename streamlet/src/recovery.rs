@@ -49,6 +49,25 @@ impl FileNames {
             .binary_search_by(|there| there.as_str().cmp(name));
         found.is_ok()
     }
+
+    /// Whether closed groups of a lane, whose files are there, hold all of its ordinals between the two.
+    fn hold(&self, lane: &LaneRecords, mut begin: Ordinal, end: Ordinal) -> bool {
+        let mut closed: Vec<_> = lane
+            .groups
+            .iter()
+            .filter(|group| group.is_closed())
+            .collect();
+        closed.sort_by_key(|group| group.group);
+        for group in closed {
+            if group.start_ordinal() <= begin && begin < group.end_ordinal {
+                if !self.is_there(&GroupSpec::file_name(group.group, group.generation)) {
+                    return false;
+                }
+                begin = group.end_ordinal;
+            }
+        }
+        begin >= end
+    }
 }
 
 /// At most this many files that are gone get a line of their own in the log; the rest are counted.
@@ -113,6 +132,7 @@ impl Streamlet {
             env,
             maintenance: mutex(Rank::Maintenance, ()),
             mending: mutex(Rank::Maintenance, ()),
+            replaced: mutex(Rank::File, Default::default()),
             inner: streamlet_lock(Inner {
                 epoch,
                 next_group: 0,
@@ -197,7 +217,8 @@ impl Streamlet {
     /// Refuses records that are older than the files, as after an older copy of the metadata store was put back:
     /// what they do not know would be removed, and its ordinals used again. A file without a record shows it that
     /// was closed and not trimmed, which no group is before its record is durable, or that is of this epoch, under
-    /// which nothing was written yet.
+    /// which nothing was written yet. What compaction leaves behind holds nothing that the records' own files do not
+    /// hold: groups that others replaced, and ones that were made and not recorded.
     fn refuse_older_records(
         &self,
         epoch: Epoch,
@@ -220,7 +241,12 @@ impl Streamlet {
                 let begin = log_start.max(header.first_ordinal);
                 let group_bytes = u64::from(header.segment_size) * u64::from(header.segments);
                 let footer = Footer::find(&*file, group_bytes)?;
-                Ok(header.epoch >= epoch || footer.is_some_and(|f| f.end_ordinal > begin))
+                let end = footer.map_or(begin, |footer| footer.end_ordinal);
+                let is_held = || {
+                    let lane = records.get(&header.lane);
+                    lane.is_some_and(|lane| names.hold(lane, begin, end))
+                };
+                Ok(header.epoch >= epoch || end > begin && !is_held())
             };
             let is_newer = is_newer().map_err(|error| {
                 let path = path.display();

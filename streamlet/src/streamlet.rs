@@ -17,6 +17,7 @@ use kera_protocol::ids::{
     StreamletKey,
 };
 
+use crate::compaction::Replaced;
 use crate::job::Job;
 use crate::own_writes::OwnWrites;
 use crate::producers::{ActiveProducer, LaneState};
@@ -117,6 +118,8 @@ pub struct BatchRules {
     pub internal: bool,
     /// Every record is to be read.
     pub full: bool,
+    /// Every record is to have a key: the stream is compacted by it.
+    pub keyed: bool,
     /// How far times may lie behind the broker's clock, in milliseconds; 0: however far.
     pub before_max_ms: u64,
     /// How far times may lie ahead of the broker's clock, in milliseconds; 0: however far.
@@ -142,6 +145,8 @@ pub struct Streamlet {
     /// The streamlet lock: first of the two levels.
     pub(crate) inner: Mutex<Inner>,
     pub(crate) standing: StandingCell,
+    /// What is left of compactions that are over; never held across I/O.
+    pub(crate) replaced: Mutex<Replaced>,
     /// Held while a damaged file is fetched from another copy.
     pub(crate) mending: Mutex<()>,
     /// Makes copies at other brokers, if there are to be any.

@@ -175,6 +175,7 @@ guarded! { streams_server::Streams:
     recover_stream(RecoverStreamRequest) -> RecoverStreamResponse needs |_r| vec![Need::Cluster(Alter)];
     delete_stream(DeleteStreamRequest) -> DeleteStreamResponse needs |r| vec![Need::Stream(Delete, &r.name)];
     trim_stream(TrimStreamRequest) -> TrimStreamResponse needs |r| vec![Need::Stream(Delete, &r.name)];
+    compact_stream(CompactStreamRequest) -> CompactStreamResponse needs |r| vec![Need::Stream(Alter, &r.name)];
     find_ordinals(FindOrdinalsRequest) -> FindOrdinalsResponse needs |r| vec![Need::Stream(Describe, &r.name)];
     find_copies(FindCopiesRequest) -> FindCopiesResponse needs |r| vec![Need::Stream(Describe, &r.name)];
     init_producer(InitProducerRequest) -> InitProducerResponse needs |r| vec![Need::Produce(&r.name)];

@@ -17,6 +17,9 @@ use crate::shared::Shared;
 /// How long another owner is given: it may have to read its disk.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
+/// How long another owner is given that compacts its lanes.
+const COMPACTED_WITHIN: Duration = Duration::from_secs(3600);
+
 /// How long another owner is given that carries out an operator's decision before it answers.
 const DECIDED_WITHIN: Duration = Duration::from_secs(40);
 
@@ -98,6 +101,20 @@ pub(super) async fn trim(
         let mut request = request.clone();
         request.local = true;
         async move { stub.trim_stream(request).await }
+    });
+    all(&stream.name(), answers.await)
+}
+
+/// Has other owners compact their lanes.
+pub(super) async fn compact(
+    shared: &Shared,
+    stream: &Stream,
+    request: &v1::CompactStreamRequest,
+) -> Result<Vec<v1::CompactStreamResponse>, WireError> {
+    let answers = ask_within(shared, stream, COMPACTED_WITHIN, |mut stub| {
+        let mut request = request.clone();
+        request.local = true;
+        async move { stub.compact_stream(request).await }
     });
     all(&stream.name(), answers.await)
 }

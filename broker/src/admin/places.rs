@@ -48,6 +48,45 @@ pub async fn trim_stream(
     Ok(trimmed)
 }
 
+/// Compacts what is durable of a stream now, and answers when that is done.
+///
+/// # Errors
+/// [`ErrorCode::InvalidArgument`] for a stream that is not compacted, [`ErrorCode::InvalidName`] for one of the
+/// broker's own, [`ErrorCode::NotOwner`] while nobody can answer for a streamlet, or [`ErrorCode::StorageError`].
+pub async fn compact_stream(
+    shared: &Arc<Shared>,
+    stream: &Arc<Stream>,
+    request: v1::CompactStreamRequest,
+) -> Result<v1::CompactStreamResponse, WireError> {
+    super::changeable(stream)?;
+    let record = stream.record.load_full();
+    if !record.config.cleanup.compacts() {
+        let text = format!(
+            "stream \"{}\" is not compacted; alter it with --cleanup compact first",
+            record.name
+        );
+        return Err(WireError::new(ErrorCode::InvalidArgument, text));
+    }
+    let others = match request.local {
+        true => Vec::new(),
+        false => elsewhere::compact(shared, stream, &request).await?,
+    };
+    let mut told = shared.compactor.compact(record.id).await?;
+    for other in others {
+        told.streamlets.extend(other.streamlets);
+        told.lanes += other.lanes;
+        told.groups_before += other.groups_before;
+        told.groups_after += other.groups_after;
+        told.bytes_before += other.bytes_before;
+        told.bytes_after += other.bytes_after;
+        told.unreadable += other.unreadable;
+    }
+    if !request.local {
+        answered(stream, None, told.streamlets.iter().copied())?;
+    }
+    Ok(told)
+}
+
 /// Forgets what lies below `ordinal` in one lane; at most everything below the durable head. Nothing
 /// below is readable any more, also where it lies inside a group or a batch.
 ///

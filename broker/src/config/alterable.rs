@@ -49,6 +49,11 @@ use KafkaUnit::{Bytes, Count, Milliseconds, MillisecondsOrNever, Minutes, Switch
 
 /// Every key that may change while the broker runs, by name.
 pub const ALTERABLE: &[Alterable] = &[
+    alterable(
+        "compaction.check_interval",
+        "log.cleaner.backoff.ms",
+        Milliseconds,
+    ),
     alterable("consumers.max_members", "group.max.size", Count),
     alterable(
         "kafka.auto_create_topics",

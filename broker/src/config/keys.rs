@@ -374,6 +374,16 @@ config_keys! {
         check_interval: Duration, Time [100 * MILLISECOND, DAY] = "10s";
     }
 
+    /// Compaction: of each key the newest record is kept, in streams whose cleanup says so.
+    compaction: CompactionConfig {
+        /// How often lanes are looked at whether they are due. A lane is compacted once enough of it is new (`--min-dirty-ratio`
+        /// of its stream). One thread does it, with a quarter of a core.
+        check_interval: Duration, Time [100 * MILLISECOND, DAY] = "15s";
+        /// About how much memory a compaction takes for keys, 24 bytes each. What does not fit goes through temporary files
+        /// in the data directory.
+        memory: u64, Size [MIB, 64 * GIB] = "64MiB";
+    }
+
     /// Consumer groups.
     consumers: ConsumersConfig {
         /// The shortest session a consumer may ask for.

@@ -1,8 +1,9 @@
 //! What a stream asks of batches beyond what every stream asks: times near the broker's, records that can
-//! be read. Most streams ask for nothing of it, and then none of this runs.
+//! be read, records with keys. Most streams ask for nothing of it, and then none of this runs.
 
 use kera_protocol::batch::{
-    self, BatchError, BatchHeader, Compression, MAX_BATCH_BYTES, check_timestamps,
+    BatchError, BatchHeader, Compression, MAX_BATCH_BYTES, check_keys, check_records,
+    check_timestamps,
 };
 use kera_streamlet::Settings;
 use parking_lot::{Mutex, MutexGuard};
@@ -27,21 +28,29 @@ pub fn check(settings: &Settings, header: &BatchHeader, batch: &[u8]) -> Result<
         let now = wall_ms() as i64;
         check_timestamps(header, now, rules.before_max_ms, rules.after_max_ms)?;
     }
-    if rules.full {
+    if rules.full || rules.keyed {
+        let look: Look = if rules.keyed {
+            check_keys
+        } else {
+            check_records
+        };
         let batch = &batch[..header.total_bytes];
         match header.compression()? {
-            Compression::None => batch::check_records(batch, MOST_BYTES, &mut Vec::new())?,
+            Compression::None => look(batch, MOST_BYTES, &mut Vec::new())?,
             // It may take as long as a write to a slow disk.
-            _ => tokio::task::block_in_place(|| read_compressed(batch))?,
+            _ => tokio::task::block_in_place(|| read_compressed(batch, look))?,
         }
     }
     Ok(())
 }
 
-fn read_compressed(batch: &[u8]) -> Result<(), BatchError> {
+/// Reads every record of a batch, with so much memory and so many bytes at most.
+type Look = fn(&[u8], usize, &mut Vec<u8>) -> Result<(), BatchError>;
+
+fn read_compressed(batch: &[u8], look: Look) -> Result<(), BatchError> {
     let free = SCRATCH.iter().find_map(Mutex::try_lock);
     let mut scratch: MutexGuard<'_, Vec<u8>> = free.unwrap_or_else(|| SCRATCH[0].lock());
-    let outcome = batch::check_records(batch, MOST_BYTES, &mut scratch);
+    let outcome = look(batch, MOST_BYTES, &mut scratch);
     scratch.clear();
     scratch.shrink_to(KEPT_BYTES);
     outcome

@@ -448,6 +448,7 @@ fn batch_error(streamlet: &Streamlet, error: &BatchError) -> WireError {
     let code = match error {
         BatchError::Inconsistent(_)
         | BatchError::BadRecord { .. }
+        | BatchError::NoKey { .. }
         | BatchError::Decompress(_)
         | BatchError::TooLarge(_)
         | BatchError::BadTimestamp { .. } => ErrorCode::InvalidBatch,

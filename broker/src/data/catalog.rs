@@ -221,13 +221,23 @@ pub fn settings_of(record: &StreamRecord, streamlet: StreamletId) -> Settings {
         ack: config.ack,
         max_batch_bytes: config.max_batch_bytes as usize,
         append_time: config.timestamp_type == TimestampType::Append,
-        group_max_age_ms: config.group_max_age_ms,
+        group_max_age_ms: group_max_age_ms(config),
         rules: BatchRules {
             internal: record.internal,
             full: config.validate == BatchCheck::Full,
+            keyed: config.cleanup.compacts(),
             before_max_ms: config.timestamp_before_max_ms,
             after_max_ms: config.timestamp_after_max_ms,
         },
+    }
+}
+
+/// How old a group that takes appends may get: no older than records may be that are not compacted.
+fn group_max_age_ms(config: &StreamConfig) -> u64 {
+    match (config.group_max_age_ms, config.max_compaction_lag_ms) {
+        (age, lag) if lag == 0 || !config.cleanup.compacts() => age,
+        (0, lag) => lag,
+        (age, lag) => age.min(lag),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use kera_metadata::{Compare, GroupKey, Key, Transaction, Write};
+use kera_metadata::{Compare, GroupKey, GroupRecord, Key, Transaction, Write};
 use kera_protocol::ids::Epoch;
 use kera_streamlet::recorder::{Done, GroupRecorder, RecordError};
 
@@ -181,6 +181,11 @@ fn keys_of(changes: &[Write]) -> Vec<GroupKey> {
 }
 
 impl GroupRecorder for GroupRecords {
+    fn read(&self, group: GroupKey) -> Result<Option<GroupRecord>, RecordError> {
+        let found = self.0.store.group(group);
+        found.map_err(|error| RecordError(error.to_string()))
+    }
+
     fn record(&self, epoch: Epoch, changes: Vec<Write>, done: Done) {
         self.0.submit_all(epoch, changes, done);
     }

@@ -30,9 +30,25 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 /// A duration in milliseconds, or `none` for no limit (0).
 pub(crate) fn millis_or_none(text: &str) -> Result<u64, String> {
-    if text == "none" {
-        return Ok(0);
+    match text {
+        "none" => Ok(0),
+        text => millis(text),
     }
+}
+
+/// A part of a whole, `0` to `1`, in thousandths.
+pub(crate) fn permille(text: &str) -> Result<u32, String> {
+    let ratio: f64 = text.parse().unwrap_or(f64::NAN);
+    match (0.0..=1.0).contains(&ratio) {
+        true => Ok((ratio * 1000.0).round() as u32),
+        false => Err(format!(
+            "`{text}` is not a part of a whole; write 0 to 1, such as 0.5"
+        )),
+    }
+}
+
+/// A duration in milliseconds.
+pub(crate) fn millis(text: &str) -> Result<u64, String> {
     let millis = duration(text)?.as_millis();
     u64::try_from(millis).map_err(|_| format!("`{text}` is too long"))
 }
@@ -199,6 +215,8 @@ mod tests {
         assert!(header("ab").is_err());
         assert_eq!(size_or_none("none"), Ok(0));
         assert_eq!(millis_or_none("7d"), Ok(604_800_000));
+        assert_eq!((millis("1s"), permille("0.25")), (Ok(1000), Ok(250)));
+        assert!(millis("none").is_err() && permille("1.1").is_err() && permille("x").is_err());
         assert!(small_size("4GiB").is_err());
     }
 }

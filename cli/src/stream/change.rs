@@ -7,7 +7,7 @@ use kera_protocol::v1;
 use serde::Serialize;
 
 use super::view::StreamView;
-use super::{AlterArgs, DeleteArgs, TrimArgs};
+use super::{AlterArgs, CompactArgs, DeleteArgs, TrimArgs};
 use crate::connect::refused;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, Table, count, print_json, rounded_bytes};
@@ -84,6 +84,57 @@ pub(crate) fn confirm(name: &str, what: &str, yes: bool) -> Result<(), Failure> 
     Err(Failure::message(format!(
         "that is not `{name}`; nothing was deleted"
     )))
+}
+
+#[derive(Serialize)]
+struct Compacted {
+    lanes: u32,
+    groups_before: u64,
+    groups_after: u64,
+    bytes_before: u64,
+    bytes_after: u64,
+    unreadable_batches: u64,
+}
+
+pub(super) async fn compact(args: CompactArgs) -> Outcome {
+    let mut control = args.connect.control().await?;
+    let request = v1::CompactStreamRequest {
+        name: args.stream,
+        local: false,
+    };
+    let answer = control.streams.compact_stream(request).await;
+    let answer = answer.map_err(|s| refused(&s))?.into_inner();
+    let done = Compacted {
+        lanes: answer.lanes,
+        groups_before: answer.groups_before,
+        groups_after: answer.groups_after,
+        bytes_before: answer.bytes_before,
+        bytes_after: answer.bytes_after,
+        unreadable_batches: answer.unreadable,
+    };
+    if args.output.json {
+        print_json(&done)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut out = Out::stdout();
+    match done.lanes {
+        0 => out.line(format_args!("nothing new to compact"))?,
+        lanes => out.line(format_args!(
+            "compacted {lanes} lanes: {} in {} groups became {} in {}",
+            rounded_bytes(done.bytes_before),
+            done.groups_before,
+            rounded_bytes(done.bytes_after),
+            done.groups_after
+        ))?,
+    }
+    if done.unreadable_batches > 0 {
+        out.line(format_args!(
+            "{} batches could not be read and stay as they are; the broker's log tells more",
+            done.unreadable_batches
+        ))?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[derive(Serialize)]

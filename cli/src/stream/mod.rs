@@ -32,6 +32,8 @@ pub(crate) enum StreamCommand {
     Delete(DeleteArgs),
     /// Delete a stream's oldest records.
     Trim(TrimArgs),
+    /// Compact a stream now: of each key the newest record is kept
+    Compact(CompactArgs),
     /// Show what a stream waits for, and go on without lost replicas.
     Recover(RecoverArgs),
 }
@@ -84,6 +86,18 @@ pub(crate) enum Validate {
     Full,
 }
 
+/// What becomes of old records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Cleanup {
+    /// Retention deletes them.
+    Delete,
+    /// Of each key the newest is kept, and retention deletes nothing.
+    Compact,
+    /// Both.
+    #[value(name = "compact,delete", alias = "delete,compact")]
+    CompactDelete,
+}
+
 /// Settings that can be given at creation and changed later.
 #[derive(Debug, Default, Args)]
 pub(crate) struct SettingArgs {
@@ -117,6 +131,22 @@ pub(crate) struct SettingArgs {
     /// which costs the broker about as much as a consumer [default: header]
     #[arg(long, value_enum)]
     pub validate: Option<Validate>,
+    /// What becomes of old records. With compact each record needs a key, and the newest of each key is
+    /// kept [default: delete]
+    #[arg(long, value_enum)]
+    pub cleanup: Option<Cleanup>,
+    /// Do not compact records younger than this, such as 1h [default: 0s]
+    #[arg(long, value_name = "DURATION", value_parser = parse::millis)]
+    pub min_compaction_lag: Option<u64>,
+    /// Compact records older than this however few they are; none waits for --min-dirty-ratio [default: none]
+    #[arg(long, value_name = "DURATION", value_parser = parse::millis_or_none)]
+    pub max_compaction_lag: Option<u64>,
+    /// Keep records without a value so long once what they delete has gone [default: 1d]
+    #[arg(long, value_name = "DURATION", value_parser = parse::millis)]
+    pub delete_retention: Option<u64>,
+    /// Compact a lane once so much of it is new, 0 to 1 [default: 0.5]
+    #[arg(long, value_name = "RATIO", value_parser = parse::permille)]
+    pub min_dirty_ratio: Option<u32>,
 }
 
 impl SettingArgs {
@@ -138,6 +168,15 @@ impl SettingArgs {
                 Validate::Header => v1::BatchCheck::Header as i32,
                 Validate::Full => v1::BatchCheck::Full as i32,
             }),
+            cleanup: self.cleanup.map(|cleanup| match cleanup {
+                Cleanup::Delete => v1::Cleanup::Delete as i32,
+                Cleanup::Compact => v1::Cleanup::Compact as i32,
+                Cleanup::CompactDelete => v1::Cleanup::CompactDelete as i32,
+            }),
+            min_compaction_lag_ms: self.min_compaction_lag,
+            max_compaction_lag_ms: self.max_compaction_lag,
+            delete_retention_ms: self.delete_retention,
+            min_dirty_permille: self.min_dirty_ratio,
             ..v1::StreamConfig::default()
         }
     }
@@ -183,6 +222,7 @@ pub(crate) struct DescribeArgs {
   kera stream alter clicks --partitions 6
   kera stream alter clicks --retention-time 30d --retention-bytes none
   kera stream alter clicks --ack synced
+  kera stream alter accounts --cleanup compact --delete-retention 7d
 
 Producers and consumers may go on while lanes grow. Lanes never shrink; streamlets never change.")]
 pub(crate) struct AlterArgs {
@@ -255,6 +295,22 @@ pub(crate) struct TrimArgs {
     output: OutputArgs,
 }
 
+/// Arguments of `kera stream compact`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera stream compact accounts
+
+Streams with --cleanup compact are compacted by themselves once enough is new. This ends the groups that take appends
+and compacts what is durable and older than --min-compaction-lag at once; it returns when that is done.")]
+pub(crate) struct CompactArgs {
+    /// The stream
+    stream: String,
+    #[command(flatten)]
+    connect: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
 /// Arguments of `kera stream recover`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -287,6 +343,7 @@ pub(crate) async fn run(command: StreamCommand) -> Outcome {
         StreamCommand::Alter(args) => change::alter(args).await,
         StreamCommand::Delete(args) => change::delete(args).await,
         StreamCommand::Trim(args) => change::trim(args).await,
+        StreamCommand::Compact(args) => change::compact(args).await,
         StreamCommand::Recover(args) => recover::recover(args).await,
     }
 }

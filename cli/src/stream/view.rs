@@ -37,6 +37,12 @@ pub(super) struct StreamView {
     /// 0: no limit.
     pub(super) timestamp_after_max_ms: u64,
     pub(super) validate: &'static str,
+    pub(super) cleanup: &'static str,
+    pub(super) min_compaction_lag_ms: u64,
+    /// 0: no such time.
+    pub(super) max_compaction_lag_ms: u64,
+    pub(super) delete_retention_ms: u64,
+    pub(super) min_dirty_ratio: f64,
     pub(super) lane_generation: u32,
     pub(super) created: String,
     pub(super) internal: bool,
@@ -117,6 +123,15 @@ impl StreamView {
                 v1::BatchCheck::Header => "header",
                 v1::BatchCheck::Full => "full",
             },
+            cleanup: match config.cleanup() {
+                v1::Cleanup::Delete => "delete",
+                v1::Cleanup::Compact => "compact",
+                v1::Cleanup::CompactDelete => "compact,delete",
+            },
+            min_compaction_lag_ms: config.min_compaction_lag_ms(),
+            max_compaction_lag_ms: config.max_compaction_lag_ms(),
+            delete_retention_ms: config.delete_retention_ms(),
+            min_dirty_ratio: f64::from(config.min_dirty_permille()) / 1000.0,
             lane_generation: info.lane_generation,
             created: rfc3339(info.created_ms),
             internal: info.internal,
@@ -144,6 +159,35 @@ impl StreamView {
 
     /// What is kept, for people.
     pub(super) fn retention(&self) -> String {
+        match self.cleanup {
+            "compact" => "the newest of each key".into(),
+            "compact,delete" => format!("the newest of each key, {}", self.limits()),
+            _ => self.limits(),
+        }
+    }
+
+    /// When a lane is compacted, for people.
+    fn compaction(&self) -> Option<String> {
+        let time = |ms| units::show_duration(Duration::from_millis(ms));
+        let late = match self.max_compaction_lag_ms {
+            0 => String::new(),
+            ms => format!(", or a record is {} old", time(ms)),
+        };
+        let young = match self.min_compaction_lag_ms {
+            0 => String::new(),
+            ms => format!("; not records of the last {}", time(ms)),
+        };
+        (self.cleanup != "delete").then(|| {
+            format!(
+                "once {} % of a lane is new{late}{young}; tombstones stay {}",
+                self.min_dirty_ratio * 100.0,
+                time(self.delete_retention_ms)
+            )
+        })
+    }
+
+    /// What retention keeps, for people.
+    fn limits(&self) -> String {
         let time = (self.retention_ms > 0)
             .then(|| units::show_duration(Duration::from_millis(self.retention_ms)));
         let size = (self.retention_bytes > 0).then(|| units::show_size(self.retention_bytes));
@@ -202,7 +246,7 @@ impl StreamView {
 
     /// The settings, a line each.
     pub(super) fn settings(&self) -> Vec<(&'static str, String)> {
-        vec![
+        let mut settings = vec![
             ("id", self.id.clone()),
             ("created", self.created.clone()),
             ("streamlets", self.streamlets.to_string()),
@@ -240,7 +284,9 @@ impl StreamView {
             ),
             ("timestamps", self.timestamps()),
             ("validate", self.validate.into()),
-        ]
+        ];
+        settings.extend(self.compaction().map(|text| ("compacted", text)));
+        settings
     }
 }
 

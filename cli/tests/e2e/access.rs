@@ -61,6 +61,7 @@ fn request_of(method: CallMethod, id: &Bytes) -> Option<Vec<u8>> {
         CallMethod::DeleteStream => of!(DeleteStreamRequest { name }),
         CallMethod::DescribeStream => of!(DescribeStreamRequest { name }),
         CallMethod::TrimStream => of!(TrimStreamRequest { name }),
+        CallMethod::CompactStream => of!(CompactStreamRequest { name }),
         CallMethod::RecoverStream => of!(RecoverStreamRequest { name }),
         CallMethod::FindOrdinals => of!(FindOrdinalsRequest { name }),
         CallMethod::FindCopies => of!(FindCopiesRequest { name }),

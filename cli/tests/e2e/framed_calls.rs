@@ -161,6 +161,8 @@ fn every_method_answers_as_it_does_over_grpc() {
         assert_eq!(described.is_ok(), is_there);
         let trim = ask!(TrimStreamRequest { name: name() });
         let _ = same!(ways, TrimStream, streams.trim_stream, trim);
+        let compact = ask!(CompactStreamRequest { name: name() });
+        let _ = same!(ways, CompactStream, streams.compact_stream, compact);
         let recover = ask!(RecoverStreamRequest { name: name() });
         let _ = same!(ways, RecoverStream, streams.recover_stream, recover);
         let at = Some(At::Earliest(true));

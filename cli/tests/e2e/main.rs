@@ -9,6 +9,7 @@ mod api;
 mod backup;
 mod bad_bytes;
 mod cluster;
+mod compaction;
 mod disk_full;
 mod durability;
 mod engine_calls;

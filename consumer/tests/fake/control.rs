@@ -167,6 +167,7 @@ impl Streams for Control {
         alter_stream(AlterStreamRequest) -> StreamInfo;
         delete_stream(DeleteStreamRequest) -> DeleteStreamResponse;
         trim_stream(TrimStreamRequest) -> TrimStreamResponse;
+        compact_stream(CompactStreamRequest) -> CompactStreamResponse;
         init_producer(InitProducerRequest) -> InitProducerResponse;
         describe_broker(DescribeBrokerRequest) -> DescribeBrokerResponse;
     }

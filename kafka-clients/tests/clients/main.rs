@@ -12,6 +12,7 @@ mod matrix;
 
 mod admin;
 mod broker_settings;
+mod compaction;
 mod groups;
 mod interop;
 mod kcat;

@@ -36,6 +36,7 @@ macro_rules! every {
                 },
                 admin::{cluster_and_topics, configs, partitions_grow, groups_are_administered,
                     records_are_deleted},
+                compaction::{compacted_topic},
                 topics::{auto_create_on, auto_create_off},
                 restart::{a_killed_broker_loses_nothing, a_killed_broker_keeps_its_groups},
             ];

@@ -40,7 +40,7 @@ async fn fetch(client: &mut Client, version: i16, request: &FetchRequest) -> Fet
     client.call(ApiKey::Fetch, version, request).await
 }
 
-async fn one(
+pub async fn one(
     client: &mut Client,
     version: i16,
     topic: &str,

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod compacted;
 mod fetching;
 mod owners;
 mod producing;

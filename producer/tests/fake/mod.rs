@@ -625,6 +625,12 @@ impl Streams for Control {
     ) -> Result<Response<v1::TrimStreamResponse>, Status> {
         Err(Status::unimplemented("not needed by producers"))
     }
+    async fn compact_stream(
+        &self,
+        _: Request<v1::CompactStreamRequest>,
+    ) -> Result<Response<v1::CompactStreamResponse>, Status> {
+        Err(Status::unimplemented("not needed by producers"))
+    }
     async fn find_ordinals(
         &self,
         _: Request<v1::FindOrdinalsRequest>,

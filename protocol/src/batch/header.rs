@@ -15,10 +15,11 @@ pub const MAX_DECOMPRESSED_BYTES: usize = 256 << 20;
 const CRC_START: usize = 21;
 /// Bytes before the point from which the length field counts.
 const LENGTH_BASE: usize = 12;
-const ATTRIBUTE_CODEC: i16 = 0x07;
+pub(super) const ATTRIBUTE_CODEC: i16 = 0x07;
 const ATTRIBUTE_APPEND_TIME: i16 = 0x08;
 const ATTRIBUTE_TRANSACTIONAL: i16 = 0x10;
 const ATTRIBUTE_CONTROL: i16 = 0x20;
+pub(super) const ATTRIBUTE_DELETE_HORIZON: i16 = 0x40;
 
 /// How a batch's records are compressed. The broker stores and serves them as they came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -90,6 +91,14 @@ pub enum BatchError {
         /// The setting that says so.
         key: &'static str,
     },
+    /// A record without a key, for a stream that is compacted by key.
+    #[error(
+        "record {index} has no key, and the stream keeps the newest record of each key (cleanup = compact): give it a key"
+    )]
+    NoKey {
+        /// Index within the batch.
+        index: u32,
+    },
     /// Records that do not follow the format.
     #[error("record {index} is malformed: {reason}")]
     BadRecord {
@@ -115,7 +124,8 @@ pub struct BatchHeader {
     pub attributes: i16,
     /// Ordinals the batch spans, less one.
     pub last_ordinal_delta: u32,
-    /// Timestamp of the first record, milliseconds since 1970.
+    /// What the records' times are counted from, milliseconds since 1970: the first record's, or the
+    /// [delete horizon](Self::delete_horizon).
     pub base_timestamp: i64,
     /// Highest timestamp, milliseconds since 1970.
     pub max_timestamp: i64,
@@ -125,7 +135,7 @@ pub struct BatchHeader {
     pub producer_epoch: i16,
     /// Sequence of the first record within (producer, lane), -1 for none.
     pub base_sequence: i32,
-    /// Records in the batch.
+    /// Records in the batch; 0 only where compaction left none.
     pub record_count: u32,
 }
 
@@ -152,10 +162,10 @@ impl BatchHeader {
         }
         let last_ordinal_delta = i32::from_be_bytes(field(head, 23));
         let record_count = i32::from_be_bytes(field(head, 57));
-        if record_count < 1 {
-            return Err(BatchError::Inconsistent("it holds no records"));
+        if record_count < 0 {
+            return Err(BatchError::Inconsistent("its record count is negative"));
         }
-        if last_ordinal_delta < record_count - 1 {
+        if last_ordinal_delta < 0 || last_ordinal_delta < record_count - 1 {
             return Err(BatchError::Inconsistent("more records than ordinals"));
         }
         let base_ordinal = i64::from_be_bytes(field(head, 0));
@@ -204,6 +214,12 @@ impl BatchHeader {
     /// True if an idempotent producer sent it.
     pub fn is_idempotent(&self) -> bool {
         self.producer_id >= 0
+    }
+
+    /// From when on its records without a value, and its markers, may go, milliseconds since 1970. Compaction
+    /// writes it where the base timestamp was (KIP-534).
+    pub fn delete_horizon(&self) -> Option<i64> {
+        (self.attributes & ATTRIBUTE_DELETE_HORIZON != 0).then_some(self.base_timestamp)
     }
 
     /// Sequence of the last record. Sequences wrap from `i32::MAX` to 0, as Kafka's do.

@@ -21,6 +21,7 @@
 
 mod builder;
 mod codec;
+mod compacted;
 mod header;
 mod record;
 mod validate;
@@ -28,11 +29,12 @@ mod varint;
 
 pub use builder::{BatchBuilder, NewRecord, ProducerStamp, next_sequence, write_stamp};
 pub use codec::{compress, decompress};
+pub use compacted::{MAX_EMPTY_ORDINALS, emptied, empty, extend, rebuild};
 pub use header::{
     BatchError, BatchHeader, Compression, HEADER_BYTES, MAX_BATCH_BYTES, MAX_DECOMPRESSED_BYTES,
     crc32c, patch, patch_append_time, verify,
 };
 pub use record::{Header, Headers, MIN_RECORD_BYTES, Record, Records};
 pub use validate::{
-    Batches, batches, check_produced, check_records, check_timestamps, validate_records,
+    Batches, batches, check_keys, check_produced, check_records, check_timestamps, validate_records,
 };

@@ -121,6 +121,14 @@ impl<'a> Records<'a> {
         Ok(Self::new(&header, scratch))
     }
 
+    /// The next record, and the bytes it stands in.
+    #[inline]
+    pub fn next_raw(&mut self) -> Option<Result<(Record<'a>, &'a [u8]), BatchError>> {
+        let before = self.rest;
+        let record = self.next()?;
+        Some(record.map(|record| (record, &before[..before.len() - self.rest.len()])))
+    }
+
     /// Records not yet read, as the header has it.
     pub fn remaining(&self) -> u32 {
         if self.failed {

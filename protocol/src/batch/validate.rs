@@ -4,7 +4,7 @@ use super::codec;
 use super::header::{
     BatchError, BatchHeader, Compression, HEADER_BYTES, MAX_DECOMPRESSED_BYTES, verify,
 };
-use super::record::{MIN_RECORD_BYTES, Records};
+use super::record::{MIN_RECORD_BYTES, Record, Records};
 
 /// Checks in O(1) that a batch may come from a producer: no records or sequences are missing, the
 /// record count fits the bytes, compressed records begin as their codec's do, and the fields that
@@ -14,6 +14,14 @@ use super::record::{MIN_RECORD_BYTES, Records};
 /// [`BatchError`] naming the rule that is broken.
 pub fn check_produced(header: &BatchHeader, batch: &[u8]) -> Result<(), BatchError> {
     let compression = header.compression()?;
+    if header.record_count == 0 {
+        return Err(BatchError::Inconsistent("it holds no records"));
+    }
+    if header.delete_horizon().is_some() {
+        return Err(BatchError::Inconsistent(
+            "it has a delete horizon, which only compaction sets",
+        ));
+    }
     if header.last_ordinal_delta != header.record_count - 1 {
         return Err(BatchError::Inconsistent(
             "its ordinals are not as many as its records",
@@ -99,6 +107,28 @@ pub fn validate_records(
 /// # Errors
 /// [`BatchError`] for the first thing that is wrong.
 pub fn check_records(batch: &[u8], limit: usize, scratch: &mut Vec<u8>) -> Result<(), BatchError> {
+    check_each(batch, limit, scratch, |_, _| Ok(()))
+}
+
+/// As [`check_records`], and that each record has a key.
+///
+/// # Errors
+/// [`BatchError`] for the first thing that is wrong.
+pub fn check_keys(batch: &[u8], limit: usize, scratch: &mut Vec<u8>) -> Result<(), BatchError> {
+    check_each(batch, limit, scratch, |record, index| {
+        match record.key.is_none() {
+            true => Err(BatchError::NoKey { index }),
+            false => Ok(()),
+        }
+    })
+}
+
+fn check_each(
+    batch: &[u8],
+    limit: usize,
+    scratch: &mut Vec<u8>,
+    check: impl Fn(&Record<'_>, u32) -> Result<(), BatchError>,
+) -> Result<(), BatchError> {
     let mut expected = 0_u32;
     for (index, record) in Records::open(batch, limit, scratch)?.enumerate() {
         let record = record?;
@@ -108,6 +138,7 @@ pub fn check_records(batch: &[u8], limit: usize, scratch: &mut Vec<u8>) -> Resul
                 reason: "its ordinal does not grow",
             });
         }
+        check(&record, index as u32)?;
         expected = record.ordinal_delta + 1;
     }
     Ok(())

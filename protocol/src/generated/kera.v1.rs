@@ -468,6 +468,20 @@ pub struct StreamConfig {
     pub timestamp_after_max_ms: ::core::option::Option<u64>,
     #[prost(enumeration = "BatchCheck", optional, tag = "17")]
     pub validate: ::core::option::Option<i32>,
+    #[prost(enumeration = "Cleanup", optional, tag = "18")]
+    pub cleanup: ::core::option::Option<i32>,
+    /// younger records are not compacted
+    #[prost(uint64, optional, tag = "19")]
+    pub min_compaction_lag_ms: ::core::option::Option<u64>,
+    /// older records are compacted whatever else there is; 0: no such time
+    #[prost(uint64, optional, tag = "20")]
+    pub max_compaction_lag_ms: ::core::option::Option<u64>,
+    /// tombstones are kept so long once what they delete has gone
+    #[prost(uint64, optional, tag = "21")]
+    pub delete_retention_ms: ::core::option::Option<u64>,
+    /// so much of a lane must not have been compacted yet; 0 to 1000
+    #[prost(uint32, optional, tag = "22")]
+    pub min_dirty_permille: ::core::option::Option<u32>,
 }
 /// Where a reader stands. `ordinal` is authoritative; group, segment and position are a hint that
 /// makes resuming O(1) and is ignored when it does not fit the ordinal.
@@ -600,6 +614,39 @@ impl BatchCheck {
         match value {
             "BATCH_CHECK_HEADER" => Some(Self::Header),
             "BATCH_CHECK_FULL" => Some(Self::Full),
+            _ => None,
+        }
+    }
+}
+/// What becomes of old records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Cleanup {
+    /// retention deletes them
+    Delete = 0,
+    /// of each key of a lane the newest is kept
+    Compact = 1,
+    /// both
+    CompactDelete = 2,
+}
+impl Cleanup {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Delete => "CLEANUP_DELETE",
+            Self::Compact => "CLEANUP_COMPACT",
+            Self::CompactDelete => "CLEANUP_COMPACT_DELETE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CLEANUP_DELETE" => Some(Self::Delete),
+            "CLEANUP_COMPACT" => Some(Self::Compact),
+            "CLEANUP_COMPACT_DELETE" => Some(Self::CompactDelete),
             _ => None,
         }
     }
@@ -876,6 +923,7 @@ pub enum CallMethod {
     CutLane = 23,
     WatchLanes = 24,
     CommitPositions = 25,
+    CompactStream = 26,
 }
 impl CallMethod {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -910,6 +958,7 @@ impl CallMethod {
             Self::CutLane => "CALL_METHOD_CUT_LANE",
             Self::WatchLanes => "CALL_METHOD_WATCH_LANES",
             Self::CommitPositions => "CALL_METHOD_COMMIT_POSITIONS",
+            Self::CompactStream => "CALL_METHOD_COMPACT_STREAM",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -941,6 +990,7 @@ impl CallMethod {
             "CALL_METHOD_CUT_LANE" => Some(Self::CutLane),
             "CALL_METHOD_WATCH_LANES" => Some(Self::WatchLanes),
             "CALL_METHOD_COMMIT_POSITIONS" => Some(Self::CommitPositions),
+            "CALL_METHOD_COMPACT_STREAM" => Some(Self::CompactStream),
             _ => None,
         }
     }
@@ -1219,6 +1269,34 @@ pub struct TrimStreamResponse {
     pub lanes: ::prost::alloc::vec::Vec<LaneStart>,
     #[prost(uint64, tag = "2")]
     pub freed_bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CompactStreamRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// as in DescribeStreamRequest
+    #[prost(bool, tag = "2")]
+    pub local: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CompactStreamResponse {
+    /// that were looked at
+    #[prost(uint32, repeated, tag = "1")]
+    pub streamlets: ::prost::alloc::vec::Vec<u32>,
+    /// that had something to compact
+    #[prost(uint32, tag = "2")]
+    pub lanes: u32,
+    #[prost(uint64, tag = "3")]
+    pub groups_before: u64,
+    #[prost(uint64, tag = "4")]
+    pub groups_after: u64,
+    #[prost(uint64, tag = "5")]
+    pub bytes_before: u64,
+    #[prost(uint64, tag = "6")]
+    pub bytes_after: u64,
+    /// batches that could not be read, and stay as they are
+    #[prost(uint64, tag = "7")]
+    pub unreadable: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LaneStart {

@@ -17,7 +17,7 @@ use kera_log_segments::layout::FOOTER_OFFSET;
 use kera_log_segments::local_writer::LocalWriter;
 use kera_log_segments::pool::ChunkPool;
 use kera_protocol::batch::BatchHeader;
-use kera_protocol::ids::{Epoch, GroupId, LaneId};
+use kera_protocol::ids::{Epoch, GroupId, GroupKey, LaneId};
 use kera_records::{GroupRecord, Transaction, Write};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, StreamletKey};
 use kera_replication::primary::{Lane, LaneSpec, Primary, StreamletLanes};
@@ -478,6 +478,12 @@ struct Recorder {
 }
 
 impl GroupRecorder for Recorder {
+    fn read(&self, group: GroupKey) -> Result<Option<GroupRecord>, RecordError> {
+        let found = self.records.records.look(self.streamlet);
+        let found = found.ok_or(RecordError("no such streamlet".into()))?;
+        Ok(found.groups.into_iter().find(|r| r.key() == group))
+    }
+
     fn record(&self, epoch: Epoch, changes: Vec<Write>, done: Done) {
         let deleted = changes.into_iter().try_for_each(|change| match change {
             Write::DeleteGroup(key) => self.delete(epoch, key.group),

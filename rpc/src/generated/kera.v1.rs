@@ -1446,6 +1446,31 @@ pub mod streams_client {
                 .insert(GrpcMethod::new("kera.v1.Streams", "TrimStream"));
             self.inner.unary(req, path, codec).await
         }
+        /// Compacts what is durable now, and answers when that is done.
+        pub async fn compact_stream(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::CompactStreamRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::CompactStreamResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Streams/CompactStream",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Streams", "CompactStream"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Ordinals at the earliest record, the durable head, or the first record at or after a time.
         pub async fn find_ordinals(
             &mut self,
@@ -1619,6 +1644,14 @@ pub mod streams_server {
             request: tonic::Request<::kera_protocol::v1::TrimStreamRequest>,
         ) -> std::result::Result<
             tonic::Response<::kera_protocol::v1::TrimStreamResponse>,
+            tonic::Status,
+        >;
+        /// Compacts what is durable now, and answers when that is done.
+        async fn compact_stream(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::CompactStreamRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::CompactStreamResponse>,
             tonic::Status,
         >;
         /// Ordinals at the earliest record, the durable head, or the first record at or after a time.
@@ -2096,6 +2129,54 @@ pub mod streams_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = TrimStreamSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Streams/CompactStream" => {
+                    #[allow(non_camel_case_types)]
+                    struct CompactStreamSvc<T: Streams>(pub Arc<T>);
+                    impl<
+                        T: Streams,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::CompactStreamRequest,
+                    > for CompactStreamSvc<T> {
+                        type Response = ::kera_protocol::v1::CompactStreamResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::CompactStreamRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Streams>::compact_stream(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CompactStreamSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Mutex;
 
-use kera_protocol::ids::{BrokerId, Epoch, GroupId, Incarnation, LaneId, Ordinal};
+use kera_protocol::ids::{BrokerId, Epoch, GroupId, GroupKey, Incarnation, LaneId, Ordinal};
 use kera_records::{GroupRecord, GroupState, Replica, Write};
 use kera_streamlet::LaneRecords;
 use kera_streamlet::recorder::{Done, GroupRecorder, RecordError};
@@ -18,6 +18,11 @@ struct State {
     waiting: VecDeque<(Vec<Write>, Option<Done>)>,
     slow: bool,
     failures: usize,
+    /// Transactions that are made, and said to have failed.
+    unsaid: usize,
+    /// Reads that fail, after so many that do not.
+    unreadable: usize,
+    readable: usize,
 }
 
 /// The store.
@@ -51,6 +56,21 @@ impl Store {
         self.state().failures = count;
     }
 
+    /// Lets the next `count` transactions be made, and say that they failed.
+    pub fn fail_unsaid(&self, count: usize) {
+        self.state().unsaid = count;
+    }
+
+    /// Lets the next `count` reads of a group fail.
+    pub fn fail_reads(&self, count: usize) {
+        self.state().unreadable = count;
+    }
+
+    /// So many reads do not fail before those that do.
+    pub fn fail_reads_after(&self, count: usize) {
+        self.state().readable = count;
+    }
+
     /// Makes up to `count` waiting transactions durable, oldest first, and says so.
     pub fn settle(&self, count: usize) {
         for _ in 0..count {
@@ -58,7 +78,11 @@ impl Store {
             let Some((changes, done)) = state.waiting.pop_front() else {
                 return;
             };
-            let outcome = state.commit(changes);
+            let mut outcome = state.commit(changes);
+            if outcome.is_ok() && state.unsaid > 0 {
+                state.unsaid -= 1;
+                outcome = Err(RecordError("made, and not said by the test's order".into()));
+            }
             drop(state);
             if let Some(done) = done {
                 done(outcome);
@@ -132,6 +156,7 @@ impl State {
             self.failures -= 1;
             return Err(RecordError("ordered by the test".into()));
         }
+        let groups_before = self.groups.clone();
         for change in changes {
             match change {
                 Write::PutGroup(mut record) => {
@@ -145,7 +170,11 @@ impl State {
                     }
                     if record.is_closed() {
                         // As the broker's store, which refuses it.
-                        if let Some(first) = old.and_then(|old| old.first_ordinal) {
+                        let taken_in = old.is_some_and(|old| old.generation < record.generation);
+                        if taken_in {
+                            let first = record.start_ordinal();
+                            assert!(held(&groups_before, record.lane, first, record.end_ordinal));
+                        } else if let Some(first) = old.and_then(|old| old.first_ordinal) {
                             assert_eq!(
                                 record.first_ordinal,
                                 Some(first),
@@ -189,12 +218,38 @@ impl State {
     }
 }
 
+/// Whether closed groups of a lane hold all ordinals between the two.
+fn held(
+    groups: &BTreeMap<GroupId, GroupRecord>,
+    lane: LaneId,
+    mut begin: Ordinal,
+    end: Ordinal,
+) -> bool {
+    for group in groups.values().filter(|g| g.lane == lane && g.is_closed()) {
+        if group.start_ordinal() == begin {
+            begin = group.end_ordinal;
+        }
+    }
+    begin >= end
+}
+
 /// Whether a group is only opened.
 fn opens(changes: &[Write]) -> bool {
     matches!(changes, [Write::PutGroup(record)] if record.state != GroupState::Closed)
 }
 
 impl GroupRecorder for Store {
+    fn read(&self, group: GroupKey) -> Result<Option<GroupRecord>, RecordError> {
+        let mut state = self.state();
+        if state.readable > 0 {
+            state.readable -= 1;
+        } else if state.unreadable > 0 {
+            state.unreadable -= 1;
+            return Err(RecordError("ordered by the test".into()));
+        }
+        Ok(state.groups.get(&group.group).cloned())
+    }
+
     fn record(&self, _epoch: Epoch, changes: Vec<Write>, done: Done) {
         let mut state = self.state();
         state.waiting.push_back((changes, Some(done)));

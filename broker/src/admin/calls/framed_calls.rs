@@ -99,6 +99,7 @@ impl FramedCalls {
             DeleteStream => streams.delete_stream(DeleteStreamRequest),
             DescribeStream => streams.describe_stream(DescribeStreamRequest),
             TrimStream => streams.trim_stream(TrimStreamRequest),
+            CompactStream => streams.compact_stream(CompactStreamRequest),
             RecoverStream => streams.recover_stream(RecoverStreamRequest),
             FindOrdinals => streams.find_ordinals(FindOrdinalsRequest),
             FindCopies => streams.find_copies(FindCopiesRequest),

@@ -148,6 +148,16 @@ impl Streams for StreamsService {
         trimmed.map(Response::new).map_err(status)
     }
 
+    async fn compact_stream(
+        &self,
+        request: Request<v1::CompactStreamRequest>,
+    ) -> Answer<v1::CompactStreamResponse> {
+        let request = request.into_inner();
+        let stream = self.named(&request.name)?;
+        let told = admin::compact_stream(&self.shared, &stream, request).await;
+        told.map(Response::new).map_err(status)
+    }
+
     async fn find_ordinals(
         &self,
         request: Request<v1::FindOrdinalsRequest>,

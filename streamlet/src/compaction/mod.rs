@@ -1,0 +1,514 @@
+//! Compaction: of each key of a lane the newest record is kept.
+//!
+//! A pass takes the lane's closed groups, oldest first, as far as they may be compacted. It reads them twice: to find the
+//! newest record of each key ([`newest`]), and to write what is left ([`left`]). Groups that follow each other become
+//! one where there is room ([`plan`]), under the id and epoch of the last of them and a new generation. The new file is
+//! made beside the old ones, read back, and synced; then one transaction puts its record in the place of theirs
+//! ([`commit`]). The old files go once nobody reads them.
+//!
+//! Appends and reads never wait for a pass. A crash at any point leaves either the old groups or the new one in the
+//! records, and files that no record names, which the next start removes.
+
+mod commit;
+mod left;
+mod newest;
+mod plan;
+mod replaced;
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+
+use kera_log_segments::group::{Group, GroupSpec, GroupWriter};
+use kera_log_segments::read::{ReadError, ReadSpec};
+use kera_log_segments::rewrite::{Rewrite, RewriteError, Rewritten};
+use kera_log_segments::scan::{self, ScanSpec};
+use kera_log_segments::sync::Arc;
+use kera_protocol::batch::{BatchHeader, batches, emptied};
+use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
+
+use crate::recorder::RecordError;
+use crate::streamlet::{LaneSlot, Streamlet};
+
+use left::{Aborted, Judge, Left, Rules};
+use newest::{Newest, SpillFiles};
+pub(crate) use replaced::Replaced;
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 1 << 20;
+/// The generation in the names of files that a pass keeps what memory has no room for in; those of later files are
+/// lower. No group comes so far, and the next start removes what is left of them.
+const SPILL_GENERATION: u32 = u32::MAX - 1;
+
+/// What a lane is compacted by.
+#[derive(Clone, Copy, Debug)]
+pub struct CompactSpec {
+    /// Retention's clock, in milliseconds.
+    pub now_ms: i64,
+    /// Records younger than this stay as they are.
+    pub min_lag_ms: u64,
+    /// Records older than this are compacted whatever else there is; 0: there is no such time.
+    pub max_lag_ms: u64,
+    /// How long tombstones are kept once what they delete has gone.
+    pub delete_retention_ms: u64,
+    /// Thousandths of the lane's bytes that must not have been compacted yet.
+    pub min_dirty_permille: u32,
+    /// About how much memory a pass may take for keys, in bytes.
+    pub memory: usize,
+}
+
+/// What of a lane may be compacted now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Bytes of groups that went through a pass.
+    pub clean_bytes: u64,
+    /// Bytes of groups that did not.
+    pub dirty_bytes: u64,
+    /// A pass is due.
+    pub is_due: bool,
+}
+
+/// What a pass did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compacted {
+    /// Groups that it took.
+    pub groups_before: u64,
+    /// Groups that it made of them.
+    pub groups_after: u64,
+    /// Bytes that it took.
+    pub bytes_before: u64,
+    /// Bytes that it made of them.
+    pub bytes_after: u64,
+    /// Bytes that it read.
+    pub bytes_read: u64,
+    /// Batches that could not be read, or not be written anew, and stay as they are.
+    pub unreadable: u64,
+}
+
+/// Why a pass ended early. What it replaced before stays replaced.
+#[derive(Debug, thiserror::Error)]
+pub enum CompactError {
+    /// Groups with replicas on other brokers are not rewritten.
+    #[error("groups with replicas on other brokers are not compacted")]
+    Replicated,
+    /// Somebody asked for the end, or the streamlet is not served here any more.
+    #[error("it was broken off")]
+    Stopped,
+    /// Another change came first, such as a trim; the next pass goes on.
+    #[error("the lane's groups changed meanwhile")]
+    Changed,
+    /// A group cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A file cannot be written.
+    #[error("{what}: {error}")]
+    Write {
+        /// Which one.
+        what: String,
+        /// Why.
+        error: RewriteError,
+    },
+    /// The metadata store refused, or does not say what became of a change.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+/// Called with the bytes that were just read: it may take its time, and answers whether to go on. With 0 it waits a
+/// moment, for the metadata store to answer.
+pub type Pace<'a> = &'a mut dyn FnMut(u64) -> bool;
+
+/// Called with a batch and its header.
+type Visit<'a> = &'a mut dyn FnMut(&[u8], &BatchHeader) -> Result<(), CompactError>;
+
+/// What one pass needs besides its groups.
+struct Pass<'a> {
+    streamlet: &'a Arc<Streamlet>,
+    lane: LaneId,
+    rules: Rules,
+    /// The last batch of each producer that the lane remembers: its epoch, and where it begins.
+    producers: HashMap<i64, (i16, Ordinal)>,
+    out: Compacted,
+}
+
+/// Until lanes keep transactions, none is aborted.
+const ABORTED: Aborted<'static> = &|_, _| false;
+
+impl Streamlet {
+    /// The groups of a lane that may be compacted, oldest first: closed, and with nothing in them that is too young.
+    fn compactable(&self, lane: LaneId, spec: &CompactSpec) -> (Vec<Arc<Group>>, Ordinal) {
+        let inner = self.inner.lock();
+        let Some(slot) = inner.lanes.get(lane.0 as usize) else {
+            return (Vec::new(), 0);
+        };
+        if matches!(slot.slot, LaneSlot::Failed(_)) {
+            return (Vec::new(), slot.log_start);
+        }
+        // With transactions: below the last stable offset, which is below the head.
+        let stable = slot.head.ordinal();
+        let min_lag = i64::try_from(spec.min_lag_ms).unwrap_or(i64::MAX);
+        let is_old = |group: &Group| {
+            spec.min_lag_ms == 0
+                || group
+                    .newest_ms(spec.now_ms)
+                    .is_some_and(|newest| newest <= spec.now_ms.saturating_sub(min_lag))
+        };
+        let groups = slot.groups.values();
+        let groups = groups.take_while(|group| {
+            group.lane_head().is_none() && group.end().ordinal <= stable && is_old(group)
+        });
+        (groups.cloned().collect(), slot.log_start)
+    }
+
+    /// How much of a lane waits for compaction. May read the first bytes of one file.
+    pub fn compaction_backlog(&self, lane: LaneId, spec: &CompactSpec) -> Backlog {
+        let (groups, _) = self.compactable(lane, spec);
+        let bytes = |dirty: bool| {
+            let groups = groups
+                .iter()
+                .filter(|group| (group.spec().generation == 0) == dirty);
+            groups.map(|group| group.end_address()).sum::<u64>()
+        };
+        let (clean_bytes, dirty_bytes) = (bytes(false), bytes(true));
+        let share = u128::from(dirty_bytes) * 1000;
+        let is_enough =
+            share >= u128::from(spec.min_dirty_permille) * u128::from(dirty_bytes + clean_bytes);
+        let is_late = || {
+            let oldest = groups.iter().find(|group| group.spec().generation == 0);
+            oldest.is_some_and(|group| is_late(group, spec))
+        };
+        Backlog {
+            clean_bytes,
+            dirty_bytes,
+            is_due: dirty_bytes > 0 && (is_enough || is_late()),
+        }
+    }
+
+    /// Compacts a lane, whether or not that is due. `None` if there is nothing that was not compacted before. Call on a
+    /// thread that may wait for long, and for one lane at a time.
+    ///
+    /// # Errors
+    /// [`CompactError`].
+    pub fn compact_lane(
+        self: &Arc<Self>,
+        lane: LaneId,
+        spec: &CompactSpec,
+        pace: Pace<'_>,
+    ) -> Result<Option<Compacted>, CompactError> {
+        if self.has_copies() {
+            return Err(CompactError::Replicated);
+        }
+        self.remove_replaced();
+        if self.is_unsettled(lane) {
+            return Err(CompactError::Record(RecordError(
+                "an earlier change of the lane's groups has no certain outcome; the next start tells".into(),
+            )));
+        }
+        let (groups, log_start) = self.compactable(lane, spec);
+        if groups.iter().all(|group| group.spec().generation > 0) {
+            return Ok(None);
+        }
+        let settings = self.settings();
+        let rules = Rules {
+            now_ms: spec.now_ms,
+            delete_retention_ms: spec.delete_retention_ms,
+            log_start,
+            largest: GroupWriter::largest_batch(settings.segment_size),
+            may_grow: true,
+        };
+        let mut pass = Pass {
+            streamlet: self,
+            lane,
+            rules,
+            producers: self.last_batches(lane),
+            out: Compacted::default(),
+        };
+        match pass.run(&groups, spec.memory, pace) {
+            // Batches became longer than there is room for: this time none does.
+            Err(CompactError::Write {
+                error: RewriteError::Full,
+                ..
+            }) => {
+                let (groups, _) = self.compactable(lane, spec);
+                pass.rules.may_grow = false;
+                pass.run(&groups, spec.memory, pace)?;
+            }
+            // What was read is gone because somebody else changed the lane.
+            Err(CompactError::Read(_))
+                if self
+                    .lane_bounds(lane)
+                    .is_none_or(|(start, _)| start != log_start) =>
+            {
+                return Err(CompactError::Changed);
+            }
+            other => other?,
+        }
+        // Nothing of this pass reads them any more.
+        drop(groups);
+        self.remove_replaced();
+        Ok(Some(pass.out))
+    }
+
+    /// The last batch of each producer that a lane remembers, by producer: its epoch and first ordinal.
+    fn last_batches(&self, lane: LaneId) -> HashMap<i64, (i16, Ordinal)> {
+        let inner = self.inner.lock();
+        match inner.lanes.get(lane.0 as usize).map(|lane| &lane.slot) {
+            Some(LaneSlot::Active(active)) => active.tail.lock().state.last_batches(),
+            Some(LaneSlot::Idle(carry)) => carry.state.last_batches(),
+            Some(LaneSlot::Failed(_)) | None => HashMap::new(),
+        }
+    }
+}
+
+/// Whether a group has records that should have been compacted.
+fn is_late(group: &Group, spec: &CompactSpec) -> bool {
+    if spec.max_lag_ms == 0 {
+        return false;
+    }
+    let begun = || {
+        let file = group.file().ok()?;
+        let closed = ScanSpec::closed(group.spec(), group.end());
+        let (header, _) = scan::read_head(&*file, &closed).ok()?;
+        Some(header.created_ms)
+    };
+    let lag = i64::try_from(spec.max_lag_ms).unwrap_or(i64::MAX);
+    begun().is_some_and(|begun| (begun as i64) <= spec.now_ms.saturating_sub(lag))
+}
+
+impl Pass<'_> {
+    fn run(
+        &mut self,
+        groups: &[Arc<Group>],
+        memory: usize,
+        pace: Pace<'_>,
+    ) -> Result<(), CompactError> {
+        let Some(last) = groups.last() else {
+            return Ok(());
+        };
+        let mut newest = Newest::new(memory, self.spill_files(last.id()));
+        let mut judge = Judge::new(self.rules, ABORTED);
+        for group in groups {
+            self.each_batch(group, pace, &mut |batch, header| {
+                let noted = judge.note(batch, header, &mut newest);
+                noted
+                    .map(|_| ())
+                    .map_err(|error| unwritten(group, error.into()))
+            })?;
+        }
+        let mut newest = newest
+            .finish()
+            .map_err(|error| unwritten(last, error.into()))?;
+        let settings = self.streamlet.settings();
+        let runs = plan::runs(
+            groups,
+            settings.segment_size.into(),
+            settings.segments_per_group.into(),
+        );
+        let mut judge = Judge::new(self.rules, ABORTED);
+        for run in runs {
+            let sources = &groups[run];
+            let mut made = self.make(sources)?;
+            let written = self.fill(&mut made.rewrite, sources, &mut judge, &mut newest, pace);
+            let done = written.and_then(|()| self.finish(&mut made, sources));
+            let rewritten = match done {
+                Ok(rewritten) => rewritten,
+                Err(error) => {
+                    made.rewrite.give_up();
+                    return Err(error);
+                }
+            };
+            self.commit(made, rewritten, sources, pace)?;
+            self.out.groups_before += sources.len() as u64;
+            self.out.groups_after += 1;
+            self.out.bytes_before += sources.iter().map(|group| group.end_address()).sum::<u64>();
+            self.out.bytes_after += rewritten.end.address;
+        }
+        Ok(())
+    }
+
+    fn spill_files(&self, group: GroupId) -> SpillFiles {
+        let (dir, next) = (self.streamlet.dir(), 0);
+        SpillFiles {
+            io: self.streamlet.io(),
+            path: Arc::new(move |number| {
+                let generation = SPILL_GENERATION - number as u32;
+                dir.join(GroupSpec::file_name(group, generation))
+            }),
+            next,
+        }
+    }
+
+    /// Shows `visit` every batch of a group, in order.
+    fn each_batch(
+        &mut self,
+        group: &Arc<Group>,
+        pace: Pace<'_>,
+        visit: Visit<'_>,
+    ) -> Result<(), CompactError> {
+        let end = group.end();
+        let (mut from, mut expected) = (0, group.spec().first_ordinal);
+        while expected < end.ordinal {
+            let read = group.read(ReadSpec {
+                from,
+                limit: end.address,
+                end_ordinal: end.ordinal,
+                max_bytes: READ_BYTES,
+                cached_only: false,
+            })?;
+            let bytes = match &read.bufs[..] {
+                [one] => one.clone(),
+                many => many.concat().into(),
+            };
+            for batch in batches(&bytes) {
+                let follows = |header: &BatchHeader| header.base_ordinal == expected;
+                match batch {
+                    Ok((header, batch)) if follows(&header) => {
+                        expected = header.next_ordinal();
+                        visit(batch, &header)?;
+                    }
+                    other => {
+                        let reason = match other {
+                            Ok((header, _)) => {
+                                format!("a batch begins at ordinal {}", header.base_ordinal)
+                            }
+                            Err(error) => error.to_string(),
+                        };
+                        return Err(not_whole(group, from, expected, reason));
+                    }
+                }
+            }
+            if read.batches == 0 {
+                let reason = "its batches end before it does".into();
+                return Err(not_whole(group, from, expected, reason));
+            }
+            from = read.next.address;
+            self.out.bytes_read += read.bytes as u64;
+            if !pace(read.bytes as u64) || self.streamlet.is_over() {
+                return Err(CompactError::Stopped);
+            }
+        }
+        Ok(())
+    }
+
+    /// The file of the group that `sources` become.
+    fn make(&self, sources: &[Arc<Group>]) -> Result<Made, CompactError> {
+        let (Some(first), Some(last)) = (sources.first(), sources.last()) else {
+            return Err(CompactError::Changed);
+        };
+        let unreadable = |error: scan::ScanError| {
+            not_whole(first, 0, first.spec().first_ordinal, error.to_string())
+        };
+        let file = first.file().map_err(|error| unreadable(error.into()))?;
+        let closed = ScanSpec::closed(first.spec(), first.end());
+        let (header, snapshot) = scan::read_head(&*file, &closed).map_err(unreadable)?;
+        let generation = last.spec().generation + 1;
+        let name = GroupSpec::file_name(last.id(), generation);
+        let spec = GroupSpec {
+            generation,
+            first_ordinal: first.spec().first_ordinal,
+            created_ms: header.created_ms,
+            path: self.streamlet.dir().join(name),
+            ..last.spec().clone()
+        };
+        // What an earlier pass left there counts for nothing: no record names it.
+        let io = self.streamlet.io();
+        let begun = match io.remove_file(&spec.path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Rewrite::begin(spec.clone(), header.ack, &snapshot, io),
+        };
+        let rewrite = begun.map_err(|error| unwritten(last, error.into()))?;
+        Ok(Made { rewrite, spec })
+    }
+
+    /// Writes what is left of `sources`.
+    fn fill(
+        &mut self,
+        rewrite: &mut Rewrite,
+        sources: &[Arc<Group>],
+        judge: &mut Judge<'_>,
+        newest: &mut newest::NewestOrdinals,
+        pace: Pace<'_>,
+    ) -> Result<(), CompactError> {
+        let mut last_epoch = Epoch::default();
+        let mut unreadable = 0;
+        for group in sources {
+            // Borrowed apart from the rest, which counts what is read.
+            let producers = std::mem::take(&mut self.producers);
+            let done = self.each_batch(group, pace, &mut |batch, header| {
+                last_epoch = header.epoch;
+                let left = judge
+                    .judge(batch, header, newest)
+                    .map_err(|error| unwritten(group, error.into()))?;
+                unreadable += u64::from(left == Left::Unreadable);
+                write_left(rewrite, batch, header, left, is_needed(&producers, header))
+                    .map_err(|error| unwritten(group, error))
+            });
+            self.producers = producers;
+            done?;
+        }
+        let last = sources.last().map_or(0, |group| group.end().ordinal);
+        let ended = rewrite.end_at(last, last_epoch);
+        self.out.unreadable += unreadable;
+        match sources.last() {
+            Some(group) => ended.map_err(|error| unwritten(group, error)),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(&self, made: &mut Made, sources: &[Arc<Group>]) -> Result<Rewritten, CompactError> {
+        let state = sources
+            .last()
+            .and_then(|last| self.streamlet.state_behind(self.lane, last));
+        let incarnation = self.streamlet.incarnation();
+        let finished = made.rewrite.finish(&incarnation, state.unwrap_or_default());
+        finished.map_err(|error| CompactError::Write {
+            what: made.spec.path.display().to_string(),
+            error: error.into(),
+        })
+    }
+}
+
+/// A file that is being made.
+struct Made {
+    rewrite: Rewrite,
+    spec: GroupSpec,
+}
+
+/// Whether a lane needs a batch for what it says of its producer.
+fn is_needed(producers: &HashMap<i64, (i16, Ordinal)>, header: &BatchHeader) -> bool {
+    header.is_idempotent()
+        && producers.get(&header.producer_id) == Some(&(header.producer_epoch, header.base_ordinal))
+}
+
+fn write_left(
+    rewrite: &mut Rewrite,
+    batch: &[u8],
+    header: &BatchHeader,
+    left: Left,
+    is_needed: bool,
+) -> Result<(), RewriteError> {
+    match left {
+        Left::Whole | Left::Unreadable => {
+            // What cannot be read stays byte for byte.
+            let is_free = !is_needed && left == Left::Whole;
+            rewrite.push(batch.to_vec(), is_free)
+        }
+        Left::Part(bytes) => rewrite.push(bytes, !is_needed),
+        Left::Nothing if is_needed => rewrite.push(emptied(batch)?, false),
+        Left::Nothing => rewrite.pass(header.next_ordinal(), header.epoch),
+    }
+}
+
+fn unwritten(group: &Group, error: RewriteError) -> CompactError {
+    CompactError::Write {
+        what: format!("what is left of {}", group.spec().path.display()),
+        error,
+    }
+}
+
+fn not_whole(group: &Group, offset: u64, ordinal: Ordinal, reason: String) -> CompactError {
+    CompactError::Read(ReadError::Damaged {
+        file: group.spec().path.display().to_string(),
+        offset,
+        ordinal,
+        reason,
+    })
+}
