@@ -13,7 +13,7 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # `make test` works from a fresh clone and must not change the lock file.
 LOCKED := --locked
 
-.PHONY: help test check-needs fmt clippy deny unit shuttle sanitize doc test-rdma e2e deploy-check house connectors regenerate test-dist test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-cluster-synced bench-cluster-synced-quick bench-document bench-parts bench-owners profile instructions dist demo clean
+.PHONY: help test sim check-needs fmt clippy deny unit shuttle sanitize doc test-rdma e2e deploy-check house connectors regenerate test-dist test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-cluster-synced bench-cluster-synced-quick bench-document bench-parts bench-owners profile instructions dist demo clean
 
 help: ## Says what there is.
 	@echo "make TARGET, where TARGET is one of:"
@@ -46,6 +46,12 @@ sanitize: ## The tests of the crates with unsafe code, under the address sanitiz
 	ASAN_OPTIONS=detect_leaks=0 RUSTC_BOOTSTRAP=1 RUSTFLAGS="$${RUSTFLAGS:-} -Zsanitizer=address" \
 		cargo test $(LOCKED) --target $$(rustc -vV | sed -n 's/^host: //p') \
 		--target-dir $${CARGO_TARGET_DIR:-target}/sanitized -p kera-log-segments -p kera-replication --lib --test backup --test tcp
+
+# What `make sim` plays; `make sim SEEDS=10000 FIRST=100000` plays others.
+SEEDS ?= 40
+FIRST ?= 1
+sim: ## Whole clusters played from seeds, with faults; a failure prints the command that repeats it.
+	cargo run $(LOCKED) --release -p kera-sim -- --first $(FIRST) --seeds $(SEEDS)
 
 doc: ## The API documentation, warnings denied.
 	RUSTDOCFLAGS="$${RUSTDOCFLAGS:-} -D warnings" cargo doc $(LOCKED) --workspace --no-deps

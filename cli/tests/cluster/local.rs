@@ -91,6 +91,7 @@ impl Local {
             kept: vec![shared.path().into(), broker.data_dir().join("backup")],
             data: broker.data_dir().into(),
             runs: broker.was_started(),
+            harmed: false,
         };
         brokers.map(of).collect()
     }

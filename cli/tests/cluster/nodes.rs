@@ -140,6 +140,7 @@ impl Nodes {
             kept: vec![kept.shared.path().into(), kept.disk.path().into()],
             data: broker.data_dir().into(),
             runs: broker.was_started(),
+            harmed: false,
         };
         brokers.map(of).collect()
     }

@@ -3,6 +3,7 @@
 // Each test program uses a part of it.
 #![allow(dead_code, unused_imports)]
 
+pub mod held_bytes;
 pub mod holdings;
 pub mod raw;
 

@@ -267,6 +267,7 @@ impl Cluster {
             kept: vec![kept.shared.path().into(), kept.disk.path().into()],
             data: broker.data_dir().into(),
             runs: true,
+            harmed: false,
         };
         brokers.map(of).collect()
     }

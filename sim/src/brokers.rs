@@ -1,0 +1,296 @@
+//! The brokers of a run: started, stopped, killed and started again, each on a machine of its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use kera_broker::Broker;
+use kera_broker::config::{BrokerConfig, EngineChoice, TransportChoice};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use crate::os;
+use crate::plan::Plan;
+use crate::store::Store;
+
+/// The port of each broker for clients, and for other brokers.
+const PORT: u16 = 7600;
+const REPLICATION_PORT: u16 = 7601;
+/// A process that could not start is started again after this.
+const START_AGAIN: Duration = Duration::from_millis(500);
+
+/// Where a process is.
+const RUNNING: u32 = 0;
+const ENDED: u32 = 1;
+
+struct Process {
+    stop: watch::Sender<bool>,
+    stage: Arc<AtomicU32>,
+    thread: JoinHandle<()>,
+}
+
+struct Slot {
+    process: Option<Process>,
+    paused: bool,
+    /// Its machine burnt down.
+    harmed: bool,
+}
+
+/// All of them.
+pub struct Brokers {
+    plan: Plan,
+    root: PathBuf,
+    store: Arc<Store>,
+    slots: Mutex<BTreeMap<u32, Slot>>,
+}
+
+impl Brokers {
+    /// None of them runs yet.
+    pub fn new(plan: &Plan, root: &Path, store: Arc<Store>) -> Arc<Self> {
+        let slot = || Slot {
+            process: None,
+            paused: false,
+            harmed: false,
+        };
+        Arc::new(Self {
+            plan: plan.clone(),
+            root: root.to_owned(),
+            store,
+            slots: Mutex::new((1..=plan.brokers).map(|broker| (broker, slot())).collect()),
+        })
+    }
+
+    pub fn all(&self) -> Vec<u32> {
+        (1..=self.plan.brokers).collect()
+    }
+
+    /// Where clients find brokers.
+    pub fn bootstrap(&self) -> String {
+        let address = |broker| format!("{}:{PORT}", os::address_of(broker));
+        self.all()
+            .into_iter()
+            .map(address)
+            .collect::<Vec<_>>()
+            .join(",")
+    }
+
+    /// What a machine keeps.
+    pub fn dir(&self, broker: u32) -> PathBuf {
+        self.root.join(format!("b{broker}"))
+    }
+
+    pub fn data_dir(&self, broker: u32) -> PathBuf {
+        self.dir(broker).join("data")
+    }
+
+    pub fn shared_dir(&self, broker: u32) -> PathBuf {
+        self.dir(broker).join("shared")
+    }
+
+    fn config(&self, broker: u32) -> BrokerConfig {
+        let mut config = BrokerConfig {
+            data_dir: self.data_dir(broker),
+            ..BrokerConfig::default()
+        };
+        let here = os::address_of(broker);
+        config.server.listen = format!("{here}:{PORT}");
+        config.server.drain_timeout = Duration::from_secs(3);
+        config.http.listen = None;
+        config.memory.pool = 16 << 20;
+        config.storage.engine = EngineChoice::Blocking;
+        config.cluster.broker_id = Some(broker);
+        config.cluster.listen = format!("{here}:{REPLICATION_PORT}");
+        config.cluster.host = Some(format!("host{broker}"));
+        if self.plan.racks > 0 {
+            config.cluster.rack = Some(format!("rack{}", broker % self.plan.racks));
+        }
+        config.cluster.repair_interval = self.plan.repair_interval;
+        config.cluster.transport = TransportChoice::Tcp;
+        config.replica_store.memory_bytes = 32 << 20;
+        config.replica_store.shared_dir = Some(self.shared_dir(broker));
+        config.replica_store.flush_interval = self.plan.flush_interval;
+        config.consumers.internal_streamlets = 1;
+        config
+    }
+
+    /// Starts the process of a broker, which is tried until it serves.
+    pub fn start(&self, broker: u32) {
+        let stage = Arc::new(AtomicU32::new(RUNNING));
+        let (stop, stopped) = watch::channel(false);
+        let (config, store, at) = (self.config(broker), self.store.clone(), stage.clone());
+        if !self.dir(broker).exists() {
+            self.boot(broker);
+        }
+        os::log(&format!("broker {broker} is started"));
+        let thread = os::on_node(broker, "broker", move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(run(broker, config, &store, stopped));
+            drop(runtime);
+            at.store(ENDED, Ordering::SeqCst);
+        });
+        if let Some(slot) = self.slots.lock().get_mut(&broker) {
+            slot.process = Some(Process {
+                stop,
+                stage,
+                thread,
+            });
+        }
+    }
+
+    /// Ends the process where it stands.
+    pub fn kill(&self, broker: u32) {
+        let process = self.slots.lock().get_mut(&broker).and_then(|slot| {
+            slot.paused = false;
+            slot.process.take()
+        });
+        if let Some(process) = process {
+            os::kill(broker, &self.dir(broker));
+            self.store.process_ended(broker);
+            // What it was told by others may still hold on to it; nothing of it runs.
+            std::mem::forget(process);
+            os::log(&format!("broker {broker} is killed"));
+        }
+    }
+
+    /// What was in its machine's memory is gone, and it boots anew.
+    pub fn lose_memory(&self, broker: u32) {
+        remove(&self.shared_dir(broker));
+        self.boot(broker);
+    }
+
+    /// All that its machine held is gone.
+    pub fn lose_everything(&self, broker: u32) {
+        remove(&self.dir(broker));
+        if let Some(slot) = self.slots.lock().get_mut(&broker) {
+            slot.harmed = true;
+        }
+        self.boot(broker);
+    }
+
+    /// Whether all that its machine held was gone at some time.
+    pub fn is_harmed(&self, broker: u32) -> bool {
+        self.slots
+            .lock()
+            .get(&broker)
+            .is_some_and(|slot| slot.harmed)
+    }
+
+    /// Its machine has another boot from now on.
+    fn boot(&self, broker: u32) {
+        let dir = self.dir(broker);
+        let file = dir.join("boot_id");
+        let text = Uuid::new_v4().to_string();
+        let written = fs::create_dir_all(&dir).and_then(|()| fs::write(&file, text));
+        if let Err(error) = written {
+            os::log(&format!("{}: {error}", file.display()));
+        }
+        os::set_boot_id(broker, &file);
+    }
+
+    /// Asks the process to stop; it goes on until it has.
+    pub fn ask_to_stop(&self, broker: u32) {
+        if let Some(process) = self
+            .slots
+            .lock()
+            .get(&broker)
+            .and_then(|slot| slot.process.as_ref())
+        {
+            process.stop.send_replace(true);
+            os::log(&format!("broker {broker} is asked to stop"));
+        }
+    }
+
+    /// Whether the process has come to its end by itself.
+    pub fn has_ended(&self, broker: u32) -> bool {
+        self.is_at(broker, ENDED)
+    }
+
+    fn is_at(&self, broker: u32, stage: u32) -> bool {
+        let slots = self.slots.lock();
+        let process = slots.get(&broker).and_then(|slot| slot.process.as_ref());
+        process.is_some_and(|process| process.stage.load(Ordering::SeqCst) == stage)
+    }
+
+    /// Removes what has ended, so that it can be started again.
+    pub fn clear(&self, broker: u32) {
+        let process = self
+            .slots
+            .lock()
+            .get_mut(&broker)
+            .and_then(|slot| slot.process.take());
+        if let Some(process) = process {
+            self.store.process_ended(broker);
+            let _ = process.thread.join();
+        }
+    }
+
+    /// Whether there is a process, in whatever state.
+    pub fn runs(&self, broker: u32) -> bool {
+        self.slots
+            .lock()
+            .get(&broker)
+            .is_some_and(|slot| slot.process.is_some())
+    }
+
+    pub fn pause(&self, broker: u32, paused: bool) {
+        os::pause(broker, paused);
+        if let Some(slot) = self.slots.lock().get_mut(&broker) {
+            slot.paused = paused;
+        }
+        os::log(&format!(
+            "broker {broker} {}",
+            if paused {
+                "is stopped (SIGSTOP)"
+            } else {
+                "goes on"
+            }
+        ));
+    }
+
+    /// Which brokers run and are not stopped.
+    pub fn running(&self) -> BTreeMap<u32, bool> {
+        let slots = self.slots.lock();
+        slots
+            .iter()
+            .map(|(broker, slot)| (*broker, slot.process.is_some() && !slot.paused))
+            .collect()
+    }
+}
+
+async fn run(
+    broker: u32,
+    config: BrokerConfig,
+    store: &Arc<Store>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    loop {
+        let started = Broker::start_sharing(config.clone(), Some(store.view(broker))).await;
+        match started {
+            Ok(running) => {
+                os::log(&format!("broker {broker} serves"));
+                // Who asks may be gone with the run.
+                let _ = stopped.wait_for(|stop| *stop).await;
+                running.shutdown().await;
+                os::log(&format!("broker {broker} has stopped"));
+                return;
+            }
+            Err(error) => os::log(&format!("broker {broker} does not start: {error}")),
+        }
+        tokio::time::sleep(START_AGAIN).await;
+    }
+}
+
+fn remove(dir: &Path) {
+    if let Err(error) = fs::remove_dir_all(dir) {
+        os::log(&format!("{}: {error}", dir.display()));
+    }
+}

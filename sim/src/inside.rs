@@ -1,0 +1,97 @@
+//! What is wrong inside, whatever clients saw.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kera_metadata::{GroupRecord, GroupState, Image};
+use parking_lot::Mutex;
+
+use crate::brokers::Brokers;
+use crate::faults::Faults;
+use crate::held_bytes::{self, Directories};
+use crate::load::{Load, PATIENCE};
+use crate::os;
+use crate::store::Store;
+
+/// How often brokers are looked at until what they hold is what is recorded.
+const LOOK: Duration = Duration::from_millis(500);
+
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Panics of any thread become findings from now on.
+pub fn watch_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let text = format!("a thread of node {:?} panicked: {panic}", os::node_here());
+        os::log(&text);
+        PANICS.lock().push(text);
+    }));
+}
+
+/// The panics so far.
+pub fn panics() -> Vec<String> {
+    PANICS.lock().clone()
+}
+
+/// Nobody writes any more: everything recorded is held, nothing else is, and records agree with each other.
+pub fn look(load: &Load, brokers: &Arc<Brokers>, store: &Arc<Store>, faults: &mut Faults) {
+    records(load, &store.image());
+    let directories: Vec<_> = brokers
+        .all()
+        .into_iter()
+        .map(|broker| directories(brokers, broker))
+        .collect();
+    let until = os::now() + PATIENCE;
+    loop {
+        let amiss = held_bytes::look(|| store.image(), &directories);
+        if !amiss.lost.is_empty() {
+            return load.complain(format!(
+                "recorded replicas have lost their bytes: {:?}",
+                amiss.lost
+            ));
+        }
+        if amiss.unsettled.is_empty() {
+            return;
+        }
+        if os::now() > until {
+            return load.complain(format!(
+                "what brokers hold is not what is recorded: {:?}",
+                amiss.unsettled
+            ));
+        }
+        os::sleep(LOOK);
+        faults.start_what_has_ended();
+    }
+}
+
+fn directories(brokers: &Brokers, broker: u32) -> Directories {
+    let data = brokers.data_dir(broker);
+    Directories {
+        broker,
+        kept: vec![brokers.shared_dir(broker), data.join("backup")],
+        data,
+        runs: true,
+        harmed: brokers.is_harmed(broker),
+    }
+}
+
+/// Groups of a lane follow each other: no ordinal is in two of them.
+fn records(load: &Load, image: &Image) {
+    let mut groups: Vec<&GroupRecord> = image.groups.iter().collect();
+    groups.sort_by_key(|group| (group.stream, group.streamlet, group.lane, group.group));
+    for pair in groups.windows(2) {
+        let [before, after] = pair else { continue };
+        let same = (before.stream, before.streamlet, before.lane)
+            == (after.stream, after.streamlet, after.lane);
+        if !same || before.state != GroupState::Closed {
+            continue;
+        }
+        if after
+            .first_ordinal
+            .is_some_and(|first| first < before.end_ordinal)
+        {
+            load.complain(format!(
+                "ordinals are in two groups: {before:?} and {after:?}"
+            ));
+        }
+    }
+}

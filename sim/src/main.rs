@@ -1,0 +1,72 @@
+//! `kera-sim`: whole clusters, played from a seed.
+//!
+//! Brokers, clients and the metadata store run as they are in one process, under an operating system of its own
+//! ([`os`]) that decides time, chance, threads and the network from one number. Whatever goes wrong goes wrong again
+//! when the number is given again.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod brokers;
+mod child;
+mod consuming;
+mod dice;
+mod faults;
+mod finale;
+#[path = "../../cli/tests/common/held_bytes.rs"]
+mod held_bytes;
+mod inside;
+mod load;
+mod os;
+mod plan;
+mod producing;
+mod run;
+mod seeds;
+mod store;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Plays whole clusters of Kera from seeds, with faults, and judges what their clients saw.
+#[derive(Debug, Parser)]
+#[command(name = "kera-sim", version)]
+pub struct Args {
+    /// Play the run of this seed alone.
+    #[arg(long, conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// Play so many runs.
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    /// The seed of the first of them.
+    #[arg(long, default_value_t = 1)]
+    first: u64,
+    /// Runs at a time; as many as there are processors unless given.
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Print the run as a time line: who started, was killed and took over, and what brokers logged.
+    #[arg(long)]
+    story: bool,
+    /// Play each run twice, and compare.
+    #[arg(long)]
+    twice: bool,
+    /// Log every turn of every thread as well.
+    #[arg(long)]
+    trace: bool,
+    /// Which lines of the brokers' logs are part of the story.
+    #[arg(long, default_value = "info")]
+    log: String,
+    /// Seconds after which a run is given up that does not come to its end.
+    #[arg(long, default_value_t = 900)]
+    within: u64,
+    /// Play here: the caller has made a process for this run. The directory is for all that it writes.
+    #[arg(long, hide = true)]
+    child: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match &args.child {
+        Some(dir) => child::play(&args, dir),
+        None => seeds::play(&args),
+    }
+}

@@ -1,0 +1,269 @@
+//! What the simulated machines are at any moment.
+
+use std::cell::{Cell, UnsafeCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use super::connections::{Connections, Kind, Nanos, NetworkEvent};
+use crate::dice::Dice;
+
+/// How many lines of log a run keeps at most.
+const MOST_LINES: usize = 2_000_000;
+
+/// What a thread waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// For its turn.
+    Ready,
+    /// It has the turn.
+    Running,
+    /// For a wake at an address.
+    Futex(usize),
+    /// For any of these files to be ready for any of these events.
+    Files(Vec<(i32, i16)>),
+    /// For its deadline alone.
+    Sleeping,
+    /// For the end of another thread.
+    Joining(u32),
+}
+
+pub(super) struct Thread {
+    /// The machine's process that it belongs to: its number, and which life of it.
+    pub(super) node: u32,
+    pub(super) life: u32,
+    pub(super) state: State,
+    pub(super) deadline: Option<Nanos>,
+    /// The wait ended because its deadline passed.
+    pub(super) timed_out: bool,
+    /// It would go on, and gave the turn away all the same.
+    pub(super) preempted: bool,
+    /// Order in which it began to wait.
+    pub(super) since: u64,
+    /// 1: it is its turn.
+    pub(super) turn: &'static AtomicU32,
+}
+
+/// A simulated machine with one process.
+#[derive(Default)]
+pub(super) struct Node {
+    /// Counts its processes.
+    pub(super) life: u32,
+    pub(super) paused: bool,
+    /// What its wall clock is ahead, in nanoseconds.
+    pub(super) skew: i64,
+    /// The file that tells which boot it is.
+    pub(super) boot_id: Option<CString>,
+    pub(super) next_port: u16,
+}
+
+/// How the network is. Times are microseconds, chances are of 100,000.
+#[derive(Clone, Copy, Debug)]
+pub struct NetworkMood {
+    /// Shortest way of a message.
+    pub least: u64,
+    /// Longest way of nearly all messages.
+    pub most: u64,
+    /// A message that is much later than that.
+    pub straggles: u64,
+    /// Longest way of these.
+    pub longest: u64,
+    /// A message that ends its connection.
+    pub breaks: u64,
+}
+
+pub(super) enum Event {
+    Network(NetworkEvent),
+    /// A timer that is a file runs out, if it was not set anew.
+    Timer {
+        fd: i32,
+        set: u64,
+    },
+}
+
+pub(super) struct World {
+    pub(super) now: Nanos,
+    /// Which thread runs next, and how long things take.
+    pub(super) dice: Dice,
+    /// What programs get who ask the system for chance.
+    pub(super) random: Dice,
+    pub(super) threads: BTreeMap<u32, Thread>,
+    pub(super) next_thread: u32,
+    pub(super) waits: u64,
+    /// By what libc calls them.
+    pub(super) by_handle: BTreeMap<u64, u32>,
+    pub(super) nodes: BTreeMap<u32, Node>,
+    pub(super) events: BTreeMap<(Nanos, u64), Event>,
+    pub(super) numbers: u64,
+    pub(super) mood: NetworkMood,
+    /// Nothing gets from the one to the other.
+    pub(super) cuts: BTreeSet<(u32, u32)>,
+    pub(super) connections: Connections,
+    /// Files may have become ready since they were last looked at.
+    pub(super) stirred: bool,
+    /// How many ask that no turn is given away where others are woken.
+    pub(super) calm: u32,
+    /// Folds every decision in.
+    pub(super) digest: u64,
+    pub(super) steps: u64,
+    pub(super) lines: Vec<String>,
+    pub(super) trace: bool,
+}
+
+struct Shared(UnsafeCell<Option<Box<World>>>);
+
+// SAFETY: only the thread that has the turn reaches it, and turns are passed on by atomics.
+unsafe impl Sync for Shared {}
+
+static WORLD: Shared = Shared(UnsafeCell::new(None));
+/// The simulation runs.
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static ME: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The number of this thread; 0 if it is not simulated.
+pub(super) fn me() -> u32 {
+    if ACTIVE.load(Ordering::Relaxed) {
+        ME.get()
+    } else {
+        0
+    }
+}
+
+pub(super) fn set_me(number: u32) {
+    ME.set(number);
+}
+
+pub(super) fn activate(world: Option<Box<World>>) {
+    let active = world.is_some();
+    if active {
+        // SAFETY: nothing is simulated yet, so nobody else looks.
+        unsafe { *WORLD.0.get() = world };
+    }
+    ACTIVE.store(active, Ordering::SeqCst);
+}
+
+/// What this thread owns while it has the turn. The reference must not be kept across a call that gives the turn away.
+pub(super) fn world() -> &'static mut World {
+    // SAFETY: callers run simulated, so this thread has the turn and nobody else looks at the world; no caller holds
+    // one reference while it asks for another.
+    unsafe { (*WORLD.0.get()).as_mut().expect("a simulated thread runs") }
+}
+
+impl World {
+    pub(super) fn new(seed: u64, trace: bool) -> Self {
+        Self {
+            now: 1_000_000_000_000,
+            dice: Dice::new(seed, "schedule"),
+            random: Dice::new(seed, "random"),
+            threads: BTreeMap::new(),
+            next_thread: 0,
+            waits: 0,
+            by_handle: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            events: BTreeMap::new(),
+            numbers: 0,
+            mood: NetworkMood {
+                least: 50,
+                most: 400,
+                straggles: 0,
+                longest: 1_000,
+                breaks: 0,
+            },
+            cuts: BTreeSet::new(),
+            connections: Connections::default(),
+            stirred: true,
+            calm: 0,
+            digest: 0xcbf2_9ce4_8422_2325,
+            steps: 0,
+            lines: Vec::new(),
+            trace,
+        }
+    }
+
+    /// Adds a thread that waits for its turn.
+    pub(super) fn add_thread(&mut self, node: u32, life: u32) -> u32 {
+        self.next_thread += 1;
+        let number = self.next_thread;
+        let thread = Thread {
+            node,
+            life,
+            state: State::Ready,
+            deadline: None,
+            timed_out: false,
+            preempted: false,
+            since: 0,
+            turn: Box::leak(Box::new(AtomicU32::new(0))),
+        };
+        self.threads.insert(number, thread);
+        number
+    }
+
+    pub(super) fn node(&mut self, node: u32) -> &mut Node {
+        self.nodes.entry(node).or_insert_with(|| Node {
+            next_port: 40_000,
+            ..Node::default()
+        })
+    }
+
+    /// The machine of the thread that runs.
+    pub(super) fn here(&self) -> u32 {
+        self.threads.get(&me()).map_or(0, |thread| thread.node)
+    }
+
+    /// What a descriptor is, if it is not what the system takes it for.
+    pub(super) fn kind(&self, fd: i32) -> Option<Kind> {
+        self.connections
+            .descriptors
+            .0
+            .get(&fd)
+            .map(|found| found.kind)
+    }
+
+    pub(super) fn after(&mut self, delay: Nanos, event: Event) {
+        self.numbers += 1;
+        self.events.insert((self.now + delay, self.numbers), event);
+    }
+
+    /// A time of `least` to `most` microseconds.
+    pub(super) fn micros(&mut self, least: u64, most: u64) -> Nanos {
+        self.dice.between(least * 1000, most * 1000)
+    }
+
+    /// What happened becomes part of what two runs of one seed have in common.
+    pub(super) fn note(&mut self, what: fmt::Arguments<'_>) {
+        if self.trace {
+            let line = format!("{} {what}", self.now);
+            self.fold(line.as_bytes());
+            self.line(line);
+        }
+    }
+
+    pub(super) fn fold(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.digest = (self.digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    pub(super) fn line(&mut self, line: String) {
+        if self.lines.len() < MOST_LINES {
+            self.lines.push(line);
+        }
+    }
+
+    /// Whether a thread belongs to a process that runs.
+    pub(super) fn lives(&self, thread: &Thread) -> bool {
+        self.nodes
+            .get(&thread.node)
+            .is_some_and(|node| node.life == thread.life)
+    }
+
+    /// Whether a thread may run when it is ready.
+    pub(super) fn may_run(&self, thread: &Thread) -> bool {
+        let node = self.nodes.get(&thread.node);
+        node.is_some_and(|node| node.life == thread.life && !node.paused)
+    }
+}

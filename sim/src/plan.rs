@@ -1,0 +1,156 @@
+//! What a seed decides before anything runs: the cluster, its streams and clients, and the moods of everything.
+
+use std::time::Duration;
+
+use kera_protocol::v1;
+
+use crate::dice::Dice;
+use crate::os::NetworkMood;
+use crate::store::StoreMood;
+
+/// A stream of a run.
+#[derive(Clone, Debug)]
+pub struct StreamPlan {
+    pub name: String,
+    pub streamlets: u32,
+    pub lanes: u32,
+    pub replicas: u32,
+    pub min_insync: u32,
+    pub ack: v1::AckPolicy,
+    pub segments_per_group: u32,
+}
+
+/// A producer of a run.
+#[derive(Clone, Debug)]
+pub struct ProducerPlan {
+    pub stream: u32,
+    pub keys: u64,
+    /// Records handed over in a row, at most, and the longest pause after them.
+    pub burst: u64,
+    pub pause: Duration,
+    pub batch_bytes: usize,
+    pub largest: u64,
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub brokers: u32,
+    pub racks: u32,
+    pub streams: Vec<StreamPlan>,
+    pub producers: Vec<ProducerPlan>,
+    /// Members of the group that reads the first stream in order.
+    pub members: u32,
+    /// How long there are faults.
+    pub trouble: Duration,
+    /// Longest pause between two faults.
+    pub between: Duration,
+    /// Records of all producers together after which they go slowly.
+    pub budget: u64,
+    pub network: NetworkMood,
+    pub store: StoreMood,
+    pub repair_interval: Duration,
+    pub flush_interval: Duration,
+}
+
+impl Plan {
+    /// What `seed` decides.
+    pub fn of(seed: u64) -> Self {
+        let dice = &mut Dice::new(seed, "plan");
+        let brokers = *dice.one(&[3, 3, 3, 3, 4, 5]);
+        let streams = (0..dice.between(1, 2)).map(|number| stream(dice, number, brokers));
+        let streams: Vec<_> = streams.collect();
+        let producers = dice.between(1, 4);
+        let producers = (0..producers)
+            .map(|_| producer(dice, streams.len() as u64))
+            .collect();
+        Self {
+            brokers,
+            racks: *dice.one(&[0, 0, 2, 3]),
+            streams,
+            producers,
+            members: *dice.one(&[0, 1, 2, 3]),
+            trouble: Duration::from_millis(dice.between(5_000, 30_000)),
+            between: Duration::from_millis(*dice.one(&[300, 1_000, 3_000, 8_000])),
+            budget: dice.between(500, 6_000),
+            network: network(dice),
+            store: store(dice),
+            repair_interval: Duration::from_millis(*dice.one(&[300, 1_000, 5_000])),
+            flush_interval: Duration::from_millis(*dice.one(&[200, 1_000, 60_000])),
+        }
+    }
+}
+
+fn stream(dice: &mut Dice, number: u64, brokers: u32) -> StreamPlan {
+    let replicas = if brokers > 3 {
+        *dice.one(&[2, 3, 3])
+    } else {
+        *dice.one(&[2, 3, 3, 3])
+    };
+    StreamPlan {
+        name: format!("s{number}"),
+        streamlets: dice.between(1, 3) as u32,
+        lanes: dice.between(1, 2) as u32,
+        replicas,
+        min_insync: 2,
+        ack: *dice.one(&[
+            v1::AckPolicy::Memory,
+            v1::AckPolicy::Written,
+            v1::AckPolicy::Written,
+        ]),
+        segments_per_group: *dice.one(&[1, 2, 4]),
+    }
+}
+
+fn producer(dice: &mut Dice, streams: u64) -> ProducerPlan {
+    ProducerPlan {
+        stream: dice.below(streams) as u32,
+        keys: *dice.one(&[1, 5, 40]),
+        burst: *dice.one(&[1, 10, 40]),
+        pause: Duration::from_millis(*dice.one(&[2, 10, 50, 200])),
+        batch_bytes: *dice.one(&[1 << 10, 4 << 10, 16 << 10]),
+        largest: *dice.one(&[40, 400, 2_000]),
+    }
+}
+
+/// The network that most runs have, or one with a weakness: not every run has all of them, or none would show what
+/// each does alone.
+fn network(dice: &mut Dice) -> NetworkMood {
+    let mut mood = NetworkMood {
+        least: 50,
+        most: *dice.one(&[200, 500, 3_000, 20_000]),
+        straggles: 0,
+        longest: 50_000,
+        breaks: 0,
+    };
+    if dice.chance(300) {
+        mood.straggles = dice.between(50, 2_000);
+        mood.longest = *dice.one(&[50_000, 400_000, 2_000_000]);
+    }
+    if dice.chance(300) {
+        mood.breaks = dice.between(1, 200);
+    }
+    mood
+}
+
+fn store(dice: &mut Dice) -> StoreMood {
+    let mut mood = StoreMood {
+        least: 100,
+        most: *dice.one(&[500, 3_000, 30_000]),
+        answer_lost: 0,
+        request_lost: 0,
+        watch_lost: 0,
+        late: 0,
+    };
+    if dice.chance(300) {
+        mood.answer_lost = dice.between(1, 50);
+        mood.request_lost = dice.between(1, 50);
+    }
+    if dice.chance(300) {
+        mood.watch_lost = dice.between(1, 300);
+    }
+    if dice.chance(300) {
+        mood.late = *dice.one(&[10_000, 300_000, 2_000_000]);
+    }
+    mood
+}

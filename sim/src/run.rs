@@ -1,0 +1,166 @@
+//! One run from beginning to end.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use kera_history::{Event, Expectations, check};
+use serde_json::{Value, json};
+
+use crate::brokers::Brokers;
+use crate::dice::Dice;
+use crate::faults::Faults;
+use crate::load::{Load, PATIENCE, on_own};
+use crate::plan::Plan;
+use crate::store::Store;
+use crate::{consuming, finale, inside, os, producing};
+
+/// The machine of the first producer, of the first member, and of who reads everything in the end.
+const PRODUCERS: u32 = 101;
+const MEMBERS: u32 = 111;
+const LAST: u32 = 120;
+/// Numbers of the history that each place of a member has.
+const NUMBERS_EACH: u32 = 1_000;
+
+/// Plays the run of `seed` in `root`; its findings, and what it was like.
+pub fn play(seed: u64, root: &Path) -> (Vec<String>, Value) {
+    let plan = Plan::of(seed);
+    os::log(&format!("seed {seed}: {plan:?}"));
+    os::set_network(plan.network);
+    let store = Store::new(seed, plan.store);
+    let brokers = Brokers::new(&plan, root, store.clone());
+    let over = Arc::new(AtomicBool::new(false));
+    keep_leases(&brokers, &store, &over);
+    brokers
+        .all()
+        .into_iter()
+        .for_each(|broker| brokers.start(broker));
+
+    let load = Load::new(&plan, brokers.bootstrap());
+    load.record(Event::BrokerStarted);
+    let creating = load.clone();
+    let created = on_own(LAST, "create", move || async move {
+        creating.create_streams().await
+    });
+    match created.join() {
+        Ok(Ok(())) => os::log("the streams are made"),
+        Ok(Err(error)) => return (vec![error], json!({})),
+        Err(_) => return (vec!["making streams panicked".to_owned()], json!({})),
+    }
+
+    let mut dice = Dice::new(seed, "clients");
+    let producers: Vec<JoinHandle<u64>> = (0..plan.producers.len() as u32)
+        .map(|number| {
+            let (load, dice) = (load.clone(), Dice::new(dice.bits(), "producer"));
+            on_own(PRODUCERS + number, "producer", move || {
+                producing::run(load, number, dice)
+            })
+        })
+        .collect();
+    let drained = Arc::new(AtomicBool::new(false));
+    let members: Vec<JoinHandle<()>> = (0..plan.members)
+        .map(|number| {
+            let (load, dice) = (load.clone(), Dice::new(dice.bits(), "member"));
+            let drained = drained.clone();
+            let first = (number + 1) * NUMBERS_EACH;
+            on_own(MEMBERS + number, "member", move || {
+                consuming::run(load, first, dice, drained)
+            })
+        })
+        .collect();
+
+    let mut faults = Faults::new(seed, brokers.clone(), store.clone(), load.clone());
+    faults.play(os::now() + plan.trouble, plan.between);
+    faults.heal();
+    let healed = os::now();
+    load.stop();
+    let sent = join_all(&mut faults, &load, producers, "producers")
+        .into_iter()
+        .sum::<u64>();
+    os::log(&format!("all {sent} records have their outcome"));
+    if plan.members > 0 {
+        let draining = load.clone();
+        let drain = on_own(LAST, "drain", move || finale::drain(draining));
+        join_all(&mut faults, &load, vec![drain], "the group");
+    }
+    drained.store(true, Ordering::SeqCst);
+    join_all(&mut faults, &load, members, "members");
+    let reading = load.clone();
+    let read = on_own(LAST, "read", move || finale::read_everything(reading, 0));
+    join_all(&mut faults, &load, vec![read], "reading everything");
+    os::log("everything is read");
+    inside::look(&load, &brokers, &store, &mut faults);
+    over.store(true, Ordering::SeqCst);
+    let took = os::now() - healed;
+    judge(&load, sent, took)
+}
+
+/// Ends leases of who is not heard of, until the run is over.
+fn keep_leases(brokers: &Arc<Brokers>, store: &Arc<Store>, over: &Arc<AtomicBool>) {
+    let (brokers, store, over) = (brokers.clone(), store.clone(), over.clone());
+    os::on_node(0, "leases", move || {
+        while !over.load(Ordering::SeqCst) {
+            os::sleep(Duration::from_millis(100));
+            store.look_at_leases(&brokers.running());
+        }
+    });
+}
+
+/// Waits for clients; whoever does not end in time is a finding.
+fn join_all<T>(faults: &mut Faults, load: &Load, threads: Vec<JoinHandle<T>>, who: &str) -> Vec<T> {
+    let until = os::now() + PATIENCE + Duration::from_secs(60);
+    let mut done = Vec::new();
+    for thread in threads {
+        while !thread.is_finished() && os::now() < until {
+            os::sleep(Duration::from_millis(20));
+            faults.start_what_has_ended();
+        }
+        if !thread.is_finished() {
+            load.complain(format!("{who} did not come to an end"));
+            continue;
+        }
+        match thread.join() {
+            Ok(value) => done.push(value),
+            Err(_) => load.complain(format!("{who} panicked")),
+        }
+    }
+    done
+}
+
+fn judge(load: &Arc<Load>, sent: u64, healing: Duration) -> (Vec<String>, Value) {
+    let mut findings = load.complaints();
+    findings.extend(inside::panics());
+    let expectations = Expectations {
+        complete: true,
+        ..Expectations::default()
+    };
+    let judged = load
+        .history()
+        .and_then(|history| check(&history, &expectations));
+    let told = match judged {
+        Ok(report) => {
+            if !report.is_clean() {
+                findings.push(format!("history: {}", report.headline()));
+                for line in report.to_string().lines() {
+                    os::log(line);
+                }
+            }
+            json!({"acknowledged": report.counts.acknowledged, "read": report.counts.read, "kills": report.counts.kills})
+        }
+        Err(error) => {
+            findings.push(format!("the history cannot be judged: {error}"));
+            json!({})
+        }
+    };
+    if load.acknowledged() == 0 {
+        findings.push("nothing was acknowledged: the run says nothing".to_owned());
+    }
+    let seconds = os::now().as_secs_f64();
+    let healing = healing.as_secs_f64();
+    (
+        findings,
+        json!({"sent": sent, "seconds": seconds, "healing": healing, "history": told}),
+    )
+}

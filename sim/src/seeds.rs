@@ -1,0 +1,215 @@
+//! Many runs, each in a process of its own.
+
+use std::collections::VecDeque;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::child::{LOG, OUTCOME};
+use crate::{Args, os};
+
+/// A run under way.
+struct Playing {
+    seed: u64,
+    dir: TempDir,
+    process: Child,
+    begun: Instant,
+}
+
+/// What became of a run.
+struct Outcome {
+    seed: u64,
+    findings: Vec<String>,
+    digest: String,
+    turns: u64,
+    facts: Value,
+    took: Duration,
+    log: String,
+}
+
+/// Plays what `args` ask for, and sums it up.
+pub fn play(args: &Args) -> ExitCode {
+    let seeds: Vec<u64> = match args.seed {
+        Some(seed) => vec![seed],
+        None => (args.first..args.first + args.seeds).collect(),
+    };
+    let jobs = args
+        .jobs
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let mut waiting: VecDeque<u64> = seeds.iter().copied().collect();
+    if args.twice {
+        waiting = seeds.iter().flat_map(|seed| [*seed, *seed]).collect();
+    }
+    let (mut playing, mut outcomes, begun) = (Vec::new(), Vec::new(), Instant::now());
+    while !waiting.is_empty() || !playing.is_empty() {
+        while playing.len() < jobs
+            && let Some(seed) = waiting.pop_front()
+        {
+            match start(args, seed) {
+                Ok(run) => playing.push(run),
+                Err(error) => {
+                    eprintln!("a run cannot be started: {error}");
+                    return ExitCode::from(2);
+                }
+            }
+        }
+        std::thread::park_timeout(Duration::from_millis(5));
+        let (over, rest) = part(playing, Duration::from_secs(args.within));
+        playing = rest;
+        for outcome in over {
+            tell(args, &outcome);
+            outcomes.push(outcome);
+        }
+    }
+    sum_up(args, &outcomes, begun.elapsed())
+}
+
+fn start(args: &Args, seed: u64) -> std::io::Result<Playing> {
+    let dir = tempfile::Builder::new().prefix("kera-sim-").tempdir()?;
+    // The paths of two runs of a seed are as long as each other, and part of neither's log.
+    std::fs::create_dir(dir.path().join("m"))?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .arg("--seed")
+        .arg(seed.to_string())
+        .arg("--child")
+        .arg(".")
+        .arg("--log")
+        .arg(&args.log)
+        .current_dir(dir.path())
+        .env_clear()
+        .envs(std::env::vars().filter(|(name, _)| name.starts_with("KERA_")))
+        .stdin(Stdio::null());
+    if args.trace {
+        command.arg("--trace");
+    }
+    os::fix_addresses(&mut command);
+    Ok(Playing {
+        seed,
+        process: command.spawn()?,
+        dir,
+        begun: Instant::now(),
+    })
+}
+
+/// Those that have ended, and the others.
+fn part(runs: Vec<Playing>, within: Duration) -> (Vec<Outcome>, Vec<Playing>) {
+    let (mut over, mut rest) = (Vec::new(), Vec::new());
+    for mut run in runs {
+        match run.process.try_wait() {
+            Ok(None) if run.begun.elapsed() < within => rest.push(run),
+            Ok(None) => {
+                // Whether it could be killed shows in what it left.
+                let _ = run.process.kill();
+                let _ = run.process.wait();
+                over.push(outcome(run, "it did not come to its end in time"));
+            }
+            Ok(Some(status)) => over.push(outcome(run, &format!("its process ended: {status}"))),
+            Err(error) => over.push(outcome(run, &error.to_string())),
+        }
+    }
+    (over, rest)
+}
+
+fn outcome(run: Playing, otherwise: &str) -> Outcome {
+    let read = |name: &str| std::fs::read_to_string(run.dir.path().join(name)).unwrap_or_default();
+    let log = read(LOG);
+    let told: Option<Value> = serde_json::from_str(&read(OUTCOME)).ok();
+    let took = run.begun.elapsed();
+    let Some(told) = told else {
+        return Outcome {
+            seed: run.seed,
+            findings: vec![otherwise.to_owned()],
+            digest: "none".to_owned(),
+            turns: 0,
+            facts: Value::Null,
+            took,
+            log,
+        };
+    };
+    let findings = told["findings"].as_array().into_iter().flatten();
+    Outcome {
+        seed: run.seed,
+        findings: findings
+            .filter_map(|text| text.as_str().map(str::to_owned))
+            .collect(),
+        digest: told["digest"].as_str().unwrap_or_default().to_owned(),
+        turns: told["turns"].as_u64().unwrap_or(0),
+        facts: told["facts"].clone(),
+        took,
+        log,
+    }
+}
+
+fn tell(args: &Args, outcome: &Outcome) {
+    if args.story {
+        print!("{}", outcome.log);
+    }
+    let facts = &outcome.facts;
+    println!(
+        "seed {}: {} in {:.1} s: {:.0} s of the cluster, {} records, {} kills, {} turns, log {}",
+        outcome.seed,
+        if outcome.findings.is_empty() {
+            "well"
+        } else {
+            "FAILED"
+        },
+        outcome.took.as_secs_f64(),
+        facts["seconds"].as_f64().unwrap_or(0.0),
+        facts["history"]["acknowledged"],
+        facts["history"]["kills"],
+        outcome.turns,
+        outcome.digest,
+    );
+    for finding in &outcome.findings {
+        let text: String = finding.chars().take(1_500).collect();
+        println!("  {text}");
+    }
+    if !outcome.findings.is_empty() {
+        println!("  again: kera-sim --seed {} --story", outcome.seed);
+    }
+}
+
+fn sum_up(args: &Args, outcomes: &[Outcome], took: Duration) -> ExitCode {
+    let failed = outcomes
+        .iter()
+        .filter(|one| !one.findings.is_empty())
+        .count();
+    let mut differ = Vec::new();
+    if args.twice {
+        for (at, one) in outcomes.iter().enumerate() {
+            let other = outcomes[..at].iter().find(|other| other.seed == one.seed);
+            if let Some(other) =
+                other.filter(|other| other.log != one.log || other.digest != one.digest)
+            {
+                let lines = one.log.lines().zip(other.log.lines()).enumerate();
+                let first = lines
+                    .filter(|(_, (a, b))| a != b)
+                    .map(|(number, (a, b))| format!("line {}:\n  {a}\n  {b}", number + 1))
+                    .next();
+                println!(
+                    "seed {}: two runs differ, {}",
+                    one.seed,
+                    first.unwrap_or_else(|| "in length".to_owned())
+                );
+                differ.push(one.seed);
+            }
+        }
+    }
+    let seconds: f64 = outcomes
+        .iter()
+        .filter_map(|one| one.facts["seconds"].as_f64())
+        .sum();
+    println!(
+        "{} runs, {failed} failed, {} differ; {seconds:.0} s of clusters in {:.0} s",
+        outcomes.len(),
+        differ.len(),
+        took.as_secs_f64()
+    );
+    match failed + differ.len() {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
