@@ -99,7 +99,7 @@ summary() {
 stage check-needs
 if [ "$broken" = 0 ]; then
     # Cheap ones first; then one build of the workspace for lints, one for the tests.
-    for name in fmt deny clippy unit sim test-rdma shuttle sanitize doc instructions connectors; do
+    for name in fmt deny clippy unit test-rdma shuttle sanitize doc instructions connectors; do
         stage "$name"
     done
 fi
