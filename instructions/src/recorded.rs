@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use toml::{Table, Value};
 
 /// Counts may differ by this share of what is recorded.
-pub(crate) const TOLERANCE: f64 = 0.05;
+pub(crate) const TOLERANCE: f64 = 0.01;
 
 /// What changes counts although the code is the same: the compiler, and the C library, whose copying
 /// is part of them.
