@@ -57,6 +57,7 @@ mod start;
 mod store_calls;
 pub mod store_dir;
 pub mod tls;
+pub mod transactions;
 pub mod unheard;
 
 pub use alter_settings::alter as alter_settings;

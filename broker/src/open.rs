@@ -238,6 +238,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         ),
         access: Access::new(&config.acl, image.rules.as_ref()),
         coordination: Coordination::new(&settings.now()),
+        transactions: Default::default(),
         admission: Admission::new(&settings.now()),
         unheard: Default::default(),
         tls,

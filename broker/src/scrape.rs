@@ -439,4 +439,19 @@ fn groups(shared: &Shared, registry: &mut Registry) {
         "Records among the events of consumer groups that could not be read when their state was",
         shared.coordination.passed_over(),
     );
+    let (open, oldest_ms) = crate::transactions::open(shared);
+    gauge(
+        registry,
+        "transactions_open",
+        "Transactions that are open or ending, of the transactional ids that this broker coordinates",
+        open as u64,
+    );
+    gauge(
+        registry,
+        "transactions_oldest_seconds",
+        "How long the oldest of them has been open; 0 if there is none",
+        oldest_ms.map_or(0, |since| {
+            crate::clock::now_ms().saturating_sub(since) / 1000
+        }),
+    );
 }

@@ -30,6 +30,7 @@ use crate::panicked_threads::Fallen;
 use crate::settings::Settings;
 use crate::store_dir::StoreDir;
 use crate::tls::ServerTls;
+use crate::transactions::Transactions;
 use crate::unheard::{Source, Unheard};
 
 /// The number of a broker that is given none. To Kafka's clients every broker is number 1 of a
@@ -69,8 +70,10 @@ pub struct Shared {
     pub auth: Auth,
     /// Who may do what.
     pub access: Access,
-    /// Consumer groups.
+    /// Coordinators of consumer groups and of transactions.
     pub coordination: Coordination,
+    /// Transactions between coordinators, lanes and groups.
+    pub transactions: Transactions,
     /// How many connections there may be.
     pub admission: Admission,
     /// Connections that have not said yet what they want.

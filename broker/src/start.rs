@@ -134,6 +134,7 @@ impl Broker {
             tasks.push(tokio::spawn(tls::watch(tls.clone(), changed)));
         }
         tasks.push(tokio::spawn(crate::coordination::drive(shared.clone())));
+        tasks.push(tokio::spawn(crate::transactions::drive(shared.clone())));
         if let Some(http) = &http {
             http.recovered(shared.clone());
             if shared.config.api.enabled {

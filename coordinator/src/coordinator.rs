@@ -11,6 +11,7 @@ use crate::event::{Body, Event, GroupDeleted, SnapshotBegun, SnapshotEnded};
 use crate::group::Group;
 use crate::limits::Limits;
 use crate::replay::State;
+use crate::transactions::{self, Part, TransactionSet};
 use crate::view::{LaneView, StreamShape};
 
 /// Names a request until it is answered; chosen by the caller, unique among unanswered ones.
@@ -39,6 +40,7 @@ pub enum Request {
     ResetGroup(v1::ResetGroupRequest),
     DeleteGroup(v1::DeleteGroupRequest),
     Classic(classic::Request),
+    Transaction(transactions::Request),
 }
 
 impl Request {
@@ -66,6 +68,7 @@ pub enum Reply {
     ResetGroup(v1::ResetGroupResponse),
     DeleteGroup(v1::DeleteGroupResponse),
     Classic(classic::Reply),
+    Transaction(transactions::Reply),
 }
 
 /// What one call brought about.
@@ -101,6 +104,14 @@ pub struct Coordinator {
     pub(crate) classic: BTreeMap<String, LiveGroup>,
     /// When offsets are looked at for expiry again.
     pub(crate) classic_sweep_ms: u64,
+    /// Parts of decided transactions that have their markers, by transactional id, with the transaction's number. Not
+    /// kept: to write a marker again changes nothing.
+    pub(crate) markers_written: BTreeMap<String, (u64, BTreeSet<Part>)>,
+    /// The last transaction of a producer that ended in a group of Kafka's clients, and when it did. Not kept: what comes late comes to
+    /// the coordinator that it was sent to.
+    pub(crate) offsets_ended: BTreeMap<(String, i64), (u64, u64)>,
+    /// When transactional ids are looked at for expiry again.
+    pub(crate) transactions_sweep_ms: u64,
     /// The time of the last call.
     pub(crate) clock_ms: u64,
     /// Groups without order in which requests wait for records, by stream.
@@ -198,6 +209,9 @@ impl Coordinator {
             live,
             classic,
             classic_sweep_ms: 0,
+            markers_written: BTreeMap::new(),
+            offsets_ended: BTreeMap::new(),
+            transactions_sweep_ms: 0,
             clock_ms: now_ms,
             awaiting: BTreeMap::new(),
             last_snapshot,
@@ -247,6 +261,10 @@ impl Coordinator {
                 self.classic_handle(now_ms, ticket, request, view, s);
                 return step;
             }
+            Request::Transaction(request) => {
+                self.transactions_handle(now_ms, ticket, request, s);
+                return step;
+            }
             Request::ListGroups(_) => Ok(Reply::ListGroups(v1::ListGroupsResponse {
                 groups: self.summaries(view),
                 more: false,
@@ -282,6 +300,7 @@ impl Coordinator {
             self.serve(now_ms, &name, view, &mut step);
         }
         self.classic_tick(now_ms, view, &mut step);
+        self.transactions_tick(now_ms, &mut step);
         step
     }
 
@@ -359,6 +378,13 @@ impl Coordinator {
                 snapshot: self.last_snapshot,
                 body,
             }));
+        }
+        for (id, transaction) in &self.state.transactions {
+            events.push(Event {
+                group: id.clone(),
+                snapshot: self.last_snapshot,
+                body: Body::TransactionSet(TransactionSet::of(transaction)),
+            });
         }
         let count = events.len() as u64 - 1;
         events.push(mark(Body::SnapshotEnded(SnapshotEnded { events: count })));
@@ -444,7 +470,7 @@ impl Coordinator {
         let classic = self.state.classic.iter().filter(|(name, group)| {
             let live = self.classic.get(*name);
             let idle = live.is_some_and(|live| live.members.is_empty() && live.pending.is_empty());
-            idle && group.offsets.is_empty() && may_go(&group.created_by)
+            idle && group.offset_count == 0 && may_go(&group.created_by)
         });
         let classic = classic.map(|(name, group)| (group.since_ms, name));
         let native = self.state.groups.iter();

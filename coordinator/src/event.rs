@@ -6,10 +6,12 @@
 use kera_protocol::v1::Cursor;
 use prost::Message;
 
-use crate::classic;
+use crate::{classic, transactions};
 
 /// Version of the events this build writes; it reads this and all lower ones.
-pub const EVENT_VERSION: u32 = 1;
+pub const EVENT_VERSION: u32 = 2;
+/// What events carry that builds before transactions read as well.
+const BEFORE_TRANSACTIONS: u32 = 1;
 
 /// Why a record of the internal stream is not an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,7 +55,7 @@ impl Event {
     /// The record's value.
     pub fn value(&self) -> Vec<u8> {
         EventRecord {
-            version: EVENT_VERSION,
+            version: self.body.version(),
             snapshot: self.snapshot,
             body: Some(self.body.clone()),
         }
@@ -109,7 +111,7 @@ pub(crate) struct EventRecord {
     pub(crate) snapshot: u64,
     #[prost(
         oneof = "Body",
-        tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19"
+        tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23"
     )]
     pub(crate) body: Option<Body>,
 }
@@ -150,6 +152,27 @@ pub(crate) enum Body {
     OffsetsSet(classic::OffsetsSet),
     #[prost(message, tag = "19")]
     OffsetsRemoved(classic::OffsetsRemoved),
+    #[prost(message, tag = "20")]
+    OffsetsPending(classic::OffsetsPending),
+    #[prost(message, tag = "21")]
+    OffsetsEnded(classic::OffsetsEnded),
+    #[prost(message, tag = "22")]
+    TransactionSet(transactions::TransactionSet),
+    #[prost(message, tag = "23")]
+    TransactionEnded(transactions::TransactionEnded),
+}
+
+impl Body {
+    /// The version of the oldest build's events that has this: builds before it must not pass it over.
+    fn version(&self) -> u32 {
+        match self {
+            Self::OffsetsPending(_)
+            | Self::OffsetsEnded(_)
+            | Self::TransactionSet(_)
+            | Self::TransactionEnded(_) => EVENT_VERSION,
+            _ => BEFORE_TRANSACTIONS,
+        }
+    }
 }
 
 /// What kind of group it is. Another kind with the same name is a conflict.
@@ -351,6 +374,18 @@ mod tests {
     fn an_event_survives_its_encoding() {
         let event = event();
         assert_eq!(Event::decode(event.key(), &event.value()), Ok(event));
+    }
+
+    #[test]
+    fn only_events_of_transactions_stop_builds_that_know_none() {
+        let ended = Event {
+            body: Body::TransactionEnded(transactions::TransactionEnded {}),
+            ..event()
+        };
+        for (event, version) in [(event(), BEFORE_TRANSACTIONS), (ended, EVENT_VERSION)] {
+            let record = EventRecord::decode(event.value().as_slice()).unwrap();
+            assert_eq!(record.version, version);
+        }
     }
 
     #[test]

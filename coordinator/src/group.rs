@@ -167,6 +167,10 @@ impl Group {
             | Body::ClassicAssigned(_)
             | Body::ClassicMemberReplaced(_)
             | Body::OffsetsSet(_)
+            | Body::OffsetsPending(_)
+            | Body::OffsetsEnded(_)
+            | Body::TransactionSet(_)
+            | Body::TransactionEnded(_)
             | Body::OffsetsRemoved(_) => false,
         }
     }

@@ -18,7 +18,8 @@
 //! - **Sessions.** A member that is silent for its session time leaves; its leases end and what was
 //!   not committed is leased again, first of all.
 //!
-//! Groups of Kafka's clients are another kind, in [`classic`]. A name belongs to one kind.
+//! Groups of Kafka's clients are another kind, in [`classic`]. A name belongs to one kind. Transactions of producers,
+//! in [`transactions`], are decided by coordinators of their own, over a stream of their own.
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
@@ -36,6 +37,7 @@ mod ranges;
 mod replay;
 mod serve;
 mod shares;
+pub mod transactions;
 mod view;
 
 pub use coordinator::{Coordinator, Reply, Request, Step, Ticket};

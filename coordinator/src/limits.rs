@@ -1,6 +1,6 @@
 //! What bounds a coordinator.
 
-use crate::classic;
+use crate::{classic, transactions};
 
 /// Limits of one [`Coordinator`](crate::Coordinator). Requests beyond them are refused with
 /// `INVALID_ARGUMENT` or `OVERLOADED`; nothing is dropped.
@@ -34,6 +34,8 @@ pub struct Limits {
     pub default_range_bytes: u32,
     /// What bounds groups of Kafka's classic kind.
     pub classic: classic::Limits,
+    /// What bounds transactions.
+    pub transactions: transactions::Limits,
 }
 
 impl Default for Limits {
@@ -52,6 +54,7 @@ impl Default for Limits {
             give_back_ms: 60_000,
             default_range_bytes: 1 << 20,
             classic: classic::Limits::default(),
+            transactions: transactions::Limits::default(),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::coordinator::Coordinator;
 use crate::event::{Body, Event, KIND_CLASSIC};
 use crate::group::Group;
 use crate::limits::Limits;
+use crate::transactions::Transaction;
 
 /// Durable state of all groups.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -16,6 +17,8 @@ pub(crate) struct State {
     pub(crate) classic: BTreeMap<String, classic::Group>,
     /// What offsets of classic groups take.
     pub(crate) offset_bytes: usize,
+    /// Transactions, by transactional id.
+    pub(crate) transactions: BTreeMap<String, Transaction>,
 }
 
 impl State {
@@ -37,6 +40,14 @@ impl State {
                 None => false,
             },
             Body::GroupDeleted(_) => self.remove(group),
+            Body::TransactionSet(set) => match set.transaction() {
+                Some(transaction) => {
+                    self.transactions.insert(group.to_owned(), transaction);
+                    true
+                }
+                None => false,
+            },
+            Body::TransactionEnded(_) => self.transactions.remove(group).is_some(),
             body => match (self.groups.get_mut(group), self.classic.get_mut(group)) {
                 (Some(group), _) => group.apply(body),
                 (None, Some(group)) => {

@@ -88,6 +88,9 @@ func (c *consumer) open(more ...kgo.Opt) error {
 		kgo.MetadataMinAge(100 * time.Millisecond),
 		kgo.Rack(s.Rack),
 	}, more...)
+	if s.Isolation == "read_committed" {
+		options = append(options, kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	}
 	switch s.Reset {
 	case "latest":
 		options = append(options, kgo.ConsumeResetOffset(kgo.NewOffset().AtEnd()))

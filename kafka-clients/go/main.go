@@ -47,6 +47,11 @@ type request struct {
 	LingerMs  *int64            `json:"linger_ms"`
 	BatchSize int32             `json:"batch_bytes"`
 	AutoMake  bool              `json:"auto_create"`
+	Isolation string            `json:"isolation"`
+
+	TransactionalID string `json:"transactional_id"`
+	TransactionMs   int64  `json:"transaction_ms"`
+
 	Records   []newRecord       `json:"records"`
 	WaitMs    int64             `json:"wait_ms"`
 	Offsets   []offset          `json:"offsets"`

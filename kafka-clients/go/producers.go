@@ -43,6 +43,19 @@ func (p producers) handle(ctx context.Context, r *request) (any, error) {
 		return object{}, err
 	case "send":
 		return p[r.Producer].send(ctx, r), nil
+	case "init_transactions":
+		// The library asks for its id with the first transaction.
+		_, _, err := p[r.Producer].client.ProducerID(ctx)
+		return object{}, err
+	case "begin_transaction":
+		return object{}, p[r.Producer].client.BeginTransaction()
+	case "commit_transaction":
+		return object{}, p[r.Producer].client.EndTransaction(ctx, kgo.TryCommit)
+	case "abort_transaction":
+		if err := p[r.Producer].client.AbortBufferedRecords(ctx); err != nil {
+			return nil, err
+		}
+		return object{}, p[r.Producer].client.EndTransaction(ctx, kgo.TryAbort)
 	case "close_producer":
 		p[r.Producer].client.Close()
 		delete(p, r.Producer)
@@ -59,6 +72,16 @@ func openProducer(r *request) (*producer, error) {
 		// No delivery timeout: it counts from the record's timestamp, which tests choose.
 		kgo.UnknownTopicRetries(3),
 		kgo.MetadataMinAge(100 * time.Millisecond),
+	}
+	if r.TransactionalID != "" {
+		timeout := int64(60000)
+		if r.TransactionMs != 0 {
+			timeout = r.TransactionMs
+		}
+		options = append(options,
+			kgo.TransactionalID(r.TransactionalID),
+			kgo.TransactionTimeout(time.Duration(timeout)*time.Millisecond),
+		)
 	}
 	if r.AutoMake {
 		options = append(options, kgo.AllowAutoTopicCreation())

@@ -8,8 +8,7 @@ use kafka_protocol::messages::{
     DescribeClientQuotasRequest, DescribeClientQuotasResponse, DescribeQuorumRequest,
     DescribeQuorumResponse, ElectLeadersRequest, ElectLeadersResponse, ListConfigResourcesRequest,
     ListConfigResourcesResponse, ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse, ListTransactionsRequest, ListTransactionsResponse,
-    TopicName,
+    ListPartitionReassignmentsResponse, TopicName,
 };
 
 use kera_metadata::access::Operation;
@@ -105,15 +104,6 @@ pub(crate) async fn describe_quorum(
     DescribeQuorumResponse::default()
         .with_error_code(ResponseError::UnsupportedVersion.code())
         .with_error_message((version >= WORDS_FROM).then(|| text(why)))
-}
-
-/// ListTransactions: there are none.
-pub(crate) async fn list_transactions(
-    _ctx: &Ctx,
-    _version: i16,
-    _request: ListTransactionsRequest,
-) -> ListTransactionsResponse {
-    ListTransactionsResponse::default()
 }
 
 /// DescribeClientQuotas: there are none.

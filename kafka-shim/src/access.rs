@@ -61,6 +61,11 @@ impl Ctx {
         self.may(operation, (Kind::Group, name))
     }
 
+    /// Whether the client may do this under a transactional id.
+    pub(crate) fn may_transactional_id(&self, operation: Operation, id: &str) -> bool {
+        self.may(operation, (Kind::TransactionalId, id))
+    }
+
     /// Whether the client may do this to the cluster.
     pub(crate) fn may_cluster(&self, operation: Operation) -> bool {
         self.may(operation, (Kind::Cluster, CLUSTER_NAME))

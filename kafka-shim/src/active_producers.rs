@@ -15,7 +15,7 @@ use crate::context::Ctx;
 use crate::refusal::Refusal;
 use crate::topic;
 
-/// Stands for what does not exist: transactions.
+/// Stands for what there is not: a sequence, an open transaction, what is not told.
 const NONE: i32 = -1;
 /// Bytes of an answer about one partition, and about one producer, generously.
 const PARTITION_BYTES: usize = 64;
@@ -81,5 +81,7 @@ fn state(producer: ActiveProducer) -> ProducerState {
         .with_last_sequence(producer.last_sequence.unwrap_or(NONE))
         .with_last_timestamp(i64::try_from(producer.last_ms).unwrap_or(i64::MAX))
         .with_coordinator_epoch(NONE)
-        .with_current_txn_start_offset(NONE.into())
+        .with_current_txn_start_offset(producer.open.map_or(NONE.into(), |first| {
+            i64::try_from(first).unwrap_or(i64::MAX)
+        }))
 }

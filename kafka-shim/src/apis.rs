@@ -73,6 +73,7 @@ pub const APIS: &[Api] = &[
     api(55, "DescribeQuorum", 0, 2),
     api(60, "DescribeCluster", 0, 2),
     api(61, "DescribeProducers", 0, 0),
+    api(65, "DescribeTransactions", 0, 0),
     api(66, "ListTransactions", 0, 2),
     api(74, "ListConfigResources", 0, 1),
     api(75, "DescribeTopicPartitions", 0, 0),

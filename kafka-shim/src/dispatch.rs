@@ -94,7 +94,8 @@ pub(crate) async fn answer(
         ApiKey::AlterUserScramCredentials => call.on(scram_users::alter).await,
         ApiKey::DescribeQuorum => call.on(absent::describe_quorum).await,
         ApiKey::DescribeProducers => call.on(active_producers::describe_producers).await,
-        ApiKey::ListTransactions => call.on(absent::list_transactions).await,
+        ApiKey::DescribeTransactions => call.on(transactions::describe_transactions).await,
+        ApiKey::ListTransactions => call.on(transactions::list_transactions).await,
         ApiKey::ListConfigResources => call.on(absent::list_config_resources).await,
         _ => Err(DispatchError::NoHandler(key)),
     }

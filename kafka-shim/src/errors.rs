@@ -3,6 +3,7 @@
 use kafka_protocol::error::ResponseError;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_streamlet::producers::SequenceError;
+use kera_streamlet::transactions::TransactionError;
 use kera_streamlet::{AppendError, Streamlet};
 
 /// The number that says nothing went wrong.
@@ -48,8 +49,11 @@ pub(crate) fn code_of(error: &WireError) -> i16 {
     kafka.code()
 }
 
-/// Kafka's number for a refused append.
-pub(crate) fn append_code(error: &AppendError) -> i16 {
+/// First version of Produce whose clients know that a transaction is to be aborted, and may go on then.
+const ABORTABLE_FROM: i16 = 12;
+
+/// Kafka's number for an append that is refused to a request of this version.
+pub(crate) fn append_code(error: &AppendError, version: i16) -> i16 {
     use ResponseError as Kafka;
     let kafka = match error {
         AppendError::UnknownLane { .. } | AppendError::Deleted => Kafka::UnknownTopicOrPartition,
@@ -58,6 +62,16 @@ pub(crate) fn append_code(error: &AppendError) -> i16 {
         AppendError::Sequence(SequenceError::Fenced { .. }) => Kafka::InvalidProducerEpoch,
         AppendError::Sequence(SequenceError::Unknown { .. }) => Kafka::UnknownProducerId,
         AppendError::Sequence(SequenceError::TooMany { .. }) => Kafka::PolicyViolation,
+        AppendError::Sequence(SequenceError::Transaction(error)) => match error {
+            // As with Kafka: clients send the batch again soon.
+            TransactionError::Unverified { .. } => Kafka::NotEnoughReplicas,
+            TransactionError::TooManyOpen { .. } if version >= ABORTABLE_FROM => {
+                Kafka::TransactionAbortable
+            }
+            TransactionError::NotOpen { .. }
+            | TransactionError::Open { .. }
+            | TransactionError::TooManyOpen { .. } => Kafka::InvalidTxnState,
+        },
         AppendError::TooLarge { .. } => Kafka::MessageTooLarge,
         AppendError::NoMemory => Kafka::RequestTimedOut,
         AppendError::DiskFull | AppendError::DiskFailing | AppendError::Recovering => {

@@ -34,6 +34,9 @@ const EARLIEST_LOCAL: i64 = -4;
 const LATEST_TIERED: i64 = -5;
 /// First version of ListOffsets with epochs in its answer.
 const EPOCHS_FROM: i16 = 4;
+/// First version of ListOffsets with an isolation level, and the one that sees only what is committed.
+const ISOLATION_FROM: i16 = 2;
+const READ_COMMITTED: i8 = 1;
 /// Nothing: no offset, no time, no epoch.
 const UNDEFINED: i32 = -1;
 
@@ -61,12 +64,13 @@ const NOTHING: Found = Found {
     epoch: UNDEFINED,
 };
 
-/// The offsets of ends and times. Every isolation level sees the same: there are no transactions.
+/// The offsets of ends and times. Who reads only what is committed sees what lies below the last stable offset.
 pub(crate) async fn list_offsets(
     ctx: &Ctx,
     version: i16,
     request: ListOffsetsRequest,
 ) -> ListOffsetsResponse {
+    let committed = version >= ISOLATION_FROM && request.isolation_level == READ_COMMITTED;
     let mut topics = Vec::with_capacity(request.topics.len());
     // Bytes that were decoded for the request.
     let mut searched = 0;
@@ -80,7 +84,10 @@ pub(crate) async fn list_offsets(
             let found = if !sees {
                 Err(ResponseError::TopicAuthorizationFailed)
             } else if seen.insert(partition.partition_index) {
-                place(ctx, stream.as_deref(), version, partition, &mut searched).await
+                {
+                    let found = place(ctx, stream.as_deref(), version, partition, &mut searched);
+                    stable(ctx, stream.as_deref(), partition, committed, found.await)
+                }
             } else {
                 Err(ResponseError::InvalidRequest)
             };
@@ -105,6 +112,39 @@ pub(crate) async fn list_offsets(
         );
     }
     ListOffsetsResponse::default().with_topics(topics)
+}
+
+/// What a reader of what is committed sees of an offset that was found.
+fn stable(
+    ctx: &Ctx,
+    stream: Option<&Stream>,
+    asked: &ListOffsetsPartition,
+    committed: bool,
+    found: Result<Found, ResponseError>,
+) -> Result<Found, ResponseError> {
+    let found = found?;
+    if !committed || found == NOTHING {
+        return Ok(found);
+    }
+    let partition = asked.partition_index;
+    let (streamlet, lane) = leader(ctx, stream, partition, asked.current_leader_epoch)?;
+    // Not known while the lane is put in order after a failed write.
+    let stable = streamlet
+        .stable(lane)
+        .ok_or(ResponseError::LeaderNotAvailable)?;
+    Ok(match asked.timestamp {
+        LATEST => {
+            // What an open transaction began with may have been trimmed.
+            let start = streamlet.lane_bounds(lane).map_or(0, |(start, _)| start);
+            Found {
+                offset: found.offset.min(offset(stable.max(start))),
+                ..found
+            }
+        }
+        EARLIEST | EARLIEST_LOCAL => found,
+        _ if found.offset < offset(stable) => found,
+        _ => NOTHING,
+    })
 }
 
 async fn place(

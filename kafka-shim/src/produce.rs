@@ -12,15 +12,18 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::ApiKey;
-use kera_broker::Shared;
 use kera_broker::clock::{now_ms, wall_ms};
 use kera_broker::data::accept;
 use kera_broker::data::append::{self, Refused};
 use kera_broker::data::catalog::Stream;
-use kera_log_segments::group::Group;
+use kera_broker::transactions;
+use kera_coordinator::transactions::Member;
+use kera_log_segments::group::{AckPolicy, Group};
 use kera_metadata::access::Operation;
 use kera_protocol::batch::{BatchError, BatchHeader, Compression, check_produced, verify};
 use kera_protocol::ids::{LaneId, Ordinal};
+use kera_streamlet::producers::SequenceError;
+use kera_streamlet::transactions::TransactionError;
 use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Streamlet};
 
 use crate::access;
@@ -47,7 +50,7 @@ pub(crate) struct ProduceRequest {
     /// 0: no answer. Everything else waits for the durable head.
     pub(crate) acks: i16,
     timeout: Duration,
-    transactional: bool,
+    transactional_id: Option<Box<str>>,
     topics: Vec<(TopicRef, Records)>,
 }
 
@@ -55,7 +58,7 @@ impl ProduceRequest {
     /// Reads a request's body; ranges count from the start of `body`.
     pub(crate) fn parse(body: &[u8], version: i16) -> Result<Self, ReadError> {
         let mut reader = Reader::new(body, is_flexible(ApiKey::Produce, version));
-        let transactional = reader.nullable_string()?.is_some();
+        let transactional_id = reader.nullable_string()?.map(Box::from);
         let acks = reader.i16()?;
         let timeout = reader.i32()?;
         let mut topics = Vec::new();
@@ -75,7 +78,7 @@ impl ProduceRequest {
         Ok(Self {
             acks,
             timeout: Duration::from_millis(u64::try_from(timeout).unwrap_or(0)).min(MAX_TIMEOUT),
-            transactional,
+            transactional_id,
             topics,
         })
     }
@@ -195,9 +198,9 @@ impl Produce {
             let stream = may_write(ctx, name, stream);
             for (index, range) in &partitions[done..] {
                 let place = Placing {
-                    shared,
+                    ctx,
                     version: self.version,
-                    transactional: request.transactional,
+                    transactional_id: request.transactional_id.as_deref(),
                     touched,
                 };
                 let outcome = match &stream {
@@ -394,9 +397,9 @@ fn may_write(
 type Refusal = (i16, Option<String>);
 
 struct Placing<'a> {
-    shared: &'a Shared,
+    ctx: &'a Ctx,
     version: i16,
-    transactional: bool,
+    transactional_id: Option<&'a str>,
     touched: &'a mut Vec<Arc<Group>>,
 }
 
@@ -419,7 +422,8 @@ impl Placing<'_> {
             );
             return Err((ResponseError::InvalidRequest.code(), Some(text)));
         }
-        let producer = self.check(&settings, batch)?.producer_id;
+        let header = self.check(&settings, batch)?;
+        let producer = header.producer_id;
         let stamp = settings.append_time.then(wall_ms);
         let spec = AppendSpec {
             lane: lane.0,
@@ -428,7 +432,7 @@ impl Placing<'_> {
             essential: false,
         };
         let placed = append::place_batch(
-            &self.shared.data,
+            &self.ctx.shared.data,
             &streamlet,
             stamp,
             batch,
@@ -452,10 +456,48 @@ impl Placing<'_> {
             }
             Err(Refused::Append(AppendError::NoMemory)) => Ok(None),
             Err(Refused::Append(error)) => {
-                Err((errors::append_code(&error), Some(error.to_string())))
+                if let AppendError::Sequence(SequenceError::Transaction(
+                    TransactionError::Unverified { .. },
+                )) = error
+                    && let Some(id) = self.transactional_id
+                {
+                    let member = Member {
+                        id: id.to_owned(),
+                        producer,
+                        epoch: header.producer_epoch,
+                    };
+                    let partition = partition.unsigned_abs();
+                    transactions::verify_batch(
+                        &self.ctx.shared,
+                        member,
+                        streamlet,
+                        lane,
+                        partition,
+                    );
+                }
+                let code = errors::append_code(&error, self.version);
+                Err((code, Some(error.to_string())))
             }
             Err(Refused::Batch(error)) => Err(refused_batch(&error)),
         }
+    }
+
+    /// Whether a batch of a transaction may be appended to a stream.
+    fn check_transactional(&self, settings: &Settings) -> Result<(), Refusal> {
+        let refused = |error: ResponseError, text: &str| Err((error.code(), Some(text.to_owned())));
+        let Some(id) = self.transactional_id else {
+            let text = "a batch of a transaction came without a transactional id";
+            return refused(ResponseError::InvalidRequest, text);
+        };
+        if !self.ctx.may_transactional_id(Operation::Write, id) {
+            let text = "the rules of access do not let you write under this transactional id";
+            return refused(ResponseError::TransactionalIdAuthorizationFailed, text);
+        }
+        if settings.ack == AckPolicy::Memory {
+            let text = "the stream has ack = memory, which promises nothing that a transaction needs; alter it to written or synced";
+            return refused(ResponseError::InvalidTxnState, text);
+        }
+        Ok(())
     }
 
     /// One intact batch, of a kind that is supported.
@@ -466,10 +508,8 @@ impl Placing<'_> {
         if header.total_bytes != batch.len() {
             return Err(invalid("a partition's records are more than one batch"));
         }
-        if self.transactional || header.is_transactional() {
-            let text =
-                "transactions are not supported; send without a transactional.id".to_string();
-            return Err((ResponseError::InvalidTxnState.code(), Some(text)));
+        if header.is_transactional() {
+            self.check_transactional(settings)?;
         }
         if self.version < ZSTD && header.compression() == Ok(Compression::Zstd) {
             let text = format!("zstd needs version {ZSTD} of Produce or later");

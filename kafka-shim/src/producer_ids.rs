@@ -3,6 +3,7 @@
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse, ProducerId};
 use kera_broker::admin;
+use kera_coordinator::transactions::Init;
 
 use crate::context::Ctx;
 use crate::refusal::Refusal;
@@ -11,12 +12,10 @@ use crate::transactions;
 /// A new id with epoch 0, also for a producer that names one it had: as in Kafka, an idempotent
 /// producer raises the epoch of an id itself and asks only once it needs another id.
 ///
-/// A transactional producer is answered `TRANSACTIONAL_ID_AUTHORIZATION_FAILED`: transactions are not
-/// supported, and this is the one refusal at which every client stops at once; others it takes for
-/// passing and asks again until its time is up.
+/// A transactional producer gets the id of its transactional id, and another epoch: older instances are fenced.
 pub(crate) async fn init_producer_id(
     ctx: &Ctx,
-    _version: i16,
+    version: i16,
     request: InitProducerIdRequest,
 ) -> InitProducerIdResponse {
     let refused = |code| {
@@ -25,22 +24,33 @@ pub(crate) async fn init_producer_id(
             .with_producer_id(ProducerId(-1))
             .with_producer_epoch(-1)
     };
-    if let Some(id) = &request.transactional_id {
-        if id.is_empty() {
-            return refused(ResponseError::InvalidRequest.code());
-        }
-        return refused(transactions::refused(ctx));
-    }
-    if !ctx.may_write_idempotently() {
+    let given = |producer, epoch| {
+        InitProducerIdResponse::default()
+            .with_producer_id(ProducerId(producer))
+            .with_producer_epoch(epoch)
+    };
+    if request.transactional_id.is_none() && !ctx.may_write_idempotently() {
         return refused(ResponseError::ClusterAuthorizationFailed.code());
     }
-    match admin::new_producer_id(&ctx.shared).await {
-        Ok(id) => InitProducerIdResponse::default()
-            .with_producer_id(ProducerId(i64::try_from(id).unwrap_or(i64::MAX)))
-            .with_producer_epoch(0),
+    let fresh_producer = match admin::new_producer_id(&ctx.shared).await {
+        Ok(id) => i64::try_from(id).unwrap_or(i64::MAX),
         Err(error) => {
             tracing::warn!(%error, "no producer id could be given out");
-            refused(Refusal::from(error).code)
+            return refused(Refusal::from(error).code);
         }
+    };
+    let Some(id) = &request.transactional_id else {
+        return given(fresh_producer, 0);
+    };
+    let known = (request.producer_id.0, request.producer_epoch);
+    let init = Init {
+        id: id.to_string(),
+        timeout_ms: request.transaction_timeout_ms,
+        known: Some(known).filter(|(producer, epoch)| *producer >= 0 && *epoch >= 0),
+        fresh_producer,
+    };
+    match transactions::init(ctx, version, init).await {
+        Ok((producer, epoch)) => given(producer, epoch),
+        Err(error) => refused(error.code()),
     }
 }

@@ -43,6 +43,8 @@ pub struct ReadOut {
     pub next: Place,
     /// Ordinal of the first batch returned.
     pub first_ordinal: Ordinal,
+    /// Batches of transactions, or markers, are among them.
+    pub transactional: bool,
 }
 
 /// Why a group could not be read.
@@ -149,6 +151,7 @@ impl Group {
             if out.batches == 0 {
                 out.first_ordinal = header.base_ordinal;
             }
+            out.transactional |= header.is_transactional();
             taken += header.total_bytes;
             out.batches += 1;
             out.next = Place {
@@ -182,6 +185,7 @@ impl Group {
                         if out.batches == 0 {
                             out.first_ordinal = header.base_ordinal;
                         }
+                        out.transactional |= header.is_transactional();
                         out.bytes += header.total_bytes;
                         out.batches += 1;
                         out.next = Place {
@@ -448,6 +452,41 @@ impl Group {
             };
             visit(&header);
             at = address + header.total_bytes as u64;
+        }
+        Ok(())
+    }
+
+    /// As [`Self::for_each_header`], of the batches of transactions alone; of markers with their bytes. Waits for
+    /// the disk.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn for_each_transactional(
+        &self,
+        mut visit: impl FnMut(&BatchHeader, &[u8]),
+    ) -> Result<(), ReadError> {
+        let end = self.loaded_window(false)?.end.address;
+        let mut at = self.data_start();
+        while at < end {
+            let Some((header, address)) = self.header_at(at, false)? else {
+                break;
+            };
+            at = address + header.total_bytes as u64;
+            if !header.is_transactional() {
+                continue;
+            }
+            let mut bytes = Vec::new();
+            if header.is_control() {
+                let read = self.read(ReadSpec {
+                    from: address,
+                    limit: at,
+                    end_ordinal: Ordinal::MAX,
+                    max_bytes: header.total_bytes,
+                    cached_only: false,
+                })?;
+                bytes = read.bufs.concat();
+            }
+            visit(&header, &bytes);
         }
         Ok(())
     }

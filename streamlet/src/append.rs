@@ -6,7 +6,7 @@ use std::task::Waker;
 use kera_log_segments::group::{Group, GroupFull, GroupWriter};
 use kera_log_segments::head::LaneHead;
 use kera_log_segments::sync::{Arc, Ordering};
-use kera_protocol::batch::{self, BatchHeader};
+use kera_protocol::batch::{self, BatchHeader, Marker};
 use kera_protocol::ids::{ANY_LANE, LaneId, Ordinal};
 
 use crate::job::Job;
@@ -14,6 +14,7 @@ use crate::producers::{LaneState, SequenceError, Verdict};
 use crate::roll::snapshot_limit;
 use crate::standing::Standing;
 use crate::streamlet::{ActiveGroup, Filling, Inner, LaneSlot, Settings, Streamlet};
+use crate::transactions::{End, TransactionError};
 
 /// Where a batch is to go.
 #[derive(Clone, Copy, Debug)]
@@ -164,11 +165,35 @@ impl Streamlet {
         header: &BatchHeader,
         spec: AppendSpec,
     ) -> Result<Appended, AppendError> {
+        self.append_any(batch, header, spec, None)
+    }
+
+    /// As [`Self::append`], of a marker where one is given. `None` if there is no such transaction any more.
+    pub(crate) fn append_marker(
+        &self,
+        batch: &mut [u8],
+        header: &BatchHeader,
+        spec: AppendSpec,
+        marker: &Marker,
+    ) -> Result<Option<Appended>, AppendError> {
+        match self.append_any(batch, header, spec, Some(marker)) {
+            Err(AppendError::Sequence(SequenceError::Transaction(_))) => Ok(None),
+            appended => appended.map(Some),
+        }
+    }
+
+    fn append_any(
+        &self,
+        batch: &mut [u8],
+        header: &BatchHeader,
+        spec: AppendSpec,
+        marker: Option<&Marker>,
+    ) -> Result<Appended, AppendError> {
         let settings = self.settings.load();
         let mut reclaimed = false;
         loop {
             let (lane, active) = self.active_group(&settings, header, &spec)?;
-            match self.append_to(lane, &active, &settings, batch, header, &spec) {
+            match self.append_to(lane, &active, &settings, batch, header, &spec, marker) {
                 Ok(Some(appended)) => return Ok(appended),
                 Ok(None) => self.roll(lane, &active, spec.now_ms),
                 Err(AppendError::NoMemory) if !reclaimed && self.reclaim() > 0 => reclaimed = true,
@@ -198,7 +223,9 @@ impl Streamlet {
             // No group is opened for a batch that will be refused.
             LaneSlot::Idle(carry) => match carry.state.check(header) {
                 Ok(Verdict::Duplicate(_)) => {}
-                _ => check_size(settings, header)?,
+                Ok(Verdict::Fresh) if header.is_control() => {}
+                Ok(Verdict::Fresh) => check_fresh(settings, &carry.state, header, spec)?,
+                Err(_) => check_size(settings, header)?,
             },
         }
         self.check_disk(spec)?;
@@ -225,6 +252,7 @@ impl Streamlet {
 
     /// Level two: the group lock, to check the sequence, reserve, copy, patch and advance.
     /// `None`: the group is full or frozen; roll and try again.
+    #[allow(clippy::too_many_arguments)]
     fn append_to(
         &self,
         lane: LaneId,
@@ -233,6 +261,7 @@ impl Streamlet {
         bytes: &mut [u8],
         header: &BatchHeader,
         spec: &AppendSpec,
+        marker: Option<&Marker>,
     ) -> Result<Option<Appended>, AppendError> {
         let mut tail = active.tail.lock();
         if tail.filling == Filling::Frozen {
@@ -269,7 +298,17 @@ impl Streamlet {
             });
         }
         verdict?;
-        check_size(settings, header)?;
+        match marker {
+            None => check_fresh(settings, &tail.state, header, spec)?,
+            Some(marker) => {
+                let producer = marker.producer_id;
+                let open = tail.state.open_transaction(producer);
+                if open.is_none_or(|(first, _)| first != marker.first_ordinal) {
+                    let error = TransactionError::NotOpen { producer };
+                    return Err(SequenceError::from(error).into());
+                }
+            }
+        }
         // A batch of a producer that is not remembered yet begins at 0, or was refused above.
         if header.base_sequence == 0 {
             self.admit(&mut tail.state, header, settings, spec.now_ms)?;
@@ -304,6 +343,12 @@ impl Streamlet {
         }
         tail.state.note(&placed, spec.now_ms);
         self.traffic.note_appended(&placed);
+        tail.ends.extend(marker.map(|marker| End {
+            producer: marker.producer_id,
+            first: marker.first_ordinal,
+            marker: base,
+            commit: marker.commit,
+        }));
         let prepare =
             tail.filling == Filling::Begun && tail.writer.fill() >= self.env.limits.prepare_at;
         if prepare {
@@ -315,6 +360,19 @@ impl Streamlet {
         }
         Ok(Some(appended(base, false)))
     }
+}
+
+/// Refuses a batch that is fresh by its sequence for its transaction, or its size.
+fn check_fresh(
+    settings: &Settings,
+    state: &LaneState,
+    header: &BatchHeader,
+    spec: &AppendSpec,
+) -> Result<(), AppendError> {
+    let max_bytes = snapshot_limit(settings.segment_size);
+    let allowed = state.check_transaction(header, max_bytes, spec.now_ms);
+    allowed.map_err(SequenceError::from)?;
+    check_size(settings, header)
 }
 
 /// Refuses a batch of more bytes than the stream accepts.

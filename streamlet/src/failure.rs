@@ -183,7 +183,9 @@ impl Streamlet {
                 _ => Err(()),
             };
         };
-        let mut state = LaneState::decode(group.snapshot()).unwrap_or_default();
+        let mut state = LaneState::decode(group.snapshot()).map_err(|error| {
+            tracing::error!(group = ?group, %error, "a failed group's lane snapshot cannot be read");
+        })?;
         if kept.is_empty() {
             let next_ordinal = group.spec().first_ordinal;
             return Ok(Carry {
@@ -220,6 +222,8 @@ impl Streamlet {
                 slot.groups.remove(&group.id());
             }
             slot.prepared = Prepared::No;
+            // What was cut may have held markers.
+            slot.ends.clear();
             // Before the lane takes appends again: all below is durable, or lost for good.
             slot.head.raise(carry.next_ordinal);
             slot.slot = LaneSlot::Idle(carry);

@@ -19,7 +19,7 @@ use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_records::{Damage, GroupRecord, Write};
 
-use crate::producers::{LaneState, Verdict};
+use crate::producers::{LaneState, SnapshotError, Verdict};
 use crate::recovery::{LaneRecords, Recovery};
 use crate::streamlet::{Carry, Lane, LaneSlot, Prepared, Settings, Streamlet};
 
@@ -122,7 +122,7 @@ impl<'a> LaneBuild<'a> {
         self.go_on(next_ordinal);
         self.settle_open();
         self.settle_missing();
-        let mut state = self.final_state();
+        let mut state = self.final_state()?;
         state.expire(
             self.now_ms
                 .saturating_sub(self.streamlet.env.limits.producer_expiry_ms),
@@ -142,6 +142,7 @@ impl<'a> LaneBuild<'a> {
             groups: self.kept.into_iter().map(|g| (g.id(), g)).collect(),
             log_start: self.log_start,
             prepared: Prepared::No,
+            ends: Default::default(),
         })
     }
 
@@ -323,7 +324,7 @@ impl<'a> LaneBuild<'a> {
         let file = env.io.open(&spec.path, OpenHow::ReadWrite, false)?;
         let spec = ScanSpec::open(spec, env.incarnation);
         let (_, snapshot) = scan::read_head(&*file, &spec)?;
-        let mut state = LaneState::decode(&snapshot).unwrap_or_default();
+        let mut state = decoded(&snapshot)?;
         let mut last: Option<(BatchHeader, u64)> = None;
         let mut scanned = scan::scan(&*file, &spec, |header, address| {
             if let Some((before, _)) = last.replace((*header, address)) {
@@ -545,21 +546,36 @@ impl<'a> LaneBuild<'a> {
 
     /// The state after the lane's last group: already known from its scan, else from its footer or
     /// a walk over its headers.
-    fn final_state(&mut self) -> LaneState {
+    ///
+    /// # Errors
+    /// `InvalidData` for a newer build's, which is not to be taken for none.
+    fn final_state(&mut self) -> std::io::Result<LaneState> {
         if let Some(state) = self.state.take() {
-            return state;
+            return Ok(state);
         }
         let Some(last) = self.kept.last() else {
-            return LaneState::default();
+            return Ok(LaneState::default());
         };
-        if let Some(state) = last
-            .read_footer()
-            .and_then(|f| LaneState::decode(&f.lane_state))
-        {
-            return state;
+        // An empty one is of a footer that was written without it.
+        if let Some(footer) = last.read_footer().filter(|f| !f.lane_state.is_empty()) {
+            match LaneState::decode(&footer.lane_state) {
+                Ok(state) => return Ok(state),
+                Err(error @ SnapshotError::NewerVersion { .. }) => {
+                    let path = last.spec().path.display();
+                    return Err(Error::new(
+                        ErrorKind::InvalidData,
+                        format!("the lane snapshot in {path}: {error}"),
+                    ));
+                }
+                Err(SnapshotError::Malformed) => {}
+            }
         }
-        match self.walk(last) {
+        Ok(match self.walk(last) {
             Ok(state) => state,
+            Err(ScanError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
+                let path = last.spec().path.display();
+                return Err(Error::new(error.kind(), format!("{path}: {error}")));
+            }
             Err(error) => {
                 self.out.reports.push(format!(
                     "{}: the lane's memory of its producers cannot be read ({error}); they must begin anew",
@@ -567,14 +583,14 @@ impl<'a> LaneBuild<'a> {
                 ));
                 LaneState::default()
             }
-        }
+        })
     }
 
     fn walk(&self, closed: &Group) -> Result<LaneState, ScanError> {
         let file = closed.file()?;
         let spec = ScanSpec::closed(closed.spec(), closed.end());
         let (_, snapshot) = scan::read_head(&*file, &spec)?;
-        let mut state = LaneState::decode(&snapshot).unwrap_or_default();
+        let mut state = decoded(&snapshot)?;
         let scanned = scan::scan(&*file, &spec, |header, _| state.note(header, self.now_ms))?;
         if scanned.end != closed.end() {
             // A part of what a producer sent would have it refused for ever: sequences have no gaps.
@@ -588,6 +604,14 @@ impl<'a> LaneBuild<'a> {
         }
         Ok(state)
     }
+}
+
+/// A group's lane snapshot, whose checksum was found right: what this build does not know is an error.
+fn decoded(snapshot: &[u8]) -> Result<LaneState, ScanError> {
+    LaneState::decode(snapshot).map_err(|error| {
+        let text = format!("its lane snapshot: {error}");
+        ScanError::Io(Error::new(ErrorKind::InvalidData, text))
+    })
 }
 
 /// Writes what no sync of a recovered group has proven once more, since what the page cache holds counts only once

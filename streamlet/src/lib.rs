@@ -35,6 +35,7 @@ mod strays;
 mod streamlet;
 mod times;
 mod traffic;
+pub mod transactions;
 mod trim;
 
 pub use append::{AppendError, AppendSpec, Appended, Outcome};
@@ -50,4 +51,5 @@ pub use strays::Strays;
 pub use streamlet::{BatchRules, Env, GroupView, LaneView, Limits, Settings, Streamlet};
 pub use times::{RecordAt, SearchWork};
 pub use traffic::{Traffic, TrafficTotals};
+pub use transactions::{Committed, End};
 pub use trim::Trimmed;

@@ -6,11 +6,18 @@ use std::collections::{HashMap, VecDeque};
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{Epoch, Ordinal};
 
+use crate::transactions::{Grants, TransactionError, Unstable};
+
 /// Batches remembered per producer and lane; a client may have as many in flight.
 pub const REMEMBERED_BATCHES: usize = 16;
 /// Epoch changes remembered; older ones fold into the oldest kept.
 const REMEMBERED_EPOCHS: usize = 64;
-const SNAPSHOT_VERSION: u16 = 1;
+/// What a lane writes that never had a transaction, so that brokers that know none read it.
+const WITHOUT_TRANSACTIONS: u16 = 1;
+/// With open transactions, and where the lane's first one began.
+const WITH_TRANSACTIONS: u16 = 2;
+/// In the byte that counts a producer's batches: its transaction is open, and where it began follows them.
+const OPEN: u8 = 0x80;
 
 /// What to do with a batch, by its producer's sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +69,25 @@ pub enum SequenceError {
         /// How many the lane can remember.
         limit: usize,
     },
+    /// Its transaction.
+    #[error(transparent)]
+    Transaction(#[from] TransactionError),
+}
+
+/// Why bytes are no lane snapshot that this build can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotError {
+    /// A newer build's.
+    #[error(
+        "it is of version {found}, this broker knows up to {WITH_TRANSACTIONS}: run a newer broker"
+    )]
+    NewerVersion {
+        /// The version.
+        found: u16,
+    },
+    /// No snapshot.
+    #[error("it is no lane snapshot")]
+    Malformed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +108,8 @@ pub struct ActiveProducer {
     pub last_sequence: Option<i32>,
     /// When it last appended, by the broker's clock: milliseconds since 1970.
     pub last_ms: u64,
+    /// Where its open transaction began.
+    pub open: Option<Ordinal>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,6 +117,8 @@ struct Producer {
     epoch: i16,
     last_ms: u64,
     batches: VecDeque<Remembered>,
+    /// Where its open transaction began.
+    open: Option<Ordinal>,
 }
 
 /// Everything a lane must carry over a roll. Bounded, and expiring.
@@ -99,6 +129,12 @@ pub struct LaneState {
     epochs: Vec<(Epoch, Ordinal)>,
     /// None was silent since before this, at the last look.
     silent_since: u64,
+    /// Where the lane's first transaction began.
+    transactional_from: Option<Ordinal>,
+    /// Transactions that are open, or whose end may not be durable.
+    unstable: Unstable,
+    /// Of which transactions batches are taken. Not kept: a new owner asks the coordinators.
+    grants: Grants,
 }
 
 /// Encoded bytes of a producer without its batches, of a batch, of an epoch, and of the rest.
@@ -106,10 +142,16 @@ const PRODUCER_BYTES: usize = 19;
 const BATCH_BYTES: usize = 16;
 const EPOCH_BYTES: usize = 12;
 const FRAME_BYTES: usize = 10;
+/// Likewise of an open transaction, and of where the lane's first one began.
+const OPEN_BYTES: usize = 8;
+const FROM_BYTES: usize = 8;
+/// No lane takes more open transactions.
+const MAX_OPEN: usize = 16_384;
 
 impl Producer {
     fn encoded_bytes(&self) -> usize {
-        PRODUCER_BYTES + self.batches.len() * BATCH_BYTES
+        let open = self.open.map_or(0, |_| OPEN_BYTES);
+        PRODUCER_BYTES + self.batches.len() * BATCH_BYTES + open
     }
 }
 
@@ -119,7 +161,7 @@ impl LaneState {
     /// # Errors
     /// [`SequenceError`]; the batch must not be appended.
     pub fn check(&self, header: &BatchHeader) -> Result<Verdict, SequenceError> {
-        if !header.is_idempotent() {
+        if !header.is_idempotent() || header.is_control() {
             return Ok(Verdict::Fresh);
         }
         let producer = header.producer_id;
@@ -174,8 +216,88 @@ impl LaneState {
 
     /// How many producers a lane snapshot of `max_bytes` has room for, each with its last batch.
     pub fn room(max_bytes: usize) -> usize {
-        let rest = FRAME_BYTES + REMEMBERED_EPOCHS * EPOCH_BYTES;
+        let rest = FRAME_BYTES
+            + FROM_BYTES
+            + REMEMBERED_EPOCHS * EPOCH_BYTES
+            + Self::open_room(max_bytes) * OPEN_BYTES;
         max_bytes.saturating_sub(rest) / (PRODUCER_BYTES + BATCH_BYTES)
+    }
+
+    /// How many open transactions a lane snapshot of `max_bytes` has room for.
+    pub fn open_room(max_bytes: usize) -> usize {
+        (max_bytes / 128).min(MAX_OPEN)
+    }
+
+    /// Decides whether a batch that is fresh by its sequence may be of a transaction, or of none. No more
+    /// transactions are open than a lane snapshot of `max_bytes` has room for.
+    ///
+    /// # Errors
+    /// [`TransactionError`]; the batch must not be appended.
+    pub fn check_transaction(
+        &self,
+        header: &BatchHeader,
+        max_bytes: usize,
+        now_ms: u64,
+    ) -> Result<(), TransactionError> {
+        let outside = !header.is_transactional() && self.unstable.open() == 0;
+        if outside || !header.is_idempotent() || header.is_control() {
+            return Ok(());
+        }
+        let producer = header.producer_id;
+        let known = self.producers.get(&producer);
+        match (
+            known.filter(|known| known.open.is_some()),
+            header.is_transactional(),
+        ) {
+            (None, false) => Ok(()),
+            (Some(_), false) => Err(TransactionError::Open { producer }),
+            (Some(known), true) if known.epoch == header.producer_epoch => Ok(()),
+            // Its former instance's transaction is being ended.
+            (Some(_), true) => Err(TransactionError::Unverified { producer }),
+            (None, true) => {
+                self.grants.check(header, now_ms)?;
+                let limit = Self::open_room(max_bytes);
+                // A lane may remember more producers than it would take today.
+                let producers = self.producers.len() * (PRODUCER_BYTES + BATCH_BYTES);
+                let fixed = FRAME_BYTES + FROM_BYTES + REMEMBERED_EPOCHS * EPOCH_BYTES;
+                let open = self.unstable.open();
+                if open >= limit || fixed + producers + (open + 1) * OPEN_BYTES > max_bytes {
+                    return Err(TransactionError::TooManyOpen { producer, limit });
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Of which transactions batches are taken.
+    pub fn grants(&mut self) -> &mut Grants {
+        &mut self.grants
+    }
+
+    /// Where a producer's open transaction began, and its epoch.
+    pub fn open_transaction(&self, producer: i64) -> Option<(Ordinal, i16)> {
+        let known = self.producers.get(&producer)?;
+        Some((known.open?, known.epoch))
+    }
+
+    /// Open transactions: producer, epoch, and where it began; oldest first.
+    pub fn open_transactions(&self) -> Vec<(i64, i16, Ordinal)> {
+        let open = self.producers.iter();
+        let open = open.filter_map(|(id, known)| Some((*id, known.epoch, known.open?)));
+        let mut open: Vec<_> = open.collect();
+        open.sort_unstable_by_key(|(_, _, first)| *first);
+        open
+    }
+
+    /// The last stable ordinal: no transaction that has records below it is open, nor is the end of one not durable
+    /// yet. `head` is the durable head.
+    pub fn stable(&mut self, head: Ordinal) -> Ordinal {
+        self.unstable.stable(head)
+    }
+
+    /// Where the lane's first transaction began, if it ever had one.
+    pub fn transactional_from(&self) -> Option<Ordinal> {
+        self.transactional_from
     }
 
     /// Whether a batch's producer is remembered, or can be: at most `limit` are, of which those silent since
@@ -226,6 +348,17 @@ impl LaneState {
             producer.epoch = header.producer_epoch;
         }
         producer.last_ms = now_ms;
+        if header.is_control() {
+            if let Some(first) = producer.open.take() {
+                self.unstable.end(first, header.next_ordinal());
+            }
+            return;
+        }
+        if header.is_transactional() && producer.open.is_none() {
+            producer.open = Some(header.base_ordinal);
+            self.unstable.begin(header.base_ordinal);
+            self.transactional_from.get_or_insert(header.base_ordinal);
+        }
         if producer.batches.len() == REMEMBERED_BATCHES {
             producer.batches.pop_front();
         }
@@ -236,9 +369,10 @@ impl LaneState {
         });
     }
 
-    /// Forgets producers that have been silent since `before_ms`.
+    /// Forgets producers that have been silent since `before_ms`, and have no open transaction.
     pub fn expire(&mut self, before_ms: u64) {
-        self.producers.retain(|_, p| p.last_ms >= before_ms);
+        self.producers
+            .retain(|_, p| p.last_ms >= before_ms || p.open.is_some());
         let last = self.producers.values().map(|p| p.last_ms);
         self.silent_since = last.min().unwrap_or(0);
     }
@@ -263,13 +397,14 @@ impl LaneState {
         let known = self
             .producers
             .iter()
-            .filter(|(_, p)| p.last_ms >= before_ms);
+            .filter(|(_, p)| p.last_ms >= before_ms || p.open.is_some());
         let mut active: Vec<_> = known
             .map(|(id, producer)| ActiveProducer {
                 id: *id,
                 epoch: producer.epoch,
                 last_sequence: producer.batches.back().map(|b| b.last_sequence),
                 last_ms: producer.last_ms,
+                open: producer.open,
             })
             .collect();
         active.sort_unstable_by_key(|producer| producer.id);
@@ -313,6 +448,7 @@ impl LaneState {
 
     fn encoded_bytes(&self) -> usize {
         FRAME_BYTES
+            + self.transactional_from.map_or(0, |_| FROM_BYTES)
             + self.epochs.len() * EPOCH_BYTES
             + self
                 .producers
@@ -323,7 +459,14 @@ impl LaneState {
 
     fn encode_all(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.encoded_bytes());
-        out.extend_from_slice(&SNAPSHOT_VERSION.to_le_bytes());
+        let version = match self.transactional_from {
+            Some(_) => WITH_TRANSACTIONS,
+            None => WITHOUT_TRANSACTIONS,
+        };
+        out.extend_from_slice(&version.to_le_bytes());
+        if let Some(from) = self.transactional_from {
+            out.extend_from_slice(&from.to_le_bytes());
+        }
         out.extend_from_slice(&(self.epochs.len() as u32).to_le_bytes());
         for (epoch, ordinal) in &self.epochs {
             out.extend_from_slice(&epoch.0.to_le_bytes());
@@ -338,24 +481,46 @@ impl LaneState {
             out.extend_from_slice(&id.to_le_bytes());
             out.extend_from_slice(&producer.epoch.to_le_bytes());
             out.extend_from_slice(&producer.last_ms.to_le_bytes());
-            out.push(producer.batches.len() as u8);
+            let open = producer.open.map_or(0, |_| OPEN);
+            out.push(producer.batches.len() as u8 | open);
             for batch in &producer.batches {
                 out.extend_from_slice(&batch.base_sequence.to_le_bytes());
                 out.extend_from_slice(&batch.last_sequence.to_le_bytes());
                 out.extend_from_slice(&batch.base_ordinal.to_le_bytes());
             }
+            if let Some(first) = producer.open {
+                out.extend_from_slice(&first.to_le_bytes());
+            }
         }
-        // Open transactions come here in a later version of the snapshot.
         out
     }
 
-    /// Reads a snapshot back; `None` if the bytes are no snapshot this build knows.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut input = Input(bytes);
-        if u16::from_le_bytes(input.take()?) != SNAPSHOT_VERSION {
-            return None;
+    /// Reads a snapshot back; no bytes are one of a lane that remembers nothing.
+    ///
+    /// # Errors
+    /// [`SnapshotError`]: what the lane remembered is not known then, which is not the same as nothing.
+    pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
+        if bytes.is_empty() {
+            return Ok(Self::default());
         }
-        let mut state = Self::default();
+        let mut input = Input(bytes);
+        let version = input.take().map(u16::from_le_bytes);
+        match version.ok_or(SnapshotError::Malformed)? {
+            WITHOUT_TRANSACTIONS => Self::decode_body(input, None),
+            WITH_TRANSACTIONS => {
+                let from = input.take().map(u64::from_le_bytes);
+                from.and_then(|from| Self::decode_body(input, Some(from)))
+            }
+            found => return Err(SnapshotError::NewerVersion { found }),
+        }
+        .ok_or(SnapshotError::Malformed)
+    }
+
+    fn decode_body(mut input: Input<'_>, transactional_from: Option<Ordinal>) -> Option<Self> {
+        let mut state = Self {
+            transactional_from,
+            ..Self::default()
+        };
         for _ in 0..u32::from_le_bytes(input.take()?) {
             let epoch = Epoch(u32::from_le_bytes(input.take()?));
             state
@@ -368,14 +533,20 @@ impl LaneState {
                 epoch: i16::from_le_bytes(input.take()?),
                 last_ms: u64::from_le_bytes(input.take()?),
                 batches: VecDeque::new(),
+                open: None,
             };
             let [count] = input.take()?;
-            for _ in 0..count {
+            for _ in 0..count & !OPEN {
                 producer.batches.push_back(Remembered {
                     base_sequence: i32::from_le_bytes(input.take()?),
                     last_sequence: i32::from_le_bytes(input.take()?),
                     base_ordinal: u64::from_le_bytes(input.take()?),
                 });
+            }
+            if count & OPEN != 0 {
+                let first = u64::from_le_bytes(input.take()?);
+                producer.open = Some(first);
+                state.unstable.begin(first);
             }
             state.producers.insert(id, producer);
         }
@@ -491,6 +662,52 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_knows_open_transactions_and_is_the_old_one_without() {
+        let mut state = LaneState::default();
+        state.note(&batch(7, 0, 0, 1, 0), 1);
+        assert_eq!(
+            state.encode(1 << 20)[..2],
+            WITHOUT_TRANSACTIONS.to_le_bytes()
+        );
+        let transactional = BatchHeader {
+            attributes: 0x10,
+            ..batch(8, 3, 0, 5, 40)
+        };
+        state.note(&transactional, 1);
+        let marker = BatchHeader {
+            attributes: 0x30,
+            base_sequence: -1,
+            ..batch(8, 4, 0, 1, 60)
+        };
+        for open in [true, false] {
+            let bytes = state.encode(1 << 20);
+            assert_eq!(bytes[..2], WITH_TRANSACTIONS.to_le_bytes());
+            assert_eq!(bytes.len(), state.encoded_bytes());
+            let mut read = LaneState::decode(&bytes).expect("a snapshot");
+            let expected = open.then_some((40, 3));
+            assert_eq!(read.open_transaction(8), expected);
+            assert_eq!(read.transactional_from(), Some(40));
+            assert_eq!(read.stable(100), if open { 40 } else { 100 });
+            for cut in 1..bytes.len() {
+                let cut = LaneState::decode(&bytes[..cut]);
+                assert_eq!(cut, Err(SnapshotError::Malformed));
+            }
+            state.note(&marker, 1);
+        }
+        // The end counts once it is durable, and its epoch fences the one before.
+        assert_eq!((state.stable(60), state.stable(61)), (40, 61));
+        assert!(matches!(
+            state.check(&batch(8, 3, 5, 1, 0)),
+            Err(SequenceError::Fenced { current: 4, .. })
+        ));
+        // What a newer build wrote is not nothing.
+        let mut newer = state.encode(1 << 20);
+        newer[0] = 3;
+        let newer = LaneState::decode(&newer);
+        assert_eq!(newer, Err(SnapshotError::NewerVersion { found: 3 }));
+    }
+
+    #[test]
     fn a_snapshot_round_trips_shrinks_to_its_bound_and_refuses_garbage() {
         let mut state = LaneState::default();
         for id in 0..100 {
@@ -499,10 +716,12 @@ mod tests {
             }
         }
         let whole = state.encode(1 << 20);
-        assert_eq!(LaneState::decode(&whole), Some(state.clone()));
-        for cut in [0, 1, 5, whole.len() / 2, whole.len() - 1] {
-            assert_eq!(LaneState::decode(&whole[..cut]), None);
+        assert_eq!(LaneState::decode(&whole), Ok(state.clone()));
+        for cut in [1, 5, whole.len() / 2, whole.len() - 1] {
+            let cut = LaneState::decode(&whole[..cut]);
+            assert_eq!(cut, Err(SnapshotError::Malformed));
         }
+        assert_eq!(LaneState::decode(&[]), Ok(LaneState::default()));
         assert_eq!(whole.len(), state.encoded_bytes());
         // Older batches of the longest silent go first, and nobody's last one.
         let small = state.encode(10_000);

@@ -56,6 +56,10 @@ pub struct Found {
     pub log_start: Ordinal,
     /// If the end of a group was reached: those that follow.
     pub groups: Vec<GroupView>,
+    /// Batches of transactions, or markers, are among them.
+    pub transactional: bool,
+    /// Ordinal of the first batch; of where to go on if there is none.
+    pub first_ordinal: Ordinal,
 }
 
 /// Why a lane could not be read.
@@ -125,10 +129,12 @@ impl Streamlet {
         let (mut trimmed, mut mended) = (false, false);
         loop {
             let target = self.target(spec.lane, from)?;
-            let nothing = |next, groups| Found {
+            let nothing = |next: Located, groups| Found {
                 bufs: Vec::new(),
                 bytes: 0,
                 batches: 0,
+                transactional: false,
+                first_ordinal: next.ordinal,
                 next,
                 head: target.head,
                 log_start: target.log_start,
@@ -228,12 +234,18 @@ impl Streamlet {
                 head: target.head,
                 log_start: target.log_start,
                 groups,
+                transactional: out.transactional,
+                first_ordinal: out.first_ordinal,
             });
         }
     }
 
     /// The lane, unless it does not exist or the stream is gone.
-    fn slot<'a>(&self, inner: &'a Inner, lane: LaneId) -> Result<&'a Lane, LaneReadError> {
+    pub(crate) fn slot<'a>(
+        &self,
+        inner: &'a Inner,
+        lane: LaneId,
+    ) -> Result<&'a Lane, LaneReadError> {
         match self.standing() {
             Standing::Serving | Standing::Leaving => {}
             Standing::Deleted => return Err(LaneReadError::Deleted),
@@ -404,10 +416,15 @@ impl Streamlet {
         max_bytes: usize,
         max_ordinals: u64,
     ) -> Result<Option<(Located, Ordinal)>, Met> {
-        let target = self.target(lane, Located { ordinal, at: None })?;
+        let mut target = self.target(lane, Located { ordinal, at: None })?;
+        // Nobody is given records of open transactions.
+        target.head = target.head.min(self.stable(lane).unwrap_or(ordinal));
         let Some(group) = target.group else {
             return Ok(None);
         };
+        if target.ordinal >= target.head {
+            return Ok(None);
+        }
         let start = group.locate(target.ordinal, None, false);
         let start = start.map_err(|error| Met::in_group(&group, error))?;
         let mut end = start;

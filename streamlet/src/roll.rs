@@ -155,6 +155,7 @@ impl Streamlet {
                 state: carry.state,
                 lane_generation,
                 filling: Filling::Begun,
+                ends: Vec::new(),
             }),
         });
         slot.slot = LaneSlot::Active(active.clone());

@@ -24,6 +24,7 @@ use crate::producers::{ActiveProducer, LaneState};
 use crate::recorder::GroupRecorder;
 use crate::standing::{Standing, StandingCell};
 use crate::traffic::Traffic;
+use crate::transactions::{End, KnownEnds};
 
 /// Bounds that hold for every lane.
 #[derive(Clone, Copy, Debug)]
@@ -186,6 +187,8 @@ pub(crate) struct Lane {
     /// Nothing below is readable.
     pub(crate) log_start: Ordinal,
     pub(crate) prepared: Prepared,
+    /// Where transactions ended in groups that take no more, as far as readers asked.
+    pub(crate) ends: KnownEnds,
 }
 
 pub(crate) enum LaneSlot {
@@ -227,6 +230,8 @@ pub(crate) struct Tail {
     pub(crate) state: LaneState,
     pub(crate) lane_generation: u32,
     pub(crate) filling: Filling,
+    /// Transactions that ended in this group, in the order of their markers.
+    pub(crate) ends: Vec<End>,
 }
 
 /// How far a group that takes appends is.

@@ -316,12 +316,12 @@ fn no_retry_is_stored_again_however_many_producers_there_are() {
         matches!(
             refused,
             Some(AppendError::Sequence(SequenceError::TooMany {
-                limit: 445,
+                limit: 416,
                 ..
             }))
         ),
         "{refused:?}"
     );
-    assert_eq!(node.streamlet.describe()[0].producers, 445);
+    assert_eq!(node.streamlet.describe()[0].producers, 416);
     node.append(0, &mut stamped(3, 0, 3, 900..901, 10));
 }

@@ -115,7 +115,7 @@ fn the_largest_batch_fits_behind_a_snapshot() {
         let node = machine.create(narrow.clone());
         // Enough producers for a snapshot of its full quarter.
         let mut ids = Vec::new();
-        for producer in 0..445 {
+        for producer in 0..416 {
             node.append(
                 0,
                 &mut stamped(producer, 0, 0, producer as u64..producer as u64 + 1, 8),

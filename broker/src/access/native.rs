@@ -221,6 +221,9 @@ guarded! { lanes_server::Lanes:
     give_up_growth(GiveUpGrowthRequest) -> GiveUpGrowthResponse needs |_r| vec![Need::Cluster(ClusterAction)];
     observe(ObserveRequest) -> ObserveResponse needs |_r| vec![Need::Cluster(ClusterAction)];
     peek_lane(PeekLaneRequest) -> PeekLaneResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    grant_transaction(GrantTransactionRequest) -> GrantTransactionResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    verify_transaction(VerifyTransactionRequest) -> VerifyTransactionResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    end_transactions(EndTransactionsRequest) -> EndTransactionsResponse needs |_r| vec![Need::Cluster(ClusterAction)];
 }
 
 guarded! { clusters_server::Clusters:

@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::snapshot::Snapshot;
 use super::views::GroupRow;
 use crate::clock::now_ms;
+use crate::coordination::CoordinatorKind;
 use crate::data::catalog::Stream;
 use crate::others;
 use crate::shared::Shared;
@@ -150,7 +151,10 @@ async fn ask(shared: &Arc<Shared>, group: &str) -> Result<v1::DescribeGroupRespo
     let request = v1::DescribeGroupRequest {
         group: group.to_owned(),
     };
-    let place = shared.coordination.place(shared, group).await?;
+    let place = shared
+        .coordination
+        .place(shared, CoordinatorKind::Groups, group)
+        .await?;
     if place.broker == shared.data.directory.me() {
         let answer = shared
             .coordination

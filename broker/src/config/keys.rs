@@ -352,7 +352,7 @@ config_keys! {
         /// The most idempotent producers remembered per lane. At the limit new producers are refused; none is
         /// forgotten before `producers.expiry`, since its next retry could be stored twice. Each takes about
         /// 200 bytes of memory, and 35 to 275 bytes at the beginning of each group. All together take at most a
-        /// quarter of a segment there: a segment of 64 KiB has room for 445 producers, one of 1 MiB for 7,467.
+        /// quarter of a segment there: a segment of 64 KiB has room for 416 producers, one of 1 MiB for 6,999.
         max_per_lane: u32, Count [1, 1_000_000] = "100000";
         /// A lane forgets a producer that appended nothing to it for this long, as with Kafka's
         /// `producer.id.expiration.ms`. A forgotten producer that goes on in the middle of its sequence is

@@ -17,7 +17,7 @@ use kera_protocol::batch::{
     Records,
 };
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal, StreamId};
+use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal, StreamId, StreamletId};
 use kera_protocol::v1;
 use kera_streamlet::{
     AppendError, AppendSpec, Appended, LaneReadSpec, Located, Outcome, Streamlet,
@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::clock::now_ms;
-use crate::coordination::{GROUPS_STREAM, TICK};
+use crate::coordination::{CoordinatorKind, TICK};
 use crate::data::catalog::{Stream, Streamlets};
 
 /// The one lane of an internal streamlet.
@@ -49,7 +49,8 @@ type Answer = Result<Reply, WireError>;
 type Replies = Vec<(oneshot::Sender<Answer>, Answer)>;
 
 /// A coordinator with its lane, for as long as this broker owns the lane's streamlet under one epoch.
-pub(super) struct Host {
+pub(crate) struct Host {
+    kind: CoordinatorKind,
     streamlet: Arc<Streamlet>,
     epoch: Epoch,
     pump: Arc<LocalWriter>,
@@ -98,11 +99,13 @@ struct State {
 impl Host {
     /// A coordinator that is not loaded yet.
     pub(super) fn new(
+        kind: CoordinatorKind,
         streamlet: Arc<Streamlet>,
         pump: Arc<LocalWriter>,
         limits: Arc<Mutex<Limits>>,
     ) -> Self {
         Self {
+            kind,
             epoch: streamlet.epoch(),
             streamlet,
             pump,
@@ -163,10 +166,11 @@ impl Host {
         failing.attempts += 1;
         failing.next = Some(Instant::now() + pause);
         if failing.told != error {
+            let what = self.kind.what();
             tracing::error!(
                 streamlet = self.streamlet.id().0,
                 error,
-                "the state of consumer groups cannot be read; trying again"
+                "the state of {what} cannot be read; trying again"
             );
             failing.told = error;
         }
@@ -192,7 +196,7 @@ impl Host {
         state.ended = true;
         let elsewhere = WireError::new(
             ErrorCode::NotCoordinator,
-            "the group has another coordinator now; look it up again",
+            "another broker coordinates it now; look it up again",
         );
         drop_coordinator(&mut state, &elsewhere);
     }
@@ -244,11 +248,8 @@ impl Host {
         self.passed_over
             .store(report.passed_over, Ordering::Relaxed);
         self.told_below.fetch_max(from.ordinal, Ordering::Relaxed);
-        tracing::debug!(
-            streamlet = self.streamlet.id().0,
-            ?report,
-            "consumer groups loaded"
-        );
+        let what = self.kind.what();
+        tracing::debug!(streamlet = self.streamlet.id().0, ?report, "{what} loaded");
         Ok(coordinator)
     }
 
@@ -301,12 +302,13 @@ impl Host {
     fn pass_over(&self, replay: &mut Replay, ordinal: Ordinal, error: &dyn Display) {
         replay.pass_over();
         if ordinal >= self.told_below.load(Ordering::Relaxed) {
+            let what = self.kind.what();
             tracing::error!(
-                stream = GROUPS_STREAM,
+                stream = self.kind.stream(),
                 streamlet = self.streamlet.id().0,
                 ordinal,
                 %error,
-                "a record among the events of consumer groups is no event; it is passed over"
+                "a record among the events of {what} is no event; it is passed over"
             );
         }
     }
@@ -338,6 +340,32 @@ impl Host {
         if let Some(coordinator) = state.coordinator.as_mut() {
             coordinator.cancel(ticket);
         }
+    }
+
+    /// The streamlet of its internal stream.
+    pub(crate) fn streamlet(&self) -> StreamletId {
+        self.streamlet.id()
+    }
+
+    /// The epoch under which it decides.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// True if it has decided about transactions of which some markers are not known to be written.
+    pub(crate) fn has_decided(&self) -> bool {
+        let state = self.state.lock();
+        state
+            .coordinator
+            .as_ref()
+            .is_some_and(Coordinator::has_decided)
+    }
+
+    /// Transactions that are open or ending, and when the oldest began.
+    pub(crate) fn open_transactions(&self) -> (usize, Option<u64>) {
+        let state = self.state.lock();
+        let coordinator = state.coordinator.as_ref();
+        coordinator.map_or((0, None), Coordinator::open_transactions)
     }
 
     /// Groups of this coordinator.
@@ -537,7 +565,8 @@ impl Host {
                     let below = *below;
                     state.trim = None;
                     if let Err(error) = self.streamlet.trim(LANE, below) {
-                        tracing::warn!(%error, "old state of consumer groups could not be trimmed");
+                        let what = self.kind.what();
+                        tracing::warn!(%error, "old state of {what} could not be trimmed");
                     }
                 }
                 Outcome::Lost => state.trim = None,
@@ -548,10 +577,11 @@ impl Host {
 
     /// Drops a coordinator whose memory is ahead of what is durable.
     fn give_up(&self, state: &mut State, reason: &str) {
+        let what = self.kind.what();
         tracing::warn!(
             streamlet = self.streamlet.id().0,
             reason,
-            "consumer groups are read anew"
+            "{what} are read anew"
         );
         let loading = WireError::new(
             ErrorCode::CoordinatorLoading,

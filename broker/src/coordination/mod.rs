@@ -1,6 +1,6 @@
-//! Hosts the coordinators of consumer groups: one per streamlet of an internal stream, at the broker that
-//! owns the streamlet. A group's coordinator is the one of the streamlet that the hash of the group's name
-//! chooses.
+//! Hosts the coordinators of consumer groups and of transactions: one per streamlet of an internal stream of each
+//! kind, at the broker that owns the streamlet. A group's, or a transactional id's, coordinator is the one of the
+//! streamlet that the hash of the name chooses.
 //!
 //! A request becomes events; the events are appended to the internal stream; the reply is sent
 //! when they, and all before them, are durable. If an append fails the coordinator is dropped and
@@ -9,6 +9,7 @@
 mod ask;
 mod follow;
 mod host;
+mod kind;
 mod place;
 mod remote;
 mod serve;
@@ -27,15 +28,18 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::bell::Bell;
 use crate::config::BrokerConfig;
-use host::Host;
+pub(crate) use host::Host;
 use remote::Remote;
 
+pub use kind::CoordinatorKind;
 pub(crate) use place::raise_copies;
 pub use place::{Place, hear_of};
 pub use serve::drive;
 
 /// The internal stream of leases and commits.
 pub const GROUPS_STREAM: &str = "_kera_groups";
+/// The internal stream of transactions. Made when the first producer with a transactional id begins.
+pub const TRANSACTIONS_STREAM: &str = "_kera_transactions";
 /// How often sessions and leases are looked at.
 const TICK: Duration = Duration::from_millis(100);
 /// Heads that move within this time are looked at together.
@@ -68,8 +72,8 @@ fn limits_of(config: &BrokerConfig) -> Limits {
 pub struct Coordination {
     streamlets: u32,
     limits: Arc<Mutex<Limits>>,
-    /// By streamlet: those of this broker.
-    hosts: RwLock<BTreeMap<StreamletId, Arc<Host>>>,
+    /// By kind and streamlet: those of this broker.
+    hosts: RwLock<BTreeMap<(CoordinatorKind, StreamletId), Arc<Host>>>,
     remote: Remote,
     /// Somebody looks at a disk for where a range ends.
     looking: Arc<AtomicBool>,
@@ -113,6 +117,15 @@ impl Coordination {
     /// Owners of the internal stream's streamlets may have changed: coordinators are looked at soon.
     pub fn owners_changed(&self) {
         self.bell.ring();
+    }
+
+    /// Coordinators of transactions of this broker.
+    pub(crate) fn transaction_hosts(&self) -> Vec<Arc<Host>> {
+        let hosts = self.hosts.read();
+        let hosts = hosts
+            .iter()
+            .filter(|((kind, _), _)| *kind == CoordinatorKind::Transactions);
+        hosts.map(|(_, host)| host.clone()).collect()
     }
 
     /// Lanes that other brokers serve.

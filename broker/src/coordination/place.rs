@@ -11,7 +11,7 @@ use kera_protocol::ids::StreamletId;
 use kera_protocol::partition::key_hash;
 
 use super::host::Host;
-use super::{Coordination, GROUPS_STREAM};
+use super::{Coordination, CoordinatorKind};
 use crate::clock::wall_ms;
 use crate::data::catalog::Stream;
 use crate::shared::Shared;
@@ -24,31 +24,38 @@ const HEAR_WITHIN: Duration = Duration::from_secs(2);
 /// Pause between looks for such news.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The streamlet of the internal stream that a group belongs to.
+/// The streamlet of the internal stream that a group, or a transactional id, belongs to.
 pub struct Place {
+    kind: CoordinatorKind,
     stream: Arc<Stream>,
     /// The streamlet.
     pub streamlet: StreamletId,
-    /// The number of the broker that owns it, and so coordinates the group.
+    /// The number of the broker that owns it, and so coordinates it.
     pub broker: u32,
 }
 
 impl Coordination {
-    /// Where a group is coordinated. Makes the internal stream if there is none.
+    /// Where a group, or a transactional id, is coordinated. Makes the internal stream if there is none.
     ///
     /// # Errors
     /// [`ErrorCode::CoordinatorLoading`] if the internal stream is only just being made, or what the
     /// metadata store answers.
-    pub async fn place(&self, shared: &Arc<Shared>, group: &str) -> Result<Place, WireError> {
-        let stream = match shared.data.catalog.named(GROUPS_STREAM) {
+    pub async fn place(
+        &self,
+        shared: &Arc<Shared>,
+        kind: CoordinatorKind,
+        name: &str,
+    ) -> Result<Place, WireError> {
+        let stream = match shared.data.catalog.named(kind.stream()) {
             Some(stream) => stream,
-            None => self.make_stream(shared, group).await?,
+            None => self.make_stream(shared, kind, name).await?,
         };
         let count = u32::try_from(stream.streamlets.len()).unwrap_or(u32::MAX);
-        let streamlet = StreamletId(key_hash(group.as_bytes()) % count.max(1));
+        let streamlet = StreamletId(key_hash(name.as_bytes()) % count.max(1));
         let owner = shared.data.directory.owner(stream.id(), streamlet);
         let broker = owner.map_or(shared.data.directory.me(), |owner| owner.broker);
         Ok(Place {
+            kind,
             stream,
             streamlet,
             broker,
@@ -58,24 +65,28 @@ impl Coordination {
     async fn make_stream(
         &self,
         shared: &Arc<Shared>,
-        group: &str,
+        kind: CoordinatorKind,
+        name: &str,
     ) -> Result<Arc<Stream>, WireError> {
         let _turn = self.making.lock().await;
-        if let Some(stream) = shared.data.catalog.named(GROUPS_STREAM) {
+        if let Some(stream) = shared.data.catalog.named(kind.stream()) {
             return Ok(stream);
         }
         let (owned, streamlets) = (shared.clone(), self.streamlets);
-        let made = blocking(move || match create_stream(&owned, streamlets) {
+        let made = blocking(move || match create_stream(&owned, kind, streamlets) {
             Ok(stream) => Ok(Some(stream)),
             // Another broker was faster; this one hears of it soon.
             Err(MetadataError::Conflict(Conflict::StreamExists { .. })) => Ok(None),
             Err(error) => Err(metadata_error(&error)),
         });
-        match made.await? {
+        let made = made.await?;
+        // Its coordinators are looked for at once.
+        self.owners_changed();
+        match made {
             Some(stream) => Ok(stream),
-            None => hear_of(shared, GROUPS_STREAM)
+            None => hear_of(shared, kind.stream())
                 .await
-                .ok_or_else(|| loading(group)),
+                .ok_or_else(|| loading(kind, name)),
         }
     }
 
@@ -84,7 +95,7 @@ impl Coordination {
         &self,
         shared: &Shared,
         place: &Place,
-        group: &str,
+        name: &str,
     ) -> Result<Arc<Host>, WireError> {
         let directory = &shared.data.directory;
         let recovered = || {
@@ -92,17 +103,21 @@ impl Coordination {
             streamlet.is_some_and(|s| s.is_recovered())
         };
         if place.broker != directory.me() {
-            return Err(elsewhere(group));
+            return Err(elsewhere(place.kind, name));
         }
         if !directory.serves(place.stream.id(), place.streamlet) {
             // Recovered, and not served: the lease is over, or the streamlet has left.
             return Err(match recovered() {
-                true => elsewhere(group),
-                false => loading(group),
+                true => elsewhere(place.kind, name),
+                false => loading(place.kind, name),
             });
         }
-        let host = self.hosts.read().get(&place.streamlet).cloned();
-        host.ok_or_else(|| loading(group))
+        let host = self
+            .hosts
+            .read()
+            .get(&(place.kind, place.streamlet))
+            .cloned();
+        host.ok_or_else(|| loading(place.kind, name))
     }
 }
 
@@ -118,17 +133,19 @@ pub async fn hear_of(shared: &Shared, name: &str) -> Option<Arc<Stream>> {
     }
 }
 
-pub(super) fn loading(group: &str) -> WireError {
+pub(super) fn loading(kind: CoordinatorKind, name: &str) -> WireError {
+    let one = kind.one(name);
     WireError::new(
         ErrorCode::CoordinatorLoading,
-        format!("the coordinator of group \"{group}\" is reading its state; try again"),
+        format!("the coordinator of {one} is reading its state; try again"),
     )
 }
 
-fn elsewhere(group: &str) -> WireError {
+fn elsewhere(kind: CoordinatorKind, name: &str) -> WireError {
+    let one = kind.one(name);
     WireError::new(
         ErrorCode::NotCoordinator,
-        format!("group \"{group}\" is coordinated by another broker; look it up and ask there"),
+        format!("{one} is coordinated by another broker; look it up and ask there"),
     )
 }
 
@@ -136,6 +153,7 @@ fn elsewhere(group: &str) -> WireError {
 /// yet: as brokers join, its groups get what they lack as any other stream's do.
 pub(super) fn create_stream(
     shared: &Arc<Shared>,
+    kind: CoordinatorKind,
     streamlets: u32,
 ) -> Result<Arc<Stream>, MetadataError> {
     let replicas = match shared.data.directory.is_shared() {
@@ -151,11 +169,12 @@ pub(super) fn create_stream(
         retention_ms: 0,
         group_max_age_ms: 0,
         max_batch_bytes: StreamConfig::default_max_batch_bytes(1 << 20),
+        ack: kind.ack(),
         replicas,
         min_insync_replicas: least_copies(shared),
         ..StreamConfig::default()
     };
-    shared.create_stream(StreamRecord::new(GROUPS_STREAM, config, wall_ms()))
+    shared.create_stream(StreamRecord::new(kind.stream(), config, wall_ms()))
 }
 
 /// Copies without which no event counts, with the brokers there are: one of them may be away.
@@ -175,7 +194,15 @@ fn least_copies(shared: &Shared) -> u32 {
 /// # Errors
 /// The metadata store's; another round may succeed.
 pub(crate) fn raise_copies(shared: &Shared) -> Result<bool, MetadataError> {
-    let Some(stream) = shared.data.catalog.named(GROUPS_STREAM) else {
+    let mut raised = false;
+    for kind in CoordinatorKind::ALL {
+        raised |= raise_copies_of(shared, kind)?;
+    }
+    Ok(raised)
+}
+
+fn raise_copies_of(shared: &Shared, kind: CoordinatorKind) -> Result<bool, MetadataError> {
+    let Some(stream) = shared.data.catalog.named(kind.stream()) else {
         return Ok(false);
     };
     let first = StreamletId(0);
@@ -196,7 +223,8 @@ pub(crate) fn raise_copies(shared: &Shared) -> Result<bool, MetadataError> {
     stream.altered(new);
     tracing::info!(
         least,
-        "what consumer groups commit is kept by more brokers from now on"
+        stream = kind.stream(),
+        "what coordinators decide is kept by more brokers from now on"
     );
     Ok(true)
 }

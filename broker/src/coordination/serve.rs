@@ -9,7 +9,7 @@ use kera_protocol::v1::{self, start_at::At};
 
 use super::host::Host;
 use super::view::View;
-use super::{COALESCE, Coordination, GROUPS_STREAM, TICK, follow, place};
+use super::{COALESCE, Coordination, CoordinatorKind, GROUPS_STREAM, TICK, follow, place};
 use crate::clock::now_ms;
 use crate::error::BrokerError;
 use crate::shared::Shared;
@@ -24,7 +24,7 @@ impl Coordination {
         if !shared.data.directory.is_shared() && shared.data.catalog.named(GROUPS_STREAM).is_none()
         {
             let (owned, streamlets) = (shared.clone(), self.streamlets);
-            let make = move || place::create_stream(&owned, streamlets);
+            let make = move || place::create_stream(&owned, CoordinatorKind::Groups, streamlets);
             let made = tokio::task::spawn_blocking(make).await;
             made.map_err(|panic| BrokerError::System {
                 what: "opening the internal stream failed",
@@ -41,14 +41,21 @@ impl Coordination {
     /// Ends coordinators whose streamlets this broker does not serve any more, and adds those of
     /// streamlets that it serves now. The new ones, yet to be loaded.
     fn look_at_owners(&self, shared: &Shared) -> Vec<Arc<Host>> {
-        let Some(stream) = shared.data.catalog.named(GROUPS_STREAM) else {
+        let kinds = CoordinatorKind::ALL.into_iter();
+        kinds
+            .flat_map(|kind| self.look_at_owners_of(shared, kind))
+            .collect()
+    }
+
+    fn look_at_owners_of(&self, shared: &Shared, kind: CoordinatorKind) -> Vec<Arc<Host>> {
+        let Some(stream) = shared.data.catalog.named(kind.stream()) else {
             return Vec::new();
         };
         let served = |id| shared.data.directory.serves(stream.id(), id);
         let unchanged = {
             let hosts = self.hosts.read();
             let mut streamlets = stream.streamlets.iter();
-            streamlets.all(|streamlet| match hosts.get(&streamlet.id()) {
+            streamlets.all(|streamlet| match hosts.get(&(kind, streamlet.id())) {
                 Some(host) => served(streamlet.id()) && host.is_for(&streamlet),
                 None => !(served(streamlet.id()) && streamlet.is_recovered()),
             })
@@ -61,57 +68,66 @@ impl Coordination {
         for streamlet in &stream.streamlets {
             let id = streamlet.id();
             let serves = served(id) && streamlet.is_recovered();
-            if let Some(host) = hosts.get(&id)
+            let key = (kind, id);
+            if let Some(host) = hosts.get(&key)
                 && !(serves && host.is_for(&streamlet))
             {
                 host.end();
-                hosts.remove(&id);
-                tracing::info!(streamlet = id.0, "consumer groups have another coordinator");
+                hosts.remove(&key);
+                let what = kind.what();
+                tracing::info!(streamlet = id.0, "{what} have another coordinator");
             }
-            if serves && !hosts.contains_key(&id) {
+            if serves && !hosts.contains_key(&key) {
                 let (pump, limits) = (shared.data.env.pump.clone(), self.limits.clone());
-                let host = Arc::new(Host::new(streamlet.clone(), pump, limits));
-                hosts.insert(id, host.clone());
+                let host = Arc::new(Host::new(kind, streamlet.clone(), pump, limits));
+                hosts.insert(key, host.clone());
                 fresh.push(host);
             }
         }
         fresh
     }
 
-    /// Serves one request about a consumer group.
+    /// Serves one request about a consumer group, or a transactional id.
     ///
     /// # Errors
-    /// What the client is to be told: `NOT_COORDINATOR` if another broker coordinates the group,
+    /// What the client is to be told: `NOT_COORDINATOR` if another broker coordinates it,
     /// `COORDINATOR_LOADING` while this one reads its state.
     pub async fn call(
         &self,
         shared: &Arc<Shared>,
-        group: &str,
+        name: &str,
         request: Request,
     ) -> Result<Reply, WireError> {
-        let place = self.place(shared, group).await?;
-        let host = self.host_at(shared, &place, group)?;
-        let time = match shared.data.directory.is_shared() {
-            true => self.look_elsewhere(shared, &host, group, &request).await,
+        let kind = CoordinatorKind::of(&request);
+        let place = self.place(shared, kind, name).await?;
+        let host = self.host_at(shared, &place, name)?;
+        let time = match shared.data.directory.is_shared() && kind == CoordinatorKind::Groups {
+            true => self.look_elsewhere(shared, &host, name, &request).await,
             false => None,
         };
-        let answer =
-            tokio::task::block_in_place(|| host.handle(&View::of(shared), request, &self.waker));
+        let outcome = self.call_at(shared, &host, request).await;
         if let Some(time) = time {
             self.remote.forget_times(time);
         }
-        let Some((ticket, answer)) = answer else {
-            return Err(place::loading(group));
-        };
-        self.bell.ring();
-        let guard = CancelOnDrop {
-            host: &host,
-            ticket,
-        };
-        let outcome = answer.await.unwrap_or_else(|_| Err(place::loading(group)));
-        std::mem::forget(guard);
         // What a broker believes that was replaced meanwhile is no answer.
-        self.host_at(shared, &place, group)?;
+        self.host_at(shared, &place, name)?;
+        outcome.unwrap_or_else(|| Err(place::loading(kind, name)))
+    }
+
+    /// Puts a request to one coordinator; `None` while it is loading.
+    pub(crate) async fn call_at(
+        &self,
+        shared: &Arc<Shared>,
+        host: &Host,
+        request: Request,
+    ) -> Option<Result<Reply, WireError>> {
+        let answer =
+            tokio::task::block_in_place(|| host.handle(&View::of(shared), request, &self.waker));
+        let (ticket, answer) = answer?;
+        self.bell.ring();
+        let guard = CancelOnDrop { host, ticket };
+        let outcome = answer.await.ok();
+        std::mem::forget(guard);
         outcome
     }
 
@@ -161,7 +177,8 @@ impl Coordination {
     /// The groups of Kafka's clients of this broker's coordinators, sorted by id; `None` while one of
     /// them is reading its state.
     pub fn classic_groups(&self, shared: &Shared) -> Option<Vec<Listing>> {
-        let hosts = self.hosts.read().clone();
+        let mut hosts = self.hosts.read().clone();
+        hosts.retain(|(kind, _), _| *kind == CoordinatorKind::Groups);
         if hosts.is_empty() && !shared.data.directory.is_shared() {
             return None;
         }

@@ -81,8 +81,14 @@ impl LaneView for View<'_> {
         if self.is_elsewhere(lane) {
             return self.remote.lane(lane);
         }
-        let (log_start, head) = self.served(lane)?.lane_bounds(lane.lane)?;
-        Some(LaneStatus { log_start, head })
+        let streamlet = self.served(lane)?;
+        let (log_start, head) = streamlet.lane_bounds(lane.lane)?;
+        // Records of open transactions are nobody's to consume yet.
+        let stable = streamlet.stable(lane.lane).unwrap_or(log_start).min(head);
+        Some(LaneStatus {
+            log_start,
+            head: stable,
+        })
     }
 
     fn highest_readable(&self, lane: LaneKey) -> Option<Ordinal> {

@@ -179,6 +179,13 @@ fn read_listed(shared: &Shared, clustered: &Clustered, asked: &Asked) -> Result<
         }
         walked => walked?,
     };
+    if walked.stops_at_transaction && walked.bufs.is_empty() {
+        let text = format!(
+            "stream {} streamlet {} lane {}: ordinal {ordinal} belongs to a transaction, and how that ended is its owner's to say; ask the owner",
+            asked.stream, asked.streamlet, asked.lane
+        );
+        return Err(WireError::new(ErrorCode::NotOwner, text).into());
+    }
     shared
         .data
         .metrics

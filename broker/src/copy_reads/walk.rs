@@ -20,6 +20,8 @@ const BLOCK: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Walked {
     pub(super) bufs: Vec<Bytes>,
+    /// The batch that follows belongs to a transaction.
+    pub(super) stops_at_transaction: bool,
     pub(super) bytes: usize,
     /// Of the record that follows the last batch.
     pub(super) ordinal: Ordinal,
@@ -33,6 +35,7 @@ impl Walked {
     pub(super) fn nothing_up_to(end: Ordinal) -> Self {
         Self {
             bufs: Vec::new(),
+            stops_at_transaction: false,
             bytes: 0,
             ordinal: end,
             address: 0,
@@ -183,6 +186,7 @@ pub(super) fn walk(
         size,
         walked: Walked {
             bufs: Vec::new(),
+            stops_at_transaction: false,
             bytes: 0,
             ordinal: from.ordinal,
             address,
@@ -197,7 +201,7 @@ pub(super) fn walk(
         taken => taken?,
     }
     let walked = walk.walked;
-    if walked.bufs.is_empty() && walked.ordinal < end {
+    if walked.bufs.is_empty() && walked.ordinal < end && !walked.stops_at_transaction {
         let reason = format!("no batch holds ordinal {}", walked.ordinal);
         return Err(WalkError::Damaged {
             address: walked.address,
@@ -252,6 +256,11 @@ impl Walk<'_> {
             }
             if peeked.next_ordinal() > self.walked.ordinal {
                 if !self.walked.bufs.is_empty() && self.walked.bytes + total > at_most {
+                    break;
+                }
+                if peeked.is_transactional() {
+                    // What became of its transaction is the owner's to say.
+                    self.walked.stops_at_transaction = true;
                     break;
                 }
                 let batch = self.reader.at(address, total, at_most.max(BLOCK))?;

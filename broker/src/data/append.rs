@@ -463,6 +463,7 @@ pub fn append_error(streamlet: &Streamlet, error: &AppendError) -> WireError {
     let code = match error {
         AppendError::UnknownLane { .. } => ErrorCode::UnknownLane,
         AppendError::StaleLanes { .. } => ErrorCode::StaleLanes,
+        AppendError::Sequence(SequenceError::Transaction(_)) => ErrorCode::InvalidBatch,
         AppendError::Sequence(SequenceError::Gap { .. }) => ErrorCode::SequenceGap,
         AppendError::Sequence(SequenceError::Fenced { .. }) => ErrorCode::FencedProducer,
         AppendError::Sequence(SequenceError::Unknown { .. }) => ErrorCode::UnknownProducer,

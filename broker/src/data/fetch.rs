@@ -137,16 +137,18 @@ impl Target {
         end != u64::MAX && self.at.ordinal >= end
     }
 
-    /// Reads on. `Err` with [`ReadError::WouldBlock`] inside means: from a thread that may wait.
+    /// Reads on, what counts: nothing of open transactions, and neither aborted batches nor markers. `Err` with
+    /// [`ReadError::WouldBlock`] inside means: from a thread that may wait.
     fn read(&self, max_bytes: usize, cached_only: bool) -> Result<Found, LaneReadError> {
         let _ = self.head.ordinal();
-        self.streamlet.read(LaneReadSpec {
+        let read = self.streamlet.read_committed(LaneReadSpec {
             lane: self.lane,
             from: self.at,
             end_ordinal: self.end(),
             max_bytes: max_bytes.clamp(1, MAX_READ_BYTES),
             cached_only,
-        })
+        })?;
+        Ok(read.only_committed())
     }
 
     fn holders(&self, group: GroupId) -> Vec<u32> {
@@ -310,6 +312,11 @@ impl Read {
             let mut after = self.target.clone();
             after.at = found.next;
             let finished = after.is_finished();
+            if found.bytes == 0 && !finished && found.next.ordinal > self.target.at.ordinal {
+                // All of it was aborted.
+                self.target.at = found.next;
+                continue;
+            }
             let enough = found.bytes >= self.min_bytes.max(1) || finished || now >= self.deadline;
             // Less than asked for, but a whole segment's rest: waiting would not make it more.
             let mut answer = enough || (found.bytes > 0 && found.next.ordinal < found.head);
@@ -441,8 +448,11 @@ impl Subscription {
                     return Step::Reply(self.failed(&self.target.error(&error)), Vec::new());
                 }
             };
-            self.target.at = found.next;
+            let before = std::mem::replace(&mut self.target.at, found.next);
             let finished = self.target.is_finished();
+            if found.bytes == 0 && !finished && found.next.ordinal > before.ordinal {
+                continue;
+            }
             if found.bytes > 0 || finished {
                 // The last batch may exceed the credit; it is taken from the credit to come.
                 self.credit = self.credit.saturating_sub(found.bytes as u64);

@@ -119,3 +119,27 @@ pub(crate) struct OffsetsRemoved {
     #[prost(bool, tag = "3")]
     pub(crate) all: bool,
 }
+
+/// Offsets of one stream that a transaction commits, if it does.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct OffsetsPending {
+    #[prost(int64, tag = "1")]
+    pub(crate) producer: i64,
+    #[prost(uint64, tag = "2")]
+    pub(crate) number: u64,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(crate) stream: Vec<u8>,
+    #[prost(message, repeated, tag = "4")]
+    pub(crate) offsets: Vec<OffsetRecord>,
+}
+
+/// A transaction that commits offsets has ended.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct OffsetsEnded {
+    #[prost(int64, tag = "1")]
+    pub(crate) producer: i64,
+    #[prost(uint64, tag = "2")]
+    pub(crate) number: u64,
+    #[prost(bool, tag = "3")]
+    pub(crate) commit: bool,
+}

@@ -9,6 +9,7 @@ use super::event::{
     Assigned, Generation, MemberRecord, MemberReplaced, OffsetRecord, OffsetsRemoved, OffsetsSet,
     ProtocolRecord,
 };
+use super::pending::Pending;
 use crate::event::{Body, GroupCreated, KIND_CLASSIC};
 
 /// Bytes after which an event's list of members or offsets is continued in another event. With the
@@ -32,8 +33,11 @@ pub(crate) struct Group {
     pub(crate) since_ms: u64,
     pub(crate) members: BTreeMap<String, Member>,
     pub(crate) offsets: BTreeMap<StreamId, BTreeMap<u32, Offset>>,
+    /// Offsets, with those that are pending.
     pub(crate) offset_count: usize,
     pub(crate) offset_bytes: usize,
+    /// What open transactions commit, by producer.
+    pub(crate) pending: BTreeMap<i64, Pending>,
     /// Parts of a generation, or of assignments, of which the last one has not come yet.
     staged: Vec<MemberRecord>,
     staged_parts: u32,
@@ -131,6 +135,7 @@ impl Group {
             offsets: BTreeMap::new(),
             offset_count: 0,
             offset_bytes: 0,
+            pending: BTreeMap::new(),
             staged: Vec::new(),
             staged_parts: 0,
         }
@@ -157,6 +162,8 @@ impl Group {
             Body::ClassicMemberReplaced(replaced) => self.replace(replaced),
             Body::OffsetsSet(set) => self.set_offsets(set),
             Body::OffsetsRemoved(removed) => self.remove_offsets(removed),
+            Body::OffsetsPending(set) => self.set_pending(set),
+            Body::OffsetsEnded(ended) => self.end_pending(ended),
             _ => false,
         }
     }
@@ -241,26 +248,20 @@ impl Group {
         let Some(stream) = StreamId::from_slice(&set.stream) else {
             return false;
         };
-        let partitions = self.offsets.entry(stream).or_default();
         for record in &set.offsets {
-            self.offset_count += 1;
-            self.offset_bytes += OFFSET_BYTES + record.metadata.len();
-            let offset = Offset {
-                offset: record.offset,
-                leader_epoch: record.leader_epoch,
-                metadata: record.metadata.clone(),
-                committed_ms: record.committed_ms,
-                retention_ms: record.retention_ms,
-            };
-            if let Some(old) = partitions.insert(record.partition, offset) {
-                self.offset_count -= 1;
-                self.offset_bytes -= OFFSET_BYTES + old.metadata.len();
-            }
-        }
-        if partitions.is_empty() {
-            self.offsets.remove(&stream);
+            self.put_offset(stream, record.partition, Offset::of(record));
         }
         true
+    }
+
+    pub(super) fn put_offset(&mut self, stream: StreamId, partition: u32, offset: Offset) {
+        self.offset_count += 1;
+        self.offset_bytes += OFFSET_BYTES + offset.metadata.len();
+        let partitions = self.offsets.entry(stream).or_default();
+        if let Some(old) = partitions.insert(partition, offset) {
+            self.offset_count -= 1;
+            self.offset_bytes -= OFFSET_BYTES + old.metadata.len();
+        }
     }
 
     fn remove_offsets(&mut self, removed: &OffsetsRemoved) -> bool {
@@ -310,6 +311,7 @@ impl Group {
                 .map(|(&partition, offset)| offset.record(partition));
             bodies.extend(offset_parts(*stream, records));
         }
+        bodies.extend(self.pending_parts());
         bodies
     }
 }
@@ -320,7 +322,17 @@ impl Offset {
         u64::try_from(self.offset).ok()
     }
 
-    fn record(&self, partition: u32) -> OffsetRecord {
+    pub(super) fn of(record: &OffsetRecord) -> Self {
+        Self {
+            offset: record.offset,
+            leader_epoch: record.leader_epoch,
+            metadata: record.metadata.clone(),
+            committed_ms: record.committed_ms,
+            retention_ms: record.retention_ms,
+        }
+    }
+
+    pub(super) fn record(&self, partition: u32) -> OffsetRecord {
         OffsetRecord {
             partition,
             offset: self.offset,
@@ -333,7 +345,7 @@ impl Offset {
 }
 
 /// Cuts a list into runs of about [`EVENT_BYTES`]; at least one run, which may be empty.
-fn runs<T>(items: impl Iterator<Item = T>, bytes: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+pub(super) fn runs<T>(items: impl Iterator<Item = T>, bytes: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
     let mut runs = vec![Vec::new()];
     let mut filled = 0;
     for item in items {

@@ -12,15 +12,19 @@
 //!   a new id; the old id is fenced.
 //! - **Offsets** are kept by stream id and partition: a topic that was deleted and made anew starts
 //!   without any. They end with their stream, and some time after their group became empty.
+//! - **Offsets of a transaction** are kept aside until it ends: then they count, or are dropped. Whoever wants only what
+//!   is stable is told of partitions for which some are kept aside.
 //! - **After a restart** the last durable generation goes on; sessions start anew.
 
 mod admin;
+mod end_offsets;
 mod event;
 mod group;
 mod join;
 mod limits;
 mod live;
 mod offsets;
+mod pending;
 mod rebalance;
 mod request;
 mod session;
@@ -30,11 +34,13 @@ mod view;
 
 pub use limits::Limits;
 pub use request::{
-    CommitOffsets, CommittedOffset, DeleteOffsets, DescribedMember, Description, Fault,
+    CommitOffsets, CommittedOffset, DeleteOffsets, DescribedMember, Description, EndOffsets, Fault,
     FetchOffsets, GroupState, Heartbeat, JoinGroup, Joined, JoinedMember, LeaveGroup, Listing,
-    OffsetToCommit, OffsetsOfTopic, Reply, Request, SyncGroup, Synced,
+    OfTransaction, OffsetToCommit, OffsetsOfTopic, Reply, Request, SyncGroup, Synced,
 };
 
-pub(crate) use event::{Assigned, Generation, MemberReplaced, OffsetsRemoved, OffsetsSet};
+pub(crate) use event::{
+    Assigned, Generation, MemberReplaced, OffsetsEnded, OffsetsPending, OffsetsRemoved, OffsetsSet,
+};
 pub(crate) use group::Group;
 pub(crate) use live::LiveGroup;

@@ -8,6 +8,7 @@ use super::OffsetsRemoved;
 use super::event::OffsetRecord;
 use super::group::{OFFSET_BYTES, Offset, offset_parts};
 use super::join::check_group_id;
+use super::pending::pending_parts;
 use super::request::{
     CommitOffsets, CommittedOffset, DeleteOffsets, Fault, FetchOffsets, GroupState, Reply,
 };
@@ -27,6 +28,9 @@ impl Coordinator {
         let name = request.group.as_str();
         if self.state.groups.contains_key(name) {
             return Err(Fault::OtherKind);
+        }
+        if let Some(transaction) = request.transaction {
+            self.classic_check_transaction(name, transaction)?;
         }
         if self.classic.contains_key(name) {
             self.check_committer(now_ms, &request)?;
@@ -54,7 +58,12 @@ impl Coordinator {
                 .and_then(|partitions| partitions.get(&wanted.partition))
                 .map(|record| record.metadata.len());
             let before = in_request.or_else(|| {
-                let offset = group.offset(wanted.stream, wanted.partition)?;
+                let offset = match request.transaction {
+                    Some(transaction) => {
+                        group.pending_offset(transaction, wanted.stream, wanted.partition)?
+                    }
+                    None => group.offset(wanted.stream, wanted.partition)?,
+                };
                 Some(offset.metadata.len())
             });
             let is_new = before.is_none();
@@ -88,7 +97,12 @@ impl Coordinator {
             results.push(Ok(()));
         }
         for (stream, offsets) in streams {
-            for body in offset_parts(stream, offsets.into_values()) {
+            let records = offsets.into_values();
+            let bodies = match request.transaction {
+                Some(transaction) => pending_parts(transaction, stream, records),
+                None => offset_parts(stream, records),
+            };
+            for body in bodies {
                 self.emit(step, name, body);
             }
         }
@@ -103,14 +117,18 @@ impl Coordinator {
             return Ok(());
         }
         if request.generation < 0 && !is_member {
-            return Err(Fault::UnknownMember);
+            // Whoever commits by transactions alone need not be a member: its transactional id fences it.
+            return match request.transaction {
+                Some(_) => Ok(()),
+                None => Err(Fault::UnknownMember),
+            };
         }
         live.check_member(&request.member, request.instance.as_deref())?;
         if request.generation != live.generation {
             return Err(Fault::IllegalGeneration);
         }
         live.touch(now_ms, &request.member);
-        if live.state == GroupState::CompletingRebalance {
+        if live.state == GroupState::CompletingRebalance && request.transaction.is_none() {
             // It has heard of the generation, but does not know its share yet.
             return Err(Fault::RebalanceInProgress);
         }
@@ -142,7 +160,7 @@ impl Coordinator {
         if bytes > request.max_bytes {
             return Err(Fault::TooLarge);
         }
-        let offsets = match request.partitions {
+        let mut offsets: Vec<(StreamId, u32, Option<CommittedOffset>)> = match request.partitions {
             Some(partitions) => partitions
                 .into_iter()
                 .map(|(stream, partition)| {
@@ -152,13 +170,20 @@ impl Coordinator {
                 .collect(),
             None => group
                 .into_iter()
-                .flat_map(|group| &group.offsets)
-                .flat_map(|(stream, partitions)| {
-                    let all = partitions.iter();
-                    all.map(|(partition, offset)| (*stream, *partition, Some(committed(offset))))
+                .flat_map(|group| group.partitions(request.require_stable))
+                .map(|(stream, partition)| {
+                    let offset = group.and_then(|group| group.offset(stream, partition));
+                    (stream, partition, offset.map(committed))
                 })
                 .collect(),
         };
+        if let Some(group) = group.filter(|_| request.require_stable) {
+            for (stream, partition, offset) in &mut offsets {
+                if group.is_unstable(*stream, *partition) {
+                    *offset = Some(CommittedOffset::unstable());
+                }
+            }
+        }
         Ok(Reply::Offsets(offsets))
     }
 
@@ -266,5 +291,18 @@ fn committed(offset: &Offset) -> CommittedOffset {
         offset: offset.offset,
         leader_epoch: offset.leader_epoch,
         metadata: offset.metadata.clone(),
+        unstable: false,
+    }
+}
+
+impl CommittedOffset {
+    /// Of a partition of which no offset is stable.
+    fn unstable() -> Self {
+        Self {
+            offset: -1,
+            leader_epoch: -1,
+            metadata: String::new(),
+            unstable: true,
+        }
     }
 }

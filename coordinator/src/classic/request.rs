@@ -18,6 +18,8 @@ pub enum Request {
     Leave(LeaveGroup),
     /// Commit offsets.
     Commit(CommitOffsets),
+    /// A transaction that commits offsets has ended.
+    EndOffsets(EndOffsets),
     /// Read committed offsets.
     Fetch(FetchOffsets),
     /// Forget committed offsets.
@@ -37,6 +39,7 @@ impl Request {
             Self::Heartbeat(request) => &request.group,
             Self::Leave(request) => &request.group,
             Self::Commit(request) => &request.group,
+            Self::EndOffsets(request) => &request.group,
             Self::Fetch(request) => &request.group,
             Self::DeleteOffsets(request) => &request.group,
             Self::Describe(group) | Self::Delete(group) => group,
@@ -131,6 +134,28 @@ pub struct CommitOffsets {
     pub retention_ms: Option<u64>,
     /// What to commit.
     pub offsets: Vec<OffsetToCommit>,
+    /// The transaction that they are part of.
+    pub transaction: Option<OfTransaction>,
+}
+
+/// A transaction, as its coordinator says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfTransaction {
+    /// Its producer.
+    pub producer: i64,
+    /// Which of the producer's transactions it is.
+    pub number: u64,
+}
+
+/// See [`Request::EndOffsets`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndOffsets {
+    /// The group's id.
+    pub group: String,
+    /// The transaction.
+    pub transaction: OfTransaction,
+    /// Whether its offsets count.
+    pub commit: bool,
 }
 
 /// One offset of a [`CommitOffsets`].
@@ -157,6 +182,8 @@ pub struct FetchOffsets {
     pub partitions: Option<Vec<(StreamId, u32)>>,
     /// More bytes of metadata than this are refused with [`Fault::TooLarge`].
     pub max_bytes: usize,
+    /// Partitions for which open transactions commit offsets are told as unstable.
+    pub require_stable: bool,
 }
 
 /// See [`Request::DeleteOffsets`].
@@ -192,6 +219,8 @@ pub enum Reply {
     Left(Vec<Result<(), Fault>>),
     /// To a commit: one result per offset, in their order.
     Committed(Vec<Result<(), Fault>>),
+    /// To the end of a transaction.
+    OffsetsEnded,
     /// To a fetch: what was asked for, in that order, or everything.
     Offsets(Vec<(StreamId, u32, Option<CommittedOffset>)>),
     /// To a deletion of offsets: one result per topic and partition, in their order.
@@ -254,6 +283,8 @@ pub struct CommittedOffset {
     pub leader_epoch: i32,
     /// What the client left with it.
     pub metadata: String,
+    /// An open transaction commits another, and what is stable was asked for.
+    pub unstable: bool,
 }
 
 /// What a group is doing.
@@ -373,6 +404,9 @@ pub enum Fault {
     /// The group, or the broker, holds as many offsets as it may.
     #[error("as many offsets are kept as may be: delete groups that are not needed")]
     TooManyOffsets,
+    /// The transaction has ended.
+    #[error("the transaction that the offsets are part of has ended")]
+    TransactionEnded,
     /// A member subscribes to the topic.
     #[error("a member of the group subscribes to the topic")]
     SubscribedToTopic,

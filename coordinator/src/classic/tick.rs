@@ -78,6 +78,7 @@ impl Coordinator {
             && live.state == GroupState::Empty
             && live.pending.is_empty()
             && group.offsets.is_empty()
+            && group.pending.is_empty()
         {
             tracing::debug!(group = name, "an empty consumer group is forgotten");
             self.classic_forget_group(name, step);

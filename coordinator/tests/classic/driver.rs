@@ -206,6 +206,7 @@ impl World {
             group,
             partitions: None,
             max_bytes: usize::MAX,
+            require_stable: false,
         })) {
             Reply::Offsets(offsets) => offsets
                 .into_iter()

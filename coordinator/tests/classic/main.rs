@@ -4,6 +4,7 @@ mod driver;
 mod membership;
 mod model;
 mod offsets;
+mod pending;
 mod persistence;
 #[path = "../support/mod.rs"]
 mod support;

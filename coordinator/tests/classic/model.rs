@@ -256,6 +256,7 @@ impl Model {
                 leader_epoch: -1,
                 metadata: String::new(),
             }],
+            transaction: None,
         };
         let asked = Asked::Commit(partition, offset as usize);
         self.send(asked, Request::Commit(request));
@@ -391,6 +392,7 @@ impl Model {
             group,
             partitions: None,
             max_bytes: usize::MAX,
+            require_stable: false,
         });
         self.tickets += 1;
         let request = AnyRequest::Classic(request);

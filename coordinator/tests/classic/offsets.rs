@@ -30,6 +30,7 @@ fn commits_of_members_and_of_others() {
         offset,
         leader_epoch: 3,
         metadata: format!("at {offset}"),
+        unstable: false,
     };
     assert_eq!(w.fetch(), [(0, offset(2)), (1, offset(7))]);
     let some = Request::Fetch(FetchOffsets {
@@ -40,6 +41,7 @@ fn commits_of_members_and_of_others() {
             (StreamId::random(), 0),
         ]),
         max_bytes: usize::MAX,
+        require_stable: false,
     });
     let Reply::Offsets(found) = w.call(some) else {
         panic!("expected offsets");
@@ -348,6 +350,7 @@ fn offsets_that_are_too_many_for_an_answer_are_refused() {
             group: GROUP.into(),
             partitions,
             max_bytes,
+            require_stable: false,
         })
     };
     let one = Some(vec![(w.stream(), 0)]);

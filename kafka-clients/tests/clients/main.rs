@@ -22,6 +22,7 @@ mod reading;
 mod restart;
 mod stage;
 mod topics;
+mod transactions;
 
 every!(
     java = Java,
@@ -29,3 +30,23 @@ every!(
     franz_go = FranzGo,
     kafka_python = KafkaPython,
 );
+
+matrix! {
+    java_transactions = Java: [transactions::{
+        what_is_open_or_aborted_is_not_read, another_instance_fences_the_one_before,
+        a_transaction_whose_time_is_over_is_aborted, offsets_count_with_the_transaction,
+        records_are_copied_once_over_kills,
+    }];
+    java_3_transactions = Java3: [transactions::{
+        what_is_open_or_aborted_is_not_read, another_instance_fences_the_one_before,
+        offsets_count_with_the_transaction,
+    }];
+    librdkafka_transactions = Librdkafka: [transactions::{
+        what_is_open_or_aborted_is_not_read, another_instance_fences_the_one_before,
+        a_transaction_whose_time_is_over_is_aborted, offsets_count_with_the_transaction,
+        records_are_copied_once_over_kills,
+    }];
+    franz_go_transactions = FranzGo: [transactions::{
+        what_is_open_or_aborted_is_not_read, another_instance_fences_the_one_before,
+    }];
+}

@@ -25,6 +25,7 @@ mod world;
 
 mod apart;
 mod near;
+mod transactions;
 
 use kera_testkit::{clock, etcd, namespaces};
 use std::time::Duration;

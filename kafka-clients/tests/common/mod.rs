@@ -11,6 +11,7 @@
 pub mod agent;
 pub mod apache;
 pub mod broker;
+pub mod copying;
 pub mod kcat;
 pub mod kind;
 pub mod librdkafka;

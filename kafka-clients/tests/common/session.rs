@@ -343,6 +343,32 @@ impl Session {
             .expect("a producer can be closed");
     }
 
+    // Transactions.
+
+    /// A transaction's step: "init_transactions", "begin_transaction", "commit_transaction" or "abort_transaction".
+    pub fn try_transaction(&mut self, step: &str, producer: &str) -> Result<(), Failure> {
+        self.do_it(step, json!({"producer": producer}))
+    }
+
+    pub fn transaction(&mut self, step: &str, producer: &str) {
+        self.try_transaction(step, producer)
+            .unwrap_or_else(|failure| panic!("{step} of {producer}: {failure:?}"));
+    }
+
+    /// Commits offsets of a consumer's group with a producer's transaction: partitions and offsets.
+    pub fn try_send_offsets(
+        &mut self,
+        producer: &str,
+        consumer: &str,
+        topic: &str,
+        offsets: &[(i32, i64)],
+    ) -> Result<(), Failure> {
+        let fields = json!({
+            "producer": producer, "consumer": consumer, "topic": topic, "offsets": offsets,
+        });
+        self.do_it("send_offsets", fields)
+    }
+
     // Consuming.
 
     /// Opens a consumer; `settings` as `{"group": "g", "strategy": "range", "reset": "none"}`.
@@ -425,11 +451,21 @@ impl Session {
             .expect("offsets can be committed");
     }
 
-    pub fn committed(&mut self, consumer: &str, topic: &str, partitions: &[i32]) -> Vec<Committed> {
+    pub fn try_committed(
+        &mut self,
+        consumer: &str,
+        topic: &str,
+        partitions: &[i32],
+    ) -> Result<Vec<Committed>, Failure> {
         let fields = json!({"consumer": consumer, "topic": topic, "partitions": partitions});
-        let mut found: Vec<Committed> = self.ask("committed", fields).expect("committed offsets");
+        let mut found: Vec<Committed> = self.ask("committed", fields)?;
         found.sort_by_key(|each| each.partition);
-        found
+        Ok(found)
+    }
+
+    pub fn committed(&mut self, consumer: &str, topic: &str, partitions: &[i32]) -> Vec<Committed> {
+        let found = self.try_committed(consumer, topic, partitions);
+        found.expect("committed offsets")
     }
 
     pub fn offset_for_time(

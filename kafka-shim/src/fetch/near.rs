@@ -72,6 +72,10 @@ impl Near {
         };
         let (from, partition) = (entry.from(), entry.wanted.partition);
         let (streamlet, now) = (&target.streamlet, Instant::now());
+        // What became of transactions is the owner's to say.
+        if streamlet.transactional_from(target.lane).is_some() {
+            return None;
+        }
         if !sent.may_go(target.stream, partition, from.ordinal, now) {
             return None;
         }
@@ -242,6 +246,9 @@ pub(crate) fn given(
                 entry: index,
                 code: errors::NONE,
                 high_watermark: high_watermark(&given),
+                // What a replica gives belongs to no transaction.
+                stable: high_watermark(&given),
+                aborted: Vec::new(),
                 log_start: given.log_start as i64,
                 bufs: given.bufs,
                 bytes: given.bytes,

@@ -10,6 +10,8 @@ use crate::wire::request::is_flexible;
 
 /// The first version that names topics by id.
 pub(crate) const BY_ID: i16 = 13;
+/// The isolation level of who reads only what is committed.
+const READ_COMMITTED: i8 = 1;
 /// Longest wait of a long poll.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
@@ -34,6 +36,8 @@ pub(crate) struct FetchRequest {
     pub(crate) session_epoch: i32,
     pub(crate) wanted: Vec<Wanted>,
     pub(crate) forgotten: Vec<(TopicRef, i32)>,
+    /// Whether only what is committed is to be given.
+    pub(crate) committed: bool,
     /// Where the client is, if it says so.
     pub(crate) rack: Option<Box<str>>,
 }
@@ -53,7 +57,7 @@ impl FetchRequest {
         let max_wait = Duration::from_millis(u64::try_from(r.i32()?).unwrap_or(0));
         let min_bytes = at_least_zero(r.i32()?);
         let max_bytes = at_least_zero(r.i32()?);
-        r.i8()?; // The isolation level: all that is durable is committed.
+        let committed = r.i8()? == READ_COMMITTED;
         let (session_id, session_epoch) = if version >= 7 {
             (r.i32()?, r.i32()?)
         } else {
@@ -91,6 +95,7 @@ impl FetchRequest {
             session_epoch,
             wanted,
             forgotten,
+            committed,
             rack: rack.map(Box::from),
         })
     }

@@ -76,12 +76,16 @@ pub(crate) fn reply(fetch: &Fetch, mut parts: Vec<Part>, mut meta: BytesMut) -> 
             w.i32(entries[part.entry].wanted.partition);
             w.i16(part.code);
             w.i64(part.high_watermark);
-            // All that is durable is stable: there are no transactions.
-            w.i64(part.high_watermark);
+            w.i64(part.stable);
             if version >= 5 {
                 w.i64(part.log_start);
             }
-            w.length(0);
+            w.length(part.aborted.len());
+            for aborted in &part.aborted {
+                w.i64(aborted.producer);
+                w.i64(i64::try_from(aborted.first).unwrap_or(i64::MAX));
+                w.no_tags();
+            }
             if version >= 11 {
                 let elsewhere = part.elsewhere.map(|nearby| nearby.broker);
                 w.i32(elsewhere.map_or(-1, |id| brokers::node(id).0));

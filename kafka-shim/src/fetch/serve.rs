@@ -10,7 +10,7 @@ use kera_broker::copy_reads::{self, Asked, Given, Nearby, Refused};
 use kera_log_segments::read::ReadError;
 use kera_protocol::batch::Compression;
 use kera_protocol::ids::Ordinal;
-use kera_streamlet::{Found, LaneReadError, LaneReadSpec};
+use kera_streamlet::{Committed, End, LaneReadError, LaneReadSpec};
 
 use super::near::{self, Elsewhere, Near};
 use super::request::FetchRequest;
@@ -48,6 +48,10 @@ pub(crate) struct Part {
     pub(crate) entry: usize,
     pub(crate) code: i16,
     pub(crate) high_watermark: i64,
+    /// The last stable offset.
+    pub(crate) stable: i64,
+    /// Aborted transactions with batches among those given.
+    pub(crate) aborted: Vec<End>,
     pub(crate) log_start: i64,
     pub(crate) bufs: Vec<Bytes>,
     pub(crate) bytes: usize,
@@ -75,13 +79,14 @@ pub(crate) struct DiskRead {
 }
 
 enum DiskWork {
-    Lane(Target, LaneReadSpec),
+    /// A lane, and whether only what is committed is to be given.
+    Lane(Target, LaneReadSpec, bool),
     Copy(Asked),
 }
 
 /// What came of it.
 pub(crate) enum FromDisk {
-    Lane(Result<Found, LaneReadError>),
+    Lane(Result<Committed, LaneReadError>),
     Copy(Result<Given, Refused>),
 }
 
@@ -91,6 +96,8 @@ impl Part {
             entry,
             code,
             high_watermark: -1,
+            stable: -1,
+            aborted: Vec::new(),
             log_start: -1,
             bufs: Vec::new(),
             bytes: 0,
@@ -101,19 +108,23 @@ impl Part {
 
     /// Where the partition begins and ends; of one that is led elsewhere what the client knows already.
     pub(crate) fn without_records(entry: &mut Entry, index: usize) -> Self {
-        let (high_watermark, log_start) = match &entry.target {
+        let (high_watermark, log_start, stable) = match &entry.target {
             Some(target) => {
                 let bounds = target.streamlet.lane_bounds(target.lane);
                 let (log_start, head) = bounds.unwrap_or_default();
                 entry.seen = head;
-                (head as i64, log_start as i64)
+                let stable = target.streamlet.stable(target.lane);
+                let stable = stable.unwrap_or(log_start).min(head);
+                (head as i64, log_start as i64, stable as i64)
             }
-            None => entry.told,
+            None => (entry.told.0, entry.told.1, entry.told.0),
         };
         Self {
             entry: index,
             code: errors::NONE,
             high_watermark,
+            stable,
+            aborted: Vec::new(),
             log_start,
             bufs: Vec::new(),
             bytes: 0,
@@ -180,15 +191,16 @@ fn look(
     let found = match read {
         Some(read) => read,
         None if at_most == 0 => return Ok(Part::without_records(entry, index)),
-        None => target.streamlet.read(spec),
+        None => read_lane(&target, spec, entry.committed),
     };
     match found {
         // A broker that does not know whether it still leads must not say that there is nothing more.
-        Ok(found) if found.bytes == 0 && !topic::is_led_here(shared, &target.streamlet) => {
+        Ok(read) if read.found.bytes == 0 && !topic::is_led_here(shared, &target.streamlet) => {
             let code = ResponseError::NotLeaderOrFollower.code();
             Ok(Part::failed(index, code))
         }
-        Ok(found) => {
+        Ok(read) => {
+            let found = read.found;
             entry.seen = found.head;
             if found.bytes > 0 {
                 entry.next = found.next;
@@ -201,6 +213,8 @@ fn look(
                 entry: index,
                 code: errors::NONE,
                 high_watermark: found.head as i64,
+                stable: read.stable.min(found.head) as i64,
+                aborted: read.aborted,
                 log_start: found.log_start as i64,
                 bufs: found.bufs,
                 bytes: found.bytes,
@@ -215,11 +229,29 @@ fn look(
             };
             Err(DiskRead {
                 entry: index,
-                what: DiskWork::Lane(target, spec),
+                what: DiskWork::Lane(target, spec, entry.committed),
             })
         }
         Err(error) => Ok(failed(shared, entry, index, &target, &error)),
     }
+}
+
+/// Reads a lane: what is durable, or what is committed.
+fn read_lane(
+    target: &Target,
+    spec: LaneReadSpec,
+    committed: bool,
+) -> Result<Committed, LaneReadError> {
+    if committed {
+        return target.streamlet.read_committed(spec);
+    }
+    let stable = target.streamlet.stable(target.lane);
+    let found = target.streamlet.read(spec)?;
+    Ok(Committed {
+        stable: stable.unwrap_or(found.log_start),
+        found,
+        aborted: Vec::new(),
+    })
 }
 
 /// What a read that failed means to the client.
@@ -278,7 +310,9 @@ impl DiskRead {
     /// Reads. Waits for the disk, and where it is a copy's for the metadata store.
     pub(crate) fn run(self, shared: &Shared) -> (usize, FromDisk) {
         let read = match self.what {
-            DiskWork::Lane(target, spec) => FromDisk::Lane(target.streamlet.read(spec)),
+            DiskWork::Lane(target, spec, committed) => {
+                FromDisk::Lane(read_lane(&target, spec, committed))
+            }
             DiskWork::Copy(asked) => FromDisk::Copy(copy_reads::read(shared, &asked)),
         };
         (self.entry, read)
@@ -287,7 +321,7 @@ impl DiskRead {
     /// It is the only one of its request, which has room for so many bytes.
     fn only(&mut self, bytes: usize) {
         match &mut self.what {
-            DiskWork::Lane(_, spec) => spec.max_bytes = bytes,
+            DiskWork::Lane(_, spec, _) => spec.max_bytes = bytes,
             DiskWork::Copy(_) => self.limit(bytes),
         }
     }
@@ -295,7 +329,7 @@ impl DiskRead {
     /// It is one of several.
     fn limit(&mut self, bytes: usize) {
         match &mut self.what {
-            DiskWork::Lane(_, spec) => spec.max_bytes = spec.max_bytes.min(bytes),
+            DiskWork::Lane(_, spec, _) => spec.max_bytes = spec.max_bytes.min(bytes),
             DiskWork::Copy(asked) => asked.max_bytes = asked.max_bytes.min(bytes),
         }
     }
@@ -327,6 +361,7 @@ impl Fetch {
         session.note_denied(is_denied);
         let near = Near::of(request.rack.as_deref(), shared, &mut sessions.sent);
         for entry in &mut session.entries {
+            entry.committed = request.committed;
             if entry.next.at.is_some() || entry.is_denied {
                 continue;
             }

@@ -86,6 +86,8 @@ pub(crate) struct Target {
 pub(crate) struct Entry {
     pub(crate) wanted: Wanted,
     pub(crate) target: Option<Target>,
+    /// Only what is committed is to be given, as of this request.
+    pub(crate) committed: bool,
     /// The client may not read it, as of this request.
     pub(crate) is_denied: bool,
     /// Whose copies kept here were looked at for it.
@@ -103,6 +105,7 @@ impl Entry {
         Self {
             wanted,
             target: None,
+            committed: false,
             is_denied: false,
             elsewhere: None,
             next: Located::default(),

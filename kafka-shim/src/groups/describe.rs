@@ -13,6 +13,7 @@ use kafka_protocol::messages::{
     ListGroupsResponse,
 };
 use kafka_protocol::protocol::StrBytes;
+use kera_broker::coordination::CoordinatorKind;
 use kera_coordinator::classic::{Reply, Request};
 use kera_metadata::access::Operation;
 
@@ -30,16 +31,19 @@ const KEY_TRANSACTION: i8 = 1;
 /// The type that Kafka gives these groups.
 const CLASSIC: &str = "classic";
 
-/// FindCoordinator: the broker that coordinates a group.
+/// FindCoordinator: the broker that coordinates a group, or a transactional id.
 pub(crate) async fn find_coordinator(
     ctx: &Ctx,
     version: i16,
     request: FindCoordinatorRequest,
 ) -> FindCoordinatorResponse {
     let refused = match request.key_type {
-        KEY_GROUP => None,
-        KEY_TRANSACTION => Some("transactions are not supported"),
-        _ => Some("there are coordinators of groups only"),
+        KEY_GROUP | KEY_TRANSACTION => None,
+        _ => Some("there are coordinators of groups and of transactions only"),
+    };
+    let kind = match request.key_type {
+        KEY_TRANSACTION => CoordinatorKind::Transactions,
+        _ => CoordinatorKind::Groups,
     };
     let response = FindCoordinatorResponse::default();
     if version >= 4 {
@@ -48,7 +52,7 @@ pub(crate) async fn find_coordinator(
             let found = match refused {
                 // As for a kind that a broker does not know: clients give up instead of trying for ever.
                 Some(reason) => Err((ResponseError::InvalidRequest.code(), reason.to_owned())),
-                None => coordinator_of(ctx, &key).await,
+                None => coordinator_of(ctx, kind, &key).await,
             };
             let coordinator = Coordinator::default().with_key(key);
             let coordinator = match found {
@@ -74,14 +78,9 @@ pub(crate) async fn find_coordinator(
         }
         return response.with_coordinators(coordinators);
     }
-    let found = match (refused, request.key_type) {
-        (None, _) => coordinator_of(ctx, &request.key).await,
-        // Clients of old versions try again for ever after any other refusal.
-        (Some(reason), KEY_TRANSACTION) => {
-            let code = ResponseError::TransactionalIdAuthorizationFailed.code();
-            Err((code, reason.to_owned()))
-        }
-        (Some(reason), _) => Err((ResponseError::InvalidRequest.code(), reason.to_owned())),
+    let found = match refused {
+        None => coordinator_of(ctx, kind, &request.key).await,
+        Some(reason) => Err((ResponseError::InvalidRequest.code(), reason.to_owned())),
     };
     match found {
         Ok(broker) => response
@@ -102,13 +101,27 @@ pub(crate) async fn find_coordinator(
     }
 }
 
-/// Where a group's coordinator is reached; otherwise Kafka's number and why not.
-async fn coordinator_of(ctx: &Ctx, group: &str) -> Result<Endpoint, (i16, String)> {
-    if !ctx.may_group(Operation::Describe, group) {
-        let reason = "the rules of access do not let you see the group";
-        return Err((access::group_code(), reason.to_owned()));
+/// Where the coordinator of a group, or of a transactional id, is reached; otherwise Kafka's number and why not.
+async fn coordinator_of(
+    ctx: &Ctx,
+    kind: CoordinatorKind,
+    name: &str,
+) -> Result<Endpoint, (i16, String)> {
+    let (may_see, denied) = match kind {
+        CoordinatorKind::Groups => (
+            ctx.may_group(Operation::Describe, name),
+            access::group_code(),
+        ),
+        CoordinatorKind::Transactions => (
+            ctx.may_transactional_id(Operation::Describe, name),
+            ResponseError::TransactionalIdAuthorizationFailed.code(),
+        ),
+    };
+    if !may_see {
+        let reason = "the rules of access do not let you see it";
+        return Err((denied, reason.to_owned()));
     }
-    let place = ctx.shared.coordination.place(&ctx.shared, group).await;
+    let place = ctx.shared.coordination.place(&ctx.shared, kind, name).await;
     let broker = place
         .map_err(|error| (coordinator_code(&error), error.message))?
         .broker;
@@ -116,7 +129,7 @@ async fn coordinator_of(ctx: &Ctx, group: &str) -> Result<Endpoint, (i16, String
     let named = broker != me || ctx.shared.data.directory.is_current();
     let found = brokers::endpoint(ctx, broker).filter(|_| named);
     found.ok_or_else(|| {
-        let reason = format!("broker {broker}, which coordinates the group, is not reached");
+        let reason = format!("broker {broker}, which coordinates it, is not reached");
         (ResponseError::CoordinatorNotAvailable.code(), reason)
     })
 }

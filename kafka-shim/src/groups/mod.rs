@@ -6,7 +6,7 @@ mod offsets;
 
 pub(crate) use describe::{delete_groups, describe_groups, find_coordinator, list_groups};
 pub(crate) use membership::{heartbeat, join_group, leave_group, sync_group};
-pub(crate) use offsets::{offset_commit, offset_delete, offset_fetch};
+pub(crate) use offsets::{commit, offset_commit, offset_delete, offset_fetch};
 
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::protocol::StrBytes;
@@ -73,6 +73,7 @@ fn fault_code(fault: &Fault) -> i16 {
         Fault::OffsetMetadataTooLarge => Kafka::OffsetMetadataTooLarge,
         Fault::TooManyOffsets => Kafka::InvalidCommitOffsetSize,
         Fault::SubscribedToTopic => Kafka::GroupSubscribedToTopic,
+        Fault::TransactionEnded => Kafka::InvalidTxnState,
     };
     kafka.code()
 }
@@ -84,7 +85,7 @@ fn result_code(result: &Result<(), Fault>) -> i16 {
 }
 
 /// The client's host as Kafka writes it.
-fn host(ctx: &Ctx) -> String {
+pub(crate) fn host(ctx: &Ctx) -> String {
     format!("/{}", ctx.peer.ip())
 }
 
@@ -92,6 +93,7 @@ fn text(text: impl Into<String>) -> StrBytes {
     StrBytes::from_string(text.into())
 }
 
-fn owned(text: &Option<StrBytes>) -> Option<String> {
+/// A text of a request, as the coordinators take it.
+pub(crate) fn owned(text: &Option<StrBytes>) -> Option<String> {
     text.as_ref().map(ToString::to_string)
 }

@@ -50,6 +50,7 @@ pub(crate) async fn offset_commit(
         generation: request.generation_id_or_member_epoch,
         retention_ms: u64::try_from(request.retention_time_ms).ok(),
         offsets: Vec::new(),
+        transaction: None,
     };
     let denied = !ctx.may_group(Operation::Read, &request.group_id);
     // Per topic and partition: the answer, or none while the coordinator has it.
@@ -86,28 +87,15 @@ pub(crate) async fn offset_commit(
         let partitions = partitions.collect();
         topics.push((topic.name, partitions));
     }
-    let group = commit.group.clone();
-    let answered = match denied {
+    let mut results = match denied {
         true => Err(access::group_code()),
-        false => ask(ctx, Request::Commit(commit)).await,
+        false => self::commit(ctx, commit).await.map(Vec::into_iter),
     };
-    let mut results = match answered {
-        Ok(Reply::Committed(results)) => Ok(results.into_iter()),
-        Ok(other) => Err(mismatch(&other)),
-        Err(code) => Err(code),
-    };
-    if let Ok(results) = &results {
-        let full = |result: &&Result<(), Fault>| matches!(result, Err(Fault::TooManyOffsets));
-        let refused = results.as_slice().iter().filter(full).count();
-        if refused > 0 {
-            tell_full(ctx, &group, refused);
-        }
-    }
     let topics = topics.into_iter().map(|(name, partitions)| {
         let partitions = partitions.into_iter().map(|(partition, known)| {
             let code = match (&mut results, known) {
                 (_, Some(code)) => code,
-                (Ok(results), None) => results.next().as_ref().map_or(NONE, result_code),
+                (Ok(results), None) => results.next().unwrap_or(NONE),
                 (Err(code), None) => *code,
             };
             OffsetCommitResponsePartition::default()
@@ -119,6 +107,24 @@ pub(crate) async fn offset_commit(
             .with_partitions(partitions.collect())
     });
     OffsetCommitResponse::default().with_topics(topics.collect())
+}
+
+/// Puts a commit to its coordinator: Kafka's number for each offset, in their order.
+///
+/// # Errors
+/// Kafka's number for the commit as a whole.
+pub(crate) async fn commit(ctx: &Ctx, commit: CommitOffsets) -> Result<Vec<i16>, i16> {
+    let group = commit.group.clone();
+    let results = match ask(ctx, Request::Commit(commit)).await? {
+        Reply::Committed(results) => results,
+        other => return Err(mismatch(&other)),
+    };
+    let full = |result: &&Result<(), Fault>| matches!(result, Err(Fault::TooManyOffsets));
+    let refused = results.iter().filter(full).count();
+    if refused > 0 {
+        tell_full(ctx, &group, refused);
+    }
+    Ok(results.iter().map(result_code).collect())
 }
 
 /// Clients are told INVALID_COMMIT_OFFSET_SIZE, which names neither the limit nor what to do.
@@ -149,6 +155,10 @@ struct Found {
 impl Found {
     fn new(partition: i32, offset: Option<CommittedOffset>) -> Self {
         match offset {
+            Some(offset) if offset.unstable => Self {
+                code: ResponseError::UnstableOffsetCommit.code(),
+                ..Self::new(partition, None)
+            },
             Some(offset) => Self {
                 code: NONE,
                 partition,
@@ -194,7 +204,8 @@ pub(crate) async fn offset_fetch(
                 topics.map(|t| (t.name, t.partition_indexes)).collect()
             });
             let answer = OffsetFetchResponseGroup::default();
-            let answer = match fetch_group(ctx, group.group_id.to_string(), wanted).await {
+            let stable = request.require_stable;
+            let answer = match fetch_group(ctx, group.group_id.to_string(), wanted, stable).await {
                 Ok(found) => answer.with_topics(topics_since_8(found)),
                 Err(code) => answer.with_error_code(code),
             };
@@ -207,7 +218,8 @@ pub(crate) async fn offset_fetch(
         let topics = topics.into_iter();
         topics.map(|t| (t.name, t.partition_indexes)).collect()
     });
-    match fetch_group(ctx, request.group_id.to_string(), wanted.clone()).await {
+    let (group, stable) = (request.group_id.to_string(), request.require_stable);
+    match fetch_group(ctx, group, wanted.clone(), stable).await {
         Ok(found) => response.with_topics(topics_before_8(found, version, NONE)),
         Err(code) if version >= 2 => response.with_error_code(code),
         Err(code) => {
@@ -221,7 +233,12 @@ pub(crate) async fn offset_fetch(
     }
 }
 
-async fn fetch_group(ctx: &Ctx, group: String, wanted: Option<Wanted>) -> Result<FoundTopics, i16> {
+async fn fetch_group(
+    ctx: &Ctx,
+    group: String,
+    wanted: Option<Wanted>,
+    require_stable: bool,
+) -> Result<FoundTopics, i16> {
     if !ctx.may_group(Operation::Describe, &group) {
         return Err(access::group_code());
     }
@@ -248,6 +265,7 @@ async fn fetch_group(ctx: &Ctx, group: String, wanted: Option<Wanted>) -> Result
         group,
         partitions,
         max_bytes,
+        require_stable,
     };
     let reply = ask(ctx, Request::Fetch(fetch)).await?;
     let Reply::Offsets(offsets) = reply else {
@@ -290,9 +308,10 @@ async fn fetch_group(ctx: &Ctx, group: String, wanted: Option<Wanted>) -> Result
             let offset = u32::try_from(partition)
                 .ok()
                 .and_then(|partition| offsets?.get(&partition).cloned());
-            Found {
-                code,
-                ..Found::new(partition, offset)
+            let found = Found::new(partition, offset);
+            match code {
+                NONE => found,
+                code => Found { code, ..found },
             }
         });
         (name, found.collect())

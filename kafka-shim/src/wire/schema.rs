@@ -600,6 +600,10 @@ shapes! {
         }];
     }
 
+    65 DescribeTransactions 0 to 0 flexible 0 {
+        transactional_ids: [string];
+    }
+
     66 ListTransactions 0 to 2 flexible 0 {
         state_filters: [string];
         producer_id_filters: [int64];

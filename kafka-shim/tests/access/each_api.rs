@@ -49,10 +49,10 @@ const NEEDS: &[(ApiKey, Needs)] = &[
     (ApiKey::DeleteRecords, &[(Kind::Stream, Op::Delete)]),
     (ApiKey::InitProducerId, &[(Kind::Cluster, Op::IdempotentWrite)]),
     (ApiKey::OffsetForLeaderEpoch, &[(Kind::Stream, Op::Describe)]),
-    (ApiKey::AddPartitionsToTxn, REFUSED),
-    (ApiKey::AddOffsetsToTxn, REFUSED),
-    (ApiKey::EndTxn, REFUSED),
-    (ApiKey::TxnOffsetCommit, REFUSED),
+    (ApiKey::AddPartitionsToTxn, &[(Kind::TransactionalId, Op::Write), (Kind::Stream, Op::Write)]),
+    (ApiKey::AddOffsetsToTxn, &[(Kind::TransactionalId, Op::Write), (Kind::Group, Op::Read)]),
+    (ApiKey::EndTxn, &[(Kind::TransactionalId, Op::Write)]),
+    (ApiKey::TxnOffsetCommit, &[(Kind::TransactionalId, Op::Write), (Kind::Group, Op::Read), (Kind::Stream, Op::Read)]),
     (ApiKey::DescribeAcls, &[(Kind::Cluster, Op::Describe)]),
     (ApiKey::CreateAcls, &[(Kind::Cluster, Op::Alter)]),
     (ApiKey::DeleteAcls, &[(Kind::Cluster, Op::Alter)]),
@@ -69,13 +69,11 @@ const NEEDS: &[(ApiKey, Needs)] = &[
     (ApiKey::DescribeQuorum, &[(Kind::Cluster, Op::Describe)]),
     (ApiKey::DescribeCluster, &[]),
     (ApiKey::DescribeProducers, &[(Kind::Stream, Op::Read)]),
+    (ApiKey::DescribeTransactions, &[(Kind::TransactionalId, Op::Describe)]),
     (ApiKey::ListTransactions, &[]),
     (ApiKey::ListConfigResources, &[(Kind::Cluster, Op::DescribeConfigs)]),
     (ApiKey::DescribeTopicPartitions, &[(Kind::Stream, Op::Describe)]),
 ];
-
-/// Refused to everybody: there are no transactions.
-const REFUSED: Needs = &[];
 
 fn needs_of(key: i16) -> Option<(ApiKey, Needs)> {
     let mut all = NEEDS.iter();
@@ -106,7 +104,7 @@ async fn ask(client: &mut Client, api: ApiKey, version: i16, id: Uuid) -> String
     responses::decode(api as i16, version, reply).1
 }
 
-/// The refusals for want of a right that stand in a reply. That of transactions is everybody's.
+/// The refusals for want of a right that stand in a reply.
 fn denials(reply: &str) -> Vec<ResponseError> {
     let denials = [TO_TOPIC, TO_GROUP, TO_CLUSTER, TO_TRANSACTION];
     let has = |error: &ResponseError| {
@@ -193,8 +191,7 @@ async fn what_is_needed_is_needed_and_no_more() {
             }
             let id = topic_for(&world, key).await;
             let reply = ask(&mut client, key, version, id).await;
-            let mut denied = denials(&reply);
-            denied.retain(|error| *error != TO_TRANSACTION);
+            let denied = denials(&reply);
             assert!(denied.is_empty(), "{what} with all it needs: {reply}");
         }
     }

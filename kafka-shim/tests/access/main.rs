@@ -46,6 +46,7 @@ fn name_of(kind: Kind) -> &'static str {
     match kind {
         Kind::Stream => TOPIC,
         Kind::Group => GROUP,
+        Kind::TransactionalId => "t",
         _ => CLUSTER_NAME,
     }
 }

@@ -25,6 +25,9 @@ use kafka_protocol::messages::offset_for_leader_epoch_request::{
     OffsetForLeaderPartition, OffsetForLeaderTopic,
 };
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use kafka_protocol::messages::txn_offset_commit_request::{
+    TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
+};
 use kafka_protocol::messages::*;
 use kafka_protocol::protocol::{Encodable, HeaderVersion};
 use kera_protocol::batch::{Compression, ProducerStamp};
@@ -146,9 +149,13 @@ pub fn of(api: ApiKey, version: i16, id: Uuid) -> Option<Asked> {
             asked(&EndTxnRequest::default().with_transactional_id(id), version)
         }
         ApiKey::TxnOffsetCommit => {
+            let of = TxnOffsetCommitRequestTopic::default()
+                .with_name(topic())
+                .with_partitions(vec![TxnOffsetCommitRequestPartition::default()]);
             let request = TxnOffsetCommitRequest::default()
                 .with_transactional_id(TransactionalId(words("t")))
-                .with_group_id(group());
+                .with_group_id(group())
+                .with_topics(vec![of]);
             asked(&request, version)
         }
         ApiKey::DescribeAcls => {
@@ -262,6 +269,11 @@ pub fn of(api: ApiKey, version: i16, id: Uuid) -> Option<Asked> {
                 .with_name(topic())
                 .with_partition_indexes(vec![0]);
             let request = DescribeProducersRequest::default().with_topics(vec![of]);
+            asked(&request, version)
+        }
+        ApiKey::DescribeTransactions => {
+            let ids = vec![TransactionalId(words("t"))];
+            let request = DescribeTransactionsRequest::default().with_transactional_ids(ids);
             asked(&request, version)
         }
         ApiKey::ListTransactions => asked(&ListTransactionsRequest::default(), version),

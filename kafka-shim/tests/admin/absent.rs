@@ -4,7 +4,6 @@
 use std::fmt::Debug;
 
 use kafka_protocol::error::ResponseError;
-use kafka_protocol::messages::add_partitions_to_txn_request::AddPartitionsToTxnTopic;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::describe_producers_request::TopicRequest;
 use kafka_protocol::messages::describe_quorum_request::{PartitionData, TopicData};
@@ -14,21 +13,15 @@ use kafka_protocol::messages::incremental_alter_configs_request::{
 };
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::metadata_response::MetadataResponseTopic;
-use kafka_protocol::messages::txn_offset_commit_request::{
-    TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
-};
 use kafka_protocol::messages::{
-    AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse, ApiKey, DescribeClientQuotasRequest, DescribeClientQuotasResponse,
-    DescribeClusterRequest, DescribeClusterResponse, DescribeConfigsRequest,
-    DescribeConfigsResponse, DescribeProducersRequest, DescribeProducersResponse,
-    DescribeQuorumRequest, DescribeQuorumResponse, DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse, ElectLeadersRequest, ElectLeadersResponse, EndTxnRequest,
-    EndTxnResponse, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
-    ListConfigResourcesRequest, ListConfigResourcesResponse, ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse, ListTransactionsRequest, ListTransactionsResponse,
-    MetadataRequest, MetadataResponse, ProduceResponse, TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
+    ApiKey, DescribeClientQuotasRequest, DescribeClientQuotasResponse, DescribeClusterRequest,
+    DescribeClusterResponse, DescribeConfigsRequest, DescribeConfigsResponse,
+    DescribeProducersRequest, DescribeProducersResponse, DescribeQuorumRequest,
+    DescribeQuorumResponse, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse,
+    ElectLeadersRequest, ElectLeadersResponse, IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse, ListConfigResourcesRequest, ListConfigResourcesResponse,
+    ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, ListTransactionsRequest,
+    ListTransactionsResponse, MetadataRequest, MetadataResponse, ProduceResponse,
 };
 use kera_broker::clock::now_ms;
 use kera_protocol::batch::{Compression, ProducerStamp};
@@ -38,50 +31,6 @@ use crate::offsets::list;
 use crate::{assert_code, create, created, name, produced, topic, versions, words};
 
 const OFFSETS: &str = "__consumer_offsets";
-const REFUSED: ResponseError = ResponseError::TransactionalIdAuthorizationFailed;
-
-#[tokio::test(flavor = "multi_thread")]
-async fn transactional_requests_are_refused_and_the_connection_goes_on() {
-    let world = World::start().await;
-    let mut client = world.client().await;
-    for version in versions(ApiKey::AddPartitionsToTxn) {
-        let topics = AddPartitionsToTxnTopic::default()
-            .with_name(name("t"))
-            .with_partitions(vec![0, 1]);
-        let request = AddPartitionsToTxnRequest::default().with_v3_and_below_topics(vec![topics]);
-        let answer: AddPartitionsToTxnResponse = client
-            .call(ApiKey::AddPartitionsToTxn, version, &request)
-            .await;
-        let partitions = &answer.results_by_topic_v3_and_below[0].results_by_partition;
-        assert_eq!(partitions.len(), 2);
-        assert_code(partitions[1].partition_error_code, REFUSED);
-    }
-    for version in versions(ApiKey::AddOffsetsToTxn) {
-        let request = AddOffsetsToTxnRequest::default();
-        let answer: AddOffsetsToTxnResponse = client
-            .call(ApiKey::AddOffsetsToTxn, version, &request)
-            .await;
-        assert_code(answer.error_code, REFUSED);
-    }
-    for version in versions(ApiKey::EndTxn) {
-        let request = EndTxnRequest::default();
-        let answer: EndTxnResponse = client.call(ApiKey::EndTxn, version, &request).await;
-        assert_code(answer.error_code, REFUSED);
-    }
-    for version in versions(ApiKey::TxnOffsetCommit) {
-        let partition = TxnOffsetCommitRequestPartition::default().with_partition_index(4);
-        let topics = TxnOffsetCommitRequestTopic::default()
-            .with_name(name("t"))
-            .with_partitions(vec![partition]);
-        let request = TxnOffsetCommitRequest::default().with_topics(vec![topics]);
-        let answer: TxnOffsetCommitResponse = client
-            .call(ApiKey::TxnOffsetCommit, version, &request)
-            .await;
-        let partition = &answer.topics[0].partitions[0];
-        assert_eq!(partition.partition_index, 4);
-        assert_code(partition.error_code, REFUSED);
-    }
-}
 
 fn none_of<T: Debug>(found: &[T]) {
     assert!(found.is_empty(), "{found:?}");

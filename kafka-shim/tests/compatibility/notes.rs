@@ -16,12 +16,12 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         0,
         Partly,
-        "versions 0 to 2 are advertised and refused, as librdkafka does not compress otherwise; no transactions",
+        "versions 0 to 2 are advertised and refused, as librdkafka does not compress otherwise; streams with ack = memory refuse transactions",
     ),
     (
         1,
         Partly,
-        "followers serve closed groups, to clients in their rack; everything readable is committed, so `read_committed` reads what `read_uncommitted` does; a session belongs to its connection",
+        "followers serve closed groups, to clients in their rack; what belongs to a transaction is served by the owner alone; a session belongs to its connection",
     ),
     (
         2,
@@ -33,7 +33,7 @@ pub const NOTES: &[(i16, Support, &str)] = &[
         Whole,
         "anyone is authorized to everything; `__consumer_offsets` is listed as internal, and its records are not for clients",
     ),
-    (10, Partly, "coordinators of groups, not of transactions"),
+    (10, Whole, "coordinators of groups and of transactions"),
     (
         15,
         Whole,
@@ -49,11 +49,15 @@ pub const NOTES: &[(i16, Support, &str)] = &[
         Partly,
         "replication factor -1 for the brokers' default (3, or as many brokers as there are), or as many replicas as there are brokers for; the brokers choose where they go",
     ),
-    (22, Partly, "for idempotence; a transactional id is refused"),
-    (24, Partly, REFUSED),
-    (25, Partly, REFUSED),
-    (26, Partly, REFUSED),
-    (28, Partly, REFUSED),
+    (
+        22,
+        Whole,
+        "at most 20,000 transactional ids for each coordinator; one that was silent for seven days is forgotten",
+    ),
+    (24, Partly, CLASSIC),
+    (25, Whole, CLASSIC),
+    (26, Whole, CLASSIC),
+    (28, Whole, "fenced by generation and by transactional id"),
     (
         32,
         Partly,
@@ -93,9 +97,14 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         61,
         Whole,
-        "idempotent producers, with the time of their last append by the broker's clock; -1 for what belongs to transactions",
+        "idempotent producers, with the time of their last append by the broker's clock, and where their open transaction begins; the epoch of its coordinator is -1",
     ),
-    (66, Partly, "empty: no transactions yet"),
+    (
+        65,
+        Whole,
+        "of one that is ending, the partitions that lack their marker",
+    ),
+    (66, Whole, "those that the broker coordinates"),
     (74, Whole, "topics and brokers"),
 ];
 
@@ -103,11 +112,15 @@ const RULES: &str = "kept whether `acl.enabled` is set or not; at most 8,192 rul
 
 const ALTERED: &str = "of topics, and the broker settings below; nothing is set for groups";
 
-const REFUSED: &str = "refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, at which clients stop: no transactions yet";
+const CLASSIC: &str = "without the feature `transaction.version` 2: clients add partitions before they write to them, and keep their epoch";
 
 /// The APIs of Kafka 4 that are not served, and why.
 pub const ABSENT: &[(i16, &str, &str)] = &[
-    (27, "WriteTxnMarkers", TRANSACTIONS),
+    (
+        27,
+        "WriteTxnMarkers",
+        "markers are written for the brokers' own coordinators only",
+    ),
     (34, "AlterReplicaLogDirs", "one data directory"),
     (38, "CreateDelegationToken", AUTHENTICATION),
     (39, "RenewDelegationToken", AUTHENTICATION),
@@ -129,7 +142,6 @@ pub const ABSENT: &[(i16, &str, &str)] = &[
         "UnregisterBroker",
         "a broker that has left needs no deregistration",
     ),
-    (65, "DescribeTransactions", TRANSACTIONS),
     (67, "AllocateProducerIds", BETWEEN),
     (68, "ConsumerGroupHeartbeat", NEW_GROUPS),
     (69, "ConsumerGroupDescribe", NEW_GROUPS),
@@ -157,7 +169,6 @@ pub const ABSENT: &[(i16, &str, &str)] = &[
 ];
 
 const AUTHENTICATION: &str = "no authentication yet";
-const TRANSACTIONS: &str = "no transactions yet";
 const REPLICAS: &str = "the brokers choose leaders and replicas";
 const BETWEEN: &str = "between Kafka's own brokers and controllers";
 const NEW_GROUPS: &str = "the new group protocol (KIP-848): not yet";

@@ -97,6 +97,7 @@ pub fn body(api_key: i16, version: i16, dice: &mut Dice) -> (Vec<u8>, i16) {
         55 => encoded(&more::describe_quorum(dice), version),
         60 => encoded(&describe_cluster(version, dice), version),
         61 => encoded(&more::describe_producers(dice), version),
+        65 => encoded(&more::describe_transactions(dice), version),
         66 => encoded(&more::list_transactions(version, dice), version),
         74 => encoded(&more::list_config_resources(version, dice), version),
         75 => encoded(&describe_topic_partitions(dice), version),

@@ -8,14 +8,14 @@ use kafka_protocol::messages::{
     DeleteRecordsResponse, DeleteTopicsResponse, DescribeAclsResponse,
     DescribeClientQuotasResponse, DescribeClusterResponse, DescribeConfigsResponse,
     DescribeGroupsResponse, DescribeLogDirsResponse, DescribeProducersResponse,
-    DescribeQuorumResponse, DescribeTopicPartitionsResponse, DescribeUserScramCredentialsResponse,
-    ElectLeadersResponse, EndTxnResponse, FetchResponse, FindCoordinatorResponse,
-    HeartbeatResponse, IncrementalAlterConfigsResponse, InitProducerIdResponse, JoinGroupResponse,
-    LeaveGroupResponse, ListConfigResourcesResponse, ListGroupsResponse, ListOffsetsResponse,
-    ListPartitionReassignmentsResponse, ListTransactionsResponse, MetadataResponse,
-    OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse, OffsetForLeaderEpochResponse,
-    ProduceResponse, ResponseHeader, SaslAuthenticateResponse, SaslHandshakeResponse,
-    SyncGroupResponse, TxnOffsetCommitResponse,
+    DescribeQuorumResponse, DescribeTopicPartitionsResponse, DescribeTransactionsResponse,
+    DescribeUserScramCredentialsResponse, ElectLeadersResponse, EndTxnResponse, FetchResponse,
+    FindCoordinatorResponse, HeartbeatResponse, IncrementalAlterConfigsResponse,
+    InitProducerIdResponse, JoinGroupResponse, LeaveGroupResponse, ListConfigResourcesResponse,
+    ListGroupsResponse, ListOffsetsResponse, ListPartitionReassignmentsResponse,
+    ListTransactionsResponse, MetadataResponse, OffsetCommitResponse, OffsetDeleteResponse,
+    OffsetFetchResponse, OffsetForLeaderEpochResponse, ProduceResponse, ResponseHeader,
+    SaslAuthenticateResponse, SaslHandshakeResponse, SyncGroupResponse, TxnOffsetCommitResponse,
 };
 use kafka_protocol::protocol::Decodable;
 
@@ -82,6 +82,7 @@ pub fn decode(api_key: i16, version: i16, mut reply: Bytes) -> (i32, String) {
         DescribeClientQuotas DescribeClientQuotasResponse,
         DescribeQuorum DescribeQuorumResponse,
         DescribeProducers DescribeProducersResponse,
+        DescribeTransactions DescribeTransactionsResponse,
         ListTransactions ListTransactionsResponse,
         ListConfigResources ListConfigResourcesResponse,
     };

@@ -292,6 +292,26 @@ pub fn patch_append_time(bytes: &mut [u8], now_ms: i64) {
     seal(bytes);
 }
 
+/// What a batch is made beside data on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Marked {
+    /// A transaction's data.
+    Transactional,
+    /// A transaction's end.
+    Control,
+}
+
+/// Sets the attributes of one whole batch, and writes its CRC.
+pub(crate) fn mark(bytes: &mut [u8], as_what: Marked) {
+    let bits = match as_what {
+        Marked::Transactional => ATTRIBUTE_TRANSACTIONAL,
+        Marked::Control => ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL,
+    };
+    let attributes = i16::from_be_bytes([bytes[21], bytes[22]]) | bits;
+    bytes[21..23].copy_from_slice(&attributes.to_be_bytes());
+    seal(bytes);
+}
+
 /// Writes the CRC of one whole batch into its header.
 pub(crate) fn seal(bytes: &mut [u8]) {
     let crc = crc32c(&bytes[CRC_START..]);

@@ -23,6 +23,7 @@ mod builder;
 mod codec;
 mod compacted;
 mod header;
+mod marker;
 mod record;
 mod validate;
 mod varint;
@@ -34,6 +35,7 @@ pub use header::{
     BatchError, BatchHeader, Compression, HEADER_BYTES, MAX_BATCH_BYTES, MAX_DECOMPRESSED_BYTES,
     crc32c, patch, patch_append_time, verify,
 };
+pub use marker::{Marker, mark_transactional};
 pub use record::{Header, Headers, MIN_RECORD_BYTES, Record, Records};
 pub use validate::{
     Batches, batches, check_keys, check_produced, check_records, check_timestamps, validate_records,

@@ -2657,6 +2657,99 @@ pub struct GiveUpGrowthRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GiveUpGrowthResponse {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProducerTransaction {
+    #[prost(int64, tag = "1")]
+    pub producer: i64,
+    /// of its batches
+    #[prost(int32, tag = "2")]
+    pub epoch: i32,
+    /// which of the producer's transactions
+    #[prost(uint64, tag = "3")]
+    pub number: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TransactionLane {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "2")]
+    pub streamlet: u32,
+    #[prost(uint32, tag = "3")]
+    pub lane: u32,
+    /// of the owner that is asked
+    #[prost(uint32, tag = "4")]
+    pub owner_epoch: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GrantTransactionRequest {
+    #[prost(message, optional, tag = "1")]
+    pub transaction: ::core::option::Option<ProducerTransaction>,
+    #[prost(message, repeated, tag = "2")]
+    pub lanes: ::prost::alloc::vec::Vec<TransactionLane>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GrantTransactionResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct VerifyTransactionRequest {
+    #[prost(string, tag = "1")]
+    pub transactional_id: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub producer: i64,
+    #[prost(int32, tag = "3")]
+    pub epoch: i32,
+    /// with partition, or empty with a group
+    #[prost(bytes = "bytes", tag = "4")]
+    pub stream: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "5")]
+    pub partition: u32,
+    #[prost(string, tag = "6")]
+    pub group: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct VerifyTransactionResponse {
+    #[prost(bool, tag = "1")]
+    pub open: bool,
+    /// if it is not open: another instance of the producer has begun
+    #[prost(bool, tag = "2")]
+    pub fenced: bool,
+    #[prost(uint64, tag = "3")]
+    pub number: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EndTransactionsRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub ends: ::prost::alloc::vec::Vec<TransactionEnd>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TransactionEnd {
+    #[prost(message, optional, tag = "1")]
+    pub transaction: ::core::option::Option<ProducerTransaction>,
+    /// of the producer
+    #[prost(int32, tag = "2")]
+    pub epoch_after: i32,
+    #[prost(bool, tag = "3")]
+    pub commit: bool,
+    #[prost(int32, tag = "4")]
+    pub coordinator_epoch: i32,
+    #[prost(message, repeated, tag = "5")]
+    pub lanes: ::prost::alloc::vec::Vec<TransactionLane>,
+    #[prost(string, repeated, tag = "6")]
+    pub groups: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EndTransactionsResponse {
+    /// one for each end, in their order
+    #[prost(message, repeated, tag = "1")]
+    pub ended: ::prost::alloc::vec::Vec<TransactionEnded>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TransactionEnded {
+    /// whether it is done, in the order asked
+    #[prost(bool, repeated, tag = "1")]
+    pub lanes: ::prost::alloc::vec::Vec<bool>,
+    #[prost(bool, repeated, tag = "2")]
+    pub groups: ::prost::alloc::vec::Vec<bool>,
+}
 /// What must be consumed up to its boundary before a lane of a generation is read, if the order of keys is to
 /// be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

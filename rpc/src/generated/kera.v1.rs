@@ -4826,6 +4826,86 @@ pub mod lanes_client {
             req.extensions_mut().insert(GrpcMethod::new("kera.v1.Lanes", "PeekLane"));
             self.inner.unary(req, path, codec).await
         }
+        /// Batches of a transaction may come: it is open, and these lanes are part of it.
+        pub async fn grant_transaction(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::kera_protocol::v1::GrantTransactionRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::GrantTransactionResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Lanes/GrantTransaction",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Lanes", "GrantTransaction"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Asks the coordinator of a transactional id whether its transaction is open and has this part.
+        pub async fn verify_transaction(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::kera_protocol::v1::VerifyTransactionRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::VerifyTransactionResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Lanes/VerifyTransaction",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Lanes", "VerifyTransaction"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Transactions are decided: writes their markers in lanes of the broker asked, and ends them in groups that it
+        /// coordinates. Answered once that is durable.
+        pub async fn end_transactions(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::EndTransactionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::EndTransactionsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Lanes/EndTransactions",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Lanes", "EndTransactions"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -4897,6 +4977,31 @@ pub mod lanes_server {
             request: tonic::Request<::kera_protocol::v1::PeekLaneRequest>,
         ) -> std::result::Result<
             tonic::Response<::kera_protocol::v1::PeekLaneResponse>,
+            tonic::Status,
+        >;
+        /// Batches of a transaction may come: it is open, and these lanes are part of it.
+        async fn grant_transaction(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::GrantTransactionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::GrantTransactionResponse>,
+            tonic::Status,
+        >;
+        /// Asks the coordinator of a transactional id whether its transaction is open and has this part.
+        async fn verify_transaction(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::VerifyTransactionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::VerifyTransactionResponse>,
+            tonic::Status,
+        >;
+        /// Transactions are decided: writes their markers in lanes of the broker asked, and ends them in groups that it
+        /// coordinates. Answered once that is durable.
+        async fn end_transactions(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::EndTransactionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::EndTransactionsResponse>,
             tonic::Status,
         >;
     }
@@ -5287,6 +5392,150 @@ pub mod lanes_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PeekLaneSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Lanes/GrantTransaction" => {
+                    #[allow(non_camel_case_types)]
+                    struct GrantTransactionSvc<T: Lanes>(pub Arc<T>);
+                    impl<
+                        T: Lanes,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::GrantTransactionRequest,
+                    > for GrantTransactionSvc<T> {
+                        type Response = ::kera_protocol::v1::GrantTransactionResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::GrantTransactionRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Lanes>::grant_transaction(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GrantTransactionSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Lanes/VerifyTransaction" => {
+                    #[allow(non_camel_case_types)]
+                    struct VerifyTransactionSvc<T: Lanes>(pub Arc<T>);
+                    impl<
+                        T: Lanes,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::VerifyTransactionRequest,
+                    > for VerifyTransactionSvc<T> {
+                        type Response = ::kera_protocol::v1::VerifyTransactionResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::VerifyTransactionRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Lanes>::verify_transaction(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = VerifyTransactionSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Lanes/EndTransactions" => {
+                    #[allow(non_camel_case_types)]
+                    struct EndTransactionsSvc<T: Lanes>(pub Arc<T>);
+                    impl<
+                        T: Lanes,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::EndTransactionsRequest,
+                    > for EndTransactionsSvc<T> {
+                        type Response = ::kera_protocol::v1::EndTransactionsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::EndTransactionsRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Lanes>::end_transactions(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = EndTransactionsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status};
 
 use super::{page_of, status};
 use crate::access::may_see;
+use crate::coordination::CoordinatorKind;
 use crate::others;
 use crate::shared::Shared;
 
@@ -176,7 +177,11 @@ impl Consumers for ConsumersService {
         request: Request<v1::FindCoordinatorRequest>,
     ) -> Result<Response<v1::FindCoordinatorResponse>, Status> {
         let group = request.into_inner().group;
-        let place = self.shared.coordination.place(&self.shared, &group).await;
+        let place = self
+            .shared
+            .coordination
+            .place(&self.shared, CoordinatorKind::Groups, &group)
+            .await;
         let broker_id = place.map_err(status)?.broker;
         if broker_id == self.shared.data.directory.me() && !self.shared.data.directory.is_current()
         {

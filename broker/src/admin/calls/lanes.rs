@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use kera_log_segments::head::LaneHead;
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{LaneId, StreamletId};
+use kera_protocol::ids::{LaneId, Ordinal, StreamletId};
 use kera_protocol::v1;
 use kera_rpc::v1::lanes_server::Lanes;
 use kera_streamlet::Streamlet;
@@ -20,6 +21,7 @@ use crate::data::catalog::Stream;
 use crate::data::fetch::cursor;
 use crate::shared::Shared;
 use crate::store_calls::blocking;
+use crate::transactions;
 
 /// Longest wait for news.
 const MAX_WAIT: Duration = Duration::from_secs(30);
@@ -55,12 +57,21 @@ impl LanesService {
 fn bounds(streamlets: &[Arc<Streamlet>]) -> Vec<v1::LaneBounds> {
     let lanes = streamlets.iter().flat_map(|streamlet| {
         let lanes = streamlet.bounds().into_iter();
-        lanes.map(|(lane, log_start, head_ordinal)| v1::LaneBounds {
-            streamlet: streamlet.id().0,
-            lane: lane.0,
-            log_start,
-            head_ordinal,
-            empty_ordinals: streamlet.empty_below_head(lane),
+        lanes.map(|(lane, log_start, head)| {
+            // Records of open transactions are nobody's to consume yet.
+            let stable = streamlet.stable(lane).unwrap_or(log_start).min(head);
+            let empty = if stable == head {
+                streamlet.empty_below_head(lane)
+            } else {
+                0
+            };
+            v1::LaneBounds {
+                streamlet: streamlet.id().0,
+                lane: lane.0,
+                log_start,
+                head_ordinal: stable,
+                empty_ordinals: empty,
+            }
         })
     });
     let mut lanes: Vec<_> = lanes.collect();
@@ -68,13 +79,20 @@ fn bounds(streamlets: &[Arc<Streamlet>]) -> Vec<v1::LaneBounds> {
     lanes
 }
 
-/// Has `waker` woken when a head moves above what `lanes` says. False: one has moved already.
-fn park(streamlets: &[Arc<Streamlet>], lanes: &[v1::LaneBounds], waker: &Waker) -> bool {
-    lanes.iter().all(|lane| {
-        let streamlet = streamlets.iter().find(|s| s.id().0 == lane.streamlet);
-        let head = streamlet.and_then(|s| s.head(LaneId(lane.lane)));
-        head.is_none_or(|head| head.wait(lane.head_ordinal.saturating_add(1), waker))
-    })
+/// The durable heads of all lanes.
+fn heads(streamlets: &[Arc<Streamlet>]) -> Vec<(Arc<LaneHead>, Ordinal)> {
+    let lanes = streamlets.iter().flat_map(|streamlet| {
+        let bounds = streamlet.bounds().into_iter();
+        bounds.filter_map(|(lane, _, head)| Some((streamlet.head(lane)?, head)))
+    });
+    lanes.collect()
+}
+
+/// Has `waker` woken when a head moves above where it was. False: one has moved already. The last stable ordinals, which
+/// are told, move only when heads do.
+fn park(heads: &[(Arc<LaneHead>, Ordinal)], waker: &Waker) -> bool {
+    let mut heads = heads.iter();
+    heads.all(|(head, seen)| head.wait(seen.saturating_add(1), waker))
 }
 
 fn forget(streamlets: &[Arc<Streamlet>], waker: &Waker) {
@@ -114,12 +132,13 @@ impl Lanes for LanesService {
         loop {
             let stream = self.stream(&request.stream)?;
             let served = self.served(&stream);
+            let heads = heads(&served);
             let lanes = bounds(&served);
             let now = tokio::time::Instant::now();
             if lanes != known || now >= deadline || *stopping.borrow() {
                 return Ok(Response::new(v1::WatchLanesResponse { lanes }));
             }
-            if park(&served, &lanes, &waker) {
+            if park(&heads, &waker) {
                 let moved = tokio::select! {
                     () = bell.rung() => true,
                     () = tokio::time::sleep_until(deadline.min(now + LOOK)) => false,
@@ -171,6 +190,31 @@ impl Lanes for LanesService {
         let stream = self.stream(&request.stream)?;
         let cut = admin::cut_for_growth(&self.shared, &stream, &request).await;
         cut.map(Response::new).map_err(status)
+    }
+
+    async fn grant_transaction(
+        &self,
+        request: Request<v1::GrantTransactionRequest>,
+    ) -> Result<Response<v1::GrantTransactionResponse>, Status> {
+        let granted = transactions::grant_here(&self.shared, request.get_ref());
+        granted.map_err(status)?;
+        Ok(Response::new(v1::GrantTransactionResponse {}))
+    }
+
+    async fn verify_transaction(
+        &self,
+        request: Request<v1::VerifyTransactionRequest>,
+    ) -> Result<Response<v1::VerifyTransactionResponse>, Status> {
+        let verified = transactions::verify_here(&self.shared, request.into_inner()).await;
+        verified.map(Response::new).map_err(status)
+    }
+
+    async fn end_transactions(
+        &self,
+        request: Request<v1::EndTransactionsRequest>,
+    ) -> Result<Response<v1::EndTransactionsResponse>, Status> {
+        let ended = transactions::end_here(&self.shared, request.into_inner()).await;
+        ended.map(Response::new).map_err(status)
     }
 
     async fn give_up_growth(

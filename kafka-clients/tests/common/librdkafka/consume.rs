@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use rdkafka::consumer::ConsumerGroupMetadata;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::{ClientContext, Offset, Timestamp, TopicPartitionList};
@@ -62,6 +63,13 @@ impl Member {
             )
             .set("heartbeat.interval.ms", "300")
             .set("partition.assignment.strategy", strategy)
+            .set(
+                "isolation.level",
+                match text(request, "isolation") {
+                    "" => "read_uncommitted",
+                    isolation => isolation,
+                },
+            )
             .set("enable.auto.commit", "false")
             .set("auto.offset.reset", reset)
             .set(
@@ -77,6 +85,10 @@ impl Member {
             config.set("client.rack", rack);
         }
         Ok(Self(config.create_with_context(Seen::default())?))
+    }
+
+    pub fn group(&self) -> Option<ConsumerGroupMetadata> {
+        self.0.group_metadata()
     }
 
     pub fn handle(&self, op: &str, request: &Value) -> Answer {

@@ -79,6 +79,19 @@ impl Librdkafka {
                 let sender = &self.senders[text(request, "producer")];
                 Ok(self.runtime.block_on(sender.send(request)))
             }
+            "init_transactions" => {
+                self.senders[text(request, "producer")].init()?;
+                Ok(json!({}))
+            }
+            "begin_transaction" | "commit_transaction" | "abort_transaction" => {
+                self.senders[text(request, "producer")].transaction(op)?;
+                Ok(json!({}))
+            }
+            "send_offsets" => {
+                let member = &self.members[text(request, "consumer")];
+                self.senders[text(request, "producer")].send_offsets(request, member)?;
+                Ok(json!({}))
+            }
             "close_producer" => {
                 self.senders.remove(text(request, "producer"));
                 Ok(json!({}))

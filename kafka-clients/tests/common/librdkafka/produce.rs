@@ -5,11 +5,13 @@ use std::time::Duration;
 use futures::future::join_all;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
+use rdkafka::{Offset, TopicPartitionList};
 use serde_json::{Value, json};
 
 use super::super::records::unhex;
+use super::consume::Member;
 use super::errors::name_of_error;
-use super::{Refusal, base, text};
+use super::{CALL, Refusal, base, text};
 
 pub struct Sender(FutureProducer);
 
@@ -34,7 +36,39 @@ impl Sender {
             .set("allow.auto.create.topics", setting("auto_create", "false"))
             // The library's own default is a CRC32; this is what Kafka's client does.
             .set("partitioner", setting("partitioner", "murmur2_random"));
+        if let Some(id) = request["transactional_id"].as_str() {
+            config
+                .set("transactional.id", id)
+                .set("transaction.timeout.ms", setting("transaction_ms", "60000"))
+                // The library does not let it be longer.
+                .set("message.timeout.ms", setting("transaction_ms", "60000"));
+        }
         Ok(Self(config.create()?))
+    }
+
+    pub fn init(&self) -> Result<(), Refusal> {
+        Ok(self.0.init_transactions(CALL)?)
+    }
+
+    pub fn transaction(&self, op: &str) -> Result<(), Refusal> {
+        match op {
+            "begin_transaction" => self.0.begin_transaction()?,
+            "commit_transaction" => self.0.commit_transaction(CALL)?,
+            _ => self.0.abort_transaction(CALL)?,
+        }
+        Ok(())
+    }
+
+    /// Commits a group's offsets as part of the transaction.
+    pub fn send_offsets(&self, request: &Value, member: &Member) -> Result<(), Refusal> {
+        let mut list = TopicPartitionList::new();
+        for each in request["offsets"].as_array().expect("offsets") {
+            let partition = each[0].as_i64().expect("a partition") as i32;
+            let offset = each[1].as_i64().expect("an offset");
+            list.add_partition_offset(text(request, "topic"), partition, Offset::Offset(offset))?;
+        }
+        let group = member.group().expect("the consumer has a group");
+        Ok(self.0.send_offsets_to_transaction(&list, &group, CALL)?)
     }
 
     /// Sends all records, then answers where each of them is, or why it is nowhere.

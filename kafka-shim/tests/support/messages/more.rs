@@ -4,14 +4,14 @@ use bytes::Bytes;
 use kafka_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterUserScramCredentialsRequest,
     CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest, DescribeClientQuotasRequest,
-    DescribeProducersRequest, DescribeQuorumRequest, DescribeUserScramCredentialsRequest,
-    ElectLeadersRequest, EndTxnRequest, ListConfigResourcesRequest,
-    ListPartitionReassignmentsRequest, ListTransactionsRequest, ProducerId,
-    SaslAuthenticateRequest, SaslHandshakeRequest, TransactionalId, TxnOffsetCommitRequest,
-    add_partitions_to_txn_request, alter_user_scram_credentials_request, create_acls_request,
-    delete_acls_request, describe_client_quotas_request, describe_producers_request,
-    describe_quorum_request, describe_user_scram_credentials_request, elect_leaders_request,
-    list_partition_reassignments_request, txn_offset_commit_request,
+    DescribeProducersRequest, DescribeQuorumRequest, DescribeTransactionsRequest,
+    DescribeUserScramCredentialsRequest, ElectLeadersRequest, EndTxnRequest,
+    ListConfigResourcesRequest, ListPartitionReassignmentsRequest, ListTransactionsRequest,
+    ProducerId, SaslAuthenticateRequest, SaslHandshakeRequest, TransactionalId,
+    TxnOffsetCommitRequest, add_partitions_to_txn_request, alter_user_scram_credentials_request,
+    create_acls_request, delete_acls_request, describe_client_quotas_request,
+    describe_producers_request, describe_quorum_request, describe_user_scram_credentials_request,
+    elect_leaders_request, list_partition_reassignments_request, txn_offset_commit_request,
 };
 use kafka_protocol::protocol::StrBytes;
 
@@ -289,6 +289,12 @@ pub fn delete_acls(version: i16, dice: &mut Dice) -> DeleteAclsRequest {
     DeleteAclsRequest::default()
         .with_filters(filters)
         .with_unknown_tagged_fields(dice.tags(flexible))
+}
+
+pub fn describe_transactions(dice: &mut Dice) -> DescribeTransactionsRequest {
+    DescribeTransactionsRequest::default()
+        .with_transactional_ids(dice.list(|dice| TransactionalId(dice.text())))
+        .with_unknown_tagged_fields(dice.tags(true))
 }
 
 pub fn list_transactions(version: i16, dice: &mut Dice) -> ListTransactionsRequest {

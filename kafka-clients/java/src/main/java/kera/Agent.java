@@ -25,8 +25,8 @@ public final class Agent {
         BufferedReader requests =
                 new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         Admins admins = new Admins();
-        Producers producers = new Producers();
         Consumers consumers = new Consumers();
+        Producers producers = new Producers(consumers);
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {
             ObjectNode answer = JSON.createObjectNode();
             try {

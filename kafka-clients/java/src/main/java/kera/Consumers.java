@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -45,6 +46,10 @@ final class Consumers {
         public void onPartitionsLost(Collection<TopicPartition> partitions) {
             lost += partitions.size();
         }
+    }
+
+    ConsumerGroupMetadata groupMetadata(String name) {
+        return consumers.get(name).groupMetadata();
     }
 
     JsonNode handle(String op, JsonNode request) {
@@ -111,6 +116,7 @@ final class Consumers {
         if (request.path("instance").isTextual()) {
             settings.put("group.instance.id", request.get("instance").asText());
         }
+        settings.put("isolation.level", request.path("isolation").asText("read_uncommitted"));
         settings.put("enable.auto.commit", "false");
         settings.put("auto.offset.reset", request.path("reset").asText("earliest"));
         settings.put("allow.auto.create.topics", request.path("auto_create").asText("false"));

@@ -10,13 +10,21 @@ import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /** The producers that the test opened, by name. */
 final class Producers {
     private final Map<String, KafkaProducer<byte[], byte[]>> producers = new HashMap<>();
+    private final Consumers consumers;
+
+    Producers(Consumers consumers) {
+        this.consumers = consumers;
+    }
 
     JsonNode handle(String op, JsonNode request) throws Exception {
         switch (op) {
@@ -24,6 +32,20 @@ final class Producers {
                 return open(request);
             case "send":
                 return send(request);
+            case "init_transactions":
+                producer(request).initTransactions();
+                return Agent.JSON.createObjectNode();
+            case "begin_transaction":
+                producer(request).beginTransaction();
+                return Agent.JSON.createObjectNode();
+            case "commit_transaction":
+                producer(request).commitTransaction();
+                return Agent.JSON.createObjectNode();
+            case "abort_transaction":
+                producer(request).abortTransaction();
+                return Agent.JSON.createObjectNode();
+            case "send_offsets":
+                return sendOffsets(request);
             case "close_producer":
                 producers.remove(request.get("producer").asText()).close();
                 return Agent.JSON.createObjectNode();
@@ -32,8 +54,29 @@ final class Producers {
         }
     }
 
+    private KafkaProducer<byte[], byte[]> producer(JsonNode request) {
+        return producers.get(request.get("producer").asText());
+    }
+
+    /** Commits a group's offsets as part of the transaction. */
+    private JsonNode sendOffsets(JsonNode request) {
+        Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
+        for (JsonNode each : request.get("offsets")) {
+            offsets.put(
+                    new TopicPartition(request.get("topic").asText(), each.get(0).asInt()),
+                    new OffsetAndMetadata(each.get(1).asLong()));
+        }
+        ConsumerGroupMetadata group = consumers.groupMetadata(request.get("consumer").asText());
+        producer(request).sendOffsetsToTransaction(offsets, group);
+        return Agent.JSON.createObjectNode();
+    }
+
     private JsonNode open(JsonNode request) {
         Properties settings = new Properties();
+        if (request.path("transactional_id").isTextual()) {
+            settings.put("transactional.id", request.get("transactional_id").asText());
+            settings.put("transaction.timeout.ms", request.path("transaction_ms").asText("60000"));
+        }
         settings.put("bootstrap.servers", request.get("bootstrap").asText());
         settings.put("acks", request.path("acks").asText("all"));
         settings.put("enable.idempotence", request.path("idempotent").asText("true"));

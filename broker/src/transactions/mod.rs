@@ -1,0 +1,112 @@
+//! Transactions between coordinators and the lanes and groups that take part in them, here and at other brokers.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `grant` | a coordinator tells the owners of lanes that batches may come |
+//! | `verify` | an owner that was told nothing asks the coordinator |
+//! | `finish` | decided transactions: markers in lanes, and the end of what groups keep aside |
+//!
+//! A coordinator is a state machine of [`kera_coordinator::transactions`], hosted by [`crate::coordination`]. What a lane
+//! does is in [`kera_streamlet::transactions`].
+
+mod finish;
+mod grant;
+mod under_way;
+mod verify;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kera_coordinator::transactions::{Filter, Listed, Part, Reply, Request};
+use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::{LaneId, StreamId, StreamletId};
+use kera_protocol::partition::place_of;
+use kera_protocol::v1;
+use kera_streamlet::Streamlet;
+
+use crate::shared::Shared;
+
+pub use finish::{drive, end_here};
+pub use grant::{grant, grant_here};
+pub use under_way::Transactions;
+pub use verify::{verify, verify_batch, verify_here};
+
+/// How long another broker is given.
+const ASK_WITHIN: Duration = Duration::from_secs(2);
+
+/// Transactions that this broker coordinates and that are open or ending, and when the oldest began.
+pub(crate) fn open(shared: &Shared) -> (usize, Option<u64>) {
+    let hosts = shared.coordination.transaction_hosts();
+    let open = hosts.iter().map(|host| host.open_transactions());
+    open.fold((0, None), |(count, oldest), (more, since)| {
+        (count + more, oldest.into_iter().chain(since).min())
+    })
+}
+
+/// The transactional ids that this broker coordinates; `None` while one of its coordinators is loading.
+pub async fn list(shared: &Arc<Shared>, filter: Filter) -> Option<Vec<Listed>> {
+    let mut all = Vec::new();
+    for host in shared.coordination.transaction_hosts() {
+        let request = AnyRequest::Transaction(Request::List(filter.clone()));
+        match shared.coordination.call_at(shared, &host, request).await? {
+            Ok(AnyReply::Transaction(Reply::Listed(listed))) => all.extend(listed),
+            _ => return None,
+        }
+    }
+    all.sort_by(|a, b| a.id.cmp(&b.id));
+    Some(all)
+}
+
+/// A lane that takes part, with who owns it.
+struct Place {
+    broker: u32,
+    lane: v1::TransactionLane,
+}
+
+/// Where a partition is; `None` if its stream is gone.
+fn lane_of(shared: &Shared, stream: StreamId, partition: u32) -> Option<Place> {
+    let stream = shared.data.catalog.get(stream)?;
+    let record = stream.record.load();
+    let (streamlet, lane) = place_of(partition, record.config.streamlets);
+    let streamlet = stream.streamlet(streamlet)?;
+    let owner = shared.owner_of(&streamlet);
+    Some(Place {
+        broker: owner.broker,
+        lane: v1::TransactionLane {
+            stream: stream.id().as_bytes().to_vec().into(),
+            streamlet: streamlet.id().0,
+            lane: lane.0,
+            owner_epoch: owner.epoch.0,
+        },
+    })
+}
+
+/// The streamlet of a lane, if this broker serves it.
+fn served(shared: &Shared, lane: &v1::TransactionLane) -> Option<(Arc<Streamlet>, LaneId)> {
+    let stream = StreamId::from_slice(&lane.stream)?;
+    let streamlet = StreamletId(lane.streamlet);
+    if !shared.data.directory.serves(stream, streamlet) {
+        return None;
+    }
+    let streamlet = shared.streamlet(stream, streamlet)?;
+    (!streamlet.is_over()).then_some((streamlet, LaneId(lane.lane)))
+}
+
+/// A part as it travels.
+fn part_of(request: &v1::VerifyTransactionRequest) -> Result<Part, WireError> {
+    if request.stream.is_empty() {
+        return Ok(Part::Group(request.group.clone()));
+    }
+    let stream = StreamId::from_slice(&request.stream)
+        .ok_or_else(|| WireError::new(ErrorCode::InvalidArgument, "stream id is not 16 bytes"))?;
+    Ok(Part::Partition(stream, request.partition))
+}
+
+/// An epoch of a producer from its travels.
+fn epoch_of(epoch: i32) -> Result<i16, WireError> {
+    i16::try_from(epoch).map_err(|_| {
+        let text = format!("{epoch} is no epoch of a producer");
+        WireError::new(ErrorCode::InvalidArgument, text)
+    })
+}

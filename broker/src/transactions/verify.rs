@@ -1,0 +1,150 @@
+//! An owner of a lane, or a coordinator of groups, asks whether a transaction is open.
+
+use std::sync::Arc;
+
+use kera_coordinator::transactions::{Fault, Member, Part, Reply, Request};
+use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::{LaneId, LaneKey};
+use kera_protocol::v1;
+use kera_streamlet::Streamlet;
+use kera_streamlet::transactions::Grant;
+
+use super::{ASK_WITHIN, epoch_of, part_of};
+use crate::clock::now_ms;
+use crate::coordination::CoordinatorKind;
+use crate::others;
+use crate::shared::Shared;
+
+/// Coordinators are asked about so many lanes and producers at a time; of others when their batches come again.
+const MOST_ASKED: usize = 4_096;
+
+/// Asks the coordinator of a transactional id for the number of its open transaction that has this part; a fault if
+/// there is none.
+///
+/// # Errors
+/// The coordinator was not reached, or cannot say yet.
+pub async fn verify(
+    shared: &Arc<Shared>,
+    member: Member,
+    part: Part,
+) -> Result<Result<u64, Fault>, WireError> {
+    let coordination = &shared.coordination;
+    let kind = CoordinatorKind::Transactions;
+    let place = coordination.place(shared, kind, &member.id).await?;
+    if place.broker == shared.data.directory.me() {
+        return ask_here(shared, member, part).await;
+    }
+    let (stream, partition, group) = match part {
+        Part::Partition(stream, partition) => {
+            (stream.as_bytes().to_vec().into(), partition, String::new())
+        }
+        Part::Group(group) => (Default::default(), 0, group),
+    };
+    let request = v1::VerifyTransactionRequest {
+        transactional_id: member.id,
+        producer: member.producer,
+        epoch: member.epoch.into(),
+        stream,
+        partition,
+        group,
+    };
+    let mut stub = others::lanes(shared, place.broker)?;
+    let answer = others::answer(place.broker, ASK_WITHIN, stub.verify_transaction(request));
+    let answer = answer.await?;
+    Ok(match (answer.open, answer.fenced) {
+        (true, _) => Ok(answer.number),
+        (false, true) => Err(Fault::Fenced),
+        (false, false) => Err(Fault::NotOpen),
+    })
+}
+
+async fn ask_here(
+    shared: &Arc<Shared>,
+    member: Member,
+    part: Part,
+) -> Result<Result<u64, Fault>, WireError> {
+    let id = member.id.clone();
+    let request = AnyRequest::Transaction(Request::Verify(member, part));
+    match shared.coordination.call(shared, &id, request).await? {
+        AnyReply::Transaction(Reply::Open(number)) => Ok(Ok(number)),
+        AnyReply::Transaction(Reply::Refused(fault)) => Ok(Err(fault)),
+        other => {
+            tracing::error!(?other, id, "a coordinator answered another question");
+            let text = "the coordinator answered another question; see the broker's log";
+            Err(WireError::new(ErrorCode::Internal, text))
+        }
+    }
+}
+
+/// Answers another broker's question.
+///
+/// # Errors
+/// This broker does not coordinate the id, or cannot say yet.
+pub async fn verify_here(
+    shared: &Arc<Shared>,
+    request: v1::VerifyTransactionRequest,
+) -> Result<v1::VerifyTransactionResponse, WireError> {
+    let part = part_of(&request)?;
+    let member = Member {
+        producer: request.producer,
+        epoch: epoch_of(request.epoch)?,
+        id: request.transactional_id,
+    };
+    Ok(match ask_here(shared, member, part).await? {
+        Ok(number) => v1::VerifyTransactionResponse {
+            open: true,
+            fenced: false,
+            number,
+        },
+        Err(fault) => v1::VerifyTransactionResponse {
+            open: false,
+            fenced: fault == Fault::Fenced,
+            number: 0,
+        },
+    })
+}
+
+/// Asks about the transaction of a batch that was refused as not verified; what the coordinator says is there when the
+/// batch comes again. Returns at once.
+pub fn verify_batch(
+    shared: &Arc<Shared>,
+    member: Member,
+    streamlet: Arc<Streamlet>,
+    lane: LaneId,
+    partition: u32,
+) {
+    let key = LaneKey {
+        stream: streamlet.stream(),
+        streamlet: streamlet.id(),
+        lane,
+    };
+    let asked = (key, member.producer);
+    {
+        let mut asking = shared.transactions.asking.lock();
+        if asking.len() >= MOST_ASKED || !asking.insert(asked) {
+            return;
+        }
+    }
+    let shared = shared.clone();
+    tokio::spawn(async move {
+        let failures = streamlet.head(lane).map(|head| head.failures());
+        let (producer, epoch) = (member.producer, member.epoch);
+        let part = Part::Partition(key.stream, partition);
+        match verify(&shared, member, part).await {
+            Ok(Ok(number)) => {
+                let grant = Grant {
+                    producer,
+                    epoch,
+                    number,
+                };
+                streamlet.grant(lane, grant, failures, now_ms());
+            }
+            Ok(Err(_)) => streamlet.refuse_transaction(lane, producer, epoch, now_ms()),
+            Err(error) => {
+                tracing::debug!(lane = %key, producer, %error, "a transaction could not be asked for");
+            }
+        }
+        shared.transactions.asking.lock().remove(&asked);
+    });
+}

@@ -1,0 +1,138 @@
+//! Offsets that open transactions commit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kera_protocol::ids::StreamId;
+
+use super::event::{OffsetRecord, OffsetsEnded, OffsetsPending};
+use super::group::{Group, OFFSET_BYTES, Offset, runs};
+use super::request::OfTransaction;
+use crate::event::Body;
+
+/// What one open transaction commits.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Pending {
+    pub(crate) number: u64,
+    pub(crate) offsets: BTreeMap<StreamId, BTreeMap<u32, Offset>>,
+}
+
+impl Pending {
+    fn count(&self) -> usize {
+        self.offsets.values().map(BTreeMap::len).sum()
+    }
+
+    fn bytes(&self) -> usize {
+        let offsets = self.offsets.values().flat_map(BTreeMap::values);
+        offsets
+            .map(|offset| OFFSET_BYTES + offset.metadata.len())
+            .sum()
+    }
+}
+
+impl Group {
+    /// Whether an open transaction commits an offset of the partition.
+    pub(crate) fn is_unstable(&self, stream: StreamId, partition: u32) -> bool {
+        let mut pending = self.pending.values();
+        pending.any(|pending| {
+            let offsets = pending.offsets.get(&stream);
+            offsets.is_some_and(|offsets| offsets.contains_key(&partition))
+        })
+    }
+
+    /// What a transaction commits of a partition.
+    pub(super) fn pending_offset(
+        &self,
+        transaction: OfTransaction,
+        stream: StreamId,
+        partition: u32,
+    ) -> Option<&Offset> {
+        let pending = self.pending.get(&transaction.producer);
+        let pending = pending.filter(|pending| pending.number == transaction.number)?;
+        pending.offsets.get(&stream)?.get(&partition)
+    }
+
+    /// Every partition of which there is an offset; of which one is pending as well, `with_pending`.
+    pub(super) fn partitions(&self, with_pending: bool) -> BTreeSet<(StreamId, u32)> {
+        let pending = self.pending.values().filter(|_| with_pending);
+        let pending = pending.map(|pending| &pending.offsets);
+        let all = pending.chain([&self.offsets]);
+        let all = all.flat_map(|streams| {
+            let streams = streams.iter();
+            streams.flat_map(|(stream, offsets)| offsets.keys().map(|p| (*stream, *p)))
+        });
+        all.collect()
+    }
+
+    pub(super) fn set_pending(&mut self, set: &OffsetsPending) -> bool {
+        let Some(stream) = StreamId::from_slice(&set.stream) else {
+            return false;
+        };
+        let pending = self.pending.entry(set.producer).or_default();
+        let before = (pending.count(), pending.bytes());
+        if pending.number != set.number {
+            *pending = Pending {
+                number: set.number,
+                ..Pending::default()
+            };
+        }
+        let partitions = pending.offsets.entry(stream).or_default();
+        for record in &set.offsets {
+            partitions.insert(record.partition, Offset::of(record));
+        }
+        let after = (pending.count(), pending.bytes());
+        self.offset_count = self.offset_count + after.0 - before.0;
+        self.offset_bytes = self.offset_bytes + after.1 - before.1;
+        true
+    }
+
+    pub(super) fn end_pending(&mut self, ended: &OffsetsEnded) -> bool {
+        let Some(pending) = self.pending.remove(&ended.producer) else {
+            return false;
+        };
+        self.offset_count -= pending.count();
+        self.offset_bytes -= pending.bytes();
+        if !ended.commit {
+            return true;
+        }
+        for (stream, offsets) in pending.offsets {
+            for (partition, offset) in offsets {
+                self.put_offset(stream, partition, offset);
+            }
+        }
+        true
+    }
+
+    /// The events that build what is pending.
+    pub(super) fn pending_parts(&self) -> Vec<Body> {
+        let mut bodies = Vec::new();
+        for (producer, pending) in &self.pending {
+            let transaction = OfTransaction {
+                producer: *producer,
+                number: pending.number,
+            };
+            for (stream, offsets) in &pending.offsets {
+                let records = offsets.iter().map(|(at, offset)| offset.record(*at));
+                bodies.extend(pending_parts(transaction, *stream, records));
+            }
+        }
+        bodies
+    }
+}
+
+/// The events that keep offsets of a stream aside.
+pub(super) fn pending_parts(
+    transaction: OfTransaction,
+    stream: StreamId,
+    offsets: impl Iterator<Item = OffsetRecord>,
+) -> Vec<Body> {
+    let runs = runs(offsets, prost::Message::encoded_len).into_iter();
+    let parts = runs.map(|offsets| {
+        Body::OffsetsPending(OffsetsPending {
+            producer: transaction.producer,
+            number: transaction.number,
+            stream: stream.as_bytes().to_vec(),
+            offsets,
+        })
+    });
+    parts.collect()
+}

@@ -1,0 +1,181 @@
+//! Producers begin, and add parts to their transactions.
+
+use std::collections::BTreeSet;
+
+use super::event::{TransactionEnded, TransactionSet};
+use super::request::{Fault, Init, Member, Part, Reply};
+use super::state::{Stage, Transaction};
+use crate::coordinator::{Coordinator, Step};
+use crate::event::Body;
+
+/// An id whose epoch is here gets another producer id. One epoch is left above it for an abort.
+const LAST_EPOCH: i16 = i16::MAX - 1;
+
+impl Coordinator {
+    /// Puts a changed state in the place of the one before.
+    pub(super) fn transaction_put(&mut self, id: &str, transaction: &Transaction, step: &mut Step) {
+        let body = Body::TransactionSet(TransactionSet::of(transaction));
+        self.emit(step, id, body);
+    }
+
+    pub(super) fn transaction_check_id(&self, id: &str) -> Result<(), Fault> {
+        match id.is_empty() || id.len() > self.limits.transactions.id_bytes {
+            true => Err(Fault::InvalidId),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn transaction_init(
+        &mut self,
+        now_ms: u64,
+        request: &Init,
+        step: &mut Step,
+    ) -> Result<Reply, Fault> {
+        self.transaction_check_id(&request.id)?;
+        let timeout_ms = u32::try_from(request.timeout_ms).unwrap_or(0);
+        if timeout_ms == 0 || timeout_ms > self.limits.transactions.max_timeout_ms {
+            return Err(Fault::InvalidTimeout);
+        }
+        let id = request.id.as_str();
+        let Some(known) = self.state.transactions.get(id) else {
+            // Also of a client that had another producer id, which was forgotten with the transactional id.
+            self.transactions_make_room(step)?;
+            let new = Transaction {
+                producer: request.fresh_producer,
+                epoch: 0,
+                last: None,
+                raised: false,
+                timeout_ms,
+                stage: Stage::Empty,
+                number: 0,
+                started_ms: 0,
+                updated_ms: now_ms,
+                parts: BTreeSet::new(),
+            };
+            self.transaction_put(id, &new, step);
+            return Ok(Reply::Begun(new.producer, new.epoch));
+        };
+        let mut next = known.clone();
+        next.updated_ms = now_ms;
+        next.timeout_ms = timeout_ms;
+        let present = (known.producer, known.epoch);
+        // Its answer may have been lost: the client is the one that has what was given out last.
+        let is_repeated = request.known.is_some() && request.known == known.last;
+        if request.known.is_some_and(|known| known != present) && !is_repeated {
+            return Err(Fault::Fenced);
+        }
+        if known.stage.decision().is_some() {
+            return Err(Fault::Ending);
+        }
+        if known.stage == Stage::Ongoing {
+            // Raised here, and taken by the Init that finds it ended; nobody else may go on until then.
+            next.timeout_ms = known.timeout_ms;
+            self.transaction_fence(id, next, request.known, step);
+            return Err(Fault::Ending);
+        }
+        let was_raised = is_repeated || known.raised;
+        if !is_repeated {
+            next.last = request.known;
+        }
+        if (was_raised && known.epoch > LAST_EPOCH) || (!was_raised && known.epoch >= LAST_EPOCH) {
+            next.producer = request.fresh_producer;
+            next.epoch = 0;
+        } else if !was_raised {
+            next.epoch = known.epoch + 1;
+        }
+        next.raised = false;
+        next.stage = Stage::Empty;
+        let begun = Reply::Begun(next.producer, next.epoch);
+        self.transaction_put(id, &next, step);
+        Ok(begun)
+    }
+
+    /// The transaction of a producer that names itself rightly.
+    pub(super) fn transaction_of(&self, member: &Member) -> Result<&Transaction, Fault> {
+        self.transaction_check_id(&member.id)?;
+        let known = self.state.transactions.get(&member.id);
+        let known = known.ok_or(Fault::OtherProducer)?;
+        if known.producer != member.producer {
+            return Err(Fault::OtherProducer);
+        }
+        if known.epoch != member.epoch || known.raised {
+            return Err(Fault::Fenced);
+        }
+        Ok(known)
+    }
+
+    pub(super) fn transaction_add(
+        &mut self,
+        now_ms: u64,
+        member: &Member,
+        parts: BTreeSet<Part>,
+        step: &mut Step,
+    ) -> Result<Reply, Fault> {
+        let known = self.transaction_of(member)?;
+        if known.stage.decision().is_some() {
+            return Err(Fault::Ending);
+        }
+        if parts.is_empty() {
+            return Ok(Reply::Added(known.number, parts));
+        }
+        let mut next = known.clone();
+        if known.stage != Stage::Ongoing {
+            next.stage = Stage::Ongoing;
+            next.number += 1;
+            next.started_ms = now_ms;
+            next.parts.clear();
+        }
+        let fresh: BTreeSet<Part> = parts.difference(&next.parts).cloned().collect();
+        if fresh.is_empty() && known.stage == Stage::Ongoing {
+            return Ok(Reply::Added(next.number, fresh));
+        }
+        next.parts.extend(fresh.iter().cloned());
+        self.transaction_check_parts(&next.parts, fresh.len())?;
+        next.updated_ms = now_ms;
+        let number = next.number;
+        self.transaction_put(&member.id, &next, step);
+        Ok(Reply::Added(number, fresh))
+    }
+
+    /// Checks that a transaction may have these parts, of which so many are new.
+    fn transaction_check_parts(&self, parts: &BTreeSet<Part>, more: usize) -> Result<(), Fault> {
+        let limits = &self.limits.transactions;
+        let groups = parts.iter().filter_map(|part| match part {
+            Part::Group(group) => Some(group.len()),
+            Part::Partition(..) => None,
+        });
+        let fits = groups.clone().count() <= limits.groups
+            && groups.max().unwrap_or(0) <= limits.group_bytes
+            && parts.len() <= limits.parts;
+        let all = || -> usize {
+            let all = self.state.transactions.values();
+            all.map(|known| known.parts.len()).sum()
+        };
+        match fits && (parts.len() <= limits.small_parts || all() + more <= limits.total_parts) {
+            true => Ok(()),
+            false => Err(Fault::TooManyParts),
+        }
+    }
+
+    pub(super) fn transaction_verify(&self, member: &Member, part: &Part) -> Result<Reply, Fault> {
+        let known = self.transaction_of(member)?;
+        match known.stage == Stage::Ongoing && known.parts.contains(part) {
+            true => Ok(Reply::Open(known.number)),
+            false => Err(Fault::NotOpen),
+        }
+    }
+
+    /// Makes room for one more id: the one without a transaction that was silent for longest goes.
+    fn transactions_make_room(&mut self, step: &mut Step) -> Result<(), Fault> {
+        if self.state.transactions.len() < self.limits.transactions.ids {
+            return Ok(());
+        }
+        let idle = self.state.transactions.iter();
+        let idle = idle.filter(|(_, transaction)| !transaction.stage.is_open());
+        let longest = idle.min_by_key(|(_, transaction)| transaction.updated_ms);
+        let id = longest.ok_or(Fault::TooManyIds)?.0.clone();
+        tracing::debug!(id, "a transactional id makes room for another");
+        self.emit(step, &id, Body::TransactionEnded(TransactionEnded {}));
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! What transactions write to their internal stream: each change as the whole state of an id. Tags are never reused.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kera_protocol::ids::StreamId;
+use prost::Message;
+
+use super::request::Part;
+use super::state::{Stage, Transaction};
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TransactionSet {
+    #[prost(int64, tag = "1")]
+    pub(crate) producer: i64,
+    #[prost(int32, tag = "2")]
+    pub(crate) epoch: i32,
+    /// -1: none.
+    #[prost(int64, tag = "3")]
+    pub(crate) last_producer: i64,
+    #[prost(int32, tag = "4")]
+    pub(crate) last_epoch: i32,
+    #[prost(bool, tag = "5")]
+    pub(crate) raised: bool,
+    #[prost(uint32, tag = "6")]
+    pub(crate) timeout_ms: u32,
+    #[prost(uint32, tag = "7")]
+    pub(crate) stage: u32,
+    #[prost(uint64, tag = "8")]
+    pub(crate) number: u64,
+    #[prost(uint64, tag = "9")]
+    pub(crate) started_ms: u64,
+    #[prost(uint64, tag = "10")]
+    pub(crate) updated_ms: u64,
+    #[prost(message, repeated, tag = "11")]
+    pub(crate) streams: Vec<StreamParts>,
+    #[prost(string, repeated, tag = "12")]
+    pub(crate) groups: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StreamParts {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(crate) stream: Vec<u8>,
+    #[prost(uint32, repeated, tag = "2")]
+    pub(crate) partitions: Vec<u32>,
+}
+
+/// An id is forgotten.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct TransactionEnded {}
+
+impl TransactionSet {
+    pub(crate) fn of(transaction: &Transaction) -> Self {
+        let mut streams: BTreeMap<StreamId, Vec<u32>> = BTreeMap::new();
+        let mut groups = Vec::new();
+        for part in &transaction.parts {
+            match part {
+                Part::Partition(stream, partition) => {
+                    streams.entry(*stream).or_default().push(*partition);
+                }
+                Part::Group(group) => groups.push(group.clone()),
+            }
+        }
+        let streams = streams.into_iter().map(|(stream, partitions)| StreamParts {
+            stream: stream.as_bytes().to_vec(),
+            partitions,
+        });
+        Self {
+            producer: transaction.producer,
+            epoch: transaction.epoch.into(),
+            last_producer: transaction.last.map_or(-1, |(producer, _)| producer),
+            last_epoch: transaction.last.map_or(-1, |(_, epoch)| epoch.into()),
+            raised: transaction.raised,
+            timeout_ms: transaction.timeout_ms,
+            stage: transaction.stage.number(),
+            number: transaction.number,
+            started_ms: transaction.started_ms,
+            updated_ms: transaction.updated_ms,
+            streams: streams.collect(),
+            groups,
+        }
+    }
+
+    /// `None` if it is none that this build writes.
+    pub(crate) fn transaction(&self) -> Option<Transaction> {
+        let mut parts: BTreeSet<Part> = self.groups.iter().cloned().map(Part::Group).collect();
+        for of_stream in &self.streams {
+            let stream = StreamId::from_slice(&of_stream.stream)?;
+            let partitions = of_stream.partitions.iter();
+            parts.extend(partitions.map(|partition| Part::Partition(stream, *partition)));
+        }
+        let last_epoch = i16::try_from(self.last_epoch).ok()?;
+        Some(Transaction {
+            producer: self.producer,
+            epoch: i16::try_from(self.epoch).ok()?,
+            last: (last_epoch >= 0).then_some((self.last_producer, last_epoch)),
+            raised: self.raised,
+            timeout_ms: self.timeout_ms,
+            stage: Stage::from_number(self.stage)?,
+            number: self.number,
+            started_ms: self.started_ms,
+            updated_ms: self.updated_ms,
+            parts,
+        })
+    }
+}

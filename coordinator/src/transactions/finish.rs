@@ -1,0 +1,167 @@
+//! How transactions end.
+
+use super::event::TransactionEnded;
+use super::request::{Decided, End, Fault, Reply, Written};
+use super::state::{Stage, Transaction};
+use crate::coordinator::{Coordinator, Step};
+use crate::event::Body;
+
+/// How often ids are looked at for expiry, milliseconds.
+const SWEEP_MS: u64 = 60_000;
+
+impl Coordinator {
+    pub(super) fn transaction_end(
+        &mut self,
+        now_ms: u64,
+        request: &End,
+        step: &mut Step,
+    ) -> Result<Reply, Fault> {
+        let known = self.transaction_of(&request.member)?;
+        match (known.stage, request.commit) {
+            (Stage::Ongoing, commit) => {
+                let mut next = known.clone();
+                next.stage = match commit {
+                    true => Stage::PrepareCommit,
+                    false => Stage::PrepareAbort,
+                };
+                next.updated_ms = now_ms;
+                self.transaction_put(&request.member.id, &next, step);
+                Ok(Reply::Ending(next.number))
+            }
+            // The answer was lost.
+            (Stage::CompleteCommit, true) | (Stage::CompleteAbort, false) => {
+                Ok(Reply::Ending(known.number))
+            }
+            (Stage::PrepareCommit, true) | (Stage::PrepareAbort, false) => Err(Fault::Ending),
+            _ => Err(Fault::NotOpen),
+        }
+    }
+
+    /// Aborts an open transaction under an epoch that its producer does not have. `last` is who may take that epoch as
+    /// the same instance.
+    pub(super) fn transaction_fence(
+        &mut self,
+        id: &str,
+        mut next: Transaction,
+        last: Option<(i64, i16)>,
+        step: &mut Step,
+    ) {
+        next.stage = Stage::PrepareAbort;
+        next.epoch += 1;
+        next.raised = true;
+        next.last = last;
+        self.transaction_put(id, &next, step);
+    }
+
+    pub(super) fn transaction_abort(
+        &mut self,
+        now_ms: u64,
+        id: &str,
+        step: &mut Step,
+    ) -> Result<Reply, Fault> {
+        let known = self.state.transactions.get(id).ok_or(Fault::UnknownId)?;
+        match known.stage {
+            Stage::Ongoing => {
+                let mut next = known.clone();
+                next.updated_ms = now_ms;
+                let last = Some((known.producer, known.epoch));
+                let number = known.number;
+                self.transaction_fence(id, next, last, step);
+                Ok(Reply::Ending(number))
+            }
+            Stage::PrepareAbort => Ok(Reply::Ending(known.number)),
+            Stage::PrepareCommit => Err(Fault::Ending),
+            Stage::Empty | Stage::CompleteCommit | Stage::CompleteAbort => Err(Fault::NotOpen),
+        }
+    }
+
+    pub(super) fn transactions_decided(&self) -> Reply {
+        let decided = self.state.transactions.iter().filter_map(|(id, known)| {
+            let commit = known.stage.decision()?;
+            let mut parts = known.parts.clone();
+            if let Some((number, written)) = self.markers_written.get(id)
+                && *number == known.number
+            {
+                parts.retain(|part| !written.contains(part));
+            }
+            Some(Decided {
+                id: id.clone(),
+                producer: known.producer,
+                epoch: known.epoch,
+                batch_epoch: known.batch_epoch(),
+                number: known.number,
+                commit,
+                parts,
+            })
+        });
+        Reply::Decided(decided.collect())
+    }
+
+    pub(super) fn transaction_written(
+        &mut self,
+        now_ms: u64,
+        request: Written,
+        step: &mut Step,
+    ) -> Result<Reply, Fault> {
+        let known = self.state.transactions.get(&request.id);
+        let known = known.ok_or(Fault::UnknownId)?;
+        let Some(commit) = known.stage.decision() else {
+            return Ok(Reply::Noted);
+        };
+        if known.number != request.number {
+            return Ok(Reply::Noted);
+        }
+        let written = self.markers_written.entry(request.id.clone());
+        let (number, written) = written.or_default();
+        if *number != request.number {
+            *number = request.number;
+            written.clear();
+        }
+        written.extend(request.parts);
+        if !known.parts.is_subset(written) {
+            return Ok(Reply::Noted);
+        }
+        let mut next = known.clone();
+        next.stage = match commit {
+            true => Stage::CompleteCommit,
+            false => Stage::CompleteAbort,
+        };
+        next.parts.clear();
+        next.updated_ms = now_ms;
+        self.markers_written.remove(&request.id);
+        self.transaction_put(&request.id, &next, step);
+        Ok(Reply::Noted)
+    }
+
+    /// Aborts transactions whose time is over, and forgets ids that were silent for long.
+    pub(crate) fn transactions_tick(&mut self, now_ms: u64, step: &mut Step) {
+        let over = self.state.transactions.iter().filter(|(_, known)| {
+            known.stage == Stage::Ongoing
+                && known.started_ms.saturating_add(known.timeout_ms.into()) <= now_ms
+        });
+        let over: Vec<String> = over.map(|(id, _)| id.clone()).collect();
+        for id in over {
+            tracing::info!(id, "the time of a transaction is over; it is aborted");
+            // Whoever is the producer goes on with an Init that names the epoch it has.
+            let _ = self.transaction_abort(now_ms, &id, step);
+        }
+        if self.transactions_sweep_ms > now_ms {
+            return;
+        }
+        self.transactions_sweep_ms = now_ms.saturating_add(SWEEP_MS);
+        let expiry_ms = self.limits.transactions.expiry_ms;
+        let silent = self.state.transactions.iter().filter(|(_, known)| {
+            !known.stage.is_open() && known.updated_ms.saturating_add(expiry_ms) <= now_ms
+        });
+        let silent: Vec<String> = silent.map(|(id, _)| id.clone()).collect();
+        for id in silent {
+            self.emit(step, &id, Body::TransactionEnded(TransactionEnded {}));
+        }
+    }
+
+    /// True if a decision lacks markers.
+    pub fn has_decided(&self) -> bool {
+        let mut all = self.state.transactions.values();
+        all.any(|known| known.stage.decision().is_some())
+    }
+}

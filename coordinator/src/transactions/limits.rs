@@ -1,0 +1,40 @@
+//! What bounds transactions.
+
+/// Limits of the transactions of one [`Coordinator`](crate::Coordinator).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Transactional ids. At the limit the one without a transaction that was silent for longest makes room.
+    pub ids: usize,
+    /// Bytes of a transactional id.
+    pub id_bytes: usize,
+    /// Partitions and groups of one transaction.
+    pub parts: usize,
+    /// Groups of one transaction, and bytes of the name of one.
+    pub groups: usize,
+    /// See [`Self::groups`].
+    pub group_bytes: usize,
+    /// Parts of all transactions; those of no more than [`Self::small_parts`] may grow even then.
+    pub total_parts: usize,
+    /// See [`Self::total_parts`].
+    pub small_parts: usize,
+    /// Longest time that a transaction may be open, milliseconds.
+    pub max_timeout_ms: u32,
+    /// How long an id without a transaction is remembered, milliseconds.
+    pub expiry_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            ids: 20_000,
+            id_bytes: 1_024,
+            parts: 10_000,
+            groups: 64,
+            group_bytes: 1_024,
+            total_parts: 1_000_000,
+            small_parts: 100,
+            max_timeout_ms: 900_000,
+            expiry_ms: 7 * 24 * 3_600_000,
+        }
+    }
+}

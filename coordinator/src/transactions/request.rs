@@ -1,0 +1,214 @@
+//! Requests about transactions and their answers, in plain types.
+
+use std::collections::BTreeSet;
+
+use kera_protocol::ids::StreamId;
+
+use super::state::Stage;
+
+/// What takes part in a transaction: a partition that is written to, or a group whose offsets are committed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    /// A partition of a stream.
+    Partition(StreamId, u32),
+    /// A consumer group.
+    Group(String),
+}
+
+/// A producer as it names itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its transactional id.
+    pub id: String,
+    /// Its producer id.
+    pub producer: i64,
+    /// Its epoch.
+    pub epoch: i16,
+}
+
+/// A request about transactions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// A producer begins, or goes on after an error: older instances of it are fenced.
+    Init(Init),
+    /// Makes these part of the transaction, which begins if none is open.
+    Add(Member, BTreeSet<Part>),
+    /// Asks whether the transaction is open and this is part of it.
+    Verify(Member, Part),
+    /// Commits or aborts.
+    End(End),
+    /// Asks what is decided and lacks markers.
+    Decided,
+    /// Parts have their markers, or need none.
+    Written(Written),
+    /// Aborts the open transaction of this id, at an operator's wish.
+    Abort(String),
+    /// Asks for the state of this id.
+    Describe(String),
+    /// Asks for ids.
+    List(Filter),
+}
+
+impl Request {
+    /// The transactional id; none for what is about all.
+    pub fn id(&self) -> Option<&str> {
+        match self {
+            Self::Init(request) => Some(&request.id),
+            Self::Add(member, _) | Self::Verify(member, _) => Some(&member.id),
+            Self::End(request) => Some(&request.member.id),
+            Self::Written(request) => Some(&request.id),
+            Self::Abort(id) | Self::Describe(id) => Some(id),
+            Self::Decided | Self::List(_) => None,
+        }
+    }
+}
+
+/// See [`Request::Init`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Init {
+    /// The transactional id.
+    pub id: String,
+    /// How long its transactions may be open, milliseconds.
+    pub timeout_ms: i32,
+    /// Producer id and epoch that the client had, if it goes on after an error.
+    pub known: Option<(i64, i16)>,
+    /// A producer id that nobody has, in case one is needed.
+    pub fresh_producer: i64,
+}
+
+/// See [`Request::End`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Whose transaction.
+    pub member: Member,
+    /// Whether its records count.
+    pub commit: bool,
+}
+
+/// See [`Request::Written`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The transactional id.
+    pub id: String,
+    /// The transaction's number.
+    pub number: u64,
+    /// Those that are done.
+    pub parts: BTreeSet<Part>,
+}
+
+/// See [`Request::List`]; what is empty or absent excludes nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Only in these states.
+    pub stages: Vec<Stage>,
+    /// Only of these producers.
+    pub producers: Vec<i64>,
+    /// Only open for longer than this, milliseconds.
+    pub open_longer_ms: Option<u64>,
+}
+
+/// The answer to a [`Request`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// To an init: producer id and epoch.
+    Begun(i64, i16),
+    /// To an addition: the transaction's number, and what of it was not part of it before.
+    Added(u64, BTreeSet<Part>),
+    /// To a question whether the transaction is open: its number.
+    Open(u64),
+    /// To an end, or an abort: how the transaction of this number ends is decided.
+    Ending(u64),
+    /// To a question what is decided.
+    Decided(Vec<Decided>),
+    /// To a report of markers.
+    Noted,
+    /// To a describe.
+    Described(Described),
+    /// To a list.
+    Listed(Vec<Listed>),
+    /// The request is refused.
+    Refused(Fault),
+}
+
+/// A transaction that is decided, and parts of which lack their markers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// The transactional id.
+    pub id: String,
+    /// The producer id.
+    pub producer: i64,
+    /// The epoch that markers carry.
+    pub epoch: i16,
+    /// The epoch of the transaction's batches.
+    pub batch_epoch: i16,
+    /// The transaction's number.
+    pub number: u64,
+    /// Whether its records count.
+    pub commit: bool,
+    /// Those without a marker.
+    pub parts: BTreeSet<Part>,
+}
+
+/// A transactional id for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// The transactional id.
+    pub id: String,
+    /// Its state.
+    pub stage: Stage,
+    /// Its producer id.
+    pub producer: i64,
+    /// Its epoch.
+    pub epoch: i16,
+    /// How long its transactions may be open, milliseconds.
+    pub timeout_ms: u32,
+    /// When the transaction that is open or ending began, milliseconds since 1970.
+    pub started_ms: Option<u64>,
+    /// Its parts; of one that is ending those that lack their marker.
+    pub parts: BTreeSet<Part>,
+}
+
+/// A transactional id in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The transactional id.
+    pub id: String,
+    /// Its producer id.
+    pub producer: i64,
+    /// Its state.
+    pub stage: Stage,
+    /// When the transaction that is open or ending began.
+    pub started_ms: Option<u64>,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The transactional id is empty or too long.
+    #[error("the transactional id is empty or too long")]
+    InvalidId,
+    /// The timeout is out of bounds.
+    #[error("the transaction timeout is out of bounds")]
+    InvalidTimeout,
+    /// No such transactional id.
+    #[error("no transaction of this id is known")]
+    UnknownId,
+    /// The id belongs to another producer id.
+    #[error("the transactional id belongs to another producer id: begin anew")]
+    OtherProducer,
+    /// Another instance of the producer has begun, or its transaction was aborted.
+    #[error("another instance of the producer has begun, or its transaction was aborted")]
+    Fenced,
+    /// The transaction before is still ending: try again.
+    #[error("the transaction before is still ending: try again")]
+    Ending,
+    /// Nothing is open that this could be done to.
+    #[error("no transaction is open that this could be done to")]
+    NotOpen,
+    /// The transaction has as many parts as it may.
+    #[error("the transaction has as many partitions and groups as it may have: abort it")]
+    TooManyParts,
+    /// The broker remembers as many transactional ids as it may, all with open transactions.
+    #[error("as many transactions are open as may be: try again later")]
+    TooManyIds,
+}

@@ -1,0 +1,103 @@
+//! A transactional id's durable state.
+
+use std::collections::BTreeSet;
+
+use super::request::Part;
+
+/// What the transaction of an id is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// None was ever open.
+    Empty,
+    /// Open.
+    Ongoing,
+    /// To be committed; markers are written.
+    PrepareCommit,
+    /// To be aborted; markers are written.
+    PrepareAbort,
+    /// The last one was committed.
+    CompleteCommit,
+    /// The last one was aborted.
+    CompleteAbort,
+}
+
+impl Stage {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Empty,
+        Self::Ongoing,
+        Self::PrepareCommit,
+        Self::PrepareAbort,
+        Self::CompleteCommit,
+        Self::CompleteAbort,
+    ];
+
+    /// The name that Kafka gives the state.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Empty => "Empty",
+            Self::Ongoing => "Ongoing",
+            Self::PrepareCommit => "PrepareCommit",
+            Self::PrepareAbort => "PrepareAbort",
+            Self::CompleteCommit => "CompleteCommit",
+            Self::CompleteAbort => "CompleteAbort",
+        }
+    }
+
+    /// The state of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|stage| stage.name() == name)
+    }
+
+    /// True while a transaction is open or ending.
+    pub fn is_open(self) -> bool {
+        matches!(
+            self,
+            Self::Ongoing | Self::PrepareCommit | Self::PrepareAbort
+        )
+    }
+
+    /// What a decision is about; `None` if nothing is decided that lacks markers.
+    pub(crate) fn decision(self) -> Option<bool> {
+        match self {
+            Self::PrepareCommit => Some(true),
+            Self::PrepareAbort => Some(false),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn number(self) -> u32 {
+        self as u32
+    }
+
+    pub(crate) fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|stage| stage.number() == number)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Transaction {
+    pub(crate) producer: i64,
+    pub(crate) epoch: i16,
+    /// Producer id and epoch before the last Init, whose client may not have heard the answer and asks again.
+    pub(crate) last: Option<(i64, i16)>,
+    /// The epoch was raised by an abort, and no Init has taken it yet.
+    pub(crate) raised: bool,
+    pub(crate) timeout_ms: u32,
+    pub(crate) stage: Stage,
+    /// Of the transaction that is open or ending, or of the last one; 0 before the first.
+    pub(crate) number: u64,
+    pub(crate) started_ms: u64,
+    pub(crate) updated_ms: u64,
+    pub(crate) parts: BTreeSet<Part>,
+}
+
+impl Transaction {
+    /// The epoch that the transaction's batches carry.
+    pub(crate) fn batch_epoch(&self) -> i16 {
+        match self.raised {
+            true => self.epoch - 1,
+            false => self.epoch,
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Transactions for people.
+
+use super::request::{Described, Fault, Filter, Listed, Reply};
+use super::state::Transaction;
+use crate::coordinator::Coordinator;
+
+fn started_ms(transaction: &Transaction) -> Option<u64> {
+    let is_open = transaction.stage.is_open();
+    is_open.then_some(transaction.started_ms)
+}
+
+impl Coordinator {
+    pub(super) fn transaction_describe(&self, id: &str) -> Result<Reply, Fault> {
+        self.transaction_check_id(id)?;
+        let known = self.state.transactions.get(id).ok_or(Fault::UnknownId)?;
+        let mut parts = known.parts.clone();
+        if let Some((_, written)) = self.markers_written.get(id) {
+            parts.retain(|part| !written.contains(part));
+        }
+        Ok(Reply::Described(Described {
+            id: id.to_owned(),
+            stage: known.stage,
+            producer: known.producer,
+            epoch: known.epoch,
+            timeout_ms: known.timeout_ms,
+            started_ms: started_ms(known),
+            parts,
+        }))
+    }
+
+    pub(super) fn transactions_list(&self, now_ms: u64, filter: &Filter) -> Reply {
+        let listed = self.state.transactions.iter().filter_map(|(id, known)| {
+            let started_ms = started_ms(known);
+            let open_ms = started_ms.map(|started| now_ms.saturating_sub(started));
+            let fits = (filter.stages.is_empty() || filter.stages.contains(&known.stage))
+                && (filter.producers.is_empty() || filter.producers.contains(&known.producer))
+                && filter
+                    .open_longer_ms
+                    .is_none_or(|longer| open_ms.is_some_and(|open| open > longer));
+            fits.then(|| Listed {
+                id: id.clone(),
+                producer: known.producer,
+                stage: known.stage,
+                started_ms,
+            })
+        });
+        Reply::Listed(listed.collect())
+    }
+
+    /// Transactions that are open or ending, and when the oldest began.
+    pub fn open_transactions(&self) -> (usize, Option<u64>) {
+        let open = self.state.transactions.values().filter_map(started_ms);
+        open.fold((0, None), |(count, oldest), started| {
+            (
+                count + 1,
+                Some(oldest.map_or(started, |o: u64| o.min(started))),
+            )
+        })
+    }
+}

@@ -1,0 +1,610 @@
+//! Transactions of producers: the rules one by one, and producers, crashes, and markers that are late, doubled and lost,
+//! at random.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use kera_coordinator::transactions::{
+    Decided, Described, End, Fault, Filter, Init, Member, Part, Reply, Request, Stage, Written,
+};
+use kera_coordinator::{
+    Coordinator, Event, Limits, Replay, Reply as AnyReply, Request as AnyRequest, Step,
+};
+use kera_protocol::ids::StreamId;
+use kera_protocol::v1::LaneBy;
+use support::FakeStream;
+
+const ID: &str = "payments";
+const TIMEOUT_MS: i32 = 10_000;
+
+fn part(partition: u32) -> Part {
+    let stream = StreamId::from_slice(&[9; 16]).expect("16 bytes");
+    Part::Partition(stream, partition)
+}
+
+struct Bench {
+    coordinator: Coordinator,
+    stream: FakeStream,
+    now: u64,
+    ticket: u64,
+    fresh: i64,
+    events: Vec<Event>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::with(Limits::default())
+    }
+
+    fn with(limits: Limits) -> Self {
+        Self {
+            coordinator: Coordinator::new(limits),
+            stream: FakeStream::new(1, 1, LaneBy::Key),
+            now: 1_000,
+            ticket: 0,
+            fresh: 100,
+            events: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, request: Request) -> Step {
+        self.ticket += 1;
+        let request = AnyRequest::Transaction(request);
+        self.coordinator
+            .handle(self.now, self.ticket, request, &self.stream)
+    }
+
+    fn call(&mut self, request: Request) -> Reply {
+        let mut step = self.step(request);
+        self.events.append(&mut step.events);
+        match step.replies.pop() {
+            Some((_, Ok(AnyReply::Transaction(reply)))) => reply,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn init_request(&mut self, known: Option<(i64, i16)>) -> Request {
+        self.fresh += 1;
+        Request::Init(Init {
+            id: ID.into(),
+            timeout_ms: TIMEOUT_MS,
+            known,
+            fresh_producer: self.fresh,
+        })
+    }
+
+    fn init(&mut self, known: Option<(i64, i16)>) -> Reply {
+        let request = self.init_request(known);
+        self.call(request)
+    }
+
+    fn add(&mut self, producer: i64, epoch: i16, partitions: &[u32]) -> Reply {
+        let parts = partitions.iter().map(|p| part(*p)).collect();
+        self.call(Request::Add(member(producer, epoch), parts))
+    }
+
+    fn end(&mut self, producer: i64, epoch: i16, commit: bool) -> Reply {
+        let member = member(producer, epoch);
+        self.call(Request::End(End { member, commit }))
+    }
+
+    fn decided(&mut self) -> Vec<Decided> {
+        match self.call(Request::Decided) {
+            Reply::Decided(decided) => decided,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Every part of what is decided has its marker.
+    fn write_markers(&mut self) {
+        for decided in self.decided() {
+            let written = Written {
+                id: decided.id,
+                number: decided.number,
+                parts: decided.parts,
+            };
+            assert_eq!(self.call(Request::Written(written)), Reply::Noted);
+        }
+    }
+
+    fn describe(&mut self) -> Described {
+        match self.call(Request::Describe(ID.into())) {
+            Reply::Described(described) => described,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn tick(&mut self, ms: u64) {
+        self.now += ms;
+        let mut step = self.coordinator.tick(self.now, &self.stream);
+        self.events.append(&mut step.events);
+    }
+
+    /// The process ends, and another reads the events.
+    fn restart(&mut self) {
+        let replayed = replay(&self.events, self.now);
+        assert!(replayed.same_durable_state(&self.coordinator));
+        self.coordinator = replayed;
+    }
+}
+
+fn replay(events: &[Event], now: u64) -> Coordinator {
+    let mut replay = Replay::new();
+    for event in events {
+        let event = Event::decode(event.key(), &event.value()).expect("an event");
+        replay.apply(&event);
+    }
+    let (coordinator, report) = replay.finish(Limits::default(), now);
+    assert_eq!(report.ignored, 0);
+    coordinator
+}
+
+fn member(producer: i64, epoch: i16) -> Member {
+    Member {
+        id: ID.into(),
+        producer,
+        epoch,
+    }
+}
+
+const FENCED: Reply = Reply::Refused(Fault::Fenced);
+const ENDING: Reply = Reply::Refused(Fault::Ending);
+const NOT_OPEN: Reply = Reply::Refused(Fault::NotOpen);
+
+#[test]
+fn a_transaction_begins_with_its_first_part_and_ends_with_its_last_marker() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.init(None), Reply::Begun(101, 0));
+    assert_eq!(bench.describe().stage, Stage::Empty);
+    assert_eq!(bench.end(101, 0, true), NOT_OPEN);
+    let added = |number, partitions: &[u32]| {
+        Reply::Added(number, partitions.iter().map(|p| part(*p)).collect())
+    };
+    assert_eq!(bench.add(101, 0, &[1, 2]), added(1, &[1, 2]));
+    assert_eq!(bench.add(101, 0, &[2, 3]), added(1, &[3]));
+    let verify = |p| Request::Verify(member(101, 0), part(p));
+    assert_eq!(bench.call(verify(3)), Reply::Open(1));
+    assert_eq!(bench.call(verify(4)), NOT_OPEN);
+    bench.restart();
+    assert_eq!(bench.decided(), []);
+    assert_eq!(bench.end(101, 0, true), Reply::Ending(1));
+    assert_eq!(bench.end(101, 0, true), ENDING, "repeated");
+    assert_eq!(bench.end(101, 0, false), NOT_OPEN);
+    assert_eq!(bench.add(101, 0, &[1]), ENDING);
+    assert_eq!(bench.call(verify(3)), NOT_OPEN);
+    bench.restart();
+    let decided = bench.decided().remove(0);
+    assert_eq!(
+        (decided.commit, decided.number, decided.epoch),
+        (true, 1, 0)
+    );
+    let some = Written {
+        id: ID.into(),
+        number: 1,
+        parts: [part(1), part(3)].into(),
+    };
+    assert_eq!(bench.call(Request::Written(some.clone())), Reply::Noted);
+    assert_eq!(bench.decided()[0].parts, [part(2)].into());
+    // What had its markers is asked for again after a restart.
+    bench.restart();
+    assert_eq!(bench.decided()[0].parts.len(), 3);
+    bench.write_markers();
+    assert_eq!(bench.describe().stage, Stage::CompleteCommit);
+    assert_eq!(
+        bench.end(101, 0, true),
+        Reply::Ending(1),
+        "the answer was lost"
+    );
+    assert_eq!(bench.end(101, 0, false), NOT_OPEN);
+    // The next one; a late report of the first one's markers is none of its.
+    assert_eq!(bench.add(101, 0, &[2]), added(2, &[2]));
+    assert_eq!(bench.end(101, 0, false), Reply::Ending(2));
+    assert_eq!(bench.call(Request::Written(some)), Reply::Noted);
+    assert_eq!(bench.decided()[0].parts, [part(2)].into());
+    bench.write_markers();
+    assert_eq!(bench.describe().stage, Stage::CompleteAbort);
+    bench.restart();
+}
+
+#[test]
+fn another_instance_fences_the_one_before_and_raises_the_epoch_once() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.init(None), Reply::Begun(101, 0));
+    bench.add(101, 0, &[1]);
+    // Two instances begin: the epoch is raised once for the abort, which the first of them takes.
+    assert_eq!(bench.init(None), ENDING);
+    assert_eq!(bench.init(None), ENDING);
+    assert_eq!(bench.add(101, 0, &[2]), FENCED);
+    assert_eq!(bench.end(101, 0, true), FENCED);
+    let decided = bench.decided().remove(0);
+    assert_eq!(
+        (decided.commit, decided.epoch, decided.batch_epoch),
+        (false, 1, 0)
+    );
+    bench.restart();
+    bench.write_markers();
+    assert_eq!(bench.init(None), Reply::Begun(101, 1));
+    assert_eq!(bench.init(None), Reply::Begun(101, 2));
+    for epoch in [0, 1] {
+        assert_eq!(bench.init(Some((101, epoch))), FENCED);
+        assert_eq!(bench.add(101, epoch, &[2]), FENCED);
+    }
+    assert_eq!(bench.describe().stage, Stage::Empty);
+}
+
+#[test]
+fn a_producer_goes_on_after_an_error_and_hears_a_lost_answer_again() {
+    let mut bench = Bench::new();
+    bench.init(None);
+    assert_eq!(bench.init(Some((101, 0))), Reply::Begun(101, 1));
+    assert_eq!(bench.init(Some((101, 0))), Reply::Begun(101, 1), "repeated");
+    assert_eq!(bench.init(Some((101, 1))), Reply::Begun(101, 2));
+    assert_eq!(bench.init(Some((101, 0))), FENCED);
+    // Its time is over: its next call is refused, and it goes on with what it had.
+    bench.add(101, 2, &[1]);
+    bench.tick(TIMEOUT_MS as u64 - 1);
+    assert_eq!(bench.describe().stage, Stage::Ongoing);
+    bench.tick(1);
+    assert_eq!(bench.describe().stage, Stage::PrepareAbort);
+    assert_eq!(bench.end(101, 2, true), FENCED);
+    assert_eq!(bench.init(Some((101, 2))), ENDING);
+    bench.write_markers();
+    assert_eq!(bench.init(Some((101, 2))), Reply::Begun(101, 3));
+    // Unless another instance took the epoch first.
+    bench.add(101, 3, &[1]);
+    bench.tick(TIMEOUT_MS as u64);
+    bench.write_markers();
+    assert_eq!(bench.init(None), Reply::Begun(101, 4));
+    assert_eq!(bench.init(Some((101, 3))), FENCED);
+    bench.restart();
+}
+
+#[test]
+fn an_id_without_epochs_gets_another_producer_id() {
+    let mut bench = Bench::new();
+    bench.init(None);
+    let mut last = (101, 0);
+    for _ in 0..40_000 {
+        // Each one is fenced in the middle of a transaction: no epoch overflows.
+        bench.add(last.0, last.1, &[1]);
+        assert_eq!(bench.init(None), ENDING);
+        bench.write_markers();
+        bench.events.clear();
+        let Reply::Begun(producer, epoch) = bench.init(None) else {
+            panic!("an init is refused")
+        };
+        assert!((producer, epoch) > last, "{last:?}");
+        assert!(epoch < i16::MAX);
+        last = (producer, epoch);
+    }
+    assert!(last.0 > 101);
+}
+
+#[test]
+fn what_is_out_of_bounds_is_refused_and_nothing_open_makes_room() {
+    let mut limits = Limits::default();
+    limits.transactions.ids = 2;
+    limits.transactions.parts = 3;
+    let mut bench = Bench::with(limits);
+    let init = |id: &str, timeout_ms, fresh_producer| {
+        Request::Init(Init {
+            id: id.into(),
+            timeout_ms,
+            known: None,
+            fresh_producer,
+        })
+    };
+    for id in ["", &"x".repeat(2_000)] {
+        let refused = bench.call(init(id, 1, 1));
+        assert_eq!(refused, Reply::Refused(Fault::InvalidId));
+    }
+    for timeout_ms in [0, -1, 900_001, i32::MAX] {
+        let refused = bench.call(init("a", timeout_ms, 1));
+        assert_eq!(refused, Reply::Refused(Fault::InvalidTimeout));
+    }
+    bench.init(None);
+    assert_eq!(
+        bench.add(101, 0, &[1, 2, 3, 4]),
+        Reply::Refused(Fault::TooManyParts)
+    );
+    bench.add(101, 0, &[1, 2, 3]);
+    assert_eq!(bench.add(7, 0, &[1]), Reply::Refused(Fault::OtherProducer));
+    assert_eq!(bench.call(init("a", 1_000, 1)), Reply::Begun(1, 0));
+    assert_eq!(bench.call(init("b", 1_000, 2)), Reply::Begun(2, 0));
+    let list = bench.call(Request::List(Filter::default()));
+    let Reply::Listed(listed) = list else {
+        panic!("{list:?}")
+    };
+    let ids: Vec<&str> = listed.iter().map(|listed| listed.id.as_str()).collect();
+    assert_eq!(ids, ["b", ID]);
+    let open = bench.call(Request::List(Filter {
+        stages: vec![Stage::Ongoing],
+        ..Filter::default()
+    }));
+    assert!(matches!(open, Reply::Listed(open) if open.len() == 1));
+    // Silent ids are forgotten, and those with a transaction are not.
+    bench.tick(7 * 24 * 3_600_000);
+    let unknown = Reply::Refused(Fault::UnknownId);
+    assert_eq!(bench.call(Request::Describe("b".into())), unknown);
+    assert_eq!(bench.describe().stage, Stage::PrepareAbort);
+    assert_eq!(bench.call(Request::Abort("b".into())), unknown);
+}
+
+#[test]
+fn a_snapshot_carries_everything() {
+    let mut bench = Bench::new();
+    bench.init(None);
+    let group = Part::Group("g".into());
+    let mut parts: BTreeSet<Part> = (0..2_000).map(part).collect();
+    parts.insert(group);
+    bench.call(Request::Add(member(101, 0), parts));
+    for groups in [0..100, 0..1] {
+        let long = "g".repeat(if groups.len() == 1 { 2_000 } else { 9 });
+        let groups = groups.map(|n| Part::Group(format!("{long}{n}"))).collect();
+        let refused = bench.call(Request::Add(member(101, 0), groups));
+        assert_eq!(refused, Reply::Refused(Fault::TooManyParts));
+    }
+    bench.end(101, 0, true);
+    bench.events = bench.coordinator.snapshot();
+    bench.restart();
+    assert_eq!(bench.decided()[0].parts.len(), 2_001);
+}
+
+/// A lane as owners keep it: which transaction is open, and how those that ended did.
+#[derive(Default)]
+struct Lane {
+    open: Option<(i16, u64)>,
+    last_ended: u64,
+    outcomes: BTreeMap<u64, bool>,
+}
+
+impl Lane {
+    fn mark(&mut self, decided: &Decided) {
+        if decided.number <= self.last_ended {
+            return;
+        }
+        self.last_ended = decided.number;
+        if let Some((_, number)) = self.open.take() {
+            assert_eq!(number, decided.number, "a marker ends another transaction");
+            self.outcomes.insert(number, decided.commit);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    Beginning,
+    Idle,
+    Open,
+    Over,
+}
+
+struct Producer {
+    known: Option<(i64, i16)>,
+    phase: Phase,
+}
+
+enum Asked {
+    Init(usize),
+    Add(usize, u32),
+    End(usize, bool),
+    Decided,
+    Other,
+}
+
+struct World {
+    bench: Bench,
+    durable: Vec<Event>,
+    steps: VecDeque<Step>,
+    asked: BTreeMap<u64, Asked>,
+    producers: Vec<Producer>,
+    lanes: Vec<Lane>,
+    /// Markers on their way.
+    flying: Vec<(Decided, Part)>,
+    /// Transactions that a client was told are committed, or aborted; by number, of producer 101.
+    told: BTreeMap<u64, bool>,
+    /// The highest that anybody was given.
+    given: (i64, i16),
+}
+
+impl World {
+    fn send(&mut self, asked: Asked, request: Request) {
+        let step = self.bench.step(request);
+        self.asked.insert(self.bench.ticket, asked);
+        self.steps.push_back(step);
+    }
+
+    fn settle(&mut self) {
+        let Some(mut step) = self.steps.pop_front() else {
+            return;
+        };
+        self.durable.append(&mut step.events);
+        for (ticket, reply) in step.replies {
+            let Some(asked) = self.asked.remove(&ticket) else {
+                continue;
+            };
+            let Ok(AnyReply::Transaction(reply)) = reply else {
+                panic!("{reply:?}")
+            };
+            self.take(asked, reply);
+        }
+    }
+
+    fn take(&mut self, asked: Asked, reply: Reply) {
+        match (asked, reply) {
+            (Asked::Init(at), Reply::Begun(producer, epoch)) => {
+                let is_new = (producer, epoch) > self.given;
+                assert!(
+                    is_new || self.producers[at].known.is_some(),
+                    "two instances got epoch {epoch}"
+                );
+                self.given = self.given.max((producer, epoch));
+                self.producers[at] = Producer {
+                    known: Some((producer, epoch)),
+                    phase: Phase::Idle,
+                };
+            }
+            (Asked::Init(at), Reply::Refused(Fault::Fenced)) => {
+                self.producers[at].phase = Phase::Over;
+            }
+            (Asked::Init(_), Reply::Refused(Fault::Ending)) => {}
+            (Asked::Add(at, partition), Reply::Added(number, _)) => {
+                self.producers[at].phase = Phase::Open;
+                let epoch = self.producers[at].known.map_or(0, |(_, epoch)| epoch);
+                let lane = &mut self.lanes[partition as usize];
+                // The grant may come after the end, and then counts for nothing.
+                if number > lane.last_ended {
+                    lane.open = Some((epoch, number));
+                }
+            }
+            (Asked::End(at, commit), Reply::Ending(number)) => {
+                let before = self.told.insert(number, commit);
+                assert!(before.is_none_or(|before| before == commit));
+                self.producers[at].phase = Phase::Idle;
+            }
+            (
+                Asked::Add(at, _) | Asked::End(at, _),
+                Reply::Refused(Fault::Fenced | Fault::OtherProducer),
+            ) => self.producers[at].phase = Phase::Beginning,
+            (Asked::Decided, Reply::Decided(decided)) => {
+                for decided in decided {
+                    for part in decided.parts.clone() {
+                        self.flying.push((decided.clone(), part));
+                    }
+                }
+            }
+            (_, Reply::Refused(_) | Reply::Noted) => {}
+            (_, other) => panic!("{other:?}"),
+        }
+    }
+
+    fn crash(&mut self, keep: usize) {
+        let undone: Vec<Event> = self.steps.drain(..).flat_map(|step| step.events).collect();
+        self.durable.extend(undone.into_iter().take(keep));
+        self.asked.clear();
+        self.bench.coordinator = replay(&self.durable, self.bench.now);
+    }
+
+    fn deliver(&mut self, at: usize, keep: bool, answered: bool) {
+        let (decided, part) = match keep {
+            true => self.flying[at].clone(),
+            false => self.flying.swap_remove(at),
+        };
+        let Part::Partition(_, partition) = part else {
+            panic!("no group takes part")
+        };
+        self.lanes[partition as usize].mark(&decided);
+        if answered {
+            let written = Written {
+                id: decided.id,
+                number: decided.number,
+                parts: [part].into(),
+            };
+            self.send(Asked::Other, Request::Written(written));
+        }
+    }
+}
+
+#[test]
+fn whatever_fails_a_transaction_ends_the_same_way_everywhere() {
+    let mut ended = 0;
+    for seed in 1..=400_u64 {
+        let mut dice = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut roll = move |below: u64| {
+            dice ^= dice << 13;
+            dice ^= dice >> 7;
+            dice ^= dice << 17;
+            dice % below
+        };
+        let mut world = World {
+            bench: Bench::new(),
+            durable: Vec::new(),
+            steps: VecDeque::new(),
+            asked: BTreeMap::new(),
+            producers: Vec::new(),
+            lanes: (0..3).map(|_| Lane::default()).collect(),
+            flying: Vec::new(),
+            told: BTreeMap::new(),
+            given: (0, -1),
+        };
+        for _ in 0..400 {
+            match roll(32) {
+                0 if world.producers.len() < 4 => world.producers.push(Producer {
+                    known: None,
+                    phase: Phase::Beginning,
+                }),
+                1 => {
+                    let keep = roll(4) as usize;
+                    world.crash(keep);
+                }
+                2 => {
+                    let ms = roll(4_000);
+                    world.bench.now += ms;
+                    let now = world.bench.now;
+                    let step = world.bench.coordinator.tick(now, &world.bench.stream);
+                    world.steps.push_back(step);
+                }
+                3..=6 => world.send(Asked::Decided, Request::Decided),
+                7..=14 => world.settle(),
+                15..=20 if !world.flying.is_empty() => {
+                    let at = roll(world.flying.len() as u64) as usize;
+                    let (keep, answered) = (roll(4) == 0, roll(4) != 0);
+                    world.deliver(at, keep, answered);
+                }
+                _ if !world.producers.is_empty() => {
+                    let at = roll(world.producers.len() as u64) as usize;
+                    let Producer { known, phase } = world.producers[at];
+                    let named = known.unwrap_or((0, 0));
+                    match phase {
+                        Phase::Beginning => {
+                            let request = world.bench.init_request(known);
+                            world.send(Asked::Init(at), request);
+                        }
+                        Phase::Open if roll(3) == 0 => {
+                            let commit = roll(2) == 0;
+                            let member = member(named.0, named.1);
+                            let request = Request::End(End { member, commit });
+                            world.send(Asked::End(at, commit), request);
+                        }
+                        Phase::Idle | Phase::Open => {
+                            let partition = roll(3) as u32;
+                            let parts = [part(partition)].into();
+                            let request = Request::Add(member(named.0, named.1), parts);
+                            world.send(Asked::Add(at, partition), request);
+                        }
+                        Phase::Over => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+        // Nothing fails any more: everything that is open ends.
+        world.bench.now += 2 * TIMEOUT_MS as u64;
+        for _ in 0..4 {
+            let now = world.bench.now;
+            let step = world.bench.coordinator.tick(now, &world.bench.stream);
+            world.steps.push_back(step);
+            world.send(Asked::Decided, Request::Decided);
+            while !world.steps.is_empty() || !world.flying.is_empty() {
+                while !world.steps.is_empty() {
+                    world.settle();
+                }
+                while !world.flying.is_empty() {
+                    world.deliver(0, false, true);
+                }
+            }
+        }
+        assert!(!world.bench.coordinator.has_decided(), "seed {seed}");
+        let mut outcomes: BTreeMap<u64, bool> = world.told.clone();
+        for lane in &world.lanes {
+            assert_eq!(lane.open, None, "seed {seed}: nobody ends it");
+            for (number, commit) in &lane.outcomes {
+                let known = outcomes.insert(*number, *commit);
+                assert!(known.is_none_or(|known| known == *commit), "seed {seed}");
+                ended += 1;
+            }
+        }
+    }
+    assert!(ended > 1_000, "{ended} transactions ended");
+}

@@ -1,0 +1,97 @@
+//! Transactions: Kafka's requests as those of the broker's coordinators, and back.
+
+mod describe;
+mod offsets;
+mod parts;
+
+pub(crate) use describe::{describe_transactions, list_transactions};
+pub(crate) use offsets::offset_commit;
+pub(crate) use parts::{add_offsets, add_partitions, end};
+
+use kafka_protocol::error::ResponseError;
+use kera_coordinator::transactions::{Fault, Init, Reply, Request};
+use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
+use kera_metadata::access::Operation;
+use kera_protocol::error::{ErrorCode, WireError};
+
+use crate::context::Ctx;
+
+/// Puts a request to the coordinator of its transactional id.
+///
+/// # Errors
+/// The coordinator's refusal, or Kafka's number for why it was not asked.
+async fn ask(ctx: &Ctx, request: Request) -> Result<Result<Reply, Fault>, ResponseError> {
+    let id = request.id().unwrap_or_default().to_owned();
+    let coordination = &ctx.shared.coordination;
+    let request = AnyRequest::Transaction(request);
+    match coordination.call(&ctx.shared, &id, request).await {
+        Ok(AnyReply::Transaction(Reply::Refused(fault))) => Ok(Err(fault)),
+        Ok(AnyReply::Transaction(reply)) => Ok(Ok(reply)),
+        Ok(other) => Err(mismatch(&other)),
+        Err(error) => Err(coordinator_error(&error)),
+    }
+}
+
+/// For a reply of another kind than the request's; a defect, and told as such.
+fn mismatch(reply: &impl std::fmt::Debug) -> ResponseError {
+    tracing::error!(?reply, "a coordinator answered another question");
+    ResponseError::UnknownServerError
+}
+
+/// Kafka's name for a coordinator that cannot serve. Clients try again.
+fn coordinator_error(error: &WireError) -> ResponseError {
+    match error.code {
+        ErrorCode::CoordinatorLoading => ResponseError::CoordinatorLoadInProgress,
+        ErrorCode::NotCoordinator => ResponseError::NotCoordinator,
+        _ => ResponseError::CoordinatorNotAvailable,
+    }
+}
+
+/// Kafka's name for a refusal; clients of old versions do not know what fenced is.
+fn fault_error(fault: Fault, knows_fenced: bool) -> ResponseError {
+    use ResponseError as Kafka;
+    match fault {
+        Fault::InvalidId => Kafka::InvalidRequest,
+        Fault::InvalidTimeout => Kafka::InvalidTransactionTimeout,
+        Fault::UnknownId => Kafka::TransactionalIdNotFound,
+        Fault::OtherProducer => Kafka::InvalidProducerIdMapping,
+        Fault::Fenced if knows_fenced => Kafka::ProducerFenced,
+        Fault::Fenced => Kafka::InvalidProducerEpoch,
+        Fault::Ending => Kafka::ConcurrentTransactions,
+        Fault::NotOpen | Fault::TooManyParts => Kafka::InvalidTxnState,
+        Fault::TooManyIds => Kafka::CoordinatorNotAvailable,
+    }
+}
+
+impl Ctx {
+    /// Checks that the client may do this under a transactional id.
+    fn check_id(&self, operation: Operation, id: &str) -> Result<(), ResponseError> {
+        match self.may_transactional_id(operation, id) {
+            true => Ok(()),
+            false => Err(ResponseError::TransactionalIdAuthorizationFailed),
+        }
+    }
+}
+
+/// First version of InitProducerId whose clients know what fenced is.
+const FENCED_FROM: i16 = 4;
+
+/// InitProducerId of a transactional producer: its id and epoch.
+pub(crate) async fn init(
+    ctx: &Ctx,
+    version: i16,
+    request: Init,
+) -> Result<(i64, i16), ResponseError> {
+    if request.id.is_empty() {
+        return Err(ResponseError::InvalidRequest);
+    }
+    ctx.check_id(Operation::Write, &request.id)?;
+    let asked = ask(ctx, Request::Init(request)).await?;
+    // A transaction that was open is being aborted.
+    ctx.shared.transactions.look();
+    match asked {
+        Ok(Reply::Begun(producer, epoch)) => Ok((producer, epoch)),
+        Ok(other) => Err(mismatch(&other)),
+        Err(fault) => Err(fault_error(fault, version >= FENCED_FROM)),
+    }
+}

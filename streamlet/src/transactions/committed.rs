@@ -1,0 +1,175 @@
+//! Reads of what counts: up to the last stable ordinal, with the ranges that were aborted.
+//!
+//! Where a transaction ended, its marker says where it began. So what was aborted in a group is found in the group
+//! itself and, for a transaction that was open at its end, in the next ones. Of the group that takes appends it is
+//! known; of others it is looked up when a read first meets batches of transactions in them.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use kera_log_segments::group::Group;
+use kera_log_segments::read::ReadError;
+use kera_log_segments::sync::Arc;
+use kera_protocol::batch::BatchHeader;
+use kera_protocol::ids::{GroupId, Ordinal};
+
+use super::End;
+use super::ends::GroupEnds;
+use crate::read::{Found, LaneReadError, LaneReadSpec};
+use crate::streamlet::{LaneSlot, Streamlet};
+
+/// What was read, and how far that counts.
+#[derive(Debug)]
+pub struct Committed {
+    /// Batches below the last stable ordinal, those of aborted transactions among them.
+    pub found: Found,
+    /// The last stable ordinal.
+    pub stable: Ordinal,
+    /// Aborted transactions that have batches, or their marker, at or above the first batch found, in the order of
+    /// their markers.
+    pub aborted: Vec<End>,
+}
+
+impl Committed {
+    /// Without aborted batches and markers: what is left counts. Where to go on stays.
+    pub fn only_committed(self) -> Found {
+        let mut found = self.found;
+        if !found.transactional {
+            return found;
+        }
+        let bytes = Bytes::from(found.bufs.concat());
+        found.bufs.clear();
+        found.bytes = 0;
+        found.batches = 0;
+        let mut at = 0;
+        while let Some(rest) = bytes.get(at..)
+            && let Ok(header) = BatchHeader::peek(rest)
+        {
+            let end = at + header.total_bytes;
+            let is_aborted = || {
+                let base = header.base_ordinal;
+                let mut aborted = self.aborted.iter();
+                aborted.any(|end| {
+                    end.producer == header.producer_id && (end.first..end.marker).contains(&base)
+                })
+            };
+            let is_left_out = header.is_control() || (header.is_transactional() && is_aborted());
+            if !is_left_out && end <= bytes.len() {
+                found.bufs.push(bytes.slice(at..end));
+                found.bytes += header.total_bytes;
+                found.batches += 1;
+            }
+            at = end;
+        }
+        found
+    }
+}
+
+impl Streamlet {
+    /// As [`Self::read`], of what is stable, with what of it was aborted.
+    ///
+    /// # Errors
+    /// [`LaneReadError`]; that the bytes are on disk only also where what was aborted must be looked up.
+    pub fn read_committed(&self, spec: LaneReadSpec) -> Result<Committed, LaneReadError> {
+        // While a lane is put in order, what is stable is not known: nothing more is shown.
+        let known = self.stable_below_head(spec.lane);
+        let stable = known.map_or(spec.from.ordinal, |(stable, _)| stable);
+        let mut found = self.read(LaneReadSpec {
+            end_ordinal: spec.end_ordinal.min(stable),
+            ..spec
+        })?;
+        if let Some((_, head)) = known {
+            // Whoever waits for more waits from there: with the head, what is stable may have moved since.
+            found.head = found.head.min(head);
+        }
+        let mut aborted = Vec::new();
+        if found.transactional
+            && let Some((group, _, _)) = found.next.at
+        {
+            aborted = self.aborted(&spec, group, found.first_ordinal, found.next.ordinal)?;
+        }
+        Ok(Committed {
+            found,
+            stable,
+            aborted,
+        })
+    }
+
+    /// What was aborted of the batches `from` to `to`, which lie in `group`.
+    fn aborted(
+        &self,
+        spec: &LaneReadSpec,
+        group: GroupId,
+        from: Ordinal,
+        to: Ordinal,
+    ) -> Result<Vec<End>, LaneReadError> {
+        let (groups, active) = {
+            let inner = self.inner.lock();
+            let slot = self.slot(&inner, spec.lane)?;
+            let active = match &slot.slot {
+                LaneSlot::Active(active) => Some(active.clone()),
+                LaneSlot::Idle(_) | LaneSlot::Failed(_) => None,
+            };
+            let groups: Vec<_> = slot.groups.range(group..).map(|(_, g)| g.clone()).collect();
+            (groups, active)
+        };
+        let mut aborted = Vec::new();
+        // Producers with an end still to be found; at first of all.
+        let mut sought: Option<HashSet<i64>> = None;
+        for group in groups {
+            let is_active = active
+                .as_ref()
+                .filter(|a| Arc::ptr_eq(&a.group, &group) && !group.is_frozen());
+            let ends = match is_active {
+                Some(active) => Arc::new(GroupEnds {
+                    ends: active.tail.lock().ends.clone(),
+                    unfinished: Vec::new(),
+                }),
+                None => self.ends_of(spec, &group)?,
+            };
+            let begin = ends.ends.partition_point(|end| end.marker < from);
+            for end in &ends.ends[begin..] {
+                let is_sought = match &mut sought {
+                    Some(sought) => sought.remove(&end.producer),
+                    None => true,
+                };
+                if is_sought && end.first < to && !end.commit {
+                    aborted.push(*end);
+                }
+            }
+            let sought = sought.get_or_insert_with(|| ends.unfinished.iter().copied().collect());
+            if sought.is_empty() {
+                break;
+            }
+        }
+        Ok(aborted)
+    }
+
+    fn ends_of(
+        &self,
+        spec: &LaneReadSpec,
+        group: &Arc<Group>,
+    ) -> Result<Arc<GroupEnds>, LaneReadError> {
+        let known = |streamlet: &Self| {
+            let inner = streamlet.inner.lock();
+            let slot = inner.lanes.get(spec.lane.0 as usize)?;
+            slot.ends.get(group)
+        };
+        if let Some(known) = known(self) {
+            return Ok(known);
+        }
+        if spec.cached_only {
+            return Err(ReadError::WouldBlock.into());
+        }
+        let ends = Arc::new(GroupEnds::of(group)?);
+        let mut inner = self.inner.lock();
+        if let Some(slot) = inner.lanes.get_mut(spec.lane.0 as usize) {
+            let is_there = slot.groups.get(&group.id());
+            // One that failed meanwhile may have been cut.
+            if is_there.is_some_and(|there| Arc::ptr_eq(there, group)) && !group.is_broken() {
+                slot.ends.put(group, ends.clone());
+            }
+        }
+        Ok(ends)
+    }
+}

@@ -1,0 +1,172 @@
+//! What coordinators of transactions ask of a lane.
+
+use kera_log_segments::head::LaneHead;
+use kera_log_segments::sync::Arc;
+use kera_protocol::batch::{BatchHeader, Marker};
+use kera_protocol::ids::{Epoch, LaneId, Ordinal};
+
+use super::Grant;
+use crate::append::{AppendError, AppendSpec, Appended};
+use crate::producers::LaneState;
+use crate::streamlet::{LaneSlot, Streamlet};
+
+/// A coordinator's request to end a transaction in a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndTransaction {
+    /// The transaction.
+    pub grant: Grant,
+    /// The producer's epoch from now on.
+    pub epoch_after: i16,
+    /// Whether its records count.
+    pub commit: bool,
+    /// Epoch of the coordinator.
+    pub coordinator_epoch: i32,
+    /// Epoch of the streamlet that it was sent to, if it was sent by a coordinator: one that was sent to another
+    /// owner, or to this one at another time, is late.
+    pub owner_epoch: Option<Epoch>,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub enum Ended {
+    /// The marker has its place: it counts once it is durable.
+    Marked(Appended),
+    /// There is nothing to end, or its marker was appended before: it counts once the head is here.
+    Nothing(Arc<LaneHead>, Ordinal),
+}
+
+/// What the lane holds of the producer's transaction.
+enum Open {
+    Since(Ordinal),
+    No(Ordinal),
+}
+
+impl Streamlet {
+    /// Looks at a lane's memory of producers, or changes it; `None` while the lane is put in order after a failed
+    /// write. `look` has where the lane ends.
+    fn with_state<T>(
+        &self,
+        lane: LaneId,
+        look: impl FnOnce(&mut LaneState, Ordinal) -> T,
+    ) -> Option<T> {
+        let mut inner = self.inner.lock();
+        match &mut inner.lanes.get_mut(lane.0 as usize)?.slot {
+            LaneSlot::Active(active) => {
+                let mut tail = active.tail.lock();
+                let end = tail.writer.next_ordinal();
+                Some(look(&mut tail.state, end))
+            }
+            LaneSlot::Idle(carry) => Some(look(&mut carry.state, carry.next_ordinal)),
+            LaneSlot::Failed(_) => None,
+        }
+    }
+
+    /// Takes batches of a transaction from now on. `failures` are those of the lane's head when the coordinator was
+    /// asked, if it was asked. False if the transaction has ended meanwhile, or there is no room.
+    pub fn grant(&self, lane: LaneId, grant: Grant, failures: Option<u64>, now_ms: u64) -> bool {
+        let Some(head) = self.head(lane) else {
+            return false;
+        };
+        let granted = self.with_state(lane, |state, _| {
+            // A lane that was put in order has forgotten which transactions ended.
+            let is_same = failures.is_none_or(|failures| failures == head.failures());
+            is_same && state.grants().open(grant, now_ms)
+        });
+        granted.unwrap_or(false)
+    }
+
+    /// Notes that a coordinator knows of no such transaction.
+    pub fn refuse_transaction(&self, lane: LaneId, producer: i64, epoch: i16, now_ms: u64) {
+        self.with_state(lane, |state, _| {
+            state.grants().refuse(producer, epoch, now_ms)
+        });
+    }
+
+    /// The open transactions of a lane: producer, epoch, first ordinal; `None` while that is not known.
+    pub fn open_transactions(&self, lane: LaneId) -> Option<Vec<(i64, i16, Ordinal)>> {
+        self.with_state(lane, |state, _| state.open_transactions())
+    }
+
+    /// The last stable ordinal of a lane: what lies below it is durable and belongs to no open transaction. `None`
+    /// while that is not known.
+    pub fn stable(&self, lane: LaneId) -> Option<Ordinal> {
+        self.stable_below_head(lane).map(|(stable, _)| stable)
+    }
+
+    /// As [`Self::stable`], with the durable head that it goes with.
+    pub(crate) fn stable_below_head(&self, lane: LaneId) -> Option<(Ordinal, Ordinal)> {
+        let head = self.head(lane)?.ordinal();
+        let stable = self.with_state(lane, |state, _| state.stable(head))?;
+        Some((stable, head))
+    }
+
+    /// Where the lane's first transaction began; `None` if there never was one, the lane's end while that is not
+    /// known.
+    pub fn transactional_from(&self, lane: LaneId) -> Option<Ordinal> {
+        let found = self.with_state(lane, |state, _| state.transactional_from());
+        found.unwrap_or(Some(0))
+    }
+
+    /// Ends a transaction: appends its marker if it has batches in the lane. A repeated request appends none. On
+    /// return the caller pumps, with no lock held, and waits.
+    ///
+    /// # Errors
+    /// [`AppendError`]; on [`AppendError::NotOwner`] the coordinator looks the owner up again.
+    pub fn end_transaction(
+        &self,
+        lane: LaneId,
+        end: &EndTransaction,
+        now_ms: u64,
+    ) -> Result<Ended, AppendError> {
+        if self.is_over() || end.owner_epoch.is_some_and(|sent| sent != self.epoch()) {
+            return Err(AppendError::NotOwner);
+        }
+        if !self.is_recovered() {
+            return Err(AppendError::NotRecovered);
+        }
+        let lanes = self.inner.lock().lanes.len() as u32;
+        let head = self.head(lane).ok_or(AppendError::UnknownLane {
+            lane: lane.0,
+            lanes,
+        })?;
+        let producer = end.grant.producer;
+        loop {
+            let open = self.with_state(lane, |state, next| {
+                if !state.grants().end(end.grant, now_ms) {
+                    // Its marker was appended long ago, and a later transaction began.
+                    return Open::No(next);
+                }
+                match state.open_transaction(producer) {
+                    // A transaction of a newer epoch is not the one that is to end.
+                    Some((first, epoch)) if epoch <= end.epoch_after => Open::Since(first),
+                    _ => Open::No(next),
+                }
+            });
+            let first = match open.ok_or(AppendError::Recovering)? {
+                Open::Since(first) => first,
+                Open::No(next) => return Ok(Ended::Nothing(head, next)),
+            };
+            let marker = Marker {
+                producer_id: producer,
+                producer_epoch: end.epoch_after,
+                commit: end.commit,
+                coordinator_epoch: end.coordinator_epoch,
+                first_ordinal: first,
+                number: end.grant.number,
+            };
+            let mut bytes = marker.encode(now_ms as i64);
+            let header = BatchHeader::peek(&bytes).map_err(|_| AppendError::NoMemory)?;
+            let spec = AppendSpec {
+                lane: lane.0,
+                lane_generation: None,
+                now_ms,
+                essential: true,
+            };
+            match self.append_marker(&mut bytes, &header, spec, &marker)? {
+                Some(appended) => return Ok(Ended::Marked(appended)),
+                // Another request was faster.
+                None => continue,
+            }
+        }
+    }
+}

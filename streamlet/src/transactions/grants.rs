@@ -1,0 +1,124 @@
+//! Of which transactions a lane takes batches.
+
+use std::collections::HashMap;
+
+use kera_protocol::batch::BatchHeader;
+
+use super::TransactionError;
+
+/// Grants of one lane; more are not taken, and their producers are told to try again.
+const MAX_GRANTS: usize = 16_384;
+/// How long a coordinator's no is believed, and how long it is remembered that a transaction ended: longer than an
+/// answer that says otherwise may be on its way.
+const REFUSED_MS: u64 = 2_000;
+const ENDED_MS: u64 = 60_000;
+
+/// What a coordinator says of a producer's transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The producer.
+    pub producer: i64,
+    /// Its epoch.
+    pub epoch: i16,
+    /// Which of its transactions it is, counted by the coordinator.
+    pub number: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Open,
+    Ended,
+    Refused,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Known {
+    epoch: i16,
+    number: u64,
+    standing: Standing,
+    since_ms: u64,
+}
+
+/// What is known of producers' transactions, by producer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grants {
+    known: HashMap<i64, Known>,
+}
+
+impl Grants {
+    /// Whether a transaction may begin with this batch.
+    ///
+    /// # Errors
+    /// [`TransactionError`].
+    pub fn check(&self, header: &BatchHeader, now_ms: u64) -> Result<(), TransactionError> {
+        let producer = header.producer_id;
+        let unverified = TransactionError::Unverified { producer };
+        let known = self.known.get(&producer).ok_or(unverified)?;
+        match known.standing {
+            Standing::Open if known.epoch == header.producer_epoch => Ok(()),
+            Standing::Refused
+                if known.epoch == header.producer_epoch
+                    && now_ms.saturating_sub(known.since_ms) < REFUSED_MS =>
+            {
+                Err(TransactionError::NotOpen { producer })
+            }
+            _ => Err(unverified),
+        }
+    }
+
+    /// Takes a grant. False if there is no room, or the transaction has ended here meanwhile.
+    pub fn open(&mut self, grant: Grant, now_ms: u64) -> bool {
+        if let Some(known) = self.known.get(&grant.producer)
+            && known.standing != Standing::Refused
+            && (known.number > grant.number
+                || (known.number == grant.number && known.standing == Standing::Ended))
+        {
+            return false;
+        }
+        self.put(grant, Standing::Open, now_ms)
+    }
+
+    /// Notes that the coordinator knows of no such transaction. A grant that came meanwhile stands.
+    pub fn refuse(&mut self, producer: i64, epoch: i16, now_ms: u64) {
+        let stands = self.known.get(&producer).map(|known| known.standing);
+        if stands == Some(Standing::Open) {
+            return;
+        }
+        let number = self.known.get(&producer).map_or(0, |known| known.number);
+        let grant = Grant {
+            producer,
+            epoch,
+            number,
+        };
+        self.put(grant, Standing::Refused, now_ms);
+    }
+
+    /// Ends a transaction, and with it those before. False if a later one is known.
+    pub fn end(&mut self, grant: Grant, now_ms: u64) -> bool {
+        let known = self.known.get(&grant.producer);
+        if known.is_some_and(|known| known.number > grant.number) {
+            return false;
+        }
+        self.put(grant, Standing::Ended, now_ms);
+        true
+    }
+
+    fn put(&mut self, grant: Grant, standing: Standing, now_ms: u64) -> bool {
+        if self.known.len() >= MAX_GRANTS && !self.known.contains_key(&grant.producer) {
+            self.known.retain(|_, known| {
+                known.standing == Standing::Open || now_ms < known.since_ms + ENDED_MS
+            });
+            if self.known.len() >= MAX_GRANTS {
+                return false;
+            }
+        }
+        let known = Known {
+            epoch: grant.epoch,
+            number: grant.number,
+            standing,
+            since_ms: now_ms,
+        };
+        self.known.insert(grant.producer, known);
+        true
+    }
+}
