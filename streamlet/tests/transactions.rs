@@ -7,11 +7,13 @@ use std::collections::{BTreeMap, HashSet};
 
 use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::fault::Fault;
-use kera_protocol::batch::{batches, mark_transactional};
+use kera_protocol::batch::{
+    BatchBuilder, Compression, NewRecord, ProducerStamp, batches, mark_transactional,
+};
 use kera_protocol::ids::Epoch;
 use kera_streamlet::producers::SequenceError;
 use kera_streamlet::transactions::{EndTransaction, Ended, Grant, TransactionError};
-use kera_streamlet::{AppendError, LaneReadSpec, Located, Outcome};
+use kera_streamlet::{AppendError, CompactSpec, LaneReadSpec, Located, Outcome};
 use support::batches::{ids_of, plain, stamped};
 use support::{LANE, Machine, Node, settings};
 
@@ -157,6 +159,76 @@ fn what_is_open_is_not_shown_and_what_is_aborted_is_named() {
         assert_eq!(read_committed(&node, from, 1).0, vec![30], "from {from}");
     }
     assert!(node.streamlet.open_transactions(LANE).unwrap().is_empty());
+}
+
+/// A batch of a transaction with one record of a key.
+fn keyed(producer: i64, key: &str, id: u64) -> Vec<u8> {
+    let stamp = ProducerStamp {
+        producer_id: producer,
+        producer_epoch: 0,
+        base_sequence: 0,
+    };
+    let record = NewRecord {
+        key: Some(key.as_bytes()),
+        value: Some(&id.to_le_bytes()),
+        ..NewRecord::default()
+    };
+    let mut builder = BatchBuilder::new();
+    builder.push(&record).expect("room");
+    let batch = builder.finish(Compression::None, stamp).expect("a record");
+    let mut batch = batch.to_vec();
+    if producer >= 0 {
+        mark_transactional(&mut batch);
+    }
+    batch
+}
+
+#[test]
+fn compaction_keeps_the_newest_record_that_counts_and_stops_at_an_open_transaction() {
+    let mut machine = Machine::fault(5);
+    let node = machine.create(settings(AckPolicy::Written));
+    let close = || {
+        assert!(node.streamlet.close_all(node.now_ms));
+        assert!(node.work());
+    };
+    let compact = || {
+        let spec = CompactSpec {
+            now_ms: node.now_ms as i64,
+            min_lag_ms: 0,
+            max_lag_ms: 0,
+            delete_retention_ms: 1000,
+            min_dirty_permille: 0,
+            memory: 1 << 20,
+        };
+        let done = node.streamlet.compact_lane(LANE, &spec, &mut |_| true);
+        done.expect("a pass")
+    };
+    let append = |producer: i64, key: &str, id: u64| {
+        assert!(grant(&node, producer, 1));
+        node.append(0, &mut keyed(producer, key, id));
+    };
+    append(6, "a", 1);
+    assert!(end(&node, 6, 1, true));
+    // Aborted, by a marker in a later group.
+    append(7, "a", 2);
+    close();
+    assert!(end(&node, 7, 1, false));
+    append(8, "b", 3);
+    assert!(end(&node, 8, 1, true));
+    close();
+    // Open: nobody knows whether it will count.
+    append(9, "b", 4);
+    append(10, "b", 5);
+    assert!(end(&node, 10, 1, true));
+    close();
+    assert!(compact().is_some());
+    assert_eq!(read_native(&node, 1 << 20), vec![1, 3]);
+    assert!(end(&node, 9, 1, false));
+    assert_eq!(read_native(&node, 1 << 20), vec![1, 3, 5]);
+    close();
+    assert!(compact().is_some());
+    assert_eq!(read_native(&node, 1 << 20), vec![1, 5]);
+    assert_eq!(read_committed(&node, 0, 1 << 20).0, vec![1, 5]);
 }
 
 #[test]

@@ -26,6 +26,7 @@ use kera_log_segments::sync::Arc;
 use kera_protocol::batch::{BatchHeader, batches, emptied};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
 
+use crate::read::LaneReadError;
 use crate::recorder::RecordError;
 use crate::streamlet::{LaneSlot, Streamlet};
 
@@ -129,12 +130,11 @@ struct Pass<'a> {
     out: Compacted,
 }
 
-/// Until lanes keep transactions, none is aborted.
-const ABORTED: Aborted<'static> = &|_, _| false;
-
 impl Streamlet {
     /// The groups of a lane that may be compacted, oldest first: closed, and with nothing in them that is too young.
     fn compactable(&self, lane: LaneId, spec: &CompactSpec) -> (Vec<Arc<Group>>, Ordinal) {
+        // Of what lies below the last stable ordinal it is known whether it counts.
+        let stable = self.stable_below_head(lane).map_or(0, |(stable, _)| stable);
         let inner = self.inner.lock();
         let Some(slot) = inner.lanes.get(lane.0 as usize) else {
             return (Vec::new(), 0);
@@ -142,8 +142,6 @@ impl Streamlet {
         if matches!(slot.slot, LaneSlot::Failed(_)) {
             return (Vec::new(), slot.log_start);
         }
-        // With transactions: below the last stable offset, which is below the head.
-        let stable = slot.head.ordinal();
         let min_lag = i64::try_from(spec.min_lag_ms).unwrap_or(i64::MAX);
         let is_old = |group: &Group| {
             spec.min_lag_ms == 0
@@ -203,6 +201,9 @@ impl Streamlet {
             )));
         }
         let (groups, log_start) = self.compactable(lane, spec);
+        let Some(last) = groups.last().map(|group| group.id()) else {
+            return Ok(None);
+        };
         if groups.iter().all(|group| group.spec().generation > 0) {
             return Ok(None);
         }
@@ -214,6 +215,16 @@ impl Streamlet {
             largest: GroupWriter::largest_batch(settings.segment_size),
             may_grow: true,
         };
+        let aborted = self
+            .aborted_in(lane, &groups)
+            .map_err(|error| match error {
+                LaneReadError::Group(error) => CompactError::Read(error),
+                _ => CompactError::Stopped,
+            })?;
+        let is_aborted = |producer: i64, ordinal: Ordinal| {
+            let ranges = aborted.get(&producer);
+            ranges.is_some_and(|ranges| ranges.iter().any(|range| range.contains(&ordinal)))
+        };
         let mut pass = Pass {
             streamlet: self,
             lane,
@@ -221,15 +232,17 @@ impl Streamlet {
             producers: self.last_batches(lane),
             out: Compacted::default(),
         };
-        match pass.run(&groups, spec.memory, pace) {
+        match pass.run(&groups, &is_aborted, spec.memory, pace) {
             // Batches became longer than there is room for: this time none does.
             Err(CompactError::Write {
                 error: RewriteError::Full,
                 ..
             }) => {
                 let (groups, _) = self.compactable(lane, spec);
+                // Some of them may have been closed since.
+                let known = groups.partition_point(|group| group.id() <= last);
                 pass.rules.may_grow = false;
-                pass.run(&groups, spec.memory, pace)?;
+                pass.run(&groups[..known], &is_aborted, spec.memory, pace)?;
             }
             // What was read is gone because somebody else changed the lane.
             Err(CompactError::Read(_))
@@ -277,6 +290,7 @@ impl Pass<'_> {
     fn run(
         &mut self,
         groups: &[Arc<Group>],
+        aborted: Aborted<'_>,
         memory: usize,
         pace: Pace<'_>,
     ) -> Result<(), CompactError> {
@@ -284,7 +298,7 @@ impl Pass<'_> {
             return Ok(());
         };
         let mut newest = Newest::new(memory, self.spill_files(last.id()));
-        let mut judge = Judge::new(self.rules, ABORTED);
+        let mut judge = Judge::new(self.rules, aborted);
         for group in groups {
             self.each_batch(group, pace, &mut |batch, header| {
                 let noted = judge.note(batch, header, &mut newest);
@@ -302,7 +316,7 @@ impl Pass<'_> {
             settings.segment_size.into(),
             settings.segments_per_group.into(),
         );
-        let mut judge = Judge::new(self.rules, ABORTED);
+        let mut judge = Judge::new(self.rules, aborted);
         for run in runs {
             let sources = &groups[run];
             let mut made = self.make(sources)?;

@@ -4,18 +4,19 @@
 //! itself and, for a transaction that was open at its end, in the next ones. Of the group that takes appends it is
 //! known; of others it is looked up when a read first meets batches of transactions in them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use bytes::Bytes;
 use kera_log_segments::group::Group;
 use kera_log_segments::read::ReadError;
 use kera_log_segments::sync::Arc;
 use kera_protocol::batch::BatchHeader;
-use kera_protocol::ids::{GroupId, Ordinal};
+use kera_protocol::ids::{GroupId, LaneId, Ordinal};
 
 use super::End;
 use super::ends::GroupEnds;
-use crate::read::{Found, LaneReadError, LaneReadSpec};
+use crate::read::{Found, LaneReadError, LaneReadSpec, Located};
 use crate::streamlet::{LaneSlot, Streamlet};
 
 /// What was read, and how far that counts.
@@ -93,6 +94,34 @@ impl Streamlet {
             stable,
             aborted,
         })
+    }
+
+    /// What was aborted in closed groups of a lane that lie below its last stable ordinal, by producer: from the
+    /// transaction's first record to its marker. Waits for the disk.
+    pub(crate) fn aborted_in(
+        &self,
+        lane: LaneId,
+        groups: &[Arc<Group>],
+    ) -> Result<HashMap<i64, Vec<Range<Ordinal>>>, LaneReadError> {
+        let mut aborted: HashMap<_, Vec<_>> = HashMap::new();
+        if self.transactional_from(lane).is_none() {
+            return Ok(aborted);
+        }
+        let spec = LaneReadSpec {
+            lane,
+            from: Located::default(),
+            end_ordinal: u64::MAX,
+            max_bytes: 0,
+            cached_only: false,
+        };
+        for group in groups {
+            let (from, to) = (group.spec().first_ordinal, group.end().ordinal);
+            for end in self.aborted(&spec, group.id(), from, to)? {
+                let ranges = aborted.entry(end.producer).or_default();
+                ranges.push(end.first..end.marker);
+            }
+        }
+        Ok(aborted)
     }
 
     /// What was aborted of the batches `from` to `to`, which lie in `group`.
