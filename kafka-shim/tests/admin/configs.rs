@@ -226,7 +226,7 @@ async fn single_settings_are_changed() {
                 Kafka::InvalidConfig,
             ),
             (
-                vec![("cleanup.policy", APPEND, Some("compact"))],
+                vec![("cleanup.policy", APPEND, Some("snapshot"))],
                 Kafka::InvalidConfig,
             ),
             (

@@ -130,7 +130,7 @@ async fn what_cannot_be_created_is_refused_with_kafkas_error() {
             Kafka::InvalidConfig,
         ),
         (
-            topic("r", 1, &[("cleanup.policy", "compact")]),
+            topic("r", 1, &[("cleanup.policy", "snapshot")]),
             Kafka::InvalidConfig,
         ),
         (

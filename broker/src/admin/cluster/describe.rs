@@ -20,7 +20,7 @@ const MOST_STRANDED: usize = 1000;
 /// The cluster as this broker sees it.
 ///
 /// # Errors
-/// [`ErrorCode::InvalidArgument`] if this broker has a store of its own, [`ErrorCode::Overloaded`] while it
+/// [`kera_protocol::error::ErrorCode::InvalidArgument`] if this broker has a store of its own, [`kera_protocol::error::ErrorCode::Overloaded`] while it
 /// starts.
 pub async fn describe_cluster(
     shared: &Arc<Shared>,

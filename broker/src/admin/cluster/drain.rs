@@ -16,7 +16,7 @@ use crate::shared::Shared;
 /// how the drain goes is not told that there is none.
 ///
 /// # Errors
-/// [`ErrorCode::InvalidArgument`] if the broker is not alive, or what it answers.
+/// [`kera_protocol::error::ErrorCode::InvalidArgument`] if the broker is not alive, or what it answers.
 pub async fn set_draining(
     shared: &Arc<Shared>,
     request: v1::SetDrainingRequest,
