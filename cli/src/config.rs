@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use kera_broker::config::{
-    ConfigError, GONE, KEYS, Key, RENAMED, Resolved, Sources, default_data_dir,
+    ConfigError, Exposure, GONE, KEYS, Key, Listener, RENAMED, Resolved, Sources, default_data_dir,
 };
 use serde::Serialize;
 
@@ -28,7 +28,8 @@ pub(crate) enum ConfigCommand {
   kera config check kera.toml
   kera config check /etc/kera/kera.toml --env-file /etc/kera/member.env
 
-Every problem is printed with its line, and what is most likely not meant as a warning. A file that all brokers of a \
+Every problem is printed with its line, and what is most likely not meant as a warning. Of each listener it says whom \
+it lets in, and to what; one that lets in whoever reaches the machine is a problem, unless `insecure` names it. A file that all brokers of a \
 cluster have in common lacks what each has to itself: it is checked as if cluster.broker_id were given, and that is \
 said. Exit status: 0 if the file is good, 2 if not.")]
 pub(crate) struct CheckArgs {
@@ -154,6 +155,7 @@ fn placeholder(key: &Key) -> &'static str {
         Some("number") => "N",
         Some("directory") => "DIR",
         Some("`host:port`") => "HOST:PORT",
+        Some("`true`") if is_list(key) => "LISTENERS",
         Some("`true`") => "BOOL",
         Some("name") => "NAME",
         _ => "VALUE",
@@ -194,6 +196,14 @@ impl ConfigArgs {
             ..Sources::from_environment()
         };
         sources.resolve().map_err(usage)
+    }
+
+    /// As [`resolve`](Self::resolve), of a process that opens these listeners; it is a usage failure as well if one of
+    /// them lets in whoever reaches the machine, and nobody has said that this is meant.
+    pub(crate) fn resolve_to_open(&self, opened: &[Listener]) -> Result<Resolved, Failure> {
+        let resolved = self.resolve()?;
+        resolved.refuse_open(opened).map_err(usage)?;
+        Ok(resolved)
     }
 }
 
@@ -236,8 +246,12 @@ fn check(args: &CheckArgs) -> Outcome {
     for warning in &resolved.warnings {
         eprintln!("warning: {warning}");
     }
+    resolved.refuse_open(&Listener::ALL).map_err(usage)?;
     let mut out = Out::stdout();
     out.line(format_args!("{}: good", args.file.display()))?;
+    for exposure in Exposure::all(&resolved.config) {
+        out.line(format_args!("{exposure}"))?;
+    }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }

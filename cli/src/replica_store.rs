@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use kera_broker::cluster::BackupProcess;
+use kera_broker::config::Listener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::ConfigArgs;
@@ -15,7 +16,7 @@ use crate::serve::{raise_open_files, runtime_of, set_up_log, stopped_hard};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   kera replica-store --cluster etcd://127.0.0.1:2379 --broker-id 3
-  kera replica-store --cluster etcd://10.0.0.1:2379 --broker-id 5 --replication-listen 10.0.0.5:7601 --rack b
+  kera replica-store --cluster etcd://10.0.0.1:2379 --broker-id 5 --replication-listen 10.0.0.5:7601 --rack b --insecure cluster
   kera replica-store --config store.toml
 
 The brokers that share the store place replicas of their groups here. It has no streams and no address for clients. The \
@@ -33,7 +34,7 @@ pub(crate) fn run(args: &ReplicaStoreArgs) -> Outcome {
             "warning: `kera backup` is now `kera replica-store`; the old name goes with the next version"
         );
     }
-    let resolved = args.config.resolve()?;
+    let resolved = args.config.resolve_to_open(&Listener::OF_REPLICA_STORES)?;
     let config = resolved.config;
     set_up_log(&config.log)?;
     // It has no address for clients that others could be told.

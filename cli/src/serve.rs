@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use kera_broker::Broker;
-use kera_broker::config::{BrokerConfig, LogConfig, LogFormat, volatile_filesystem};
+use kera_broker::config::{BrokerConfig, Listener, LogConfig, LogFormat, volatile_filesystem};
 use kera_kafka_shim::Listeners;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -20,17 +20,18 @@ use crate::output::Out;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   kera serve
-  kera serve --data-dir /srv/kera --listen 0.0.0.0:7600 --server-advertise broker1:7600
+  kera serve --data-dir /srv/kera --listen 0.0.0.0:7600 --server-advertise broker1:7600 --insecure native
   kera serve --config kera.toml --memory-pool 4GiB
   kera serve --kafka-listen 127.0.0.1:9092
-  kera serve --kafka-listen 0.0.0.0:9092 --kafka-advertise broker1:9092
+  kera serve --kafka-listen 0.0.0.0:9092 --kafka-advertise broker1:9092 --auth-listeners kafka
   kera serve --cluster etcd://127.0.0.1:2379 --broker-id 1 --rack a
   KERA_LOG_LEVEL=debug kera serve
 
 The addresses and the data directory are printed once the broker serves. Kafka's clients have addresses of their own, \
 none unless --kafka-listen names some; several have commas between them, as have their names for --kafka-advertise. Brokers \
 that name one store with --cluster form one system: clients may ask any of them, and what one owned goes to others when it is \
-gone; `kera cluster init` prepares the store. A broker without a store works alone. SIGTERM or SIGINT stops it: requests in flight \
+gone; `kera cluster init` prepares the store. A broker without a store works alone. An address beyond loopback that lets \
+in whoever reaches it is refused, unless --insecure names its listener; --insecure alone accepts all of them. SIGTERM or SIGINT stops it: requests in flight \
 are finished and everything is synced; a second one stops it at once. Records that were acknowledged under ack = written \
 survive that too. A service manager that sets NOTIFY_SOCKET, as systemd does for Type=notify, is told when the broker serves.")]
 pub(crate) struct ServeArgs {
@@ -40,7 +41,7 @@ pub(crate) struct ServeArgs {
 
 /// Runs a broker until a signal stops it.
 pub(crate) fn run(args: &ServeArgs) -> Outcome {
-    let resolved = args.config.resolve()?;
+    let resolved = args.config.resolve_to_open(&Listener::ALL)?;
     let config = resolved.config;
     set_up_log(&config.log)?;
     for warning in &resolved.warnings {

@@ -17,6 +17,7 @@ use super::kinds::{
     EngineChoice, EngineKind, Kind, Limits, LogFilter, LogFormat, LogFormatKind, Size, Switch,
     Time, TransportChoice, TransportKind,
 };
+use super::listeners::{Listener, OpenListeners};
 use super::tls::{TlsListener, TlsListeners};
 use super::units::{GIB, KIB, MIB, TIB};
 
@@ -217,6 +218,10 @@ config_keys! {
         /// survive a restart of the machine. When the key is not set at all, the directory is
         /// `$XDG_DATA_HOME/kera`, or `~/.local/share/kera`, or, without a home, `/var/lib/kera`.
         data_dir: PathBuf, Directory [] = "/var/lib/kera";
+        /// Listeners that let in whoever reaches them. A broker does not start with an address beyond loopback
+        /// at which clients prove nothing, neither by certificate nor by password, and no rules say what strangers may
+        /// do, unless its listener is named here: docs/security.md. `http` and `cluster` have no authentication.
+        insecure: Vec<Listener>, OpenListeners [] = "false";
     }
 
     /// What clients connect to.

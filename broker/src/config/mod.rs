@@ -14,8 +14,10 @@ mod auth_check;
 mod cluster;
 mod data_dir;
 mod etcd;
+mod exposure;
 mod keys;
 mod kinds;
+mod listeners;
 mod print;
 mod renamed;
 mod resolve;
@@ -27,6 +29,7 @@ pub use alterable::{ALTERABLE, Alterable, KafkaUnit};
 pub use auth::SaslMechanism;
 pub(crate) use cluster::is_of_every_machine;
 pub use data_dir::{default_data_dir, volatile_filesystem};
+pub use exposure::Exposure;
 pub use keys::{
     AclConfig, ApiConfig, AuthConfig, BrokerConfig, ClusterConfig, ConsumersConfig, GroupsConfig,
     HttpConfig, KEYS, KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig,
@@ -34,6 +37,7 @@ pub use keys::{
     TlsConfig,
 };
 pub use kinds::{ClientAuth, EngineChoice, Limits, LogFormat, TransportChoice};
+pub use listeners::Listener;
 pub use print::reference_markdown;
 pub use renamed::RENAMED;
 pub use resolve::{ConfigError, GONE, Origin, Problem, Resolved, Sources};

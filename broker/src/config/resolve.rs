@@ -11,7 +11,9 @@ use super::acl_check;
 use super::addresses::check_kafka;
 use super::auth_check;
 use super::cluster;
+use super::exposure;
 use super::keys::{BrokerConfig, KEYS, Key, SECTIONS, env_of};
+use super::listeners::Listener;
 use super::renamed::{formerly, formerly_in_environment, is_former_section};
 use super::tls_check;
 
@@ -175,6 +177,24 @@ impl Resolved {
             .get(key.name)
             .cloned()
             .unwrap_or(Origin::Default)
+    }
+
+    /// Whether the listeners among `opened` may be opened: none of them lets in whoever reaches the machine, or
+    /// `insecure` accepts it.
+    ///
+    /// # Errors
+    /// Each listener that may not, and what to do.
+    pub fn refuse_open(&self, opened: &[Listener]) -> Result<(), ConfigError> {
+        let problem = |(name, message)| Problem {
+            origin: self.origins.get(name).cloned().unwrap_or(Origin::Default),
+            message,
+        };
+        let refused = exposure::refused(&self.config, opened).into_iter();
+        let problems: Vec<Problem> = refused.map(problem).collect();
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(ConfigError::Invalid(problems)),
+        }
     }
 
     /// The value of a key as it would be written.
@@ -388,6 +408,7 @@ impl Resolution {
         self.warnings.extend(cluster::doubts(config));
         self.warnings.extend(tls_check::doubt(config));
         self.warnings.extend(auth_check::doubt(config));
+        self.warnings.extend(exposure::doubt(config));
         for (name, message) in wrong {
             let origin = self.origins.get(name).cloned().unwrap_or(Origin::Default);
             self.problem(origin, format!("{name}: {message}"));

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::common::home;
 use crate::process::Process;
-use crate::settings::{check_environment, check_file};
+use crate::settings::{check_environment, check_file, check_opens};
 use crate::tools::{Verdict, python_tool, run, wanted};
 use crate::{documents, read, repository};
 
@@ -16,9 +16,12 @@ const CHART: &str = "deploy/helm/kera";
 const KUBERNETES: &str = "--kube-version=1.33.0";
 /// What Kubernetes itself has no schema for.
 const FOREIGN: &str = "monitoring.coreos.com/v1";
+/// To try things out, without certificates.
+const TRIAL: &str = "insecure: [native, http, cluster]\n";
 /// Everything that can be switched on.
 const FULL: &str = "
 kafka: { enabled: true }
+insecure: [native, kafka, http]
 serviceMonitor: { enabled: true, labels: { release: prometheus } }
 prometheusRule: { enabled: true }
 grafanaDashboard: { enabled: true }
@@ -55,6 +58,7 @@ cluster:
   replicaMemory: 2Gi
   partition: 2
 kafka: { enabled: true }
+tls: { secret: kera-tls }
 settings:
   cluster: { lease: 3s }
   backup: { flush_interval: 30s }
@@ -64,6 +68,7 @@ const OWN_ETCD: &str = "
 replicas: 3
 cluster: { copies: 1Gi, firstBroker: 101, rackLabel: topology.kubernetes.io/zone, antiAffinity: preferred }
 etcd: { enabled: true, persistence: { storageClass: fast } }
+insecure: [native, http, cluster]
 affinity: { nodeAffinity: {} }
 topologySpreadConstraints:
   - { maxSkew: 1, topologyKey: example.org/rack, whenUnsatisfiable: DoNotSchedule }
@@ -111,7 +116,7 @@ fn helm_lints_the_chart_and_refuses_wrong_values() {
     let Some(program) = wanted(NAME, "helm") else {
         return;
     };
-    for values in [None, Some(FULL), Some(CLUSTER), Some(OWN_ETCD)] {
+    for values in [TRIAL, FULL, CLUSTER, OWN_ETCD].map(Some) {
         let verdict = helm(&program, &["lint", "--strict", &chart()], values);
         assert!(verdict.good, "{}", verdict.said);
     }
@@ -130,6 +135,8 @@ fn helm_lints_the_chart_and_refuses_wrong_values() {
         "ports: { native: 0 }",
         "terminationGracePeriodSeconds: 1",
         "persistence: { size: big }",
+        "insecure: [ftp]",
+        "tls: { clientAuth: perhaps }",
     ];
     for values in wrong {
         let verdict = helm(&program, &["template", &chart()], Some(values));
@@ -149,6 +156,8 @@ fn helm_lints_the_chart_and_refuses_wrong_values() {
         ("cluster: { userSecret: user }", "there is no etcd"),
         (key, "cluster.tlsSecret, which has it, is empty"),
         (users, "has neither TLS nor users"),
+        ("replicas: 1", "tls.secret"),
+        ("insecure: [http]", "tls.secret"),
     ] {
         let verdict = helm(&program, &["template", &chart()], Some(values));
         let told = verdict.said.contains(told);
@@ -173,7 +182,7 @@ fn what_the_chart_gives_fits_the_schemas_of_kubernetes() {
         command.arg("--strict").arg(&path);
         run(command)
     };
-    for values in [None, Some(FULL), Some(CLUSTER), Some(OWN_ETCD)] {
+    for values in [TRIAL, FULL, CLUSTER, OWN_ETCD].map(Some) {
         let (_, documents) = rendered(&program, values);
         let of_kubernetes = documents
             .iter()
@@ -184,7 +193,7 @@ fn what_the_chart_gives_fits_the_schemas_of_kubernetes() {
         let verdict = check(&texts.join("\n---\n"));
         assert!(verdict.good, "{}", verdict.said);
     }
-    let (text, _) = rendered(&program, None);
+    let (text, _) = rendered(&program, Some(TRIAL));
     assert!(!check(&text.replace("serviceName:", "servicesName:")).good);
 }
 
@@ -194,7 +203,7 @@ fn the_chart_sets_up_a_broker_that_starts() {
     let Some(program) = wanted(NAME, "helm") else {
         return;
     };
-    for values in [None, Some(FULL)] {
+    for values in [TRIAL, FULL].map(Some) {
         let (_, documents) = rendered(&program, values);
         let set = only(&documents, "StatefulSet");
         let container = &set["spec"]["template"]["spec"]["containers"][0];
@@ -229,7 +238,11 @@ fn the_chart_sets_up_a_broker_that_starts() {
             .iter()
             .find_map(|document| document["data"]["kera.toml"].as_str());
         check_file(config.expect("a configuration"));
-        if values.is_some() {
+        let told = variables
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()));
+        check_opens(config.unwrap_or_default(), told);
+        if values == Some(FULL) {
             let config: toml::Table = config.unwrap_or_default().parse().expect("TOML");
             assert_eq!(
                 config["server"]["max_connections"].as_integer(),
@@ -297,7 +310,13 @@ fn the_chart_sets_up_brokers_that_find_each_other() {
         let pod = &set["spec"]["template"]["spec"];
         let container = &pod["containers"][0];
         let variables = environment(container, first);
-        check_environment(variables.iter().map(|(name, value)| (&**name, &**value)));
+        let told = || variables.iter().map(|(name, value)| (&**name, &**value));
+        check_environment(told());
+        check_opens("", told());
+        // With certificates the brokers' own commands go by the name that is in them.
+        let bootstrap = told().find(|(name, _)| *name == "KERA_BOOTSTRAP");
+        let is_local = bootstrap.is_some_and(|(_, at)| at == "127.0.0.1:7600");
+        assert_eq!(is_local, values == OWN_ETCD);
         let of = |name: &str| {
             let found = variables.iter().find(|(found, _)| found == name);
             found.unwrap_or_else(|| panic!("no {name}")).1.as_str()
@@ -372,7 +391,7 @@ fn the_charts_brokers_keep_apart_and_its_etcd_is_none_of_them() {
     let racks = &own["topologySpreadConstraints"];
     assert_eq!(racks[0]["topologyKey"], "example.org/rack");
     assert!(racks.get(1).is_none(), "the values come first");
-    let alone = pod(None);
+    let alone = pod(Some(TRIAL));
     assert!(alone["affinity"].is_null() && alone["initContainers"].is_null());
 
     let (_, documents) = rendered(&program, Some(OWN_ETCD));
@@ -391,7 +410,7 @@ fn the_charts_probes_ask_what_a_broker_answers() {
     let Some(program) = wanted(NAME, "helm") else {
         return;
     };
-    let (_, documents) = rendered(&program, None);
+    let (_, documents) = rendered(&program, Some(TRIAL));
     let pod = &only(&documents, "StatefulSet")["spec"]["template"]["spec"];
     let container = &pod["containers"][0];
     let broker = Process::free();

@@ -125,10 +125,11 @@ fn the_charts_brokers_reach_an_etcd_that_asks_for_a_certificate() {
         ("tls.key", file("client.key")),
     ]);
     let values = format!(
-        "cluster: {{ etcd: [\"{}\"], tlsSecret: etcd-tls, tlsClientCertificate: true }}",
+        "cluster: {{ etcd: [\"{}\"], tlsSecret: etcd-tls, tlsClientCertificate: true }}\ntls: {{ secret: kera-tls }}",
         etcd.endpoint()
     );
-    becomes_ready(&helm, &values, &BTreeMap::from([("etcd-tls", secret)]));
+    let secrets = BTreeMap::from([("etcd-tls", secret.clone()), ("kera-tls", secret)]);
+    becomes_ready(&helm, &values, &secrets);
 }
 
 #[test]
@@ -153,7 +154,7 @@ fn the_charts_brokers_reach_an_etcd_that_has_users() {
         ("password", "open sesame".to_owned()),
     ]);
     let values = format!(
-        "cluster: {{ etcd: [\"{}\"], userSecret: etcd-user }}",
+        "cluster: {{ etcd: [\"{}\"], userSecret: etcd-user }}\ninsecure: [native, http, cluster]",
         etcd.endpoint()
     );
     becomes_ready(&helm, &values, &BTreeMap::from([("etcd-user", secret)]));

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::common::home;
-use crate::settings::check_environment;
+use crate::settings::{check_environment, check_opens};
 use crate::tools::{python_tool, run};
 use crate::{read, repository, yaml};
 
@@ -73,6 +73,18 @@ fn check_broker(broker: &Value) {
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str())),
     );
+    // Where the image listens, and what this file adds to it.
+    let mut whole: BTreeMap<&str, &str> = [
+        ("KERA_SERVER_LISTEN", "0.0.0.0:7600"),
+        ("KERA_HTTP_LISTEN", "0.0.0.0:7680"),
+    ]
+    .into();
+    whole.extend(
+        variables
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str())),
+    );
+    check_opens("", whole);
     assert_eq!(broker["read_only"], true);
     assert_eq!(broker["cap_drop"][0], "ALL");
     let needs = kera_broker::machine::Needs::of(&Default::default(), "uring");

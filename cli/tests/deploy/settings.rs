@@ -8,7 +8,13 @@ use crate::common::{finish, home, kera};
 use crate::{read, repository};
 
 /// Variables that are no setting of the broker: what clients and the command line read.
-const OTHERS: [&str; 2] = ["KERA_BOOTSTRAP", "KERA_CONFIG"];
+const OTHERS: [&str; 5] = [
+    "KERA_BOOTSTRAP",
+    "KERA_CONFIG",
+    "KERA_TLS_CA",
+    "KERA_TLS_CLIENT_CERT",
+    "KERA_TLS_CLIENT_KEY",
+];
 
 /// Fails if a variable that begins like one of the broker's is none, or holds what it does not take.
 pub fn check_environment<'a>(variables: impl IntoIterator<Item = (&'a str, &'a str)>) {
@@ -28,6 +34,45 @@ pub fn check_environment<'a>(variables: impl IntoIterator<Item = (&'a str, &'a s
     assert!(checked > 0, "nothing is set");
     let finished = finish(print, b"");
     assert!(finished.status.success(), "{}", finished.stderr);
+}
+
+/// Fails if a broker with this file and these variables would refuse to open its listeners; and if it would not without
+/// the variable that says which of them are to ask nobody.
+pub fn check_opens<'a>(text: &str, variables: impl IntoIterator<Item = (&'a str, &'a str)>) {
+    let home = home();
+    let (file, all) = (home.path().join("kera.toml"), home.path().join("all.env"));
+    fs::write(&file, text).expect("a file can be written");
+    let ours = variables.into_iter();
+    let ours = ours.filter(|(name, _)| name.starts_with("KERA_") && !OTHERS.contains(name));
+    let lines: Vec<String> = ours
+        .map(|(name, value)| format!("{name}={value}\n"))
+        .collect();
+    let check = |lines: &[String]| {
+        fs::write(&all, lines.concat()).expect("a file can be written");
+        let mut check = kera();
+        check
+            .args(["config", "check"])
+            .arg(&file)
+            .arg("--env-file")
+            .arg(&all);
+        finish(check, b"")
+    };
+    let opens = check(&lines);
+    assert!(opens.status.success(), "{}\n{lines:?}", opens.stderr);
+    let is_told = |line: &&String| line.starts_with("KERA_INSECURE=");
+    assert!(lines.iter().any(|line| is_told(&line)), "{lines:?}");
+    let others: Vec<String> = lines
+        .iter()
+        .filter(|line| !is_told(line))
+        .cloned()
+        .collect();
+    let refused = check(&others);
+    let says = refused.stderr.contains("beyond loopback");
+    assert!(
+        refused.status.code() == Some(2) && says,
+        "{}",
+        refused.stderr
+    );
 }
 
 /// Fails if `text` is no configuration file.

@@ -38,6 +38,69 @@ fn a_second_broker_on_the_same_directory_is_refused() {
     assert_eq!(broker.run(&["consume", "s"]), "one\n");
 }
 
+#[test]
+fn an_address_beyond_loopback_is_refused_before_anything_starts_unless_that_is_meant() {
+    let home = home();
+    let file = home.path().join("file");
+    std::fs::write(&file, "").expect("a file can be written");
+    // A data directory that is none, so that what is accepted ends, too.
+    let attempt = |words: &[&str]| {
+        let mut command = kera();
+        command.args(words).arg("--data-dir").arg(&file);
+        finish(command, b"")
+    };
+    let etcd = ["--cluster", "etcd://127.0.0.1:1", "--broker-id", "1"];
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--http-listen", "off"];
+    let store = ["replica-store", "--http-listen", "off"];
+    let beyond = "192.0.2.1:0";
+    for (process, flags, listener) in [
+        (
+            &["serve", "--http-listen", "off"][..],
+            &["--listen", beyond][..],
+            "native",
+        ),
+        (&serve, &["--kafka-listen", beyond], "kafka"),
+        (
+            &["serve", "--listen", "127.0.0.1:0"],
+            &["--http-listen", beyond],
+            "http",
+        ),
+        (
+            &serve,
+            &[&etcd[..], &["--replication-listen", beyond]].concat(),
+            "cluster",
+        ),
+        (
+            &store,
+            &[&etcd[..], &["--replication-listen", beyond]].concat(),
+            "cluster",
+        ),
+    ] {
+        let words = [process, flags].concat();
+        let refused = attempt(&words);
+        assert_eq!(
+            refused.status.code(),
+            Some(2),
+            "{words:?}: {}",
+            refused.stderr
+        );
+        let told = format!("--insecure {listener}");
+        assert!(
+            refused.stderr.contains("is beyond loopback") && refused.stderr.contains(&told),
+            "{words:?}: {}",
+            refused.stderr
+        );
+        for accepted in [&["--insecure"][..], &["--insecure", listener]] {
+            let words = [&words[..], accepted].concat();
+            let tried = attempt(&words);
+            assert_eq!(tried.status.code(), Some(1), "{words:?}: {}", tried.stderr);
+        }
+        let other = if listener == "http" { "native" } else { "http" };
+        let words = [&words[..], &["--insecure", other]].concat();
+        assert_eq!(attempt(&words).status.code(), Some(2), "{words:?}");
+    }
+}
+
 /// Threads of the broker that are not stopped.
 fn running_threads(broker: &Broker) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", broker.pid())).expect("its threads");

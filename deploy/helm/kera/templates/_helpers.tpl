@@ -66,6 +66,41 @@ etcd://{{ join "," $members }}{{ with .Values.cluster.prefix }}/{{ trimSuffix "/
 {{- end -}}
 {{- end -}}
 
+{{/* What a broker is told of TLS and of listeners that ask nobody, and its own commands of the way to it. */}}
+{{- define "kera.securityEnv" -}}
+{{- $asks := or .Values.tls.secret .Values.settings.tls .Values.settings.auth .Values.settings.acl -}}
+{{- if not (or $asks (has "native" .Values.insecure)) -}}
+{{- fail "brokers would refuse to start, as nothing has clients prove who they are: name a secret with certificates as tls.secret, or to try things out add native (and kafka) to insecure" -}}
+{{- end -}}
+- name: KERA_INSECURE
+  value: {{ join "," .Values.insecure | default "false" | quote }}
+{{- if .Values.tls.secret }}
+- name: KERA_TLS_LISTENERS
+  value: native{{ if .Values.kafka.enabled }},kafka{{ end }}
+- name: KERA_TLS_CERTIFICATE
+  value: /etc/kera-tls/tls.crt
+- name: KERA_TLS_KEY
+  value: /etc/kera-tls/tls.key
+- name: KERA_TLS_CLIENT_AUTH
+  value: {{ .Values.tls.clientAuth }}
+{{- if ne .Values.tls.clientAuth "none" }}
+- name: KERA_TLS_CLIENT_CA
+  value: /etc/kera-tls/ca.crt
+{{- end }}
+{{- if include "kera.store" . }}
+- name: KERA_TLS_BROKER_CA
+  value: /etc/kera-tls/ca.crt
+{{- end }}
+# Of commands that are run in the container.
+- name: KERA_TLS_CA
+  value: /etc/kera-tls/ca.crt
+- name: KERA_TLS_CLIENT_CERT
+  value: /etc/kera-tls/tls.crt
+- name: KERA_TLS_CLIENT_KEY
+  value: /etc/kera-tls/tls.key
+{{- end }}
+{{- end -}}
+
 {{/* What every container that speaks to etcd is told of it. */}}
 {{- define "kera.storeEnv" -}}
 - name: KERA_CLUSTER_STORE

@@ -1,0 +1,170 @@
+//! What each listener lets in, and which of them a broker refuses to open.
+
+use std::fmt;
+
+use super::cluster::is_loopback;
+use super::keys::BrokerConfig;
+use super::kinds::ClientAuth;
+use super::listeners::Listener;
+use super::tls::TlsListener;
+
+/// What an open listener does: where, for whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exposure {
+    /// Which one.
+    pub listener: Listener,
+    /// Where it listens.
+    pub address: String,
+    /// Only programs on this machine reach it.
+    pub is_loopback: bool,
+    /// Connections are encrypted.
+    pub has_tls: bool,
+    /// Clients prove who they are, or who has proved nothing may do only what rules allow to everybody.
+    pub is_guarded: bool,
+    /// Who is let in, and to what, for people.
+    pub lets_in: String,
+}
+
+impl Exposure {
+    /// All that a configuration opens, address by address.
+    pub fn all(config: &BrokerConfig) -> Vec<Self> {
+        let mut all = vec![Self::of_clients(
+            config,
+            Listener::Native,
+            &config.server.listen,
+        )];
+        let kafka = config.kafka.listen.iter();
+        all.extend(kafka.map(|address| Self::of_clients(config, Listener::Kafka, address)));
+        if let Some(address) = &config.http.listen {
+            let shown = match config.api.enabled {
+                true => "; console and API to programs on this machine",
+                false => "",
+            };
+            all.push(Self {
+                listener: Listener::Http,
+                address: address.clone(),
+                is_loopback: is_loopback(address),
+                has_tls: config.tls.listeners.contains(&TlsListener::Http),
+                is_guarded: false,
+                lets_in: format!("everybody, to metrics and probes{shown}"),
+            });
+        }
+        if config.cluster.store.is_some() {
+            all.push(Self {
+                listener: Listener::Cluster,
+                address: config.cluster.listen.clone(),
+                is_loopback: is_loopback(&config.cluster.listen),
+                has_tls: false,
+                is_guarded: false,
+                lets_in: "everybody, to write and read replicas".to_owned(),
+            });
+        }
+        all
+    }
+
+    fn of_clients(config: &BrokerConfig, listener: Listener, address: &str) -> Self {
+        let tls = match listener {
+            Listener::Kafka => TlsListener::Kafka,
+            _ => TlsListener::Native,
+        };
+        let has_tls = config.tls.listeners.contains(&tls);
+        let certificates = match has_tls {
+            true => config.tls.client_auth,
+            false => ClientAuth::None,
+        };
+        let passwords = listener == Listener::Kafka && config.auth.listeners;
+        let proves = passwords || certificates == ClientAuth::Required;
+        let who = match (passwords, certificates) {
+            (true, ClientAuth::Required) => "users with a certificate and a password",
+            (true, _) => "users with a password",
+            (false, ClientAuth::Required) => "clients with a certificate",
+            (false, ClientAuth::Requested) => "everybody, with a certificate or without one",
+            (false, ClientAuth::None) => "everybody",
+        };
+        let acl = &config.acl;
+        let what = match (acl.enabled, acl.allow_without_rule) {
+            (false, _) => "to everything",
+            (true, true) => "to what no rule denies",
+            (true, false) => "to what rules allow",
+        };
+        Self {
+            listener,
+            address: address.to_owned(),
+            is_loopback: is_loopback(address),
+            has_tls,
+            is_guarded: proves || (acl.enabled && !acl.allow_without_rule),
+            lets_in: format!("{who}, {what}"),
+        }
+    }
+
+    /// It is open to whoever reaches the machine.
+    fn is_open(&self) -> bool {
+        !self.is_loopback && !self.is_guarded
+    }
+
+    /// Why a broker does not open it, and what to do.
+    fn refusal(&self) -> String {
+        let remedy = match self.listener {
+            Listener::Native => {
+                "have clients prove who they are by certificates (tls.client_auth = required)"
+            }
+            Listener::Kafka => {
+                "have clients prove who they are by passwords (auth.listeners = kafka) or certificates (tls.client_auth = required)"
+            }
+            Listener::Http => {
+                "it has no authentication: keep others off it by a firewall or a proxy"
+            }
+            Listener::Cluster => "it has no authentication: keep it to a network of the brokers",
+        };
+        let (key, address, name) = (self.listener.key(), &self.address, self.listener);
+        let lets_in = &self.lets_in;
+        format!(
+            "{key}: {address} is beyond loopback and lets in {lets_in}; listen on 127.0.0.1, or {remedy}; to accept it as it is, say so with --insecure {name}, KERA_INSECURE={name} or insecure = \"{name}\" (docs/security.md)"
+        )
+    }
+}
+
+impl fmt::Display for Exposure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, address) = (self.listener.key(), &self.address);
+        let reach = match self.is_loopback {
+            true => "from this machine",
+            false => "from wherever it is reached",
+        };
+        let tls = match self.has_tls {
+            true => "with TLS",
+            false => "without TLS",
+        };
+        let lets_in = &self.lets_in;
+        write!(f, "{key} {address}, {reach}, {tls}: lets in {lets_in}")
+    }
+}
+
+/// The listeners among `opened` that are open to whoever reaches the machine and are not accepted as such: each with
+/// why it is refused.
+pub(super) fn refused(config: &BrokerConfig, opened: &[Listener]) -> Vec<(&'static str, String)> {
+    let all = Exposure::all(config).into_iter();
+    let open = all.filter(|one| opened.contains(&one.listener) && one.is_open());
+    let refused = open.filter(|one| !config.insecure.contains(&one.listener));
+    refused
+        .map(|one| (one.listener.key(), one.refusal()))
+        .collect()
+}
+
+/// What is accepted and lets everybody in, for people.
+pub(super) fn doubt(config: &BrokerConfig) -> Option<String> {
+    let all = Exposure::all(config).into_iter();
+    let open = all.filter(|one| one.is_open() && config.insecure.contains(&one.listener));
+    let lines: Vec<String> = open.map(|one| one.to_string()).collect();
+    let any = !lines.is_empty();
+    any.then(|| {
+        format!(
+            "as insecure says, nobody is asked who they are: {}",
+            lines.join("; ")
+        )
+    })
+}
+
+#[cfg(test)]
+#[path = "exposure_tests.rs"]
+mod tests;
