@@ -61,12 +61,14 @@
 
 pub mod aside;
 pub mod backup;
+mod build_replica;
 pub mod certificate;
 pub mod faults;
 pub mod health;
 pub mod ids;
 pub mod jobs;
 pub mod own;
+mod pace;
 pub mod placement;
 pub mod primary;
 pub mod records;

@@ -9,7 +9,6 @@
 //! recorded length and end, brought to disk, and only then added, by a transaction that compares the
 //! record's revision. No head waits for any of it.
 
-mod pace;
 mod re_replicate;
 mod scrub;
 mod shift;
@@ -23,11 +22,11 @@ use std::time::Duration;
 use kera_protocol::ids::Epoch;
 use parking_lot::Mutex;
 
-pub use pace::Pace;
 pub use scrub::{Harm, Mend, Mended};
 pub use shift::{Shift, ShiftsNow};
 
 use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
+use crate::pace::Pace;
 use crate::primary::tidy::{self, Tidied};
 use crate::primary::{Lane, Lives, MoreCopies, Primary};
 use crate::runtime::{all, within};
@@ -35,8 +34,6 @@ use crate::seldom::Seldom;
 use crate::signal::Signal;
 use crate::transport::{CopyInfo, Pending, Reply, Request};
 
-/// A stretch of work that took a time is followed by a pause of so many times that.
-const REST: u32 = 3;
 /// Pause before the next round, where one has left something to do.
 const GO_ON: Duration = Duration::from_millis(200);
 /// Open groups that a round ends are waited for so long: the next round finds them closed.

@@ -5,51 +5,30 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use bytes::Bytes;
 use kera_log_segments::check::Progress;
 use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use kera_log_segments::window::Place;
 use kera_records::{GroupRecord, Transaction};
 
-use super::{Held, Jobs, Known, Mend, Owned, REST, Standing};
+use super::{Held, Jobs, Known, Mend, Owned, Standing};
+use crate::build_replica::{Build, BuildError, GroupBytes, Replicas};
 use crate::ids::{BrokerId, CopyId, Replica, asked_of};
 use crate::own::is_of;
 use crate::primary::Primary;
 use crate::records::{RecordsError, commit};
-use crate::transport::{CallError, Refusal, Reply, Request};
+use crate::transport::{CallError, Pending, Refusal, Reply, Request};
 
-/// Bytes of one read and one write.
-const PIECE_BYTES: u64 = 1 << 20;
-
-/// Why a copy was not built.
+/// Why a group did not get another copy.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum BuildError {
+pub(super) enum RestoreError {
     #[error("no broker is left that could take a replica")]
     NoTarget,
-    #[error("no replica gave bytes from {0} on")]
-    NoSource(u64),
-    #[error("{at} takes no replica: {why}")]
-    Target { at: BrokerId, why: String },
-    #[error(
-        "the replica built on {at} is not whole, and most likely its sources are not either: {why}"
-    )]
-    NotWhole { at: BrokerId, why: String },
     #[error("{0} left while a replica was built on it")]
     TargetLeft(BrokerId),
-    #[error("what was built ends at byte {length}, ordinal {end_ordinal}: not the recorded group")]
-    Differs { length: u64, end_ordinal: u64 },
+    #[error(transparent)]
+    NotBuilt(#[from] BuildError),
     #[error(transparent)]
     Records(#[from] RecordsError),
-}
-
-impl BuildError {
-    fn target(at: BrokerId, error: &CallError) -> Self {
-        let why = error.to_string();
-        match error.refusal() {
-            Some(Refusal::Short { .. }) => Self::NotWhole { at, why },
-            _ => Self::Target { at, why },
-        }
-    }
 }
 
 /// Where a copy is built.
@@ -169,7 +148,7 @@ impl Jobs {
             }
             let _one_at_a_time = self.repairing.lock().await;
             let restored = self.restore(primary, owned, record, standing).await;
-            if matches!(restored, Err(BuildError::NoTarget)) && !lacking {
+            if matches!(restored, Err(RestoreError::NoTarget)) && !lacking {
                 // Whoever leaves keeps its copy until somebody else can take it.
                 continue;
             }
@@ -184,7 +163,7 @@ impl Jobs {
         wanting
     }
 
-    pub(super) fn note(&self, done: Result<(), BuildError>, record: &GroupRecord) {
+    pub(super) fn note(&self, done: Result<(), RestoreError>, record: &GroupRecord) {
         if let Err(error) = done {
             self.counts.failed.fetch_add(1, Ordering::Relaxed);
             // As many as there are groups, in every round.
@@ -201,7 +180,7 @@ impl Jobs {
         owned: &Owned,
         record: &GroupRecord,
         holders: Vec<Replica>,
-    ) -> Result<u64, BuildError> {
+    ) -> Result<u64, RestoreError> {
         let placed = GroupRecord {
             copies: holders,
             ..record.clone()
@@ -270,7 +249,7 @@ impl Jobs {
         record: &GroupRecord,
         standing: Standing,
         harmed: Replica,
-    ) -> Result<(), BuildError> {
+    ) -> Result<(), RestoreError> {
         let counted = [&standing.have[..], &standing.silent[..]].concat();
         if counted.len() >= owned.replicas {
             return self
@@ -289,7 +268,7 @@ impl Jobs {
             let rest = [&counted[..], &standing.leaving[..]].concat();
             record.revision = self.place(primary, owned, &record, rest).await?;
             let freed = ask_to_free(primary, owned, &record, harmed.broker).await;
-            freed.map_err(|error| BuildError::target(harmed.broker, &error))?;
+            freed.map_err(BuildError::from)?;
         }
         self.restore(primary, owned, &record, standing).await
     }
@@ -301,7 +280,7 @@ impl Jobs {
         owned: &Owned,
         record: &GroupRecord,
         standing: Standing,
-    ) -> Result<(), BuildError> {
+    ) -> Result<(), RestoreError> {
         let mut without: Vec<BrokerId> = record.copies.iter().map(|h| h.broker).collect();
         if primary.own.is_some() {
             // Its own files are the broker's to restore: it may have them open.
@@ -320,7 +299,7 @@ impl Jobs {
             .target(primary, least, (&without, &still), asked_of(&record.copies))
             .await;
         let target = Target {
-            holder: target.ok_or(BuildError::NoTarget)?,
+            holder: target.ok_or(RestoreError::NoTarget)?,
             optional: false,
         };
         self.restore_at(primary, owned, record, standing, target)
@@ -336,7 +315,7 @@ impl Jobs {
         record: &GroupRecord,
         standing: Standing,
         target: Target,
-    ) -> Result<(), BuildError> {
+    ) -> Result<(), RestoreError> {
         let copy = CopyId::of(record);
         let building = primary.building(copy, target.holder.broker);
         let sources: Vec<_> = [&standing.have[..], &standing.leaving[..]].concat();
@@ -369,7 +348,7 @@ impl Jobs {
             self.free(primary, owned, record, holder.broker).await;
         }
         let placed = self.place(primary, owned, record, holders).await;
-        if matches!(placed, Err(BuildError::Records(RecordsError::Unknown(_)))) {
+        if matches!(placed, Err(RestoreError::Records(RecordsError::Unknown(_)))) {
             building.keep();
         }
         placed?;
@@ -425,90 +404,49 @@ impl Jobs {
         record: &GroupRecord,
         sources: &[Replica],
         target: &Target,
-    ) -> Result<(), BuildError> {
-        let (caller, copy) = (primary.caller(), CopyId::of(record));
-        let broker = target.holder.broker;
-        let ask = async |request: Request| {
-            if target.has_left(primary) {
-                return Err(BuildError::TargetLeft(broker));
+    ) -> Result<(), RestoreError> {
+        let (caller, copy, at) = (primary.caller(), CopyId::of(record), target.holder.broker);
+        let ask = |broker, request: Request| -> Pending<_> {
+            if broker == at && target.has_left(primary) {
+                let reason = "it left while a replica was built on it".into();
+                let left = CallError::Lost { backup: at, reason };
+                return Box::pin(std::future::ready(Err(left)));
             }
-            let answer = caller.ask(broker, request).await;
-            answer.map_err(|error| {
-                self.tell_health(primary, &error);
-                BuildError::target(broker, &error)
-            })
+            if let Request::Complete { bytes, .. } = &request {
+                let len = bytes.len() as u64;
+                self.counts.bytes.fetch_add(len, Ordering::Relaxed);
+            }
+            caller.ask(broker, request)
         };
         let sources = self.in_turn(primary, &copy, sources);
-        // Only who has sealed may write a copy.
-        ask(Request::seal(owned.streamlet, owned.epoch)).await?;
-        let head = SEGMENT_HEADER_BYTES as u64;
-        let head = self.read(primary, copy, &sources, 0, head).await?;
-        let header = SegmentHeader::decode(&head).map_err(|_| BuildError::NoSource(0))?;
-        let size = u64::from(header.segment_size);
-        let mut at = 0;
-        while at < record.length {
-            let to = record
-                .length
-                .min(at + PIECE_BYTES)
-                .min((at / size + 1) * size);
-            self.pace.take(&*primary.runtime, to - at).await;
-            let begun = primary.runtime.now();
-            let bytes = self.read(primary, copy, &sources, at, to - at).await?;
-            ask(Request::Complete {
-                copy,
-                epoch: owned.epoch,
-                segment_size: header.segment_size,
-                segments: header.segments,
-                address: at,
-                bytes,
-            })
-            .await?;
-            let took = primary.runtime.now().saturating_sub(begun);
-            self.pace.took(&*primary.runtime, took, REST);
-            self.counts.bytes.fetch_add(to - at, Ordering::Relaxed);
-            at = to;
-        }
-        let flushed = ask(Request::flush_closed(copy, record.length)).await?;
-        match flushed {
-            Reply::Flushed {
-                length,
-                end_ordinal,
-            } if length == record.length && end_ordinal != record.end_ordinal => {
-                Err(BuildError::Differs {
-                    length,
-                    end_ordinal,
-                })
+        let sources = Replicas {
+            copy,
+            at: &sources,
+            ask: &ask,
+        };
+        let build = Build {
+            primary,
+            copy,
+            epoch: owned.epoch,
+            at,
+            from: 0,
+            end: Place {
+                address: record.length,
+                ordinal: record.end_ordinal,
+            },
+            shape: sources.shape().await,
+            bytes: GroupBytes::Replicas(sources),
+            ask: &ask,
+            pace: Some(&self.pace),
+        };
+        let built = build.seal_and_run().await;
+        if let Err(BuildError::Target(error) | BuildError::NotWhole(error)) = &built {
+            if target.has_left(primary) {
+                return Err(RestoreError::TargetLeft(at));
             }
-            Reply::Flushed { .. } => Ok(()),
-            other => Err(BuildError::Target {
-                at: broker,
-                why: format!("it answered flush with {other:?}"),
-            }),
+            self.tell_health(primary, error);
         }
-    }
-
-    /// Reads from whichever source gives the bytes, in their order.
-    async fn read(
-        &self,
-        primary: &Primary,
-        copy: CopyId,
-        sources: &[BrokerId],
-        address: u64,
-        len: u64,
-    ) -> Result<Bytes, BuildError> {
-        for broker in sources {
-            let request = Request::Read {
-                copy,
-                address,
-                len: len as u32,
-            };
-            if let Ok(Reply::Bytes(bytes)) = primary.caller().ask(*broker, request).await
-                && bytes.len() as u64 == len
-            {
-                return Ok(bytes);
-            }
-        }
-        Err(BuildError::NoSource(address))
+        Ok(built?)
     }
 }
 

@@ -14,14 +14,13 @@ use std::time::Duration;
 
 use kera_records::GroupRecord;
 
-use super::{Jobs, Owned, REST, Standing};
+use super::{Jobs, Owned, Standing};
+use crate::build_replica::PIECE_BYTES;
 use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
 use crate::primary::Primary;
 use crate::records::read;
 use crate::transport::{Pending, Place, Progress, Refusal, Reply, Request};
 
-/// Bytes checked by one request.
-const PIECE_BYTES: u64 = 1 << 20;
 /// Groups remembered whose copies could not be put right; there are more only where a disk is lost.
 const MAX_UNSOUND: usize = 65_536;
 
@@ -440,7 +439,7 @@ impl Jobs {
             let begun = primary.runtime.now();
             let answer = primary.caller().ask(broker, request).await;
             let took = primary.runtime.now().saturating_sub(begun);
-            self.pace.took(&*primary.runtime, took, REST);
+            self.pace.took(&*primary.runtime, took);
             let checked = match answer {
                 Ok(Reply::Checked(checked)) => checked,
                 Ok(_) => return Found::Silent,

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use kera_protocol::ids::GroupId;
 use kera_records::GroupRecord;
 
-use super::re_replicate::{BuildError, Target};
+use super::re_replicate::{RestoreError, Target};
 use super::{Held, Jobs, Owned};
 use crate::ids::{BrokerId, Replica, StreamletKey, asked_of};
 use crate::primary::Primary;
@@ -51,7 +51,7 @@ impl Jobs {
             let Some(one) = one else { continue };
             match self.shift_one(primary, one, held, shift).await {
                 Ok(done) => any |= done,
-                Err(error @ BuildError::TargetLeft(_)) => {
+                Err(error @ RestoreError::TargetLeft(_)) => {
                     tracing::info!(streamlet = %shift.streamlet, group = %shift.group, %error, "a replica does not move");
                 }
                 Err(error) => {
@@ -69,7 +69,7 @@ impl Jobs {
         owned: &Owned,
         held: &Held,
         shift: Shift,
-    ) -> Result<bool, BuildError> {
+    ) -> Result<bool, RestoreError> {
         let _one_at_a_time = self.repairing.lock().await;
         let found = self.closed_now(primary, owned, shift.group).await;
         let Some(record) = found else {
@@ -97,7 +97,7 @@ impl Jobs {
             return Ok(false);
         }
         let Some(holder) = primary.holder(to, asked_of(&record.copies)).await else {
-            return Err(BuildError::TargetLeft(to));
+            return Err(RestoreError::TargetLeft(to));
         };
         standing.leaving.push(from);
         let target = Target {

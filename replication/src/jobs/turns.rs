@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Jobs;
-use super::re_replicate::BuildError;
+use super::re_replicate::RestoreError;
+use crate::build_replica::BuildError;
 use crate::ids::{AckPolicy, BrokerId, CopyId, Replica};
 use crate::primary::Primary;
 
@@ -78,7 +79,7 @@ impl Jobs {
         primary: &Primary,
         copy: CopyId,
         (at, sources): (BrokerId, usize),
-        built: &Result<(), BuildError>,
+        built: &Result<(), RestoreError>,
     ) {
         let now = primary.runtime.now();
         let turns = &mut *self.turns.lock();
@@ -87,10 +88,10 @@ impl Jobs {
                 turns.refused.remove(&at);
                 turns.spoilt.remove(&copy);
             }
-            Err(BuildError::Target { .. }) => {
+            Err(RestoreError::NotBuilt(BuildError::Target(_))) => {
                 turns.refused.insert(at, now);
             }
-            Err(BuildError::NotWhole { .. } | BuildError::Differs { .. }) => {
+            Err(RestoreError::NotBuilt(BuildError::NotWhole(_) | BuildError::Differs { .. })) => {
                 if turns.spoilt.len() < MAX_SPOILT || turns.spoilt.contains_key(&copy) {
                     let times = turns.spoilt.entry(copy).or_default();
                     *times += 1;

@@ -14,7 +14,7 @@ use super::peers::Neighbours;
 use crate::ids::BrokerId;
 use crate::own::OwnRef;
 use crate::runtime::{RuntimeRef, within};
-use crate::transport::{CallError, Pending, Refusal, Reply, Request, TransportRef};
+use crate::transport::{CallError, Pending, Reply, Request, TransportRef};
 
 /// Longest wait for one that is not among the brokers that are alive.
 pub(crate) const BRIEFLY: Duration = Duration::from_millis(300);
@@ -140,9 +140,4 @@ impl Caller {
             }
         })
     }
-}
-
-/// True if the refusal says that another owner is at work.
-pub(crate) fn is_sealed(error: &CallError) -> bool {
-    matches!(error.refusal(), Some(Refusal::Sealed { .. }))
 }

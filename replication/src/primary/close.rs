@@ -4,7 +4,6 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
 use kera_log_segments::group_life::GroupStage;
 use kera_log_segments::invariant;
 use kera_log_segments::window::Place;
@@ -12,15 +11,12 @@ use kera_records::{GroupRecord, Transaction};
 
 use super::lane::Lane;
 use super::replica_set::ReplicaSet;
-use super::source::{Shape, Source};
-use super::{Building, is_sealed, tidy};
+use super::{Building, tidy};
+use crate::build_replica::{Build, GroupBytes};
 use crate::ids::{BrokerId, Replica};
 use crate::records::{RecordsError, commit};
 use crate::runtime::{all, within};
-use crate::transport::{CallError, Pending, Refusal, Reply, Request};
-
-/// Bytes of one `complete` when a copy is built.
-const BUILD_BYTES: usize = 1 << 20;
+use crate::transport::{Pending, Request};
 
 /// Attempts at a close that conflicts with records this owner itself may have changed.
 const CLOSE_ATTEMPTS: u32 = 5;
@@ -352,93 +348,30 @@ async fn build_one(
     };
     let building = primary.building(set.id(), holder.broker);
     tracing::debug!(group = %set.id(), at = %holder.broker, "a group that ends with too few replicas gets another one");
-    match build(lane, set.source(), set, *holder, end).await {
-        Ok(()) => Ok((*holder, building)),
-        Err(error) if is_sealed(&error) => {
-            let by = match error.refusal() {
-                Some(Refusal::Sealed { by }) => *by,
-                _ => lane.spec.epoch,
-            };
-            Err(Some(RecordsError::Epoch {
-                streamlet: lane.spec.streamlet,
-                expected: lane.spec.epoch,
-                found: by,
-            }))
-        }
-        Err(error) => {
-            set.has_trouble(&error);
-            failed.at.push(holder.broker);
-            Err(None)
-        }
-    }
-}
-
-/// Builds a copy from the primary's own bytes: under a seal of its own epoch, which shuts out all
-/// before it and nobody after.
-async fn build(
-    lane: &Lane,
-    source: &Arc<dyn Source>,
-    set: &ReplicaSet,
-    holder: Replica,
-    end: Place,
-) -> Result<(), CallError> {
-    let primary = &lane.primary;
-    let (copy, epoch) = (set.id(), lane.spec.epoch);
     let caller = primary.caller();
-    let ask = |request: Request| caller.ask(holder.broker, request);
-    ask(Request::seal(lane.spec.streamlet, epoch)).await?;
-    let Shape {
-        segment_size,
-        segments,
-    } = source.shape();
-    let mut from = 0;
-    while from < end.address {
-        let runs = source.runs(from, BUILD_BYTES);
-        if runs.is_empty() {
-            break;
-        }
-        for run in runs {
-            let mut address = run.address;
-            for bytes in pieces(run.parts) {
-                let len = bytes.len() as u64;
-                ask(Request::Complete {
-                    copy,
-                    epoch,
-                    segment_size,
-                    segments,
-                    address,
-                    bytes,
-                })
-                .await?;
-                address += len;
-            }
-            from = address;
-        }
+    let build = Build {
+        primary,
+        copy: set.id(),
+        epoch: lane.spec.epoch,
+        at: holder.broker,
+        from: 0,
+        end,
+        shape: Some(set.source().shape()),
+        bytes: GroupBytes::Owner(&**set.source()),
+        ask: &|broker, request| caller.ask(broker, request),
+        pace: None,
+    };
+    let Err(error) = build.seal_and_run().await else {
+        return Ok((*holder, building));
+    };
+    if let Some(by) = error.sealed_by() {
+        return Err(Some(RecordsError::Epoch {
+            streamlet: lane.spec.streamlet,
+            expected: lane.spec.epoch,
+            found: by,
+        }));
     }
-    let flushed = ask(Request::flush_closed(copy, end.address)).await?;
-    match flushed {
-        Reply::Flushed { .. } => Ok(()),
-        other => Err(CallError::Lost {
-            backup: holder.broker,
-            reason: format!("it answered flush with {other:?}"),
-        }),
-    }
-}
-
-/// `parts` as pieces of at most [`BUILD_BYTES`], joined so that small ones do not cost a call each.
-fn pieces(parts: Vec<Bytes>) -> Vec<Bytes> {
-    let mut out = Vec::new();
-    let mut joined = BytesMut::new();
-    for part in parts {
-        for piece in part.chunks(BUILD_BYTES) {
-            if !joined.is_empty() && joined.len() + piece.len() > BUILD_BYTES {
-                out.push(joined.split().freeze());
-            }
-            joined.extend_from_slice(piece);
-        }
-    }
-    if !joined.is_empty() {
-        out.push(joined.freeze());
-    }
-    out
+    set.has_trouble(&error);
+    failed.at.push(holder.broker);
+    Err(None)
 }

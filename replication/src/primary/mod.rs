@@ -36,7 +36,7 @@ use kera_protocol::ids::StreamId;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-pub(crate) use caller::{BRIEFLY, Caller, is_sealed};
+pub(crate) use caller::{BRIEFLY, Caller};
 use describe::WithoutDisk;
 pub(crate) use incarnations::Lives;
 pub use lane::{Lane, LaneSpec};
@@ -51,13 +51,14 @@ pub use stall_report::{
 pub use streamlet_lanes::StreamletLanes;
 pub use traffic::PeerTraffic;
 
+use crate::build_replica::PIECES;
 use crate::faults::Faults;
 use crate::health::Health;
 use crate::ids::{AckPolicy, BrokerId, CopyId, Replica};
 use crate::own::OwnRef;
 use crate::placement::Placement;
 use crate::records::RecordsRef;
-use crate::recovery::{PIECES, Silent};
+use crate::recovery::Silent;
 use crate::runtime::{Local, RuntimeRef, all, until_enough};
 use crate::transport::{CallError, Pending, Reply, Request, TransportRef};
 use shipper::Shipper;

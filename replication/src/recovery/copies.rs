@@ -1,20 +1,15 @@
 //! Bringing copies to one length: read from those that have it, side by side, written to the others.
 
 use bytes::{Bytes, BytesMut};
-use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use kera_log_segments::window::Place;
 
 use super::{RecoverError, Recovery};
+use crate::build_replica::{Build, GroupBytes, Replicas, piece_end};
 use crate::certificate::{Certificate, FetchedFile, scan_copy};
 use crate::ids::{AckPolicy, BrokerId, CopyId, Replica, asked_of};
-use crate::runtime::all;
-use crate::transport::{CallError, Pending, Refusal, Reply, Request};
+use crate::primary::Shape;
+use crate::transport::Request;
 
-/// Bytes of one read and one write.
-const PIECE_BYTES: u64 = 1 << 20;
-/// Reads of one copy under way at once.
-const READS: usize = 8;
-/// Pieces in the memory of all recoveries of a broker at once.
-pub(crate) const PIECES: usize = 128;
 /// Most bytes that are read to salvage a copy.
 const SALVAGE_BYTES: u64 = 1 << 30;
 
@@ -26,38 +21,37 @@ pub(super) struct Whole {
 }
 
 impl Recovery<'_> {
-    /// Brings the copies in `whole` to `length`, and this broker's own files, and builds more elsewhere
+    /// Brings the copies in `whole` to `end`, and this broker's own files, and builds more elsewhere
     /// while there are fewer than `min_insync_replicas`. Returns who then holds all of it, as durably as the
     /// holder keeps copies: on disk, where it has one.
     pub(super) async fn complete(
         &self,
         copy: CopyId,
-        length: u64,
+        end: Place,
         whole: Vec<Whole>,
         ack: AckPolicy,
     ) -> Result<Vec<Replica>, RecoverError> {
-        let sources: Vec<BrokerId> = whole
-            .iter()
-            .filter(|w| w.length >= length)
-            .map(|w| w.holder.broker)
-            .collect();
-        let shape = self.shape(copy, &sources).await;
+        let have = whole.iter().filter(|w| w.length >= end.address);
+        let sources: Vec<BrokerId> = have.map(|w| w.holder.broker).collect();
+        let ask = |broker, request| self.ask(broker, request);
+        let sources = Replicas {
+            copy,
+            at: &sources,
+            ask: &ask,
+        };
+        let shape = sources.shape().await;
         let mut holders = Vec::new();
-        for target in &whole {
-            if self.fill(copy, target, length, &sources, shape).await? {
-                holders.push(target.holder);
-            }
-        }
         let mut tried: Vec<BrokerId> = whole.iter().map(|w| w.holder.broker).collect();
+        for target in whole {
+            self.fill(target, end, sources, shape, &mut holders).await?;
+        }
         let me = self.primary.me;
-        if self.primary.is_own(me) && !tried.contains(&me) && !sources.is_empty() {
+        if self.primary.is_own(me) && !tried.contains(&me) && !sources.at.is_empty() {
             // What the own file held does not count; it is made anew.
             tried.push(me);
             if let Some(holder) = self.primary.holder(me, ack).await {
                 let target = Whole { holder, length: 0 };
-                if self.fill(copy, &target, length, &sources, shape).await? {
-                    holders.push(holder);
-                }
+                self.fill(target, end, sources, shape, &mut holders).await?;
             }
         }
         while holders.len() < self.spec.min_insync_replicas {
@@ -66,132 +60,49 @@ impl Recovery<'_> {
                 break;
             };
             tried.push(holder.broker);
-            let seal = Request::seal(self.spec.streamlet, self.epoch);
-            if let Err(error) = self.ask(holder.broker, seal).await {
-                self.check(holder.broker, &error)?;
-                continue;
-            }
             let target = Whole { holder, length: 0 };
-            if self.fill(copy, &target, length, &sources, shape).await? {
-                holders.push(holder);
-            }
+            self.fill(target, end, sources, shape, &mut holders).await?;
         }
         Ok(holders)
     }
 
-    /// An answer that ends this recovery is an error, any other only a copy less.
-    fn check(&self, backup: BrokerId, error: &CallError) -> Result<(), RecoverError> {
-        match error.refusal() {
-            Some(Refusal::Sealed { by }) if *by > self.epoch => {
-                Err(RecoverError::Overtaken { backup, by: *by })
-            }
-            _ => {
-                tracing::info!(%backup, %error, "recovery goes on without this broker's replica");
-                Ok(())
-            }
-        }
-    }
-
-    /// Segment size and segments, from the group's own header.
-    async fn shape(&self, copy: CopyId, sources: &[BrokerId]) -> Option<(u32, u32)> {
-        let head = self
-            .read(copy, sources, 0, 0, SEGMENT_HEADER_BYTES as u64)
-            .await?;
-        let header = SegmentHeader::decode(&head).ok()?;
-        Some((header.segment_size, header.segments))
-    }
-
-    /// Brings one copy to `length` and to its disk; false if that failed.
+    /// Brings one copy to `end` and to its disk, and adds it to `holders`; nothing if that failed. An answer that ends
+    /// this recovery is an error.
     async fn fill(
         &self,
-        copy: CopyId,
-        target: &Whole,
-        length: u64,
-        sources: &[BrokerId],
-        shape: Option<(u32, u32)>,
-    ) -> Result<bool, RecoverError> {
+        target: Whole,
+        end: Place,
+        sources: Replicas<'_>,
+        shape: Option<Shape>,
+        holders: &mut Vec<Replica>,
+    ) -> Result<(), RecoverError> {
         let backup = target.holder.broker;
-        let mut from = target.length;
-        while from < length {
-            let Some((segment_size, segments)) = shape else {
-                return Ok(false);
-            };
-            // All of them at once, so that nobody waits with some in hand.
-            let room = self.primary.pieces.acquire_many(READS as u32).await;
-            let mut reads: Vec<Pending<_>> = Vec::new();
-            while from < length && reads.len() < READS {
-                let size = u64::from(segment_size);
-                let to = length.min(from + PIECE_BYTES).min((from / size + 1) * size);
-                let turn = reads.len();
-                let read = self.read(copy, sources, turn, from, to - from);
-                reads.push(Box::pin(async move { (from, read.await) }));
-                from = to;
-            }
-            for (address, bytes) in all(reads).await {
-                let Some(bytes) = bytes else {
-                    return Ok(false);
-                };
-                let complete = Request::Complete {
-                    copy,
-                    epoch: self.epoch,
-                    segment_size,
-                    segments,
-                    address,
-                    bytes,
-                };
-                if let Err(error) = self.ask(backup, complete).await {
-                    self.check(backup, &error)?;
-                    return Ok(false);
+        let build = Build {
+            primary: self.primary,
+            copy: sources.copy,
+            epoch: self.epoch,
+            at: backup,
+            from: target.length,
+            end,
+            shape,
+            bytes: GroupBytes::Replicas(sources),
+            ask: sources.ask,
+            pace: None,
+        };
+        let built = match self.sealed.contains(&backup) {
+            true => build.run().await,
+            false => build.seal_and_run().await,
+        };
+        match built {
+            Ok(()) => holders.push(target.holder),
+            Err(error) => match error.sealed_by() {
+                Some(by) if by > self.epoch => return Err(RecoverError::Overtaken { backup, by }),
+                _ => {
+                    tracing::info!(%backup, %error, "recovery goes on without this broker's replica");
                 }
-            }
-            drop(room);
+            },
         }
-        let flush = Request::flush_closed(copy, length);
-        match self.ask(backup, flush).await {
-            Ok(_) => Ok(true),
-            Err(error) => {
-                self.check(backup, &error)?;
-                Ok(false)
-            }
-        }
-    }
-
-    /// Reads a range from one of `sources`, beginning with number `turn`, so that many reads are
-    /// spread over all; the others are asked when it fails.
-    fn read(
-        &self,
-        copy: CopyId,
-        sources: &[BrokerId],
-        turn: usize,
-        address: u64,
-        len: u64,
-    ) -> Pending<Option<Bytes>> {
-        let mut order = sources.to_vec();
-        if !order.is_empty() {
-            let by = turn % order.len();
-            order.rotate_left(by);
-        }
-        let asks: Vec<_> = order
-            .into_iter()
-            .map(|backup| {
-                let request = Request::Read {
-                    copy,
-                    address,
-                    len: len as u32,
-                };
-                self.ask(backup, request)
-            })
-            .collect();
-        Box::pin(async move {
-            for ask in asks {
-                if let Ok(Reply::Bytes(bytes)) = ask.await
-                    && bytes.len() as u64 == len
-                {
-                    return Some(bytes);
-                }
-            }
-            None
-        })
+        Ok(())
     }
 
     /// The longest whole copy at any of the recorded brokers, whatever incarnation it is of. Who did not answer
@@ -234,14 +145,19 @@ impl Recovery<'_> {
     }
 
     async fn fetch(&self, copy: CopyId, backup: BrokerId) -> Option<Bytes> {
-        let (size, segments) = self.shape(copy, &[backup]).await?;
-        let all = (u64::from(size) * u64::from(segments)).min(SALVAGE_BYTES);
+        let ask = |broker, request| self.ask(broker, request);
+        let source = Replicas {
+            copy,
+            at: &[backup],
+            ask: &ask,
+        };
+        let shape = source.shape().await?;
+        let all = (u64::from(shape.segment_size) * u64::from(shape.segments)).min(SALVAGE_BYTES);
         let mut out = BytesMut::new();
         while (out.len() as u64) < all {
             let address = out.len() as u64;
-            let len = PIECE_BYTES.min(all - address);
-            let len = len.min(u64::from(size) - address % u64::from(size));
-            let Some(bytes) = self.read(copy, &[backup], 0, address, len).await else {
+            let len = piece_end(address, all, shape.segment_size) - address;
+            let Some(bytes) = source.read(0, address, len).await else {
                 break;
             };
             out.extend_from_slice(&bytes);

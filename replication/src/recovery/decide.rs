@@ -2,6 +2,7 @@
 
 use kera_log_segments::group::MAX_GROUP_ORDINALS;
 use kera_log_segments::lane_chain::LaneChain;
+use kera_log_segments::window::Place;
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_records::{GroupChange, GroupRecord, Transaction, Write};
 
@@ -250,7 +251,11 @@ impl Recovery<'_> {
             })
             .collect();
         let ack = asked_of(&record.copies);
-        let holders = self.complete(copy, end.0, whole, ack).await?;
+        let place = Place {
+            address: end.0,
+            ordinal: end.1,
+        };
+        let holders = self.complete(copy, place, whole, ack).await?;
         let closed = record.clone().closed(first_ordinal, end, end.1, holders);
         self.finish(closed, None, decided);
         Ok(())
@@ -293,7 +298,11 @@ impl Recovery<'_> {
             Some((found, whole)) => {
                 decided.go_on(found.first_ordinal);
                 let ack = asked_of(&record.copies);
-                let holders = self.complete(copy, found.length, whole, ack).await?;
+                let end = Place {
+                    address: found.length,
+                    ordinal: found.end_ordinal,
+                };
+                let holders = self.complete(copy, end, whole, ack).await?;
                 (
                     found.length,
                     found.first_ordinal,

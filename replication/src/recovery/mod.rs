@@ -28,7 +28,6 @@ use crate::transport::{CallError, CopyAnswer, Pending, Reply, Request};
 /// Lanes recovered side by side.
 const LANES_AT_ONCE: usize = 4;
 
-pub(crate) use copies::PIECES;
 pub(crate) use unreachable::Silent;
 
 /// What to recover.

@@ -3,6 +3,7 @@
 mod ahead;
 mod bent;
 mod broken_disks;
+mod built;
 #[path = "../common/mod.rs"]
 mod common;
 mod decisions;

@@ -10,9 +10,12 @@ use crate::runtime::Runtime;
 /// Longest pause after work that was slow, so that it goes on where everything always is.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// A stretch of work that took a time is followed by a pause of so many times that.
+const REST: u32 = 3;
+
 /// A limit on bytes per second.
 #[derive(Debug)]
-pub struct Pace {
+pub(crate) struct Pace {
     bytes_per_second: u64,
     state: Mutex<State>,
 }
@@ -26,7 +29,7 @@ struct State {
 
 impl Pace {
     /// So many bytes a second, at least one; the seed decides the unevenness.
-    pub fn new(bytes_per_second: u64, seed: u64) -> Self {
+    pub(crate) fn new(bytes_per_second: u64, seed: u64) -> Self {
         Self {
             bytes_per_second: bytes_per_second.max(1),
             state: Mutex::new(State {
@@ -37,28 +40,28 @@ impl Pace {
     }
 
     /// A time about as long as `time`: up to a quarter less or more.
-    pub fn about(&self, time: Duration) -> Duration {
+    pub(crate) fn about(&self, time: Duration) -> Duration {
         let quarter = time.as_nanos() as u64 / 4;
         let draw = draw(&mut self.state.lock().rng) % (2 * quarter + 1);
         (time + Duration::from_nanos(draw)).saturating_sub(Duration::from_nanos(quarter))
     }
 
     /// Some time below `time`.
-    pub fn within(&self, time: Duration) -> Duration {
+    pub(crate) fn within(&self, time: Duration) -> Duration {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(draw(&mut self.state.lock().rng) % nanos.max(1))
     }
 
-    /// Work that was let in took `took`: as long again, times `rest`, nothing more is let in. So work
+    /// Work that was let in took `took`: several times as long nothing more is let in. So work
     /// that finds disks, network or processors busy leaves most of them to others, whatever the limit.
-    pub fn took(&self, runtime: &dyn Runtime, took: Duration, rest: u32) {
-        let pause = took.saturating_mul(rest).min(LONGEST_PAUSE);
+    pub(crate) fn took(&self, runtime: &dyn Runtime, took: Duration) {
+        let pause = took.saturating_mul(REST).min(LONGEST_PAUSE);
         let mut state = self.state.lock();
         state.free_at = state.free_at.max(runtime.now() + pause);
     }
 
     /// Waits until `bytes` more may be copied. Always gives others a turn.
-    pub async fn take(&self, runtime: &dyn Runtime, bytes: u64) {
+    pub(crate) async fn take(&self, runtime: &dyn Runtime, bytes: u64) {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);
         let cost = self.about(Duration::from_nanos(nanos as u64));
         let wait = {
@@ -117,7 +120,7 @@ mod tests {
             for took in [10, 1_000, 60_000] {
                 let took = Duration::from_millis(took);
                 pace.take(&*clock, 1).await;
-                pace.took(&*clock, took, 3);
+                pace.took(&*clock, took);
                 let began = clock.now();
                 pace.take(&*clock, 1).await;
                 waited.push(clock.now() - began);
