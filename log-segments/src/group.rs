@@ -57,7 +57,8 @@ pub struct Group {
     direct: bool,
     /// See [`SegmentHeader::in_order`](crate::layout::SegmentHeader::in_order).
     pub(crate) in_order: bool,
-    /// The group before it may not be whole in its file yet: nothing of this one is written until it is.
+    /// The last group before it with a batch may not be whole in its file yet: nothing of this one is written until it
+    /// is.
     pub(crate) waits: AtomicBool,
     /// That group.
     pub(crate) before: OnceLock<Weak<Group>>,
@@ -570,13 +571,20 @@ impl Group {
     /// group before it in its lane, is in its file and its record is durable. So what is written of a group proves
     /// that those before it were whole. Whoever calls [`Self::set_recorded`] pumps [`Self::next`] then.
     pub fn follow(self: &Arc<Self>, before: &Arc<Self>) {
-        if self.in_order && self.before.set(Arc::downgrade(before)).is_ok() {
+        // Of one that ended without a batch nothing is written that could wait: the one before that is waited for.
+        let before = match before.end_address() {
+            0 => before.before.get().and_then(Weak::upgrade),
+            _ => Some(before.clone()),
+        };
+        if let Some(before) = before.filter(|_| self.in_order)
+            && self.before.set(Arc::downgrade(&before)).is_ok()
+        {
             self.waits.store(true, Ordering::Release);
             before.window.lock().after = Arc::downgrade(self);
         }
     }
 
-    /// The lane's next group, if it was begun.
+    /// The group that waits for this one, if it was begun.
     pub fn next(&self) -> Option<Arc<Self>> {
         self.window.lock().after.upgrade()
     }
