@@ -165,6 +165,7 @@ impl<'a> LaneBuild<'a> {
 
     fn take_closed(&mut self, closed: &GroupRecord) {
         let first_ordinal = closed.start_ordinal();
+        self.go_on(first_ordinal);
         // One without records only says where the lane goes on.
         if closed.holds_records() {
             let spec = self.spec(closed, first_ordinal);
@@ -183,10 +184,6 @@ impl<'a> LaneBuild<'a> {
             ));
             self.state = None;
         }
-        self.missing
-            .iter_mut()
-            .filter(|m| m.next.is_none())
-            .for_each(|m| m.next = Some(first_ordinal));
         self.chain.counts(closed.next_ordinal, None);
         self.open_end = false;
     }

@@ -12,6 +12,7 @@ use kera_log_segments::layout::{MARK_BYTES, MARK_SLOT_STRIDE};
 use kera_log_segments::local_writer::sync_together;
 use kera_log_segments::sync::Ordering;
 use kera_protocol::ids::LaneKey;
+use kera_records::Write;
 use kera_streamlet::{AppendError, Job, Outcome, Recovery};
 use support::batches::{plain, stamped};
 use support::{LANE, Machine, Node, settings};
@@ -618,15 +619,31 @@ fn goes_on(
 #[test]
 fn after_power_loss_a_group_behind_a_torn_one_is_kept_and_the_gap_reported() {
     for seed in 0..12 {
-        behind_a_torn_one(seed);
+        behind_a_torn_one(seed, false);
     }
 }
 
-fn behind_a_torn_one(seed: u64) {
+/// Closes are recorded a number at a time, newer groups before those that an earlier process had begun.
+#[test]
+fn after_power_loss_a_closed_group_behind_a_torn_one_is_kept_and_the_gap_reported() {
+    for seed in 0..12 {
+        behind_a_torn_one(seed, true);
+    }
+}
+
+fn behind_a_torn_one(seed: u64, is_closed: bool) {
     let mut machine = Machine::fault(8);
     let (node, count, groups) = two_open(&mut machine);
     groups[1].sync().expect("a sync");
     let first = groups[1].spec().first_ordinal;
+    if is_closed {
+        let lanes = machine.store.lanes();
+        let open = lanes[&LANE].groups.last().expect("its record").clone();
+        let end = groups[1].end();
+        let place = (end.address, end.ordinal);
+        let closed = open.closed(first, place, end.ordinal, Vec::new());
+        machine.store.apply_now(vec![Write::PutGroup(closed)]);
+    }
     drop(groups);
     machine.power_loss(node, 0, &CrashPlan::power_loss(seed));
     let (node, recovery) = machine.recover(settings(AckPolicy::Written));
@@ -645,7 +662,8 @@ fn behind_a_torn_one(seed: u64) {
     let torn = kept.len() as u64 != count;
     let gap = recovery.gaps.iter().any(|(_, _, to)| *to == first);
     assert_eq!(torn, gap, "seed {seed}: {recovery:?}");
-    goes_on(&mut machine, node, &kept, count + JUMP, &recovery);
+    let next = if is_closed { count } else { count + JUMP };
+    goes_on(&mut machine, node, &kept, next, &recovery);
 }
 
 #[test]
