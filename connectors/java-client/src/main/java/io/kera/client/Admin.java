@@ -128,32 +128,12 @@ public final class Admin implements AutoCloseable {
      * @throws KeraException with {@link ErrorCodes#GROUP_NOT_EMPTY} if it has
      */
     public void commitPositions(String group, String stream, List<LanePosition> positions) throws IOException {
-        String address = coordinator(group);
-        for (int from = 0; from < positions.size(); from += PAGE) {
-            List<LanePosition> part = positions.subList(from, Math.min(from + PAGE, positions.size()));
-            byte[] request = positionsRequest(group, stream, part);
-            if (address.isEmpty()) {
-                cluster.call(Methods.COMMIT_POSITIONS, request);
-                continue;
-            }
-            try (Connection coordinator = new Connection(address, options)) {
-                coordinator.call(Methods.COMMIT_POSITIONS, request);
+        try (Connection coordinator = new Connection(cluster.coordinator(group), options)) {
+            for (int from = 0; from < positions.size(); from += PAGE) {
+                List<LanePosition> part = positions.subList(from, Math.min(from + PAGE, positions.size()));
+                coordinator.call(Methods.COMMIT_POSITIONS, positionsRequest(group, stream, part));
             }
         }
-    }
-
-    /** The address of a group's coordinator; empty: any broker. */
-    private String coordinator(String group) throws IOException {
-        Wire.Reader fields = new Wire.Reader(cluster.call(Methods.FIND_COORDINATOR, named(group)));
-        String address = "";
-        for (int field; (field = fields.next()) != 0; ) {
-            if (field == 2) {
-                address = fields.text();
-            } else {
-                fields.skip();
-            }
-        }
-        return address;
     }
 
     static byte[] positionsRequest(String group, String stream, List<LanePosition> positions) {

@@ -30,20 +30,36 @@ final class Batches {
     /** Takes whole batches off {@code in}, and hands over their records. */
     static void read(ByteBuffer in, Consumer<KeraRecord> to) throws IOException {
         while (in.hasRemaining()) {
-            if (in.remaining() < HEADER) {
-                throw new IOException("a batch has " + in.remaining() + " bytes, fewer than its header");
-            }
-            long length = 12L + in.getInt(in.position() + 8);
-            if (length < HEADER || length > in.remaining()) {
-                throw new IOException("a batch of " + length + " bytes is not whole: there are " + in.remaining());
-            }
-            ByteBuffer batch = in.slice(in.position(), (int) length);
-            in.position(in.position() + (int) length);
-            one(batch, to);
+            decode(take(in), to);
         }
     }
 
-    private static void one(ByteBuffer batch, Consumer<KeraRecord> to) throws IOException {
+    /** Takes a whole batch off {@code in}, which is not looked into yet. */
+    static ByteBuffer take(ByteBuffer in) throws IOException {
+        if (in.remaining() < HEADER) {
+            throw new IOException("a batch has " + in.remaining() + " bytes, fewer than its header");
+        }
+        long length = 12L + in.getInt(in.position() + 8);
+        if (length < HEADER || length > in.remaining()) {
+            throw new IOException("a batch of " + length + " bytes is not whole: there are " + in.remaining());
+        }
+        ByteBuffer batch = in.slice(in.position(), (int) length);
+        in.position(in.position() + (int) length);
+        return batch;
+    }
+
+    /** The ordinal of a batch's first record. */
+    static long first(ByteBuffer batch) {
+        return batch.getLong(0);
+    }
+
+    /** The ordinal behind a batch. It may have fewer records than ordinals. */
+    static long behind(ByteBuffer batch) {
+        return batch.getLong(0) + batch.getInt(23) + 1;
+    }
+
+    /** Hands over the records of a batch. */
+    static void decode(ByteBuffer batch, Consumer<KeraRecord> to) throws IOException {
         long base = batch.getLong(0);
         CRC32C crc = new CRC32C();
         crc.update(batch.slice(CHECKED_FROM, batch.limit() - CHECKED_FROM));

@@ -78,6 +78,21 @@ final class Cluster implements AutoCloseable {
         return stream;
     }
 
+    /** The address of the broker that has a group's leases and commits. */
+    synchronized String coordinator(String group) throws IOException {
+        Wire.Reader fields = new Wire.Reader(call(Methods.FIND_COORDINATOR, Admin.named(group)));
+        String address = "";
+        for (int field; (field = fields.next()) != 0; ) {
+            if (field == 2) {
+                address = fields.text();
+            } else {
+                fields.skip();
+            }
+        }
+        // Without one it is the broker that answered.
+        return address.isEmpty() ? connection.address() : address;
+    }
+
     /** A producer's id, and its epoch. */
     ProducerId newProducer(String stream) throws IOException {
         long id = 0;

@@ -5,6 +5,7 @@ import java.util.Set;
 /** The error codes of docs/errors.md that a client acts on. */
 public final class ErrorCodes {
     public static final int UNKNOWN_STREAM = 1;
+    public static final int UNKNOWN_STREAMLET = 2;
     public static final int UNKNOWN_LANE = 3;
     public static final int STREAM_EXISTS = 4;
     public static final int BATCH_TOO_LARGE = 9;
@@ -15,6 +16,9 @@ public final class ErrorCodes {
     public static final int TIMEOUT = 21;
     public static final int SHUTTING_DOWN = 22;
     public static final int OUT_OF_RANGE = 23;
+    public static final int UNKNOWN_CONSUMER_GROUP = 25;
+    public static final int UNKNOWN_MEMBER = 26;
+    public static final int STALE_LEASE = 27;
     public static final int COORDINATOR_LOADING = 28;
     public static final int GROUP_NOT_EMPTY = 30;
     public static final int NOT_ENOUGH_COPIES = 34;

@@ -22,13 +22,13 @@ final class MetadataWatch {
     private volatile KeraException gone;
     private boolean looking;
 
-    /** Calls {@code told} whenever there is something new to {@link #take}. */
-    MetadataWatch(String stream, Cluster cluster, Runnable told) {
+    /** Calls {@code told} whenever there is something new to {@link #take}, by a thread of that name. */
+    MetadataWatch(String stream, Cluster cluster, String name, Runnable told) {
         this.stream = stream;
         this.cluster = cluster;
         this.told = told;
         thread = Executors.newSingleThreadExecutor(work -> {
-            Thread made = new Thread(work, "kera-producer-" + stream + "-owners");
+            Thread made = new Thread(work, name);
             made.setDaemon(true);
             return made;
         });

@@ -10,6 +10,11 @@ final class Methods {
     static final int FIND_ORDINALS = 6;
     static final int INIT_PRODUCER = 8;
     static final int FIND_COORDINATOR = 9;
+    static final int JOIN = 10;
+    static final int HEARTBEAT = 11;
+    static final int ACQUIRE = 12;
+    static final int COMMIT = 13;
+    static final int LEAVE = 14;
     static final int GET_GENERATIONS = 22;
     static final int CUT_LANE = 23;
     static final int WATCH_LANES = 24;

@@ -40,7 +40,7 @@ final class ProducerDriver {
         this.first = first;
         this.options = options;
         id = cluster.newProducer(stream);
-        metadata = new MetadataWatch(stream, cluster, this::wake);
+        metadata = new MetadataWatch(stream, cluster, "kera-producer-" + stream + "-owners", this::wake);
         thread = new Thread(this::run, "kera-producer-" + stream);
         thread.setDaemon(true);
     }

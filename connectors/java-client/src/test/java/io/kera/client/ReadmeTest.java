@@ -12,9 +12,10 @@ class ReadmeTest {
     void theProgramsOfTheReadmeDoWhatItSays(@TempDir Path home) throws Exception {
         try (TestBroker broker = TestBroker.start()) {
             List<String> programs = ReadmePrograms.blocks("java", broker.address());
-            assertEquals(2, programs.size());
+            assertEquals(3, programs.size());
             assertEquals("a hat is record 0\n", ReadmePrograms.run(programs.get(0), home));
-            assertEquals("0: a hat\n", ReadmePrograms.run(programs.get(1), home));
+            assertEquals("ann buys a hat\n", ReadmePrograms.run(programs.get(1), home));
+            assertEquals("0: a hat\n", ReadmePrograms.run(programs.get(2), home));
         }
     }
 }

@@ -1,0 +1,150 @@
+package io.kera.client;
+
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+
+/** The messages of a group's members, as control.proto has them. */
+final class GroupCalls {
+    private final String group;
+    private final String stream;
+    private final byte[] streamId;
+    private final ConsumerOptions options;
+
+    GroupCalls(String group, StreamInfo stream, ConsumerOptions options) {
+        this.group = group;
+        this.stream = stream.name();
+        this.streamId = stream.id();
+        this.options = options;
+    }
+
+    static int method(Membership.Kind kind) {
+        return switch (kind) {
+            case JOIN -> Methods.JOIN;
+            case HEARTBEAT -> Methods.HEARTBEAT;
+            case ACQUIRE -> Methods.ACQUIRE;
+            case COMMIT -> Methods.COMMIT;
+            case LEAVE -> Methods.LEAVE;
+        };
+    }
+
+    byte[] request(Membership.Call call) {
+        Wire.Writer out = new Wire.Writer().text(1, group);
+        switch (call.kind()) {
+            case JOIN -> {
+                out.text(2, stream).number(3, options.order().ordinal()).text(4, options.name());
+                out.number(5, options.session().toMillis()).bytes(6, options.start().encoded()).text(7, call.member());
+            }
+            case HEARTBEAT -> {
+                out.text(2, call.member());
+                call.leases().forEach(lease -> out.present(3, lease));
+            }
+            case ACQUIRE -> out.text(2, call.member()).number(3, call.room()).number(4, Membership.ACQUIRE_WAIT_MILLIS);
+            case COMMIT -> {
+                out.text(2, call.member());
+                call.commits().forEach(commit -> out.bytes(3, encoded(commit)));
+            }
+            case LEAVE -> out.text(2, call.member());
+        }
+        return out.done();
+    }
+
+    private static byte[] encoded(LeaseCommit commit) {
+        Wire.Writer out = new Wire.Writer().number(1, commit.lease());
+        if (commit.next() != LeaseCommit.NONE) {
+            out.bytes(2, new Wire.Writer().number(1, commit.next()).done());
+        }
+        return out.number(3, commit.release() ? 1 : 0).done();
+    }
+
+    /** Tells the membership what was answered. */
+    void answered(Membership membership, Membership.Call call, ByteBuffer reply, long now) {
+        Wire.Reader fields = new Wire.Reader(reply);
+        switch (call.kind()) {
+            case JOIN -> joined(membership, call, fields, now);
+            case HEARTBEAT -> {
+                List<Long> giveBack = new ArrayList<>();
+                List<Long> lost = new ArrayList<>();
+                numbers(fields, giveBack, lost);
+                membership.heartbeatAnswered(call, lost, giveBack, now);
+            }
+            case ACQUIRE -> membership.acquired(call, leases(fields), now);
+            case COMMIT -> {
+                List<Long> stale = new ArrayList<>();
+                numbers(fields, stale, new ArrayList<>());
+                membership.committed(call, stale, now);
+            }
+            case LEAVE -> membership.leaveAnswered(call, now);
+        }
+    }
+
+    private static void joined(Membership membership, Membership.Call call, Wire.Reader fields, long now) {
+        String member = "";
+        int heartbeatMillis = 0;
+        for (int field; (field = fields.next()) != 0; ) {
+            switch (field) {
+                case 1 -> member = fields.text();
+                case 3 -> heartbeatMillis = (int) fields.varint();
+                default -> fields.skip();
+            }
+        }
+        membership.joinedAs(call, member, heartbeatMillis, now);
+    }
+
+    /** The numbers of the fields 1 and 2, packed or not. */
+    private static void numbers(Wire.Reader fields, List<Long> first, List<Long> second) {
+        for (int field; (field = fields.next()) != 0; ) {
+            if (field > 2) {
+                fields.skip();
+                continue;
+            }
+            List<Long> to = field == 1 ? first : second;
+            if (fields.isNumber()) {
+                to.add(fields.varint());
+            } else {
+                ByteBuffer packed = fields.part();
+                Wire.Reader numbers = new Wire.Reader(packed);
+                while (packed.hasRemaining()) {
+                    to.add(numbers.varint());
+                }
+            }
+        }
+    }
+
+    private List<Lease> leases(Wire.Reader fields) {
+        List<Lease> leases = new ArrayList<>();
+        for (int field; (field = fields.next()) != 0; ) {
+            if (field != 1) {
+                fields.skip();
+                continue;
+            }
+            Lease lease = lease(fields.part());
+            if (lease != null) {
+                leases.add(lease);
+            }
+        }
+        return leases;
+    }
+
+    /** A lease; null if it is of another stream, whose name this one has now. */
+    private Lease lease(ByteBuffer in) {
+        byte[] of = {};
+        long start = 0;
+        long[] numbers = {0, 0, 0, 0, 0, 0, 0, LaneReader.ALL_GENERATIONS};
+        Wire.Reader fields = new Wire.Reader(in);
+        for (int field; (field = fields.next()) != 0; ) {
+            switch (field) {
+                case 2 -> of = fields.bytes();
+                case 5 -> start = LaneReader.ordinal(fields.part());
+                case 1, 3, 4, 6, 7 -> numbers[field] = fields.varint();
+                default -> fields.skip();
+            }
+        }
+        if (!Arrays.equals(of, streamId)) {
+            return null;
+        }
+        long end = numbers[6] == 0 ? LaneReader.UNBOUNDED : numbers[6];
+        return new Lease(numbers[1], (int) numbers[3], (int) numbers[4], start, end, (int) numbers[7]);
+    }
+}

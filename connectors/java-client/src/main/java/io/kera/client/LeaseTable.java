@@ -1,0 +1,240 @@
+package io.kera.client;
+
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+
+/** The leases that a member holds, and how far each is delivered, processed and committed. No I/O, no clock. Not thread-safe. */
+final class LeaseTable {
+    /** Released leases that are remembered, so that a late commit of theirs is known to be done. */
+    private static final int REMEMBERED = 1_024;
+    /** The lease is not held, and was not released lately. */
+    static final long STALE = -1;
+    private static final long OPEN = Long.MAX_VALUE;
+
+    private static final class Held {
+        private final Lease lease;
+        /** Everything below was given to the application, */
+        private long delivered;
+        /** was processed by it, */
+        private long processed;
+        /** is committed. */
+        private long committed;
+        /** Nothing follows this ordinal. */
+        private long finishedAt = OPEN;
+        /** Between these ordinals there was no record to deliver. */
+        private long skippedFrom;
+        private long skippedTo;
+        /** Everything up to what was skipped is processed, and that is committed although nobody commits it. */
+        private boolean passed;
+        private boolean returning;
+        /** A commit with release is under way. */
+        private boolean releasing;
+
+        Held(Lease lease) {
+            this.lease = lease;
+            delivered = lease.start();
+            processed = lease.start();
+            committed = lease.start();
+            if (lease.isRange() && lease.end() <= lease.start()) {
+                finishedAt = lease.end();
+            }
+        }
+
+        /** Up to where can be committed: what lies between the last record and the end was never stored. */
+        private long position() {
+            boolean toTheEnd = finishedAt != OPEN && processed >= delivered;
+            return toTheEnd ? Math.max(finishedAt, processed) : processed;
+        }
+
+        private void passSkipped() {
+            if (skippedFrom <= processed && processed < skippedTo) {
+                processed = skippedTo;
+                passed = true;
+            }
+        }
+
+        /** True if nothing is left to do but the release. */
+        private boolean isDone() {
+            long position = position();
+            return position >= finishedAt || (returning && position >= delivered);
+        }
+
+        private LeaseCommit due(boolean all) {
+            long position = position();
+            boolean done = isDone();
+            if (releasing || (!done && (!(all || passed) || position <= committed))) {
+                return null;
+            }
+            return new LeaseCommit(lease.id(), position > committed ? position : LeaseCommit.NONE, done);
+        }
+    }
+
+    private final TreeMap<Long, Held> held = new TreeMap<>();
+    private final Map<Long, Long> released = new LinkedHashMap<>() {
+        private static final long serialVersionUID = 1L;
+
+        @Override
+        protected boolean removeEldestEntry(Map.Entry<Long, Long> eldest) {
+            return size() > REMEMBERED;
+        }
+    };
+
+    void insert(Lease lease) {
+        held.put(lease.id(), new Held(lease));
+    }
+
+    List<Long> ids() {
+        return new ArrayList<>(held.keySet());
+    }
+
+    List<Lease> leases() {
+        return held.values().stream().map(each -> each.lease).toList();
+    }
+
+    /** Leases that are still being read or processed. */
+    int active() {
+        return (int) held.values().stream().filter(each -> !each.isDone()).count();
+    }
+
+    /** True if anything processed is not committed, or not released although it is done. */
+    boolean hasUncommitted() {
+        return held.values().stream().anyMatch(each -> each.isDone() || each.position() > each.committed);
+    }
+
+    /** Notes that what lies below {@code next} goes to the application. False if it may not: the lease is not read any more. */
+    boolean deliver(long lease, long next) {
+        Held one = held.get(lease);
+        if (one == null || one.returning || one.releasing) {
+            return false;
+        }
+        one.delivered = Math.max(one.delivered, next);
+        if (one.lease.isRange() && next >= one.lease.end()) {
+            one.finishedAt = one.lease.end();
+        }
+        return true;
+    }
+
+    /** Notes that there is no record between two ordinals. False if the lease is not read any more. */
+    boolean skip(long lease, long from, long next) {
+        if (!deliver(lease, next)) {
+            return false;
+        }
+        Held one = held.get(lease);
+        one.skippedFrom = one.skippedTo == from ? one.skippedFrom : from;
+        one.skippedTo = next;
+        one.passSkipped();
+        return true;
+    }
+
+    /** Notes that nothing of the lease is stored at or above {@code at}. */
+    void finish(long lease, long at) {
+        Held one = held.get(lease);
+        if (one != null) {
+            one.finishedAt = Math.max(one.lease.isRange() ? one.lease.end() : at, one.delivered);
+        }
+    }
+
+    /** Notes that everything of the lease below {@code next} is processed. False if it is not held. */
+    boolean processed(long lease, long next) {
+        Held one = held.get(lease);
+        if (one == null) {
+            return false;
+        }
+        if (next > one.processed) {
+            one.processed = next;
+            one.passSkipped();
+        }
+        return true;
+    }
+
+    /** Up to where a lease is committed, if it is held or was released lately; otherwise {@link #STALE}. */
+    long committed(long lease) {
+        Held one = held.get(lease);
+        return one != null ? one.committed : released.getOrDefault(lease, STALE);
+    }
+
+    /** Marks leases as to be given back: no more is delivered of them. Those newly so. */
+    List<Lease> giveBack(Collection<Long> leases) {
+        List<Lease> marked = new ArrayList<>();
+        for (long lease : leases) {
+            Held one = held.get(lease);
+            if (one != null && !one.returning && !one.releasing) {
+                one.returning = true;
+                marked.add(one.lease);
+            }
+        }
+        return marked;
+    }
+
+    /** What to commit now, at most so many: what must be released, and with {@code all} any progress. */
+    List<LeaseCommit> due(boolean all, int most) {
+        List<LeaseCommit> due = new ArrayList<>();
+        for (Held one : held.values()) {
+            LeaseCommit commit = due.size() < most ? one.due(all) : null;
+            if (commit != null) {
+                one.releasing = commit.release();
+                due.add(commit);
+            }
+        }
+        return due;
+    }
+
+    /** A commit failed on its way; it may or may not have taken effect, and is sent again. */
+    void commitFailed(List<LeaseCommit> commits) {
+        for (LeaseCommit commit : commits) {
+            Held one = held.get(commit.lease());
+            if (one != null) {
+                one.releasing = false;
+            }
+        }
+    }
+
+    /** A commit was answered. The leases that ended by it: released ones, and those that had ended before. */
+    List<Lease> commitDone(List<LeaseCommit> commits, Collection<Long> stale) {
+        List<Lease> ended = new ArrayList<>();
+        for (LeaseCommit commit : commits) {
+            Held one = held.get(commit.lease());
+            if (one == null) {
+                continue;
+            }
+            if (stale.contains(commit.lease())) {
+                held.remove(commit.lease());
+                ended.add(one.lease);
+                continue;
+            }
+            one.committed = Math.max(one.committed, commit.next());
+            one.passed &= one.processed > one.committed;
+            if (commit.release()) {
+                held.remove(commit.lease());
+                released.put(commit.lease(), one.committed);
+                ended.add(one.lease);
+            }
+        }
+        return ended;
+    }
+
+    /** Leases that ended without our doing, of those held. What is being released may well be unknown to the coordinator by now. */
+    List<Lease> lost(Collection<Long> leases) {
+        List<Lease> lost = new ArrayList<>();
+        for (long lease : leases) {
+            Held one = held.get(lease);
+            if (one != null && !one.releasing) {
+                held.remove(lease);
+                lost.add(one.lease);
+            }
+        }
+        return lost;
+    }
+
+    /** All leases are gone with the membership. */
+    List<Lease> lostAll() {
+        List<Lease> lost = leases();
+        held.clear();
+        released.clear();
+        return lost;
+    }
+}

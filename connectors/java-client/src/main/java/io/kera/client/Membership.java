@@ -1,0 +1,320 @@
+package io.kera.client;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+
+/**
+ * A member of a consumer group: what to ask of the coordinator and when, and what its answers mean. A state machine
+ * without I/O; it is told the time by {@link System#nanoTime}. Not thread-safe.
+ *
+ * <p>At most one call of each kind is under way. A call that was not answered may have been done; each is such that it
+ * can be made again: a lease whose grant was lost ends by the heartbeats that do not list it, and a commit that was done
+ * already is no news.
+ */
+final class Membership {
+    /** What is asked of a coordinator. */
+    enum Kind {
+        JOIN(10_000),
+        HEARTBEAT(3_000),
+        ACQUIRE(ACQUIRE_WAIT_MILLIS + 5_000),
+        COMMIT(10_000),
+        LEAVE(10_000);
+
+        /** How long the answer is waited for. What the coordinator holds in memory is answered soon. */
+        final int withinMillis;
+
+        Kind(int withinMillis) {
+            this.withinMillis = withinMillis;
+        }
+    }
+
+    /** Commits in one request. */
+    static final int MOST_COMMITS = 512;
+    static final int ACQUIRE_WAIT_MILLIS = 10_000;
+
+    private static final long FIRST_PAUSE = TimeUnit.MILLISECONDS.toNanos(20);
+    private static final long LONGEST_PAUSE = TimeUnit.SECONDS.toNanos(1);
+    /** A coordinator may hear of a stream so much later than other brokers. */
+    private static final long UNHEARD = TimeUnit.SECONDS.toNanos(30);
+
+    /**
+     * A call to make.
+     *
+     * @param member who asks; empty: nobody yet
+     * @param leases of a heartbeat: those held. One is listed until its release is answered.
+     * @param room of a request for leases: how many
+     * @param commits of a commit
+     */
+    record Call(Kind kind, String member, List<Long> leases, int room, List<LeaseCommit> commits) {}
+
+    private final class Line {
+        private Call underWay;
+        private long notBefore = now;
+        private int failures;
+
+        private boolean isFree() {
+            return underWay == null && notBefore - now <= 0;
+        }
+
+        private Call begin(Call call) {
+            underWay = call;
+            return call;
+        }
+
+        private void pause() {
+            notBefore = now + Math.min(FIRST_PAUSE << Math.min(failures, 10), LONGEST_PAUSE);
+            failures++;
+        }
+    }
+
+    private final LeaseTable leases = new LeaseTable();
+    private final int maxLeases;
+    private final long commitNanos;
+    private final Line[] lines = new Line[Kind.values().length];
+    private final List<Lease> granted = new ArrayList<>();
+    private final List<Lease> ended = new ArrayList<>();
+    private long now;
+    private String member = "";
+    /** False until the coordinator has confirmed the membership. */
+    private boolean joined;
+    private long joiningSince;
+    private long heartbeatNanos = LONGEST_PAUSE;
+    private long nextCommit;
+    private boolean commitWanted;
+    private boolean closing;
+    private boolean left;
+    private KeraException failure;
+
+    /**
+     * A member that is yet to join.
+     *
+     * @param maxLeases how many it wants to hold
+     * @param commitNanos what is processed is committed so often; 0: only on {@link #wantCommit} and at the end of a lease
+     */
+    Membership(int maxLeases, long commitNanos, long now) {
+        this.maxLeases = maxLeases;
+        this.commitNanos = commitNanos;
+        this.now = now;
+        joiningSince = now;
+        nextCommit = now + commitNanos;
+        for (Kind kind : Kind.values()) {
+            lines[kind.ordinal()] = new Line();
+        }
+    }
+
+    /** The leases. Deliver and process by it; it is changed by answers. */
+    LeaseTable leases() {
+        return leases;
+    }
+
+    /** Who it is; empty: nobody yet. */
+    String member() {
+        return member;
+    }
+
+    boolean isJoined() {
+        return joined;
+    }
+
+    /** Why the membership ended for good; null: it has not. */
+    KeraException failure() {
+        return failure;
+    }
+
+    /** True once it has left. */
+    boolean hasLeft() {
+        return left;
+    }
+
+    /** All progress is to be committed now. */
+    void wantCommit() {
+        commitWanted = true;
+    }
+
+    /** No more leases are asked for; those held are given back, and once what is processed is committed it leaves. */
+    void close() {
+        closing = true;
+        ended.addAll(leases.giveBack(leases.ids()));
+    }
+
+    /** The calls to make now. Each is under way until it is answered or has failed. */
+    List<Call> due(long time) {
+        now = time;
+        List<Call> calls = new ArrayList<>();
+        if (failure != null || left) {
+            return calls;
+        }
+        if (!joined) {
+            if (closing && line(Kind.JOIN).underWay == null) {
+                left = true;
+            } else if (line(Kind.JOIN).isFree()) {
+                calls.add(begin(Kind.JOIN, List.of(), 0, List.of()));
+            }
+            return calls;
+        }
+        if (line(Kind.HEARTBEAT).isFree()) {
+            calls.add(begin(Kind.HEARTBEAT, leases.ids(), 0, List.of()));
+        }
+        int room = maxLeases - leases.active();
+        if (!closing && room > 0 && line(Kind.ACQUIRE).isFree()) {
+            calls.add(begin(Kind.ACQUIRE, List.of(), room, List.of()));
+        }
+        commit(calls);
+        if (closing && !leases.hasUncommitted() && line(Kind.COMMIT).underWay == null && line(Kind.LEAVE).isFree()) {
+            calls.add(begin(Kind.LEAVE, List.of(), 0, List.of()));
+        }
+        return calls;
+    }
+
+    private void commit(List<Call> calls) {
+        if (commitNanos > 0 && nextCommit - now <= 0) {
+            nextCommit = now + commitNanos;
+            commitWanted = true;
+        }
+        if (line(Kind.COMMIT).isFree()) {
+            List<LeaseCommit> due = leases.due(commitWanted || closing, MOST_COMMITS);
+            if (due.size() < MOST_COMMITS) {
+                commitWanted = false;
+            }
+            if (!due.isEmpty()) {
+                calls.add(begin(Kind.COMMIT, List.of(), 0, due));
+            }
+        }
+    }
+
+    private Call begin(Kind kind, List<Long> listed, int room, List<LeaseCommit> commits) {
+        return line(kind).begin(new Call(kind, member, listed, room, commits));
+    }
+
+    private Line line(Kind kind) {
+        return lines[kind.ordinal()];
+    }
+
+    /** When {@link #due} may have something without anything else happening. */
+    long nextDue(long time) {
+        long next = time + LONGEST_PAUSE;
+        for (Line line : lines) {
+            if (line.underWay == null && line.notBefore - time > 0 && line.notBefore - next < 0) {
+                next = line.notBefore;
+            }
+        }
+        return commitNanos > 0 && nextCommit - next < 0 ? nextCommit : next;
+    }
+
+    /** Ends a call; false if it is not the one that is under way: what it says is of no use any more. */
+    private boolean end(Call call, long time) {
+        now = time;
+        Line line = line(call.kind());
+        if (line.underWay != call) {
+            return false;
+        }
+        line.underWay = null;
+        return true;
+    }
+
+    /** The coordinator knows the member, under this name and wants to hear of it so often. */
+    void joinedAs(Call call, String name, int heartbeatMillis, long time) {
+        if (!end(call, time)) {
+            return;
+        }
+        line(Kind.JOIN).failures = 0;
+        if (!name.equals(member)) {
+            ended.addAll(leases.lostAll());
+        }
+        member = name;
+        joined = true;
+        heartbeatNanos = TimeUnit.MILLISECONDS.toNanos(Math.max(1, heartbeatMillis));
+        for (Line line : lines) {
+            line.notBefore = now;
+        }
+        line(Kind.HEARTBEAT).notBefore = now + heartbeatNanos;
+    }
+
+    void heartbeatAnswered(Call call, List<Long> lost, List<Long> giveBack, long time) {
+        if (!succeeded(call, time)) {
+            return;
+        }
+        line(Kind.HEARTBEAT).notBefore = now + heartbeatNanos;
+        ended.addAll(leases.lost(lost));
+        ended.addAll(leases.giveBack(giveBack));
+    }
+
+    void acquired(Call call, List<Lease> leased, long time) {
+        if (!succeeded(call, time)) {
+            return;
+        }
+        // Those that come to a member that is closing end as it leaves.
+        if (!closing) {
+            leased.forEach(leases::insert);
+            granted.addAll(leased);
+        }
+    }
+
+    void committed(Call call, List<Long> stale, long time) {
+        if (succeeded(call, time)) {
+            ended.addAll(leases.commitDone(call.commits(), stale));
+        }
+    }
+
+    void leaveAnswered(Call call, long time) {
+        if (succeeded(call, time)) {
+            left = true;
+        }
+    }
+
+    /** True if the answer is to the call under way, and to who the member is now. */
+    private boolean succeeded(Call call, long time) {
+        if (!end(call, time)) {
+            return false;
+        }
+        line(call.kind()).failures = 0;
+        return call.member().equals(member);
+    }
+
+    /**
+     * A call was refused, or its answer does not come: then {@code error} is null.
+     */
+    void failed(Call call, KeraException error, long time) {
+        if (!end(call, time)) {
+            return;
+        }
+        line(call.kind()).pause();
+        if (!call.member().equals(member)) {
+            return;
+        }
+        leases.commitFailed(call.commits());
+        commitWanted |= call.kind() == Kind.COMMIT;
+        if (error == null || ErrorCodes.isRetryable(error.code())) {
+            return;
+        }
+        boolean unknown = error.code() == ErrorCodes.UNKNOWN_MEMBER || error.code() == ErrorCodes.UNKNOWN_CONSUMER_GROUP;
+        if (unknown && closing) {
+            // The group has no such member any more: there is nothing to leave, and nothing can be committed.
+            ended.addAll(leases.lostAll());
+            left = true;
+        } else if (unknown && call.kind() != Kind.JOIN) {
+            if (joined) {
+                joined = false;
+                joiningSince = now;
+                line(Kind.JOIN).notBefore = now;
+            }
+        } else if (!(error.code() == ErrorCodes.UNKNOWN_STREAM && call.kind() == Kind.JOIN && now - joiningSince < UNHEARD)) {
+            failure = error;
+        }
+    }
+
+    /** The leases to read from here on. */
+    List<Lease> takeGranted() {
+        List<Lease> taken = new ArrayList<>(granted);
+        granted.clear();
+        return taken;
+    }
+
+    /** The leases to read no more. */
+    List<Lease> takeEnded() {
+        List<Lease> taken = new ArrayList<>(ended);
+        ended.clear();
+        return taken;
+    }
+}

@@ -1,0 +1,259 @@
+package io.kera.client;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.kera.client.ConsumerOptions.Order;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+@Timeout(120)
+class ConsumerTest {
+    private static final Duration SOON = Duration.ofMillis(200);
+    private static final Duration PATIENCE = Duration.ofSeconds(60);
+
+    private static byte[] bytes(Object text) {
+        return text.toString().getBytes(StandardCharsets.UTF_8);
+    }
+
+    private static Admin admin(String address) {
+        return new Admin(List.of(address), ConnectOptions.DEFAULT);
+    }
+
+    /** Records numbered from {@code from} on, of so many keys in turn. */
+    private static void produce(String address, int from, int to, int keys) throws IOException {
+        try (Producer producer = new Producer("s", ProducerOptions.to(address).withBatchSize(1 << 10))) {
+            for (int n = from; n < to; n++) {
+                producer.append(bytes("key-" + n % keys), bytes(n));
+            }
+        }
+    }
+
+    private static int number(KeraRecord record) {
+        return Integer.parseInt(new String(record.value(), StandardCharsets.UTF_8));
+    }
+
+    /** Members of a group that run until so many different records were seen. */
+    private static final class Members {
+        private final Set<Integer> seen = ConcurrentHashMap.newKeySet();
+        private final AtomicInteger again = new AtomicInteger();
+        private final Map<String, Integer> newest = new ConcurrentHashMap<>();
+        private final Map<Thread, Integer> perMember = new ConcurrentHashMap<>();
+        private final List<Throwable> failures = new ArrayList<>();
+        private final List<Thread> threads = new ArrayList<>();
+        private volatile int wanted = Integer.MAX_VALUE;
+
+        void start(int count, ConsumerOptions options) {
+            for (int n = 0; n < count; n++) {
+                Thread thread = new Thread(() -> consume(options), "member-" + n);
+                threads.add(thread);
+                thread.start();
+            }
+        }
+
+        private void consume(ConsumerOptions options) {
+            try (Consumer consumer = new Consumer("s", "g", options)) {
+                while (seen.size() < wanted) {
+                    ConsumedBatch batch = consumer.next(SOON);
+                    if (batch == null) {
+                        continue;
+                    }
+                    for (KeraRecord record : batch.records()) {
+                        take(record, options.order());
+                    }
+                    perMember.merge(Thread.currentThread(), batch.records().size(), Integer::sum);
+                }
+            } catch (IOException | AssertionError error) {
+                synchronized (failures) {
+                    failures.add(error);
+                }
+                wanted = 0;
+            }
+        }
+
+        private void take(KeraRecord record, Order order) {
+            int number = number(record);
+            if (!seen.add(number)) {
+                again.incrementAndGet();
+            } else if (order == Order.LANE) {
+                String key = new String(record.key(), StandardCharsets.UTF_8);
+                Integer before = newest.merge(key, number, Math::max);
+                assertEquals(number, before, key + " has " + number + " behind " + before);
+            }
+        }
+
+        /** Waits until so many are seen. */
+        void await(int records) throws InterruptedException {
+            long deadline = System.nanoTime() + PATIENCE.toNanos();
+            wanted = Math.min(wanted, records);
+            for (Thread thread : threads) {
+                thread.join(Math.max(1, (deadline - System.nanoTime()) / 1_000_000));
+                assertTrue(!thread.isAlive(), "only " + seen.size() + " of " + records + " were seen");
+            }
+            assertEquals(List.of(), failures);
+            assertEquals(records, seen.size());
+        }
+    }
+
+    private static void assertNothingLeft(String address, Order order) throws IOException {
+        try (Consumer consumer = new Consumer("s", "g", ConsumerOptions.to(address).withOrder(order))) {
+            long deadline = System.nanoTime() + PATIENCE.toNanos();
+            while (order == Order.LANE && consumer.leases().isEmpty()) {
+                assertTrue(System.nanoTime() < deadline, "no lease comes");
+                assertNull(consumer.next(SOON));
+            }
+            assertNull(consumer.next(SOON), "all is committed");
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(Order.class)
+    void membersShareAStreamWhateverBecomesOfTheBroker(Order order) throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker.address())) {
+            admin.createStream("s", 2, order == Order.LANE ? 2 : 1);
+            Members members = new Members();
+            ConsumerOptions options = ConsumerOptions.to(broker.address())
+                    .withOrder(order).withMaxLeases(order == Order.LANE ? 8 : 2).withCommitInterval(Duration.ofMillis(50));
+            members.start(3, options);
+            for (int round = 0; round < 3; round++) {
+                produce(broker.address(), round * 4_000, round * 4_000 + 4_000, 40);
+                if (round < 2) {
+                    broker.kill();
+                    broker.restart();
+                }
+            }
+            members.await(12_000);
+            if (order == Order.NONE) {
+                assertTrue(members.perMember.size() > 2, "members outnumber lanes: " + members.perMember);
+            }
+            assertNothingLeft(broker.address(), order);
+        }
+    }
+
+    @Test
+    void keysKeepTheirOrderWhileLanesGrow() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker.address())) {
+            admin.createStream("s", 2, 1);
+            Members members = new Members();
+            members.start(3, ConsumerOptions.to(broker.address()).withCommitInterval(Duration.ofMillis(20)));
+            int[] partitions = {6, 12};
+            for (int round = 0; round < 3; round++) {
+                produce(broker.address(), round * 3_000, round * 3_000 + 3_000, 30);
+                if (round < partitions.length) {
+                    admin.growStream("s", partitions[round]);
+                }
+            }
+            members.await(9_000);
+            assertEquals(0, members.again.get(), "nothing was lost on its way");
+        }
+    }
+
+    @Test
+    void whatIsNotCommittedIsDeliveredAgain() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker.address())) {
+            admin.createStream("s", 1, 1);
+            for (int batch = 0; batch < 10; batch++) {
+                produce(broker.address(), batch * 10, batch * 10 + 10, 1);
+            }
+            ConsumerOptions byHand = ConsumerOptions.to(broker.address()).withCommitInterval(Duration.ZERO);
+            long committed;
+            try (Consumer consumer = new Consumer("s", "g", byHand)) {
+                ConsumedBatch first = consumer.next(PATIENCE);
+                assertEquals(0, number(first.records().get(0)));
+                consumer.commit(first);
+                committed = first.next();
+                assertTrue(committed < 100, "there are more batches than one");
+                consumer.next(PATIENCE);
+            }
+            try (Consumer consumer = new Consumer("s", "g", byHand)) {
+                ConsumedBatch second = consumer.next(PATIENCE);
+                assertEquals(committed, second.records().get(0).ordinal());
+                consumer.mark(second);
+                committed = second.next();
+            }
+            try (Consumer consumer = new Consumer("s", "g", byHand)) {
+                assertEquals(committed, consumer.next(PATIENCE).records().get(0).ordinal());
+            }
+        }
+    }
+
+    @Test
+    void aMemberThatStandsStillLosesItsLeasesAndHearsOfIt() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker.address())) {
+            admin.createStream("s", 1, 1);
+            produce(broker.address(), 0, 100, 1);
+            ConsumerOptions options = ConsumerOptions.to(broker.address())
+                    .withSession(Duration.ofSeconds(1)).withCommitInterval(Duration.ZERO);
+            try (Consumer still = new Consumer("s", "g", options); Consumer other = new Consumer("s", "g", options)) {
+                ConsumedBatch first = still.next(Duration.ofSeconds(1));
+                // Whichever of the two has the lane.
+                Consumer holder = first == null ? other : still;
+                Consumer heir = first == null ? still : other;
+                ConsumedBatch held = first == null ? other.next(PATIENCE) : first;
+                synchronized (holder.lock) {
+                    ConsumedBatch again = heir.next(PATIENCE);
+                    assertEquals(0, again.records().get(0).ordinal());
+                    heir.commit(again);
+                }
+                KeraException stale = assertThrows(KeraException.class, () -> holder.commit(held));
+                assertEquals(ErrorCodes.STALE_LEASE, stale.code());
+            }
+        }
+    }
+
+    @Test
+    void whatCannotBeJoinedIsRefused() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker.address())) {
+            ConsumerOptions options = ConsumerOptions.to(broker.address());
+            assertEquals(ErrorCodes.UNKNOWN_STREAM,
+                    assertThrows(KeraException.class, () -> new Consumer("s", "g", options)).code());
+            admin.createStream("s", 1, 1);
+            Consumer consumer = new Consumer("s", "g", options);
+            KeraException conflict = assertThrows(
+                    KeraException.class, () -> new Consumer("s", "g", options.withOrder(Order.NONE)));
+            assertTrue(conflict.getMessage().contains("order=lane"), conflict.getMessage());
+            admin.deleteStream("s");
+            IOException gone = assertThrows(IOException.class, () -> consumer.next(PATIENCE));
+            assertTrue(gone.getMessage().contains("no stream is named") || gone.getMessage().contains("does not exist"), gone.getMessage());
+            assertThrows(IOException.class, consumer::close);
+            assertThrows(IOException.class, () -> consumer.next(SOON));
+        }
+    }
+
+    @Test
+    void aGroupBeginsWhereItIsTold() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker.address())) {
+            admin.createStream("s", 1, 1);
+            produce(broker.address(), 0, 10, 1);
+            Map<String, StartAt> starts = new HashMap<>();
+            starts.put("latest", StartAt.LATEST);
+            starts.put("later", StartAt.timestamp(System.currentTimeMillis() + 1_000_000));
+            List<Consumer> consumers = new ArrayList<>();
+            for (Map.Entry<String, StartAt> start : starts.entrySet()) {
+                consumers.add(new Consumer("s", start.getKey(), ConsumerOptions.to(broker.address()).withStart(start.getValue())));
+            }
+            produce(broker.address(), 10, 11, 1);
+            Set<Integer> first = new HashSet<>();
+            for (Consumer consumer : consumers) {
+                first.add(number(consumer.next(PATIENCE).records().get(0)));
+                consumer.close();
+            }
+            assertEquals(Set.of(10), first);
+        }
+    }
+}
