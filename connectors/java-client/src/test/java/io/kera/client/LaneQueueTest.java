@@ -64,6 +64,13 @@ class LaneQueueTest {
             return new AppendReply(0, "", 0, base, 0, 0);
         }
 
+        /** The broker forgets the producer, as one that has been silent for long. */
+        void forget() {
+            epoch = -1;
+            expected = 0;
+            remembered.clear();
+        }
+
         private static AppendReply refused(int code) {
             return new AppendReply(code, "refused", 0, 0, 0, 0);
         }
@@ -83,12 +90,19 @@ class LaneQueueTest {
         private final Set<Integer> lost = new HashSet<>();
         private final Set<Integer> open = new HashSet<>();
         private final int refusals;
+        /** How long a batch is tried, and how often what nobody waits for any more arrives after all. */
+        private final long patience;
+        private final int stragglers;
+        private final boolean forgets;
         private long now = 1;
         private int next;
 
         Game(long seed, int refusals) {
             dice = new Random(seed);
             this.refusals = refusals;
+            patience = new int[] {40, 120, 400}[dice.nextInt(3)] * MILLI;
+            stragglers = 1 + dice.nextInt(4);
+            forgets = dice.nextInt(3) == 0;
             queue = new LaneQueue(0, false, 4711, (short) 0);
             connections.add(new ArrayDeque<>());
         }
@@ -102,7 +116,7 @@ class LaneQueueTest {
                 records.add(next++);
             }
             byte[] bytes = builder.finish(Compression.NONE);
-            SealedBatch batch = new SealedBatch(bytes, count, List.of(), now + 400 * MILLI, 0, 0);
+            SealedBatch batch = new SealedBatch(bytes, count, List.of(), now + patience, 0, 0);
             contents.put(batch, records);
             queue.add(batch);
         }
@@ -153,7 +167,7 @@ class LaneQueueTest {
                     queue.answered(batch, batch.attempt, AppendReply.lost("cut"));
                 }
             }
-            if (dice.nextBoolean()) {
+            if (dice.nextInt(stragglers) == 0) {
                 // The broker never sees what was on its way.
                 gone.clear();
             }
@@ -172,6 +186,29 @@ class LaneQueueTest {
             }
         }
 
+        /**
+         * Not while a first batch of an epoch that is stored may come again: brokers remember longer than that is tried,
+         * and could not tell it from a new producer's.
+         */
+        private void forget() {
+            boolean first = false;
+            for (Deque<OnItsWay> connection : connections) {
+                for (OnItsWay request : connection) {
+                    first |= isFirst(request.bytes()) && lane.stored.contains(request.records().get(0));
+                }
+            }
+            for (Map.Entry<SealedBatch, List<Integer>> batch : contents.entrySet()) {
+                first |= isFirst(batch.getKey().bytes) && lane.stored.contains(batch.getValue().get(0));
+            }
+            if (!first) {
+                lane.forget();
+            }
+        }
+
+        private static boolean isFirst(byte[] bytes) {
+            return ByteBuffer.wrap(bytes).getInt(53) == 0;
+        }
+
         private void recover() {
             Step step = queue.recover(now);
             take();
@@ -187,7 +224,14 @@ class LaneQueueTest {
                     case 0, 1 -> add();
                     case 2, 3 -> send();
                     case 4, 5, 6 -> arrive(connections.size() - 1);
-                    case 7 -> arrive(dice.nextInt(connections.size()));
+                    case 7 -> {
+                        for (int n = dice.nextInt(2 * stragglers); n >= 0; n--) {
+                            arrive(dice.nextInt(connections.size()));
+                        }
+                        if (forgets && dice.nextInt(4) == 0) {
+                            forget();
+                        }
+                    }
                     case 8 -> {
                         now += dice.nextInt(40) * MILLI;
                         recover();
