@@ -15,7 +15,7 @@ use crate::shared::Shared;
 use crate::store_calls::{blocking, metadata_error};
 
 /// Attempts to change settings that others change at the same time.
-const ATTEMPTS: u32 = 16;
+pub(crate) const ATTEMPTS: u32 = 16;
 
 impl Shared {
     /// The configuration as it is now, with what was changed since the start. Only the keys of
@@ -51,6 +51,7 @@ impl Shared {
         if known.of(scope).revision >= record.revision {
             return;
         }
+        self.settings.take_version(&record);
         *known.of(scope) = record;
         let (before, now) = (self.settings.now.load_full(), known.over(&self.config));
         if *before == now {
@@ -133,7 +134,10 @@ pub async fn alter(
 }
 
 /// Writes the settings over those of the revision in them; `None` if they have another by now.
-fn write(store: &dyn MetadataStore, record: SettingsRecord) -> Result<Option<u64>, WireError> {
+pub(crate) fn write(
+    store: &dyn MetadataStore,
+    record: SettingsRecord,
+) -> Result<Option<u64>, WireError> {
     let compare = Compare::SettingsRevision {
         broker: record.broker,
         revision: record.revision,

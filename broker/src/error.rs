@@ -121,6 +121,26 @@ pub enum BrokerError {
         /// The number configured.
         wanted: u32,
     },
+    /// The cluster was finalized for a newer program.
+    #[error(
+        "the cluster is of version {found}, and this program knows {known} at most: `kera cluster finalize` was run with a newer one; start this broker with a program of the version that the others have"
+    )]
+    NewerCluster {
+        /// The version found.
+        found: u32,
+        /// The newest that this program can.
+        known: u32,
+    },
+    /// An import of what a cluster may not be able to read.
+    #[error(
+        "this broker's records are of cluster version {mine}, and the cluster's are of {theirs}; run `kera cluster finalize` there, once all of its brokers are updated, and import then"
+    )]
+    OlderCluster {
+        /// The broker's.
+        mine: u32,
+        /// The cluster's.
+        theirs: u32,
+    },
     /// A number is taken by a process of another role.
     #[error(
         "number {id} is that of a {found} in this cluster, and this is a {wanted}; set cluster.broker_id to a number that none has had, with a --data-dir of its own"

@@ -10,6 +10,7 @@ use kera_metadata::{
 use kera_protocol::error::{ErrorCode, WireError};
 use uuid::Uuid;
 
+use crate::cluster_version;
 use crate::error::BrokerError;
 use crate::open::open_own;
 use crate::store_dir::{Imported, StoreDir};
@@ -42,7 +43,12 @@ impl Import {
         let state = dir.imported_into(store.cluster())?;
         let own = open_own(&dir)?;
         let image = own.load()?;
+        let (mine, theirs) = (own.cluster_version()?, store.cluster_version()?);
         own.close();
+        cluster_version::check_program(theirs)?;
+        if mine > theirs {
+            return Err(BrokerError::OlderCluster { mine, theirs });
+        }
         Ok(Self {
             dir,
             store,

@@ -19,6 +19,7 @@ pub mod client_link;
 pub mod clock;
 pub mod cluster;
 mod cluster_id;
+mod cluster_version;
 mod compaction;
 pub mod config;
 pub mod connection;

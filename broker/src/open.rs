@@ -23,6 +23,7 @@ use crate::admission::Admission;
 use crate::auth::Auth;
 use crate::clock::wall_ms;
 use crate::cluster::{Backup, Clustered, Joined, Peers, host_name};
+use crate::cluster_version;
 use crate::config::{BrokerConfig, EngineChoice};
 use crate::coordination::Coordination;
 use crate::copy_reads::listed::Listed;
@@ -109,6 +110,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
             (Arc::new(store), id)
         }
     };
+    cluster_version::check_program(metadata.cluster_version()?)?;
     record_broker(
         &*metadata,
         &dir,
@@ -223,7 +225,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         }
     };
     let config = Arc::new(config);
-    let settings = Settings::new(&config, broker_id, &image);
+    let settings = Settings::new(&config, broker_id, metadata.made_with()?, &image);
     let for_brokers = tls.as_ref().and_then(|tls| tls.for_brokers());
     let others = Channels::new(CONNECT_WITHIN).with_tls(for_brokers);
     let shared = Arc::new(Shared {

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
-use kera_metadata::{Image, SettingsRecord};
+use kera_metadata::{CLUSTER_VERSION, Image, SettingsRecord};
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::config::BrokerConfig;
 
@@ -39,6 +40,10 @@ impl Scope {
 #[derive(Debug)]
 pub struct Settings {
     broker: u32,
+    /// The cluster version that the store was made with.
+    made_with: u32,
+    /// The cluster version that counts, as it is raised.
+    pub(crate) version: watch::Sender<u32>,
     pub(crate) known: Mutex<Known>,
     pub(crate) now: ArcSwap<BrokerConfig>,
 }
@@ -84,16 +89,20 @@ impl Known {
 }
 
 impl Settings {
-    /// Those of broker `broker`, from its configuration and what the store held at the start.
-    pub fn new(config: &BrokerConfig, broker: u32, image: &Image) -> Self {
+    /// Those of broker `broker`, from its configuration and what the store held at the start; `made_with` is the cluster
+    /// version that the store was made with.
+    pub fn new(config: &BrokerConfig, broker: u32, made_with: u32, image: &Image) -> Self {
         let mut known = Known::default();
         for record in &image.settings {
             if let Some(scope) = Scope::of(record, broker) {
                 *known.of(scope) = record.clone();
             }
         }
+        let version = known.all.cluster_version.max(made_with);
         Self {
             broker,
+            made_with,
+            version: watch::Sender::new(version),
             now: ArcSwap::from_pointee(known.over(config)),
             known: Mutex::new(known),
         }
@@ -102,6 +111,33 @@ impl Settings {
     /// The configuration with every change over it.
     pub fn now(&self) -> Guard<Arc<BrokerConfig>> {
         self.now.load()
+    }
+
+    /// The cluster version that counts: what may be used.
+    pub fn cluster_version(&self) -> u32 {
+        *self.version.borrow()
+    }
+
+    /// Returns, once that is so, the cluster version that others finalized and this program cannot.
+    pub async fn outdated(&self) -> u32 {
+        let mut version = self.version.subscribe();
+        let found = version.wait_for(|version| *version > CLUSTER_VERSION).await;
+        // The sender is here.
+        found.map_or(CLUSTER_VERSION, |found| *found)
+    }
+
+    /// Takes in the cluster version that the settings of all brokers say.
+    pub(crate) fn take_version(&self, record: &SettingsRecord) {
+        let version = record.cluster_version.max(self.made_with);
+        if record.broker.is_none()
+            && self.version.send_if_modified(|known| {
+                let changed = *known != version;
+                *known = version;
+                changed
+            })
+        {
+            tracing::info!(version, "the cluster version was finalized");
+        }
     }
 
     /// What was set of a scope, by name.

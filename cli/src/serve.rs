@@ -70,6 +70,13 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
         tokio::select! {
             _ = terminate.recv() => tracing::info!("SIGTERM: draining"),
             _ = interrupt.recv() => tracing::info!("SIGINT: draining"),
+            version = broker.shared().settings.outdated() => {
+                notify.stopping();
+                broker.shutdown().await;
+                return Err(Failure::message(format!(
+                    "the cluster was finalized as version {version}, which this program cannot; start this broker with a program of the version that the others have"
+                )));
+            }
         }
         notify.stopping();
         tokio::select! {

@@ -4,6 +4,7 @@ use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse, ProducerId};
 use kera_broker::admin;
 use kera_coordinator::transactions::Init;
+use kera_metadata::Feature;
 
 use crate::context::Ctx;
 use crate::refusal::Refusal;
@@ -42,6 +43,10 @@ pub(crate) async fn init_producer_id(
     let Some(id) = &request.transactional_id else {
         return given(fresh_producer, 0);
     };
+    if let Err(error) = ctx.shared.require(Feature::Transactions) {
+        tracing::warn!(%error, id = id.as_str(), "a transactional producer was refused");
+        return refused(ResponseError::UnsupportedVersion.code());
+    }
     let known = (request.producer_id.0, request.producer_epoch);
     let init = Init {
         id: id.to_string(),

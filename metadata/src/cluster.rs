@@ -39,6 +39,7 @@ use crate::error::MetadataError;
 use crate::store::MetadataStore;
 use crate::wrong_store::Stranger;
 use kera_records::BrokerRecord;
+use kera_records::CLUSTER_VERSION;
 use kera_records::Compare;
 use kera_records::Role;
 use kera_records::key::Key;
@@ -83,6 +84,8 @@ pub struct LiveBroker {
     pub state: LiveState,
     /// Version of its program; for people.
     pub version: String,
+    /// The newest cluster version that its program can; 0 of programs that know none.
+    pub cluster_version: u32,
 }
 
 impl LiveBroker {
@@ -99,6 +102,7 @@ impl LiveBroker {
             role: Role::Broker,
             state: LiveState::Serving,
             version: String::new(),
+            cluster_version: CLUSTER_VERSION,
         }
     }
 

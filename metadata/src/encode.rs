@@ -57,6 +57,7 @@ pub(crate) fn encode_value(key: &[u8], record: &Record, revision: u64) -> Vec<u8
             &mut out,
             SettingsMessage {
                 values: r.values.clone(),
+                cluster_version: r.cluster_version,
             },
         ),
         Record::Rules(r) => append(&mut out, rules_message(r)),
@@ -118,11 +119,15 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
             })
         }
         Key::Counter(_) => Record::Counter(parse::<NumberMessage>(message)?.value),
-        Key::Settings(broker) => Record::Settings(SettingsRecord {
-            broker: *broker,
-            values: parse::<SettingsMessage>(message)?.values,
-            revision,
-        }),
+        Key::Settings(broker) => {
+            let m: SettingsMessage = parse(message)?;
+            Record::Settings(SettingsRecord {
+                broker: *broker,
+                values: m.values,
+                cluster_version: m.cluster_version,
+                revision,
+            })
+        }
         Key::Users => {
             let m: UsersMessage = parse(message)?;
             let users = m.users.into_iter().map(user);

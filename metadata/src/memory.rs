@@ -356,6 +356,10 @@ impl MemoryStore {
 }
 
 impl MetadataStore for MemoryStore {
+    fn made_with(&self) -> Result<u32, MetadataError> {
+        Ok(kera_records::CLUSTER_VERSION)
+    }
+
     fn load(&self) -> Result<Image, MetadataError> {
         let state = self.state.lock();
         Ok(Image {

@@ -28,6 +28,8 @@ pub(crate) struct BrokerMessage {
 pub(crate) struct SettingsMessage {
     #[prost(btree_map = "string, string", tag = "1")]
     pub(crate) values: BTreeMap<String, String>,
+    #[prost(uint32, tag = "2")]
+    pub(crate) cluster_version: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -68,6 +68,13 @@ pub trait MetadataStore: Send + Sync + 'static {
     /// more. Greater ones are refused as invalid.
     fn max_operations(&self) -> usize;
 
+    /// The cluster version that this store was made with, or 0 if it was made before there were any. The one that
+    /// counts is the greater of this and what the settings of all brokers say.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    fn made_with(&self) -> Result<u32, MetadataError>;
+
     /// Finishes what waits, then ends the store's thread; later transactions are refused. Blocks.
     /// Dropping a store does the same.
     fn close(&self);
@@ -141,6 +148,12 @@ pub trait MetadataStore: Send + Sync + 'static {
                 ..SettingsRecord::default()
             },
         })
+    }
+
+    /// The cluster version that counts; see [`kera_records::CLUSTER_VERSION`].
+    fn cluster_version(&self) -> Result<u32, MetadataError> {
+        let finalized = self.settings(None)?.cluster_version;
+        Ok(finalized.max(self.made_with()?))
     }
 
     /// Who may do what; no rules and revision 0 where there were never any.

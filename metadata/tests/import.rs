@@ -35,7 +35,7 @@ fn settings(broker: Option<u32>, value: &str) -> Write {
     Write::PutSettings(SettingsRecord {
         broker,
         values: [("log.level".to_owned(), value.to_owned())].into(),
-        revision: 0,
+        ..SettingsRecord::default()
     })
 }
 

@@ -38,6 +38,7 @@ mod name;
 mod record;
 mod transaction;
 pub mod user;
+mod version;
 
 pub use access::{Rule, RulesRecord};
 pub use config::{AckPolicy, BatchCheck, Cleanup, LaneBy, StreamConfig, TimestampType};
@@ -50,3 +51,4 @@ pub use record::{
 };
 pub use transaction::{Committed, Compare, GroupChange, Transaction, Write};
 pub use user::{User, UserCredential, UsersRecord};
+pub use version::{CLUSTER_VERSION, Feature};

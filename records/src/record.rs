@@ -82,6 +82,9 @@ pub struct SettingsRecord {
     /// The values by name, as a configuration file would have them. A broker skips the names that it
     /// does not know.
     pub values: BTreeMap<String, String>,
+    /// Of all brokers: the cluster version that was finalized. 0 is what records of older programs and of single
+    /// brokers say.
+    pub cluster_version: u32,
     /// Revision of the transaction that wrote this; ignored in a write.
     pub revision: u64,
 }

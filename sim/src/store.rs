@@ -285,6 +285,10 @@ impl View {
 }
 
 impl MetadataStore for View {
+    fn made_with(&self) -> Result<u32, MetadataError> {
+        self.ask(|store| store.made_with())
+    }
+
     fn load(&self) -> Result<Image, MetadataError> {
         self.ask(|store| store.load())
     }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::command::{Finished, finish, killed, lines_of, stopped};
+use crate::command::{Finished, ended_within, finish, killed, lines_of, stopped};
 use crate::ports::Reserved;
-use crate::program::{kera, kera_within};
+use crate::program::{kera, kera_within, started_within, undisturbed};
 use crate::{PATIENCE, home, standstill};
 
 /// Lines of the broker's log shown when a test fails.
@@ -93,6 +93,8 @@ pub struct Broker {
     _port: Option<Reserved>,
     /// What goes before its command line: a program that starts it elsewhere.
     within: Vec<String>,
+    /// Its program where that is not this build's.
+    program: Option<PathBuf>,
 }
 
 impl Broker {
@@ -180,12 +182,26 @@ impl Broker {
             },
             _port: port,
             within,
+            program: None,
         }
     }
 
     /// From its next start on it has these flags and no others.
     pub fn set_flags(&mut self, flags: &[&str]) {
         self.flags = owned(flags);
+    }
+
+    /// As [`with`](Self::with), by another program than this build's.
+    pub fn of(program: &Path, flags: &[&str]) -> Self {
+        let mut broker = Self::new(SERVE, Vec::new(), "127.0.0.1:0", owned(flags), None);
+        broker.program = Some(program.to_owned());
+        broker.restart();
+        broker
+    }
+
+    /// From its next start on it is this program; this build's if none is named.
+    pub fn set_program(&mut self, program: Option<&Path>) {
+        self.program = program.map(Path::to_owned);
     }
 
     /// HOST:PORT; the same after each restart.
@@ -275,7 +291,10 @@ impl Broker {
 
     /// A process like this one, not started.
     pub fn command(&self) -> Command {
-        let mut command = kera_within(&self.within);
+        let mut command = match &self.program {
+            Some(program) => undisturbed(started_within(&self.within, program.as_ref()), "KERA_"),
+            None => kera_within(&self.within),
+        };
         command
             .arg(self.role.command)
             .args([self.role.listen, self.address()])
@@ -311,6 +330,13 @@ impl Broker {
     /// SIGTERM; how the broker ended.
     pub fn stop(&mut self) -> ExitStatus {
         stopped(self.child.take().expect("the broker runs"))
+    }
+
+    /// Waits until it has ended by itself; what it logged.
+    pub fn ended(&mut self) -> String {
+        let child = self.child.take().expect("the broker runs");
+        ended_within(child, PATIENCE, "the broker");
+        self.log()
     }
 
     /// Stops the process where it is, or lets it go on. Stopped, all of it stands still.

@@ -6,7 +6,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
-use crate::command::run;
+use crate::command::{finish_within, run};
+use crate::machine::skip_this;
 
 /// The folder of the build's profile: a test program is `target/PROFILE/deps/TEST`.
 pub fn profile() -> PathBuf {
@@ -44,6 +45,33 @@ pub fn kera_binary() -> &'static Path {
         binary
     })
 }
+
+/// The program of the version that this one has to work with, built from its commit; `KERA_EARLIER_BIN` names another.
+/// `None`, and said so, where that commit is not at hand.
+pub fn earlier_binary() -> Option<&'static Path> {
+    static BINARY: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let found = BINARY.get_or_init(|| {
+        if let Some(path) = std::env::var_os("KERA_EARLIER_BIN") {
+            return Some(path.into());
+        }
+        eprintln!("building the earlier version");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/earlier.sh");
+        let mut command = Command::new(script);
+        let folder = profile();
+        command.env("CARGO_TARGET_DIR", folder.parent()?);
+        let finished = finish_within(command, b"", Duration::from_secs(1200));
+        if finished.status.code() == Some(ABSENT) {
+            skip_this(&finished.stderr);
+            return None;
+        }
+        assert!(finished.status.success(), "{script}: {}", finished.stderr);
+        Some(finished.text().trim().into())
+    });
+    found.as_deref()
+}
+
+/// How the script ends where the commit is not at hand.
+const ABSENT: i32 = 3;
 
 /// Whether the binary is younger than all that it is made of, as cargo wrote down beside it.
 fn is_up_to_date(binary: &Path) -> bool {

@@ -233,6 +233,7 @@ guarded! { clusters_server::Clusters:
     set_draining(SetDrainingRequest) -> SetDrainingResponse needs |_r| vec![Need::Cluster(Alter)];
     describe_drain(DescribeDrainRequest) -> DescribeDrainResponse needs |_r| vec![Need::Cluster(Describe)];
     plan_restart(PlanRestartRequest) -> PlanRestartResponse needs |_r| vec![Need::Cluster(Describe)];
+    finalize_cluster(FinalizeClusterRequest) -> FinalizeClusterResponse needs |_r| vec![Need::Cluster(Alter)];
 }
 
 guarded! { users_server::Users:

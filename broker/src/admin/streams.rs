@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use kera_metadata::{
-    Compare, Conflict, StreamConfig, StreamRecord, Transaction, Write, validate_stream_name,
+    Compare, Conflict, Feature, StreamConfig, StreamRecord, Transaction, Write,
+    validate_stream_name,
 };
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
@@ -51,6 +52,7 @@ pub fn new_config(
     wire.max_batch_bytes = Some(max_batch_bytes(shared, &wire)?);
     wire.replicas = wire.replicas.or_else(|| usual_copies(shared, &wire));
     let config = StreamConfig::from_wire(&wire)?;
+    check_version(shared, &config)?;
     check_copies(shared, name, &config)?;
     if shared.data.catalog.named(name).is_some() {
         let name = name.to_owned();
@@ -124,7 +126,17 @@ pub fn altered_config(
     if config.max_batch_bytes.is_some() {
         max_batch_bytes(shared, config)?;
     }
-    stream.record.load().config.altered(config)
+    let altered = stream.record.load().config.altered(config)?;
+    check_version(shared, &altered)?;
+    Ok(altered)
+}
+
+/// Refuses what some broker of the cluster may not be able to read.
+fn check_version(shared: &Shared, config: &StreamConfig) -> Result<(), WireError> {
+    match config.cleanup.compacts() {
+        true => shared.require(Feature::Compaction),
+        false => Ok(()),
+    }
 }
 
 /// Deletes a stream with all its records.

@@ -15,6 +15,7 @@ use super::peers::others_of;
 use super::replica::backup::Backup;
 use super::replica::deleted_streams::catch_up;
 use crate::clock::wall_ms;
+use crate::cluster_version;
 use crate::config::{BrokerConfig, TlsListener};
 use crate::error::BrokerError;
 use crate::http::{Http, Told};
@@ -167,6 +168,7 @@ async fn join(
         let advertise = config.server.advertise.clone();
         let advertised = advertise.unwrap_or_else(|| advertised_address(backup.local_addr()));
         let role = Role::ReplicaStore;
+        cluster_version::check_program(store.cluster_version()?)?;
         let joined = Joined::join(store, &config, &dir, Some(&*backup), &advertised, role)?;
         let address = &joined.live.replication_address;
         record_broker(&*joined.store, &dir, joined.id, address, wall_ms(), role)?;

@@ -1,5 +1,7 @@
 //! `kera cluster`.
 
+mod agree;
+mod finalize;
 mod health;
 mod import;
 mod init;
@@ -19,6 +21,8 @@ pub(crate) enum ClusterCommand {
     Import(import::ImportArgs),
     /// Show the brokers, what each owns, and what is amiss.
     Status(status::StatusArgs),
+    /// After an upgrade of all brokers: allow what the new version brings, and give up the way back.
+    Finalize(finalize::FinalizeArgs),
     /// Show the moves that would even out the brokers' load, and the replicas that move. Nothing is done.
     Plan(moves::PlanArgs),
     /// Make the moves that even out the brokers' load, one at a time.
@@ -31,6 +35,7 @@ pub(crate) async fn run(command: ClusterCommand) -> Outcome {
         ClusterCommand::Init(args) => init::run(args).await,
         ClusterCommand::Import(args) => import::run(args).await,
         ClusterCommand::Status(args) => status::run(args).await,
+        ClusterCommand::Finalize(args) => finalize::run(args).await,
         ClusterCommand::Plan(args) => moves::plan(args).await,
         ClusterCommand::Apply(args) => moves::apply(args).await,
     }

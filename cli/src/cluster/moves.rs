@@ -1,6 +1,5 @@
 //! `kera cluster plan` and `kera cluster apply`.
 
-use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use clap::Args;
 use kera_protocol::v1;
 use serde::Serialize;
 
+use super::agree::agree;
 use crate::connect::{ConnectArgs, Control, refused};
 use crate::failure::{Failure, Outcome};
 use crate::members::{Asked, answering, may_pass, progress, progress_bytes};
@@ -270,7 +270,8 @@ pub(super) async fn apply(args: ApplyArgs) -> Outcome {
         view.print()?;
     }
     if !view.moves.is_empty() && !args.yes {
-        agree(view.moves.len())?;
+        let question = format!("Make these {} moves?", view.moves.len());
+        agree(&question, "make the moves", "nothing was moved")?;
     }
     let mut ended = Ended {
         moves: view.moves.len(),
@@ -398,21 +399,6 @@ async fn wait_for_copies(
     }
     bar.finish_and_clear();
     Ok(())
-}
-
-/// Asks whoever sits at the terminal.
-fn agree(moves: usize) -> Result<(), Failure> {
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::Usage("add --yes to make the moves".into()));
-    }
-    eprint!("Make these {moves} moves? Type yes to go on: ");
-    std::io::stderr().flush()?;
-    let mut typed = String::new();
-    std::io::stdin().lock().read_line(&mut typed)?;
-    match typed.trim() {
-        "yes" | "y" => Ok(()),
-        _ => Err(Failure::message("nothing was moved")),
-    }
 }
 
 fn print_made(made: &[MadeView]) -> Result<(), Failure> {

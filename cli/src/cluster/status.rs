@@ -36,6 +36,8 @@ struct View {
     health: Health,
     cluster: String,
     store: String,
+    /// What the cluster may use.
+    cluster_version: u32,
     controller: Option<u32>,
     answered_by: u32,
     brokers: Vec<BrokerView>,
@@ -90,6 +92,7 @@ pub(super) async fn run(args: StatusArgs) -> Outcome {
         health,
         cluster: uuid(&answer.cluster),
         store: answer.store,
+        cluster_version: answer.cluster_version,
         controller: answer.controller,
         answered_by: answer.answered_by,
         brokers,
@@ -115,6 +118,25 @@ pub(super) async fn run(args: StatusArgs) -> Outcome {
     })
 }
 
+/// What is left of an upgrade, if anything.
+fn to_finalize(version: u32, brokers: &[BrokerView]) -> Option<String> {
+    let living = brokers.iter().filter(|broker| broker.state != "GONE");
+    let (new, old): (Vec<_>, Vec<_>) = living.partition(|broker| broker.cluster_version > version);
+    if new.is_empty() {
+        return None;
+    }
+    Some(match old.is_empty() {
+        true => format!(
+            "cluster version {version}, and every broker can a newer one: run `kera cluster finalize` once there is no need to go back"
+        ),
+        false => format!(
+            "cluster version {version}: an upgrade is under way, {} of {} brokers have a newer program",
+            new.len(),
+            new.len() + old.len()
+        ),
+    })
+}
+
 fn print(view: &View) -> Result<(), Failure> {
     let mut out = Out::stdout();
     let controller = match view.controller {
@@ -126,6 +148,9 @@ fn print(view: &View) -> Result<(), Failure> {
         out.line(text)?;
     }
     out.line(format_args!("cluster {} over {}", view.cluster, view.store))?;
+    if let Some(text) = to_finalize(view.cluster_version, &view.brokers) {
+        out.line(text)?;
+    }
     out.line(format_args!(
         "{} streams of {} streamlets with {} groups; {controller}",
         count(view.streams.into()),

@@ -20,6 +20,8 @@ pub(crate) struct BrokerView {
     pub(crate) host: String,
     pub(crate) rack: Option<String>,
     pub(crate) version: String,
+    /// The newest cluster version that its program can; 0 of one that is gone.
+    pub(crate) cluster_version: u32,
     pub(crate) streamlets: u64,
     pub(crate) share: u64,
     pub(crate) bytes: u64,
@@ -51,6 +53,7 @@ impl BrokerView {
             host: broker.host,
             rack: told(broker.rack),
             version: broker.version,
+            cluster_version: broker.cluster_version,
             streamlets: broker.streamlets,
             share: broker.share,
             bytes: broker.bytes,

@@ -281,6 +281,10 @@ impl ClusterStore for MemoryCluster {
 }
 
 impl MetadataStore for MemoryCluster {
+    fn made_with(&self) -> Result<u32, MetadataError> {
+        Ok(kera_records::CLUSTER_VERSION)
+    }
+
     fn load(&self) -> Result<Image, MetadataError> {
         self.0.store.load()
     }

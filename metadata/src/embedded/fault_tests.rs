@@ -208,8 +208,9 @@ fn a_newer_format_and_a_damaged_summary_are_refused() {
         cluster: uuid::Uuid::nil(),
         revision: 3,
         values: 0,
+        format: 99,
     };
-    write(&encode_summary(&summary, 99));
+    write(&encode_summary(&summary));
     let error = EmbeddedStore::open(&path, EmbeddedOptions::default())
         .err()
         .unwrap();
@@ -225,12 +226,16 @@ fn a_newer_format_and_a_damaged_summary_are_refused() {
     assert!(message.contains(path.to_str().unwrap()) && message.contains("99"));
 
     // As an older build left it.
-    write(&encode_summary(&summary, 1));
+    let summary = Summary {
+        format: 1,
+        ..summary
+    };
+    write(&encode_summary(&summary));
     let store = EmbeddedStore::open(&path, EmbeddedOptions::default()).unwrap();
     assert_eq!(store.load().unwrap().revision, 3);
     drop(store);
 
-    let mut damaged = encode_summary(&summary, 1);
+    let mut damaged = encode_summary(&summary);
     damaged[7] ^= 1;
     write(&damaged);
     let error = EmbeddedStore::open(&path, EmbeddedOptions::default())
@@ -239,13 +244,10 @@ fn a_newer_format_and_a_damaged_summary_are_refused() {
     assert!(error.to_string().contains("summary"), "{error}");
 
     // A record less than the summary counts.
-    write(&encode_summary(
-        &Summary {
-            values: 1,
-            ..summary
-        },
-        1,
-    ));
+    write(&encode_summary(&Summary {
+        values: 1,
+        ..summary
+    }));
     let store = EmbeddedStore::open(&path, EmbeddedOptions::default()).unwrap();
     let error = store.load().unwrap_err();
     assert!(

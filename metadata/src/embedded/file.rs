@@ -11,7 +11,7 @@ use redb::{Builder, Database};
 use uuid::Uuid;
 
 use super::begin_read;
-use super::format::{META, RECORDS, Summary, read_summary, write_summary};
+use super::format::{FORMAT_VERSION, META, RECORDS, Summary, read_summary, write_summary};
 use crate::error::MetadataError;
 use crate::image::corrupt;
 
@@ -188,6 +188,7 @@ pub(super) fn initialise(path: &Path, database: &Database) -> Result<(), Metadat
                 cluster: Uuid::new_v4(),
                 revision: 0,
                 values: 0,
+                format: FORMAT_VERSION,
             },
         )?;
     }

@@ -12,9 +12,13 @@ use super::file::file_error;
 use crate::error::MetadataError;
 use crate::image::corrupt;
 
-/// The format this build writes, and the newest it reads. Raised when an older build could no longer
-/// use the file; fields may be added to records without it. Version 2 added the floor of epochs.
-pub(super) const FORMAT_VERSION: u32 = 2;
+/// The format of a new file, and the newest that this build reads. Raised when an older build could no longer
+/// use the file; fields may be added to records without it. Version 2 added the floor of epochs. Version 3 says that
+/// records may be of cluster version 1; older files become one when that is finalized, and not before, so that there
+/// is a way back.
+pub(super) const FORMAT_VERSION: u32 = 3;
+/// The format of a file whose records any build reads that knows the floor of epochs.
+const BEFORE_VERSIONS: u32 = 2;
 
 /// All records, under the bytes of their keys.
 pub(super) const RECORDS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("records");
@@ -55,6 +59,15 @@ pub(super) struct Summary {
     pub(super) revision: u64,
     /// How many values the records table holds.
     pub(super) values: u64,
+    /// The file's format.
+    pub(super) format: u32,
+}
+
+impl Summary {
+    /// The cluster version that a file of this format has at least.
+    pub(super) fn cluster_version(&self) -> u32 {
+        u32::from(self.format > BEFORE_VERSIONS)
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -70,9 +83,9 @@ struct SummaryMessage {
 }
 
 /// `[crc32c u32 LE][prost message]`.
-pub(super) fn encode_summary(summary: &Summary, format_version: u32) -> Vec<u8> {
+pub(super) fn encode_summary(summary: &Summary) -> Vec<u8> {
     let message = SummaryMessage {
-        format_version,
+        format_version: summary.format,
         cluster: summary.cluster.as_bytes().to_vec(),
         revision: summary.revision,
         values: summary.values,
@@ -102,6 +115,8 @@ fn decode_summary(path: &Path, bytes: &[u8]) -> Result<Summary, MetadataError> {
         cluster,
         revision: message.revision,
         values: message.values,
+        // What is written from now on has the floor of epochs.
+        format: message.format_version.max(BEFORE_VERSIONS),
     })
 }
 
@@ -133,10 +148,7 @@ pub(super) fn write_summary(
     meta: &mut redb::Table<'_, &'static str, &'static [u8]>,
     summary: &Summary,
 ) -> Result<(), MetadataError> {
-    meta.insert(
-        SUMMARY_KEY,
-        encode_summary(summary, FORMAT_VERSION).as_slice(),
-    )
-    .map_err(|e| file_error(path, e))?;
+    meta.insert(SUMMARY_KEY, encode_summary(summary).as_slice())
+        .map_err(|e| file_error(path, e))?;
     Ok(())
 }

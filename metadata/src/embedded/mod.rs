@@ -203,6 +203,10 @@ fn begin_read(path: &Path, database: &Database) -> Result<ReadTransaction, Metad
 }
 
 impl MetadataStore for EmbeddedStore {
+    fn made_with(&self) -> Result<u32, MetadataError> {
+        self.with_state(|_, summary| Ok(summary.cluster_version()))
+    }
+
     fn load(&self) -> Result<Image, MetadataError> {
         self.with_state(|transaction, summary| {
             let records = transaction

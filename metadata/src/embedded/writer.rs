@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use redb::{Database, ReadableTable, Table, WriteTransaction};
 
 use super::file::{Opener, file_error, reopen};
-use super::format::{META, RECORDS, Summary, table_apart, write_summary};
+use super::format::{FORMAT_VERSION, META, RECORDS, Summary, table_apart, write_summary};
 use super::{MAX_EMBEDDED_OPERATIONS, Shared};
 use crate::error::MetadataError;
 use crate::evaluate::{Keyspace, LimitsCache, evaluate};
 use crate::image::corrupt;
 use crate::queue::Outcome;
 use kera_records::key::prefix_end;
-use kera_records::{Committed, Transaction};
+use kera_records::{Committed, Transaction, Write};
 
 /// Why a whole batch failed.
 struct Failure {
@@ -122,6 +122,9 @@ impl Writer {
                     Ok(changes) => {
                         changes.apply(&mut records, &mut self.cache)?;
                         summary.revision = revision;
+                        if finalizes(transaction) {
+                            summary.format = FORMAT_VERSION;
+                        }
                         Ok(Committed { revision })
                     }
                     Err(refused) => Err(refused),
@@ -178,6 +181,12 @@ impl Writer {
         tracing::info!(path = %self.path.display(), "the metadata store is open again");
         Ok(())
     }
+}
+
+/// Whether a transaction records a cluster version: from then on older builds must not open the file.
+fn finalizes(transaction: &Transaction) -> bool {
+    let mut writes = transaction.write.iter();
+    writes.any(|write| matches!(write, Write::PutSettings(r) if r.cluster_version > 0))
 }
 
 type BytesTable<'a> = Table<'a, &'static [u8], &'static [u8]>;

@@ -325,6 +325,9 @@ pub(super) struct LiveMessage {
     /// 0 broker, 1 replica store. Versions that do not know it go by `state`, which is 1 then.
     #[prost(uint32, tag = "10")]
     pub(super) role: u32,
+    /// The newest cluster version that the program can.
+    #[prost(uint32, tag = "11")]
+    pub(super) cluster_version: u32,
 }
 
 /// What is stored under the controller's key.

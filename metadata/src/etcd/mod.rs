@@ -61,7 +61,10 @@ pub use self::import::{ImportOptions, ImportPlan, ImportProgress, StreamImport};
 pub use self::options::EtcdOptions;
 
 /// The format of what is stored; a store of a newer one is refused.
-const FORMAT: u32 = 1;
+/// Format 2 says that records may be of cluster version 1 from the first one on; it is never written over an older one.
+const FORMAT: u32 = 2;
+/// The format of clusters that were made before they had versions.
+const BEFORE_VERSIONS: u32 = 1;
 /// Operations of etcd's transactions that are kept for comparisons that callers know nothing of.
 const RESERVED: usize = 5;
 /// Transactions that wait for whoever watches.
@@ -87,6 +90,8 @@ pub struct EtcdStore {
     reach: Arc<Reach>,
     space: Space,
     cluster: Uuid,
+    /// The cluster version that it was made with.
+    made_with: u32,
     boards: Arc<Boards>,
     /// What one of etcd's transactions takes beside the comparison of the cluster's key.
     server_operations: usize,
@@ -154,7 +159,7 @@ impl EtcdStore {
             if let Some(kv) = found.kvs.first() {
                 return Err(MetadataError::Initialized {
                     store: client.location().name.clone(),
-                    cluster: cluster_of(&client, &kv.value)?,
+                    cluster: cluster_of(&client, &kv.value)?.0,
                 });
             }
             let deadline = client.deadline();
@@ -202,16 +207,16 @@ impl EtcdStore {
             key: space.cluster(),
             ..RangeRequest::default()
         };
-        let cluster = reach.run(async move {
+        let (cluster, made_with) = reach.run(async move {
             let deadline = client.deadline();
             let found: RangeResponse = client.read(RANGE, request, deadline).await?;
             match found.kvs.first() {
                 Some(kv) => {
-                    let cluster = cluster_of(&client, &kv.value)?;
+                    let (cluster, made_with) = cluster_of(&client, &kv.value)?;
                     let revision = revision(&found.header);
                     let value = kv.value.clone();
                     client.identity().expect(cluster, value, revision);
-                    Ok(cluster)
+                    Ok((cluster, made_with))
                 }
                 None => Err(MetadataError::NotInitialized {
                     store: client.location().name.clone(),
@@ -244,6 +249,7 @@ impl EtcdStore {
             reach,
             space,
             cluster,
+            made_with,
             boards,
             server_operations: operations,
             max_operations: server_operations - RESERVED,
@@ -320,7 +326,7 @@ fn made(client: &Client, answer: &TxnResponse, id: Uuid) -> Result<Uuid, Metadat
     let Some(kv) = first(answer) else {
         return Err(client.unknown("the cluster's key is gone again".into()));
     };
-    let found = cluster_of(client, &kv.value)?;
+    let (found, _) = cluster_of(client, &kv.value)?;
     // An attempt before this one, whose answer was lost, may have made it.
     if found == id {
         return Ok(id);
@@ -331,7 +337,8 @@ fn made(client: &Client, answer: &TxnResponse, id: Uuid) -> Result<Uuid, Metadat
     })
 }
 
-fn cluster_of(client: &Client, value: &[u8]) -> Result<Uuid, MetadataError> {
+/// The cluster's id, and the cluster version that it was made with.
+fn cluster_of(client: &Client, value: &[u8]) -> Result<(Uuid, u32), MetadataError> {
     let message = ClusterMessage::decode(value).map_err(|_| {
         client.corrupt(format!(
             "its key `{}` holds something else",
@@ -345,8 +352,9 @@ fn cluster_of(client: &Client, value: &[u8]) -> Result<Uuid, MetadataError> {
             supported: FORMAT,
         });
     }
-    Uuid::from_slice(&message.cluster)
-        .map_err(|_| client.corrupt(format!("the id in its key `{}` is none", key_name(client))))
+    let id = Uuid::from_slice(&message.cluster)
+        .map_err(|_| client.corrupt(format!("the id in its key `{}` is none", key_name(client))))?;
+    Ok((id, u32::from(message.format > BEFORE_VERSIONS)))
 }
 
 /// The cluster's key, as people read it.
@@ -355,6 +363,10 @@ fn key_name(client: &Client) -> String {
 }
 
 impl MetadataStore for EtcdStore {
+    fn made_with(&self) -> Result<u32, MetadataError> {
+        Ok(self.made_with)
+    }
+
     fn load(&self) -> Result<Image, MetadataError> {
         let (revision, found) = self.scan(
             vec![

@@ -93,6 +93,7 @@ pub(super) fn encode(live: &LiveBroker) -> Vec<u8> {
         },
         version: live.version.clone(),
         role: live.role.number(),
+        cluster_version: live.cluster_version,
     };
     message.encode_to_vec()
 }
@@ -120,6 +121,7 @@ pub(super) fn decode(id: u32, value: &[u8]) -> Result<LiveBroker, &'static str> 
             (Role::Broker, _) => return Err("its state is unknown"),
         },
         version: message.version,
+        cluster_version: message.cluster_version,
     })
 }
 
@@ -223,6 +225,7 @@ mod tests {
             rack: Some(String::new()),
             state: LiveState::Draining,
             version: "0.1.0".into(),
+            cluster_version: 3,
             ..plain.clone()
         };
         let store = LiveBroker {

@@ -126,6 +126,9 @@ pub struct DescribeClusterResponse {
     /// how many that one is to have
     #[prost(uint32, tag = "16")]
     pub limited_replicas: u32,
+    /// what may be used; see FinalizeCluster
+    #[prost(uint32, tag = "17")]
+    pub cluster_version: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ClusterBroker {
@@ -167,6 +170,9 @@ pub struct ClusterBroker {
     /// it lives, holds copies and never owns anything
     #[prost(bool, tag = "15")]
     pub replica_store: bool,
+    /// the newest that its program can; 0 of those that are gone
+    #[prost(uint32, tag = "16")]
+    pub cluster_version: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StrandedStreamlet {
@@ -371,6 +377,16 @@ pub struct RestartStep {
     pub open_copies: u64,
     #[prost(bool, tag = "9")]
     pub controller: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FinalizeClusterRequest {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FinalizeClusterResponse {
+    #[prost(uint32, tag = "1")]
+    pub before: u32,
+    /// the same where there was nothing to do
+    #[prost(uint32, tag = "2")]
+    pub version: u32,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

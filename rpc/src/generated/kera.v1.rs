@@ -693,6 +693,31 @@ pub mod clusters_client {
                 .insert(GrpcMethod::new("kera.v1.Clusters", "PlanRestart"));
             self.inner.unary(req, path, codec).await
         }
+        /// Records the newest cluster version that every living broker can. Older programs cannot join from then on.
+        pub async fn finalize_cluster(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::FinalizeClusterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::FinalizeClusterResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Clusters/FinalizeCluster",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Clusters", "FinalizeCluster"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -753,6 +778,14 @@ pub mod clusters_server {
             request: tonic::Request<::kera_protocol::v1::PlanRestartRequest>,
         ) -> std::result::Result<
             tonic::Response<::kera_protocol::v1::PlanRestartResponse>,
+            tonic::Status,
+        >;
+        /// Records the newest cluster version that every living broker can. Older programs cannot join from then on.
+        async fn finalize_cluster(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::FinalizeClusterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::FinalizeClusterResponse>,
             tonic::Status,
         >;
     }
@@ -1104,6 +1137,54 @@ pub mod clusters_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PlanRestartSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Clusters/FinalizeCluster" => {
+                    #[allow(non_camel_case_types)]
+                    struct FinalizeClusterSvc<T: Clusters>(pub Arc<T>);
+                    impl<
+                        T: Clusters,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::FinalizeClusterRequest,
+                    > for FinalizeClusterSvc<T> {
+                        type Response = ::kera_protocol::v1::FinalizeClusterResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::FinalizeClusterRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Clusters>::finalize_cluster(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = FinalizeClusterSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

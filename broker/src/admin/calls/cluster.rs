@@ -73,4 +73,12 @@ impl Clusters for ClustersService {
         let planned = cluster::plan_restart(&self.shared).await;
         planned.map(Response::new).map_err(status)
     }
+
+    async fn finalize_cluster(
+        &self,
+        _request: Request<v1::FinalizeClusterRequest>,
+    ) -> Answer<v1::FinalizeClusterResponse> {
+        let finalized = cluster::finalize(&self.shared).await;
+        finalized.map(Response::new).map_err(status)
+    }
 }

@@ -45,6 +45,7 @@ pub async fn describe_cluster(
     answer.store = shared.config.cluster.store.clone().unwrap_or_default();
     answer.controller = controller;
     answer.answered_by = shared.broker_id;
+    answer.cluster_version = shared.settings.cluster_version();
     Ok(answer)
 }
 
@@ -180,6 +181,7 @@ fn broker(
         host: text(|live| live.host.clone()),
         rack: text(|live| live.rack.clone().unwrap_or_default()),
         version: text(|live| live.version.clone()),
+        cluster_version: live.map_or(0, |live| live.cluster_version),
         streamlets: counted.streamlets,
         share: if replica_store { 0 } else { share },
         bytes: counted.bytes,

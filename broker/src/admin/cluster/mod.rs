@@ -3,6 +3,7 @@
 
 mod describe;
 mod drain;
+mod finalize;
 mod moves;
 mod restart;
 
@@ -22,6 +23,7 @@ use crate::store_calls::blocking;
 
 pub use describe::describe_cluster;
 pub use drain::{describe_drain, set_draining};
+pub use finalize::finalize;
 pub use moves::{move_streamlet, plan_moves};
 pub use restart::plan_restart;
 

@@ -44,6 +44,10 @@ struct View {
 type Held = Arc<Mutex<Option<Vec<(Transaction, Done)>>>>;
 
 impl MetadataStore for View {
+    fn made_with(&self) -> Result<u32, MetadataError> {
+        self.store.made_with()
+    }
+
     fn load(&self) -> Result<Image, MetadataError> {
         self.store.load()
     }

@@ -1,0 +1,109 @@
+//! Recording a cluster version: from then on what it brings may be used, and older programs cannot join.
+
+use std::sync::Arc;
+
+use kera_metadata::{CLUSTER_VERSION, LiveBroker};
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::v1;
+
+use super::invalid;
+use crate::alter_settings::{ATTEMPTS, write};
+use crate::shared::Shared;
+use crate::store_calls::{blocking, metadata_error};
+
+/// Records the newest cluster version that every living broker can; this broker alone where it shares no store.
+///
+/// A broker that joins meanwhile with an older program hears of the version and ends.
+///
+/// # Errors
+/// [`ErrorCode::InvalidArgument`] naming the brokers whose programs are too old, or what the metadata store answers.
+pub async fn finalize(shared: &Arc<Shared>) -> Result<v1::FinalizeClusterResponse, WireError> {
+    let wanted = match &shared.clustered {
+        None => CLUSTER_VERSION,
+        Some(clustered) => {
+            let living = clustered.store.living().borrow().clone();
+            common(
+                &living.values().collect::<Vec<_>>(),
+                shared.settings.cluster_version(),
+            )?
+        }
+    };
+    for _ in 0..ATTEMPTS {
+        let reading = shared.clone();
+        let read = move || {
+            let version = reading.metadata.cluster_version();
+            let record = reading.metadata.settings(None);
+            version.and_then(|version| Ok((version, record?)))
+        };
+        let (before, mut record) = blocking(move || read().map_err(|e| metadata_error(&e))).await?;
+        if before >= wanted {
+            shared.take_settings(record);
+            return Ok(v1::FinalizeClusterResponse {
+                before,
+                version: before,
+            });
+        }
+        record.cluster_version = wanted;
+        let (writing, put) = (shared.clone(), record.clone());
+        if let Some(revision) = blocking(move || write(&*writing.metadata, put)).await? {
+            record.revision = revision;
+            shared.take_settings(record);
+            return Ok(v1::FinalizeClusterResponse {
+                before,
+                version: wanted,
+            });
+        }
+    }
+    let text = "the settings of all brokers were changed by others at the same time, again and again; try again";
+    Err(WireError::new(ErrorCode::Overloaded, text))
+}
+
+/// The newest cluster version that all of `living` can, if that is newer than `now` or nobody can more.
+fn common(living: &[&LiveBroker], now: u32) -> Result<u32, WireError> {
+    let least = living.iter().map(|live| live.cluster_version).min();
+    let most = living.iter().map(|live| live.cluster_version).max();
+    let (least, most) = (least.unwrap_or(now), most.unwrap_or(now));
+    if least > now || most <= now {
+        return Ok(least);
+    }
+    let old = living.iter().filter(|live| live.cluster_version <= now);
+    let old: Vec<_> = old
+        .map(|live| format!("{} {} ({})", live.role, live.id, live.version))
+        .collect();
+    Err(invalid(format!(
+        "the cluster stays at version {now}: the program of {} knows no newer one; update it, and run this again",
+        old.join(", ")
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kera_metadata::Incarnation;
+    use uuid::Uuid;
+
+    fn live(id: u32, cluster_version: u32) -> LiveBroker {
+        let incarnation = Incarnation {
+            store_id: Uuid::from_u128(id.into()),
+            boot_id: Uuid::from_u128(1),
+        };
+        let mut live = LiveBroker::new(id, incarnation);
+        live.cluster_version = cluster_version;
+        live.version = "0.1.0".into();
+        live
+    }
+
+    #[test]
+    fn a_cluster_is_of_the_newest_version_that_every_broker_can() {
+        let of = |versions: &[u32], now| {
+            let living: Vec<_> = (1..).zip(versions).map(|(id, v)| live(id, *v)).collect();
+            common(&living.iter().collect::<Vec<_>>(), now)
+        };
+        assert_eq!(of(&[1, 1], 0), Ok(1));
+        assert_eq!(of(&[3, 2, 4], 1), Ok(2));
+        assert_eq!(of(&[2, 2], 2), Ok(2), "nothing to do");
+        let refused = of(&[1, 0, 1], 0).expect_err("broker 2 is too old");
+        assert!(refused.message.contains("broker 2 (0.1.0)"), "{refused}");
+        assert!(!refused.message.contains("broker 1"), "{refused}");
+    }
+}

@@ -1,0 +1,41 @@
+//! Versions of a cluster: what all of its brokers can, and therefore what may be used.
+//!
+//! Programs of two neighbouring versions work in one cluster. What the older one could not read is not
+//! used until an operator says that there is no way back: `kera cluster finalize` records the newest
+//! version that every broker can ([`SettingsRecord::cluster_version`](crate::SettingsRecord::cluster_version)). A broker
+//! whose program is older than that does not start.
+//!
+//! | cluster version | what it brings |
+//! |---|---|
+//! | 0 | all that was before clusters had versions |
+//! | 1 | [compaction](Feature::Compaction), [transactions](Feature::Transactions) |
+
+/// The newest cluster version that this program can.
+pub const CLUSTER_VERSION: u32 = 1;
+
+/// What a cluster needs a version for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Feature {
+    /// Streams that keep the newest record of each key: closed groups that are written anew.
+    Compaction,
+    /// Transactions: what lanes and consumer groups remember of them, and their internal stream.
+    Transactions,
+}
+
+impl Feature {
+    /// The first cluster version that has it.
+    pub const fn since(self) -> u32 {
+        match self {
+            Feature::Compaction | Feature::Transactions => 1,
+        }
+    }
+}
+
+impl std::fmt::Display for Feature {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Feature::Compaction => "compaction",
+            Feature::Transactions => "transactions",
+        })
+    }
+}
