@@ -3,7 +3,8 @@
 use kera_protocol::batch::{
     BatchBuilder, BatchError, BatchHeader, Compression, HEADER_BYTES, Header, MIN_RECORD_BYTES,
     NewRecord, ProducerStamp, Records, batches, check_produced, check_timestamps, compress, crc32c,
-    decompress, next_sequence, patch, patch_append_time, validate_records, verify, write_stamp,
+    decompress, mark_transactional, next_sequence, patch, patch_append_time, validate_records,
+    verify, write_stamp,
 };
 use kera_protocol::ids::Epoch;
 use proptest::collection::vec;
@@ -254,6 +255,21 @@ fn a_record_count_that_lies_is_found() {
         lie_about_count(&mut batch, i32::MAX);
         let header = BatchHeader::peek(&batch).unwrap();
         assert!(check_produced(&header, &batch).is_err(), "{codec:?}");
+    }
+}
+
+#[test]
+fn a_batch_of_a_transaction_has_a_producer() {
+    let stamp = ProducerStamp {
+        producer_id: 7,
+        producer_epoch: 0,
+        base_sequence: 0,
+    };
+    for (stamp, expected) in [(stamp, true), (ProducerStamp::NONE, false)] {
+        let mut batch = encode(&repetitive(2), Compression::None, stamp);
+        mark_transactional(&mut batch);
+        let header = BatchHeader::peek(&batch).unwrap();
+        assert_eq!(check_produced(&header, &batch).is_ok(), expected);
     }
 }
 

@@ -14,7 +14,7 @@ use crate::producers::{LaneState, SequenceError, Verdict};
 use crate::roll::snapshot_limit;
 use crate::standing::Standing;
 use crate::streamlet::{ActiveGroup, Filling, Inner, LaneSlot, Settings, Streamlet};
-use crate::transactions::{End, TransactionError};
+use crate::transactions::{End, TransactionError, is_needed};
 
 /// Where a batch is to go.
 #[derive(Clone, Copy, Debug)]
@@ -343,12 +343,14 @@ impl Streamlet {
         }
         tail.state.note(&placed, spec.now_ms);
         self.traffic.note_appended(&placed);
-        tail.ends.extend(marker.map(|marker| End {
+        let end = marker.map(|marker| End {
             producer: marker.producer_id,
             first: marker.first_ordinal,
             marker: base,
             commit: marker.commit,
-        }));
+        });
+        tail.ends
+            .extend(end.filter(|end| is_needed(end, &active.group)));
         let prepare =
             tail.filling == Filling::Begun && tail.writer.fill() >= self.env.limits.prepare_at;
         if prepare {

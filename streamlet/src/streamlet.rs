@@ -37,6 +37,8 @@ pub struct Limits {
     pub keep_chunks: usize,
     /// Record the next group ahead once the active one is this full, 0.0 to 1.0; above 1: never.
     pub prepare_at: f64,
+    /// Ends of transactions that are remembered per lane of groups that take no more; others are looked up again.
+    pub max_known_ends: usize,
 }
 
 impl Default for Limits {
@@ -46,6 +48,7 @@ impl Default for Limits {
             producer_expiry_ms: 24 * 3600 * 1000,
             keep_chunks: 4,
             prepare_at: 0.5,
+            max_known_ends: 64 << 10,
         }
     }
 }
@@ -230,7 +233,7 @@ pub(crate) struct Tail {
     pub(crate) state: LaneState,
     pub(crate) lane_generation: u32,
     pub(crate) filling: Filling,
-    /// Transactions that ended in this group, in the order of their markers.
+    /// Transactions that ended in this group, in the order of their markers, as far as its readers need them.
     pub(crate) ends: Vec<End>,
 }
 

@@ -232,6 +232,49 @@ fn compaction_keeps_the_newest_record_that_counts_and_stops_at_an_open_transacti
 }
 
 #[test]
+fn many_that_were_committed_are_not_looked_up_with_each_read() {
+    let mut machine = Machine::fault(6);
+    machine.limits.max_known_ends = 100;
+    let node = machine.create(settings(AckPolicy::Written));
+    let mut expected = Vec::new();
+    // One is committed in the next group, and one is aborted.
+    for (group, over) in [(0, 7), (1, 8)] {
+        for n in 0..150 {
+            let id = group * 150 + n;
+            assert!(grant(&node, 1, id + 1));
+            node.append(0, &mut transactional(1, 0, id as i32, id..id + 1));
+            assert!(end(&node, 1, id + 1, true));
+            expected.push(id);
+            if n == 75 {
+                assert!(grant(&node, over, 1));
+                let other = 10_000 + over as u64;
+                node.append(0, &mut transactional(over, 0, 0, other..other + 1));
+            }
+        }
+        assert!(node.streamlet.close_all(node.now_ms));
+        assert!(node.work());
+    }
+    assert!(end(&node, 7, 1, true) && end(&node, 8, 1, false));
+    expected.insert(76, 10_007);
+    assert_eq!(read_committed(&node, 0, 1 << 20).0, expected);
+    assert_eq!(read_native(&node, 500), expected);
+    // All of it is in memory, and so is what readers must know of it.
+    for from in [0, 10, 300, 310, 0] {
+        let read = node.streamlet.read_committed(LaneReadSpec {
+            lane: LANE,
+            from: Located {
+                ordinal: from,
+                at: None,
+            },
+            end_ordinal: u64::MAX,
+            max_bytes: 500,
+            cached_only: true,
+        });
+        assert!(read.is_ok(), "from {from}: {read:?}");
+    }
+}
+
+#[test]
 fn no_transaction_begins_that_its_coordinator_does_not_end() {
     let mut machine = Machine::fault(2);
     let node = machine.create(settings(AckPolicy::Written));

@@ -52,6 +52,11 @@ pub fn check_produced(header: &BatchHeader, batch: &[u8]) -> Result<(), BatchErr
             "it has a producer id but no producer epoch or sequence",
         ));
     }
+    if header.is_transactional() && !header.is_idempotent() {
+        return Err(BatchError::Inconsistent(
+            "it is of a transaction and has no producer id",
+        ));
+    }
     Ok(())
 }
 

@@ -222,8 +222,12 @@ impl Streamlet {
                 _ => CompactError::Stopped,
             })?;
         let is_aborted = |producer: i64, ordinal: Ordinal| {
+            // A producer has one transaction at a time: its ranges follow each other.
             let ranges = aborted.get(&producer);
-            ranges.is_some_and(|ranges| ranges.iter().any(|range| range.contains(&ordinal)))
+            ranges.is_some_and(|ranges| {
+                let begun = ranges.partition_point(|range| range.start <= ordinal);
+                begun > 0 && ordinal < ranges[begun - 1].end
+            })
         };
         let mut pass = Pass {
             streamlet: self,

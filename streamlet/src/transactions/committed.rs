@@ -97,13 +97,13 @@ impl Streamlet {
     }
 
     /// What was aborted in closed groups of a lane that lie below its last stable ordinal, by producer: from the
-    /// transaction's first record to its marker. Waits for the disk.
+    /// transaction's first record to its marker, in order. Waits for the disk.
     pub(crate) fn aborted_in(
         &self,
         lane: LaneId,
         groups: &[Arc<Group>],
     ) -> Result<HashMap<i64, Vec<Range<Ordinal>>>, LaneReadError> {
-        let mut aborted: HashMap<_, Vec<_>> = HashMap::new();
+        let mut aborted: HashMap<_, Vec<Range<Ordinal>>> = HashMap::new();
         if self.transactional_from(lane).is_none() {
             return Ok(aborted);
         }
@@ -118,7 +118,10 @@ impl Streamlet {
             let (from, to) = (group.spec().first_ordinal, group.end().ordinal);
             for end in self.aborted(&spec, group.id(), from, to)? {
                 let ranges = aborted.entry(end.producer).or_default();
-                ranges.push(end.first..end.marker);
+                // One that began in another group is found with each of its groups.
+                if ranges.last().is_none_or(|last| last.end <= end.first) {
+                    ranges.push(end.first..end.marker);
+                }
             }
         }
         Ok(aborted)
@@ -146,26 +149,28 @@ impl Streamlet {
         // Producers with an end still to be found; at first of all.
         let mut sought: Option<HashSet<i64>> = None;
         for group in groups {
+            let mut take = |ends: &[End]| {
+                let begin = ends.partition_point(|end| end.marker < from);
+                for end in &ends[begin..] {
+                    let is_sought = match &mut sought {
+                        Some(sought) => sought.remove(&end.producer),
+                        None => true,
+                    };
+                    if is_sought && end.first < to && !end.commit {
+                        aborted.push(*end);
+                    }
+                }
+            };
             let is_active = active
                 .as_ref()
                 .filter(|a| Arc::ptr_eq(&a.group, &group) && !group.is_frozen());
-            let ends = match is_active {
-                Some(active) => Arc::new(GroupEnds {
-                    ends: active.tail.lock().ends.clone(),
-                    unfinished: Vec::new(),
-                }),
-                None => self.ends_of(spec, &group)?,
-            };
-            let begin = ends.ends.partition_point(|end| end.marker < from);
-            for end in &ends.ends[begin..] {
-                let is_sought = match &mut sought {
-                    Some(sought) => sought.remove(&end.producer),
-                    None => true,
-                };
-                if is_sought && end.first < to && !end.commit {
-                    aborted.push(*end);
-                }
+            if let Some(active) = is_active {
+                // The lane's last.
+                take(&active.tail.lock().ends);
+                break;
             }
+            let ends = self.ends_of(spec, &group)?;
+            take(&ends.ends);
             let sought = sought.get_or_insert_with(|| ends.unfinished.iter().copied().collect());
             if sought.is_empty() {
                 break;
@@ -196,7 +201,8 @@ impl Streamlet {
             let is_there = slot.groups.get(&group.id());
             // One that failed meanwhile may have been cut.
             if is_there.is_some_and(|there| Arc::ptr_eq(there, group)) && !group.is_broken() {
-                slot.ends.put(group, ends.clone());
+                slot.ends
+                    .put(group, ends.clone(), self.env.limits.max_known_ends);
             }
         }
         Ok(ends)

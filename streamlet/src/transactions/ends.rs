@@ -10,13 +10,10 @@ use kera_protocol::ids::GroupId;
 
 use super::End;
 
-/// Ends remembered per lane, over all its groups that take no more.
-const MAX_KNOWN: usize = 64 << 10;
-
 /// The transactions of one group.
 #[derive(Debug, Default)]
 pub(crate) struct GroupEnds {
-    /// Those that ended in it.
+    /// Those that ended in it, in the order of their markers, as far as a reader [needs](is_needed) them.
     pub(super) ends: Vec<End>,
     /// Producers whose transactions have batches in it and ended later.
     pub(super) unfinished: Vec<i64>,
@@ -39,10 +36,11 @@ impl KnownEnds {
         self.by_group.get(&key).cloned()
     }
 
-    pub(super) fn put(&mut self, group: &Group, ends: Arc<GroupEnds>) {
+    /// Remembers no more than `most` ends, except of one group.
+    pub(super) fn put(&mut self, group: &Group, ends: Arc<GroupEnds>, most: usize) {
         let key = (group.id(), group.spec().generation);
         let more = ends.weight();
-        if self.count + more > MAX_KNOWN {
+        if self.count + more > most {
             self.clear();
         }
         if let Some(before) = self.by_group.insert(key, ends) {
@@ -69,12 +67,13 @@ impl GroupEnds {
             }
             open.remove(&header.producer_id);
             if let Ok(Some(marker)) = Marker::decode(bytes) {
-                ends.push(End {
+                let end = End {
                     producer: marker.producer_id,
                     first: marker.first_ordinal,
                     marker: header.base_ordinal,
                     commit: marker.commit,
-                });
+                };
+                ends.extend(is_needed(&end, group).then_some(end));
             }
         })?;
         Ok(Self {
@@ -82,4 +81,10 @@ impl GroupEnds {
             unfinished: open.into_iter().collect(),
         })
     }
+}
+
+/// Whether readers need to know of an end in `group`: it was aborted, or it began in an earlier group, whose readers
+/// look for it.
+pub(crate) fn is_needed(end: &End, group: &Group) -> bool {
+    !end.commit || end.first < group.spec().first_ordinal
 }

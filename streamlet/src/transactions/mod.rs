@@ -22,7 +22,7 @@ mod unstable;
 
 pub use committed::Committed;
 pub use end::{EndTransaction, Ended};
-pub(crate) use ends::KnownEnds;
+pub(crate) use ends::{KnownEnds, is_needed};
 pub use grants::{Grant, Grants};
 pub(crate) use unstable::Unstable;
 
