@@ -332,6 +332,41 @@ fn what_is_out_of_bounds_is_refused_and_nothing_open_makes_room() {
 }
 
 #[test]
+fn names_of_groups_count_among_what_all_transactions_take() {
+    let mut limits = Limits::default();
+    limits.transactions.small_parts = 10;
+    limits.transactions.total_parts = 150;
+    let mut bench = Bench::with(limits);
+    let groups = |count: usize, bytes: usize| {
+        let names = (0..count).map(|n| Part::Group(format!("{n:0bytes$}")));
+        names.collect::<BTreeSet<Part>>()
+    };
+    let mut add = |id: &str, producer: i64, parts| {
+        let init = Request::Init(Init {
+            id: id.into(),
+            timeout_ms: TIMEOUT_MS,
+            known: None,
+            fresh_producer: producer,
+        });
+        assert_eq!(bench.call(init), Reply::Begun(producer, 0));
+        let member = Member {
+            id: id.into(),
+            producer,
+            epoch: 0,
+        };
+        bench.call(Request::Add(member, parts))
+    };
+    // Ten groups of 320 bytes are as much as 110 partitions.
+    assert!(matches!(add("a", 1, groups(10, 320)), Reply::Added(..)));
+    let refused = Reply::Refused(Fault::TooManyParts);
+    assert_eq!(add("b", 2, groups(10, 320)), refused);
+    assert!(matches!(add("c", 3, groups(4, 32)), Reply::Added(..)));
+    assert!(matches!(add("d", 4, groups(10, 32)), Reply::Added(..)));
+    assert_eq!(add("e", 5, groups(10, 32)), refused);
+    assert!(matches!(add("f", 6, groups(5, 9)), Reply::Added(..)), "few");
+}
+
+#[test]
 fn a_snapshot_carries_everything() {
     let mut bench = Bench::new();
     bench.init(None);

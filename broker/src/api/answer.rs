@@ -263,7 +263,8 @@ fn json(view: &impl Serialize) -> Answer {
 }
 
 /// Whom the API answers: programs on this machine, that name this machine. A page of another site whose name leads here
-/// names that site.
+/// names that site. What a page of another site asks of this machine it could not read, but the broker would work for it:
+/// browsers say whose page asks.
 fn is_local(peer: Peer, headers: &HeaderMap) -> bool {
     let host = headers
         .get(header::HOST)
@@ -276,7 +277,9 @@ fn is_local(peer: Peer, headers: &HeaderMap) -> bool {
         let address: Option<IpAddr> = name.parse().ok();
         name.eq_ignore_ascii_case("localhost") || address.is_some_and(|ip| ip.is_loopback())
     });
-    peer.0.ip().to_canonical().is_loopback() && named
+    let site = headers.get("sec-fetch-site");
+    let is_own = site.is_none_or(|site| site == "same-origin" || site == "none");
+    peer.0.ip().to_canonical().is_loopback() && named && is_own
 }
 
 /// The API, for somebody who may ask.
@@ -286,7 +289,7 @@ pub(super) fn api_for(
     headers: &HeaderMap,
 ) -> Result<Arc<Api>, Box<Response>> {
     if !is_local(peer, headers) {
-        let text = "the API answers programs on the broker's machine alone, and only under the name localhost or a loopback address, since it asks nobody who they are. From elsewhere go through ssh: ssh -L 7680:localhost:7680 MACHINE, then http://localhost:7680";
+        let text = "the API answers programs on the broker's machine alone, and only under the name localhost or a loopback address, and no page of another site, since it asks nobody who they are. From elsewhere go through ssh: ssh -L 7680:localhost:7680 MACHINE, then http://localhost:7680";
         let error = WireError::new(ErrorCode::NotAuthorized, text);
         return Err(Box::new(refusal(&error)));
     }

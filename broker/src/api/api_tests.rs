@@ -53,8 +53,12 @@ async fn the_api_answers_this_machine_alone() {
             "{host}"
         );
     }
-    // A page of another site whose name leads here.
+    let own = "localhost\r\nSec-Fetch-Site: same-origin";
+    assert_eq!(ask(address, own, "/api/v1/overview").await.0, 200);
+    // A page of another site, or one whose name leads here.
     for host in [
+        "localhost\r\nSec-Fetch-Site: cross-site",
+        "localhost\r\nSec-Fetch-Site: same-site",
         "example.com",
         "example.com:7680",
         "localhost.example.com",

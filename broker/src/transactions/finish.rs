@@ -94,14 +94,16 @@ async fn ask(shared: &Arc<Shared>, host: &Host, request: Request) -> Option<Repl
 struct Batch {
     ends: Vec<v1::TransactionEnd>,
     parts: Vec<(usize, Vec<Part>, Vec<Part>)>,
+    /// Of all of them.
+    count: usize,
 }
 
 impl Batch {
-    fn size(&self) -> usize {
-        let parts = self.parts.iter();
-        parts
-            .map(|(_, lanes, groups)| lanes.len() + groups.len())
-            .sum()
+    /// Whether there is room for one more part, which counts from now on.
+    fn takes_one(&mut self) -> bool {
+        let has_room = self.count < MOST_PARTS;
+        self.count += usize::from(has_room);
+        has_room
     }
 
     /// The entry for a decision.
@@ -145,7 +147,7 @@ async fn finish(shared: &Arc<Shared>, host: &Host, decided: Vec<Decided>) -> boo
                         None => drop(done[index].insert(part.clone())),
                         Some(place) => {
                             let batch = by_broker.entry(place.broker).or_default();
-                            if batch.size() < MOST_PARTS {
+                            if batch.takes_one() {
                                 let (end, lanes, _) = batch.entry(index, one, host.epoch());
                                 end.lanes.push(place.lane);
                                 lanes.push(part.clone());
@@ -159,7 +161,7 @@ async fn finish(shared: &Arc<Shared>, host: &Host, decided: Vec<Decided>) -> boo
                         continue;
                     };
                     let batch = by_broker.entry(place.broker).or_default();
-                    if batch.size() < MOST_PARTS {
+                    if batch.takes_one() {
                         let (end, _, groups) = batch.entry(index, one, host.epoch());
                         end.groups.push(group.clone());
                         groups.push(part.clone());

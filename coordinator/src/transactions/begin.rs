@@ -8,6 +8,19 @@ use super::state::{Stage, Transaction};
 use crate::coordinator::{Coordinator, Step};
 use crate::event::Body;
 
+/// What one part takes, in bytes, about; the name of a group takes its own.
+const PART_BYTES: usize = 32;
+
+/// As many parts as these take the memory of.
+fn weight(parts: &BTreeSet<Part>) -> usize {
+    // Groups stand behind all partitions.
+    let names = parts.iter().rev().map_while(|part| match part {
+        Part::Group(group) => Some(group.len().div_ceil(PART_BYTES)),
+        Part::Partition(..) => None,
+    });
+    parts.len() + names.sum::<usize>()
+}
+
 /// An id whose epoch is here gets another producer id. One epoch is left above it for an abort.
 const LAST_EPOCH: i16 = i16::MAX - 1;
 
@@ -130,14 +143,14 @@ impl Coordinator {
             return Ok(Reply::Added(next.number, fresh));
         }
         next.parts.extend(fresh.iter().cloned());
-        self.transaction_check_parts(&next.parts, fresh.len())?;
+        self.transaction_check_parts(&next.parts, weight(&fresh))?;
         next.updated_ms = now_ms;
         let number = next.number;
         self.transaction_put(&member.id, &next, step);
         Ok(Reply::Added(number, fresh))
     }
 
-    /// Checks that a transaction may have these parts, of which so many are new.
+    /// Checks that a transaction may have these parts, of which those of so much weight are new.
     fn transaction_check_parts(&self, parts: &BTreeSet<Part>, more: usize) -> Result<(), Fault> {
         let limits = &self.limits.transactions;
         let groups = parts.iter().filter_map(|part| match part {
@@ -149,9 +162,9 @@ impl Coordinator {
             && parts.len() <= limits.parts;
         let all = || -> usize {
             let all = self.state.transactions.values();
-            all.map(|known| known.parts.len()).sum()
+            all.map(|known| weight(&known.parts)).sum()
         };
-        match fits && (parts.len() <= limits.small_parts || all() + more <= limits.total_parts) {
+        match fits && (weight(parts) <= limits.small_parts || all() + more <= limits.total_parts) {
             true => Ok(()),
             false => Err(Fault::TooManyParts),
         }

@@ -13,7 +13,8 @@ pub struct Limits {
     pub groups: usize,
     /// See [`Self::groups`].
     pub group_bytes: usize,
-    /// Parts of all transactions; those of no more than [`Self::small_parts`] may grow even then.
+    /// Parts of all transactions; those of no more than [`Self::small_parts`] may grow even then. A group counts as one
+    /// more for each 32 bytes of its name.
     pub total_parts: usize,
     /// See [`Self::total_parts`].
     pub small_parts: usize,
