@@ -282,3 +282,31 @@ async fn a_lane_that_is_refused_at_every_attempt_says_so() {
         assert_eq!(reader.stall(Duration::ZERO), None);
     }
 }
+
+#[tokio::test]
+async fn a_reader_waits_for_an_owner_that_has_not_heard_of_the_stream_as_long_as_others_know_it() {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), 100, 10);
+    fake.change(|state| state.refusal = Some(ErrorCode::UnknownStream));
+    let mut reader = follow(&fake, Fetch::Pull).await;
+    tokio::select! {
+        batch = reader.next_batch() => panic!("not yet: {batch:?}"),
+        () = fake.until(|state| state.asked.len() >= 12) => {}
+    }
+    fake.change(|state| state.refusal = None);
+    read(&mut reader, 0, 100).await;
+}
+
+#[tokio::test]
+async fn a_reader_hears_that_its_stream_was_deleted() {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), 10, 10);
+    let mut reader = follow(&fake, Fetch::Pull).await;
+    read(&mut reader, 0, 10).await;
+    fake.change(|state| {
+        state.refusal = Some(ErrorCode::UnknownStream);
+        state.unheard = [0].into();
+    });
+    let error = reader.next_batch().await.expect_err("it is gone");
+    assert!(error.to_string().contains("UNKNOWN_STREAM"), "{error}");
+}

@@ -53,7 +53,14 @@ impl Client {
             let by = self.bootstrap();
             match self.get_stream_of(&by, name, ANSWER_WITHIN).await {
                 Err(error) if is_unknown_stream(&error) => Ok((by, Err(error))),
-                answer => Ok((by, Ok(answer?))),
+                Err(error) => {
+                    // One that cannot tell may be cut off: the next is asked.
+                    if error.is_retryable() {
+                        self.inner.brokers.move_on(&by);
+                    }
+                    Err(error)
+                }
+                Ok(info) => Ok((by, Ok(info))),
             }
         };
         let waits_for = || Some(self.waits_for());

@@ -74,12 +74,15 @@ impl Member {
             .open()
             .await;
         match opened {
-            Ok(consumer) => Some(Self {
-                load: load.clone(),
-                number,
-                consumer,
-                uncommitted: BTreeMap::new(),
-            }),
+            Ok(consumer) => {
+                load.note_joined();
+                Some(Self {
+                    load: load.clone(),
+                    number,
+                    consumer,
+                    uncommitted: BTreeMap::new(),
+                })
+            }
             Err(error) => {
                 load.complain(format!("consumer {number} cannot join: {error}"));
                 None

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kera_consumer::{Reader, Start};
 use kera_history::{Event, Lane, Reader as HistoryReader, payload};
+use kera_protocol::error::ErrorCode;
 use kera_protocol::v1;
 use tokio::time::{sleep, timeout};
 
@@ -38,6 +39,15 @@ pub async fn drain(load: Arc<Load>) {
         });
         let described = match described.await {
             Ok(described) => described,
+            // Its members may all have been kept from joining until now.
+            Err(error)
+                if error.code() == Some(ErrorCode::UnknownConsumerGroup)
+                    && !load.has_joined()
+                    && os::now() - since < PATIENCE =>
+            {
+                sleep(LOOK).await;
+                continue;
+            }
             Err(error) => return load.complain(format!("the group cannot be described: {error}")),
         };
         for progress in &described.lanes {

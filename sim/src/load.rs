@@ -31,6 +31,8 @@ pub struct Load {
     streams: OnceLock<BTreeMap<StreamId, u32>>,
     acknowledged: AtomicU64,
     stopping: AtomicBool,
+    /// A member has joined the group, which is there from then on.
+    joined: AtomicBool,
     complaints: Mutex<Vec<String>>,
 }
 
@@ -61,6 +63,7 @@ impl Load {
             streams: OnceLock::new(),
             acknowledged: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
+            joined: AtomicBool::new(false),
             complaints: Mutex::default(),
         })
     }
@@ -121,6 +124,14 @@ impl Load {
 
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
+    }
+
+    pub fn has_joined(&self) -> bool {
+        self.joined.load(Ordering::SeqCst)
+    }
+
+    pub fn note_joined(&self) {
+        self.joined.store(true, Ordering::SeqCst);
     }
 
     pub fn acknowledged(&self) -> u64 {

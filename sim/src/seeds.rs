@@ -10,6 +10,9 @@ use tempfile::TempDir;
 use crate::child::{LOG, OUTCOME};
 use crate::{Args, os};
 
+/// Findings of a run that are printed.
+const MOST_TOLD: usize = 8;
+
 /// A run under way.
 struct Playing {
     seed: u64,
@@ -163,9 +166,12 @@ fn tell(args: &Args, outcome: &Outcome) {
         outcome.turns,
         outcome.digest,
     );
-    for finding in &outcome.findings {
+    for finding in outcome.findings.iter().take(MOST_TOLD) {
         let text: String = finding.chars().take(1_500).collect();
         println!("  {text}");
+    }
+    if outcome.findings.len() > MOST_TOLD {
+        println!("  and {} more findings", outcome.findings.len() - MOST_TOLD);
     }
     if !outcome.findings.is_empty() {
         println!("  again: kera-sim --seed {} --story", outcome.seed);

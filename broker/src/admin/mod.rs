@@ -42,6 +42,27 @@ pub fn named(shared: &Shared, name: &str) -> Result<Arc<Stream>, WireError> {
     })
 }
 
+/// The stream of a name, as [`named`]. A broker of a cluster that does not know it asks the store before it says so:
+/// it may have been started just now, be cut off, or hear of changes late.
+///
+/// # Errors
+/// [`ErrorCode::UnknownStream`] if the store has none; what may pass if the broker has not heard of it yet, or cannot ask.
+pub async fn named_anywhere(shared: &Shared, name: &str) -> Result<Arc<Stream>, WireError> {
+    let unknown = match named(shared, name) {
+        Err(unknown) if shared.data.directory.is_shared() => unknown,
+        answer => return answer,
+    };
+    let (store, wanted) = (shared.metadata.clone(), name.to_owned());
+    let recorded = blocking(move || store.stream_named(&wanted).map_err(|e| metadata_error(&e)));
+    match recorded.await? {
+        None => Err(unknown),
+        Some(_) => {
+            let text = format!("this broker has not heard of stream \"{name}\" yet; ask again");
+            Err(WireError::new(ErrorCode::NotOwner, text))
+        }
+    }
+}
+
 /// Checks that users may change a stream.
 ///
 /// # Errors

@@ -22,8 +22,6 @@ const HOPELESS_PAUSE: Duration = Duration::from_secs(1);
 
 /// Longest pause before a streamlet that changes its owner is tried again.
 const OWNER_PAUSE: Duration = Duration::from_millis(250);
-/// Attempts after which a stream that its owner does not know counts as gone.
-const UNKNOWN_STREAM_ATTEMPTS: u32 = 5;
 
 /// Where reading may go on behind what a broker cannot read.
 #[derive(Clone, Copy, Debug)]
@@ -334,9 +332,10 @@ impl State {
             _ => false,
         };
         self.refresh |= elsewhere;
-        // An owner may hear of a stream later than whoever named the owner.
-        let unheard =
-            error.code == ErrorCode::UnknownStream && source.attempt < UNKNOWN_STREAM_ATTEMPTS;
+        // An owner may hear of a stream later than whoever named the owner: whether there is one is asked of others.
+        let stream = source.spec.lane.stream;
+        let is_gone = self.named.is_some_and(|named| named != Some(stream));
+        let unheard = error.code == ErrorCode::UnknownStream && !is_gone;
         if error.code.is_retryable() || unheard {
             source.in_trouble(Instant::now(), error.to_string(), false);
             let mut pause = self.retry.pause(source.attempt);

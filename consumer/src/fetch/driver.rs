@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use kera_protocol::error::ErrorCode;
 use kera_rpc::{LOOK_EVERY, Reports};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -103,11 +104,15 @@ impl Fetcher {
             state.looking = false;
             match meta {
                 Ok(meta) => {
+                    state.named = Some(Some(meta.id));
                     let owners = meta.owners().iter().map(|owner| owner.as_str().into());
                     state.set_owners(owners.collect(), &mut after);
                 }
                 Err(error) => {
                     tracing::debug!(stream, %error, "owners of the stream are not known");
+                    if error.code() == Some(ErrorCode::UnknownStream) {
+                        state.named = Some(None);
+                    }
                     state.owners_in_trouble(&error.to_string());
                     state.refresh = true;
                 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kera_protocol::ids::Ordinal;
+use kera_protocol::ids::{Ordinal, StreamId};
 use kera_protocol::v1::{self, Cursor};
 use kera_rpc::{DataConnection, RetryPolicy};
 use tokio::time::Instant;
@@ -61,6 +61,8 @@ pub(super) struct State {
     pub(super) looks_under_way: usize,
     /// Owners of the streamlets, as last looked up.
     pub(super) owners: Vec<Arc<str>>,
+    /// The stream that has the name since it was last looked at, or that none has it.
+    pub(super) named: Option<Option<StreamId>>,
     pub(super) closed: bool,
     /// Owners may have changed: look before asking again.
     pub(super) refresh: bool,
@@ -89,6 +91,7 @@ impl State {
             last_key: 0,
             last_subscription: 0,
             owners: Vec::new(),
+            named: None,
             closed: false,
             refresh: true,
             looking: false,

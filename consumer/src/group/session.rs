@@ -112,15 +112,19 @@ impl Group {
                 joined => return joined,
             };
             let next = Instant::now() + retry.pause(attempt);
-            if deadline.is_some_and(|deadline| next >= deadline)
-                || self.client.refresh(&self.settings.stream).await.is_err()
-            {
+            if deadline.is_some_and(|deadline| next >= deadline) || self.is_gone().await {
                 return Err(error);
             }
             tracing::debug!(%error, attempt, "the coordinator has not heard of the stream yet");
             tokio::time::sleep_until(next).await;
             attempt += 1;
         }
+    }
+
+    /// Whether there is no such stream: a coordinator that does not know it may only not have heard of it.
+    async fn is_gone(&self) -> bool {
+        let known = self.client.refresh(&self.settings.stream).await;
+        known.is_err_and(|error| error.code() == Some(ErrorCode::UnknownStream))
     }
 
     pub(super) fn session(&self) -> Session {

@@ -166,10 +166,12 @@ type Looked = Result<(Vec<u8>, Cursor, u64, bool), (ErrorCode, u64)>;
 impl Fake {
     fn note(&self, member: usize, cursor: Option<Cursor>, from_copy: bool) {
         let ordinal = cursor.unwrap().ordinal;
-        self.state.lock().asked.push(Asked {
-            member,
-            ordinal,
-            from_copy,
+        self.change(|state| {
+            state.asked.push(Asked {
+                member,
+                ordinal,
+                from_copy,
+            });
         });
     }
 

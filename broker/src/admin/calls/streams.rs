@@ -73,7 +73,8 @@ impl Streams for StreamsService {
     }
 
     async fn get_stream(&self, request: Request<v1::GetStreamRequest>) -> Answer<v1::StreamInfo> {
-        let stream = self.named(&request.into_inner().name)?;
+        let found = admin::named_anywhere(&self.shared, &request.into_inner().name).await;
+        let stream = found.map_err(status)?;
         Ok(Response::new(stream_info(&self.shared, &stream)))
     }
 

@@ -10,6 +10,7 @@ use kera_replication::jobs::{JobConfig, JobStats};
 use kera_replication::transport::{CopyInfo, Refusal, Reply, Request};
 
 use super::*;
+use crate::admin::named_anywhere;
 use crate::cluster::ownership::watching::apply_all;
 use crate::cluster::replica::deleted_streams::catch_up;
 
@@ -619,4 +620,23 @@ async fn files_that_are_made_of_a_deleted_stream_go() {
     std::fs::write(late, b"fetched too late").expect("it is written");
     let of_stream = dir.parent().expect("a stream's directory").to_path_buf();
     until(|| !of_stream.exists()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_hears_late_of_a_stream_does_not_say_that_there_is_none() {
+    let trio = Trio::start().await;
+    let [knows, hears_late] = [trio.shared(1).clone(), trio.shared(2).clone()];
+    trio.late[1].send_replace(true);
+    let record = StreamRecord::new("s".to_owned(), StreamConfig::default(), now_ms());
+    let created = tokio::task::spawn_blocking(move || knows.create_stream(record)).await;
+    let id = created.expect("no panic").expect("it is created").id();
+    let refused = |answer: Result<_, WireError>| answer.map(|_: Arc<_>| ()).expect_err("refused");
+    let early = refused(named_anywhere(&hears_late, "s").await);
+    assert_eq!(early.code, ErrorCode::NotOwner, "{early}");
+    assert!(early.code.is_retryable(), "{early}");
+    let none = refused(named_anywhere(&hears_late, "t").await);
+    assert_eq!(none.code, ErrorCode::UnknownStream, "{none}");
+    trio.late[1].send_replace(false);
+    until(|| hears_late.data.catalog.get(id).is_some()).await;
+    assert!(named_anywhere(&hears_late, "s").await.is_ok());
 }
