@@ -79,18 +79,27 @@ pub(crate) enum GroupBytes<'a> {
 pub(crate) struct Replicas<'a> {
     pub(crate) copy: CopyId,
     pub(crate) at: &'a [BrokerId],
-    pub(crate) ask: Ask<'a>,
+    ask: Ask<'a>,
+    /// How the group is cut, as its own header says; `None` where that cannot be read.
+    pub(crate) shape: Option<Shape>,
 }
 
-impl Replicas<'_> {
-    /// How the group is cut, as its own header says.
-    pub(crate) async fn shape(&self) -> Option<Shape> {
-        let head = self.read(0, 0, SEGMENT_HEADER_BYTES as u64).await?;
-        let header = SegmentHeader::decode(&head).ok()?;
-        Some(Shape {
+impl<'a> Replicas<'a> {
+    pub(crate) async fn of(copy: CopyId, at: &'a [BrokerId], ask: Ask<'a>) -> Self {
+        let shape = None;
+        let mut this = Self {
+            copy,
+            at,
+            ask,
+            shape,
+        };
+        let head = this.read(0, 0, SEGMENT_HEADER_BYTES as u64).await;
+        let header = head.and_then(|head| SegmentHeader::decode(&head).ok());
+        this.shape = header.map(|header| Shape {
             segment_size: header.segment_size,
             segments: header.segments,
-        })
+        });
+        this
     }
 
     /// Reads a range at one of them, beginning with number `turn`, so that many reads are spread over all; the others
@@ -157,8 +166,6 @@ pub(crate) struct Build<'a> {
     /// The address below which it has everything already.
     pub(crate) from: u64,
     pub(crate) end: Place,
-    /// `None` where nobody could tell; then it must have everything already.
-    pub(crate) shape: Option<Shape>,
     pub(crate) bytes: GroupBytes<'a>,
     pub(crate) ask: Ask<'a>,
     /// How fast, and after how much rest; without it as fast as it goes.
@@ -179,7 +186,10 @@ impl Build<'_> {
         let end = self.end.address;
         let mut at = self.from;
         while at < end {
-            let shape = self.shape.ok_or(BuildError::NoSource(at))?;
+            let shape = match &self.bytes {
+                GroupBytes::Owner(source) => source.shape(),
+                GroupBytes::Replicas(from) => from.shape.ok_or(BuildError::NoSource(at))?,
+            };
             if let Some(pace) = self.pace {
                 let bytes = piece_end(at, end, shape.segment_size) - at;
                 pace.take(runtime, bytes).await;

@@ -1,13 +1,11 @@
 //! The engine of plain system calls.
 
-use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
 use super::perform::{perform, waits_for_device};
-use super::{Done, FileRef, Io, Op, OpenHow, os};
+use super::{Done, Io, Op};
 
 /// Threads a batch is spread over at most.
 const MAX_THREADS: usize = 8;
@@ -21,38 +19,6 @@ pub(super) struct Blocking;
 impl Io for Blocking {
     fn name(&self) -> &'static str {
         "blocking"
-    }
-
-    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        os::create_dir_all(dir)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        os::list(dir)
-    }
-
-    fn remove_file(&self, path: &Path) -> io::Result<()> {
-        std::fs::remove_file(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        std::fs::rename(from, to)
-    }
-
-    fn remove_dir_all(&self, dir: &Path) -> io::Result<()> {
-        std::fs::remove_dir_all(dir)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        os::sync_dir(dir)
-    }
-
-    fn exists(&self, path: &Path) -> bool {
-        os::exists(path)
-    }
-
-    fn open(&self, path: &Path, how: OpenHow, direct: bool) -> io::Result<FileRef> {
-        os::open(path, how, direct)
     }
 
     fn run(&self, ops: Vec<Op>) -> Vec<Done> {

@@ -291,7 +291,7 @@ impl Done {
     }
 }
 
-/// A file system and a way to move bytes.
+/// A file system and a way to move bytes: the operating system's files, unless an engine has its own.
 pub trait Io: Send + Sync + 'static {
     /// The engine's name, for logs.
     fn name(&self) -> &'static str;
@@ -300,47 +300,63 @@ pub trait Io: Send + Sync + 'static {
     ///
     /// # Errors
     /// The operating system's error.
-    fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        os::create_dir_all(dir)
+    }
 
     /// The names in a directory, sorted.
     ///
     /// # Errors
     /// The operating system's error.
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        os::list(dir)
+    }
 
     /// Removes a file; its removal is durable after [`Io::sync_dir`].
     ///
     /// # Errors
     /// The operating system's error.
-    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
 
     /// Gives a file another name, in place of what has that name; durable after [`Io::sync_dir`].
     ///
     /// # Errors
     /// The operating system's error.
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
 
     /// Removes a directory and everything in it.
     ///
     /// # Errors
     /// The operating system's error.
-    fn remove_dir_all(&self, dir: &Path) -> io::Result<()>;
+    fn remove_dir_all(&self, dir: &Path) -> io::Result<()> {
+        std::fs::remove_dir_all(dir)
+    }
 
     /// Makes the creation and removal of a directory's entries survive power loss.
     ///
     /// # Errors
     /// The operating system's error.
-    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        os::sync_dir(dir)
+    }
 
     /// Whether a file or directory of this name is there.
-    fn exists(&self, path: &Path) -> bool;
+    fn exists(&self, path: &Path) -> bool {
+        os::exists(path)
+    }
 
     /// Opens a file, with `O_DIRECT` if `direct`.
     ///
     /// # Errors
     /// The operating system's error; `Unsupported` or `InvalidInput` where the file system does not
     /// do `O_DIRECT` with blocks of [`BLOCK_BYTES`]. A file that was to be created does not exist then.
-    fn open(&self, path: &Path, how: OpenHow, direct: bool) -> io::Result<FileRef>;
+    fn open(&self, path: &Path, how: OpenHow, direct: bool) -> io::Result<FileRef> {
+        os::open(path, how, direct)
+    }
 
     /// Performs a batch and returns when all of it is complete, in the order given.
     ///

@@ -10,7 +10,6 @@
 
 use std::io;
 use std::mem::ManuallyDrop;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,7 +18,7 @@ use parking_lot::Mutex;
 
 use super::aligned::{Arena, BLOCK_BYTES};
 use super::flight::{Flight, Step, Transfer};
-use super::{AlignedBuf, Done, FileRef, Io, Op, OpenHow, blocking, os, perform};
+use super::{AlignedBuf, Done, Io, Op, blocking, os, perform};
 
 /// Operations under way in one ring at most.
 const DEPTH: u32 = 256;
@@ -157,38 +156,6 @@ fn uses(op: &Op, arena: &Arc<Arena>) -> bool {
 impl Io for Uring {
     fn name(&self) -> &'static str {
         "uring"
-    }
-
-    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        os::create_dir_all(dir)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        os::list(dir)
-    }
-
-    fn remove_file(&self, path: &Path) -> io::Result<()> {
-        std::fs::remove_file(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        std::fs::rename(from, to)
-    }
-
-    fn remove_dir_all(&self, dir: &Path) -> io::Result<()> {
-        std::fs::remove_dir_all(dir)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        os::sync_dir(dir)
-    }
-
-    fn exists(&self, path: &Path) -> bool {
-        os::exists(path)
-    }
-
-    fn open(&self, path: &Path, how: OpenHow, direct: bool) -> io::Result<FileRef> {
-        os::open(path, how, direct)
     }
 
     fn run(&self, mut ops: Vec<Op>) -> Vec<Done> {

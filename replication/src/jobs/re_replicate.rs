@@ -419,11 +419,6 @@ impl Jobs {
             caller.ask(broker, request)
         };
         let sources = self.in_turn(primary, &copy, sources);
-        let sources = Replicas {
-            copy,
-            at: &sources,
-            ask: &ask,
-        };
         let build = Build {
             primary,
             copy,
@@ -434,8 +429,7 @@ impl Jobs {
                 address: record.length,
                 ordinal: record.end_ordinal,
             },
-            shape: sources.shape().await,
-            bytes: GroupBytes::Replicas(sources),
+            bytes: GroupBytes::Replicas(Replicas::of(copy, &sources, &ask).await),
             ask: &ask,
             pace: Some(&self.pace),
         };

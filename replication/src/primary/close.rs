@@ -356,7 +356,6 @@ async fn build_one(
         at: holder.broker,
         from: 0,
         end,
-        shape: Some(set.source().shape()),
         bytes: GroupBytes::Owner(&**set.source()),
         ask: &|broker, request| caller.ask(broker, request),
         pace: None,

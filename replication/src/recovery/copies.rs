@@ -7,7 +7,6 @@ use super::{RecoverError, Recovery};
 use crate::build_replica::{Build, GroupBytes, Replicas, piece_end};
 use crate::certificate::{Certificate, FetchedFile, scan_copy};
 use crate::ids::{AckPolicy, BrokerId, CopyId, Replica, asked_of};
-use crate::primary::Shape;
 use crate::transport::Request;
 
 /// Most bytes that are read to salvage a copy.
@@ -34,16 +33,11 @@ impl Recovery<'_> {
         let have = whole.iter().filter(|w| w.length >= end.address);
         let sources: Vec<BrokerId> = have.map(|w| w.holder.broker).collect();
         let ask = |broker, request| self.ask(broker, request);
-        let sources = Replicas {
-            copy,
-            at: &sources,
-            ask: &ask,
-        };
-        let shape = sources.shape().await;
+        let sources = Replicas::of(copy, &sources, &ask).await;
         let mut holders = Vec::new();
         let mut tried: Vec<BrokerId> = whole.iter().map(|w| w.holder.broker).collect();
         for target in whole {
-            self.fill(target, end, sources, shape, &mut holders).await?;
+            self.fill(target, end, sources, &mut holders).await?;
         }
         let me = self.primary.me;
         if self.primary.is_own(me) && !tried.contains(&me) && !sources.at.is_empty() {
@@ -51,7 +45,7 @@ impl Recovery<'_> {
             tried.push(me);
             if let Some(holder) = self.primary.holder(me, ack).await {
                 let target = Whole { holder, length: 0 };
-                self.fill(target, end, sources, shape, &mut holders).await?;
+                self.fill(target, end, sources, &mut holders).await?;
             }
         }
         while holders.len() < self.spec.min_insync_replicas {
@@ -61,7 +55,7 @@ impl Recovery<'_> {
             };
             tried.push(holder.broker);
             let target = Whole { holder, length: 0 };
-            self.fill(target, end, sources, shape, &mut holders).await?;
+            self.fill(target, end, sources, &mut holders).await?;
         }
         Ok(holders)
     }
@@ -73,7 +67,6 @@ impl Recovery<'_> {
         target: Whole,
         end: Place,
         sources: Replicas<'_>,
-        shape: Option<Shape>,
         holders: &mut Vec<Replica>,
     ) -> Result<(), RecoverError> {
         let backup = target.holder.broker;
@@ -84,9 +77,8 @@ impl Recovery<'_> {
             at: backup,
             from: target.length,
             end,
-            shape,
             bytes: GroupBytes::Replicas(sources),
-            ask: sources.ask,
+            ask: &|broker, request| self.ask(broker, request),
             pace: None,
         };
         let built = match self.sealed.contains(&backup) {
@@ -146,12 +138,9 @@ impl Recovery<'_> {
 
     async fn fetch(&self, copy: CopyId, backup: BrokerId) -> Option<Bytes> {
         let ask = |broker, request| self.ask(broker, request);
-        let source = Replicas {
-            copy,
-            at: &[backup],
-            ask: &ask,
-        };
-        let shape = source.shape().await?;
+        let at = [backup];
+        let source = Replicas::of(copy, &at, &ask).await;
+        let shape = source.shape?;
         let all = (u64::from(shape.segment_size) * u64::from(shape.segments)).min(SALVAGE_BYTES);
         let mut out = BytesMut::new();
         while (out.len() as u64) < all {
