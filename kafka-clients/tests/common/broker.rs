@@ -56,7 +56,7 @@ pub struct Broker {
 }
 
 enum Process {
-    Kera(Kera),
+    Kera(Box<Kera>),
     Apache(Apache),
     External,
 }
@@ -95,10 +95,10 @@ impl Broker {
                 let port = Reserved::new();
                 let kafka = port.address().to_owned();
                 let mut broker = Self {
-                    process: Process::Kera(Kera {
+                    process: Process::Kera(Box::new(Kera {
                         broker: kera(&kafka, setup.auto_create),
                         _port: port,
-                    }),
+                    })),
                     bootstrap: kafka,
                 };
                 broker.restart();
