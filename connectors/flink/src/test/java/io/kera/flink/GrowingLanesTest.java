@@ -8,8 +8,13 @@ import io.kera.client.ConnectOptions;
 import io.kera.client.Producer;
 import io.kera.client.ProducerOptions;
 import io.kera.client.TestBroker;
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
+import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -18,6 +23,8 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.locks.LockSupport;
+import java.util.stream.Stream;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.OpenContext;
 import org.apache.flink.api.common.serialization.SimpleStringSchema;
@@ -25,34 +32,40 @@ import org.apache.flink.api.common.state.ValueState;
 import org.apache.flink.api.common.state.ValueStateDescriptor;
 import org.apache.flink.configuration.CheckpointingOptions;
 import org.apache.flink.configuration.Configuration;
+import org.apache.flink.configuration.ExternalizedCheckpointRetention;
 import org.apache.flink.configuration.RestartStrategyOptions;
-import org.apache.flink.core.execution.JobClient;
-import org.apache.flink.runtime.testutils.MiniClusterResourceConfiguration;
+import org.apache.flink.configuration.StateRecoveryOptions;
+import org.apache.flink.runtime.minicluster.MiniCluster;
+import org.apache.flink.runtime.minicluster.MiniClusterConfiguration;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.streaming.api.functions.KeyedProcessFunction;
-import org.apache.flink.test.junit5.MiniClusterExtension;
+import org.apache.flink.streaming.util.TestStreamEnvironment;
 import org.apache.flink.util.Collector;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfSystemProperty;
-import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.api.io.TempDir;
 
-/** Lanes grow under a job whose tasks and broker fail: each key's records arrive at an operator in order, each once. */
+/**
+ * Lanes grow under a job whose tasks, TaskManager, JobManager and broker fail, while one lane is far behind: each key's
+ * records arrive at an operator in order, each once.
+ */
 @EnabledIfSystemProperty(named = "kera.program", matches = ".+")
 @Timeout(300)
 class GrowingLanesTest {
     private static final int KEYS = 40;
     private static final int EACH = 600;
-
-    @RegisterExtension
-    private static final MiniClusterExtension FLINK = new MiniClusterExtension(new MiniClusterResourceConfiguration.Builder()
-            .setNumberTaskManagers(1)
-            .setNumberSlotsPerTaskManager(4)
-            .build());
+    /** A key whose records wait before the job begins, and are slow to process. */
+    private static final String HEAVY = "heavy";
+    private static final int HEAVY_RECORDS = 20_000;
+    private static final int PARALLELISM = 3;
 
     private static final Set<String> DONE = ConcurrentHashMap.newKeySet();
     private static final AtomicReference<String> WRONG = new AtomicReference<>();
     private static final AtomicInteger FAILURES = new AtomicInteger();
+    private static final AtomicInteger SEEN = new AtomicInteger();
+    /** The keys whose first record was seen since the cluster began. */
+    private static final Set<String> FROM_START = ConcurrentHashMap.newKeySet();
     private static volatile CountDownLatch allDone;
 
     /** Counts a key's records, and fails at some of them. */
@@ -78,53 +91,162 @@ class GrowingLanesTest {
                 FAILURES.incrementAndGet();
                 throw new IllegalStateException("a failure of the test");
             }
-            if (count == EACH - 1 && DONE.add(context.getCurrentKey()) && DONE.size() == KEYS) {
+            SEEN.incrementAndGet();
+            boolean heavy = context.getCurrentKey().equals(HEAVY);
+            if (count == 0) {
+                FROM_START.add(context.getCurrentKey());
+            }
+            if (heavy && count % 8 == 0) {
+                LockSupport.parkNanos(1_000_000);
+            }
+            int last = heavy ? HEAVY_RECORDS - 1 : EACH - 1;
+            if (count == last && DONE.add(context.getCurrentKey()) && DONE.size() == KEYS + 1) {
                 allDone.countDown();
             }
         }
     }
 
-    @Test
-    void eachKeysRecordsPassInOrderAndOnce() throws Exception {
-        allDone = new CountDownLatch(1);
-        try (TestBroker broker = TestBroker.start();
-                Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
-            admin.createStream("s", 1, 2);
-            JobClient job = begin(broker.address());
-            try (Producer producer =
-                    new Producer("s", ProducerOptions.to(broker.address()).withBatchSize(1 << 10))) {
-                Map<Integer, Integer> growth = Map.of(EACH / 4, 6, EACH / 2, 12);
-                for (int count = 0; count < EACH; count++) {
-                    for (int key = 0; key < KEYS; key++) {
-                        String text = "key-" + key + " " + count;
-                        producer.append(("key-" + key).getBytes(StandardCharsets.UTF_8), text.getBytes(StandardCharsets.UTF_8));
-                    }
-                    if (growth.containsKey(count)) {
-                        producer.flush();
-                        admin.growStream("s", growth.get(count));
-                    }
-                    if (count == EACH * 2 / 3) {
-                        broker.kill();
-                        broker.restart();
-                    }
-                }
-                producer.flush();
-            }
-            assertTrue(allDone.await(200, TimeUnit.SECONDS), "keys that are done: " + DONE.size());
-            assertEquals(null, WRONG.get());
-            assertEquals(3, FAILURES.get());
-            job.cancel().get();
+    /** A JobManager and two TaskManagers, with one job. */
+    private static final class Cluster implements AutoCloseable {
+        private final MiniCluster flink = new MiniCluster(new MiniClusterConfiguration.Builder()
+                .setNumTaskManagers(2)
+                .setNumSlotsPerTaskManager(PARALLELISM)
+                .withRandomPorts()
+                .build());
+
+        /** The job begins anew, or from a checkpoint. */
+        Cluster(String broker, Path checkpoints, String checkpoint) throws Exception {
+            flink.start();
+            begin(flink, broker, checkpoints, checkpoint);
+        }
+
+        void loseTaskManager() throws Exception {
+            flink.terminateTaskManager(0).get();
+            flink.startTaskManager();
+        }
+
+        @Override
+        public void close() throws Exception {
+            flink.closeAsync().get();
         }
     }
 
-    private static JobClient begin(String address) throws Exception {
+    private static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    private static void awaitSeen(int records) {
+        long deadline = System.nanoTime() + Duration.ofSeconds(60).toNanos();
+        while (SEEN.get() < records) {
+            assertTrue(System.nanoTime() < deadline, "only " + SEEN.get() + " records were seen");
+            LockSupport.parkNanos(1_000_000);
+        }
+    }
+
+    /** Waits for a checkpoint that began after the call. */
+    private static void awaitCheckpoint(Path checkpoints) throws IOException {
+        int before = -1;
+        long deadline = System.nanoTime() + Duration.ofSeconds(60).toNanos();
+        while (true) {
+            try {
+                String newest = newest(checkpoints);
+                int number = newest == null ? 0 : Integer.parseInt(newest.replaceAll(".*chk-|/$", ""));
+                before = before < 0 ? number : before;
+                // The next one may be under way.
+                if (number >= before + 2) {
+                    return;
+                }
+            } catch (UncheckedIOException error) {
+                // An older one was deleted meanwhile: there is a newer one.
+            }
+            assertTrue(System.nanoTime() < deadline, "no checkpoint is completed");
+            LockSupport.parkNanos(1_000_000);
+        }
+    }
+
+    /** The newest checkpoint that is complete; null: none is. */
+    private static String newest(Path checkpoints) throws IOException {
+        try (Stream<Path> files = Files.walk(checkpoints)) {
+            return files.filter(file -> file.endsWith("_metadata"))
+                    .map(Path::getParent)
+                    .max(Comparator.comparing(chk -> Integer.parseInt(chk.getFileName().toString().substring(4))))
+                    .map(chk -> chk.toUri().toString())
+                    .orElse(null);
+        }
+    }
+
+    @Test
+    void eachKeysRecordsPassInOrderAndOnce(@TempDir Path checkpoints) throws Exception {
+        allDone = new CountDownLatch(1);
+        Cluster cluster = null;
+        try (TestBroker broker = TestBroker.start();
+                Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT);
+                Producer producer = new Producer("s", created(admin, broker))) {
+            for (int count = 0; count < HEAVY_RECORDS; count++) {
+                producer.append(bytes(HEAVY), bytes(HEAVY + " " + count));
+            }
+            producer.flush();
+            cluster = new Cluster(broker.address(), checkpoints, null);
+            Map<Integer, Integer> growth = Map.of(EACH / 4, 6, EACH / 2, 12);
+            for (int count = 0; count < EACH; count++) {
+                for (int key = 0; key < KEYS; key++) {
+                    producer.append(bytes("key-" + key), bytes("key-" + key + " " + count));
+                }
+                if (growth.containsKey(count)) {
+                    producer.flush();
+                    // The connection to a broker that was killed must not be the one that asks for the growth.
+                    admin.stream("s");
+                    admin.growStream("s", growth.get(count));
+                }
+                if (count == EACH / 3) {
+                    awaitSeen(1_000);
+                    cluster.loseTaskManager();
+                    broker.kill();
+                    broker.restart();
+                }
+                if (count == EACH * 2 / 3) {
+                    awaitSeen(HEAVY_RECORDS / 2);
+                    awaitCheckpoint(checkpoints);
+                    cluster.close();
+                    broker.kill();
+                    String checkpoint = newest(checkpoints);
+                    assertTrue(checkpoint != null, "no checkpoint was completed");
+                    broker.restart();
+                    FROM_START.clear();
+                    cluster = new Cluster(broker.address(), checkpoints, checkpoint);
+                }
+            }
+            producer.flush();
+            assertTrue(allDone.await(200, TimeUnit.SECONDS), "keys that are done: " + DONE.size());
+            assertEquals(null, WRONG.get());
+            assertEquals(3, FAILURES.get());
+            assertTrue(FROM_START.size() < KEYS + 1, "the job began anew in place of going on");
+        } finally {
+            if (cluster != null) {
+                cluster.close();
+            }
+        }
+    }
+
+    private static ProducerOptions created(Admin admin, TestBroker broker) throws IOException {
+        admin.createStream("s", 1, 2);
+        return ProducerOptions.to(broker.address()).withBatchSize(1 << 10);
+    }
+
+    private static void begin(MiniCluster flink, String address, Path checkpoints, String checkpoint) throws Exception {
         Configuration config = new Configuration();
         config.set(CheckpointingOptions.CHECKPOINTING_INTERVAL, Duration.ofMillis(200));
+        config.set(CheckpointingOptions.CHECKPOINTS_DIRECTORY, checkpoints.toUri().toString());
+        config.set(CheckpointingOptions.EXTERNALIZED_CHECKPOINT_RETENTION,
+                ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION);
         config.set(RestartStrategyOptions.RESTART_STRATEGY, "fixed-delay");
         config.set(RestartStrategyOptions.RESTART_STRATEGY_FIXED_DELAY_ATTEMPTS, 100);
         config.set(RestartStrategyOptions.RESTART_STRATEGY_FIXED_DELAY_DELAY, Duration.ofMillis(50));
-        StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment(config);
-        env.setParallelism(3);
+        if (checkpoint != null) {
+            config.set(StateRecoveryOptions.SAVEPOINT_PATH, checkpoint);
+        }
+        StreamExecutionEnvironment env =
+                new TestStreamEnvironment(flink, config, PARALLELISM, List.of(), List.of());
         KeraSource<String> source = KeraSource.<String>builder()
                 .bootstrap(address)
                 .streams("s")
@@ -133,9 +255,11 @@ class GrowingLanesTest {
                 .deserializer(KeraDeserializer.values(new SimpleStringSchema()))
                 .build(env.getConfiguration());
         env.fromSource(source, WatermarkStrategy.noWatermarks(), "s")
+                .uid("source")
                 .keyBy(record -> record.substring(0, record.indexOf(' ')))
                 .process(new InOrder())
+                .uid("in-order")
                 .print();
-        return env.executeAsync();
+        env.executeAsync("growing lanes");
     }
 }
