@@ -13,7 +13,7 @@ use kera_metadata::StreamConfig;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, LaneKey, StreamId};
 use kera_protocol::v1;
-use kera_streamlet::{Backlog, CompactError, CompactSpec, Compacted, Streamlet};
+use kera_streamlet::{Backlog, CompactError, CompactSpec, Compacted, Ship, Streamlet};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
@@ -33,6 +33,10 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 const CLOSED_WITHIN: Duration = Duration::from_secs(10);
 /// It is looked so often whether the interval changed.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// Where there are replicas, tombstones stay as long as the records of their lane changed no longer ago than this: a
+/// broker that answers from its replicas believes what it has read of the records for a second, and takes its time to
+/// read a disk.
+const QUIET: Duration = Duration::from_secs(30);
 /// Between two looks at whether groups are closed.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -146,6 +150,8 @@ struct Candidate {
     lane: LaneId,
     spec: CompactSpec,
     backlog: Backlog,
+    /// Other brokers are to have replicas of its groups.
+    is_replicated: bool,
 }
 
 impl Candidate {
@@ -165,12 +171,16 @@ impl Candidate {
     }
 }
 
-fn spec_of(shared: &Shared, config: &StreamConfig) -> CompactSpec {
+fn spec_of(shared: &Shared, streamlet: &Streamlet, config: &StreamConfig) -> CompactSpec {
     CompactSpec {
         now_ms: retention_ms() as i64,
         min_lag_ms: config.min_compaction_lag_ms,
         max_lag_ms: config.max_compaction_lag_ms,
         delete_retention_ms: config.delete_retention_ms,
+        quiet: match streamlet.has_copies() {
+            true => QUIET,
+            false => Duration::ZERO,
+        },
         min_dirty_permille: config.min_dirty_permille,
         memory: usize::try_from(shared.config.compaction.memory).unwrap_or(usize::MAX),
     }
@@ -178,12 +188,13 @@ fn spec_of(shared: &Shared, config: &StreamConfig) -> CompactSpec {
 
 /// The lanes of a stream that are served here.
 fn lanes_of(shared: &Shared, stream: &Stream) -> Vec<Candidate> {
-    let spec = spec_of(shared, &stream.record.load().config);
+    let is_replicated = stream.record.load().config.is_replicated();
     let mut lanes = Vec::new();
     for streamlet in &stream.streamlets {
-        if streamlet.is_over() || streamlet.has_copies() {
+        if streamlet.is_over() || !streamlet.is_recovered() {
             continue;
         }
+        let spec = spec_of(shared, &streamlet, &stream.record.load().config);
         streamlet.remove_replaced();
         for (lane, _, _) in streamlet.bounds() {
             lanes.push(Candidate {
@@ -191,6 +202,7 @@ fn lanes_of(shared: &Shared, stream: &Stream) -> Vec<Candidate> {
                 streamlet: streamlet.clone(),
                 lane,
                 spec,
+                is_replicated,
             });
         }
     }
@@ -299,7 +311,16 @@ fn compact(
     pace: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Option<Compacted>, CompactError> {
     let begun = Instant::now();
-    let outcome = lane.streamlet.compact_lane(lane.lane, &lane.spec, pace);
+    let clustered = shared.clustered.as_ref();
+    let ships = clustered.and_then(|clustered| clustered.replicated.ships(&lane.streamlet));
+    let ship = ships.as_ref().map(|ships| ships as &dyn Ship);
+    let outcome = match lane.is_replicated && ship.is_none() {
+        // It is not served yet, or not any more.
+        true => Err(CompactError::Changed),
+        false => lane
+            .streamlet
+            .compact_lane(lane.lane, &lane.spec, ship, pace),
+    };
     let stats = &shared.compactor.stats;
     match &outcome {
         Ok(None) | Err(CompactError::Stopped | CompactError::Changed) => {}
@@ -335,8 +356,9 @@ fn answer(shared: &Shared, stream: StreamId) -> Answer {
             let candidate = Candidate {
                 streamlet: streamlet.clone(),
                 lane,
-                spec: spec_of(shared, &config),
+                spec: spec_of(shared, &streamlet, &config),
                 backlog: Backlog::default(),
+                is_replicated: config.is_replicated(),
             };
             let mut pace = |bytes| match bytes {
                 0 => shared.compactor.wait(ASK_AGAIN),
@@ -367,7 +389,7 @@ fn answer(shared: &Shared, stream: StreamId) -> Answer {
 /// Ends the groups that take appends and has them closed.
 fn close(shared: &Shared, streamlet: &Arc<Streamlet>) -> Result<(), WireError> {
     let deadline = Instant::now() + CLOSED_WITHIN;
-    while !streamlet.close_all(now_ms()) {
+    let wait = || {
         if !shared.compactor.wait(LOOK) {
             return Err(stopping());
         }
@@ -378,6 +400,19 @@ fn close(shared: &Shared, streamlet: &Arc<Streamlet>) -> Result<(), WireError> {
             );
             return Err(WireError::new(ErrorCode::StorageError, text));
         }
+        Ok(())
+    };
+    while !streamlet.close_all(now_ms()) {
+        wait()?;
     }
-    Ok(())
+    // What comes to an end after this is not waited for.
+    let mut ending = streamlet.ending();
+    loop {
+        let now = streamlet.ending();
+        ending.retain(|group| now.contains(group));
+        if ending.is_empty() || streamlet.is_over() {
+            return Ok(());
+        }
+        wait()?;
+    }
 }

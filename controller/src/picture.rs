@@ -35,6 +35,8 @@ impl StreamView {
 pub struct GroupView {
     /// Where it stands in its life.
     pub state: GroupState,
+    /// Its file generation.
+    pub generation: u32,
     /// Bytes of it that count; 0 until it is closed.
     pub bytes: u64,
     /// It is closed and has no records: it only says where its lane goes on.
@@ -50,6 +52,7 @@ impl GroupView {
         let closed = record.is_closed();
         Self {
             state: record.state,
+            generation: record.generation,
             bytes: if closed { record.live_bytes } else { 0 },
             empty: closed && !record.holds_records(),
             max_timestamp_ms: record.max_timestamp_ms,

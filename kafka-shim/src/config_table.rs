@@ -169,7 +169,7 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         List,
         "delete",
         Works(Setting::Cleanup),
-        "Whether old records are deleted by retention, compacted so that the newest of each key is kept, or both. A topic that is compacted has replication factor 1, keeps its number of partitions, and takes no records without a key.",
+        "Whether old records are deleted by retention, compacted so that the newest of each key is kept, or both. A topic that is compacted keeps its number of partitions, and takes no records without a key.",
     ),
     config(
         "compression.gzip.level",

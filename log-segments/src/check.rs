@@ -27,6 +27,8 @@ pub struct CheckSpec {
     pub group: GroupId,
     /// Its epoch.
     pub epoch: Epoch,
+    /// Its file generation.
+    pub generation: u32,
     /// Where its close says that it ends.
     pub end: Place,
 }
@@ -86,6 +88,12 @@ fn walk(
     if header.stream != spec.stream || header.streamlet != spec.streamlet {
         let found = format!("{}/{}", header.stream, header.streamlet);
         return Ok(Some(format!("the file belongs to {found}")));
+    }
+    if header.generation != spec.generation {
+        let (found, expected) = (header.generation, spec.generation);
+        return Ok(Some(format!(
+            "the file is of generation {found}, not {expected}"
+        )));
     }
     let size = u64::from(header.segment_size);
     let data_start = SEGMENT_HEADER_BYTES as u64 + u64::from(header.snapshot_bytes);

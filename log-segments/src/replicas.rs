@@ -17,8 +17,8 @@ pub trait Copies: Send + Sync {
     /// with [`Group::ship_by`]. Called as [`Self::next_group`], in the order of the groups.
     fn begin(&self, lane: LaneId, group: &Arc<Group>);
 
-    /// Groups, with their epochs, are no longer recorded: their replicas may go. Must not wait.
-    fn deleted(&self, groups: &[(GroupId, Epoch)]);
+    /// Groups, with their epochs and file generations, are no longer recorded: their replicas may go. Must not wait.
+    fn deleted(&self, groups: &[(GroupId, Epoch, u32)]);
 
     /// Fetches the file of a closed group, which is damaged or gone, from another replica that is whole,
     /// and puts it where the file lies. False if there is none that can be had now. Called on a

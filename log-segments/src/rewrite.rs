@@ -317,6 +317,7 @@ impl Rewrite {
             group: self.header.group,
             epoch: self.header.epoch,
             end: self.end,
+            generation: self.header.generation,
         };
         let mut from = Progress::default();
         loop {

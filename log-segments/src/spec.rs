@@ -36,6 +36,11 @@ impl GroupSpec {
         u64::from(self.segment_size) * u64::from(self.segments)
     }
 
+    /// What the group's replicas are called by: its id, epoch and file generation.
+    pub fn name(&self) -> (GroupId, Epoch, u32) {
+        (self.group, self.epoch, self.generation)
+    }
+
     /// The name of the group's file within its streamlet's directory.
     pub fn file_name(group: GroupId, generation: u32) -> String {
         format!("{:016}.{generation}.log", group.0)

@@ -279,6 +279,7 @@ impl Written {
             group: spec.group,
             epoch: spec.epoch,
             end: self.group.end(),
+            generation: spec.generation,
         };
         let file = self.io.open(&spec.path, OpenHow::ReadOnly, false);
         let file = file.expect("a file");

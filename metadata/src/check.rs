@@ -317,7 +317,7 @@ pub(crate) fn group_change(old: &GroupRecord, new: &GroupRecord) -> Result<(), M
     }
     if old.first_ordinal.is_some()
         && old.first_ordinal != new.first_ordinal
-        && !takes_in_others(old, new)
+        && !new.takes_in_others(old)
     {
         return refuse("a group's first ordinal cannot change");
     }
@@ -338,30 +338,14 @@ pub(crate) fn group_change(old: &GroupRecord, new: &GroupRecord) -> Result<(), M
     }
 }
 
-/// True if a closed group begins earlier from now on, as one does that was made of itself and groups before it.
-pub(crate) fn takes_in_others(old: &GroupRecord, new: &GroupRecord) -> bool {
-    (old.is_closed() && new.is_closed())
-        && new.generation > old.generation
-        && new.start_ordinal() < old.start_ordinal()
-}
-
-/// A group that [takes in others](takes_in_others): `deleted`, which go in the same transaction, are all the groups
+/// A group that [takes in others](GroupRecord::takes_in_others): `deleted`, which go in the same transaction, are all the groups
 /// from where it begins now to where it began.
 pub(crate) fn taken_in(
     old: &GroupRecord,
     new: &GroupRecord,
-    mut deleted: Vec<GroupRecord>,
+    deleted: Vec<GroupRecord>,
 ) -> Result<(), MetadataError> {
-    deleted.retain(|group| group.lane == new.lane && group.group < new.group);
-    deleted.sort_by_key(|group| group.group);
-    let mut begin = new.start_ordinal();
-    for group in &deleted {
-        if !group.is_closed() || group.start_ordinal() != begin {
-            break;
-        }
-        begin = group.next_ordinal;
-    }
-    if begin == old.start_ordinal() {
+    if new.covers(old, deleted) {
         return Ok(());
     }
     refuse(

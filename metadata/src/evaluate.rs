@@ -485,7 +485,7 @@ impl View<'_> {
         check::group(record, limits, &streamlet)?;
         if let Some(Record::Group(old)) = self.record(&key)? {
             check::group_change(&old, record)?;
-            if check::takes_in_others(&old, record) {
+            if record.takes_in_others(&old) {
                 let deleted = self.deleted_groups(record.streamlet_key(), beside)?;
                 check::taken_in(&old, record, deleted)?;
             }

@@ -327,12 +327,6 @@ impl StreamConfig {
                 "cleanup is compact and lane_by is producer; the records of a key lie in many lanes then, and each is compacted by itself: create the stream with lane_by = key".into(),
             ));
         }
-        if self.is_replicated() {
-            return Err(invalid(format!(
-                "cleanup is compact and replicas is {}; compaction of streams with replicas on other brokers is not built yet: use replicas 1",
-                self.replicas
-            )));
-        }
         Ok(())
     }
 
@@ -499,13 +493,6 @@ mod tests {
             ),
             (
                 refused(|c| {
-                    compacted(c);
-                    c.replicas = 3;
-                }),
-                "replicas is 3",
-            ),
-            (
-                refused(|c| {
                     c.min_compaction_lag_ms = 2;
                     c.max_compaction_lag_ms = 1;
                 }),
@@ -522,6 +509,9 @@ mod tests {
         let mut old = StreamConfig::default();
         compacted(&mut old);
         old.validate().unwrap();
+        let mut replicated = old.clone();
+        replicated.replicas = 3;
+        replicated.validate().unwrap();
         let mut new = old.clone();
         new.lanes = 2;
         let message = old.validate_change(&new).unwrap_err().message;

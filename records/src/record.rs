@@ -328,7 +328,30 @@ impl GroupRecord {
             && (self.lane, self.epoch, self.state) == (other.lane, other.epoch, other.state)
             && (self.first_ordinal, self.length) == (other.first_ordinal, other.length)
             && (self.end_ordinal, self.next_ordinal) == (other.end_ordinal, other.next_ordinal)
-            && self.copies == other.copies
+            && (self.generation, &self.copies) == (other.generation, &other.copies)
+    }
+
+    /// True if this closed group begins earlier than `old`, which it takes the place of: it was made of that one and of
+    /// groups before it.
+    pub fn takes_in_others(&self, old: &Self) -> bool {
+        (old.is_closed() && self.is_closed())
+            && self.generation > old.generation
+            && self.start_ordinal() < old.start_ordinal()
+    }
+
+    /// Whether `deleted` holds closed groups of its lane that cover all from where it begins to where `old` begins, each
+    /// from where the one before ends.
+    pub fn covers(&self, old: &Self, mut deleted: Vec<Self>) -> bool {
+        deleted.retain(|group| group.lane == self.lane && group.group < self.group);
+        deleted.sort_by_key(|group| group.group);
+        let mut begin = self.start_ordinal();
+        for group in &deleted {
+            if !group.is_closed() || group.start_ordinal() != begin {
+                break;
+            }
+            begin = group.next_ordinal;
+        }
+        begin == old.start_ordinal()
     }
 
     /// Ordinal of a closed group's first record, or `end_ordinal` if it has none.

@@ -18,8 +18,9 @@ use kera_log_segments::layout::FOOTER_OFFSET;
 
 use crate::own::sync_names;
 
-/// The generation in the name of a file that is not finished.
-const UNFINISHED: u32 = u32::MAX;
+/// Added to a generation in the name of a file that is not finished. What else has so high a generation is nobody's
+/// record either: what a compaction keeps aside.
+pub(crate) const UNFINISHED: u32 = 1 << 31;
 
 /// Where the new file for `path` is made; `path` itself if that is not a group file.
 pub fn path(path: &Path) -> PathBuf {
@@ -27,7 +28,9 @@ pub fn path(path: &Path) -> PathBuf {
     let group = name.and_then(GroupSpec::parse_file_name);
     group.map_or_else(
         || path.to_path_buf(),
-        |(group, _)| path.with_file_name(GroupSpec::file_name(group, UNFINISHED)),
+        |(group, generation)| {
+            path.with_file_name(GroupSpec::file_name(group, generation | UNFINISHED))
+        },
     )
 }
 
@@ -78,7 +81,8 @@ pub fn sweep(io: &dyn Io, root: &Path) -> io::Result<usize> {
         for streamlet in names(io, &stream)? {
             let dir = stream.join(streamlet);
             for name in names(io, &dir)? {
-                if matches!(GroupSpec::parse_file_name(&name), Some((_, UNFINISHED))) {
+                let named = GroupSpec::parse_file_name(&name);
+                if named.is_some_and(|(_, generation)| generation >= UNFINISHED) {
                     io.remove_file(&dir.join(name))?;
                     swept += 1;
                 }

@@ -41,7 +41,8 @@ pub fn scan_copy(file: &dyn File, copy: CopyId, faults: Faults) -> io::Result<Op
     match scan(file, &spec, |_, _| {}) {
         Ok(scanned)
             if scanned.header.stream == copy.streamlet.stream
-                && scanned.header.streamlet == copy.streamlet.streamlet =>
+                && scanned.header.streamlet == copy.streamlet.streamlet
+                && scanned.header.generation == copy.generation =>
         {
             Ok(Some(Certificate {
                 length: scanned.end.address,

@@ -12,7 +12,8 @@ pub use kera_protocol::ids::{BrokerId, Incarnation, StreamletKey};
 use kera_records::GroupRecord;
 pub use kera_records::Replica;
 
-/// A group as written under its one epoch; each holder has at most one copy under this name.
+/// A group as written under its one epoch, or as a later compaction wrote it; each holder has at most one copy under
+/// this name. Bytes of another generation are another copy, whatever else they share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CopyId {
     /// The streamlet.
@@ -21,6 +22,8 @@ pub struct CopyId {
     pub group: GroupId,
     /// The group's one epoch.
     pub epoch: Epoch,
+    /// The file generation: 0 as appended, more after compactions.
+    pub generation: u32,
 }
 
 impl CopyId {
@@ -30,17 +33,19 @@ impl CopyId {
             streamlet: record.streamlet_key(),
             group: record.group,
             epoch: record.epoch,
+            generation: record.generation,
         }
     }
 
     /// All copies of a streamlet, in the order of their ids.
     pub fn all_of(streamlet: StreamletKey) -> RangeInclusive<Self> {
-        let at = |group, epoch| Self {
+        let at = |group, epoch, generation| Self {
             streamlet,
             group: GroupId(group),
             epoch: Epoch(epoch),
+            generation,
         };
-        at(0, 0)..=at(u64::MAX, u32::MAX)
+        at(0, 0, 0)..=at(u64::MAX, u32::MAX, u32::MAX)
     }
 
     /// What to look for when the copy's bytes are checked; its group is closed at `end`.
@@ -50,6 +55,7 @@ impl CopyId {
             streamlet: self.streamlet.streamlet,
             group: self.group,
             epoch: self.epoch,
+            generation: self.generation,
             end,
         }
     }
@@ -57,11 +63,14 @@ impl CopyId {
 
 impl fmt::Display for CopyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}/{} of epoch {}",
-            self.streamlet, self.group, self.epoch
-        )
+        let (streamlet, group, epoch) = (self.streamlet, self.group, self.epoch);
+        match self.generation {
+            0 => write!(f, "{streamlet}/{group} of epoch {epoch}"),
+            generation => write!(
+                f,
+                "{streamlet}/{group} of epoch {epoch}, generation {generation}"
+            ),
+        }
     }
 }
 

@@ -69,7 +69,7 @@ pub trait OwnCopies: Send + Sync {
 /// Shared own copies.
 pub type OwnRef = Arc<dyn OwnCopies>;
 
-/// Own copies as a broker's group files lie: `<root>/<stream uuid>/<streamlet>/<group>.0.log`.
+/// Own copies as a broker's group files lie: `<root>/<stream uuid>/<streamlet>/<group>.<generation>.log`.
 #[derive(Clone)]
 pub struct OwnFiles {
     io: Arc<dyn Io>,
@@ -79,8 +79,11 @@ pub struct OwnFiles {
     /// The epochs in the headers of files that were listed, each with the version that was read.
     epochs: Arc<Mutex<BTreeMap<StreamletKey, Epochs>>>,
     /// The files that are being made anew, aside of what has their name.
-    making: Arc<Mutex<BTreeMap<(StreamletKey, GroupId), Making>>>,
+    making: Arc<Mutex<BTreeMap<Made, Making>>>,
 }
+
+/// Which file is made: its streamlet, group and generation.
+type Made = (StreamletKey, GroupId, u32);
 
 /// A file that is being made anew.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +93,12 @@ struct Making {
     by: Epoch,
 }
 
-type Epochs = BTreeMap<GroupId, (CopyVersion, Epoch)>;
+/// By group and generation.
+type Epochs = BTreeMap<(GroupId, u32), (CopyVersion, Epoch)>;
+
+fn made_key(copy: &CopyId) -> Made {
+    (copy.streamlet, copy.group, copy.generation)
+}
 
 impl std::fmt::Debug for OwnFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -121,7 +129,7 @@ impl OwnFiles {
         self.root
             .join(copy.streamlet.stream.to_string())
             .join(copy.streamlet.streamlet.0.to_string())
-            .join(GroupSpec::file_name(copy.group, 0))
+            .join(GroupSpec::file_name(copy.group, copy.generation))
     }
 
     fn open(&self, copy: &CopyId) -> io::Result<FileRef> {
@@ -140,12 +148,13 @@ impl OwnFiles {
         };
         let scanned = scan(&**file, &spec, |_, _| {})?;
         let header = &scanned.header;
-        if header.stream == copy.streamlet.stream && header.streamlet == copy.streamlet.streamlet {
+        if is_of(header, copy) {
             return Ok(scanned);
         }
+        let (stream, streamlet) = (header.stream, header.streamlet);
         Err(ScanError::Foreign {
             expected: copy.to_string(),
-            found: format!("{}/{}", header.stream, header.streamlet),
+            found: format!("{stream}/{streamlet}, generation {}", header.generation),
         })
     }
 
@@ -166,13 +175,13 @@ impl OwnFiles {
     /// The file of the copy that is being made, if one is.
     fn made(&self, copy: &CopyId) -> Option<Making> {
         let making = self.making.lock();
-        let made = making.get(&(copy.streamlet, copy.group)).copied();
+        let made = making.get(&made_key(copy)).copied();
         made.filter(|made| made.copy == *copy)
     }
 
     /// Gives up a file that is being made.
     fn stop_making(&self, copy: &CopyId) -> io::Result<()> {
-        let stopped = self.making.lock().remove(&(copy.streamlet, copy.group));
+        let stopped = self.making.lock().remove(&made_key(copy));
         match stopped {
             Some(_) => aside::remove(&*self.io, &self.path(copy)),
             None => Ok(()),
@@ -184,7 +193,7 @@ impl OwnFiles {
     /// # Errors
     /// The store's.
     pub fn end_making(&self, streamlet: StreamletKey, epoch: Epoch) -> io::Result<()> {
-        let all = (streamlet, GroupId(0))..=(streamlet, GroupId(u64::MAX));
+        let all = (streamlet, GroupId(0), 0)..=(streamlet, GroupId(u64::MAX), u32::MAX);
         let over: Vec<_> = {
             let making = self.making.lock();
             let made = making.range(all).map(|(_, made)| *made);
@@ -201,6 +210,7 @@ impl OwnFiles {
             streamlet,
             group: GroupId(0),
             epoch: UNREADABLE,
+            generation: 0,
         };
         let entries = self.path(&any).parent().map(fs::read_dir);
         let Some(Ok(entries)) = entries else {
@@ -215,13 +225,17 @@ impl OwnFiles {
             let Some((group, generation)) = parsed else {
                 continue;
             };
-            let copy = CopyId { group, ..any };
+            let copy = CopyId {
+                group,
+                generation: generation & !aside::UNFINISHED,
+                ..any
+            };
             let Ok(Some(version)) = self.version(&copy) else {
                 continue;
             };
-            if generation != 0 {
+            if generation >= aside::UNFINISHED {
                 // Made for the first time.
-                let made = self.making.lock().get(&(streamlet, group)).copied();
+                let made = self.making.lock().get(&made_key(&copy)).copied();
                 let first = made.filter(|made| !self.io.exists(&self.path(&made.copy)));
                 others.extend(first.map(|made| CopyInfo {
                     copy: made.copy,
@@ -230,23 +244,28 @@ impl OwnFiles {
                 }));
                 continue;
             }
-            let known = before.get(&group).filter(|(read, _)| *read == version);
+            let known = before
+                .get(&(group, generation))
+                .filter(|(read, _)| *read == version);
             let known = known.map(|(_, epoch)| *epoch);
             // What could not be read now may be whole.
             let Some(epoch) = known.or_else(|| self.epoch_of(&copy)) else {
                 continue;
             };
-            now.insert(group, (version, epoch));
+            now.insert((group, generation), (version, epoch));
         }
-        let listed = now.iter().map(|(group, (version, epoch))| CopyInfo {
-            copy: CopyId {
-                streamlet,
-                group: *group,
-                epoch: *epoch,
-            },
-            version: *version,
-            state: CopyState::Flushed,
-        });
+        let listed = now
+            .iter()
+            .map(|((group, generation), (version, epoch))| CopyInfo {
+                copy: CopyId {
+                    streamlet,
+                    group: *group,
+                    epoch: *epoch,
+                    generation: *generation,
+                },
+                version: *version,
+                state: CopyState::Flushed,
+            });
         let listed = listed.chain(others).collect();
         if !now.is_empty() {
             self.epochs.lock().insert(streamlet, now);
@@ -286,7 +305,7 @@ impl OwnFiles {
 
     fn made_of(&self, copy: &CopyId) -> bool {
         let making = self.making.lock();
-        making.contains_key(&(copy.streamlet, copy.group))
+        making.contains_key(&made_key(copy))
     }
 
     /// Removes the file of a copy, if it still is the `version` that was listed, and what is made in its place.
@@ -498,7 +517,7 @@ impl OwnFiles {
         let file = if address == 0 {
             let mut all = self.making.lock();
             let made = aside::begin(&*self.io, &path, group_bytes).map_err(failed)?;
-            all.insert((copy.streamlet, copy.group), *making);
+            all.insert(made_key(copy), *making);
             made
         } else if made.is_some_and(|made| made.by == making.by) {
             let made = aside::path(&path);
@@ -560,7 +579,7 @@ impl OwnFiles {
                 let put = aside::put(&*self.io, &path);
                 // From here on it has its name, whether or not that is durable: asked again, that is made so.
                 if !self.io.exists(&made) {
-                    self.making.lock().remove(&(copy.streamlet, copy.group));
+                    self.making.lock().remove(&made_key(copy));
                 }
                 put.map(|()| end).map_err(failed)
             }
@@ -667,7 +686,7 @@ pub fn sync_names(io: &dyn Io, path: &Path) -> io::Result<()> {
 /// True if a header is that of the copy's group, whatever its epoch.
 pub(crate) fn is_of(header: &SegmentHeader, copy: &CopyId) -> bool {
     (header.stream, header.streamlet) == (copy.streamlet.stream, copy.streamlet.streamlet)
-        && header.group == copy.group
+        && (header.group, header.generation) == (copy.group, copy.generation)
 }
 
 /// True if a file that begins with no header holds batches of the copy near its beginning.

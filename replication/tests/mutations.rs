@@ -253,6 +253,7 @@ async fn late_change(stage: &Arc<SimStage>, plan: Plan) -> Result<(), String> {
         streamlet: streamlet(),
         group: appended.group.id(),
         epoch: recovered.epoch,
+        generation: 0,
     };
     if !durable(appended).await {
         return Err("the batch was given up".into());

@@ -103,6 +103,7 @@ async fn a_primary_whose_connections_were_ended_for_resting_connects_again_to_wr
             streamlet: streamlet(),
             group: lane.next_group(AckPolicy::Written),
             epoch: recovered.epoch,
+            generation: 0,
         };
         let source = Arc::new(TestSource::new(copy, LaneId(0), first_ordinal));
         let set = lane.open(copy.group, source.clone());

@@ -163,7 +163,7 @@ impl Streamlet {
         }
         self.remove_file(group);
         if let Some(copies) = self.copies.get() {
-            copies.deleted(&[(group.id(), group.spec().epoch)]);
+            copies.deleted(&[group.spec().name()]);
         }
         true
     }
@@ -269,6 +269,18 @@ impl Streamlet {
             all &= self.repair(lane, now_ms) && self.close_frozen(lane, now_ms);
         }
         all
+    }
+
+    /// The groups with records that take no more and are not closed yet: who records the close of one with replicas
+    /// waits for those.
+    pub fn ending(&self) -> Vec<GroupId> {
+        let inner = self.inner.lock();
+        let groups = inner.lanes.iter().flat_map(|lane| lane.groups.values());
+        let ending = groups.filter(|group| {
+            let has_records = group.end().ordinal > group.spec().first_ordinal;
+            group.lane_head().is_some() && group.is_frozen() && has_records
+        });
+        ending.map(|group| group.id()).collect()
     }
 
     fn end_active(

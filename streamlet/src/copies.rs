@@ -101,6 +101,12 @@ impl Streamlet {
         found.is_some_and(|group| self.is_mendable(&group))
     }
 
+    /// The file generation of a group, if it is there.
+    pub fn generation_of(&self, lane: LaneId, group: GroupId) -> Option<u32> {
+        let found = self.group(lane, group);
+        found.map(|group| group.spec().generation)
+    }
+
     /// Has the file of a closed group that is not here fetched from another copy; false if there is none
     /// that can be had now, or the group is not closed or not there. Call without holding any lock, on a
     /// thread that may wait.

@@ -39,7 +39,9 @@ pub mod transactions;
 mod trim;
 
 pub use append::{AppendError, AppendSpec, Appended, Outcome};
-pub use compaction::{Backlog, CompactError, CompactSpec, Compacted, Pace};
+pub use compaction::{
+    Backlog, CompactError, CompactSpec, Compacted, Pace, Ship, ShipError, Shipped,
+};
 pub use epochs::EpochEnd;
 pub use growth::LaneCut;
 pub use job::Job;

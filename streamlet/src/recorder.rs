@@ -13,7 +13,7 @@ pub type Done = Box<dyn FnOnce(Result<(), RecordError>) + Send>;
 
 /// Records groups and log starts. All changes of one call are one transaction that holds only while the
 /// streamlet's epoch is the caller's. The recorder compares revisions, and names the replicas and the file
-/// generation of the groups that are put.
+/// generation of the groups that are put, unless a closed group names its own.
 pub trait GroupRecorder: Send + Sync {
     /// Records `changes`, then calls `done`, from any thread, possibly before returning. Must not
     /// block: callers may be on the append path.

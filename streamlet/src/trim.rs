@@ -114,7 +114,7 @@ impl Streamlet {
             self.remove_file(group);
         }
         if let Some(copies) = self.copies.get().filter(|_| !doomed.is_empty()) {
-            let gone: Vec<_> = doomed.iter().map(|g| (g.id(), g.spec().epoch)).collect();
+            let gone: Vec<_> = doomed.iter().map(|g| g.spec().name()).collect();
             copies.deleted(&gone);
         }
         Ok(Trimmed {

@@ -76,7 +76,7 @@ impl Copies for Elsewhere {
         self.begun.lock().expect("groups").push(group.clone());
     }
 
-    fn deleted(&self, _: &[(GroupId, Epoch)]) {}
+    fn deleted(&self, _: &[(GroupId, Epoch, u32)]) {}
 
     fn mend(&self, group: GroupId) -> bool {
         self.asked.fetch_add(1, Ordering::SeqCst);

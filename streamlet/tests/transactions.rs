@@ -197,10 +197,13 @@ fn compaction_keeps_the_newest_record_that_counts_and_stops_at_an_open_transacti
             min_lag_ms: 0,
             max_lag_ms: 0,
             delete_retention_ms: 1000,
+            quiet: std::time::Duration::ZERO,
             min_dirty_permille: 0,
             memory: 1 << 20,
         };
-        let done = node.streamlet.compact_lane(LANE, &spec, &mut |_| true);
+        let done = node
+            .streamlet
+            .compact_lane(LANE, &spec, None, &mut |_| true);
         done.expect("a pass")
     };
     let append = |producer: i64, key: &str, id: u64| {

@@ -5,9 +5,9 @@ use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use kera_metadata::GroupRecord;
 use kera_protocol::batch::{self, BatchHeader, HEADER_BYTES};
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::Ordinal;
+use kera_protocol::ids::{Epoch, Ordinal};
 use kera_replication::backup::ReplicaStore;
-use kera_replication::ids::{BrokerId, CopyId, StreamletKey};
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::transport::{MAX_TRANSFER_BYTES, Refusal, Reply, Request};
 use kera_streamlet::Located;
 
@@ -130,6 +130,7 @@ impl Reader<'_> {
             && header.streamlet == group.streamlet
             && header.group == group.group
             && header.epoch == group.epoch
+            && header.generation == group.generation
             && u64::from(header.segment) == segment;
         match fits {
             true => Ok(header),
@@ -155,18 +156,10 @@ pub(super) fn walk(
         }
         false => group,
     };
-    let copy = CopyId {
-        streamlet: StreamletKey {
-            stream: group.stream,
-            streamlet: group.streamlet,
-        },
-        group: group.group,
-        epoch: group.epoch,
-    };
     let mut reader = Reader {
         store,
         group,
-        copy,
+        copy: CopyId::of(group),
         start: 0,
         block: Bytes::new(),
     };
@@ -232,7 +225,7 @@ struct Walk<'a> {
 impl Walk<'_> {
     /// Takes batches up to `end`. On an error those before it have been taken.
     fn take(&mut self, end: Ordinal, at_most: usize) -> Result<(), WalkError> {
-        let (length, epoch) = (self.reader.group.length, self.reader.group.epoch);
+        let length = self.reader.group.length;
         while self.walked.address < length && self.walked.ordinal < end {
             let address = self.walked.address;
             let (segment, left) = (address / self.size, self.size - address % self.size);
@@ -251,7 +244,8 @@ impl Walk<'_> {
             let total = peeked.total_bytes;
             let is_late = self.expected.is_some_and(|at| peeked.base_ordinal != at);
             let ends = address + total as u64;
-            if is_late || peeked.epoch != epoch || total as u64 > left || ends > length {
+            let is_foreign = !may_hold(self.reader.group, peeked.epoch);
+            if is_late || is_foreign || total as u64 > left || ends > length {
                 return Err(damaged("the batch does not follow".into()));
             }
             if peeked.next_ordinal() > self.walked.ordinal {
@@ -280,6 +274,11 @@ impl Walk<'_> {
     }
 }
 
+/// Whether a group may hold batches of an epoch: its own, and of earlier ones where it was made of others.
+fn may_hold(group: &GroupRecord, epoch: Epoch) -> bool {
+    epoch == group.epoch || (group.generation > 0 && epoch < group.epoch)
+}
+
 /// Whether the batch that holds `ordinal` begins at `address`; a hint may be anything.
 fn is_there(
     reader: &mut Reader<'_>,
@@ -290,9 +289,10 @@ fn is_there(
     if size - address % size < HEADER_BYTES as u64 {
         return Ok(false);
     }
-    let epoch = reader.group.epoch;
+    let group = reader.group;
     let head = reader.at(address, HEADER_BYTES, BLOCK)?;
-    let found = BatchHeader::peek(&head).ok().filter(|h| h.epoch == epoch);
+    let found = BatchHeader::peek(&head).ok();
+    let found = found.filter(|h| may_hold(group, h.epoch));
     let holds = |h: &BatchHeader| h.base_ordinal <= ordinal && ordinal < h.next_ordinal();
     if !found.as_ref().is_some_and(holds) {
         return Ok(false);

@@ -143,7 +143,7 @@ impl Inner {
                         record.generation = old.generation;
                         record.copies.clone_from(&old.copies);
                         record.file_made = old.file_made;
-                    } else {
+                    } else if record.copies.is_empty() || !record.is_closed() {
                         record.copies = vec![self.own];
                     }
                     transaction.compare.push(Compare::GroupRevision {

@@ -175,6 +175,7 @@ impl Filled {
             },
             group: group.group,
             epoch: group.epoch,
+            generation: group.generation,
         }
     }
 

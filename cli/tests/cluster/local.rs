@@ -65,6 +65,7 @@ impl Local {
             ("--consumers-session-min", "500ms".to_owned()),
             ("--retention-check-interval", "200ms".to_owned()),
             ("--cluster-repair-interval", REPAIR.to_owned()),
+            ("--compaction-check-interval", "200ms".to_owned()),
         ];
         let flags = flags.into_iter();
         let mut words: Vec<_> = flags

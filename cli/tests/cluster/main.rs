@@ -27,6 +27,7 @@ mod runs;
 mod world;
 
 mod asking;
+mod compacted;
 mod faults;
 mod load;
 mod local;

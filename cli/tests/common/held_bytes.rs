@@ -46,7 +46,7 @@ pub struct Amiss {
 pub fn look(image: impl Fn() -> Image, brokers: &[Directories]) -> Amiss {
     let before = image();
     let mut amiss = Amiss::default();
-    let mut found = BTreeMap::new();
+    let mut found = FoundFiles::new();
     for broker in brokers {
         for root in &broker.kept {
             files(root, broker.broker, &mut found);
@@ -57,7 +57,7 @@ pub fn look(image: impl Fn() -> Image, brokers: &[Directories]) -> Amiss {
     for record in before.groups.iter().filter(|record| has_records(record)) {
         for copy in &record.copies {
             let of = brokers.iter().find(|broker| broker.broker == copy.broker.0);
-            if let Some(Err(why)) = of.map(|broker| whole(broker, record)) {
+            if let Some(Err(why)) = of.map(|broker| digest(broker, record)) {
                 lacking.push((copy.broker.0, record, why));
             }
         }
@@ -77,11 +77,11 @@ pub fn look(image: impl Fn() -> Image, brokers: &[Directories]) -> Amiss {
             false => amiss.lost.push(text),
         }
     }
-    for ((broker, key), path) in found {
+    for ((broker, key, generation), path) in found {
         let runs = brokers.iter().any(|one| one.broker == broker && one.runs);
         let named = [&before, &after]
             .iter()
-            .any(|image| names(image, broker, &key));
+            .any(|image| names(image, broker, (&key, generation)));
         if runs && !named && path.exists() {
             let text = format!("broker {broker} holds {} for no record", path.display());
             amiss.unsettled.push(text);
@@ -103,16 +103,20 @@ fn is_owner(image: &Image, broker: u32, key: &GroupKey) -> bool {
 }
 
 /// Whether a record names the broker, or is of a group that it owns and may fetch.
-fn names(image: &Image, broker: u32, key: &GroupKey) -> bool {
+fn names(image: &Image, broker: u32, (key, generation): (&GroupKey, u32)) -> bool {
     let record = image.groups.iter().find(|record| record.key() == *key);
+    let record = record.filter(|record| record.generation == generation);
     record.is_some_and(|record| {
         let mut copies = record.copies.iter();
         copies.any(|copy| copy.broker.0 == broker) || is_owner(image, broker, key)
     })
 }
 
+/// Files of groups, by broker, group and generation.
+type FoundFiles = BTreeMap<(u32, GroupKey, u32), PathBuf>;
+
 /// The files of groups below a directory: `<stream uuid>/<streamlet>/<group>.<generation>.log`.
-fn files(root: &Path, broker: u32, found: &mut BTreeMap<(u32, GroupKey), PathBuf>) {
+fn files(root: &Path, broker: u32, found: &mut FoundFiles) {
     for (name, stream) in entries(root) {
         let Ok(of) = name.parse::<StreamId>() else {
             continue;
@@ -120,13 +124,13 @@ fn files(root: &Path, broker: u32, found: &mut BTreeMap<(u32, GroupKey), PathBuf
         for (name, streamlet) in entries(&stream) {
             let Ok(number) = name.parse() else { continue };
             for (name, path) in entries(&streamlet) {
-                if let Some((group, _)) = GroupSpec::parse_file_name(&name) {
+                if let Some((group, generation)) = GroupSpec::parse_file_name(&name) {
                     let key = GroupKey {
                         stream: of,
                         streamlet: StreamletId(number),
                         group,
                     };
-                    found.insert((broker, key), path);
+                    found.insert((broker, key, generation), path);
                 }
             }
         }
@@ -150,10 +154,13 @@ fn entries(dir: &Path) -> Vec<(String, PathBuf)> {
     listed.flatten().map(entry).collect()
 }
 
-/// Whether the broker has all bytes of a closed group, up to the recorded end.
-fn whole(broker: &Directories, record: &GroupRecord) -> Result<(), String> {
+/// A digest of all bytes that a broker has of a closed group, up to the recorded end.
+///
+/// # Errors
+/// Says which of them it has not.
+pub fn digest(broker: &Directories, record: &GroupRecord) -> Result<u64, String> {
     let own_name = GroupSpec::file_name(record.group, record.generation);
-    let kept_name = format!("{}.0.log", record.group);
+    let kept_name = format!("{}.{}.log", record.group, record.generation);
     let below = |(root, name): (&PathBuf, &String)| {
         let dir = root.join(record.stream.to_string());
         dir.join(record.streamlet.to_string()).join(name)
@@ -166,7 +173,7 @@ fn whole(broker: &Directories, record: &GroupRecord) -> Result<(), String> {
         match fs::read(&path) {
             Ok(bytes) => {
                 match checked(&path, record) {
-                    Ok(()) => return Ok(()),
+                    Ok(digest) => return Ok(digest),
                     Err(why) => reasons.push(format!("{}: {why}", path.display())),
                 }
                 parts.push(bytes);
@@ -187,8 +194,8 @@ fn whole(broker: &Directories, record: &GroupRecord) -> Result<(), String> {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("both.log");
         fs::write(&path, both).expect("a file is written");
-        if checked(&path, record).is_ok() {
-            return Ok(());
+        if let Ok(digest) = checked(&path, record) {
+            return Ok(digest);
         }
     }
     match reasons.is_empty() {
@@ -197,7 +204,7 @@ fn whole(broker: &Directories, record: &GroupRecord) -> Result<(), String> {
     }
 }
 
-fn checked(path: &Path, record: &GroupRecord) -> Result<(), String> {
+fn checked(path: &Path, record: &GroupRecord) -> Result<u64, String> {
     let io = open_engine(EngineKind::Blocking);
     let file = io.open(path, OpenHow::ReadOnly, false);
     let file = file.map_err(|error| error.to_string())?;
@@ -211,6 +218,7 @@ fn checked(path: &Path, record: &GroupRecord) -> Result<(), String> {
         group: record.group,
         epoch: record.epoch,
         end,
+        generation: record.generation,
     };
     let mut from = Progress::default();
     while from.place.address < end.address {
@@ -224,5 +232,5 @@ fn checked(path: &Path, record: &GroupRecord) -> Result<(), String> {
         }
         from = looked.to;
     }
-    Ok(())
+    Ok(from.digest)
 }

@@ -32,6 +32,7 @@ fn copy() -> CopyId {
         streamlet,
         group: GroupId(0),
         epoch: Epoch(1),
+        generation: 0,
     }
 }
 

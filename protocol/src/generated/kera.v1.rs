@@ -2035,6 +2035,7 @@ impl GroupKind {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CopyName {
+    /// empty if the group was compacted
     #[prost(bytes = "bytes", tag = "1")]
     pub stream: ::prost::bytes::Bytes,
     #[prost(uint32, tag = "2")]
@@ -2043,6 +2044,13 @@ pub struct CopyName {
     pub group: u64,
     #[prost(uint32, tag = "4")]
     pub epoch: u32,
+    /// The stream of a group that was compacted. A broker that knows no generations finds no stream and refuses, and so
+    /// takes no file of one generation for one of another.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub compacted_stream: ::prost::bytes::Bytes,
+    /// 0 as appended
+    #[prost(uint32, tag = "6")]
+    pub generation: u32,
 }
 /// The life over which unsynced bytes survive.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

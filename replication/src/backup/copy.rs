@@ -230,6 +230,7 @@ impl Copy {
         let header = &scanned.header;
         let fits = header.stream == copy.streamlet.stream
             && header.streamlet == copy.streamlet.streamlet
+            && header.generation == copy.generation
             && header.segment_size == self.spec.segment_size
             && header.segments == self.spec.segments;
         if fits {
@@ -241,8 +242,13 @@ impl Copy {
                 self.spec.segments, self.spec.segment_size
             ),
             found: format!(
-                "{}/{} group {}, {} x {} bytes",
-                header.stream, header.streamlet, header.group, header.segments, header.segment_size
+                "{}/{} group {}, generation {}, {} x {} bytes",
+                header.stream,
+                header.streamlet,
+                header.group,
+                header.generation,
+                header.segments,
+                header.segment_size
             ),
         })
     }

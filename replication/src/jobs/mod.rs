@@ -12,6 +12,7 @@
 mod re_replicate;
 mod scrub;
 mod shift;
+mod ship;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +25,7 @@ use parking_lot::Mutex;
 
 pub use scrub::{Harm, Mend, Mended};
 pub use shift::{Shift, ShiftsNow};
+pub use ship::Rewritten;
 
 use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
 use crate::pace::Pace;

@@ -58,7 +58,8 @@ async fn can_be_read(primary: &Primary, holder: Replica, record: &GroupRecord) -
         // A file that was cut short gives zeros.
         Ok(Reply::Bytes(bytes)) => {
             let header = SegmentHeader::decode(&bytes);
-            let fits = header.is_ok_and(|h| is_of(&h, &copy) && h.epoch == copy.epoch);
+            let is_copy = |h: SegmentHeader| is_of(&h, &copy) && h.epoch == copy.epoch;
+            let fits = header.is_ok_and(is_copy);
             Some(fits && !is_cut(primary, holder, record).await)
         }
         Ok(_) => None,
@@ -397,7 +398,7 @@ impl Jobs {
     }
 
     /// Copies the group to a broker that has none of it, and has it checked there.
-    async fn build(
+    pub(super) async fn build(
         &self,
         primary: &Arc<Primary>,
         owned: &Owned,

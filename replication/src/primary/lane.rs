@@ -195,6 +195,7 @@ impl Lane {
             streamlet: self.spec.streamlet,
             group,
             epoch: self.spec.epoch,
+            generation: 0,
         };
         let faults = self.primary.faults;
         let now = self.primary.runtime.now();

@@ -245,6 +245,7 @@ mod tests {
             },
             group: GroupId(3),
             epoch: Epoch(1),
+            generation: 0,
         };
         Some(Mark { group, durable })
     }

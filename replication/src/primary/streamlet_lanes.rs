@@ -100,16 +100,17 @@ impl StreamletLanes {
     }
 
     /// See [`Copies::deleted`](kera_log_segments::replicas::Copies::deleted).
-    pub fn deleted(&self, groups: &[(GroupId, Epoch)]) {
+    pub fn deleted(&self, groups: &[(GroupId, Epoch, u32)]) {
         let (primary, spec) = (self.primary.clone(), self.spec);
         let groups = groups.to_vec();
         let runtime = primary.runtime.clone();
         runtime.spawn(Box::pin(async move {
-            for (group, epoch) in groups {
+            for (group, epoch, generation) in groups {
                 let copy = CopyId {
                     streamlet: spec.streamlet,
                     group,
                     epoch,
+                    generation,
                 };
                 // Who holds one is no longer recorded; who holds none has nothing to do.
                 for peer in primary.peers().iter().filter(|peer| **peer != primary.me) {

@@ -45,7 +45,7 @@ enum Named {
 fn named(found: &StreamletRecords, copy: &CopyId, backup: BrokerId) -> Named {
     let is_meant = |of: &CopyId| match copy.epoch {
         // Damage is no proof: the file's name alone says which group it was made for.
-        UNREADABLE => of.group == copy.group,
+        UNREADABLE => (of.group, of.generation) == (copy.group, copy.generation),
         _ => of == copy,
     };
     let mut records = found.groups.iter();

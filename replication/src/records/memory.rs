@@ -204,7 +204,11 @@ impl State {
             let old = |group| found.groups.get(&group);
             let (group, fits) = match write {
                 Write::PutGroup(record) => {
-                    let fits = old(record.group).is_none_or(|old| may_become(old, record));
+                    let deleted = || deleted_by(transaction, &found.groups);
+                    let fits = old(record.group).is_none_or(|old| {
+                        may_become(old, record)
+                            && (!record.takes_in_others(old) || record.covers(old, deleted()))
+                    });
                     (record.group, fits && !record.copies.is_empty())
                 }
                 Write::DeleteGroup(key) => (key.group, true),
@@ -229,10 +233,32 @@ impl State {
     }
 }
 
+/// The groups that a transaction deletes.
+fn deleted_by(
+    transaction: &Transaction,
+    groups: &BTreeMap<GroupId, GroupRecord>,
+) -> Vec<GroupRecord> {
+    let deleted = transaction.write.iter().filter_map(|write| match write {
+        Write::DeleteGroup(key) => groups.get(&key.group),
+        _ => None,
+    });
+    deleted.cloned().collect()
+}
+
 /// Whether the store takes `new` after `old`: a group is closed once, and nothing but its replicas changes
-/// after that.
+/// after that, or, with its generation, what is left of its records.
 fn may_become(old: &GroupRecord, new: &GroupRecord) -> bool {
     let copies = old.copies.clone();
+    if old.is_closed() && new.generation > old.generation {
+        return GroupRecord {
+            copies,
+            generation: old.generation,
+            length: old.length,
+            first_ordinal: old.first_ordinal,
+            ..new.clone()
+        }
+        .agrees(old);
+    }
     match old.is_closed() {
         true => GroupRecord {
             copies,

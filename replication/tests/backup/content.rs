@@ -18,6 +18,7 @@ pub fn copy(group: u64, epoch: u32) -> CopyId {
         },
         group: GroupId(group),
         epoch: Epoch(epoch),
+        generation: 0,
     }
 }
 
@@ -50,7 +51,7 @@ fn segment_of(
         streamlet: copy.streamlet.streamlet,
         lane: LaneId(0),
         group: copy.group,
-        generation: 0,
+        generation: copy.generation,
         segment: index,
         epoch: copy.epoch,
         segment_size: SEGMENT,

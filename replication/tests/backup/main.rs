@@ -6,6 +6,7 @@ mod child;
 mod content;
 mod cut;
 mod full;
+mod generations;
 mod keeping;
 mod life;
 mod limits;

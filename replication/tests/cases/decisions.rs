@@ -22,6 +22,7 @@ fn copy(group: u64) -> CopyId {
         streamlet: streamlet(),
         group: GroupId(group),
         epoch: EPOCH,
+        generation: 0,
     }
 }
 

@@ -15,6 +15,7 @@ mod leftovers;
 mod meanwhile;
 mod own;
 mod owners;
+mod rewritten;
 mod room;
 mod scrub;
 mod severed;
@@ -247,6 +248,7 @@ fn open_as(lane: &Arc<Lane>, group: GroupId, first_ordinal: u64) -> Opened {
         streamlet: spec.streamlet,
         group,
         epoch: spec.epoch,
+        generation: 0,
     };
     let source = Arc::new(TestSource::new(copy, spec.lane, first_ordinal));
     (lane.open(copy.group, source.clone()), source)

@@ -107,6 +107,7 @@ fn a_group_that_its_owner_remembers_is_closed_once_its_file_has_it() {
             streamlet: streamlet(),
             group: lane.next_group(AckPolicy::Memory),
             epoch: recovered.epoch,
+            generation: 0,
         };
         let source = TestSource::new(copy, LaneId(0), 0).with_ack(AckPolicy::Memory);
         let source = Arc::new(source);
@@ -148,6 +149,7 @@ fn a_file_does_not_answer_for_what_its_process_remembered() {
             streamlet: streamlet(),
             group: GroupId(1),
             epoch: recovered.epoch,
+            generation: 0,
         };
         let seal = Request::Seal {
             streamlet: streamlet(),

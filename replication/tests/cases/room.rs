@@ -116,6 +116,7 @@ fn many_open_groups_have_room_in_little_memory() {
                 streamlet: lane.spec().streamlet,
                 group: lane.next_group(AckPolicy::Written),
                 epoch: lane.spec().epoch,
+                generation: 0,
             };
             let source = TestSource::with_shape(copy, lane.spec().lane, 0, shape);
             let source = Arc::new(source);
@@ -172,6 +173,7 @@ fn a_backup_that_is_nearly_full_gives_what_it_has() {
             streamlet: lane.spec().streamlet,
             group: lane.next_group(AckPolicy::Written),
             epoch: lane.spec().epoch,
+            generation: 0,
         };
         let shape = Shape {
             segment_size: 1 << 20,

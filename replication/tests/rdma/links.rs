@@ -85,6 +85,7 @@ fn copy(group: u64) -> CopyId {
         },
         group: GroupId(group),
         epoch: Epoch(7),
+        generation: 0,
     }
 }
 

@@ -118,6 +118,7 @@ impl Owner {
             streamlet: spec.streamlet,
             group: self.lane.next_group(AckPolicy::Written),
             epoch: spec.epoch,
+            generation: 0,
         };
         let source = TestSource::with_shape(copy, spec.lane, self.next_ordinal, self.shape);
         let source = Arc::new(source);

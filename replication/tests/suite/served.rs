@@ -437,6 +437,7 @@ impl LaneCopies {
             streamlet: spec.streamlet,
             group,
             epoch: spec.epoch,
+            generation: 0,
         }
     }
 
@@ -458,7 +459,7 @@ impl Copies for LaneCopies {
         self.lanes.begin(lane, group);
     }
 
-    fn deleted(&self, groups: &[(GroupId, Epoch)]) {
+    fn deleted(&self, groups: &[(GroupId, Epoch, u32)]) {
         self.lanes.deleted(groups);
     }
 

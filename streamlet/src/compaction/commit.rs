@@ -7,6 +7,7 @@ use kera_log_segments::sync::Arc;
 use kera_protocol::ids::LaneId;
 use kera_records::{GroupRecord, Write};
 
+use super::replaced::Replacement;
 use super::{CompactError, Made, Pace, Pass};
 use crate::recorder::RecordError;
 use crate::streamlet::Streamlet;
@@ -31,7 +32,6 @@ impl Pass<'_> {
         pace: Pace<'_>,
     ) -> Result<(), CompactError> {
         let streamlet = self.streamlet;
-        let _turn = streamlet.maintenance.lock();
         let result = self.replace(&made, rewritten, sources, pace);
         match &result {
             Ok(()) => {}
@@ -42,6 +42,33 @@ impl Pass<'_> {
         result
     }
 
+    /// What is to be recorded of the new group.
+    fn planned(
+        &self,
+        made: &Made,
+        rewritten: Rewritten,
+        last: &Arc<Group>,
+    ) -> Result<GroupRecord, CompactError> {
+        let recorder = &self.streamlet.env.recorder;
+        let key = self.streamlet.group_key(last.id());
+        let before = recorder.read(key)?.ok_or(CompactError::Changed)?;
+        if before.generation != last.spec().generation || before.length != last.end_address() {
+            return Err(CompactError::Changed);
+        }
+        if self.ship.is_none() && before.copies.len() > 1 {
+            return Err(CompactError::Changed);
+        }
+        Ok(GroupRecord {
+            generation: made.spec.generation,
+            first_ordinal: Some(made.spec.first_ordinal),
+            length: rewritten.end.address,
+            live_bytes: rewritten.end.address,
+            max_timestamp_ms: rewritten.max_timestamp.max(-1),
+            damaged: None,
+            ..before
+        })
+    }
+
     fn replace(
         &self,
         made: &Made,
@@ -50,38 +77,25 @@ impl Pass<'_> {
         pace: Pace<'_>,
     ) -> Result<(), CompactError> {
         let streamlet = self.streamlet;
-        let Some((last, others)) = sources.split_last() else {
-            return Err(CompactError::Changed);
+        let last = sources.last().ok_or(CompactError::Changed)?;
+        // Other brokers have the bytes before a record names them; that takes its time, and nobody waits for it.
+        let shipped = match self.ship {
+            Some(ship) => {
+                let planned = self.planned(made, rewritten, last)?;
+                let mut goes_on = || pace(0) && !streamlet.is_over();
+                Some(ship.ship(&planned, &mut goes_on)?)
+            }
+            None => None,
         };
+        let _turn = streamlet.maintenance.lock();
         if !streamlet.holds_all(self.lane, sources) || streamlet.is_over() {
             return Err(CompactError::Changed);
         }
-        let recorder = &streamlet.env.recorder;
-        let key = streamlet.group_key(last.id());
-        let before = recorder.read(key)?.ok_or(CompactError::Changed)?;
-        if before.generation != last.spec().generation || before.length != last.end_address() {
-            return Err(CompactError::Changed);
-        }
-        let record = GroupRecord {
-            generation: made.spec.generation,
-            first_ordinal: Some(made.spec.first_ordinal),
-            length: rewritten.end.address,
-            live_bytes: rewritten.end.address,
-            max_timestamp_ms: rewritten.max_timestamp.max(-1),
-            ..before
-        };
-        let deleted = others
-            .iter()
-            .map(|group| Write::DeleteGroup(streamlet.group_key(group.id())));
-        let mut changes: Vec<_> = deleted.collect();
-        changes.push(Write::PutGroup(record.clone()));
-        match self.settle(&record, changes, pace) {
-            Outcome::Made => {}
-            Outcome::Refused(error) => return Err(error.into()),
-            Outcome::Unknown(error) => {
-                streamlet.replaced.lock().unsettled.push(self.lane);
-                return Err(error.into());
-            }
+        let mut record = self.planned(made, rewritten, last)?;
+        let mut hold = None;
+        if let Some(shipped) = shipped {
+            record.copies = shipped.copies;
+            hold = Some(shipped.hold);
         }
         let fresh = Group::closed(
             made.spec.clone(),
@@ -91,45 +105,120 @@ impl Pass<'_> {
             record.closed_ms,
             streamlet.env.io.clone(),
         );
+        let replacement = Replacement {
+            lane: self.lane,
+            fresh,
+            sources: sources.to_vec(),
+            record,
+            _hold: hold,
+        };
+        streamlet.record_replacement(replacement, pace)
+    }
+}
+
+impl Streamlet {
+    /// Records that a group takes the place of others, and has readers find it. In the turn of maintenance.
+    fn record_replacement(
+        &self,
+        replacement: Replacement,
+        pace: Pace<'_>,
+    ) -> Result<(), CompactError> {
+        let (lane, epoch) = (replacement.lane, self.epoch());
+        let outcome = self.settle(&replacement, pace);
+        self.replaced.lock().changes(lane, epoch);
+        match outcome {
+            Outcome::Made => self.adopt(replacement),
+            Outcome::Refused(error) => return Err(error.into()),
+            Outcome::Unknown(error) => {
+                self.replaced.lock().unsettled.push(replacement);
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Readers find the group that took the place of others.
+    fn adopt(&self, replacement: Replacement) {
+        let Replacement {
+            lane,
+            fresh,
+            sources,
+            ..
+        } = replacement;
         {
-            let mut inner = streamlet.inner.lock();
-            if let Some(slot) = inner.lanes.get_mut(self.lane.0 as usize) {
-                for group in others {
+            let mut inner = self.inner.lock();
+            if let Some(slot) = inner.lanes.get_mut(lane.0 as usize) {
+                for group in &sources {
                     slot.groups.remove(&group.id());
                 }
                 slot.groups.insert(fresh.id(), fresh);
             }
         }
-        streamlet.replaced.lock().groups.extend_from_slice(sources);
-        Ok(())
+        self.replaced.lock().groups.extend(sources);
     }
 
-    /// Records `changes`. Whether a change of which that is not certain was made, the record tells; if it was not, it is
-    /// written once more as it is, so that the change, which compares it, cannot be made later either.
-    fn settle(&self, record: &GroupRecord, changes: Vec<Write>, pace: Pace<'_>) -> Outcome {
-        let (recorder, epoch) = (&self.streamlet.env.recorder, self.streamlet.epoch());
+    /// Records a replacement. Whether a change of which that is not certain was made, the record tells; if it was not, it
+    /// is written once more as it is, so that the change, which compares it, cannot be made later either.
+    fn settle(&self, replacement: &Replacement, pace: Pace<'_>) -> Outcome {
+        let (recorder, epoch) = (&self.env.recorder, self.epoch());
+        let (record, changes) = (&replacement.record, replacement.changes(self));
         let Err(error) = recorder.record_now(epoch, changes) else {
             return Outcome::Made;
         };
         for _ in 0..ASKED {
-            if let Ok(Some(now)) = recorder.read(record.key()) {
-                if now.generation == record.generation {
-                    return Outcome::Made;
-                }
-                let again = vec![Write::PutGroup(now)];
-                if recorder.record_now(epoch, again).is_ok() {
-                    return Outcome::Refused(error);
-                }
+            match self.ask_once(record, error.clone()) {
+                Outcome::Unknown(_) => {}
+                known => return known,
             }
-            if !pace(0) || self.streamlet.is_over() {
+            if !pace(0) || self.is_over() {
                 break;
             }
         }
         Outcome::Unknown(error)
     }
-}
 
-impl Streamlet {
+    /// Whether a change of which that is not certain was made; if not, it cannot be any more.
+    fn ask_once(&self, record: &GroupRecord, error: RecordError) -> Outcome {
+        let recorder = &self.env.recorder;
+        if let Ok(Some(now)) = recorder.read(record.key()) {
+            if now.generation == record.generation {
+                return Outcome::Made;
+            }
+            let again = vec![Write::PutGroup(now)];
+            if recorder.record_now(self.epoch(), again).is_ok() {
+                return Outcome::Refused(error);
+            }
+        }
+        Outcome::Unknown(error)
+    }
+
+    /// Asks what became of a lane's changes of which nobody knows, and does what follows from it.
+    pub(super) fn settle_earlier(&self, lane: LaneId) -> Result<(), CompactError> {
+        let _turn = self.maintenance.lock();
+        let waiting: Vec<_> = {
+            let mut replaced = self.replaced.lock();
+            let all = std::mem::take(&mut replaced.unsettled);
+            let (of_lane, others) = all.into_iter().partition(|one| one.lane == lane);
+            replaced.unsettled = others;
+            of_lane
+        };
+        let mut unknown = None;
+        for one in waiting {
+            let error = RecordError(
+                "an earlier change of the lane's groups has no certain outcome yet; it is asked for again".into(),
+            );
+            match self.ask_once(&one.record, error) {
+                Outcome::Made => self.adopt(one),
+                Outcome::Refused(_) => self.remove_file(&one.fresh),
+                Outcome::Unknown(error) => {
+                    self.replaced.lock().unsettled.push(one);
+                    unknown = Some(error);
+                }
+            }
+        }
+        unknown.map_or(Ok(()), |error| Err(error.into()))
+    }
+
     /// Whether all of `groups` are what the lane holds now.
     fn holds_all(&self, lane: LaneId, groups: &[Arc<Group>]) -> bool {
         let inner = self.inner.lock();
@@ -144,7 +233,8 @@ impl Streamlet {
 
     /// Whether nobody knows what the records say of a lane's groups.
     pub(super) fn is_unsettled(&self, lane: LaneId) -> bool {
-        self.replaced.lock().unsettled.contains(&lane)
+        let replaced = self.replaced.lock();
+        replaced.unsettled.iter().any(|one| one.lane == lane)
     }
 
     /// Removes the files of groups that others replaced and that nobody reads any more. Cheap if there are none.

@@ -35,6 +35,8 @@ pub(crate) struct Rules {
     pub(crate) largest: usize,
     /// Whether a batch may become longer: delete horizons make it so, and another encoder than its sender's may.
     pub(crate) may_grow: bool,
+    /// Tombstones and markers stay in this pass, whatever their time: something older may still be read elsewhere.
+    pub(crate) keeps_deleted: bool,
 }
 
 /// What is left of a batch.
@@ -150,9 +152,8 @@ impl<'a> Judge<'a> {
     }
 
     fn is_over(&self, header: &BatchHeader) -> bool {
-        header
-            .delete_horizon()
-            .is_some_and(|horizon| horizon <= self.rules.now_ms)
+        let horizon = header.delete_horizon();
+        !self.rules.keeps_deleted && horizon.is_some_and(|horizon| horizon <= self.rules.now_ms)
     }
 
     fn judge_marker(&mut self, batch: &[u8], header: &BatchHeader) -> Left {
@@ -398,6 +399,7 @@ mod tests {
                 log_start: 0,
                 largest: 1 << 20,
                 may_grow: true,
+                keeps_deleted: false,
             };
             let aborted: HashSet<_> = self
                 .batches

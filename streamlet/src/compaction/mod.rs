@@ -14,9 +14,11 @@ mod left;
 mod newest;
 mod plan;
 mod replaced;
+mod ship;
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
+use std::time::Duration;
 
 use kera_log_segments::group::{Group, GroupSpec, GroupWriter};
 use kera_log_segments::read::{ReadError, ReadSpec};
@@ -33,6 +35,7 @@ use crate::streamlet::{LaneSlot, Streamlet};
 use left::{Aborted, Judge, Left, Rules};
 use newest::{Newest, SpillFiles};
 pub(crate) use replaced::Replaced;
+pub use ship::{Ship, ShipError, Shipped};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 1 << 20;
@@ -51,6 +54,9 @@ pub struct CompactSpec {
     pub max_lag_ms: u64,
     /// How long tombstones are kept once what they delete has gone.
     pub delete_retention_ms: u64,
+    /// Tombstones and markers stay as long as a lane's records changed no longer ago than this: another broker may still
+    /// answer from what was replaced.
+    pub quiet: Duration,
     /// Thousandths of the lane's bytes that must not have been compacted yet.
     pub min_dirty_permille: u32,
     /// About how much memory a pass may take for keys, in bytes.
@@ -88,9 +94,9 @@ pub struct Compacted {
 /// Why a pass ended early. What it replaced before stays replaced.
 #[derive(Debug, thiserror::Error)]
 pub enum CompactError {
-    /// Groups with replicas on other brokers are not rewritten.
-    #[error("groups with replicas on other brokers are not compacted")]
-    Replicated,
+    /// Other brokers do not have what was rewritten.
+    #[error("what was rewritten is not at enough brokers: {0}")]
+    Replicas(String),
     /// Somebody asked for the end, or the streamlet is not served here any more.
     #[error("it was broken off")]
     Stopped,
@@ -113,6 +119,15 @@ pub enum CompactError {
     Record(#[from] RecordError),
 }
 
+impl From<ShipError> for CompactError {
+    fn from(error: ShipError) -> Self {
+        match error {
+            ShipError::Stopped => Self::Stopped,
+            ShipError::TooFew(why) => Self::Replicas(why),
+        }
+    }
+}
+
 /// Called with the bytes that were just read: it may take its time, and answers whether to go on. With 0 it waits a
 /// moment, for the metadata store to answer.
 pub type Pace<'a> = &'a mut dyn FnMut(u64) -> bool;
@@ -124,6 +139,8 @@ type Visit<'a> = &'a mut dyn FnMut(&[u8], &BatchHeader) -> Result<(), CompactErr
 struct Pass<'a> {
     streamlet: &'a Arc<Streamlet>,
     lane: LaneId,
+    /// Makes replicas of what is rewritten, if there are to be any.
+    ship: Option<&'a dyn Ship>,
     rules: Rules,
     /// The last batch of each producer that the lane remembers: its epoch, and where it begins.
     producers: HashMap<i64, (i16, Ordinal)>,
@@ -180,8 +197,9 @@ impl Streamlet {
         }
     }
 
-    /// Compacts a lane, whether or not that is due. `None` if there is nothing that was not compacted before. Call on a
-    /// thread that may wait for long, and for one lane at a time.
+    /// Compacts a lane, whether or not that is due. `None` if there is nothing that was not compacted before. Where there
+    /// are replicas, `ship` brings what is rewritten to their brokers. Call on a thread that may wait for long, and for
+    /// one lane at a time.
     ///
     /// # Errors
     /// [`CompactError`].
@@ -189,17 +207,16 @@ impl Streamlet {
         self: &Arc<Self>,
         lane: LaneId,
         spec: &CompactSpec,
+        ship: Option<&dyn Ship>,
         pace: Pace<'_>,
     ) -> Result<Option<Compacted>, CompactError> {
-        if self.has_copies() {
-            return Err(CompactError::Replicated);
+        if self.has_copies() != ship.is_some() {
+            // It is not served any more, or not yet.
+            return Err(CompactError::Changed);
         }
+        self.settle_earlier(lane)?;
         self.remove_replaced();
-        if self.is_unsettled(lane) {
-            return Err(CompactError::Record(RecordError(
-                "an earlier change of the lane's groups has no certain outcome; the next start tells".into(),
-            )));
-        }
+        let _passing = self.passing();
         let (groups, log_start) = self.compactable(lane, spec);
         let Some(last) = groups.last().map(|group| group.id()) else {
             return Ok(None);
@@ -207,6 +224,8 @@ impl Streamlet {
         if groups.iter().all(|group| group.spec().generation > 0) {
             return Ok(None);
         }
+        let epoch = self.epoch();
+        let is_quiet = self.replaced.lock().is_quiet(lane, epoch, spec.quiet);
         let settings = self.settings();
         let rules = Rules {
             now_ms: spec.now_ms,
@@ -214,6 +233,7 @@ impl Streamlet {
             log_start,
             largest: GroupWriter::largest_batch(settings.segment_size),
             may_grow: true,
+            keeps_deleted: !is_quiet,
         };
         let aborted = self
             .aborted_in(lane, &groups)
@@ -232,6 +252,7 @@ impl Streamlet {
         let mut pass = Pass {
             streamlet: self,
             lane,
+            ship,
             rules,
             producers: self.last_batches(lane),
             out: Compacted::default(),

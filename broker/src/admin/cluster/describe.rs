@@ -264,6 +264,7 @@ mod tests {
                 retention_ms: 0,
             };
             let group = GroupView {
+                generation: 0,
                 state: GroupState::Closed,
                 bytes: 10,
                 empty: false,

@@ -389,6 +389,11 @@ impl Restore<'_> {
     }
 
     async fn fetch_later(&self, record: &GroupRecord) -> Result<(), String> {
+        let now = self.streamlet.generation_of(record.lane, record.group);
+        if now != Some(record.generation) {
+            // It was trimmed, or compacted and so is here.
+            return Ok(());
+        }
         let file = OwnFile::new(self.streamlet, record);
         let found = match file.inspect().await? {
             Some(found) => found,

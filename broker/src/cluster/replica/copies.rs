@@ -187,7 +187,7 @@ impl Copies for StreamletCopies {
         self.lanes.begin(lane, group);
     }
 
-    fn deleted(&self, groups: &[(GroupId, Epoch)]) {
+    fn deleted(&self, groups: &[(GroupId, Epoch, u32)]) {
         self.lanes.deleted(groups);
     }
 

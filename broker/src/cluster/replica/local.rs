@@ -163,7 +163,9 @@ impl Known {
         let named = self.pictured.read(|picture| {
             let view = picture.streamlet(copy.streamlet);
             let group = view.and_then(|view| view.groups.get(&copy.group));
-            group.is_some_and(|group| group.copies.contains(&self.broker_id))
+            group.is_some_and(|group| {
+                group.generation == copy.generation && group.copies.contains(&self.broker_id)
+            })
         });
         named.unwrap_or(true)
     }
@@ -173,7 +175,8 @@ impl Known {
         let length = self.pictured.read(|picture| {
             let view = picture.streamlet(copy.streamlet)?;
             let group = view.groups.get(&copy.group)?;
-            let named = group.copies.contains(&self.broker_id);
+            let named =
+                group.generation == copy.generation && group.copies.contains(&self.broker_id);
             (named && group.state == GroupState::Closed && group.bytes > 0).then_some(group.bytes)
         });
         length.flatten()
@@ -299,7 +302,9 @@ impl OwnWriters {
         let is_named = image.groups.iter().any(|record| {
             let mut copies = record.copies.iter();
             let names = |copy: &Replica| (copy.broker.0, copy.incarnation.store_id) == me;
-            record.group == info.copy.group && copies.any(names)
+            let is_this =
+                (record.group, record.generation) == (info.copy.group, info.copy.generation);
+            is_this && copies.any(names)
         });
         let free = Request::free(info.copy, info.copy.epoch, Some(info.version));
         !is_named && self.files.handle(free).is_ok()

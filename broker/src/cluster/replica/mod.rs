@@ -26,5 +26,6 @@ pub(crate) mod deleted_streams;
 pub(crate) mod local;
 pub(crate) mod own_files;
 pub(crate) mod replicated;
+pub(crate) mod rewritten;
 pub(crate) mod transports;
 pub(crate) mod waiting;

@@ -8,7 +8,7 @@
 //! that no record names. Other brokers' leftovers the owner finds by asking them; its own nobody asks for. Proof is
 //! the same: what is there is listed first, and the records are read after that.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io::{self, ErrorKind, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
@@ -345,7 +345,9 @@ impl Leftovers<'_> {
         let Some(image) = self.image().await? else {
             return Ok(0);
         };
-        let recorded: HashSet<_> = image.groups.iter().map(|record| record.group).collect();
+        let recorded = image.groups.iter();
+        let recorded = recorded.map(|record| (record.group, record.generation));
+        let recorded: HashMap<_, _> = recorded.collect();
         let streamlet = self.streamlet.clone();
         let removing = move || streamlet.remove_strays(&strays, &recorded);
         let removed = off_runtime(removing).await?;
@@ -391,8 +393,11 @@ impl Leftovers<'_> {
     async fn free_kept(&self, kept: &[CopyInfo], image: &Image) -> Result<u64, String> {
         let mut freed = 0;
         for held in kept {
-            let mut records = image.groups.iter();
-            if let Some(record) = records.find(|record| record.group == held.copy.group) {
+            let is_named = |record: &&GroupRecord| {
+                // Of another generation it counts for nothing: it was replaced, or never recorded.
+                (record.group, record.generation) == (held.copy.group, held.copy.generation)
+            };
+            if let Some(record) = image.groups.iter().find(is_named) {
                 let file = OwnFile::new(self.streamlet, record);
                 if !record.is_closed() || !self.stands_alone(&file).await? {
                     continue;

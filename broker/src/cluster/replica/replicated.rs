@@ -18,6 +18,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::copies::{Replicas, StreamletCopies};
 use super::deleted_streams::Forgotten;
+use super::rewritten::ShipRewritten;
 use super::waiting::WaitingList;
 use crate::cluster::counts::{Changes, Ruling, WaitingMoves};
 use crate::group_records::GroupRecords;
@@ -157,6 +158,13 @@ impl Replicated {
     pub(crate) fn served(&self, streamlet: &Arc<Streamlet>) -> Option<Arc<StreamletCopies>> {
         let served = self.served.lock().get(&streamlet.key()).cloned();
         served.filter(|copies| copies.are_of(streamlet))
+    }
+
+    /// Who brings what is rewritten of `streamlet` to other brokers, while it is served with copies.
+    pub(crate) fn ships(&self, streamlet: &Arc<Streamlet>) -> Option<ShipRewritten> {
+        let copies = self.served(streamlet)?;
+        let jobs = self.jobs.get()?.clone();
+        Some(ShipRewritten { jobs, copies })
     }
 
     /// `streamlet` is over: another broker owns it.

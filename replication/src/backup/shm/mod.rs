@@ -7,10 +7,10 @@
 //!   SEALS, SEALS.new                which epochs have lost their right to write, and room for the next of it
 //!   spare/                          warm memory that belongs to no copy
 //!   <stream uuid>/<streamlet>/
-//!     <group>.0.log                 laid out as a primary's file; only reserved ranges take memory
-//!     <group>.0.copy                what the file is, and how much of it the disk alone has; its presence
+//!     <group>.<generation>.log      laid out as a primary's file; only reserved ranges take memory
+//!     <group>.<generation>.copy     what the file is, and how much of it the disk alone has; its presence
 //!                                   makes the copy
-//!     <group>.0.*.damaged           what could not be used, set aside; nobody reads it
+//!     <group>.<generation>.*.damaged  what could not be used, set aside; nobody reads it
 //! DISK/                             optional: the same, with an id of its own in STORE; what was flushed
 //! ```
 //! A replica that was opened in the life of the disk (`boot_id` is nil) outlives shared memory: what was flushed
@@ -86,9 +86,13 @@ impl Paths {
         let dir = root
             .join(copy.streamlet.stream.to_string())
             .join(copy.streamlet.streamlet.to_string());
+        Self::at(&dir, copy.group, copy.generation)
+    }
+
+    fn at(dir: &Path, group: GroupId, generation: u32) -> Self {
         Self {
-            log: dir.join(format!("{}.0.log", copy.group)),
-            record: dir.join(format!("{}.0.copy", copy.group)),
+            log: dir.join(format!("{group}.{generation}.log")),
+            record: dir.join(format!("{group}.{generation}.copy")),
         }
     }
 }
@@ -215,7 +219,7 @@ impl ShmMemory {
         }
         // Stored before the traces go: the next start must not find them absent.
         let mut changed = false;
-        for ((streamlet, group), _) in &lost {
+        for ((streamlet, group, _), _) in &lost {
             changed |= seals.free(*streamlet, *group);
         }
         if changed {
@@ -435,9 +439,12 @@ fn read_mark(file: &File, group_bytes: u64) -> io::Result<Option<DurableMark>> {
     Ok(DurableMark::newest(&slots[0], &slots[1]))
 }
 
-type FoundFiles = Vec<((StreamletKey, GroupId), Paths)>;
+/// Which copy files are named for: its streamlet, group and generation.
+type Name = (StreamletKey, GroupId, u32);
 
-/// The groups of which `root` holds a file. What is named like nothing of a store's is left alone.
+type FoundFiles = Vec<(Name, Paths)>;
+
+/// The copies of which `root` holds a file. What is named like nothing of a store's is left alone.
 fn find(root: &Path) -> io::Result<FoundFiles> {
     let mut out = FoundFiles::new();
     for (stream, dir) in children(root)? {
@@ -455,24 +462,24 @@ fn find(root: &Path) -> io::Result<FoundFiles> {
             let names = children(&dir)?;
             for (name, path) in &names {
                 // What a process left that was killed while it stored a record.
-                if name.ends_with(".0.copy.new") {
+                if name.ends_with(".copy.new") {
                     let _ = fs::remove_file(path);
                 }
             }
             let group = |name: &str| {
-                let (group, kind) = name.split_once('.')?;
-                let of_copy = ["0.log", "0.copy"].contains(&kind);
-                group.parse::<u64>().ok().filter(|_| of_copy)
+                let (group, rest) = name.split_once('.')?;
+                let (generation, kind) = rest.split_once('.')?;
+                let of_copy = ["log", "copy"].contains(&kind);
+                let named = (group.parse::<u64>().ok()?, generation.parse::<u32>().ok()?);
+                Some(named).filter(|_| of_copy)
             };
-            let mut groups: Vec<u64> = names.iter().filter_map(|(name, _)| group(name)).collect();
+            let mut groups: Vec<_> = names.iter().filter_map(|(name, _)| group(name)).collect();
             groups.sort_unstable();
             groups.dedup();
-            out.extend(groups.into_iter().map(|group| {
-                let paths = Paths {
-                    log: dir.join(format!("{group}.0.log")),
-                    record: dir.join(format!("{group}.0.copy")),
-                };
-                ((key, GroupId(group)), paths)
+            out.extend(groups.into_iter().map(|(group, generation)| {
+                let group = GroupId(group);
+                let paths = Paths::at(&dir, group, generation);
+                ((key, group, generation), paths)
             }));
         }
     }

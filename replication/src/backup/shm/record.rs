@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! "KERACOPY" | version u32 | epoch u32 | segment size u32 | segments u32 | group u64 | streamlet u32
-//! | flags u32 | stream uuid (16) | store id (16) | boot id (16) | released u64 | crc32c of all before, u32
+//! | flags u32 | stream uuid (16) | store id (16) | boot id (16) | released u64 | generation u32
+//! | crc32c of all before, u32
 //! ```
 //! Flags: 1, the copy was built from another; 2, on disk only, the file holds all that there was of
 //! the copy, so that nothing is missing when shared memory has none. *Released*, on shared memory
 //! only: what lies below this address is on disk and nowhere else, so that a copy whose disk is lost
 //! is not taken for one that never held anything; all ones where that is so of the whole copy.
-//! Version 1 had no such address, and released nothing.
+//! Version 1 had no such address, and released nothing. Versions 1 and 2 have no generation: they are of groups as
+//! appended, generation 0, and such groups are written as version 2 still.
 
 use std::fs::File;
 use std::io;
@@ -23,12 +25,15 @@ use super::super::memory::CopySpec;
 use crate::ids::{CopyId, Incarnation, StreamletKey};
 
 const MAGIC: [u8; 8] = *b"KERACOPY";
-const VERSION: u32 = 2;
-const BYTES: usize = 96;
+const VERSION: u32 = 3;
+const BYTES: usize = 100;
 /// Bytes of the longest record, its checksum included.
 pub(super) const MOST_BYTES: usize = BYTES + 4;
 /// Bytes of a record of version 1, which ends where the released address stands.
 const FIRST_BYTES: usize = 88;
+/// The version of records of groups as appended, which ends where the generation stands, and its bytes.
+const APPENDED: u32 = 2;
+const APPENDED_BYTES: usize = 96;
 
 const BUILT: u32 = 1;
 const WHOLE: u32 = 2;
@@ -75,7 +80,9 @@ pub(super) enum Record {
 pub(super) fn encode(spec: &CopySpec, kept: Kept) -> Vec<u8> {
     let mut out = Vec::with_capacity(BYTES + 4);
     out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&VERSION.to_le_bytes());
+    let generation = spec.copy.generation;
+    let version = if generation == 0 { APPENDED } else { VERSION };
+    out.extend_from_slice(&version.to_le_bytes());
     out.extend_from_slice(&spec.copy.epoch.0.to_le_bytes());
     out.extend_from_slice(&spec.segment_size.to_le_bytes());
     out.extend_from_slice(&spec.segments.to_le_bytes());
@@ -87,6 +94,9 @@ pub(super) fn encode(spec: &CopySpec, kept: Kept) -> Vec<u8> {
     out.extend_from_slice(spec.incarnation.store_id.as_bytes());
     out.extend_from_slice(spec.incarnation.boot_id.as_bytes());
     out.extend_from_slice(&kept.released.to_le_bytes());
+    if generation > 0 {
+        out.extend_from_slice(&generation.to_le_bytes());
+    }
     let crc = crc32c(&out);
     out.extend_from_slice(&crc.to_le_bytes());
     out
@@ -122,12 +132,15 @@ fn read(bytes: &[u8]) -> Option<Record> {
     let (body, crc) = bytes.split_last_chunk::<4>()?;
     let fits = match u32_at(body.get(..12)?, 8) {
         1 => body.len() == FIRST_BYTES,
+        APPENDED => body.len() == APPENDED_BYTES,
         _ => body.len() == BYTES,
     };
     if !fits || body[..8] != MAGIC || crc32c(body) != u32::from_le_bytes(*crc) {
         return None;
     }
     let released = body[FIRST_BYTES..].first_chunk::<8>().copied();
+    let generation = body.get(APPENDED_BYTES..).and_then(<[u8]>::first_chunk);
+    let generation = generation.map_or(0, |bytes| u32::from_le_bytes(*bytes));
     let uuid_at = |at: usize| body[at..].first_chunk::<16>().copied();
     let flags = u32_at(body, 36);
     let spec = CopySpec {
@@ -138,6 +151,7 @@ fn read(bytes: &[u8]) -> Option<Record> {
             },
             group: GroupId(u64::from_le_bytes(*body[24..].first_chunk::<8>()?)),
             epoch: Epoch(u32_at(body, 12)),
+            generation,
         },
         segment_size: u32_at(body, 16),
         segments: u32_at(body, 20),
@@ -168,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_record_survives_encoding_and_no_flipped_bit_does() {
-        let spec = CopySpec {
+        let appended = CopySpec {
             copy: CopyId {
                 streamlet: StreamletKey {
                     stream: StreamId::random(),
@@ -176,6 +190,7 @@ mod tests {
                 },
                 group: GroupId(1 << 40),
                 epoch: Epoch(9),
+                generation: 0,
             },
             segment_size: 8 << 20,
             segments: 16,
@@ -185,7 +200,11 @@ mod tests {
             },
             built: true,
         };
-        for kept in [Kept::default(), Kept::WHOLE, Kept::from(8 << 20)] {
+        let mut compacted = appended;
+        compacted.copy.generation = 7;
+        let kept = [Kept::default(), Kept::WHOLE, Kept::from(8 << 20)];
+        let all = kept.map(|kept| [(appended, kept), (compacted, kept)]);
+        for (spec, kept) in all.into_iter().flatten() {
             let bytes = encode(&spec, kept);
             assert_eq!(decode(&bytes), Record::Copy { spec, kept });
             for bit in 0..bytes.len() * 8 {
@@ -210,6 +229,7 @@ mod tests {
                 },
                 group: GroupId(2),
                 epoch: Epoch(3),
+                generation: 0,
             },
             segment_size: 8 << 20,
             segments: 2,
@@ -223,6 +243,41 @@ mod tests {
         bytes.extend_from_slice(&crc.to_le_bytes());
         let kept = Kept::WHOLE;
         assert_eq!(decode(&bytes), Record::Copy { spec, kept });
+    }
+
+    /// As the version before compaction with replicas stored it.
+    #[test]
+    fn a_record_without_a_generation_is_of_a_group_as_appended() {
+        let spec = CopySpec {
+            copy: CopyId {
+                streamlet: StreamletKey {
+                    stream: StreamId(Uuid::from_bytes([0x11; 16])),
+                    streamlet: StreamletId(3),
+                },
+                group: GroupId(5),
+                epoch: Epoch(9),
+                generation: 0,
+            },
+            segment_size: 8 << 20,
+            segments: 16,
+            incarnation: Incarnation {
+                store_id: Uuid::from_bytes([0x22; 16]),
+                boot_id: Uuid::from_bytes([0x33; 16]),
+            },
+            built: true,
+        };
+        let kept = Kept::from(4096);
+        let mut stored = b"KERACOPY".to_vec();
+        for word in [2, 9, 8 << 20, 16, 5, 0, 3, 1] {
+            stored.extend_from_slice(&u32::to_le_bytes(word));
+        }
+        for byte in [0x11, 0x22, 0x33] {
+            stored.extend_from_slice(&[byte; 16]);
+        }
+        stored.extend_from_slice(&4096u64.to_le_bytes());
+        stored.extend_from_slice(&0x1bbe_5d72_u32.to_le_bytes());
+        assert_eq!(decode(&stored), Record::Copy { spec, kept });
+        assert_eq!(encode(&spec, kept), stored, "older builds read it too");
     }
 
     #[test]

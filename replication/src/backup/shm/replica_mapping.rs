@@ -6,13 +6,10 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::thread;
 
-use kera_protocol::ids::GroupId;
-
 use super::record::{self, Kept, Record};
-use super::{FoundFiles, Paths, ShmMemory};
+use super::{FoundFiles, Name, Paths, ShmMemory};
 use crate::backup::StartError;
 use crate::backup::memory::CopySpec;
-use crate::ids::StreamletKey;
 
 /// What it took to take over what a process left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,8 +27,6 @@ pub struct Took {
 /// Threads that look, at most, and names that are worth one.
 const LOOKERS: usize = 16;
 const NAMES_EACH: usize = 128;
-
-type Group = (StreamletKey, GroupId);
 
 /// What stands under a copy's name.
 pub(super) enum Look {
@@ -51,7 +46,7 @@ pub(super) enum Look {
 pub(super) fn look_at(
     found: FoundFiles,
     took: &mut Took,
-) -> Result<Vec<(Group, Paths, Look)>, StartError> {
+) -> Result<Vec<(Name, Paths, Look)>, StartError> {
     took.looked += found.len();
     let lookers = (found.len() / NAMES_EACH).clamp(1, LOOKERS);
     if lookers == 1 {
@@ -83,15 +78,15 @@ pub(super) fn look_at(
     })
 }
 
-fn look_each(found: FoundFiles) -> Result<Vec<(Group, Paths, Look)>, StartError> {
-    let looked = found.into_iter().map(|(group, paths)| {
-        let found = look(&group, &paths)?;
-        Ok((group, paths, found))
+fn look_each(found: FoundFiles) -> Result<Vec<(Name, Paths, Look)>, StartError> {
+    let looked = found.into_iter().map(|(name, paths)| {
+        let found = look(&name, &paths)?;
+        Ok((name, paths, found))
     });
     looked.collect()
 }
 
-fn look(group: &Group, paths: &Paths) -> Result<Look, StartError> {
+fn look(name: &Name, paths: &Paths) -> Result<Look, StartError> {
     // What cannot be read now, for want of descriptors for example, is not damaged.
     let mut bytes = [0; record::MOST_BYTES + 1];
     let read = match read(paths, &mut bytes) {
@@ -118,7 +113,7 @@ fn look(group: &Group, paths: &Paths) -> Result<Look, StartError> {
         }
         // Touching a mapping beyond a file that was cut short would end the process.
         Record::Copy { spec, kept }
-            if (spec.copy.streamlet, spec.copy.group) == *group
+            if (spec.copy.streamlet, spec.copy.group, spec.copy.generation) == *name
                 && (kept.released == record::ALL || log_bytes >= spec.group_bytes()) =>
         {
             Look::Copy {

@@ -131,8 +131,9 @@ impl ReplicaStore {
         spec: &CopySpec,
         life: Life,
     ) -> Result<Arc<Copy>, Refusal> {
-        let other = control.copies.range(of_group(&spec.copy)).next();
-        if let Some((other, _)) = other {
+        let mut others = control.copies.range(of_group(&spec.copy));
+        // A compaction's file is made while the one that it replaces still counts.
+        if let Some((other, _)) = others.find(|(other, _)| other.epoch != spec.copy.epoch) {
             return Err(Refusal::Invalid(format!(
                 "a replica of {other} is here; a group has one epoch"
             )));
@@ -184,11 +185,12 @@ impl ReplicaStore {
 }
 
 fn of_group(copy: &CopyId) -> RangeInclusive<CopyId> {
-    let at = |epoch| CopyId {
+    let at = |epoch, generation| CopyId {
         epoch: Epoch(epoch),
+        generation,
         ..*copy
     };
-    at(0)..=at(u32::MAX)
+    at(0, 0)..=at(u32::MAX, u32::MAX)
 }
 
 /// The end of `len` bytes at `address`, within one segment of a group of legal size.

@@ -16,20 +16,32 @@ use crate::transport::{
 pub(super) type Parsed<T> = Result<T, &'static str>;
 
 pub(super) fn copy_to(copy: &CopyId) -> v1::CopyName {
+    let stream = Bytes::copy_from_slice(copy.streamlet.stream.as_bytes());
+    let (stream, compacted_stream) = match copy.generation {
+        0 => (stream, Bytes::new()),
+        _ => (Bytes::new(), stream),
+    };
     v1::CopyName {
-        stream: Bytes::copy_from_slice(copy.streamlet.stream.as_bytes()),
+        stream,
         streamlet: copy.streamlet.streamlet.0,
         group: copy.group.0,
         epoch: copy.epoch.0,
+        compacted_stream,
+        generation: copy.generation,
     }
 }
 
 pub(super) fn copy_from(copy: Option<v1::CopyName>) -> Parsed<CopyId> {
     let copy = copy.ok_or("no replica is named")?;
+    let stream = match copy.generation {
+        0 => &copy.stream,
+        _ => &copy.compacted_stream,
+    };
     Ok(CopyId {
-        streamlet: streamlet_from(&copy.stream, copy.streamlet)?,
+        streamlet: streamlet_from(stream, copy.streamlet)?,
         group: GroupId(copy.group),
         epoch: Epoch(copy.epoch),
+        generation: copy.generation,
     })
 }
 
@@ -382,6 +394,8 @@ pub(super) fn refusal_from(refusal: v1::Refusal) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use kera_protocol::Message;
+
     use super::*;
 
     fn no_room(of: Room) -> Refusal {
@@ -418,6 +432,7 @@ mod tests {
             },
             group: GroupId(5),
             epoch: Epoch(6),
+            generation: 0,
         };
         let answers = [
             CopyAnswer::Unknown,
@@ -460,6 +475,7 @@ mod tests {
             },
             group: GroupId(5),
             epoch: Epoch(6),
+            generation: 0,
         };
         let copies = vec![(copy, 7)];
         let message = round_to(&copies);
@@ -493,6 +509,30 @@ mod tests {
         description.disk = Err("it is on tmpfs".into());
         let message = description_to(&description);
         assert_eq!(description_from(message), Ok(description));
+    }
+
+    #[test]
+    fn a_name_without_a_generation_is_of_a_group_as_appended() {
+        // As the version before generations sent it.
+        let mut sent = vec![0x0a, 16];
+        sent.extend_from_slice(&[0x11; 16]);
+        sent.extend_from_slice(&[0x10, 3, 0x18, 5, 0x20, 9]);
+        let name = v1::CopyName::decode(&sent[..]).expect("a message");
+        let copy = copy_from(Some(name)).expect("a name");
+        let found = (copy.group, copy.epoch, copy.generation);
+        assert_eq!(found, (GroupId(5), Epoch(9), 0));
+        assert_eq!(copy_to(&copy).encode_to_vec(), sent, "it is still sent so");
+
+        let compacted = CopyId {
+            generation: 7,
+            ..copy
+        };
+        let name = copy_to(&compacted);
+        assert!(
+            name.stream.is_empty(),
+            "that version finds no stream, and refuses"
+        );
+        assert_eq!(copy_from(Some(name)), Ok(compacted));
     }
 
     #[test]

@@ -48,6 +48,7 @@ fn fed_with(bytes: u32) -> Fed {
         },
         group: GroupId(1),
         epoch: Epoch(1),
+        generation: 0,
     };
     let open = Request::Open {
         copy,

@@ -1,10 +1,14 @@
 //! Compaction against a naive model: over restarts, crashes at every step, and stores that do not say what they did.
 
 #[cfg(not(kera_shuttle))]
+#[path = "../support/mod.rs"]
 mod support;
 #[cfg(not(kera_shuttle))]
 mod compaction {
+    mod replicas;
+
     use std::collections::{BTreeMap, HashMap};
+    use std::time::Duration;
 
     use kera_log_segments::group::AckPolicy;
     use kera_log_segments::io::fault::{CrashPlan, Fault};
@@ -107,6 +111,7 @@ mod compaction {
             min_lag_ms: 0,
             max_lag_ms: 0,
             delete_retention_ms: DELETE_RETENTION,
+            quiet: Duration::ZERO,
             min_dirty_permille: 500,
             memory,
         }
@@ -233,7 +238,7 @@ mod compaction {
     }
 
     fn compact(node: &Node, spec: &CompactSpec) -> Result<Option<Compacted>, CompactError> {
-        node.streamlet.compact_lane(LANE, spec, &mut |_| true)
+        node.streamlet.compact_lane(LANE, spec, None, &mut |_| true)
     }
 
     /// Ends the lane's group: everything is in closed groups then.
@@ -451,8 +456,8 @@ mod compaction {
         model.compact(closed_end(&node), now);
         assert_same(&read_all(&node).0, &model.written, "the lane");
 
-        // Nobody says what became of it: both are kept, and the next start tells.
-        for is_made in [true, false] {
+        // Nobody says what became of it: both are kept, and the next pass tells, or the next start.
+        for (is_made, restarts) in [(true, true), (false, true), (true, false), (false, false)] {
             let (mut machine, node, mut model) = some_groups(7);
             if is_made {
                 machine.store.fail_unsaid(1);
@@ -465,12 +470,22 @@ mod compaction {
             let mut go_on = |bytes| bytes > 0;
             let pass = node
                 .streamlet
-                .compact_lane(LANE, &spec(now, 1 << 20), &mut go_on);
+                .compact_lane(LANE, &spec(now, 1 << 20), None, &mut go_on);
             assert!(matches!(pass, Err(CompactError::Record(_))), "{pass:?}");
             assert_same(&read_all(&node).0, &model.written, "the lane");
-            machine.store.fail_reads(0);
             let again = compact(&node, &spec(now, 1 << 20));
             assert!(matches!(again, Err(CompactError::Record(_))), "{again:?}");
+            machine.store.fail_reads(0);
+            if !restarts {
+                let again = compact(&node, &spec(now, 1 << 20)).expect("a pass");
+                assert_eq!(again.is_none(), is_made, "{again:?}");
+                model.compact(closed_end(&node), now);
+                assert_same(&read_all(&node).0, &model.written, "the lane");
+                let fault = machine.fault.clone().expect("a fault engine");
+                assert_eq!(fault.paths().len(), node.streamlet.groups());
+                check_producers(&node, &model);
+                continue;
+            }
             let before = model.written.clone();
             machine.kill(node, 0);
             let (node, recovery) = machine.recover(small(AckPolicy::Synced, 2));
@@ -490,7 +505,7 @@ mod compaction {
         let mut trimmed = false;
         let pass = node
             .streamlet
-            .compact_lane(LANE, &spec(now, 1 << 20), &mut |_| {
+            .compact_lane(LANE, &spec(now, 1 << 20), None, &mut |_| {
                 if !std::mem::replace(&mut trimmed, true) {
                     node.streamlet.trim(LANE, first_end).expect("a trim");
                 }
