@@ -48,12 +48,13 @@ const LOOKS_AT_ALL: u32 = 10;
 /// The socket's, or `TimedOut` for one that was idle for too long.
 pub(crate) async fn serve(
     stream: Stream,
-    peer: SocketAddr,
+    (peer, principal): (SocketAddr, Principal),
     shared: Arc<Shared>,
     calls: Arc<FramedCalls>,
     counted: Counted,
 ) -> io::Result<()> {
     let mut link = ClientLink::new(stream, shared, counted);
+    link.principal = principal;
     let mut connection = Connection::new(peer, calls, &link.principal);
     let outcome = link.serve(&mut connection).await;
     connection.forget(&link);

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use crate::admin::calls;
 use crate::admin::calls::framed_calls::FramedCalls;
 use crate::admission::TooMany;
+use crate::auth::prove;
 use crate::config::TlsListener;
 use crate::connection;
 use crate::shared::Shared;
@@ -215,17 +216,37 @@ async fn sniff(
     let patience = shared.config.server.hello_timeout;
     let first = async {
         let mut stream = Box::pin(begin(socket, peer, &shared)).await?;
+        let within = shared.config.server.receive_timeout;
+        let proved = timeout(within, Box::pin(prove(&shared.auth, &mut stream, peer))).await;
+        let proved = proved.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
         let first = timeout(patience, first_words(&mut stream)).await;
         let first = first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
-        std::io::Result::Ok((stream, first))
+        let Some(principal) = proved else {
+            Box::pin(tell_unproven(
+                stream,
+                peer,
+                &control,
+                first.is_some(),
+                &shared,
+            ))
+            .await?;
+            return Ok(None);
+        };
+        std::io::Result::Ok(Some((stream, principal, first)))
     };
-    let (mut stream, first) = tokio::select! {
+    let first = tokio::select! {
         first = first => first?,
         () = wanted.wait() => return Ok(()),
     };
+    let Some((mut stream, principal, first)) = first else {
+        return Ok(());
+    };
     guard.heard();
     let Some(bytes) = first else {
-        let caller = caller(&stream, peer);
+        let caller = Caller {
+            address: peer.ip(),
+            user: principal.user(),
+        };
         Box::pin(control.connection(stream, caller, None)).await;
         shared.data.note_freed(OF_CONTROL_CONNECTION);
         return Ok(());
@@ -239,13 +260,7 @@ async fn sniff(
             return refuse(&mut stream, &error.into(), patience).await;
         }
     };
-    let max_frame_bytes = u32::try_from(shared.config.server.max_frame_bytes).unwrap_or(u32::MAX);
-    let reply = HelloReply {
-        version: frame::PROTOCOL_VERSION,
-        flags: frame::TAKES_CALLS,
-        max_frame_bytes,
-    };
-    stream.write_all(&reply.encode()).await?;
+    stream.write_all(&hello_reply(&shared).encode()).await?;
     if hello.version != frame::PROTOCOL_VERSION {
         let error = FrameError::UnsupportedProtocol(hello.version).into();
         return refuse(&mut stream, &error, patience).await;
@@ -253,7 +268,7 @@ async fn sniff(
     drop(control);
     Box::pin(connection::serve(
         stream,
-        peer,
+        (peer, principal),
         shared,
         calls,
         guard.of_data(),
@@ -261,12 +276,32 @@ async fn sniff(
     .await
 }
 
-/// Who is at the other end.
-fn caller(stream: &Stream, peer: SocketAddr) -> Caller {
-    Caller {
-        address: peer.ip(),
-        user: tls::principal_of(stream).user(),
+fn hello_reply(shared: &Shared) -> HelloReply {
+    let max_frame_bytes = u32::try_from(shared.config.server.max_frame_bytes).unwrap_or(u32::MAX);
+    HelloReply {
+        version: frame::PROTOCOL_VERSION,
+        flags: frame::TAKES_CALLS,
+        max_frame_bytes,
     }
+}
+
+/// Says that the client has to prove who it is: to frames after a hello, to calls as their answer.
+async fn tell_unproven(
+    mut stream: Stream,
+    peer: SocketAddr,
+    control: &CallServer,
+    is_frames: bool,
+    shared: &Shared,
+) -> std::io::Result<()> {
+    let text = "the broker asks who you are; give a user's name and password (--user and --user-password-file), or a certificate (--tls-cert and --tls-key)";
+    let error = WireError::new(ErrorCode::NotAuthorized, text);
+    if !is_frames {
+        let refusal = Some(status_of(&error));
+        control.connection(stream, peer.ip(), refusal).await;
+        return Ok(());
+    }
+    stream.write_all(&hello_reply(shared).encode()).await?;
+    refuse(&mut stream, &error, shared.config.server.hello_timeout).await
 }
 
 /// A client wants TLS at an address without it: its own words for that say little.

@@ -1,6 +1,7 @@
 //! How client commands find a broker and read its refusals.
 
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -13,7 +14,8 @@ use kera_rpc::v1::consumers_client::ConsumersClient;
 use kera_rpc::v1::streams_client::StreamsClient;
 use kera_rpc::v1::users_client::UsersClient;
 use kera_rpc::{
-    Client, ClientOptions, ClientTls, ConnectOptions, RetryPolicy, RpcError, TlsFiles, told,
+    Client, ClientOptions, ClientTls, ConnectOptions, Login, RetryPolicy, RpcError, SaslMechanism,
+    TlsFiles, Way, told,
 };
 use tonic::transport::Endpoint;
 use tonic::{Code, Status};
@@ -28,6 +30,40 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const RETRY_WITHIN: Duration = Duration::from_secs(10);
 /// The largest answer accepted from a broker: descriptions of streams with many lanes are long.
 const LARGEST_ANSWER: usize = 256 << 20;
+
+/// The variable with a user's password.
+const PASSWORD: &str = "KERA_USER_PASSWORD";
+/// Most bytes of a password.
+const MOST: u64 = 1024;
+
+/// The password in the first line of a file.
+pub(crate) fn password_in(file: &Path) -> Result<String, Failure> {
+    let mut text = String::new();
+    let opened = std::fs::File::open(file);
+    let read = opened.and_then(|file| file.take(MOST + 2).read_to_string(&mut text));
+    read.map_err(|error| Failure::message(format!("{} cannot be read: {error}", file.display())))?;
+    password_of(&text)
+}
+
+/// The password in the first line of a text.
+pub(crate) fn password_of(text: &str) -> Result<String, Failure> {
+    let line = text.lines().next().unwrap_or_default();
+    if line.is_empty() || line.len() as u64 > MOST {
+        let text = format!(
+            "the password has {} bytes; 1 to {MOST} are taken",
+            line.len()
+        );
+        return Err(Failure::Usage(text));
+    }
+    Ok(line.to_owned())
+}
+
+/// A password from standard input.
+pub(crate) fn password_from_input() -> Result<String, Failure> {
+    let mut text = String::new();
+    std::io::stdin().take(MOST + 2).read_to_string(&mut text)?;
+    password_of(&text)
+}
 
 /// Which broker a client command talks to.
 #[derive(Clone, Debug, Args)]
@@ -62,6 +98,27 @@ pub(crate) struct ConnectArgs {
         requires = "tls_cert"
     )]
     pub tls_key: Option<PathBuf>,
+    /// The user to be, for brokers that ask who clients are. The password comes from a file, or from the variable
+    /// KERA_USER_PASSWORD.
+    #[arg(long = "user", value_name = "NAME", env = "KERA_USER")]
+    pub login_user: Option<String>,
+    /// The file with that user's password, its first line.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "KERA_USER_PASSWORD_FILE",
+        requires = "login_user"
+    )]
+    pub user_password_file: Option<PathBuf>,
+    /// How to prove it: SCRAM-SHA-512, SCRAM-SHA-256, or PLAIN, which sends the password and takes TLS.
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "KERA_SASL_MECHANISM",
+        default_value = "SCRAM-SHA-512",
+        value_parser = parse::mechanism
+    )]
+    pub sasl_mechanism: SaslMechanism,
 }
 
 /// Control calls to one broker.
@@ -80,7 +137,7 @@ pub(crate) struct Control {
     /// Copies, at the address where a broker listens for others.
     pub backups: BackupsClient<Watched>,
     /// How it was reached.
-    pub tls: Option<ClientTls>,
+    pub way: Way,
     /// The address that answered.
     pub address: String,
 }
@@ -88,11 +145,41 @@ pub(crate) struct Control {
 impl ConnectArgs {
     /// Connects for control calls, to the first broker that answers.
     pub(crate) async fn control(&self) -> Result<Control, Failure> {
-        control(&self.bootstrap, self.tls()?.as_ref()).await
+        control(&self.bootstrap, &self.way()?).await
+    }
+
+    /// The way to brokers.
+    pub(crate) fn way(&self) -> Result<Way, Failure> {
+        Ok(Way {
+            tls: self.tls()?,
+            login: self.login()?,
+        })
+    }
+
+    /// The user to be, if one is named.
+    fn login(&self) -> Result<Option<Login>, Failure> {
+        let Some(user) = &self.login_user else {
+            return Ok(None);
+        };
+        let password = match (&self.user_password_file, std::env::var(PASSWORD)) {
+            (Some(file), _) => password_in(file)?,
+            (None, Ok(password)) if !password.is_empty() => password,
+            (None, _) => {
+                return Err(Failure::Usage(format!(
+                    "the user {user} has no password; name a file with it (--user-password-file or KERA_USER_PASSWORD_FILE), or set {PASSWORD}"
+                )));
+            }
+        };
+        if self.sasl_mechanism == SaslMechanism::Plain && self.tls_ca.is_none() {
+            let text = "PLAIN sends the password itself, and without TLS everybody on the way could read it; use TLS (--tls-ca FILE), or SCRAM-SHA-512";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        let login = Login::new(user, &password);
+        Ok(Some(login.with_mechanism(self.sasl_mechanism)))
     }
 
     /// TLS, if it is asked for.
-    pub(crate) fn tls(&self) -> Result<Option<ClientTls>, Failure> {
+    fn tls(&self) -> Result<Option<ClientTls>, Failure> {
         let Some(ca) = &self.tls_ca else {
             return Ok(None);
         };
@@ -110,6 +197,7 @@ impl ConnectArgs {
     pub(crate) fn options(&self) -> Result<ConnectOptions, Failure> {
         Ok(ConnectOptions {
             tls: self.tls()?,
+            login: self.login()?,
             ..ConnectOptions::default()
         })
     }
@@ -135,10 +223,10 @@ pub(crate) fn failed(error: RpcError) -> Failure {
 }
 
 /// Connects for control calls to the first broker of a list that answers.
-pub(crate) async fn control(bootstrap: &str, tls: Option<&ClientTls>) -> Result<Control, Failure> {
+pub(crate) async fn control(bootstrap: &str, way: &Way) -> Result<Control, Failure> {
     let mut first = None;
     for address in bootstrap.split(',') {
-        match connect(address, tls).await {
+        match connect(address, way).await {
             Ok(control) => return Ok(control),
             Err(failure) => first = first.or(Some(failure)),
         }
@@ -146,29 +234,20 @@ pub(crate) async fn control(bootstrap: &str, tls: Option<&ClientTls>) -> Result<
     Err(first.unwrap_or_else(|| Failure::Usage("no broker's address is given".to_owned())))
 }
 
-async fn connect(address: &str, tls: Option<&ClientTls>) -> Result<Control, Failure> {
+async fn connect(address: &str, way: &Way) -> Result<Control, Failure> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| Failure::Usage(format!("`{address}` is not an address: {error}")))?
         .connect_timeout(CONNECT_WITHIN)
         .tcp_nodelay(true);
     let waits = || Some(format!("broker {address} has not taken the connection yet"));
-    let connecting = async {
-        match tls {
-            None => endpoint.connect().await,
-            Some(tls) => {
-                endpoint
-                    .connect_with_connector(tls.connector(address))
-                    .await
-            }
-        }
-    };
+    let connecting = endpoint.connect_with_connector(way.connector(address));
     let channel = told(connecting, waits)
         .await
         .map_err(|error| unreachable_broker(address, &error))?;
     let channel = Watched::new(channel, address);
     Ok(Control {
         address: address.to_owned(),
-        tls: tls.cloned(),
+        way: way.clone(),
         streams: StreamsClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         consumers: ConsumersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         users: UsersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
@@ -259,7 +338,7 @@ mod tests {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             listener.local_addr().unwrap().to_string()
         };
-        let failure = control(&address, None).await.unwrap_err();
+        let failure = control(&address, &Way::default()).await.unwrap_err();
         let text = format!("{failure:?}");
         assert!(
             text.contains("connection refused; start one with `kera serve`"),

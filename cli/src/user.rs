@@ -1,6 +1,6 @@
 //! `kera user`.
 
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,15 +10,13 @@ use kera_protocol::v1;
 use kera_rpc::scram::{self, Mechanism};
 use serde::Serialize;
 
-use crate::connect::{ConnectArgs, refused};
+use crate::connect::{ConnectArgs, password_from_input, password_in, refused};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, OutputArgs, Table, print_json};
 use crate::stream::confirm;
 
 /// Bytes of a salt.
 const SALT: usize = 24;
-/// Most bytes of a password.
-const MOST: u64 = 1024;
 
 /// `kera user ...`
 #[derive(Debug, Subcommand)]
@@ -92,33 +90,15 @@ pub(crate) async fn run(command: UserCommand) -> Outcome {
 
 /// The first line of a file, or of standard input.
 fn password(file: Option<&Path>) -> Result<String, Failure> {
-    let mut text = String::new();
-    match file {
-        Some(path) => {
-            let opened = std::fs::File::open(path);
-            let read = opened.and_then(|file| file.take(MOST + 2).read_to_string(&mut text));
-            read.map_err(|error| {
-                Failure::message(format!("{} cannot be read: {error}", path.display()))
-            })?;
-        }
-        None => {
-            if std::io::stdin().is_terminal() {
-                // It would be shown, and stay in the terminal's memory.
-                let text = "a password is not typed here, where it would be shown; name a file with --password-file, or send it to standard input";
-                return Err(Failure::Usage(text.to_owned()));
-            }
-            std::io::stdin().take(MOST + 2).read_to_string(&mut text)?;
-        }
+    if let Some(file) = file {
+        return password_in(file);
     }
-    let line = text.lines().next().unwrap_or_default();
-    if line.is_empty() || line.len() as u64 > MOST {
-        let text = format!(
-            "the password has {} bytes; 1 to {MOST} are taken",
-            line.len()
-        );
-        return Err(Failure::Usage(text));
+    if std::io::stdin().is_terminal() {
+        // It would be shown, and stay in the terminal's memory.
+        let text = "a password is not typed here, where it would be shown; name a file with --password-file, or send it to standard input";
+        return Err(Failure::Usage(text.to_owned()));
     }
-    Ok(line.to_owned())
+    password_from_input()
 }
 
 /// What is sent of a password for one mechanism.

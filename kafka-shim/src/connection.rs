@@ -16,7 +16,7 @@ use bytes::Bytes;
 use kafka_protocol::messages::ApiKey;
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::client_link::{ClientLink, Overdue, Protocol};
-use kera_broker::config::TlsListener;
+use kera_broker::config::{Listener, TlsListener};
 use kera_broker::data::append;
 use kera_broker::inbox::READ_AHEAD;
 use kera_broker::listener::Counted;
@@ -122,7 +122,7 @@ pub(crate) async fn serve(socket: TcpStream, mut ctx: Ctx, counted: Counted, wan
     let mut link = ClientLink::new(stream, ctx.shared.clone(), counted.of_data());
     ctx.principal = link.principal.clone();
     let shared = &ctx.shared;
-    let gate = shared.auth.is_required().then(|| Gate {
+    let gate = shared.auth.asks(Listener::Kafka).then(|| Gate {
         step: sasl::Step::Mechanism,
         until: Instant::now() + shared.config.server.receive_timeout,
     });

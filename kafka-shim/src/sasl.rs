@@ -7,13 +7,14 @@ use kafka_protocol::messages::{
     SaslHandshakeResponse,
 };
 use kafka_protocol::protocol::{Decodable, StrBytes};
-use kera_broker::auth::scram::{Exchange, ScramError};
+use kera_broker::auth::scram::Exchange;
+use kera_broker::auth::told;
 use kera_broker::config::SaslMechanism;
 use kera_broker::principal::Principal;
 
 use crate::context::Ctx;
 use crate::dispatch::{self, DispatchError};
-use crate::refusal::{short, text};
+use crate::refusal::text;
 use crate::wire::walk;
 
 /// Number of SaslHandshake.
@@ -24,9 +25,6 @@ pub(crate) const AUTHENTICATE: i16 = 36;
 const VERSION: i16 = 1;
 /// Longest request of a client that has not proved who it is.
 pub(crate) const MAX_REQUEST: usize = 64 << 10;
-/// Most bytes of a name and a password.
-const MAX_PLAIN: usize = 4096;
-
 /// How far a client is.
 #[derive(Debug)]
 pub(crate) enum Step {
@@ -104,7 +102,10 @@ fn handshake(ctx: &Ctx, step: &Step, version: i16, wanted: &str) -> (SaslHandsha
 async fn authenticate(ctx: &Ctx, step: Step, message: &[u8]) -> (SaslAuthenticateResponse, Step) {
     let response = SaslAuthenticateResponse::default().with_error_message(None);
     let outcome = match step {
-        Step::First(SaslMechanism::Plain) => plain(ctx, message).await,
+        Step::First(SaslMechanism::Plain) => {
+            let auth = &ctx.shared.auth;
+            auth.prove_plain(ctx.peer.ip(), message).await
+        }
         Step::First(mechanism @ SaslMechanism::Scram(scram)) => {
             match ctx.shared.auth.begin(scram, message) {
                 Ok((exchange, challenge)) => {
@@ -143,46 +144,6 @@ async fn authenticate(ctx: &Ctx, step: Step, message: &[u8]) -> (SaslAuthenticat
                 .with_error_code(code)
                 .with_error_message(Some(text(why)));
             (response, Step::Failed)
-        }
-    }
-}
-
-/// What the client is told: nothing of whether there is such a user.
-fn told(error: &ScramError) -> String {
-    format!("authentication failed: {error}")
-}
-
-/// RFC 4616: whose rights, who, and the password.
-async fn plain(ctx: &Ctx, message: &[u8]) -> Result<Principal, String> {
-    let malformed = || "authentication failed: the message is no PLAIN message".to_owned();
-    if message.len() > MAX_PLAIN {
-        return Err(malformed());
-    }
-    let mut parts = message.split(|byte| *byte == 0);
-    let (Some(other), Some(user), Some(password), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return Err(malformed());
-    };
-    let name = |bytes: &[u8]| std::str::from_utf8(bytes).map(str::to_owned);
-    let (other, user) = (name(other), name(user));
-    let (Ok(other), Ok(user)) = (other, user) else {
-        return Err(malformed());
-    };
-    if user.is_empty() || password.is_empty() {
-        return Err(malformed());
-    }
-    let auth = &ctx.shared.auth;
-    let checked = auth.is_password(ctx.peer.ip(), &user, password).await;
-    let is_right = checked.map_err(|busy| format!("authentication failed: {busy}"))?;
-    // Nobody has another's rights.
-    let is_right = is_right && (other.is_empty() || other == user);
-    auth.note(SaslMechanism::Plain, is_right);
-    match is_right {
-        true => Ok(Principal::User(user.into())),
-        false => {
-            tracing::debug!(peer = %ctx.peer, user = short(&user), "a password was wrong");
-            Err(told(&ScramError::WrongProof))
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod batch;
 pub mod error;
 pub mod frame;
 pub mod ids;
+pub mod login;
 pub mod partition;
 
 pub use prost::Message;

@@ -14,6 +14,7 @@ use kera_protocol::frame::{
     encode_head,
 };
 use kera_protocol::ids::Epoch;
+use kera_protocol::login;
 use kera_protocol::v1;
 
 const LIMIT: usize = 1 << 20;
@@ -119,6 +120,67 @@ fn batches_are_written_and_read_as_the_vectors_have_them() {
     }
 }
 
+/// The exchange of RFC 7677: how a client proves to know a password ahead of its hello.
+#[test]
+fn logins_are_written_and_read_as_the_vectors_have_them() {
+    let mut vectors = vectors();
+    vectors.retain(|name, _| name.starts_with("login"));
+    let client = "n,,n=user,r=rOprNGfwEbeRWgbNEkqO";
+    let both = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0";
+    let challenge = format!("r={both},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096");
+    let proof = format!("c=biws,r={both},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=");
+    let signature = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
+    let wrong = b"authentication failed: the user or the password is wrong";
+    let (proved, refused) = (login::Status::Proved, login::Status::Refused);
+    let replies = [
+        (
+            "login-scram-challenge",
+            login::Status::GoesOn,
+            challenge.as_bytes(),
+        ),
+        ("login-scram-proved", proved, signature),
+        ("login-plain-proved", proved, b""),
+        ("login-refused", refused, wrong),
+    ];
+    for (name, status, message) in replies {
+        let vector = vectors.remove(name).expect(name);
+        assert_eq!(vector, login::reply(status, message), "{name}");
+        let (head, rest) = vector.split_first_chunk().expect("a head");
+        assert_eq!(login::read_reply_head(head), Some(status), "{name}");
+        let (length, rest) = rest.split_first_chunk().expect("a length");
+        assert_eq!(
+            (login::read_length(*length), rest),
+            (Some(message.len()), message)
+        );
+    }
+    for (name, mechanism, message) in [
+        ("login-scram-first", 1, client.as_bytes()),
+        ("login-plain", 0, b"\0user\0pencil"),
+    ] {
+        let vector = vectors.remove(name).expect(name);
+        assert_eq!(vector, login::first(mechanism, message), "{name}");
+        let head = vector.first_chunk().expect("a head");
+        assert_eq!(login::read_head(head), Some((login::VERSION, mechanism)));
+    }
+    let vector = vectors.remove("login-scram-proof").expect("a proof");
+    assert_eq!(vector, login::next(proof.as_bytes()));
+    assert!(
+        vectors.is_empty(),
+        "{:?} are checked by nobody",
+        vectors.keys()
+    );
+
+    assert_eq!(login::read_head(b"KERA\x01\0\0\0"), None);
+    assert_eq!(login::read_reply_head(&[3, 0, 0, 0]), None);
+    assert_eq!(login::read_reply_head(&[0, 0, 1, 0]), None);
+    let (most, more) = (login::MAX_MESSAGE as u32, login::MAX_MESSAGE as u32 + 1);
+    assert_eq!(
+        login::read_length(most.to_le_bytes()),
+        Some(login::MAX_MESSAGE)
+    );
+    assert_eq!(login::read_length(more.to_le_bytes()), None);
+}
+
 /// Checks that `name` is what is written, and that it is read as what was written.
 fn check<M>(
     vectors: &mut BTreeMap<&str, Vec<u8>>,
@@ -216,7 +278,7 @@ fn at(ordinal: u64) -> Option<v1::Cursor> {
 #[test]
 fn frames_are_written_and_read_as_the_vectors_have_them() {
     let mut vectors = vectors();
-    vectors.retain(|name, _| !name.starts_with("batch"));
+    vectors.retain(|name, _| !name.starts_with("batch") && !name.starts_with("login"));
     let stream = Bytes::from_static(&STREAM);
     let (streamlet, lane) = (3, 2);
     let sent = built(STAMP);

@@ -7,7 +7,9 @@ use parking_lot::Mutex;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::error::RpcError;
+use crate::login::Login;
 use crate::tls::ClientTls;
+use crate::way::Way;
 
 /// A broker with calls under way that says nothing for so long is asked whether it lives, and given as
 /// long again to answer.
@@ -18,7 +20,7 @@ const SILENCE: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Channels {
     connect_within: Duration,
-    tls: Mutex<Option<ClientTls>>,
+    way: Mutex<Way>,
     known: Mutex<HashMap<String, Channel>>,
 }
 
@@ -27,7 +29,7 @@ impl Channels {
     pub fn new(connect_within: Duration) -> Self {
         Self {
             connect_within,
-            tls: Mutex::new(None),
+            way: Mutex::default(),
             known: Mutex::default(),
         }
     }
@@ -38,10 +40,16 @@ impl Channels {
         self
     }
 
+    /// The same as a user, if there is one.
+    pub fn with_login(self, login: Option<Login>) -> Self {
+        self.way.lock().login = login;
+        self
+    }
+
     /// Connects with `tls` from now on; calls under way go on over the connections that they have.
     pub fn use_tls(&self, tls: Option<ClientTls>) {
         // In this order, so that no channel of before is kept.
-        *self.tls.lock() = tls;
+        self.way.lock().tls = tls;
         self.known.lock().clear();
     }
 
@@ -60,10 +68,10 @@ impl Channels {
             .http2_keep_alive_interval(SILENCE)
             .keep_alive_timeout(SILENCE)
             .tcp_nodelay(true);
-        let tls = self.tls.lock();
-        let channel = match &*tls {
-            None => endpoint.connect_lazy(),
-            Some(tls) => endpoint.connect_with_connector_lazy(tls.connector(address)),
+        let way = self.way.lock();
+        let channel = match way.is_plain() {
+            true => endpoint.connect_lazy(),
+            false => endpoint.connect_with_connector_lazy(way.connector(address)),
         };
         self.known
             .lock()

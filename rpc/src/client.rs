@@ -80,7 +80,8 @@ impl Client {
                 brokers: Brokers::new(bootstrap),
                 coordinators: Mutex::default(),
                 channels: Channels::new(options.connect.connect_timeout)
-                    .with_tls(options.connect.tls.clone()),
+                    .with_tls(options.connect.tls.clone())
+                    .with_login(options.connect.login.clone()),
                 options,
                 streams: Mutex::default(),
                 data: Mutex::default(),

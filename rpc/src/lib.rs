@@ -11,6 +11,7 @@ mod client;
 mod data;
 mod error;
 mod finding;
+pub mod login;
 mod meta;
 mod places;
 mod report;
@@ -19,6 +20,7 @@ pub mod scram;
 pub mod serve;
 pub mod stream;
 pub mod tls;
+mod way;
 
 pub use channels::Channels;
 pub use client::{Client, ClientOptions, DEFAULT_BOOTSTRAP};
@@ -26,10 +28,12 @@ pub use data::{ConnectOptions, DataConnection, FrameSink};
 pub use error::{
     ConnectionError, ERROR_METADATA_KEY, RpcError, error_of_status, status_of, wire_error_of_status,
 };
+pub use login::{Login, SaslMechanism};
 pub use meta::StreamMeta;
 pub use report::{LOOK_EVERY, Reports, Stall, TOLD_AFTER, told};
 pub use retry::RetryPolicy;
 pub use tls::{ClientTls, TlsError, TlsFiles};
+pub use way::{Connector, Way};
 
 /// The stubs of the control services, generated from `protocol/proto`; checked against it by a
 /// test. Messages are in `kera_protocol::v1`.

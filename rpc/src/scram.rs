@@ -385,6 +385,21 @@ pub struct Client<S = First> {
     state: S,
 }
 
+/// What was made of a password for a challenge, by which later challenges are answered at once.
+#[derive(Clone)]
+pub struct Salted {
+    salt: Vec<u8>,
+    iterations: NonZeroU32,
+    bytes: Vec<u8>,
+}
+
+impl fmt::Debug for Salted {
+    /// Without what is as good as the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Salted").finish_non_exhaustive()
+    }
+}
+
 /// The first message was sent.
 pub struct First {
     password: Vec<u8>,
@@ -435,6 +450,20 @@ impl Client<First> {
     /// # Errors
     /// [`ScramError`]; also for so many rounds that the broker would only have the client calculate.
     pub fn answer(self, challenge: &[u8]) -> Result<(Client<Proven>, String)> {
+        let (proven, proof, _) = self.answer_knowing(challenge, None)?;
+        Ok((proven, proof))
+    }
+
+    /// As [`answer`](Self::answer), with what an earlier exchange of the same user and mechanism made of the password;
+    /// derived again where the challenge has another salt or other rounds. Also what to keep for the next one.
+    ///
+    /// # Errors
+    /// As [`answer`](Self::answer).
+    pub fn answer_knowing(
+        self,
+        challenge: &[u8],
+        known: Option<Salted>,
+    ) -> Result<(Client<Proven>, String, Salted)> {
         let challenge = text(challenge)?;
         let mut attributes = challenge.split(',');
         let nonce = value(attributes.next(), "r=")?;
@@ -452,8 +481,13 @@ impl Client<First> {
             return Err(ScramError::Malformed);
         }
         let mechanism = self.mechanism;
-        let salted = mechanism.salted(&password, &salt, iterations);
-        let client_key = mechanism.mac(&salted, b"Client Key");
+        let fits = |one: &Salted| one.salt == salt && one.iterations == iterations;
+        let salted = known.filter(fits).unwrap_or_else(|| Salted {
+            bytes: mechanism.salted(&password, &salt, iterations),
+            salt,
+            iterations,
+        });
+        let client_key = mechanism.mac(&salted.bytes, b"Client Key");
         let header = STANDARD.encode("n,,");
         let without_proof = format!("c={header},r={nonce}");
         let covered = format!("{bare},{challenge},{without_proof}");
@@ -463,7 +497,7 @@ impl Client<First> {
             .zip(&signature)
             .map(|(a, b)| a ^ b)
             .collect();
-        let server_key = mechanism.mac(&salted, b"Server Key");
+        let server_key = mechanism.mac(&salted.bytes, b"Server Key");
         let proven = Client {
             mechanism,
             state: Proven {
@@ -471,7 +505,7 @@ impl Client<First> {
             },
         };
         let proof = format!("{without_proof},p={}", STANDARD.encode(proof));
-        Ok((proven, proof))
+        Ok((proven, proof, salted))
     }
 }
 

@@ -2,11 +2,8 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use hyper_util::rt::TokioIo;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -14,20 +11,20 @@ use rustls::{
     AlertDescription, CertificateError, ClientConfig, Error, InvalidMessage, RootCertStore,
 };
 use tokio::net::TcpStream;
-use tonic::codegen::Service;
-use tonic::codegen::http::Uri;
 
+use crate::login;
 use crate::stream::{FRAMES, HTTP2, Stream};
 
 /// What advice begins with, wherever it turns up among the causes of an error.
 pub(crate) const MARK: &str = "TLS: ";
 
-/// What an error says about TLS, if that is why it came.
+/// What an error says about TLS or a proof of who the client is, if that is why it came.
 pub fn reason_in(error: &dyn std::error::Error) -> Option<String> {
     let mut cause = Some(error);
     while let Some(error) = cause {
         let text = error.to_string();
-        if let Some(at) = text.find(MARK) {
+        let at = [MARK, login::MARK].iter().find_map(|mark| text.find(mark));
+        if let Some(at) = at {
             return Some(text[at..].to_owned());
         }
         cause = error.source();
@@ -138,42 +135,6 @@ impl ClientTls {
     /// The same for gRPC.
     pub(crate) async fn calls(&self, socket: TcpStream, address: &str) -> std::io::Result<Stream> {
         Stream::connect(socket, self.calls.clone(), name_of(address)?).await
-    }
-}
-
-/// Connects to the broker at one address for gRPC, with TLS.
-#[derive(Clone, Debug)]
-pub struct Connector {
-    tls: ClientTls,
-    address: String,
-}
-
-impl ClientTls {
-    /// Connects to the broker at `address`, HOST:PORT, for gRPC.
-    pub fn connector(&self, address: &str) -> Connector {
-        Connector {
-            tls: self.clone(),
-            address: address.to_owned(),
-        }
-    }
-}
-
-impl Service<Uri> for Connector {
-    type Response = TokioIo<Stream>;
-    type Error = std::io::Error;
-    type Future = Pin<Box<dyn Future<Output = std::io::Result<TokioIo<Stream>>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Uri) -> Self::Future {
-        let Self { tls, address } = self.clone();
-        Box::pin(async move {
-            let socket = TcpStream::connect(&address).await?;
-            socket.set_nodelay(true)?;
-            tls.calls(socket, &address).await.map(TokioIo::new)
-        })
     }
 }
 

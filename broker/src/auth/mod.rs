@@ -4,6 +4,8 @@
 //! passwords costs no reads of the store.
 
 mod alter;
+mod native;
+mod plain;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,11 +19,14 @@ use parking_lot::Mutex;
 use ring::hmac;
 use tokio::sync::Semaphore;
 
-use crate::config::{AuthConfig, SaslMechanism};
+use crate::config::{AuthConfig, Listener, SaslMechanism};
 use crate::metrics::{Counter, Family, Labels};
 use crate::unheard::Source;
 
 pub use kera_rpc::scram;
+
+pub(crate) use native::prove;
+pub use plain::told;
 
 pub use alter::{Change, NewCredential, alter, list};
 
@@ -109,8 +114,8 @@ pub struct Busy;
 
 /// Who the users are, and how clients prove it.
 pub struct Auth {
-    /// Whether Kafka's listeners ask for it.
-    required: bool,
+    /// The listeners that ask for it.
+    listeners: Vec<Listener>,
     mechanisms: Vec<SaslMechanism>,
     known: ArcSwap<Known>,
     derives: Arc<Semaphore>,
@@ -166,8 +171,7 @@ impl Auth {
         recorded: Option<&UsersRecord>,
         authentications: Family<Labels, Counter>,
     ) -> Self {
-        let required = config.listeners;
-        if required {
+        if !config.listeners.is_empty() {
             // All there is to count, from the start.
             for mechanism in &config.mechanisms {
                 for is_right in [true, false] {
@@ -176,12 +180,12 @@ impl Auth {
             }
             if recorded.is_none_or(|recorded| recorded.users.is_empty()) {
                 tracing::warn!(
-                    "auth.listeners asks Kafka's clients for passwords, and there is no user: nobody gets in there; make one with `kera user create NAME`"
+                    "auth.listeners asks clients for passwords, and there is no user: nobody gets in there but who has a certificate; make one with `kera user create NAME`, for the first with a certificate or while auth.listeners is without native"
                 );
             }
         }
         Self {
-            required,
+            listeners: config.listeners.clone(),
             mechanisms: config.mechanisms.clone(),
             known: ArcSwap::from_pointee(recorded.map(Known::of).unwrap_or_default()),
             derives: Arc::new(Semaphore::new(DERIVED_AT_ONCE)),
@@ -191,9 +195,14 @@ impl Auth {
         }
     }
 
-    /// True if Kafka's clients must prove who they are.
+    /// True if clients must prove who they are at some listener.
     pub fn is_required(&self) -> bool {
-        self.required
+        !self.listeners.is_empty()
+    }
+
+    /// True if clients must prove who they are at this one.
+    pub fn asks(&self, listener: Listener) -> bool {
+        self.listeners.contains(&listener)
     }
 
     /// The ways to do so.
@@ -318,7 +327,7 @@ mod tests {
 
     fn asking() -> AuthConfig {
         AuthConfig {
-            listeners: true,
+            listeners: vec![Listener::Kafka],
             mechanisms: SaslMechanism::ALL.to_vec(),
         }
     }

@@ -1,38 +1,56 @@
 //! What the keys about authentication need of others.
 
-use super::auth::SaslMechanism;
-use super::cluster::is_loopback;
+use kera_rpc::SaslMechanism;
+
+use super::exposure::Exposure;
 use super::keys::BrokerConfig;
+use super::kinds::ClientAuth;
+use super::listeners::Listener;
 use super::tls::TlsListener;
 
 /// What is wrong between the keys of `[auth]` and others: the key and what to do.
 pub(super) fn check_auth(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
-    if !config.auth.listeners {
-        return Ok(());
-    }
-    if config.kafka.listen.is_empty() {
-        let problem = "has kafka but kafka.listen is off; set kafka.listen, or turn this off";
+    let asks = |listener| config.auth.listeners.contains(&listener);
+    if asks(Listener::Kafka) && config.kafka.listen.is_empty() {
+        let problem = "has kafka but kafka.listen is off; set kafka.listen, or take kafka out";
         return Err(("auth.listeners", problem.to_owned()));
     }
-    if config.auth.mechanisms.contains(&SaslMechanism::Plain) && is_open(config) {
-        let problem = "has PLAIN, which sends the password itself, and kafka.listen is neither loopback nor has TLS; add kafka to tls.listeners, or take PLAIN out";
-        return Err(("auth.mechanisms", problem.to_owned()));
+    let has_tls = config.tls.listeners.contains(&TlsListener::Native);
+    let brokers_prove = has_tls && config.tls.client_auth != ClientAuth::None;
+    if asks(Listener::Native) && config.cluster.store.is_some() && !brokers_prove {
+        let problem = "has native but the brokers of the cluster cannot prove to each other who they are; add native to tls.listeners, and set tls.client_auth to requested or required";
+        return Err(("auth.listeners", problem.to_owned()));
+    }
+    let plain = config.auth.mechanisms.contains(&SaslMechanism::Plain);
+    if let Some(open) = open_ones(config).into_iter().next().filter(|_| plain) {
+        let problem = format!(
+            "has PLAIN, which sends the password itself, and {} is neither loopback nor has TLS; add {open} to tls.listeners, or take PLAIN out",
+            open.key()
+        );
+        return Err(("auth.mechanisms", problem));
     }
     Ok(())
 }
 
-/// Others may listen on the way to Kafka's listeners.
-fn is_open(config: &BrokerConfig) -> bool {
-    let has_tls = config.tls.listeners.contains(&TlsListener::Kafka);
-    let mut addresses = config.kafka.listen.iter();
-    !has_tls && !addresses.all(|address| is_loopback(address))
+/// Listeners with passwords where others may listen on the way.
+fn open_ones(config: &BrokerConfig) -> Vec<Listener> {
+    let mut open = Vec::new();
+    for one in Exposure::all(config) {
+        let asks = config.auth.listeners.contains(&one.listener);
+        if asks && !one.is_loopback && !one.has_tls && !open.contains(&one.listener) {
+            open.push(one.listener);
+        }
+    }
+    open
 }
 
 /// What is allowed and leaves more open than it may seem.
-pub(super) fn doubt(config: &BrokerConfig) -> Option<String> {
-    let is_doubtful = config.auth.listeners && is_open(config);
-    is_doubtful.then(|| {
-        "auth.listeners asks Kafka's clients for passwords, and kafka.listen has no TLS: passwords are not sent by SCRAM, but everything else can be read and changed on the way; add kafka to tls.listeners (docs/security.md)".to_owned()
+pub(super) fn doubts(config: &BrokerConfig) -> impl Iterator<Item = String> {
+    open_ones(config).into_iter().map(|open| {
+        format!(
+            "auth.listeners asks clients for passwords, and {} has no TLS: passwords are not sent by SCRAM, but everything else can be read and changed on the way; add {open} to tls.listeners (docs/security.md)",
+            open.key()
+        )
     })
 }
 
@@ -40,24 +58,47 @@ pub(super) fn doubt(config: &BrokerConfig) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn doubted(config: &BrokerConfig) -> usize {
+        doubts(config).count()
+    }
+
     #[test]
     fn a_password_is_not_sent_where_others_may_listen() {
         let mut config = BrokerConfig::default();
-        config.auth.listeners = true;
+        config.auth.listeners = vec![Listener::Kafka];
         config.kafka.listen.clear();
         assert_eq!(check_auth(&config).unwrap_err().0, "auth.listeners");
         config.kafka.listen = vec!["127.0.0.1:9092".to_owned()];
         config.auth.mechanisms = SaslMechanism::ALL.to_vec();
         assert_eq!(check_auth(&config), Ok(()));
-        assert_eq!(doubt(&config), None);
+        assert_eq!(doubted(&config), 0);
         config.kafka.listen.push("0.0.0.0:9093".to_owned());
         assert_eq!(check_auth(&config).unwrap_err().0, "auth.mechanisms");
-        assert!(doubt(&config).is_some());
+        assert_eq!(doubted(&config), 1);
         config.auth.mechanisms.truncate(2);
         assert_eq!(check_auth(&config), Ok(()));
         config.tls.listeners = vec![TlsListener::Kafka];
         config.auth.mechanisms = SaslMechanism::ALL.to_vec();
         assert_eq!(check_auth(&config), Ok(()));
-        assert_eq!(doubt(&config), None);
+        assert_eq!(doubted(&config), 0);
+        // The native listener is another, and has no TLS.
+        config.server.listen = "0.0.0.0:7600".to_owned();
+        assert_eq!(check_auth(&config), Ok(()), "it asks nobody");
+        config.auth.listeners.push(Listener::Native);
+        assert!(check_auth(&config).unwrap_err().1.contains("server.listen"));
+        assert_eq!(doubted(&config), 1);
+    }
+
+    #[test]
+    fn brokers_of_a_cluster_prove_who_they_are_by_certificates() {
+        let mut config = BrokerConfig::default();
+        config.auth.listeners = vec![Listener::Native];
+        assert_eq!(check_auth(&config), Ok(()));
+        config.cluster.store = Some("etcd://127.0.0.1:2379".to_owned());
+        assert!(check_auth(&config).unwrap_err().1.contains("prove"));
+        config.tls.listeners = vec![TlsListener::Native];
+        assert!(check_auth(&config).is_err(), "TLS alone proves nothing");
+        config.tls.client_auth = ClientAuth::Requested;
+        assert_eq!(check_auth(&config), Ok(()));
     }
 }

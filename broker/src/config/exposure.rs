@@ -72,9 +72,14 @@ impl Exposure {
             true => config.tls.client_auth,
             false => ClientAuth::None,
         };
-        let passwords = listener == Listener::Kafka && config.auth.listeners;
+        let passwords = config.auth.listeners.contains(&listener);
         let proves = passwords || certificates == ClientAuth::Required;
         let who = match (passwords, certificates) {
+            (true, ClientAuth::Required | ClientAuth::Requested)
+                if listener == Listener::Native =>
+            {
+                "users with a certificate or a password"
+            }
             (true, ClientAuth::Required) => "users with a certificate and a password",
             (true, _) => "users with a password",
             (false, ClientAuth::Required) => "clients with a certificate",
@@ -106,7 +111,7 @@ impl Exposure {
     fn refusal(&self) -> String {
         let remedy = match self.listener {
             Listener::Native => {
-                "have clients prove who they are by certificates (tls.client_auth = required)"
+                "have clients prove who they are by passwords (auth.listeners = native) or certificates (tls.client_auth = required)"
             }
             Listener::Kafka => {
                 "have clients prove who they are by passwords (auth.listeners = kafka) or certificates (tls.client_auth = required)"

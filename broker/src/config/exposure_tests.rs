@@ -103,6 +103,8 @@ fn who_must_prove_something_is_let_in() {
     // The other listener has no certificates.
     let one = [&tls(("tls.listeners", "native"))[..], &proven("required")].concat();
     assert_eq!(refused_of(&one, &Listener::ALL), ["kafka.listen"]);
+    let passwords = [NATIVE, KAFKA, ("auth.listeners", "native,kafka")];
+    assert_eq!(refused_of(&passwords, &Listener::ALL), CLOSED);
     let passwords = [&one[..], &[("auth.listeners", "kafka")]].concat();
     assert_eq!(refused_of(&passwords, &Listener::ALL), CLOSED);
     // By rules nobody may do anything, unless they say the opposite.

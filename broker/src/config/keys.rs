@@ -6,10 +6,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kera_rpc::SaslMechanism;
+
 use super::acl::Users;
 use super::addresses::{AddressesOrAuto, AddressesOrOff};
 use super::api::MaskRules;
-use super::auth::{AuthListeners, Mechanisms, SaslMechanism};
+use super::auth::{AuthListeners, Mechanisms};
 use super::cluster::{BrokerNumber, DirectoryOrAuto, HostName, RackName, StoreAddress};
 use super::etcd::{FileOrOff, UserName};
 use super::kinds::{
@@ -443,11 +445,12 @@ config_keys! {
 
     /// Users with passwords, by SASL: docs/security.md.
     auth: AuthConfig {
-        /// The listeners that ask clients who they are: `kafka`, all addresses of `kafka.listen`. A client that does not
-        /// prove it, with a user's password, gets nothing there. The native listener knows users by their certificates.
-        listeners: bool, AuthListeners [] = "off";
-        /// The ways to prove it. With PLAIN the client sends the password itself, so `kafka` must be among `tls.listeners`
-        /// unless it listens on loopback alone. Old tools may know nothing else.
+        /// The listeners that ask clients who they are: `native` is `server.listen`, `kafka` all addresses of `kafka.listen`.
+        /// A client that does not prove it, with a user's password, gets nothing there. At the native listener a
+        /// certificate with a name proves it as well, as those of the cluster's brokers do.
+        listeners: Vec<Listener>, AuthListeners [] = "off";
+        /// The ways to prove it. With PLAIN the client sends the password itself, so these listeners must be among
+        /// `tls.listeners` unless they listen on loopback alone. Old tools may know nothing else.
         mechanisms: Vec<SaslMechanism>, Mechanisms [] = "SCRAM-SHA-256,SCRAM-SHA-512";
     }
 

@@ -26,10 +26,10 @@ mod tls_check;
 pub mod units;
 
 pub use alterable::{ALTERABLE, Alterable, KafkaUnit};
-pub use auth::SaslMechanism;
 pub(crate) use cluster::is_of_every_machine;
 pub use data_dir::{default_data_dir, volatile_filesystem};
 pub use exposure::Exposure;
+pub use kera_rpc::SaslMechanism;
 pub use keys::{
     AclConfig, ApiConfig, AuthConfig, BrokerConfig, ClusterConfig, ConsumersConfig, GroupsConfig,
     HttpConfig, KEYS, KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig,

@@ -407,7 +407,7 @@ impl Resolution {
         }
         self.warnings.extend(cluster::doubts(config));
         self.warnings.extend(tls_check::doubt(config));
-        self.warnings.extend(auth_check::doubt(config));
+        self.warnings.extend(auth_check::doubts(config));
         self.warnings.extend(exposure::doubt(config));
         for (name, message) in wrong {
             let origin = self.origins.get(name).cloned().unwrap_or(Origin::Default);

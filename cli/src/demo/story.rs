@@ -345,7 +345,7 @@ fn micros(us: f64) -> String {
 }
 
 async fn create_stream(address: &str) -> Result<(), Failure> {
-    let mut control = control(address, None).await?;
+    let mut control = control(address, &kera_rpc::Way::default()).await?;
     let request = v1::CreateStreamRequest {
         name: STREAM.to_owned(),
         config: Some(v1::StreamConfig {

@@ -22,10 +22,10 @@ pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) async fn answering(
     connect: &ConnectArgs,
 ) -> Result<(Control, v1::DescribeClusterResponse), Failure> {
-    let tls = connect.tls()?;
+    let way = connect.way()?;
     let mut first = None;
     for address in connect.bootstrap.split(',') {
-        let failure = match control(address, tls.as_ref()).await {
+        let failure = match control(address, &way).await {
             Err(failure) => failure,
             Ok(mut control) => {
                 let request = v1::DescribeClusterRequest {};

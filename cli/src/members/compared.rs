@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use kera_protocol::v1;
-use kera_rpc::ClientTls;
+use kera_rpc::Way;
 use serde::Serialize;
 
 use super::problem::Problem;
@@ -106,16 +106,12 @@ pub(super) async fn ask(
     let asked = brokers.iter().filter(|broker| !broker.is_replica_store());
     let asked = asked.map(|broker| {
         let known = (broker.broker_id == answered_by).then(|| control.clone());
-        ask_one(broker, known, control.tls.as_ref())
+        ask_one(broker, known, &control.way)
     });
     join_all(asked).await
 }
 
-async fn ask_one(
-    broker: &BrokerView,
-    known: Option<Control>,
-    tls: Option<&ClientTls>,
-) -> ComparedView {
+async fn ask_one(broker: &BrokerView, known: Option<Control>, way: &Way) -> ComparedView {
     let mut is_silent = false;
     let told = match broker.state {
         "GONE" => Err("it is gone".to_owned()),
@@ -123,7 +119,7 @@ async fn ask_one(
             Err("its address is not known".to_owned())
         }
         _ => {
-            match tokio::time::timeout(ANSWER_WITHIN, told_at(&broker.address, known, tls)).await {
+            match tokio::time::timeout(ANSWER_WITHIN, told_at(&broker.address, known, way)).await {
                 Ok(told) => told.map_err(|failure| {
                     is_silent = true;
                     // What to do about it stands behind that.
@@ -147,11 +143,11 @@ async fn ask_one(
 async fn told_at(
     address: &str,
     known: Option<Control>,
-    tls: Option<&ClientTls>,
+    way: &Way,
 ) -> Result<v1::DescribeBrokerResponse, Failure> {
     let mut control = match known {
         Some(control) => control,
-        None => control(address, tls).await?,
+        None => control(address, way).await?,
     };
     let request = v1::DescribeBrokerRequest {};
     let answer = control.streams.describe_broker(request).await;

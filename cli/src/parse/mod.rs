@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kera_broker::config::units;
 use kera_protocol::v1;
+use kera_rpc::SaslMechanism;
 
 use crate::output::{now_ms, parse_rfc3339};
 
@@ -98,6 +99,17 @@ pub(crate) fn header(text: &str) -> Result<(String, String), String> {
 pub(crate) fn addresses(text: &str) -> Result<String, String> {
     let checked: Result<Vec<String>, String> = text.split(',').map(units::check_address).collect();
     Ok(checked?.join(","))
+}
+
+/// A way to prove who one is.
+pub(crate) fn mechanism(text: &str) -> Result<SaslMechanism, String> {
+    SaslMechanism::named(text).ok_or_else(|| {
+        let names = SaslMechanism::ALL.map(SaslMechanism::name);
+        format!(
+            "`{text}` is no mechanism; write one of {}",
+            names.join(", ")
+        )
+    })
 }
 
 /// Where reading starts.

@@ -274,7 +274,10 @@ mod tests {
     async fn records_given_up_while_the_input_stands_still_are_told() {
         let (broker, _home) = broker().await;
         let address = broker.local_addr().to_string();
-        let mut streams = control(&address, None).await.unwrap().streams;
+        let mut streams = control(&address, &kera_rpc::Way::default())
+            .await
+            .unwrap()
+            .streams;
         let stream = v1::CreateStreamRequest {
             name: "s".to_owned(),
             ..v1::CreateStreamRequest::default()

@@ -16,6 +16,7 @@ use crate::tools::find;
 const FIRST: &str = "Five minutes";
 const CLUSTER: &str = "Three brokers, one of them killed";
 const KAFKA: &str = "Kafka clients";
+const SECURED: &str = "Users and passwords";
 const FAST: &str = "How fast";
 /// Of the first broker, of etcd, of brokers that share it and of one with a Kafka listener, as the README has
 /// them.
@@ -166,6 +167,12 @@ fn each_other_section_of_the_readme_stands_on_its_own() {
     }
     let (said, log) = walk(&kafka());
     assert_eq!(said.matches("/pay").count(), 2, "{said}\n{log}");
+    let secured = blocks(SECURED).concat();
+    let (said, log) = walk(&format!("{secured}\nkill %%\nwait || true\n"));
+    for expected in ["created: user ann", "only for ann", "nobody else gets in"] {
+        assert!(said.contains(expected), "no {expected} in {said}\n{log}");
+    }
+    assert!(log.contains("asks who you are"), "{log}");
     let blocks = blocks(FIRST);
     let [start, first, shared, more] = blocks.as_slice() else {
         panic!("the walk has {} blocks", blocks.len());

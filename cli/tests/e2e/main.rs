@@ -18,6 +18,7 @@ mod group_ends;
 mod groups;
 mod kafka;
 mod lifecycle;
+mod logins;
 mod long_polls;
 mod round_trip;
 mod sharing;

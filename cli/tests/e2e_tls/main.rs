@@ -12,6 +12,7 @@ mod hostile;
 mod http;
 mod kcat;
 mod listeners;
+mod logins;
 mod principals;
 mod reload;
 mod session;

@@ -21,7 +21,7 @@ use kafka_protocol::protocol::StrBytes;
 use kera_broker::access;
 use kera_broker::auth::scram::{Client as Scram, Mechanism};
 use kera_broker::auth::{self, Change, NewCredential};
-use kera_broker::config::{BrokerConfig, SaslMechanism};
+use kera_broker::config::{BrokerConfig, Listener, SaslMechanism};
 use kera_metadata::access::{ANY, Kind, Operation, Pattern, Permission};
 use kera_metadata::{Rule, StreamConfig};
 use tokio::io::AsyncWriteExt;
@@ -31,7 +31,7 @@ use common::{Client, World};
 const ROUNDS: u32 = 4096;
 
 fn asking(config: &mut BrokerConfig) {
-    config.auth.listeners = true;
+    config.auth.listeners = vec![Listener::Kafka];
     config.auth.mechanisms = SaslMechanism::ALL.to_vec();
 }
 

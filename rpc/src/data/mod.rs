@@ -22,13 +22,14 @@ use kera_protocol::frame::{
 };
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use crate::error::ConnectionError;
+use crate::login::Login;
 use crate::stream::Stream;
 use crate::tls::ClientTls;
+use crate::way::Way;
 use pending::{Pending, PendingTable};
 use receive::Receiver;
 use send::Sender;
@@ -56,10 +57,21 @@ pub struct ConnectOptions {
     pub receive_pool_bytes: usize,
     /// TLS; `None` connects without.
     pub tls: Option<ClientTls>,
+    /// Who the client proves to be, with a user's password; `None` is nobody in particular.
+    pub login: Option<Login>,
+}
+
+impl ConnectOptions {
+    fn way(&self) -> Way {
+        Way {
+            tls: self.tls.clone(),
+            login: self.login.clone(),
+        }
+    }
 }
 
 impl Default for ConnectOptions {
-    /// 5 s, 5 s, 65,536 requests, 64 MiB, 80 MiB, 8 MiB, no TLS.
+    /// 5 s, 5 s, 65,536 requests, 64 MiB, 80 MiB, 8 MiB, no TLS, no user.
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(5),
@@ -69,6 +81,7 @@ impl Default for ConnectOptions {
             max_receive_frame_bytes: 80 << 20,
             receive_pool_bytes: 8 << 20,
             tls: None,
+            login: None,
         }
     }
 }
@@ -130,11 +143,8 @@ impl DataConnection {
         sink: Option<Arc<dyn FrameSink>>,
     ) -> Result<Arc<Self>, ConnectionError> {
         let address: Arc<str> = address.into();
-        let opened = tokio::time::timeout(
-            options.connect_timeout,
-            open(&address, options.tls.as_ref()),
-        )
-        .await;
+        let way = options.way();
+        let opened = tokio::time::timeout(options.connect_timeout, open(&address, &way)).await;
         let failed = |reason: String| ConnectionError::Connect {
             address: address.clone(),
             reason: reason.into(),
@@ -421,20 +431,9 @@ impl Shared {
     }
 }
 
-async fn open(address: &str, tls: Option<&ClientTls>) -> Result<(Stream, HelloReply), String> {
-    let socket = TcpStream::connect(address)
-        .await
-        .map_err(|error| error.to_string())?;
-    socket
-        .set_nodelay(true)
-        .map_err(|error| error.to_string())?;
-    let mut stream = match tls {
-        None => Stream::Plain(socket),
-        Some(tls) => tls
-            .frames(socket, address)
-            .await
-            .map_err(|error| error.to_string())?,
-    };
+async fn open(address: &str, way: &Way) -> Result<(Stream, HelloReply), String> {
+    let opened = way.frames(address).await;
+    let mut stream = opened.map_err(|error| error.to_string())?;
     stream
         .write_all(&Hello::CURRENT.encode())
         .await

@@ -1,0 +1,52 @@
+//! PLAIN, RFC 4616: whose rights, who, and the password.
+
+use std::net::IpAddr;
+
+use kera_rpc::scram::ScramError;
+
+use super::Auth;
+use crate::config::SaslMechanism;
+use crate::principal::Principal;
+
+/// Most bytes of a name and a password.
+const MAX_PLAIN: usize = 4096;
+
+/// What the client is told: nothing of whether there is such a user.
+pub fn told(error: &ScramError) -> String {
+    format!("authentication failed: {error}")
+}
+
+impl Auth {
+    /// Takes a message of PLAIN from a client at `from`: who it is.
+    ///
+    /// # Errors
+    /// What the client is told.
+    pub async fn prove_plain(&self, from: IpAddr, message: &[u8]) -> Result<Principal, String> {
+        let malformed = || "authentication failed: the message is no PLAIN message".to_owned();
+        if message.len() > MAX_PLAIN {
+            return Err(malformed());
+        }
+        let mut parts = message.split(|byte| *byte == 0);
+        let (Some(other), Some(user), Some(password), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(malformed());
+        };
+        let name = |bytes: &[u8]| std::str::from_utf8(bytes).map(str::to_owned);
+        let (Ok(other), Ok(user)) = (name(other), name(user)) else {
+            return Err(malformed());
+        };
+        if user.is_empty() || password.is_empty() {
+            return Err(malformed());
+        }
+        let checked = self.is_password(from, &user, password).await;
+        let is_right = checked.map_err(|busy| format!("authentication failed: {busy}"))?;
+        // Nobody has another's rights.
+        let is_right = is_right && (other.is_empty() || other == user);
+        self.note(SaslMechanism::Plain, is_right);
+        match is_right {
+            true => Ok(Principal::User(user.into())),
+            false => Err(told(&ScramError::WrongProof)),
+        }
+    }
+}
