@@ -75,6 +75,10 @@ fn run_long(document: &str, asked_for: &[(&str, &str)]) -> (Output, String, Stri
             "#!/bin/sh\necho stat::number_of_executed_units: 7\n",
         );
     }
+    write_program(
+        &at("scripts/connectors.sh"),
+        "#!/bin/sh\necho 'test result: ok. 6 passed; 0 failed; 0 ignored'\n",
+    );
     let cargo = "#!/bin/sh
 echo \"$KERA_CRASH_ROUNDS/$KERA_CLUSTER_RUNS/$KERA_KAFKA_APART_ROUNDS/$PROPTEST_CASES $*\" >>asked
 case \"$*\" in
