@@ -15,7 +15,7 @@ use crate::shared::Shared;
 use crate::store_calls::{blocking, metadata_error};
 
 /// Attempts to change settings that others change at the same time.
-pub(crate) const ATTEMPTS: u32 = 16;
+const ATTEMPTS: u32 = 16;
 
 impl Shared {
     /// The configuration as it is now, with what was changed since the start. Only the keys of
@@ -108,25 +108,42 @@ pub async fn alter(
     only_check: bool,
     change: impl Fn(&mut Values),
 ) -> Result<(), WireError> {
+    let changed = change_record(shared, scope, move |record| {
+        let present = record.values.clone();
+        change(&mut record.values);
+        shared.altered(scope, &record.values)?;
+        Ok(!only_check && record.values != present)
+    });
+    changed.await.map(drop)
+}
+
+/// Changes the record of a scope's settings and takes it in: `change` makes the record that is to be of the one that is,
+/// anew each time that others were faster, and says whether there is anything to write. The record as it is then.
+///
+/// # Errors
+/// Those of `change`, [`ErrorCode::Overloaded`] if others are faster again and again, or what the metadata store
+/// answers.
+pub(crate) async fn change_record(
+    shared: &Arc<Shared>,
+    scope: Scope,
+    mut change: impl FnMut(&mut SettingsRecord) -> Result<bool, WireError>,
+) -> Result<SettingsRecord, WireError> {
     for _ in 0..ATTEMPTS {
         let (reading, id) = (shared.clone(), shared.settings.id(scope));
         let read = move || {
             let record = reading.metadata.settings(id);
             record.map_err(|error| metadata_error(&error))
         };
-        let present = blocking(read).await?;
-        let mut record = present.clone();
-        change(&mut record.values);
-        shared.altered(scope, &record.values)?;
-        if only_check || record.values == present.values {
-            return Ok(());
+        let mut record = blocking(read).await?;
+        if !change(&mut record)? {
+            return Ok(record);
         }
         let (writing, wanted) = (shared.clone(), record.clone());
         let write = move || write(&*writing.metadata, wanted);
         if let Some(revision) = blocking(write).await? {
             record.revision = revision;
-            shared.take_settings(record);
-            return Ok(());
+            shared.take_settings(record.clone());
+            return Ok(record);
         }
     }
     let text = "the settings were changed by others at the same time, again and again; try again";
@@ -134,10 +151,7 @@ pub async fn alter(
 }
 
 /// Writes the settings over those of the revision in them; `None` if they have another by now.
-pub(crate) fn write(
-    store: &dyn MetadataStore,
-    record: SettingsRecord,
-) -> Result<Option<u64>, WireError> {
+fn write(store: &dyn MetadataStore, record: SettingsRecord) -> Result<Option<u64>, WireError> {
     let compare = Compare::SettingsRevision {
         broker: record.broker,
         revision: record.revision,

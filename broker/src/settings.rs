@@ -126,9 +126,14 @@ impl Settings {
         found.map_or(CLUSTER_VERSION, |found| *found)
     }
 
+    /// The cluster version that counts if these are the settings of all brokers.
+    pub(crate) fn version_of(&self, record: &SettingsRecord) -> u32 {
+        record.cluster_version.max(self.made_with)
+    }
+
     /// Takes in the cluster version that the settings of all brokers say.
     pub(crate) fn take_version(&self, record: &SettingsRecord) {
-        let version = record.cluster_version.max(self.made_with);
+        let version = self.version_of(record);
         if record.broker.is_none()
             && self.version.send_if_modified(|known| {
                 let changed = *known != version;

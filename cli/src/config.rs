@@ -198,8 +198,8 @@ impl ConfigArgs {
         sources.resolve().map_err(usage)
     }
 
-    /// As [`resolve`](Self::resolve), of a process that opens these listeners; it is a usage failure as well if one of
-    /// them lets in whoever reaches the machine, and nobody has said that this is meant.
+    /// As [`resolve`](Self::resolve), of a process that opens these listeners; it is a usage failure as well if
+    /// anyone on the network could use one of them and `insecure` does not name it.
     pub(crate) fn resolve_to_open(&self, opened: &[Listener]) -> Result<Resolved, Failure> {
         let resolved = self.resolve()?;
         resolved.refuse_open(opened).map_err(usage)?;

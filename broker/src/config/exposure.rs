@@ -102,7 +102,7 @@ impl Exposure {
         }
     }
 
-    /// It is open to whoever reaches the machine.
+    /// Anyone who can connect to the machine can use it.
     fn is_open(&self) -> bool {
         !self.is_loopback && !self.is_guarded
     }
@@ -145,7 +145,7 @@ impl fmt::Display for Exposure {
     }
 }
 
-/// The listeners among `opened` that are open to whoever reaches the machine and are not accepted as such: each with
+/// The listeners in `opened` that anyone on the network could use and that `insecure` does not name: the key of each, and
 /// why it is refused.
 pub(super) fn refused(config: &BrokerConfig, opened: &[Listener]) -> Vec<(&'static str, String)> {
     let all = Exposure::all(config).into_iter();

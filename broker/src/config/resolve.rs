@@ -179,8 +179,8 @@ impl Resolved {
             .unwrap_or(Origin::Default)
     }
 
-    /// Whether the listeners among `opened` may be opened: none of them lets in whoever reaches the machine, or
-    /// `insecure` accepts it.
+    /// Checks that the broker may open the listeners in `opened`: each is on loopback, asks clients who they are, or is
+    /// named by `insecure`.
     ///
     /// # Errors
     /// Each listener that may not, and what to do.

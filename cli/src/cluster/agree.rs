@@ -4,7 +4,8 @@ use std::io::{BufRead, IsTerminal, Write};
 
 use crate::failure::Failure;
 
-/// Asks whoever sits at the terminal; elsewhere `--yes` is what agrees to `act`. A no says what was `spared`.
+/// Asks for a yes on the terminal. Without a terminal the error says to add `--yes` to `act`; after a no it says what was
+/// `spared`.
 pub(super) fn agree(question: &str, act: &str, spared: &str) -> Result<(), Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::Usage(format!("add --yes to {act}")));

@@ -118,7 +118,7 @@ pub(super) async fn run(args: StatusArgs) -> Outcome {
     })
 }
 
-/// What is left of an upgrade, if anything.
+/// How far an upgrade is, in a sentence; `None` if the cluster has the version of its newest broker.
 fn to_finalize(version: u32, brokers: &[BrokerView]) -> Option<String> {
     let living = brokers.iter().filter(|broker| broker.state != "GONE");
     let (new, old): (Vec<_>, Vec<_>) = living.partition(|broker| broker.cluster_version > version);

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 
 use kera_metadata::{CLUSTER_VERSION, LiveBroker};
-use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::error::WireError;
 use kera_protocol::v1;
 
 use super::invalid;
-use crate::alter_settings::{ATTEMPTS, write};
+use crate::alter_settings::change_record;
+use crate::settings::Scope;
 use crate::shared::Shared;
-use crate::store_calls::{blocking, metadata_error};
 
 /// Records the newest cluster version that every living broker can; this broker alone where it shares no store.
 ///
 /// A broker that joins meanwhile with an older program hears of the version and ends.
 ///
 /// # Errors
-/// [`ErrorCode::InvalidArgument`] naming the brokers whose programs are too old, or what the metadata store answers.
+/// [`kera_protocol::error::ErrorCode::InvalidArgument`] naming the brokers whose programs are too old, or what the metadata store answers.
 pub async fn finalize(shared: &Arc<Shared>) -> Result<v1::FinalizeClusterResponse, WireError> {
     let wanted = match &shared.clustered {
         None => CLUSTER_VERSION,
@@ -28,34 +28,21 @@ pub async fn finalize(shared: &Arc<Shared>) -> Result<v1::FinalizeClusterRespons
             )?
         }
     };
-    for _ in 0..ATTEMPTS {
-        let reading = shared.clone();
-        let read = move || {
-            let version = reading.metadata.cluster_version();
-            let record = reading.metadata.settings(None);
-            version.and_then(|version| Ok((version, record?)))
-        };
-        let (before, mut record) = blocking(move || read().map_err(|e| metadata_error(&e))).await?;
-        if before >= wanted {
-            shared.take_settings(record);
-            return Ok(v1::FinalizeClusterResponse {
-                before,
-                version: before,
-            });
+    let mut before = 0;
+    let record = change_record(shared, Scope::All, |record| {
+        before = shared.settings.version_of(record);
+        if before < wanted {
+            record.cluster_version = wanted;
         }
-        record.cluster_version = wanted;
-        let (writing, put) = (shared.clone(), record.clone());
-        if let Some(revision) = blocking(move || write(&*writing.metadata, put)).await? {
-            record.revision = revision;
-            shared.take_settings(record);
-            return Ok(v1::FinalizeClusterResponse {
-                before,
-                version: wanted,
-            });
-        }
-    }
-    let text = "the settings of all brokers were changed by others at the same time, again and again; try again";
-    Err(WireError::new(ErrorCode::Overloaded, text))
+        Ok(before < wanted)
+    });
+    let record = record.await?;
+    // Another broker may have finalized it, and the watch not have told yet.
+    shared.take_settings(record);
+    Ok(v1::FinalizeClusterResponse {
+        before,
+        version: before.max(wanted),
+    })
 }
 
 /// The newest cluster version that all of `living` can, if that is newer than `now` or nobody can more.
