@@ -17,6 +17,7 @@ pub mod etcd;
 pub mod http;
 pub mod machine;
 pub mod namespaces;
+pub mod place;
 pub mod planted;
 pub mod ports;
 pub mod program;

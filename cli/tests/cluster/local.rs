@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::asking;
 use crate::clock::Clock;
+use crate::common::Broker;
 use crate::common::holdings::{Directories, nothing_was_missed};
-use crate::common::ports::Reserved;
-use crate::common::{Broker, shared_memory};
+use crate::common::place::Place;
 use crate::etcd::Etcd;
 use crate::mutation::BROKEN;
 use crate::nodes::{REPAIR, init};
@@ -23,8 +22,7 @@ pub struct Local {
     lease: Duration,
     /// Brokers that are stopped, and would let a command wait.
     stopped: Vec<u32>,
-    shared: Vec<TempDir>,
-    _ports: Vec<Reserved>,
+    places: Vec<Place>,
 }
 
 impl Local {
@@ -38,8 +36,7 @@ impl Local {
             store,
             lease,
             stopped: Vec::new(),
-            shared: Vec::new(),
-            _ports: Vec::new(),
+            places: Vec::new(),
         };
         for _ in 0..brokers {
             local.add();
@@ -50,28 +47,17 @@ impl Local {
     /// One more broker, under the next number.
     pub fn add(&mut self) {
         let number = self.brokers.len() + 1;
-        let shared = shared_memory();
-        let port = Reserved::new();
+        let place = Place::new();
+        let mut words = place.flags(number, ["--cluster", &self.store.address()]);
+        let lease = format!("{}s", self.lease.as_secs());
         let flags = [
-            ("--cluster", self.store.address()),
-            ("--broker-id", number.to_string()),
-            ("--cluster-lease", format!("{}s", self.lease.as_secs())),
-            ("--replication-listen", port.address().to_owned()),
-            ("--replica-store-memory-bytes", "64MiB".to_owned()),
-            (
-                "--replica-store-shared-dir",
-                shared.path().display().to_string(),
-            ),
-            ("--consumers-session-min", "500ms".to_owned()),
-            ("--retention-check-interval", "200ms".to_owned()),
-            ("--cluster-repair-interval", REPAIR.to_owned()),
-            ("--compaction-check-interval", "200ms".to_owned()),
+            ["--cluster-lease", &lease],
+            ["--consumers-session-min", "500ms"],
+            ["--retention-check-interval", "200ms"],
+            ["--cluster-repair-interval", REPAIR],
+            ["--compaction-check-interval", "200ms"],
         ];
-        let flags = flags.into_iter();
-        let mut words: Vec<_> = flags
-            .flat_map(|(name, value)| [name.to_owned(), value])
-            .collect();
-        words.push("--allow-same-host".to_owned());
+        words.extend(flags.as_flattened().iter().map(|&flag| flag.to_owned()));
         let clock = Clock::new();
         let mut within = clock.within();
         if let Ok(rule) = std::env::var(BROKEN) {
@@ -80,16 +66,15 @@ impl Local {
         let broker = Broker::within(within, "127.0.0.1:0", words);
         self.brokers.push(broker);
         self.clocks.push(clock);
-        self.shared.push(shared);
-        self._ports.push(port);
+        self.places.push(place);
     }
 
     /// Where the brokers keep bytes.
     pub fn directories(&self) -> Vec<Directories> {
-        let brokers = (1..).zip(self.brokers.iter().zip(&self.shared));
-        let of = |(number, (broker, shared)): (u32, (&Broker, &TempDir))| Directories {
+        let brokers = (1..).zip(self.brokers.iter().zip(&self.places));
+        let of = |(number, (broker, place)): (u32, (&Broker, &Place))| Directories {
             broker: number,
-            kept: vec![shared.path().into(), broker.data_dir().join("backup")],
+            kept: vec![place.shared().into(), broker.data_dir().join("backup")],
             data: broker.data_dir().into(),
             runs: broker.was_started(),
             harmed: false,

@@ -3,11 +3,10 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::common::command::finish_within;
-use crate::common::ports::Reserved;
-use crate::common::{Broker, Finished, PATIENCE, kera, shared_memory};
+use crate::common::place::Place;
+use crate::common::{Broker, Finished, PATIENCE, kera};
 use crate::etcd::Etcd;
 
 /// Brokers 1, 2, ... over one etcd.
@@ -16,8 +15,7 @@ pub struct Together {
     lease: String,
     /// Of brokers that are added from now on.
     pub flags: Vec<&'static str>,
-    shared: Vec<TempDir>,
-    ports: Vec<Reserved>,
+    places: Vec<Place>,
     etcd: Etcd,
 }
 
@@ -29,8 +27,7 @@ impl Together {
             brokers: Vec::new(),
             lease: lease.to_owned(),
             flags: Vec::new(),
-            shared: Vec::new(),
-            ports: Vec::new(),
+            places: Vec::new(),
             etcd: Etcd::start()?,
         };
         let init = cluster.attempt(&["cluster", "init", "--cluster", &cluster.store()]);
@@ -48,24 +45,13 @@ impl Together {
 
     /// One more broker, under the next number.
     pub fn add(&mut self) {
-        let number = (self.brokers.len() + 1).to_string();
-        let shared = shared_memory();
-        let (port, path) = (Reserved::new(), shared.path().display().to_string());
-        let store = self.store();
-        let flags = [
-            ["--cluster", &store],
-            ["--broker-id", &number],
-            ["--cluster-lease", &self.lease],
-            ["--replication-listen", port.address()],
-            ["--replica-store-memory-bytes", "64MiB"],
-            ["--replica-store-shared-dir", &path],
-        ];
-        let mut flags = flags.concat();
-        flags.push("--allow-same-host");
+        let place = Place::new();
+        let mine = place.flags(self.brokers.len() + 1, ["--cluster", &self.store()]);
+        let mut flags: Vec<_> = mine.iter().map(String::as_str).collect();
+        flags.extend(["--cluster-lease", &self.lease]);
         flags.extend(&self.flags);
         self.brokers.push(Broker::with(&flags));
-        self.shared.push(shared);
-        self.ports.push(port);
+        self.places.push(place);
         // The others hear of it, and of who is controller, by the store, in their own time.
         let all = self.brokers.len();
         for broker in &self.brokers {

@@ -7,11 +7,10 @@ use std::time::Instant;
 use kera_metadata::{EtcdOptions, EtcdStore};
 use kera_testkit::etcd::Etcd;
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::certificates::{Authority, Files, Identity};
-use crate::common::ports::Reserved;
-use crate::common::{Broker, Finished, PATIENCE, finish, kera, shared_memory};
+use crate::common::place::Place;
+use crate::common::{Broker, Finished, PATIENCE, finish, kera};
 use crate::tells;
 
 const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
@@ -22,8 +21,7 @@ pub struct Trio {
     files: Vec<Files>,
     ca: PathBuf,
     _etcd: Etcd,
-    _shared: Vec<TempDir>,
-    _ports: Vec<Reserved>,
+    _places: Vec<Place>,
 }
 
 impl Trio {
@@ -50,41 +48,29 @@ impl Trio {
         let etcd = Etcd::start()?;
         let made = EtcdStore::init(&etcd.address(), EtcdOptions::default());
         made.expect("the cluster is made");
-        let (mut brokers, mut files) = (Vec::new(), Vec::new());
-        let (mut all_shared, mut ports) = (Vec::new(), Vec::new());
+        let store = etcd.address();
+        let (mut brokers, mut files, mut places) = (Vec::new(), Vec::new(), Vec::new());
         let mut ca = PathBuf::new();
         for number in 1..=3 {
             let of_broker = Files::new(&identity(number), Some(authority));
             ca = of_broker.write("ca.pem", &authority.pem);
-            let (shared, port) = (shared_memory(), Reserved::new());
-            let (store, id) = (etcd.address(), number.to_string());
-            let (dir, ca) = (text(shared.path()), text(&ca));
-            let flags = [
-                ["--cluster", &store],
-                ["--broker-id", &id],
-                // So long that nothing is taken over because of its end.
-                ["--cluster-lease", "60s"],
-                ["--replication-listen", port.address()],
-                ["--replica-store-memory-bytes", "64MiB"],
-                ["--replica-store-shared-dir", &dir],
-                ["--tls-broker-ca", &ca],
-                ["--tls-reload-interval", "100ms"],
-            ];
-            let flags = flags.as_flattened().iter().copied();
-            let flags = flags.chain(more.iter().copied());
-            let flags: Vec<&str> = flags.chain(["--allow-same-host"]).collect();
+            let (place, ca) = (Place::new(), text(&ca));
+            let mine = place.flags(number, ["--cluster", &store]);
+            let mut flags: Vec<_> = mine.iter().map(String::as_str).collect();
+            // So long that nothing is taken over because of its end.
+            flags.extend(["--cluster-lease", "60s"]);
+            flags.extend(["--tls-broker-ca", &ca, "--tls-reload-interval", "100ms"]);
+            flags.extend(more);
             brokers.push(of_broker.broker("native", &flags));
             files.push(of_broker);
-            all_shared.push(shared);
-            ports.push(port);
+            places.push(place);
         }
         Some(Self {
             brokers,
             files,
             ca,
             _etcd: etcd,
-            _shared: all_shared,
-            _ports: ports,
+            _places: places,
         })
     }
 

@@ -7,11 +7,10 @@ use kera_metadata::{
 };
 use kera_protocol::ids::{BrokerId, Incarnation};
 use serde_json::Value;
-use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::common::ports::Reserved;
-use crate::common::{Broker, Finished, finish, kera, shared_memory};
+use crate::common::place::Place;
+use crate::common::{Broker, Finished, finish, kera};
 use crate::etcd::Etcd;
 use crate::{lines, text};
 
@@ -47,35 +46,6 @@ fn start_refused(broker: &Broker) -> String {
     let finished = finish(broker.command(), b"");
     assert_eq!(finished.status.code(), Some(1), "{}", finished.text());
     finished.stderr
-}
-
-/// The flags of a member of a cluster, and what they name.
-struct Place {
-    shared: TempDir,
-    port: Reserved,
-}
-
-impl Place {
-    fn new() -> Self {
-        Self {
-            shared: shared_memory(),
-            port: Reserved::new(),
-        }
-    }
-
-    fn flags(&self, number: u32, others: [&str; 2]) -> Vec<String> {
-        let (number, shared) = (number.to_string(), self.shared.path().display().to_string());
-        let flags = [
-            others,
-            ["--broker-id", &number],
-            ["--replication-listen", self.port.address()],
-            ["--replica-store-memory-bytes", "64MiB"],
-            ["--replica-store-shared-dir", &shared],
-        ];
-        let mut flags: Vec<_> = flags.concat().into_iter().map(str::to_owned).collect();
-        flags.push("--allow-same-host".to_owned());
-        flags
-    }
 }
 
 fn set_flags(broker: &mut Broker, flags: &[String]) {
@@ -365,7 +335,7 @@ fn what_a_broker_had_with_a_replica_store_is_served_and_a_replica_store_gets_it_
     let read = |stream: &str| records(&broker, stream);
     wait_for("kept", &before, &read);
     // With the number that it had.
-    let kept = places[1].shared.path().display().to_string();
+    let kept = places[1].shared().display().to_string();
     let flags = [
         ["--cluster", &address],
         ["--broker-id", "2"],

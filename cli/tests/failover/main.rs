@@ -20,18 +20,16 @@ use kera_metadata::{
 };
 use kera_protocol::ids::{Epoch, StreamId};
 use serde_json::Value;
-use tempfile::TempDir;
 
-use common::ports::Reserved;
-use common::{Broker, Finished, PATIENCE, finish, kera, shared_memory};
+use common::place::Place;
+use common::{Broker, Finished, PATIENCE, finish, kera};
 use etcd::Etcd;
 
 /// Brokers 1 to 3 and their etcd.
 struct Trio {
     brokers: Vec<Broker>,
     etcd: Etcd,
-    _shared: Vec<TempDir>,
-    _ports: Vec<Reserved>,
+    places: Vec<Place>,
 }
 
 impl Trio {
@@ -43,26 +41,16 @@ impl Trio {
         let mut trio = Self {
             brokers: Vec::new(),
             etcd,
-            _shared: Vec::new(),
-            _ports: Vec::new(),
+            places: Vec::new(),
         };
-        for number in ["1", "2", "3"] {
-            let shared = shared_memory();
-            let (port, store) = (Reserved::new(), trio.etcd.address());
-            let dir = shared.path().display().to_string();
-            let flags = [
-                ["--cluster", &store],
-                ["--broker-id", number],
-                ["--cluster-lease", "2s"],
-                ["--replication-listen", port.address()],
-                ["--replica-store-memory-bytes", "64MiB"],
-                ["--replica-store-shared-dir", &dir],
-            ];
-            let flags = flags.as_flattened().iter().copied();
-            let flags: Vec<&str> = flags.chain(["--allow-same-host"]).collect();
+        let store = trio.etcd.address();
+        for number in 1..=3 {
+            let place = Place::new();
+            let flags = place.flags(number, ["--cluster", &store]);
+            let flags = flags.iter().map(String::as_str);
+            let flags: Vec<_> = flags.chain(["--cluster-lease", "2s"]).collect();
             trio.brokers.push(Broker::with(&flags));
-            trio._shared.push(shared);
-            trio._ports.push(port);
+            trio.places.push(place);
         }
         Some(trio)
     }

@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::certificates::Certificates;
+use crate::common::place::Place;
 use crate::common::ports::Reserved;
 use crate::common::{Broker, Finished, finish, home, kera};
 use crate::etcd::Etcd;
@@ -43,16 +44,10 @@ fn a_cluster_is_made_and_served_at_an_etcd_that_wants_a_password() {
     );
     let made = init(&user);
     assert!(made.status.success(), "{}", made.stderr);
-    let (port, shared) = (Reserved::new(), home());
-    let shared = shared.path().display().to_string();
-    let flags = [
-        ["--cluster", &address],
-        ["--broker-id", "1"],
-        ["--replication-listen", port.address()],
-        ["--replica-store-memory-bytes", "64MiB"],
-        ["--replica-store-shared-dir", &shared],
-    ];
-    let flags = [flags.as_flattened(), &user].concat();
+    let place = Place::new();
+    let flags = place.flags(1, ["--cluster", &address]);
+    let flags = flags.iter().map(String::as_str);
+    let flags: Vec<_> = flags.chain(user).collect();
     let broker = Broker::with(&flags);
     broker.run(&["stream", "create", "clicks", "--replicas", "1"]);
     broker.feed(&["produce", "clicks"], b"one\n");
@@ -60,19 +55,6 @@ fn a_cluster_is_made_and_served_at_an_etcd_that_wants_a_password() {
     broker.until(&["cluster", "status"], |status| {
         status["brokers"][0]["broker_id"] == 1
     });
-}
-
-/// What every broker is told beside who it is to etcd.
-fn flags_of(number: &str, store: &str, port: &Reserved, shared: &str) -> Vec<String> {
-    let flags = [
-        ["--cluster", store],
-        ["--broker-id", number],
-        ["--replication-listen", port.address()],
-        ["--replica-store-memory-bytes", "64MiB"],
-        ["--replica-store-shared-dir", shared],
-    ];
-    let flags = flags.as_flattened().iter().map(|flag| (*flag).to_owned());
-    flags.chain(["--allow-same-host".to_owned()]).collect()
 }
 
 /// Three brokers are told the same in the three ways there are.
@@ -105,13 +87,8 @@ fn a_certificate_for_etcd_is_named_by_flags_by_the_environment_or_in_a_file() {
     let made_cluster = finish(init, b"");
     assert!(made_cluster.status.success(), "{}", made_cluster.stderr);
 
-    let ports: Vec<_> = (0..5).map(|_| Reserved::new()).collect();
-    let homes: Vec<_> = (0..5).map(|_| home()).collect();
-    let texts: Vec<_> = homes
-        .iter()
-        .map(|h| h.path().display().to_string())
-        .collect();
-    let flags = |n: usize| flags_of(&n.to_string(), &address, &ports[n], &texts[n]);
+    let places: Vec<_> = (0..4).map(|_| Place::new()).collect();
+    let flags = |n: usize| places[n - 1].flags(n, ["--cluster", &address]);
 
     let by_flags = [flags(1), as_flags.clone()].concat();
     let by_flags: Vec<&str> = by_flags.iter().map(String::as_str).collect();
@@ -121,7 +98,8 @@ fn a_certificate_for_etcd_is_named_by_flags_by_the_environment_or_in_a_file() {
     let second = Broker::within(env.collect(), listen.address(), flags(2));
     let lines = told.iter();
     let lines = lines.map(|(name, file)| format!("store_{name} = \"{file}\"\n"));
-    let config = homes[0].path().join("kera.toml");
+    let kept = home();
+    let config = kept.path().join("kera.toml");
     let text = format!("[cluster]\n{}", lines.collect::<String>());
     fs::write(&config, text).expect("a file");
     let by_file = [
@@ -150,7 +128,7 @@ fn a_certificate_for_etcd_is_named_by_flags_by_the_environment_or_in_a_file() {
 
     // One without a certificate of its own is told what to set.
     let mut refused = kera();
-    let data = homes[0].path().join("data").display().to_string();
+    let data = kept.path().join("data").display().to_string();
     refused
         .args(["serve", "--listen", "127.0.0.1:0", "--http-listen", "off"])
         .args(["--data-dir", &data])

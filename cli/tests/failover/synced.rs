@@ -63,7 +63,7 @@ fn remove_own_files(data_dir: &Path) -> usize {
 impl Trio {
     fn black_out(&mut self) {
         self.brokers.iter_mut().for_each(|broker| broker.kill());
-        self._shared.iter().for_each(|shared| empty(shared.path()));
+        self.places.iter().for_each(|place| empty(place.shared()));
     }
 
     /// Waits until no open group's record names a life that ends with shared memory.

@@ -10,10 +10,9 @@ use std::time::Instant;
 use kera_metadata::{Compare, EtcdOptions, EtcdStore, MetadataStore, Transaction, Write as Put};
 use kera_testkit::command::{ended_within, run};
 use kera_testkit::etcd::Etcd;
-use kera_testkit::ports::Reserved;
+use kera_testkit::place::Place;
 use kera_testkit::program::{earlier_binary, undisturbed};
-use kera_testkit::{PATIENCE, finish, shared_memory};
-use tempfile::TempDir;
+use kera_testkit::{PATIENCE, finish};
 
 use crate::common::Broker;
 use crate::{kera, lines, read};
@@ -21,8 +20,7 @@ use crate::{kera, lines, read};
 struct Trio {
     brokers: Vec<Broker>,
     etcd: Etcd,
-    _shared: Vec<TempDir>,
-    _ports: Vec<Reserved>,
+    _places: Vec<Place>,
 }
 
 impl Trio {
@@ -33,30 +31,25 @@ impl Trio {
         let mut init = undisturbed(std::process::Command::new(program), "KERA_");
         init.args(["cluster", "init", "--cluster", &store]);
         run(init, b"", PATIENCE);
-        let (mut brokers, mut kept, mut ports) = (Vec::new(), Vec::new(), Vec::new());
-        for number in ["1", "2", "3"] {
-            let (shared, port) = (shared_memory(), Reserved::new());
-            let dir = shared.path().display().to_string();
-            let flags = [
-                ["--cluster", &store],
-                ["--broker-id", number],
-                ["--cluster-lease", "2s"],
-                ["--cluster-repair-interval", "1s"],
-                ["--replication-listen", port.address()],
-                ["--backup-memory-bytes", "64MiB"],
-                ["--backup-shared-dir", &dir],
-            ];
-            let flags = flags.as_flattened().iter().copied();
-            let flags: Vec<&str> = flags.chain(["--allow-same-host"]).collect();
+        let (mut brokers, mut places) = (Vec::new(), Vec::new());
+        for number in 1..=3 {
+            let place = Place::new();
+            let flags = place.flags(number, ["--cluster", &store]);
+            // The names that the earlier program knows; the present one takes them as well.
+            let flags = flags
+                .iter()
+                .map(|flag| flag.replace("--replica-store-", "--backup-"));
+            let flags: Vec<_> = flags.collect();
+            let flags = flags.iter().map(String::as_str);
+            let more = ["--cluster-lease", "2s", "--cluster-repair-interval", "1s"];
+            let flags: Vec<_> = flags.chain(more).collect();
             brokers.push(Broker::of(program, &flags));
-            kept.push(shared);
-            ports.push(port);
+            places.push(place);
         }
         Some(Self {
             brokers,
             etcd,
-            _shared: kept,
-            _ports: ports,
+            _places: places,
         })
     }
 
