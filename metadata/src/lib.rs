@@ -142,7 +142,7 @@ pub use kera_records::{
     validate_internal_name, validate_stream_name,
 };
 #[cfg(any(test, feature = "testing"))]
-pub use memory::{Fault, MemoryStore};
+pub use memory::{Asked, Fault, MemoryStore};
 pub use store::{
     Done, FIRST_EPOCH, FIRST_GROUP, MAX_PRODUCER_ID_BLOCK, MetadataStore, creation, creation_over,
 };

@@ -175,11 +175,45 @@ enum Runner {
     Manual(Queue),
 }
 
+/// How often a store was asked for what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// For everything that is recorded.
+    pub loads: u64,
+    /// For all that is recorded of one streamlet.
+    pub streamlet_loads: u64,
+    /// For one record, or for the records of all streamlets.
+    pub reads: u64,
+    /// To apply a transaction.
+    pub transactions: u64,
+    /// What those compare and write together.
+    pub operations: u64,
+}
+
+impl Asked {
+    /// What was asked since `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            loads: self.loads - before.loads,
+            streamlet_loads: self.streamlet_loads - before.streamlet_loads,
+            reads: self.reads - before.reads,
+            transactions: self.transactions - before.transactions,
+            operations: self.operations - before.operations,
+        }
+    }
+
+    /// Questions that change nothing.
+    pub fn questions(&self) -> u64 {
+        self.loads + self.streamlet_loads + self.reads
+    }
+}
+
 /// A metadata store that forgets everything when dropped. For tests: it can fail on demand, wait to
 /// be stepped, and be copied as if its process had been killed.
 pub struct MemoryStore {
     state: Arc<Mutex<State>>,
     runner: Runner,
+    asked: Mutex<Asked>,
 }
 
 impl Default for MemoryStore {
@@ -243,7 +277,11 @@ impl MemoryStore {
         } else {
             Runner::Manual(queue)
         };
-        Self { state, runner }
+        Self {
+            state,
+            runner,
+            asked: Mutex::default(),
+        }
     }
 
     /// Another store with a copy of what this one holds now, without its waiting transactions and
@@ -275,6 +313,11 @@ impl MemoryStore {
         let mut state = self.state.lock();
         let number = state.evaluated + nth.max(1);
         state.faults.insert(number, fault);
+    }
+
+    /// How often it was asked for what so far.
+    pub fn asked(&self) -> Asked {
+        *self.asked.lock()
     }
 
     /// Transactions evaluated so far.
@@ -361,6 +404,7 @@ impl MetadataStore for MemoryStore {
     }
 
     fn load(&self) -> Result<Image, MetadataError> {
+        self.asked.lock().loads += 1;
         let state = self.state.lock();
         Ok(Image {
             cluster: state.cluster,
@@ -374,6 +418,7 @@ impl MetadataStore for MemoryStore {
         stream: StreamId,
         streamlet: StreamletId,
     ) -> Result<Image, MetadataError> {
+        self.asked.lock().streamlet_loads += 1;
         let state = self.state.lock();
         let prefixes = [key::STREAMLET, key::GROUP, key::LANE_START]
             .map(|kind| key::streamlet_prefix(kind, stream, streamlet));
@@ -385,6 +430,7 @@ impl MetadataStore for MemoryStore {
     }
 
     fn read(&self, key: &Key) -> Result<Option<Record>, MetadataError> {
+        self.asked.lock().reads += 1;
         let state = self.state.lock();
         let bytes = key.encode();
         let value = state.values.get(&bytes)?;
@@ -396,12 +442,19 @@ impl MetadataStore for MemoryStore {
     }
 
     fn streamlets(&self) -> Result<Vec<StreamletRecord>, MetadataError> {
+        self.asked.lock().reads += 1;
         let state = self.state.lock();
         let builder = Self::scan(&state.values, &state.path, &[vec![key::STREAMLET]])?;
         Ok(builder.finish().streamlets)
     }
 
     fn submit(&self, transaction: Transaction, done: Done) {
+        let operations = transaction.compare.len() + transaction.write.len();
+        {
+            let mut asked = self.asked.lock();
+            asked.transactions += 1;
+            asked.operations += operations as u64;
+        }
         self.queue().push(Job { transaction, done });
     }
 

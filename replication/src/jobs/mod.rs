@@ -10,6 +10,7 @@
 //! record's revision. No head waits for any of it.
 
 mod re_replicate;
+mod remembered;
 mod scrub;
 mod shift;
 mod ship;
@@ -23,13 +24,14 @@ use std::time::Duration;
 use kera_protocol::ids::Epoch;
 use parking_lot::Mutex;
 
+pub use remembered::{Followed, FollowedNow};
 pub use scrub::{Harm, Mend, Mended};
 pub use shift::{Shift, ShiftsNow};
 pub use ship::Rewritten;
 
 use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
 use crate::pace::Pace;
-use crate::primary::tidy::{self, Tidied};
+use crate::primary::tidy::{self, List, Tidied};
 use crate::primary::{Lane, Lives, MoreCopies, Primary};
 use crate::runtime::{all, within};
 use crate::seldom::Seldom;
@@ -195,6 +197,9 @@ pub struct Jobs {
     turns: Mutex<turns::Turns>,
     /// Says which copies are to move.
     shifts: OnceLock<ShiftsNow>,
+    /// Says how far streamlets' records are followed.
+    followed: OnceLock<FollowedNow>,
+    remembered: Mutex<remembered::Remembered>,
     /// Somebody asks for a round.
     asked: Arc<Signal>,
     ended: Mutex<Ended>,
@@ -237,7 +242,7 @@ impl std::fmt::Debug for Jobs {
     }
 }
 
-/// What each broker held when the round began, as far as it answered.
+/// What each broker held of this broker's streamlets when the round began, as far as it answered.
 pub(crate) struct Held {
     by: BTreeMap<BrokerId, BTreeMap<CopyId, CopyInfo>>,
     /// Copies that were listed, and have less than is recorded.
@@ -266,6 +271,21 @@ impl Held {
             Some(_) => Known::NotListed,
         }
     }
+
+    /// What was listed of each streamlet.
+    fn by_streamlet(&self) -> BTreeMap<StreamletKey, Vec<List>> {
+        let mut lists: BTreeMap<StreamletKey, Vec<List>> = BTreeMap::new();
+        for (backup, copies) in &self.by {
+            for info in copies.values() {
+                let of = lists.entry(info.copy.streamlet).or_default();
+                match of.last_mut() {
+                    Some((last, copies)) if last == backup => copies.push(*info),
+                    _ => of.push((*backup, vec![*info])),
+                }
+            }
+        }
+        lists
+    }
 }
 
 impl Jobs {
@@ -282,6 +302,8 @@ impl Jobs {
             plan: Mutex::default(),
             turns: Mutex::default(),
             shifts: OnceLock::new(),
+            followed: OnceLock::new(),
+            remembered: Mutex::default(),
             asked: Arc::default(),
             ended: Mutex::default(),
             renewed: AtomicBool::default(),
@@ -415,20 +437,22 @@ impl Jobs {
             return false;
         };
         let owned = (self.owned)();
+        let by_key: BTreeMap<_, _> = owned.iter().map(|one| (one.streamlet, one)).collect();
+        let is_owned = |key: &StreamletKey| by_key.contains_key(key);
+        self.forget_others(is_owned);
         // The lists first, the records after them: see `tidy`.
-        let mut held = self.held(&primary).await;
-        for (backup, copies) in &held.by {
-            for one in &owned {
-                let of = copies
-                    .range(CopyId::all_of(one.streamlet))
-                    .map(|(_, info)| *info);
-                let of: Vec<_> = of.collect();
-                let at = (one.streamlet, one.epoch);
-                let tidied = tidy::listed(&primary, at, *backup, &of).await;
-                self.counts.tidied(&tidied);
-                let short = tidied.short.into_iter();
-                held.short.extend(short.map(|copy| (*backup, copy)));
+        let mut held = self.held(&primary, is_owned).await;
+        for (streamlet, lists) in held.by_streamlet() {
+            let Some(one) = by_key.get(&streamlet) else {
+                continue;
+            };
+            let found = self.remembered(&primary, one).await;
+            if found.is_some_and(|found| !tidy::has_work(&primary, &found, one.epoch, &lists)) {
+                continue;
             }
+            let tidied = tidy::listed(&primary, (streamlet, one.epoch), &lists).await;
+            self.counts.tidied(&tidied);
+            held.short.extend(tidied.short);
         }
         for mend in owned.iter().filter_map(|one| one.mend.as_ref()) {
             let freed = mend.tidy().await;
@@ -438,8 +462,6 @@ impl Jobs {
         let built_before = self.counts.built.load(Ordering::Relaxed);
         let mut left = self.config.builds;
         let mut wanting = 0;
-        let is_owned = |copy: &CopyId| owned.iter().any(|one| one.streamlet == copy.streamlet);
-        self.missing.lock().retain(|copy, _| is_owned(copy));
         for one in &owned {
             wanting += self.repair(&primary, one, &held, &mut left).await;
         }
@@ -448,7 +470,7 @@ impl Jobs {
         // What is lost comes first.
         let shifted = match left {
             0 => false,
-            _ => self.shift(&primary, &owned, &held, left).await,
+            _ => self.shift(&primary, &by_key, &held, left).await,
         };
         self.counts.rounds.fetch_add(1, Ordering::Relaxed);
         self.ended.lock().round = Some(primary.runtime.now());
@@ -503,8 +525,8 @@ impl Jobs {
         any
     }
 
-    /// What every peer holds now.
-    async fn held(&self, primary: &Arc<Primary>) -> Held {
+    /// What every peer holds now of the streamlets that are this broker's.
+    async fn held(&self, primary: &Arc<Primary>, is_owned: impl Fn(&StreamletKey) -> bool) -> Held {
         let peers = primary.peers();
         let others = peers.iter().filter(|peer| !primary.is_own(**peer));
         let asks = others.map(|peer| -> Pending<_> {
@@ -523,7 +545,10 @@ impl Jobs {
             match answer {
                 Ok(Reply::Copies(copies)) => {
                     silent.remove(&peer);
-                    let copies = copies.into_iter().map(|info| (info.copy, info));
+                    let mine = copies
+                        .into_iter()
+                        .filter(|info| is_owned(&info.copy.streamlet));
+                    let copies = mine.map(|info| (info.copy, info));
                     by.insert(peer, copies.collect());
                 }
                 _ => {

@@ -101,6 +101,10 @@ impl Jobs {
         held: &Held,
         left: &mut usize,
     ) -> u64 {
+        if self.is_quiet(primary, owned, held).await {
+            self.note_missing(owned.streamlet, &BTreeMap::new(), BTreeMap::new());
+            return 0;
+        }
         let Some(records) = self.records_of(primary, owned).await else {
             return 0;
         };
@@ -162,6 +166,25 @@ impl Jobs {
         }
         self.note_missing(owned.streamlet, &found, missing);
         wanting
+    }
+
+    /// True if, as far as is remembered of a streamlet's records, every closed group has the replicas that it is to
+    /// have at the brokers that are recorded, so that there is nothing to read its records for.
+    async fn is_quiet(&self, primary: &Primary, owned: &Owned, held: &Held) -> bool {
+        if owned.lanes.iter().any(|lane| lane.has_unsure()) {
+            return false;
+        }
+        let Some(found) = self.remembered(primary, owned).await else {
+            return false;
+        };
+        for record in found.groups.iter().filter(|record| record.holds_records()) {
+            let standing = self.standing(primary, owned, record, held).await;
+            let counted = standing.have.len() + standing.silent.len();
+            if counted < owned.replicas.max(record.copies.len()) {
+                return false;
+            }
+        }
+        true
     }
 
     pub(super) fn note(&self, done: Result<(), RestoreError>, record: &GroupRecord) {

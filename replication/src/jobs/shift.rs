@@ -4,6 +4,7 @@
 //! one is freed. Broken off anywhere, a group has the copies that its record names, and a round later
 //! nothing else is left.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -38,7 +39,7 @@ impl Jobs {
     pub(super) async fn shift(
         &self,
         primary: &Arc<Primary>,
-        owned: &[Owned],
+        owned: &BTreeMap<StreamletKey, &Owned>,
         held: &Held,
         most: usize,
     ) -> bool {
@@ -47,8 +48,9 @@ impl Jobs {
         };
         let mut any = false;
         for shift in shifts(most).await.into_iter().take(most) {
-            let one = owned.iter().find(|one| one.streamlet == shift.streamlet);
-            let Some(one) = one else { continue };
+            let Some(one) = owned.get(&shift.streamlet) else {
+                continue;
+            };
             match self.shift_one(primary, one, held, shift).await {
                 Ok(done) => any |= done,
                 Err(error @ RestoreError::TargetLeft(_)) => {

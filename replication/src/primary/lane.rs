@@ -527,6 +527,11 @@ impl Lane {
         Ok(found)
     }
 
+    /// Whether there are groups of which it is not known whether they were recorded.
+    pub(crate) fn has_unsure(&self) -> bool {
+        !self.inner.lock().unsure.is_empty()
+    }
+
     /// Takes note of which groups of unknown outcome were recorded after all: nobody uses them, and
     /// they go with the next close. One that is not there may still come.
     pub(crate) fn reclaim(&self, found: &[GroupRecord]) {

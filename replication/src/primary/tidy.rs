@@ -12,6 +12,8 @@
 //! by stream, streamlet, group and broker, never by the store that the record says received it first: a
 //! replica in a store becomes a file when its broker takes the streamlet over, and its record stays.
 
+use std::collections::BTreeSet;
+
 use kera_protocol::ids::Epoch;
 
 use super::Primary;
@@ -29,9 +31,12 @@ pub(crate) struct Tidied {
     pub(crate) flushed: u64,
     /// What could not be done now.
     pub(crate) failed: u64,
-    /// Copies that are recorded for a closed group and do not hold all of it any more.
-    pub(crate) short: Vec<CopyId>,
+    /// Copies that are recorded for a closed group and do not hold all of it any more, and their brokers.
+    pub(crate) short: Vec<(BrokerId, CopyId)>,
 }
+
+/// What a broker listed of a streamlet.
+pub(crate) type List = (BrokerId, Vec<CopyInfo>);
 
 enum Named {
     /// Its record is open and names this holder: it stays as it is.
@@ -43,19 +48,58 @@ enum Named {
 }
 
 fn named(found: &StreamletRecords, copy: &CopyId, backup: BrokerId) -> Named {
-    let is_meant = |of: &CopyId| match copy.epoch {
-        // Damage is no proof: the file's name alone says which group it was made for.
-        UNREADABLE => (of.group, of.generation) == (copy.group, copy.generation),
-        _ => of == copy,
-    };
-    let mut records = found.groups.iter();
-    let record = records.find(|record| is_meant(&CopyId::of(record)));
-    let record = record.filter(|r| r.copies.iter().any(|h| h.broker == backup));
+    let record = found.group(copy.group).filter(|record| {
+        let of = CopyId::of(record);
+        let is_meant = match copy.epoch {
+            // Damage is no proof: the file's name alone says which group it was made for.
+            UNREADABLE => of.generation == copy.generation,
+            _ => of == *copy,
+        };
+        is_meant && record.copies.iter().any(|h| h.broker == backup)
+    });
     match record {
         None => Named::No,
         Some(record) if record.is_closed() => Named::Closed(record.length),
         Some(_) => Named::Open,
     }
+}
+
+/// What is to be done about a listed copy.
+enum Work {
+    Nothing,
+    /// It is of a closed group of this length, and not on disk.
+    Flush(u64),
+    Free,
+}
+
+fn work_on(
+    held: &CopyInfo,
+    found: &StreamletRecords,
+    backup: BrokerId,
+    building: &BTreeSet<CopyId>,
+) -> Work {
+    match named(found, &held.copy, backup) {
+        Named::Open => Work::Nothing,
+        Named::Closed(_) if held.state == CopyState::Flushed => Work::Nothing,
+        Named::Closed(length) => Work::Flush(length),
+        Named::No if building.contains(&held.copy) => Work::Nothing,
+        Named::No => Work::Free,
+    }
+}
+
+/// Whether there is something to tidy among what was listed, as far as `found` tells, which may be older than the
+/// lists: nothing is freed for what it says, but the records are read again.
+pub(crate) fn has_work(
+    primary: &Primary,
+    found: &StreamletRecords,
+    epoch: Epoch,
+    lists: &[List],
+) -> bool {
+    lists.iter().any(|(backup, copies)| {
+        let building = primary.building_at(*backup);
+        let mut mine = copies.iter().filter(|held| held.copy.epoch <= epoch);
+        mine.any(|held| !matches!(work_on(held, found, *backup, &building), Work::Nothing))
+    })
 }
 
 /// Tidies what `backup` holds of a streamlet, of which this broker is the owner under `epoch`.
@@ -69,7 +113,7 @@ pub(crate) async fn streamlet_at(
         streamlet: Some(streamlet),
     };
     match primary.caller().ask(backup, list).await {
-        Ok(Reply::Copies(copies)) => listed(primary, (streamlet, epoch), backup, &copies).await,
+        Ok(Reply::Copies(copies)) => listed(primary, (streamlet, epoch), &[(backup, copies)]).await,
         _ => Tidied {
             failed: 1,
             ..Tidied::default()
@@ -77,61 +121,74 @@ pub(crate) async fn streamlet_at(
     }
 }
 
-/// The same, of copies that were listed just now.
+/// The same, of copies that brokers listed just now: the records are read once for all of them.
 pub(crate) async fn listed(
     primary: &Primary,
     (streamlet, epoch): (StreamletKey, Epoch),
-    backup: BrokerId,
-    copies: &[CopyInfo],
+    lists: &[List],
 ) -> Tidied {
     let mut out = Tidied::default();
-    if copies.is_empty() {
+    if lists.iter().all(|(_, copies)| copies.is_empty()) {
         return out;
     }
-    let caller = primary.caller();
+    let marks = || -> Vec<_> {
+        let brokers = lists.iter().map(|(backup, _)| *backup);
+        brokers.map(|backup| primary.building_at(backup)).collect()
+    };
     // Before the records: a mark that goes while they are read says nothing about what was read.
-    let mut building = primary.building_at(backup);
+    let mut building = marks();
     let Ok(found) = read(&primary.records, &*primary.runtime, streamlet).await else {
         out.failed += 1;
         return out;
     };
     if primary.faults.marks_read_late() {
-        building = primary.building_at(backup);
+        building = marks();
     }
     if found.streamlet.epoch != epoch {
         return out;
     }
-    for held in copies.iter().filter(|held| held.copy.epoch <= epoch) {
-        let copy = held.copy;
-        match named(&found, &copy, backup) {
-            Named::Open => {}
-            Named::Closed(_) if held.state == CopyState::Flushed => {}
-            Named::Closed(length) => {
-                let flush = Request::flush_closed(copy, length);
-                match caller.ask(backup, flush).await {
-                    Ok(_) => out.flushed += 1,
-                    Err(error) => {
-                        if matches!(error.refusal(), Some(Refusal::Short { .. })) {
-                            out.short.push(copy);
-                        }
-                        tracing::warn!(group = %copy, %error, "a closed replica is not flushed");
-                        out.failed += 1;
+    for ((backup, copies), building) in lists.iter().zip(&building) {
+        for held in copies.iter().filter(|held| held.copy.epoch <= epoch) {
+            let work = work_on(held, &found, *backup, building);
+            do_work(primary, (*backup, held), work, epoch, &mut out).await;
+        }
+    }
+    out
+}
+
+async fn do_work(
+    primary: &Primary,
+    (backup, held): (BrokerId, &CopyInfo),
+    work: Work,
+    epoch: Epoch,
+    out: &mut Tidied,
+) {
+    let (caller, copy) = (primary.caller(), held.copy);
+    match work {
+        Work::Nothing => {}
+        Work::Flush(length) => {
+            let flush = Request::flush_closed(copy, length);
+            match caller.ask(backup, flush).await {
+                Ok(_) => out.flushed += 1,
+                Err(error) => {
+                    if matches!(error.refusal(), Some(Refusal::Short { .. })) {
+                        out.short.push((backup, copy));
                     }
+                    tracing::warn!(group = %copy, %error, "a closed replica is not flushed");
+                    out.failed += 1;
                 }
             }
-            Named::No if building.contains(&copy) => {}
-            Named::No => {
-                tracing::debug!(group = %copy, %backup, revision = found.revision, "a replica that no record names is freed");
-                let free = Request::free(copy, epoch, Some(held.version));
-                match caller.ask(backup, free).await {
-                    Ok(_) => out.freed += 1,
-                    Err(error) => {
-                        tracing::info!(group = %copy, %error, "a replica that no record names is not freed");
-                        out.failed += 1;
-                    }
+        }
+        Work::Free => {
+            tracing::debug!(group = %copy, %backup, "a replica that no record names is freed");
+            let free = Request::free(copy, epoch, Some(held.version));
+            match caller.ask(backup, free).await {
+                Ok(_) => out.freed += 1,
+                Err(error) => {
+                    tracing::info!(group = %copy, %error, "a replica that no record names is not freed");
+                    out.failed += 1;
                 }
             }
         }
     }
-    out
 }

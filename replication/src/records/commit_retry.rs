@@ -103,7 +103,7 @@ pub async fn commit(
 fn applied(transaction: &Transaction, found: &StreamletRecords) -> Option<u64> {
     let mut revision = None;
     for write in &transaction.write {
-        let of = |group| found.groups.iter().find(|r| r.group == group);
+        let of = |group| found.group(group);
         match write {
             Write::PutGroup(record) => {
                 let found = of(record.group).filter(|found| found.agrees(record))?;

@@ -1,6 +1,7 @@
 //! Records in memory, for tests and for one process: the rules of the real store, and its silences.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kera_protocol::ids::{Epoch, GroupId};
@@ -37,6 +38,7 @@ pub struct MemoryRecords {
     /// Where late questions wait.
     runtime: Option<RuntimeRef>,
     faults: Faults,
+    reads: AtomicU64,
 }
 
 #[derive(Default)]
@@ -66,6 +68,7 @@ impl Default for MemoryRecords {
             weather: std::sync::Arc::new(Box::new(|| Box::pin(std::future::ready(Trouble::None)))),
             runtime: None,
             faults: Faults::default(),
+            reads: AtomicU64::new(0),
         }
     }
 }
@@ -78,6 +81,7 @@ impl MemoryRecords {
             weather: std::sync::Arc::new(weather),
             runtime: Some(runtime),
             faults,
+            reads: AtomicU64::new(0),
         }
     }
 
@@ -99,6 +103,11 @@ impl MemoryRecords {
                 groups: BTreeMap::new(),
                 deleted: BTreeMap::new(),
             });
+    }
+
+    /// How often a streamlet was read, or was to be.
+    pub fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
     }
 
     /// The streamlet as it is, without any weather.
@@ -152,6 +161,7 @@ impl Records for MemoryRecords {
     }
 
     fn try_read(&self, streamlet: StreamletKey) -> Pending<Result<StreamletRecords, RecordsError>> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.ask(move |state| state.read(streamlet))
     }
 

@@ -28,6 +28,14 @@ pub struct StreamletRecords {
     pub groups: Vec<GroupRecord>,
 }
 
+impl StreamletRecords {
+    /// The record of a group.
+    pub fn group(&self, group: GroupId) -> Option<&GroupRecord> {
+        let at = self.groups.binary_search_by_key(&group, |r| r.group);
+        at.ok().map(|at| &self.groups[at])
+    }
+}
+
 /// Most changes of one transaction; etcd takes 128 operations.
 pub const MAX_CHANGES: usize = 64;
 

@@ -15,6 +15,7 @@ mod leftovers;
 mod meanwhile;
 mod own;
 mod owners;
+mod quiet;
 mod rewritten;
 mod room;
 mod scrub;

@@ -90,6 +90,11 @@ impl SimStage {
     pub fn look(&self) -> StreamletRecords {
         self.records.look(streamlet()).expect("it was created")
     }
+
+    /// How often records were read so far, by all brokers.
+    pub fn reads(&self) -> u64 {
+        self.records.reads()
+    }
 }
 
 impl Stage for SimStage {

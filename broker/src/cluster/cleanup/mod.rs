@@ -32,6 +32,8 @@ pub(crate) fn start(shared: &Arc<Shared>, clustered: &Arc<Clustered>) {
         ..JobConfig::default()
     });
     spreading::begin(shared, &repairs);
+    let pictured = clustered.pictured.clone();
+    repairs.set_followed(Box::new(move |streamlet| pictured.followed(streamlet)));
     let forgetting = forget(shared.clone(), clustered.clone(), config.repair_interval);
     let counting = shortage::count(shared.clone(), clustered.clone(), config.repair_interval);
     let raising = raise(shared.clone(), config.repair_interval);

@@ -1,11 +1,12 @@
 //! What streams with replicas at other brokers lack: replicas, streamlets that are served, and lanes that go on
 //! although something waits. The log says where such lanes stand.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_metadata::{GroupRecord, MetadataError};
-use kera_protocol::ids::StreamId;
+use kera_controller::Picture;
+use kera_metadata::{GroupKey, GroupRecord, MetadataError};
 use kera_protocol::v1;
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::primary::{LaneSpec, Standstill, StillLane};
@@ -15,6 +16,19 @@ use crate::cluster::replica::replicated::Replicated;
 use crate::data::catalog::Stream;
 use crate::shared::Shared;
 
+/// Replicas that groups of a stream are to have now; `None`: it is kept by its owners alone.
+fn wanted(shared: &Shared, stream: &Stream) -> Option<usize> {
+    let record = stream.record.load();
+    // The internal stream may be older than the brokers for its copies.
+    let possible = match &shared.clustered {
+        Some(clustered) if record.internal => clustered.peers.most_copies(),
+        _ => usize::MAX,
+    };
+    let config = &record.config;
+    let wanted = possible.min(config.replicas as usize);
+    config.is_replicated().then_some(wanted)
+}
+
 /// Groups of a stream that have fewer copies than it is to have: fewer are recorded, or brokers that are
 /// recorded to have one did not have its bytes when they were last asked. Reads the records of all its
 /// groups: not for a thread that must not wait.
@@ -22,16 +36,9 @@ use crate::shared::Shared;
 /// # Errors
 /// The metadata store's.
 pub(crate) fn under_replicated(shared: &Shared, stream: &Stream) -> Result<u64, MetadataError> {
-    let config = stream.record.load().config.clone();
-    if !config.is_replicated() {
+    let Some(wanted) = wanted(shared, stream) else {
         return Ok(0);
-    }
-    // The internal stream may be older than the brokers for its copies.
-    let possible = match &shared.clustered {
-        Some(clustered) if stream.record.load().internal => clustered.peers.most_copies(),
-        _ => usize::MAX,
     };
-    let wanted = possible.min(config.replicas as usize);
     let clustered = shared.clustered.as_ref();
     let missing =
         clustered.map_or_else(Default::default, |clustered| clustered.replicated.missing());
@@ -57,6 +64,27 @@ pub(crate) fn under_replicated(shared: &Shared, stream: &Stream) -> Result<u64, 
     Ok(short)
 }
 
+/// As [`under_replicated`], of what this broker has followed of the records: nothing is read.
+fn short_in(picture: &Picture, stream: &Stream, wanted: usize, missing: &Missing) -> u64 {
+    let owned = stream.streamlets.iter().filter(|s| !s.is_moved());
+    let mut short = 0;
+    for streamlet in owned {
+        let key = streamlet.key();
+        let view = picture.streamlet(key);
+        for (id, group) in view.iter().flat_map(|view| &view.groups) {
+            let gone = missing.get(&(key.group(*id), group.generation));
+            let is_there =
+                |broker: &&u32| gone.is_none_or(|gone| !gone.contains(&BrokerId(**broker)));
+            let there = group.copies.iter().filter(is_there).count();
+            short += u64::from(!group.empty && there < wanted);
+        }
+    }
+    short
+}
+
+/// Brokers that lack what is recorded there, by group and generation.
+type Missing = HashMap<(GroupKey, u32), Vec<BrokerId>>;
+
 /// As [`under_replicated`], without reading the store: `None` until [`count`] has counted the stream.
 pub(crate) fn as_counted(shared: &Shared, stream: &Stream) -> Option<u64> {
     let replicated = &shared.clustered.as_ref()?.replicated;
@@ -78,16 +106,24 @@ pub(crate) async fn count(shared: Arc<Shared>, clustered: Arc<Clustered>, interv
 pub(crate) fn count_all(shared: &Shared, clustered: &Clustered) {
     let replicated = &clustered.replicated;
     let streams = shared.data.catalog.all();
-    let there = |id: &StreamId| streams.iter().any(|stream| stream.id() == *id);
-    replicated.counted().lock().retain(|id, _| there(id));
+    let there: HashSet<_> = streams.iter().map(|stream| stream.id()).collect();
+    replicated
+        .counted()
+        .lock()
+        .retain(|id, _| there.contains(id));
+    let missing = replicated.missing().into_iter();
+    let missing =
+        missing.map(|(copy, at)| ((copy.streamlet.group(copy.group), copy.generation), at));
+    let missing: Missing = missing.collect();
     for stream in streams.iter().filter(|_| !*shared.stopping.borrow()) {
-        match under_replicated(shared, stream) {
-            Ok(short) => {
-                replicated.counted().lock().insert(stream.id(), short);
-            }
-            Err(error) => {
-                tracing::debug!(stream = stream.name(), %error, "the replicas of the stream cannot be counted");
-            }
+        let short = match wanted(shared, stream) {
+            None => Some(0),
+            Some(wanted) => clustered
+                .pictured
+                .read(|picture| short_in(picture, stream, wanted, &missing)),
+        };
+        if let Some(short) = short {
+            replicated.counted().lock().insert(stream.id(), short);
         }
     }
 }
