@@ -1,5 +1,6 @@
 package io.kera.flink;
 
+import io.kera.client.LoginException;
 import io.kera.flink.StreamLook.Found;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -61,6 +62,8 @@ final class KeraEnumerator implements SplitEnumerator<LaneSplit, EnumeratorState
     private void seen(Found found, Throwable error) {
         if (error == null) {
             take(found);
+        } else if (error instanceof LoginException) {
+            throw new FlinkRuntimeException("the streams cannot be looked up: " + error.getMessage(), error);
         } else {
             LOG.warn("whether lanes have grown is not known: {}", error.getMessage());
         }

@@ -4,7 +4,6 @@ import io.kera.client.Compression;
 import io.kera.client.KeraRecord;
 import io.kera.client.Producer;
 import io.kera.client.ProducerOptions;
-import io.kera.flink.SourceSettings.Connecting;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.List;
@@ -33,7 +32,7 @@ public final class KeraSink<T> implements Sink<T> {
         serializer = builder.serializer;
         compression = builder.compression;
         linger = builder.linger;
-        connection = builder.connection;
+        connection = builder.connection();
     }
 
     /** A sink to be. */
@@ -95,19 +94,16 @@ public final class KeraSink<T> implements Sink<T> {
     }
 
     /** Settings of a {@link KeraSink}. */
-    public static final class Builder<T> {
-        private List<String> bootstrap = List.of("127.0.0.1:7600");
+    public static final class Builder<T> extends KeraConnectionBuilder<Builder<T>> {
         private String stream;
         private KeraSerializer<T> serializer;
         private Compression compression = Compression.NONE;
         private Duration linger = Duration.ofMillis(5);
-        private Connecting connection = Connecting.PLAIN;
 
         private Builder() {}
 
-        /** Addresses of brokers to begin with, HOST:PORT. Default 127.0.0.1:7600. */
-        public Builder<T> bootstrap(String... addresses) {
-            bootstrap = List.of(addresses);
+        @Override
+        Builder<T> self() {
             return this;
         }
 
@@ -132,12 +128,6 @@ public final class KeraSink<T> implements Sink<T> {
         /** How long a batch waits for more records. Default 5 ms. */
         public Builder<T> linger(Duration wanted) {
             linger = Objects.requireNonNull(wanted);
-            return this;
-        }
-
-        /** Connects with TLS; the files are on each TaskManager. {@code certificate} and {@code key} may be null. */
-        public Builder<T> tls(String ca, String certificate, String key) {
-            connection = new Connecting(connection.timeoutMillis(), Objects.requireNonNull(ca), certificate, key);
             return this;
         }
 

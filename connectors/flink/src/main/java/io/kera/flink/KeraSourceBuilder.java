@@ -1,6 +1,5 @@
 package io.kera.flink;
 
-import io.kera.flink.SourceSettings.Connecting;
 import java.time.Duration;
 import java.util.List;
 import java.util.Objects;
@@ -11,8 +10,7 @@ import org.apache.flink.configuration.ExecutionOptions;
 import org.apache.flink.configuration.ReadableConfig;
 
 /** Settings of a {@link KeraSource}. */
-public final class KeraSourceBuilder<T> {
-    private List<String> bootstrap = List.of("127.0.0.1:7600");
+public final class KeraSourceBuilder<T> extends KeraConnectionBuilder<KeraSourceBuilder<T>> {
     private List<String> streams = List.of();
     private String pattern;
     private Order order = Order.LANE;
@@ -22,14 +20,12 @@ public final class KeraSourceBuilder<T> {
     private Duration discovery = Duration.ofSeconds(10);
     private boolean onDataLossFail = true;
     private String group;
-    private Connecting connection = Connecting.PLAIN;
     private KeraDeserializer<T> deserializer;
 
     KeraSourceBuilder() {}
 
-    /** Addresses of brokers to begin with, HOST:PORT. Default 127.0.0.1:7600. */
-    public KeraSourceBuilder<T> bootstrap(String... addresses) {
-        bootstrap = List.of(addresses);
+    @Override
+    KeraSourceBuilder<T> self() {
         return this;
     }
 
@@ -87,12 +83,6 @@ public final class KeraSourceBuilder<T> {
         return this;
     }
 
-    /** Connects with TLS; the files are on each TaskManager and the JobManager. {@code certificate} and {@code key} may be null. */
-    public KeraSourceBuilder<T> tls(String ca, String certificate, String key) {
-        connection = new Connecting(connection.timeoutMillis(), Objects.requireNonNull(ca), certificate, key);
-        return this;
-    }
-
     /** What records become. Required. */
     public KeraSourceBuilder<T> deserializer(KeraDeserializer<T> wanted) {
         deserializer = wanted;
@@ -119,7 +109,7 @@ public final class KeraSourceBuilder<T> {
             settled = Growth.UNORDERED;
         }
         SourceSettings settings = new SourceSettings(
-                bootstrap, streams, pattern, order, start, bounded, settled, noOrder, discovery.toMillis(), onDataLossFail, group, connection);
+                bootstrap, streams, pattern, order, start, bounded, settled, noOrder, discovery.toMillis(), onDataLossFail, group, connection());
         return new KeraSource<>(settings, deserializer);
     }
 

@@ -6,6 +6,7 @@ import io.kera.client.ErrorCodes;
 import io.kera.client.KeraException;
 import io.kera.client.KeraRecord;
 import io.kera.client.LaneReader;
+import io.kera.client.LoginException;
 import io.kera.client.StreamInfo;
 import java.io.IOException;
 import java.time.Duration;
@@ -160,7 +161,7 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
                         + refused.getMessage(), refused);
             }
         }
-        if (now - open.heard > PATIENCE_NANOS) {
+        if (error instanceof LoginException || now - open.heard > PATIENCE_NANOS) {
             throw new IOException("lane " + split.splitId() + " cannot be read: " + error.getMessage(), error);
         }
         LOG.debug("lane {} is tried again: {}", split.splitId(), error.getMessage());

@@ -1,6 +1,7 @@
 package io.kera.flink;
 
 import io.kera.client.LaneCutter;
+import io.kera.client.LoginException;
 import io.kera.flink.RangePlan.Uncut;
 import io.kera.flink.StreamLook.Found;
 import java.io.IOException;
@@ -76,6 +77,8 @@ final class RangeEnumerator implements SplitEnumerator<LaneSplit, EnumeratorStat
     private void seen(Found found, Throwable error) {
         if (error == null) {
             take(found);
+        } else if (error instanceof LoginException) {
+            throw new FlinkRuntimeException("the streams cannot be looked up: " + error.getMessage(), error);
         } else {
             LOG.warn("whether lanes have grown is not known: {}", error.getMessage());
         }
@@ -93,7 +96,7 @@ final class RangeEnumerator implements SplitEnumerator<LaneSplit, EnumeratorStat
     }
 
     /** On a thread that may wait: as many ranges as are wanted, lane by lane. */
-    private List<Cut> cut() {
+    private List<Cut> cut() throws LoginException {
         Wanted now = wanted;
         List<Cut> cuts = new ArrayList<>();
         List<Cut> lanes = new ArrayList<>();
@@ -113,9 +116,11 @@ final class RangeEnumerator implements SplitEnumerator<LaneSplit, EnumeratorStat
         return cuts;
     }
 
-    private LaneCutter.Range cut(String stream, Uncut lane) {
+    private LaneCutter.Range cut(String stream, Uncut lane) throws LoginException {
         try {
             return cutter.cut(stream, lane.streamlet(), lane.lane(), lane.next(), RANGE_BYTES);
+        } catch (LoginException error) {
+            throw error;
         } catch (IOException error) {
             LOG.debug("stream {} streamlet {} lane {} is not cut now: {}", stream, lane.streamlet(), lane.lane(),
                     error.getMessage());

@@ -1,13 +1,7 @@
 package io.kera.flink;
 
-import io.kera.client.ConnectOptions;
-import io.kera.client.Tls;
-import java.io.IOException;
 import java.io.Serializable;
-import java.nio.file.Path;
-import java.time.Duration;
 import java.util.List;
-import javax.net.ssl.SSLContext;
 
 /**
  * What a source is told.
@@ -37,20 +31,4 @@ record SourceSettings(
         Connecting connection)
         implements Serializable {
     private static final long serialVersionUID = 1L;
-
-    /** Timeout and the files of TLS; null files are none. */
-    record Connecting(long timeoutMillis, String ca, String certificate, String key) implements Serializable {
-        private static final long serialVersionUID = 1L;
-        static final Connecting PLAIN = new Connecting(Duration.ofSeconds(10).toMillis(), null, null, null);
-
-        ConnectOptions options() throws IOException {
-            SSLContext tls = null;
-            if (ca != null) {
-                tls = certificate == null
-                        ? Tls.trusting(Path.of(ca))
-                        : Tls.withCertificate(Path.of(ca), Path.of(certificate), Path.of(key));
-            }
-            return new ConnectOptions(Math.toIntExact(timeoutMillis), tls);
-        }
-    }
 }

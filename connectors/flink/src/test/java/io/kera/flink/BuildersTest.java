@@ -1,10 +1,12 @@
 package io.kera.flink;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.kera.client.SaslMechanism;
 import java.time.Duration;
 import org.apache.flink.api.common.serialization.SimpleStringSchema;
 import org.apache.flink.configuration.CheckpointingOptions;
@@ -39,5 +41,14 @@ class BuildersTest {
         IllegalArgumentException error = assertThrows(IllegalArgumentException.class,
                 () -> KeraSink.<String>builder().guarantee(DeliveryGuarantee.EXACTLY_ONCE));
         assertTrue(error.getMessage().contains("transactions"), error.getMessage());
+    }
+
+    @Test
+    void aPasswordIsInNoText() {
+        KeraSourceBuilder<String> builder = KeraSource.<String>builder().streams("s").login("ann", "open sesame");
+        assertEquals("user ann by PLAIN", builder.mechanism(SaslMechanism.PLAIN).connection().user().toString());
+        assertFalse(builder.connection().toString().contains("sesame"), builder.connection().toString());
+        assertThrows(IllegalArgumentException.class, () -> builder.login("ann", ""));
+        assertThrows(IllegalStateException.class, () -> KeraSink.builder().mechanism(SaslMechanism.PLAIN));
     }
 }

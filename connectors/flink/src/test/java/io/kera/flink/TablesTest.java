@@ -1,13 +1,16 @@
 package io.kera.flink;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.kera.client.Admin;
 import io.kera.client.ConnectOptions;
+import io.kera.client.Login;
 import io.kera.client.ReadmePrograms;
 import io.kera.client.TestBroker;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -25,6 +28,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfSystemProperty;
 import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.api.io.TempDir;
 
 @EnabledIfSystemProperty(named = "kera.program", matches = ".+")
@@ -103,12 +107,60 @@ class TablesTest {
     }
 
     @Test
+    void tablesAreWrittenAndReadAsAUser(@TempDir Path home) throws Exception {
+        Path right = Files.writeString(home.resolve("right"), "open sesame\n");
+        try (TestBroker users = TestBroker.withUsers("open sesame", "ann")) {
+            ConnectOptions ann = ConnectOptions.DEFAULT.withLogin(Login.ofFile("ann", right));
+            try (Admin admin = new Admin(List.of(users.address()), ann)) {
+                admin.createStream("safe", 1, 2);
+            }
+            TableEnvironment flink = TableEnvironment.create(EnvironmentSettings.inStreamingMode());
+            String table = "CREATE TABLE %s (n INT) WITH ('connector' = 'kera', 'bootstrap' = '" + users.address()
+                    + "', 'stream' = 'safe', 'format' = 'json', 'scan.bounded.mode' = 'latest' %s)";
+            flink.executeSql(String.format(table, "safe", ", 'user' = 'ann', 'password' = 'open sesame'"));
+            flink.executeSql("INSERT INTO safe VALUES (1), (2), (3)").await();
+            List<String> all = List.of("+I[1]", "+I[2]", "+I[3]");
+            assertEquals(all, rows(flink.executeSql("SELECT * FROM safe")));
+            flink.executeSql(String.format(table, "shared", ", 'scan.order' = 'none', 'user' = 'ann', 'password-file' = '"
+                    + right + "', 'sasl.mechanism' = 'plain'"));
+            assertEquals(all, rows(flink.executeSql("SELECT * FROM shared")));
+            String plan = flink.explainSql("SELECT * FROM safe") + flink.explainSql("INSERT INTO safe SELECT * FROM shared");
+            assertFalse(plan.contains("sesame"), plan);
+            // Flink shows a definition as it was given, of which the README warns.
+            assertTrue(rows(flink.executeSql("SHOW CREATE TABLE safe")).get(0).contains("open sesame"));
+
+            flink.executeSql(String.format(table, "wrong", ", 'user' = 'ann', 'password' = 'guessed'"));
+            flink.executeSql(String.format(table, "wrong_ranges",
+                    ", 'scan.order' = 'none', 'user' = 'ann', 'password' = 'guessed'"));
+            flink.executeSql(String.format(table, "nobodys", ""));
+            isRefused("the user or the password is wrong", () -> rows(flink.executeSql("SELECT * FROM wrong")));
+            isRefused("the user or the password is wrong", () -> rows(flink.executeSql("SELECT * FROM wrong_ranges")));
+            isRefused("the user or the password is wrong", () -> flink.executeSql("INSERT INTO wrong VALUES (4)").await());
+            isRefused("asks its clients who they are", () -> rows(flink.executeSql("SELECT * FROM nobodys")));
+            assertEquals(all, rows(flink.executeSql("SELECT * FROM safe")));
+
+            for (String half : List.of(", 'user' = 'ann'", ", 'password' = 'open sesame'",
+                    ", 'user' = 'ann', 'password' = 'open sesame', 'password-file' = 'x'")) {
+                flink.executeSql(String.format(table, "half", half));
+                Throwable told = isRefused("user goes together with one of", () -> flink.executeSql("SELECT * FROM half"));
+                assertFalse(ExceptionUtils.stringifyException(told).contains("sesame"), "options are told without secrets");
+                flink.executeSql("DROP TABLE half");
+            }
+        }
+    }
+
+    private static Throwable isRefused(String why, Executable work) {
+        Throwable error = assertThrows(Exception.class, work);
+        assertTrue(ExceptionUtils.findThrowableWithMessage(error, why).isPresent(), ExceptionUtils.stringifyException(error));
+        return error;
+    }
+
+    @Test
     void exactlyOnceIsRefusedWithWords() throws Exception {
         stream("once", 1);
         TableEnvironment flink = TableEnvironment.create(EnvironmentSettings.inStreamingMode());
         flink.executeSql(table("once (n INT)", "once", ", 'format' = 'json', 'sink.delivery-guarantee' = 'exactly-once'"));
-        Throwable error = assertThrows(Exception.class, () -> flink.executeSql("INSERT INTO once VALUES (1)"));
-        assertTrue(ExceptionUtils.findThrowableWithMessage(error, "needs transactions").isPresent(), error.toString());
+        isRefused("needs transactions", () -> flink.executeSql("INSERT INTO once VALUES (1)"));
     }
 
     @Test
@@ -122,8 +174,7 @@ class TablesTest {
         TableEnvironment flink = TableEnvironment.create(EnvironmentSettings.inStreamingMode());
         String bounded = ", 'format' = 'raw', 'scan.bounded.mode' = 'latest'";
         flink.executeSql(table("grown (n STRING)", "grown", bounded));
-        Throwable error = assertThrows(Exception.class, () -> rows(flink.executeSql("SELECT * FROM grown")));
-        assertTrue(ExceptionUtils.findThrowableWithMessage(error, "scan.growth = unordered").isPresent(), error.toString());
+        isRefused("scan.growth = unordered", () -> rows(flink.executeSql("SELECT * FROM grown")));
         flink.executeSql(table("unordered (n STRING)", "grown", bounded + ", 'scan.growth' = 'unordered'"));
         assertEquals(List.of("+I[1]", "+I[2]", "+I[3]"), rows(flink.executeSql("SELECT * FROM unordered")));
     }
@@ -140,10 +191,11 @@ class TablesTest {
                 }
             }
         }
-        assertEquals(4, statements.size());
+        assertEquals(5, statements.size());
         flink.executeSql(statements.get(0));
         flink.executeSql(statements.get(1)).await();
         flink.executeSql(statements.get(2));
+        flink.executeSql(statements.get(4));
         List<String> sums = rows(flink.executeSql(statements.get(3)));
         assertTrue(sums.contains("+I[bob, 7]") && sums.contains("+U[ann, 8]"), sums.toString());
         List<String> programs = ReadmePrograms.blocks("java", broker.address());

@@ -23,6 +23,7 @@ final class Cluster implements AutoCloseable {
      * it may have been done.
      *
      * @throws KeraException if it refuses
+     * @throws LoginException if a broker does not let the client in; no other is asked, since all have the same users
      * @throws IOException if none answers
      */
     synchronized ByteBuffer call(int method, byte[] request) throws IOException {
@@ -46,6 +47,9 @@ final class Cluster implements AutoCloseable {
                     throw error;
                 }
                 failed = keep(failed, error);
+            } catch (LoginException error) {
+                close();
+                throw error;
             } catch (IOException error) {
                 close();
                 failed = keep(failed, error);

@@ -3,6 +3,7 @@ package io.kera.client;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
+import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.Socket;
 import javax.net.ssl.SSLContext;
@@ -14,10 +15,11 @@ import javax.net.ssl.SSLSocket;
  *
  * @param timeoutMillis how long connecting, and each call, may take
  * @param tls trust and certificate for TLS, see {@link Tls}; null: none
+ * @param login the user that the client proves to be on each connection; null: none
  */
-public record ConnectOptions(int timeoutMillis, SSLContext tls) {
-    /** 10 s, without TLS. */
-    public static final ConnectOptions DEFAULT = new ConnectOptions(10_000, null);
+public record ConnectOptions(int timeoutMillis, SSLContext tls, Login login) {
+    /** 10 s, without TLS and without a user. */
+    public static final ConnectOptions DEFAULT = new ConnectOptions(10_000, null, null);
 
     public ConnectOptions {
         if (timeoutMillis < 1) {
@@ -27,18 +29,24 @@ public record ConnectOptions(int timeoutMillis, SSLContext tls) {
 
     /** The same with TLS. */
     public ConnectOptions withTls(SSLContext context) {
-        return new ConnectOptions(timeoutMillis, context);
+        return new ConnectOptions(timeoutMillis, context, login);
+    }
+
+    /** The same as a user. */
+    public ConnectOptions withLogin(Login user) {
+        return new ConnectOptions(timeoutMillis, tls, user);
     }
 
     /** The same with another timeout. */
     public ConnectOptions withTimeoutMillis(int millis) {
-        return new ConnectOptions(millis, tls);
+        return new ConnectOptions(millis, tls, login);
     }
 
     /**
-     * Connects to HOST:PORT. With TLS the certificate must have the host's name.
+     * Connects to HOST:PORT, and logs in. With TLS the certificate must have the host's name.
      *
      * @throws IllegalArgumentException if the address is none
+     * @throws LoginException if the broker does not let the user in
      */
     Channel connect(String address) throws IOException {
         int colon = address.lastIndexOf(':');
@@ -57,13 +65,25 @@ public record ConnectOptions(int timeoutMillis, SSLContext tls) {
             socket.setTcpNoDelay(true);
             socket.setSoTimeout(timeoutMillis);
             socket.connect(new InetSocketAddress(host, port), timeoutMillis);
-            return new SocketChannel(tls == null ? socket : encrypted(socket, host, port));
+            Channel channel = new SocketChannel(tls == null ? socket : encrypted(socket, host, port));
+            if (login != null) {
+                checkSecrecy(socket.getInetAddress(), address);
+                login.prove(channel, address);
+            }
+            return channel;
         } catch (IOException | RuntimeException error) {
             socket.close();
-            if (error instanceof IOException) {
+            if (error instanceof IOException && !(error instanceof LoginException)) {
                 throw new IOException("broker " + address + " cannot be reached: " + error.getMessage(), error);
             }
             throw error;
+        }
+    }
+
+    void checkSecrecy(InetAddress broker, String address) throws LoginException {
+        if (tls == null && login.mechanism() == SaslMechanism.PLAIN && !broker.isLoopbackAddress()) {
+            throw new LoginException("PLAIN sends the password itself, and without TLS everybody on the way to broker " + address
+                    + " could read it: use TLS, or SCRAM-SHA-512");
         }
     }
 

@@ -25,6 +25,8 @@ public final class Consumer implements AutoCloseable {
     private static final long PATIENCE = TimeUnit.SECONDS.toNanos(30);
     /** A coordinator that cannot be found within this is looked for again: a session must not end meanwhile. */
     private static final int FIND_MILLIS = 3_000;
+    /** In place of an address: whichever broker is asked who the coordinator is. */
+    private static final String ANY = "";
 
     private final String group;
     private final StreamInfo stream;
@@ -38,6 +40,7 @@ public final class Consumer implements AutoCloseable {
     final Object lock = new Object();
     private final Membership membership;
     private final LeaseReads reads;
+    private final LoginRefusals refusals;
     private ConsumedBatch previous;
     private IOException failure;
     private boolean closed;
@@ -51,10 +54,16 @@ public final class Consumer implements AutoCloseable {
      * Joins a group, and waits until it is a member.
      *
      * @throws KeraException if the stream does not exist, or the group is another stream's, or has another order
+     * @throws LoginException if a broker does not let the client in
      * @throws IOException if no broker answers
      */
     public Consumer(String stream, String group, ConsumerOptions options) throws IOException {
+        this(stream, group, options, LoginRefusals.PATIENCE);
+    }
+
+    Consumer(String stream, String group, ConsumerOptions options, long refusedNanos) throws IOException {
         this.group = group;
+        refusals = new LoginRefusals(refusedNanos);
         this.options = options;
         ConnectOptions soon = options.connect();
         cluster = new Cluster(options.bootstrap(), soon.withTimeoutMillis(Math.min(FIND_MILLIS, soon.timeoutMillis())));
@@ -97,6 +106,7 @@ public final class Consumer implements AutoCloseable {
      * The next records; null if none come within {@code wait}. Unless the commit interval is zero the call tells that
      * all records delivered before are processed.
      *
+     * @throws LoginException if brokers have refused to let the client in again for 10 s: the consumer has ended
      * @throws IOException that names a lane: of that lane alone; call again to go on. Otherwise the consumer has ended,
      *     for instance since its stream was deleted.
      */
@@ -257,8 +267,8 @@ public final class Consumer implements AutoCloseable {
         if (failure == null && membership.failure() != null) {
             failure = membership.failure();
         }
-        if (failure instanceof KeraException refused) {
-            throw refused;
+        if (failure instanceof KeraException || failure instanceof LoginException) {
+            throw failure;
         }
         if (failure != null) {
             throw new IOException(failure.getMessage(), failure);
@@ -339,12 +349,18 @@ public final class Consumer implements AutoCloseable {
         link.ask(FrameChannel.READ, read.header(), new byte[0], System.nanoTime() + patience, new FrameLink.Waiter() {
             @Override
             public void answered(FrameChannel.Frame frame) {
-                tell(() -> reads.answered(read, frame, System.nanoTime()));
+                tell(() -> {
+                    refusals.reached(read.owner());
+                    reads.answered(read, frame, System.nanoTime());
+                });
             }
 
             @Override
             public void lost(IOException why) {
-                tell(() -> reads.lost(read, System.nanoTime()));
+                tell(() -> {
+                    notReached(read.owner(), why);
+                    reads.lost(read, System.nanoTime());
+                });
             }
         });
     }
@@ -360,9 +376,15 @@ public final class Consumer implements AutoCloseable {
         if (coordinator == null) {
             try {
                 coordinator = new FrameLink(cluster.coordinator(group), options.connect(), "kera-consumer-" + group + "-calls");
+                synchronized (lock) {
+                    refusals.reached(ANY);
+                }
             } catch (IOException error) {
                 KeraException refused = error instanceof KeraException told ? told : null;
-                toCall.forEach(call -> tell(() -> membership.failed(call, refused, System.nanoTime())));
+                tell(() -> {
+                    notReached(ANY, error);
+                    toCall.forEach(call -> membership.failed(call, refused, System.nanoTime()));
+                });
                 return;
             }
         }
@@ -372,25 +394,37 @@ public final class Consumer implements AutoCloseable {
                 @Override
                 public void answered(FrameChannel.Frame frame) {
                     KeraException refused = FrameChannel.refusal(frame.header());
-                    if (refused == null) {
-                        tell(() -> calls.answered(membership, call, frame.body(), System.nanoTime()));
-                    } else {
-                        failed(refused);
+                    if (refused != null && refused.code() == ErrorCodes.NOT_COORDINATOR) {
+                        unreached = link;
                     }
+                    tell(() -> {
+                        refusals.reached(link.address());
+                        if (refused == null) {
+                            calls.answered(membership, call, frame.body(), System.nanoTime());
+                        } else {
+                            membership.failed(call, refused, System.nanoTime());
+                        }
+                    });
                 }
 
                 @Override
                 public void lost(IOException why) {
-                    failed(null);
-                }
-
-                private void failed(KeraException refused) {
-                    if (refused == null || refused.code() == ErrorCodes.NOT_COORDINATOR) {
-                        unreached = link;
-                    }
-                    tell(() -> membership.failed(call, refused, System.nanoTime()));
+                    unreached = link;
+                    tell(() -> {
+                        notReached(link.address(), why);
+                        membership.failed(call, null, System.nanoTime());
+                    });
                 }
             });
+        }
+    }
+
+    /** Called with the lock. */
+    private void notReached(String address, IOException why) {
+        if (refusals.areFinal(address, why, System.nanoTime())) {
+            failure = why;
+            // The driver ends: nobody is asked again.
+            stopped = true;
         }
     }
 

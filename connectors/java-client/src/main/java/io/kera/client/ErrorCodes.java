@@ -23,6 +23,7 @@ public final class ErrorCodes {
     public static final int GROUP_NOT_EMPTY = 30;
     public static final int NOT_ENOUGH_COPIES = 34;
     public static final int NOT_COORDINATOR = 35;
+    public static final int NOT_AUTHORIZED = 36;
 
     private static final int NEWEST = 37;
     private static final Set<Integer> RETRYABLE = Set.of(

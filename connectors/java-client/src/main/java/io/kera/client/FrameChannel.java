@@ -99,6 +99,7 @@ final class FrameChannel implements Closeable {
     /**
      * The next frame. Pings are answered by the way.
      *
+     * @throws LoginException if the broker wants a login
      * @throws IOException if the broker closed the connection, and says why
      */
     Frame receive() throws IOException {
@@ -109,6 +110,10 @@ final class FrameChannel implements Closeable {
                 flush();
             } else if (frame.kind() == GO_AWAY) {
                 KeraException why = refusal(frame.header());
+                if (why != null && why.code() == ErrorCodes.NOT_AUTHORIZED) {
+                    throw new LoginException("broker " + address + " asks its clients who they are: give the connection a user's "
+                            + "name and password, or a certificate that names one");
+                }
                 String told = why == null ? "without a word" : why.getMessage();
                 throw new IOException("broker " + address + " closed the connection: " + told);
             } else {

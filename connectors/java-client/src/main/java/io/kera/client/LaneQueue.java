@@ -2,6 +2,7 @@ package io.kera.client;
 
 import io.kera.client.AppendReply.Verdict;
 import io.kera.client.SealedBatch.Status;
+import java.io.IOException;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
@@ -68,6 +69,8 @@ final class LaneQueue {
     private long notBefore;
     private boolean pauseBegun;
     private KeraException lastError;
+    /** Why the owner was not reached, if it has not answered since. */
+    private IOException unreached;
     private ProduceException failed;
 
     LaneQueue(int streamlet, boolean forgetful, long producer, short epoch) {
@@ -151,6 +154,7 @@ final class LaneQueue {
             return;
         }
         waiting--;
+        unreached = null;
         if (reply.isStored()) {
             batch.status = Status.DONE;
             batch.first = new RecordPlace(streamlet, reply.lane(), reply.baseOrdinal(), reply.appendTime());
@@ -224,11 +228,16 @@ final class LaneQueue {
         return done;
     }
 
+    /** There is no connection to the owner. */
+    void notReached(IOException why) {
+        unreached = why;
+    }
+
     /** Gives up what is past its deadline. */
     void expire(long now) {
         while (!queue.isEmpty() && queue.peek().deadline - now <= 0) {
             SealedBatch batch = queue.remove();
-            batch.giveUp(overdue(), false, lastError);
+            batch.giveUp(overdue(), false, cause());
             unsent.add(batch);
         }
         for (SealedBatch batch : inFlight) {
@@ -239,13 +248,20 @@ final class LaneQueue {
                 waiting--;
                 batch.uncertain = true;
             }
-            batch.giveUp(overdue(), batch.uncertain, lastError);
+            batch.giveUp(overdue(), batch.uncertain, cause());
         }
     }
 
+    private IOException cause() {
+        return unreached == null ? lastError : unreached;
+    }
+
     private String overdue() {
-        return "a batch was not acknowledged before its deadline"
-                + (lastError == null ? "" : "; the last answer was: " + lastError.getMessage());
+        String late = "a batch was not acknowledged before its deadline";
+        if (unreached != null) {
+            return late + "; " + unreached.getMessage();
+        }
+        return lastError == null ? late : late + "; the last answer was: " + lastError.getMessage();
     }
 
     /**

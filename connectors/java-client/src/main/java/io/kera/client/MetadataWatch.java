@@ -12,6 +12,8 @@ import java.util.function.Consumer;
 final class MetadataWatch {
     /** Pause between looks. */
     private static final long PAUSE_MILLIS = 20;
+    /** A login that is refused is not tried again sooner. */
+    private static final long REFUSED_PAUSE_MILLIS = 1000;
 
     private final String stream;
     private final Cluster cluster;
@@ -61,17 +63,21 @@ final class MetadataWatch {
                 gone = refused;
                 told.run();
             }
-            try {
-                TimeUnit.MILLISECONDS.sleep(PAUSE_MILLIS * 5);
-            } catch (InterruptedException closed) {
-                Thread.currentThread().interrupt();
-            }
+            pauseAfter(error);
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
         } finally {
             synchronized (this) {
                 looking = false;
             }
+        }
+    }
+
+    private static void pauseAfter(IOException error) {
+        try {
+            TimeUnit.MILLISECONDS.sleep(error instanceof LoginException ? REFUSED_PAUSE_MILLIS : PAUSE_MILLIS * 5);
+        } catch (InterruptedException closed) {
+            Thread.currentThread().interrupt();
         }
     }
 
@@ -83,6 +89,7 @@ final class MetadataWatch {
                 id = cluster.newProducer(stream);
             } catch (IOException error) {
                 // It is asked for again.
+                pauseAfter(error);
             }
             to.accept(id);
         });

@@ -31,6 +31,7 @@ public final class Producer implements AutoCloseable {
      * Looks the stream up, and gets an id for the producer.
      *
      * @throws KeraException if the stream does not exist, or may not be written to
+     * @throws LoginException if a broker does not let the client in
      * @throws IOException if no broker answers
      */
     public Producer(String stream, ProducerOptions options) throws IOException {

@@ -27,6 +27,8 @@ final class ProducerLink {
     private volatile boolean closed;
     private volatile Wire live;
     private long pauseMillis;
+    /** Why there is no connection, once there was none. */
+    private IOException unreached;
 
     ProducerLink(String address, Producer producer) {
         this.address = address;
@@ -85,8 +87,7 @@ final class ProducerLink {
         }
         Wire wire = connected();
         if (wire == null) {
-            // It stays on the list; its owner may be another one meanwhile.
-            ready.add(lane);
+            waitOn(lane);
             return;
         }
         List<Request> requests = new ArrayList<>();
@@ -103,6 +104,19 @@ final class ProducerLink {
         wire.send(requests);
     }
 
+    /** There is no connection: the lane stays on the list as long as it has something to send. */
+    private void waitOn(ProducerLane lane) {
+        synchronized (lane) {
+            lane.queue.notReached(unreached);
+            if (lane.link == this && lane.queue.isEmpty()) {
+                lane.scheduled = false;
+            } else {
+                // Its owner may be another one meanwhile.
+                ready.add(lane);
+            }
+        }
+    }
+
     /** The connection; null after a pause if there is none. */
     private Wire connected() throws InterruptedException {
         Wire wire = live;
@@ -115,6 +129,7 @@ final class ProducerLink {
             pauseMillis = 0;
             return wire;
         } catch (IOException error) {
+            unreached = error;
             producer.unreachable(error);
             pauseMillis = Math.min(LONGEST_PAUSE_MILLIS, Math.max(FIRST_PAUSE_MILLIS, pauseMillis * 2));
             TimeUnit.MILLISECONDS.sleep(pauseMillis);

@@ -16,6 +16,7 @@ final class LossyProxy implements Closeable {
     private volatile String to;
     private final List<Socket> sockets = new ArrayList<>();
     private volatile boolean swallows;
+    private volatile int accepted;
 
     LossyProxy() throws IOException {
         Thread thread = new Thread(this::accept, "proxy");
@@ -25,6 +26,11 @@ final class LossyProxy implements Closeable {
 
     String address() {
         return "127.0.0.1:" + listener.getLocalPort();
+    }
+
+    /** Connections so far. */
+    int accepted() {
+        return accepted;
     }
 
     /** Passes what comes on to HOST:PORT. */
@@ -52,6 +58,7 @@ final class LossyProxy implements Closeable {
         try {
             while (true) {
                 Socket client = listener.accept();
+                accepted++;
                 String[] parts = to.split(":");
                 Socket broker = new Socket(parts[0], Integer.parseInt(parts[1]));
                 synchronized (sockets) {

@@ -12,10 +12,14 @@ class ReadmeTest {
     void theProgramsOfTheReadmeDoWhatItSays(@TempDir Path home) throws Exception {
         try (TestBroker broker = TestBroker.start()) {
             List<String> programs = ReadmePrograms.blocks("java", broker.address());
-            assertEquals(3, programs.size());
+            assertEquals(4, programs.size());
             assertEquals("a hat is record 0\n", ReadmePrograms.run(programs.get(0), home));
             assertEquals("ann buys a hat\n", ReadmePrograms.run(programs.get(1), home));
             assertEquals("0: a hat\n", ReadmePrograms.run(programs.get(2), home));
+        }
+        try (TestBroker broker = TestBroker.withUsers("open sesame", "ann")) {
+            String program = ReadmePrograms.blocks("java", broker.address()).get(3);
+            assertEquals("ann sees 0 streams\n", ReadmePrograms.run(program, home));
         }
     }
 }

@@ -16,7 +16,7 @@ import org.junit.jupiter.api.Assumptions;
 /** A broker of the program that {@code -Dkera.program} names, in a directory of its own. */
 public final class TestBroker implements AutoCloseable {
     private final Path home;
-    private final List<String> flags;
+    private List<String> flags;
     private Process process;
     private String address = "127.0.0.1:0";
 
@@ -32,6 +32,25 @@ public final class TestBroker implements AutoCloseable {
         TestBroker broker = new TestBroker(home, List.of(flags));
         broker.restart();
         Assumptions.assumeTrue(!program.isEmpty());
+        return broker;
+    }
+
+    /** One that asks its clients who they are, by any mechanism, and knows users with this password. */
+    public static TestBroker withUsers(String password, String... names) throws IOException, InterruptedException {
+        return withUsers(password, List.of(), names);
+    }
+
+    /** The same with more flags. */
+    public static TestBroker withUsers(String password, List<String> flags, String... names)
+            throws IOException, InterruptedException {
+        TestBroker broker = start();
+        for (String name : names) {
+            broker.run(password, "user", "create", name);
+        }
+        broker.kill();
+        broker.flags = new ArrayList<>(flags);
+        broker.flags.addAll(List.of("--auth-listeners", "native", "--auth-mechanisms", "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN"));
+        broker.restart();
         return broker;
     }
 

@@ -1,5 +1,6 @@
 package io.kera.flink.table;
 
+import io.kera.flink.KeraConnectionBuilder;
 import java.util.List;
 import java.util.Set;
 import java.util.stream.IntStream;
@@ -95,7 +96,11 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
                 KeraTableOptions.LINGER,
                 KeraTableOptions.TLS_CA,
                 KeraTableOptions.TLS_CERTIFICATE,
-                KeraTableOptions.TLS_KEY);
+                KeraTableOptions.TLS_KEY,
+                KeraTableOptions.USER,
+                KeraTableOptions.PASSWORD,
+                KeraTableOptions.PASSWORD_FILE,
+                KeraTableOptions.MECHANISM);
     }
 
     @Override
@@ -114,7 +119,7 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
                 && options.getOptional(KeraTableOptions.STARTUP_TIMESTAMP).isEmpty()) {
             throw new ValidationException("scan.startup.mode = timestamp needs scan.startup.timestamp-millis");
         }
-        checkTls(options);
+        checkConnection(options);
         Columns columns =
                 Columns.of(context.getPhysicalRowDataType(), options.get(KeraTableOptions.KEY_FIELDS), key != null);
         return new KeraTableSource(options, columns, key, value);
@@ -135,17 +140,39 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
         if (options.get(KeraTableOptions.STREAM).size() != 1) {
             throw new ValidationException("a table that is written to has one stream");
         }
-        checkTls(options);
+        checkConnection(options);
         Columns columns =
                 Columns.of(context.getPhysicalRowDataType(), options.get(KeraTableOptions.KEY_FIELDS), key != null);
         return new KeraTableSink(options, columns, key, value);
     }
 
-    private static void checkTls(ReadableConfig options) {
-        boolean certificate = options.getOptional(KeraTableOptions.TLS_CERTIFICATE).isPresent();
-        boolean key = options.getOptional(KeraTableOptions.TLS_KEY).isPresent();
-        if (certificate != key || (certificate && options.getOptional(KeraTableOptions.TLS_CA).isEmpty())) {
+    private static void checkConnection(ReadableConfig options) {
+        boolean certificate = isGiven(options, KeraTableOptions.TLS_CERTIFICATE);
+        if (certificate != isGiven(options, KeraTableOptions.TLS_KEY)
+                || (certificate && !isGiven(options, KeraTableOptions.TLS_CA))) {
             throw new ValidationException("tls.certificate and tls.key go together, and need tls.ca");
         }
+        boolean password = isGiven(options, KeraTableOptions.PASSWORD);
+        boolean file = isGiven(options, KeraTableOptions.PASSWORD_FILE);
+        if ((password && file) || (password || file) != isGiven(options, KeraTableOptions.USER)) {
+            throw new ValidationException("user goes together with one of password and password-file");
+        }
+    }
+
+    private static boolean isGiven(ReadableConfig options, ConfigOption<?> option) {
+        return options.getOptional(option).isPresent();
+    }
+
+    /** Tells a builder which brokers to connect to, and how. */
+    static void connect(ReadableConfig options, KeraConnectionBuilder<?> builder) {
+        builder.bootstrap(options.get(KeraTableOptions.BOOTSTRAP).toArray(new String[0]));
+        options.getOptional(KeraTableOptions.TLS_CA).ifPresent(ca -> builder.tls(
+                ca, options.get(KeraTableOptions.TLS_CERTIFICATE), options.get(KeraTableOptions.TLS_KEY)));
+        options.getOptional(KeraTableOptions.USER).ifPresent(user -> {
+            options.getOptional(KeraTableOptions.PASSWORD).ifPresentOrElse(
+                    password -> builder.login(user, password),
+                    () -> builder.loginFromFile(user, options.get(KeraTableOptions.PASSWORD_FILE)));
+            builder.mechanism(options.get(KeraTableOptions.MECHANISM));
+        });
     }
 }

@@ -1,6 +1,7 @@
 package io.kera.flink.table;
 
 import io.kera.client.Compression;
+import io.kera.client.SaslMechanism;
 import io.kera.flink.Growth;
 import io.kera.flink.Order;
 import java.time.Duration;
@@ -80,6 +81,15 @@ public final class KeraTableOptions {
             .stringType().noDefaultValue().withDescription("File of the client's certificate.");
     public static final ConfigOption<String> TLS_KEY = ConfigOptions.key("tls.key")
             .stringType().noDefaultValue().withDescription("File of the certificate's key.");
+    public static final ConfigOption<String> USER = ConfigOptions.key("user")
+            .stringType().noDefaultValue().withDescription("The user to log in as; with password or password-file.");
+    public static final ConfigOption<String> PASSWORD = ConfigOptions.key("password")
+            .stringType().noDefaultValue().withDescription("The user's password. It is part of the table's definition.");
+    public static final ConfigOption<String> PASSWORD_FILE = ConfigOptions.key("password-file")
+            .stringType().noDefaultValue().withDescription("The file whose first line is the user's password.");
+    public static final ConfigOption<SaslMechanism> MECHANISM = ConfigOptions.key("sasl.mechanism")
+            .enumType(SaslMechanism.class).defaultValue(SaslMechanism.SCRAM_SHA_512)
+            .withDescription("How the password is proved; PLAIN only with TLS, or over loopback.");
 
     private KeraTableOptions() {}
 }

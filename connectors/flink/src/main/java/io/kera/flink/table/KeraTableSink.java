@@ -45,14 +45,12 @@ final class KeraTableSink implements DynamicTableSink {
                 keyFormat == null ? null : keyFormat.createRuntimeEncoder(context, columns.keyType());
         SerializationSchema<RowData> values = valueFormat.createRuntimeEncoder(context, columns.valueType());
         KeraSink.Builder<RowData> builder = KeraSink.<RowData>builder()
-                .bootstrap(options.get(KeraTableOptions.BOOTSTRAP).toArray(new String[0]))
                 .stream(options.get(KeraTableOptions.STREAM).get(0))
                 .guarantee(options.get(KeraTableOptions.GUARANTEE))
                 .compression(options.get(KeraTableOptions.COMPRESSION))
                 .linger(options.get(KeraTableOptions.LINGER))
                 .serializer(new RowSerializer(keys, values, getters(columns.key()), getters(columns.value())));
-        options.getOptional(KeraTableOptions.TLS_CA).ifPresent(ca -> builder.tls(
-                ca, options.get(KeraTableOptions.TLS_CERTIFICATE), options.get(KeraTableOptions.TLS_KEY)));
+        KeraTableFactory.connect(options, builder);
         return SinkV2Provider.of(
                 builder.build(), options.getOptional(FactoryUtil.SINK_PARALLELISM).orElse(null));
     }

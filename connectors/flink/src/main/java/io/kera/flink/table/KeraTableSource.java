@@ -86,7 +86,6 @@ final class KeraTableSource implements ScanTableSource, SupportsReadingMetadata,
 
     private KeraSource<RowData> source(RowDeserializer rows, ReadableConfig job) {
         KeraSourceBuilder<RowData> builder = KeraSource.<RowData>builder()
-                .bootstrap(options.get(KeraTableOptions.BOOTSTRAP).toArray(new String[0]))
                 .streams(options.get(KeraTableOptions.STREAM).toArray(new String[0]))
                 .order(options.get(KeraTableOptions.ORDER))
                 .growth(options.get(KeraTableOptions.GROWTH))
@@ -104,8 +103,7 @@ final class KeraTableSource implements ScanTableSource, SupportsReadingMetadata,
             builder.skipDeleted();
         }
         options.getOptional(KeraTableOptions.GROUP).ifPresent(builder::group);
-        options.getOptional(KeraTableOptions.TLS_CA).ifPresent(ca -> builder.tls(
-                ca, options.get(KeraTableOptions.TLS_CERTIFICATE), options.get(KeraTableOptions.TLS_KEY)));
+        KeraTableFactory.connect(options, builder);
         return builder.build(job);
     }
 

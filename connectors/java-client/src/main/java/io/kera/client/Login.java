@@ -1,0 +1,219 @@
+package io.kera.client;
+
+import java.io.DataInputStream;
+import java.io.EOFException;
+import java.io.IOException;
+import java.io.OutputStream;
+import java.net.SocketException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.charset.CharacterCodingException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+
+/**
+ * A user's name and password, by which a client proves on each connection who it is: by SCRAM-SHA-512, unless another
+ * mechanism is chosen. The password is in no text that this class makes.
+ */
+public final class Login {
+    private static final int MOST_PASSWORD = 1024;
+    private static final int MOST_NAME = 255;
+    private static final int MOST_MESSAGE = 4096;
+    private static final byte[] MAGIC = {'K', 'S', 'A', 'S'};
+    private static final int VERSION = 1;
+    private static final int PROVED = 0;
+    private static final int GOES_ON = 1;
+    private static final int REFUSED = 2;
+
+    private record Reply(int status, String message) {}
+
+    private final String user;
+    /** One of these two is null. */
+    private final String password;
+    private final Path file;
+    private final SaslMechanism mechanism;
+    private volatile Scram.Salted salted;
+
+    private Login(String user, String password, Path file, SaslMechanism mechanism) {
+        int length = user.getBytes(StandardCharsets.UTF_8).length;
+        if (length == 0 || length > MOST_NAME || user.chars().anyMatch(Character::isISOControl)) {
+            throw new IllegalArgumentException(
+                    "a user's name has 1 to " + MOST_NAME + " bytes and no control characters; this one has " + length + " bytes");
+        }
+        this.user = user;
+        this.password = password;
+        this.file = file;
+        this.mechanism = Objects.requireNonNull(mechanism);
+    }
+
+    /**
+     * A user with a password.
+     *
+     * @throws IllegalArgumentException if either is empty or too long
+     */
+    public static Login of(String user, String password) {
+        if (!isPassword(password)) {
+            throw new IllegalArgumentException("a password has 1 to " + MOST_PASSWORD + " bytes");
+        }
+        return new Login(user, password, null, SaslMechanism.SCRAM_SHA_512);
+    }
+
+    /** A user whose password is the first line of a file. It is read for each connection, and so may change. */
+    public static Login ofFile(String user, Path file) {
+        return new Login(user, null, Objects.requireNonNull(file), SaslMechanism.SCRAM_SHA_512);
+    }
+
+    /**
+     * The login that the command line would use: of KERA_USER, with KERA_USER_PASSWORD_FILE or KERA_USER_PASSWORD, and
+     * KERA_SASL_MECHANISM. Empty without KERA_USER.
+     *
+     * @throws IllegalArgumentException if there is no password, or one of them is not valid
+     */
+    public static Optional<Login> fromEnvironment() {
+        return from(System.getenv());
+    }
+
+    static Optional<Login> from(Map<String, String> environment) {
+        String user = environment.getOrDefault("KERA_USER", "");
+        if (user.isEmpty()) {
+            return Optional.empty();
+        }
+        String file = environment.getOrDefault("KERA_USER_PASSWORD_FILE", "");
+        String password = environment.getOrDefault("KERA_USER_PASSWORD", "");
+        if (file.isEmpty() && password.isEmpty()) {
+            throw new IllegalArgumentException("the user " + user
+                    + " of KERA_USER has no password: name a file with it (KERA_USER_PASSWORD_FILE), or set KERA_USER_PASSWORD");
+        }
+        Login login = file.isEmpty() ? of(user, password) : ofFile(user, Path.of(file));
+        String mechanism = environment.getOrDefault("KERA_SASL_MECHANISM", "");
+        return Optional.of(mechanism.isEmpty() ? login : login.withMechanism(SaslMechanism.named(mechanism)));
+    }
+
+    /** The same by another mechanism. */
+    public Login withMechanism(SaslMechanism other) {
+        return new Login(user, password, file, other);
+    }
+
+    public String user() {
+        return user;
+    }
+
+    public SaslMechanism mechanism() {
+        return mechanism;
+    }
+
+    /** Without the password. */
+    @Override
+    public String toString() {
+        return "user " + user + " by " + mechanism;
+    }
+
+    private static boolean isPassword(String text) {
+        int length = text.getBytes(StandardCharsets.UTF_8).length;
+        return length >= 1 && length <= MOST_PASSWORD;
+    }
+
+    private String password() throws IOException {
+        if (file == null) {
+            return password;
+        }
+        String text;
+        try {
+            text = Files.readString(file);
+        } catch (CharacterCodingException error) {
+            throw new IOException("the password file " + file + " is not UTF-8", error);
+        } catch (IOException error) {
+            throw new IOException("the password file " + file + " of user " + user + " cannot be read: " + error, error);
+        }
+        String line = text.lines().findFirst().orElse("");
+        if (!isPassword(line)) {
+            throw new IOException("the first line of " + file + " is no password: one has 1 to " + MOST_PASSWORD + " bytes");
+        }
+        return line;
+    }
+
+    /**
+     * Proves it to the broker at the other end of a channel on which nothing was said.
+     *
+     * @throws LoginException if the broker refuses, is not believed, or takes no passwords
+     */
+    void prove(Channel channel, String address) throws IOException {
+        String secret = password();
+        DataInputStream in = new DataInputStream(channel.in());
+        OutputStream out = channel.out();
+        try {
+            if (mechanism == SaslMechanism.PLAIN) {
+                send(out, firstMessage("\0" + user + "\0" + secret));
+                expect(PROVED, receive(in, address), address);
+                return;
+            }
+            Scram exchange = new Scram(mechanism, user, secret);
+            send(out, firstMessage(exchange.first()));
+            String challenge = expect(GOES_ON, receive(in, address), address);
+            send(out, message(new byte[0], exchange.answer(challenge, salted)));
+            exchange.end(expect(PROVED, receive(in, address), address));
+            salted = exchange.salted();
+        } catch (EOFException | SocketException error) {
+            // It may have been stopped just now.
+            throw new IOException("it ended the connection while " + this + " logged in", error);
+        } catch (Scram.Unproven error) {
+            throw new LoginException("broker " + address + ", " + this + ": " + error.getMessage());
+        }
+    }
+
+    /** The bytes of the client's first message. */
+    byte[] firstMessage(String text) {
+        ByteBuffer head = ByteBuffer.allocate(MAGIC.length + 4).order(ByteOrder.LITTLE_ENDIAN);
+        head.put(MAGIC).putShort((short) VERSION).putShort((short) mechanism.number);
+        return message(head.array(), text);
+    }
+
+    /** The bytes of a message, behind the head if it is the first. */
+    static byte[] message(byte[] head, String text) {
+        byte[] message = text.getBytes(StandardCharsets.UTF_8);
+        ByteBuffer whole = ByteBuffer.allocate(head.length + 4 + message.length).order(ByteOrder.LITTLE_ENDIAN);
+        return whole.put(head).putInt(message.length).put(message).array();
+    }
+
+    private static void send(OutputStream out, byte[] message) throws IOException {
+        out.write(message);
+        out.flush();
+    }
+
+    private static Reply receive(DataInputStream in, String address) throws IOException {
+        ByteBuffer head = ByteBuffer.wrap(new byte[8]).order(ByteOrder.LITTLE_ENDIAN);
+        in.readFully(head.array(), 0, 4);
+        int status = head.getShort();
+        if (head.getShort() != 0 || status < PROVED || status > REFUSED) {
+            throw takesNone(address);
+        }
+        in.readFully(head.array(), 4, 4);
+        int length = head.getInt();
+        if (length < 0 || length > MOST_MESSAGE) {
+            throw takesNone(address);
+        }
+        byte[] message = new byte[length];
+        in.readFully(message);
+        return new Reply(status, new String(message, StandardCharsets.UTF_8));
+    }
+
+    private String expect(int status, Reply reply, String address) throws LoginException {
+        if (reply.status() == REFUSED) {
+            throw new LoginException("broker " + address + " refuses " + this + ": " + reply.message());
+        }
+        if (reply.status() != status) {
+            throw takesNone(address);
+        }
+        return reply.message();
+    }
+
+    /** What came is no answer to a proof. */
+    private static LoginException takesNone(String address) {
+        return new LoginException("broker " + address + " takes no password at this address: connect without a login, or have "
+                + "the broker's auth.listeners name native; if the broker wants TLS, name the authority that signed its certificate");
+    }
+}
