@@ -1,40 +1,30 @@
 package io.kera.flink;
 
-import io.kera.client.LoginException;
-import io.kera.flink.StreamLook.Found;
+import io.kera.client.Generations;
+import io.kera.flink.StreamLook.Fresh;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.flink.api.connector.source.SourceEvent;
-import org.apache.flink.api.connector.source.SplitEnumerator;
 import org.apache.flink.api.connector.source.SplitEnumeratorContext;
 import org.apache.flink.api.connector.source.SplitsAssignment;
 import org.apache.flink.util.FlinkRuntimeException;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Looks at streams, and lets a {@link LanePlan} decide for each. It joins no consumer group and holds no lease. */
-final class KeraEnumerator implements SplitEnumerator<LaneSplit, EnumeratorState> {
+/** Gives lanes to readers as a {@link LanePlan} decides for each stream. */
+final class KeraEnumerator extends StreamEnumerator<LanePlan> {
     private static final Logger LOG = LoggerFactory.getLogger(KeraEnumerator.class);
-    private final SplitEnumeratorContext<LaneSplit> context;
-    private final SourceSettings settings;
-    private final StreamLook look;
-    private final Map<String, LanePlan> plans = new HashMap<>();
 
     /** @param restored what a checkpoint has; null for a job that begins */
     KeraEnumerator(SplitEnumeratorContext<LaneSplit> context, SourceSettings settings, EnumeratorState restored)
             throws IOException {
-        this.context = context;
-        this.settings = settings;
-        look = new StreamLook(settings);
+        super(context, settings);
         if (restored != null) {
             look.begun();
-            for (LanePlan.State state : restored.plans()) {
-                plans.put(state.stream(), LanePlan.restore(state, isOrdered()));
-                look.knows(state.stream());
-            }
+            restored.plans().forEach(state -> restored(state.stream(), LanePlan.restore(state, isOrdered())));
         }
     }
 
@@ -44,46 +34,26 @@ final class KeraEnumerator implements SplitEnumerator<LaneSplit, EnumeratorState
 
     @Override
     public void start() {
-        if (!look.isBegun()) {
-            // At once: every checkpoint has the positions at which the job begins.
-            try {
-                take(look.look());
-                look.begun();
-            } catch (IOException error) {
-                throw new FlinkRuntimeException("the streams cannot be looked up: " + error.getMessage(), error);
-            }
-        }
-        if (!settings.bounded()) {
-            context.callAsync(look::look, this::seen, settings.discoveryMillis(), settings.discoveryMillis());
-        }
+        super.start();
         checkGrowth();
     }
 
-    private void seen(Found found, Throwable error) {
-        if (error == null) {
-            take(found);
-        } else if (error instanceof LoginException) {
-            throw new FlinkRuntimeException("the streams cannot be looked up: " + error.getMessage(), error);
-        } else {
-            LOG.warn("whether lanes have grown is not known: {}", error.getMessage());
+    @Override
+    LanePlan begin(Fresh stream) {
+        return LanePlan.begin(stream.info().name(), stream.info().byKey(), stream.grown(), stream.bounds(), isOrdered(),
+                settings.bounded());
+    }
+
+    @Override
+    void grown(LanePlan plan, Generations generations) {
+        if (plan.generations() < generations.all().size()) {
+            LOG.info("the lanes of stream {} have grown", plan.stream());
+            plan.grown(generations);
         }
     }
 
-    private void take(Found found) {
-        for (StreamLook.Fresh fresh : found.fresh()) {
-            String stream = fresh.info().name();
-            // Two looks may have found it.
-            plans.computeIfAbsent(stream, any -> LanePlan.begin(
-                    stream, fresh.info().byKey(), fresh.grown(), fresh.bounds(), isOrdered(), settings.bounded()));
-            look.knows(stream);
-        }
-        found.grown().forEach((stream, generations) -> {
-            LanePlan plan = plans.get(stream);
-            if (plan.generations() < generations.all().size()) {
-                LOG.info("the lanes of stream {} have grown", stream);
-                plan.grown(generations);
-            }
-        });
+    @Override
+    void planned() {
         checkGrowth();
         assign();
     }
@@ -159,10 +129,5 @@ final class KeraEnumerator implements SplitEnumerator<LaneSplit, EnumeratorState
     public void notifyCheckpointComplete(long checkpoint) {
         plans.values().forEach(plan -> plan.completed(checkpoint).forEach(this::tell));
         assign();
-    }
-
-    @Override
-    public void close() {
-        look.close();
     }
 }

@@ -1,9 +1,10 @@
 package io.kera.flink;
 
+import io.kera.client.Generations;
 import io.kera.client.LaneCutter;
 import io.kera.client.LoginException;
 import io.kera.flink.RangePlan.Uncut;
-import io.kera.flink.StreamLook.Found;
+import io.kera.flink.StreamLook.Fresh;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -11,14 +12,13 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import org.apache.flink.api.connector.source.SplitEnumerator;
 import org.apache.flink.api.connector.source.SplitEnumeratorContext;
 import org.apache.flink.util.FlinkRuntimeException;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** Cuts ranges off lanes as readers ask for them, so that several readers share a lane. */
-final class RangeEnumerator implements SplitEnumerator<LaneSplit, EnumeratorState> {
+final class RangeEnumerator extends StreamEnumerator<RangePlan> {
     private static final Logger LOG = LoggerFactory.getLogger(RangeEnumerator.class);
     private static final int RANGE_BYTES = 256 << 10;
     /** While readers wait for records, lanes are looked at so often. */
@@ -30,11 +30,7 @@ final class RangeEnumerator implements SplitEnumerator<LaneSplit, EnumeratorStat
     /** What can be cut, and how many ranges are wanted. */
     private record Wanted(Map<String, List<Uncut>> lanes, int ranges) {}
 
-    private final SplitEnumeratorContext<LaneSplit> context;
-    private final SourceSettings settings;
-    private final StreamLook look;
     private final LaneCutter cutter;
-    private final Map<String, RangePlan> plans = new LinkedHashMap<>();
     /** Readers without a split, first come, first served. */
     private final Set<Integer> waiting = new LinkedHashSet<>();
     /** Lanes take turns. Only for the thread that cuts. */
@@ -44,54 +40,32 @@ final class RangeEnumerator implements SplitEnumerator<LaneSplit, EnumeratorStat
     /** @param restored what a checkpoint has; null for a job that begins */
     RangeEnumerator(SplitEnumeratorContext<LaneSplit> context, SourceSettings settings, EnumeratorState restored)
             throws IOException {
-        this.context = context;
-        this.settings = settings;
-        look = new StreamLook(settings);
+        super(context, settings);
         cutter = new LaneCutter(look.admin(), settings.connection().options());
         if (restored != null) {
             look.begun();
-            for (RangePlan.State state : restored.ranges()) {
-                plans.put(state.stream(), RangePlan.restore(state));
-                look.knows(state.stream());
-            }
+            restored.ranges().forEach(state -> restored(state.stream(), RangePlan.restore(state)));
         }
     }
 
     @Override
     public void start() {
-        if (!look.isBegun()) {
-            // At once: every checkpoint has the positions at which the job begins.
-            try {
-                take(look.look());
-                look.begun();
-            } catch (IOException error) {
-                throw new FlinkRuntimeException("the streams cannot be looked up: " + error.getMessage(), error);
-            }
-        }
-        if (!settings.bounded()) {
-            context.callAsync(look::look, this::seen, settings.discoveryMillis(), settings.discoveryMillis());
-        }
+        super.start();
         context.callAsync(this::cut, this::wereCut, 0, LOOK_MILLIS);
     }
 
-    private void seen(Found found, Throwable error) {
-        if (error == null) {
-            take(found);
-        } else if (error instanceof LoginException) {
-            throw new FlinkRuntimeException("the streams cannot be looked up: " + error.getMessage(), error);
-        } else {
-            LOG.warn("whether lanes have grown is not known: {}", error.getMessage());
-        }
+    @Override
+    RangePlan begin(Fresh stream) {
+        return RangePlan.begin(stream.info().name(), stream.grown(), stream.bounds(), settings.bounded());
     }
 
-    private void take(Found found) {
-        for (StreamLook.Fresh fresh : found.fresh()) {
-            String stream = fresh.info().name();
-            plans.computeIfAbsent(
-                    stream, any -> RangePlan.begin(stream, fresh.grown(), fresh.bounds(), settings.bounded()));
-            look.knows(stream);
-        }
-        found.grown().forEach((stream, generations) -> plans.get(stream).grown(generations));
+    @Override
+    void grown(RangePlan plan, Generations generations) {
+        plan.grown(generations);
+    }
+
+    @Override
+    void planned() {
         serve();
     }
 
@@ -202,6 +176,6 @@ final class RangeEnumerator implements SplitEnumerator<LaneSplit, EnumeratorStat
     @Override
     public void close() {
         cutter.close();
-        look.close();
+        super.close();
     }
 }

@@ -8,6 +8,7 @@ import io.kera.client.Generations;
 import io.kera.client.Generations.Barrier;
 import io.kera.client.Generations.Generation;
 import io.kera.client.LanePosition;
+import io.kera.client.Seeds;
 import io.kera.flink.LanePlan.Bounds;
 import io.kera.flink.LanePlan.LaneId;
 import io.kera.flink.ModelJob.Planted;
@@ -23,30 +24,13 @@ class LanePlanTest {
 
     @Test
     void recordsOfAKeyPassOnceAndInOrderWhateverFails() {
-        for (long seed = 0; seed < SEEDS; seed++) {
-            try {
-                new ModelJob(seed, Planted.NONE).play();
-            } catch (AssertionError error) {
-                throw new AssertionError("seed " + seed + ": " + error.getMessage(), error);
-            }
-        }
+        Seeds.play(SEEDS, seed -> new ModelJob(seed, Planted.NONE).play());
     }
 
     @ParameterizedTest
     @EnumSource(value = Planted.class, mode = EnumSource.Mode.EXCLUDE, names = "NONE")
     void plantedDefectsAreFound(Planted planted) {
-        for (long seed = 0; seed < SEEDS; seed++) {
-            try {
-                new ModelJob(seed, planted).play();
-            } catch (AssertionError error) {
-                return;
-            }
-        }
-        throw new AssertionError(planted + " was not found");
-    }
-
-    private static Generations grown(Generation... generations) {
-        return new Generations(new byte[16], 1, List.of(generations));
+        Seeds.find(planted, SEEDS, seed -> new ModelJob(seed, planted).play());
     }
 
     private static List<String> ids(Map<Integer, List<LaneSplit>> assigned) {
@@ -55,7 +39,7 @@ class LanePlanTest {
 
     @Test
     void aBarrierOpensOnlyWithACompletedCheckpoint() {
-        Generations two = grown(
+        Generations two = ModelStream.grown(
                 new Generation(0, 1, Barrier.NONE, List.of()),
                 new Generation(1, 2, Barrier.STREAMLET, List.of(new LanePosition(0, 0, 10))));
         LanePlan plan = LanePlan.begin("s", true, two, new Bounds(Map.of(), Map.of()), true, false);
@@ -73,7 +57,7 @@ class LanePlanTest {
 
     @Test
     void aBoundedReadOfEmptyLanesMakesNoSplit() {
-        Generations one = grown(new Generation(0, 2, Barrier.NONE, List.of()));
+        Generations one = ModelStream.grown(new Generation(0, 2, Barrier.NONE, List.of()));
         Bounds bounds = new Bounds(
                 Map.of(new LaneId(0, 0), 0L, new LaneId(0, 1), 3L), Map.of(new LaneId(0, 0), 0L, new LaneId(0, 1), 9L));
         LanePlan plan = LanePlan.begin("s", true, one, bounds, true, true);
@@ -83,7 +67,7 @@ class LanePlanTest {
         assertEquals(3, split.position());
         assertEquals(9, split.end());
         assertTrue(plan.isAssigned());
-        plan.grown(grown(
+        plan.grown(ModelStream.grown(
                 new Generation(0, 2, Barrier.NONE, List.of()),
                 new Generation(1, 3, Barrier.STREAM, List.of(new LanePosition(0, 1, 20)))));
         assertTrue(plan.isAssigned(), "lanes that come later are not read");
@@ -91,9 +75,9 @@ class LanePlanTest {
 
     @Test
     void laterLanesOfAStreamWithoutKeysAreReadAtOnceAndOldOnesGoOn() {
-        Generations two = grown(
+        Generations two = ModelStream.grown(
                 new Generation(0, 1, Barrier.NONE, List.of()), new Generation(1, 2, Barrier.NONE, List.of()));
-        Generations one = grown(new Generation(0, 1, Barrier.NONE, List.of()));
+        Generations one = ModelStream.grown(new Generation(0, 1, Barrier.NONE, List.of()));
         LanePlan plan = LanePlan.begin("s", false, one, new Bounds(Map.of(), Map.of()), true, false);
         assertEquals(List.of("s:0/0@-1"), ids(plan.assign(1, reader -> true)));
         plan.grown(two);
@@ -102,7 +86,7 @@ class LanePlanTest {
 
     @Test
     void partsAreSpreadEvenly() {
-        Generations many = grown(new Generation(0, 12, Barrier.NONE, List.of()));
+        Generations many = ModelStream.grown(new Generation(0, 12, Barrier.NONE, List.of()));
         LanePlan plan = LanePlan.begin("s", true, many, new Bounds(Map.of(), Map.of()), true, false);
         Map<Integer, Integer> counts = plan.assign(4, reader -> true).entrySet().stream()
                 .collect(Collectors.toMap(Map.Entry::getKey, each -> each.getValue().size()));

@@ -37,6 +37,11 @@ final class ModelStream {
         generations.add(new Generation(0, partitions, Barrier.NONE, List.of()));
     }
 
+    /** How the lanes of a stream with one streamlet grew. */
+    static Generations grown(Generation... generations) {
+        return new Generations(new byte[16], 1, List.of(generations));
+    }
+
     private LaneId lane(int partition) {
         return new LaneId(Partitions.streamlet(partition, streamlets), Partitions.lane(partition, streamlets));
     }

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.kera.client.Generations;
 import io.kera.client.Generations.Barrier;
 import io.kera.client.Generations.Generation;
+import io.kera.client.Seeds;
 import io.kera.flink.LanePlan.Bounds;
 import io.kera.flink.LanePlan.LaneId;
 import io.kera.flink.RangePlan.State;
@@ -227,31 +228,18 @@ class RangePlanTest {
 
     @Test
     void eachRecordPassesOnceWhateverFails() {
-        for (long seed = 0; seed < SEEDS; seed++) {
-            try {
-                new Job(seed, Planted.NONE).play();
-            } catch (AssertionError error) {
-                throw new AssertionError("seed " + seed + ": " + error.getMessage(), error);
-            }
-        }
+        Seeds.play(SEEDS, seed -> new Job(seed, Planted.NONE).play());
     }
 
     @ParameterizedTest
     @EnumSource(value = Planted.class, mode = EnumSource.Mode.EXCLUDE, names = "NONE")
     void plantedDefectsAreFound(Planted planted) {
-        for (long seed = 0; seed < SEEDS; seed++) {
-            try {
-                new Job(seed, planted).play();
-            } catch (AssertionError error) {
-                return;
-            }
-        }
-        throw new AssertionError(planted + " was not found");
+        Seeds.find(planted, SEEDS, seed -> new Job(seed, planted).play());
     }
 
     @Test
     void aJumpOfOrdinalsMakesNoRange() {
-        Generations one = new Generations(new byte[16], 1, List.of(new Generation(0, 1, Barrier.NONE, List.of())));
+        Generations one = ModelStream.grown(new Generation(0, 1, Barrier.NONE, List.of()));
         Map<LaneId, Long> ends = Map.of(new LaneId(0, 0), 1L << 33);
         RangePlan plan = RangePlan.begin("s", one, new Bounds(Map.of(), ends), true);
         plan.cut(plan.uncut().get(0), 0, 10);

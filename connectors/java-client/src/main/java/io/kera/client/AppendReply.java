@@ -1,5 +1,6 @@
 package io.kera.client;
 
+import java.io.IOException;
 import java.nio.ByteBuffer;
 
 /**
@@ -26,9 +27,10 @@ record AppendReply(int error, String message, int lane, long baseOrdinal, long a
         REFUSED
     }
 
-    /** The connection ended before an answer came. */
-    static AppendReply lost(String why) {
-        return new AppendReply(ErrorCodes.TIMEOUT, why, 0, 0, 0, MAY_BE_PLACED);
+    /** The connection ended before an answer came. A broker that wants a login has taken nothing. */
+    static AppendReply lost(IOException why) {
+        int placement = why instanceof LoginException ? NOT_PLACED : MAY_BE_PLACED;
+        return new AppendReply(ErrorCodes.TIMEOUT, why.getMessage(), 0, 0, 0, placement);
     }
 
     static AppendReply read(ByteBuffer header) {

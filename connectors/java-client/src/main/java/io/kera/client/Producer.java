@@ -231,7 +231,7 @@ public final class Producer implements AutoCloseable {
         driver.answered(attempt, reply);
     }
 
-    void unreachable(IOException error) {
+    void unreachable() {
         driver.unreachable();
     }
 

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.kera.client.LaneQueue.Step;
+import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -164,7 +165,7 @@ class LaneQueueTest {
             } else {
                 // Attempts whose request has arrived and whose answer was lost are among those of the queue.
                 for (SealedBatch batch : contents.keySet()) {
-                    queue.answered(batch, batch.attempt, AppendReply.lost("cut"));
+                    queue.answered(batch, batch.attempt, AppendReply.lost(new IOException("cut")));
                 }
             }
             if (dice.nextInt(stragglers) == 0) {
@@ -291,13 +292,7 @@ class LaneQueueTest {
     @ParameterizedTest
     @ValueSource(ints = {0, 10})
     void recordsAreStoredOnceAndInOrderWhateverIsLost(int refusals) {
-        for (long seed = 0; seed < SEEDS; seed++) {
-            try {
-                new Game(seed, refusals).play();
-            } catch (AssertionError error) {
-                throw new AssertionError("seed " + seed + ", refusals " + refusals + ": " + error.getMessage(), error);
-            }
-        }
+        Seeds.play(SEEDS, seed -> new Game(seed, refusals).play());
     }
 
     private static SealedBatch batch() {
@@ -334,7 +329,7 @@ class LaneQueueTest {
         queue.add(batch);
         queue.takeToSend(true);
         byte[] sent = batch.bytes.clone();
-        queue.answered(batch, 1, AppendReply.lost("cut"));
+        queue.answered(batch, 1, AppendReply.lost(new IOException("cut")));
         assertEquals(Step.SEND, queue.recover(1));
         assertEquals(List.of(batch), queue.takeToSend(true));
         assertEquals(ByteBuffer.wrap(sent), ByteBuffer.wrap(batch.bytes));

@@ -2,6 +2,7 @@ package io.kera.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -13,6 +14,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
@@ -131,6 +133,23 @@ class LoginTest {
             assertTrue(asked.getMessage().contains("asks its clients who they are"), asked.getMessage());
             assertThrows(LoginException.class, () -> new Producer("s", ProducerOptions.to(broker.address())));
         }
+        CompletableFuture<IOException> lost = new CompletableFuture<>();
+        FrameLink link = new FrameLink(broker.address(), ConnectOptions.DEFAULT, "test");
+        link.call(Methods.GET_STREAM, Admin.named("s"), 10_000, new FrameLink.Waiter() {
+            @Override
+            public void answered(FrameChannel.Frame frame) {
+                lost.complete(null);
+            }
+
+            @Override
+            public void lost(IOException why) {
+                lost.complete(why);
+            }
+        });
+        assertInstanceOf(LoginException.class, lost.get());
+        link.close();
+        assertFalse(AppendReply.lost(lost.get()).isUncertain(), "nothing was taken");
+        assertTrue(AppendReply.lost(new IOException("cut")).isUncertain());
         try (TestBroker open = TestBroker.start(); Admin admin = new Admin(List.of(open.address()), as("ann", PASSWORD))) {
             LoginException none = assertThrows(LoginException.class, () -> admin.stream("s"));
             assertTrue(none.getMessage().contains("takes no password at this address"), none.getMessage());

@@ -288,13 +288,7 @@ class MembershipTest {
     @ParameterizedTest
     @ValueSource(booleans = {true, false})
     void everyRecordIsProcessedBeforeItIsCommitted(boolean ordered) {
-        for (long seed = 0; seed < SEEDS; seed++) {
-            try {
-                new Game(seed, ordered).play();
-            } catch (AssertionError error) {
-                throw new AssertionError("seed " + seed + ", ordered " + ordered + ": " + error.getMessage(), error);
-            }
-        }
+        Seeds.play(SEEDS, seed -> new Game(seed, ordered).play());
     }
 
     private static Membership joined() {

@@ -1,0 +1,90 @@
+package io.kera.flink;
+
+import io.kera.client.Generations;
+import io.kera.client.LoginException;
+import io.kera.flink.StreamLook.Fresh;
+import io.kera.flink.StreamLook.Found;
+import java.io.IOException;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import org.apache.flink.api.connector.source.SplitEnumerator;
+import org.apache.flink.api.connector.source.SplitEnumeratorContext;
+import org.apache.flink.util.FlinkRuntimeException;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Looks at streams, and has a plan for each, of type {@code P}. It joins no consumer group and holds no lease. */
+abstract class StreamEnumerator<P> implements SplitEnumerator<LaneSplit, EnumeratorState> {
+    private static final Logger LOG = LoggerFactory.getLogger(StreamEnumerator.class);
+    final SplitEnumeratorContext<LaneSplit> context;
+    final SourceSettings settings;
+    final StreamLook look;
+    final Map<String, P> plans = new LinkedHashMap<>();
+
+    StreamEnumerator(SplitEnumeratorContext<LaneSplit> context, SourceSettings settings) throws IOException {
+        this.context = context;
+        this.settings = settings;
+        look = new StreamLook(settings);
+    }
+
+    /** A plan for a stream that was not known. */
+    abstract P begin(Fresh stream);
+
+    /** The lanes of a stream, as they have grown. */
+    abstract void grown(P plan, Generations generations);
+
+    /** Plans have changed: there may be splits to give to readers. */
+    abstract void planned();
+
+    /** A plan that a checkpoint has. Call it before {@link #start}. */
+    final void restored(String stream, P plan) {
+        plans.put(stream, plan);
+        look.knows(stream);
+    }
+
+    @Override
+    public void start() {
+        if (!look.isBegun()) {
+            // At once: every checkpoint has the positions at which the job begins.
+            try {
+                take(look.look());
+                look.begun();
+            } catch (IOException error) {
+                throw unseen(error);
+            }
+        }
+        if (!settings.bounded()) {
+            context.callAsync(look::look, this::seen, settings.discoveryMillis(), settings.discoveryMillis());
+        }
+    }
+
+    private static FlinkRuntimeException unseen(Throwable error) {
+        return new FlinkRuntimeException("the streams cannot be looked up: " + error.getMessage(), error);
+    }
+
+    private void seen(Found found, Throwable error) {
+        if (error == null) {
+            take(found);
+        } else if (error instanceof LoginException) {
+            throw unseen(error);
+        } else {
+            LOG.warn("whether lanes have grown is not known: {}", error.getMessage());
+        }
+    }
+
+    private void take(Found found) {
+        for (Fresh fresh : found.fresh()) {
+            String stream = fresh.info().name();
+            // Two looks may have found it.
+            plans.computeIfAbsent(stream, any -> begin(fresh));
+            look.knows(stream);
+        }
+        found.grown().forEach((stream, generations) -> grown(plans.get(stream), generations));
+        planned();
+    }
+
+    @Override
+    public void close() {
+        look.close();
+    }
+}
