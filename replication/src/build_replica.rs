@@ -8,7 +8,7 @@ use kera_protocol::ids::{Epoch, Ordinal};
 
 use crate::ids::{BrokerId, CopyId};
 use crate::pace::Pace;
-use crate::primary::{Primary, Shape, Source};
+use crate::primary::{Primary, ReplicaSet, Shape};
 use crate::runtime::all;
 use crate::transport::{CallError, Pending, Refusal, Reply, Request};
 
@@ -69,7 +69,7 @@ pub(crate) type Ask<'a> =
 /// Where a group's bytes are read.
 pub(crate) enum GroupBytes<'a> {
     /// At its owner: in memory, or in its file.
-    Owner(&'a dyn Source),
+    Owner(&'a ReplicaSet),
     /// At the brokers that have all of it.
     Replicas(Replicas<'a>),
 }
@@ -187,7 +187,7 @@ impl Build<'_> {
         let mut at = self.from;
         while at < end {
             let shape = match &self.bytes {
-                GroupBytes::Owner(source) => source.shape(),
+                GroupBytes::Owner(set) => set.shape(),
                 GroupBytes::Replicas(from) => from.shape.ok_or(BuildError::NoSource(at))?,
             };
             if let Some(pace) = self.pace {
@@ -202,7 +202,7 @@ impl Build<'_> {
             let room = self.primary.pieces.acquire_many(most as u32).await;
             let begun = runtime.now();
             let pieces = match &self.bytes {
-                GroupBytes::Owner(source) => owner_pieces(*source, at)?,
+                GroupBytes::Owner(set) => owner_pieces(set, at)?,
                 GroupBytes::Replicas(replicas) => {
                     let size = shape.segment_size;
                     replicas.pieces((at, end), size, most).await?
@@ -252,8 +252,8 @@ impl Build<'_> {
 
 /// The owner's bytes from `at` on, one piece for each segment that they touch, small parts joined so that they do not
 /// cost a call each.
-fn owner_pieces(source: &dyn Source, at: u64) -> Result<Vec<(u64, Bytes)>, BuildError> {
-    let runs = source.runs(at, PIECE_BYTES as usize).into_iter();
+fn owner_pieces(set: &ReplicaSet, at: u64) -> Result<Vec<(u64, Bytes)>, BuildError> {
+    let runs = set.runs(at, PIECE_BYTES as usize).into_iter();
     let pieces = runs.map(|run| {
         let mut joined = BytesMut::with_capacity(run.len() as usize);
         run.parts

@@ -42,13 +42,12 @@
 //!
 //! 1. [`recovery::recover`] takes a streamlet over, and says where each lane goes on.
 //! 2. [`primary::Lane::new`] for each lane, under the epoch that recovery took.
-//! 3. [`primary::Lane::next_group`] names the lane's next group, [`primary::Lane::open`] takes it as a
-//!    [`primary::Source`]: where its bytes are, where they end, and how to freeze it.
-//! 4. After each append, with no lock held, [`primary::Lane::grew`]. The set tells the group how far its
-//!    bytes are durable with [`primary::Source::durable`]; the record is acknowledged when the streamlet's
-//!    durable head has passed it. The lane may freeze a group at any time, because a replica was lost: the
+//! 3. [`primary::Lane::next_group`] names the lane's next group, [`primary::Lane::open`] makes
+//!    the [`primary::ReplicaSet`] that ships it.
+//! 4. After each append the group tells its set, with no lock held, that it grew. The set tells the group how far
+//!    every replica has its bytes; the record is acknowledged when the streamlet's durable head has passed it. The lane may freeze a group at any time, because a replica was lost: the
 //!    append that finds it frozen goes to the next group.
-//! 5. A full group is frozen by the broker and announced with [`primary::Lane::froze`].
+//! 5. A full group is frozen by the broker, and tells its set.
 //! 6. [`jobs::Jobs::run`] once per broker, and [`primary::Primary::forget`] when a stream is deleted.
 //!
 //! A broker among its own peers keeps a copy itself. Either that copy is in its own backup store, to

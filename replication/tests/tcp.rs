@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::LaneId;
 use kera_replication::backup::{Limits, ReplicaStore, SimMemory};
 use kera_replication::faults::Faults;
 use kera_replication::ids::{AckPolicy, BrokerId, CopyId};
-use kera_replication::primary::{Config, Lane, LaneSpec, Primary, Source};
+use kera_replication::primary::{Config, Lane, LaneSpec, Primary};
 use kera_replication::records::MemoryRecords;
 use kera_replication::recovery::{RecoverSpec, Unclean, recover};
 use kera_replication::runtime::TokioRuntime;
@@ -23,7 +24,7 @@ use tokio::net::TcpListener;
 use sockets::gates::Gates;
 use sockets::{TcpWay, Way};
 use suite::scenario::streamlet;
-use suite::source::TestSource;
+use suite::test_group::TestGroup;
 
 /// Data goes where control calls go, by the forwarders.
 struct OverTcp;
@@ -105,10 +106,10 @@ async fn a_primary_whose_connections_were_ended_for_resting_connects_again_to_wr
             epoch: recovered.epoch,
             generation: 0,
         };
-        let source = Arc::new(TestSource::new(copy, LaneId(0), first_ordinal));
-        let set = lane.open(copy.group, source.clone());
+        let source = Arc::new(TestGroup::new(copy, LaneId(0), first_ordinal));
+        let set = source.open(&lane);
         let batch = source.append(round, 20).expect("the group takes it");
-        lane.grew(&set);
+        set.grew();
         let acknowledged = source.acknowledged(&lane, batch.end, Duration::from_secs(30));
         acknowledged.await.expect("both are there");
         let wanted = source.bytes();
@@ -125,7 +126,7 @@ async fn a_primary_whose_connections_were_ended_for_resting_connects_again_to_wr
         }
         first_ordinal = source.end().ordinal;
         source.freeze();
-        lane.froze(&set);
+        set.froze();
         // Nothing is open any more: the connections rest, and are ended.
         while !set.is_closed() || backups.iter().any(|(_, server)| server.primaries() > 0) {
             tokio::task::yield_now().await;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kera_log_segments::group_life::GroupStage;
 use kera_log_segments::invariant;
+use kera_log_segments::ship::Shipping;
 use kera_log_segments::window::Place;
 use kera_records::{GroupRecord, Transaction};
 
@@ -139,10 +140,10 @@ async fn drain(lane: &Lane, set: &Arc<ReplicaSet>, end: Place) {
 }
 
 async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
-    let end = set.source().freeze();
+    let end = set.freeze();
     set.froze();
     set.wake_pumps();
-    set.source().write_out();
+    set.write_out();
     if let Some(lane) = lane.upgrade() {
         // The lane's next group is wanted now, whatever this one's end takes.
         lane.signal.notify();
@@ -196,7 +197,6 @@ async fn close_at(lane: &Lane, set: &Arc<ReplicaSet>, end: Place, holders: Vec<R
         Ok(()) => {
             tracing::debug!(group = %set.id(), length = end.address, ?holders, "a group is closed");
             set.set_closed();
-            set.source().closed();
             lane.signal.notify();
             afterwards(lane, set, end, holders);
         }
@@ -211,7 +211,7 @@ async fn commit_close(
     end: Place,
     holders: &[Replica],
 ) -> Result<(), RecordsError> {
-    let (group, first) = (set.id().group, set.source().first_ordinal());
+    let (group, first) = (set.id().group, set.group().spec().first_ordinal);
     let told = set.told();
     invariant!(
         told <= end.address,
@@ -228,7 +228,7 @@ async fn commit_close(
     );
     let place = (end.address, end.ordinal);
     let closed = |open: GroupRecord| GroupRecord {
-        max_timestamp_ms: set.source().max_timestamp(),
+        max_timestamp_ms: set.group().max_timestamp().max(-1),
         ..open.closed(first, place, end.ordinal, holders.to_vec())
     };
     let mut record = closed(GroupRecord {
@@ -356,7 +356,7 @@ async fn build_one(
         at: holder.broker,
         from: 0,
         end,
-        bytes: GroupBytes::Owner(&**set.source()),
+        bytes: GroupBytes::Owner(set),
         ask: &|broker, request| caller.ask(broker, request),
         pace: None,
     };

@@ -74,7 +74,7 @@ impl FlushRounds {
         }
         let (set, index) = (&shipment.set, shipment.index);
         let early = self.faults.one_flush_not_awaited() && set.is_last_shipped(index)
-            || self.faults.closed_before_flush() && set.source().is_frozen();
+            || self.faults.closed_before_flush() && set.group().is_frozen();
         if early {
             set.completed(index, shipment.completed);
         }

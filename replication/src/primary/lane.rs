@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kera_log_segments::group::Group;
+use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use kera_records::{GroupChange, GroupRecord, GroupState, Transaction, Write};
 use parking_lot::Mutex;
 
-use super::replica_set::{InOrder, ReplicaSet};
-use super::source::Source;
+use super::replica_set::{Appender, InOrder, ReplicaSet};
 use super::stall_report::Watched;
 use super::{Config, MAX_AHEAD, Primary, close};
 use crate::ids::{AckPolicy, BrokerId, CopyId, Replica, StreamletKey, asked_of};
@@ -152,8 +153,8 @@ impl Lane {
     }
 
     /// The id of the lane's next group: one that is recorded ahead, or a new one. Each id is handed
-    /// out once, and ids of a lane must be opened in the order they were handed out, with a source that
-    /// asks for the same durability.
+    /// out once, and ids of a lane must be opened in the order they were handed out, as groups of the
+    /// same policy.
     pub fn next_group(&self, ack: AckPolicy) -> GroupId {
         let ending = self.inner.lock().groups.clone();
         let lost: Vec<_> = ending.iter().flat_map(|set| set.lost()).collect();
@@ -190,13 +191,7 @@ impl Lane {
 
     /// Takes the lane's next group. It may be appended to at once; its record and its copies follow
     /// while the head stands still before it.
-    pub fn open(self: &Arc<Self>, group: GroupId, source: Arc<dyn Source>) -> Arc<ReplicaSet> {
-        let id = CopyId {
-            streamlet: self.spec.streamlet,
-            group,
-            epoch: self.spec.epoch,
-            generation: 0,
-        };
+    pub fn open(self: &Arc<Self>, group: &Arc<Group>, appender: Appender) -> Arc<ReplicaSet> {
         let faults = self.primary.faults;
         let now = self.primary.runtime.now();
         let expected = {
@@ -206,15 +201,15 @@ impl Lane {
             inner.busy = is_busy;
             // Where a group has just been filled the next will be.
             let last = inner.groups.back().filter(|_| is_busy);
-            last.map_or(0, |group| group.source().end().address)
+            last.map_or(0, |set| set.group().end_address())
         };
         let lane = Arc::downgrade(self);
-        let set = ReplicaSet::new(id, source, lane, expected, faults);
+        let set = ReplicaSet::new(group, appender, lane, expected, faults);
         let ahead = {
             let mut inner = self.inner.lock();
             inner.groups.push_back(set.clone());
             let mut handed_out = inner.handed_out.iter();
-            let at = handed_out.position(|ahead| ahead.group == group);
+            let at = handed_out.position(|ahead| ahead.group == group.id());
             at.map(|at| inner.handed_out.remove(at))
         };
         if let Some(ahead) = &ahead {
@@ -225,21 +220,10 @@ impl Lane {
         set
     }
 
-    /// Bytes of `set` were published: its pumps are told. Call without holding a lock.
-    pub fn grew(&self, set: &ReplicaSet) {
-        set.wake_pumps();
-    }
-
     /// Ends the lane where it stands: its stream is gone. Nothing is closed, nothing more is
     /// acknowledged, and its tasks end.
     pub fn abandon(&self) {
         self.depose(RecordsError::NoStreamlet(self.spec.streamlet));
-    }
-
-    /// Nothing more will be appended to `set`: it closes once it is durable.
-    pub fn froze(&self, set: &ReplicaSet) {
-        set.froze();
-        self.advance();
     }
 
     /// Ends the lane at this owner, as for a planned hand-over: takes no more, drains, closes every
@@ -258,8 +242,8 @@ impl Lane {
             inner.groups.iter().cloned().collect()
         };
         for set in groups {
-            set.source().freeze();
-            self.froze(&set);
+            set.freeze();
+            set.froze();
         }
         self.until(|inner| inner.groups.is_empty() && inner.recording == 0)
             .await?;
@@ -279,7 +263,7 @@ impl Lane {
     /// [`RecordsError`] if another broker has taken over meanwhile.
     pub async fn closed_frozen(&self) -> Result<(), RecordsError> {
         let mut groups: Vec<_> = self.inner.lock().groups.iter().cloned().collect();
-        groups.retain(|set| set.source().is_frozen());
+        groups.retain(|set| set.group().is_frozen());
         self.until(|_| groups.iter().all(|set| set.is_closed()))
             .await
     }
@@ -347,8 +331,8 @@ impl Lane {
             return None;
         }
         let waits = |set: &Arc<ReplicaSet>| {
-            let source = set.source();
-            source.is_frozen() || set.durable() < source.end().address
+            let group = set.group();
+            group.is_frozen() || set.durable() < group.end_address()
         };
         let at = inner.groups.iter().position(waits)?;
         Some((inner.groups.get(at)?.clone(), inner.groups.len() - at - 1))
@@ -398,7 +382,7 @@ impl Lane {
             set.signal.notify();
             set.leave_pumps();
             if news {
-                set.source().deposed();
+                set.deposed();
             }
         }
         self.signal.notify();
@@ -439,7 +423,7 @@ impl Lane {
         let ill = |set: &&Arc<ReplicaSet>| {
             let is_short = set.copies_recorded() < self.spec.replicas;
             let ends = is_short || self.names_one_that_leaves(set.holders().iter());
-            set.revision() != 0 && ends && !set.source().is_frozen()
+            set.revision() != 0 && ends && !set.group().is_frozen()
         };
         inner.groups.iter().filter(ill).cloned().collect()
     }
@@ -614,7 +598,7 @@ impl Lane {
             return Ok(true);
         }
         // Known only when everything before is closed.
-        let first = self.is_front(set).then(|| set.source().first_ordinal());
+        let first = self.is_front(set).then(|| set.group().spec().first_ordinal);
         let open = |group: &GroupId| {
             let record = GroupRecord {
                 first_ordinal: first.filter(|_| *group == set.id().group),
@@ -678,7 +662,7 @@ impl InOrder for Lane {
             ended
         };
         for (set, address) in news {
-            set.source().durable(address);
+            set.acknowledge(address);
         }
         if ended {
             // Whoever waits for its turn to close may have it now.

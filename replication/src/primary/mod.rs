@@ -1,16 +1,16 @@
 //! The primary's side: copy sets, pumps, and what ends a group.
 //!
 //! A [`Primary`] is one per broker. Its [`Lane`]s take groups in order ([`Lane::open`]); each group's
-//! bytes come from a [`Source`], go to every copy of its set, and count once all of them have
+//! bytes go to every replica of its set ([`ReplicaSet`]), and count once all of them have
 //! them. Whatever happens to a copy, the answer is the same: the group ends, the lane goes on in the
 //! next one.
 
+mod batch_ends;
 mod caller;
 mod calls;
 mod close;
 mod describe;
 mod flush_rounds;
-mod group_source;
 mod incarnations;
 mod lane;
 mod lost_lease;
@@ -21,7 +21,6 @@ mod shipment;
 mod shipper;
 mod shipper_handle;
 mod slots;
-mod source;
 mod stall_report;
 mod standstill;
 mod streamlet_lanes;
@@ -42,9 +41,8 @@ pub(crate) use incarnations::Lives;
 pub use lane::{Lane, LaneSpec};
 use peers::{Around, Neighbours};
 pub(crate) use renew::MoreCopies;
-pub use replica_set::ReplicaSet;
+pub use replica_set::{Appender, ReplicaSet, Shape};
 pub use shipper_handle::ShipperHandle;
-pub use source::{Shape, Source};
 pub use stall_report::{
     CopyStands, ReplicaPosition, ShipmentStands, Standstill, StillLane, WayStands,
 };
@@ -245,13 +243,6 @@ impl Primary {
     #[must_use]
     pub fn with_faults(mut self, faults: Faults) -> Self {
         self.faults = faults;
-        self
-    }
-
-    /// Says where brokers run; without it each counts as a machine of its own.
-    #[must_use]
-    pub fn with_placement(self, placement: Placement) -> Self {
-        self.neighbours.set_placement(placement);
         self
     }
 

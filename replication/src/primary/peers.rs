@@ -53,10 +53,6 @@ impl Neighbours {
         self.now.read().clone()
     }
 
-    pub(super) fn set_placement(&self, placement: Placement) {
-        self.now.write().placement = Arc::new(placement);
-    }
-
     /// The brokers have changed. Call without holding a lock: wakers run here.
     pub(super) fn set(&self, around: Around) {
         *self.now.write() = around;

@@ -1,15 +1,19 @@
-//! One group's copies as its primary sees them: who holds how much, and what that makes durable.
+//! One group's replicas as its owner sees them: who holds how much, and what that makes durable.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 
+use kera_log_segments::group::Group;
 use kera_log_segments::group_life::{GroupFacts, GroupStage, StageCell};
 use kera_log_segments::invariant;
+use kera_log_segments::replicas::GroupOwner;
+use kera_log_segments::ship::{ShipRun, Shipping};
+use kera_log_segments::window::Place;
 use parking_lot::Mutex;
 
 use super::Primary;
+use super::batch_ends::BatchEnds;
 use super::shipper_handle::ShipperHandle;
-use super::source::Source;
 use super::stall_report::CopyStands;
 use crate::faults::Faults;
 use crate::ids::{AckPolicy, CopyId, Replica};
@@ -24,11 +28,32 @@ pub(super) trait InOrder: Send + Sync {
     fn end(self: Arc<Self>, set: Arc<ReplicaSet>);
 }
 
-/// A group and its copies. Its set is decided once, by its record.
+/// Who appends to the groups of a streamlet.
+#[derive(Clone)]
+pub struct Appender {
+    /// The streamlet.
+    pub streamlet: Weak<dyn GroupOwner>,
+    /// Milliseconds since 1970.
+    pub clock: fn() -> u64,
+}
+
+/// How a group is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes of each segment.
+    pub segment_size: u32,
+    /// Most segments.
+    pub segments: u32,
+}
+
+/// A group that is written at this broker, and its replicas. Which brokers have one is decided once, by its record.
+/// It ships the group: [`Group::ship_by`].
 pub struct ReplicaSet {
     me: Weak<Self>,
     id: CopyId,
-    source: Arc<dyn Source>,
+    group: Arc<Group>,
+    appender: Appender,
+    ends: BatchEnds,
     lane: Weak<dyn InOrder>,
     recorded: OnceLock<Recorded>,
     /// Below this address this broker's own file has everything; kept apart from the copies, since
@@ -37,14 +62,12 @@ pub struct ReplicaSet {
     /// Below this address the own file has everything, where bytes count before that.
     own_written: AtomicU64,
     own_lost: Mutex<Option<String>>,
-    /// What its source was told to be durable.
+    /// What its group was told to be durable.
     told: AtomicU64,
     /// How far its owner is with it: at its beginning until it is shipped, and from then on who ends it says so.
     stage: StageCell,
     /// Why that does not come to an end, as far as is known.
     trouble: Mutex<Option<String>>,
-    /// What its replicas have done with bytes that count.
-    ack: AckPolicy,
     /// Bytes that it will soon have, as far as its lane's last group tells.
     expected: u64,
     faults: Faults,
@@ -80,18 +103,26 @@ impl std::fmt::Debug for ReplicaSet {
 }
 
 impl ReplicaSet {
+    /// The set that ships `group` from now on; nothing was appended to it yet.
     pub(super) fn new(
-        id: CopyId,
-        source: Arc<dyn Source>,
+        group: &Arc<Group>,
+        appender: Appender,
         lane: Weak<dyn InOrder>,
         expected: u64,
         faults: Faults,
     ) -> Arc<Self> {
-        Arc::new_cyclic(|me| Self {
+        let spec = group.spec();
+        let set = Arc::new_cyclic(|me| Self {
             me: me.clone(),
-            id,
-            ack: source.ack(),
-            source,
+            id: CopyId {
+                streamlet: spec.lane.streamlet_key(),
+                group: spec.group,
+                epoch: spec.epoch,
+                generation: spec.generation,
+            },
+            group: group.clone(),
+            appender,
+            ends: BatchEnds::default(),
             lane,
             recorded: OnceLock::new(),
             own: AtomicU64::new(0),
@@ -103,7 +134,10 @@ impl ReplicaSet {
             expected,
             faults,
             signal: Signal::default(),
-        })
+        });
+        let shipping: Arc<dyn Shipping> = set.clone();
+        group.ship_by(Arc::downgrade(&shipping));
+        set
     }
 
     /// Its owner is at `stage` from now on.
@@ -169,9 +203,9 @@ impl ReplicaSet {
         self.id
     }
 
-    /// What a replica has done with bytes before they count.
+    /// What a replica has done with bytes before they count; fixed for the group's life.
     pub(super) fn ack(&self) -> AckPolicy {
-        self.ack
+        self.group.policy()
     }
 
     /// True if number `index` is the last of the replicas to which bytes are shipped.
@@ -185,9 +219,69 @@ impl ReplicaSet {
         self.expected
     }
 
-    /// Its bytes.
-    pub fn source(&self) -> &Arc<dyn Source> {
-        &self.source
+    /// The group. What lies below its end never changes: each address receives one value only, so bytes may be sent
+    /// twice. No segment is filled to its last byte, so that an address always tells its segment.
+    pub fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    /// How it is cut.
+    pub(crate) fn shape(&self) -> Shape {
+        let spec = self.group.spec();
+        Shape {
+            segment_size: spec.segment_size,
+            segments: spec.segments,
+        }
+    }
+
+    /// Bytes from `from` on, in order of address, as many as fit `max_bytes` or one run that is larger; none if they
+    /// cannot be read now. They begin with the segment's header and the lane snapshot, and may start at any address
+    /// until the group is closed; what has left memory is read back from the file.
+    pub(crate) fn runs(&self, from: u64, max_bytes: usize) -> Vec<ShipRun> {
+        match self.group.ship(from, max_bytes) {
+            Ok(shipped) => {
+                self.ends.note(shipped.end);
+                shipped.runs
+            }
+            Err(error) => {
+                tracing::error!(group = ?self.group, %error, "bytes that a replica lacks cannot be read from the owner's file");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Has the group take no more appends, for good, and says where they end. The lane goes on in its next group.
+    pub(super) fn freeze(&self) -> Place {
+        match self.appender.streamlet.upgrade() {
+            Some(streamlet) => {
+                let now_ms = (self.appender.clock)();
+                streamlet.freeze_group(self.group.spec().lane.lane, &self.group, now_ms)
+            }
+            None => self.group.end(),
+        }
+    }
+
+    /// Brings to its own file what lies in memory alone, as far as that can be done at once; whoever writes the rest
+    /// says so. Call without a lock.
+    pub(super) fn write_out(&self) {
+        if self.ack() == AckPolicy::Memory {
+            // Another turn takes the bytes along, and a failure is told as any.
+            let _turn = self.group.write_out();
+        }
+    }
+
+    /// All below `address` may be acknowledged; addresses only grow, but may be told late. Call without a lock.
+    pub(super) fn acknowledge(&self, address: u64) {
+        if let Some(place) = self.ends.last_until(address) {
+            self.group.set_copied(place);
+        }
+    }
+
+    /// Another broker has taken the streamlet over: nothing more of it is acknowledged here. Call without a lock.
+    pub(super) fn deposed(&self) {
+        if let Some(streamlet) = self.appender.streamlet.upgrade() {
+            streamlet.deposed();
+        }
     }
 
     /// The record with the group's set is durable.
@@ -240,7 +334,7 @@ impl ReplicaSet {
 
     /// This broker's own file has all bytes below `address`, of a group whose bytes count before that
     /// ([`AckPolicy::Memory`]): it can be closed so far. Call without holding a lock.
-    pub fn own_written(&self, address: u64) {
+    fn own_written(&self, address: u64) {
         self.own_written.fetch_max(address, Ordering::AcqRel);
         self.own_completed(address);
     }
@@ -322,7 +416,7 @@ impl ReplicaSet {
             // Of two copies that complete at once one sees the other; and either this sees that the
             // group is frozen, or whoever froze it sees what is complete ([`Self::froze`]).
             fence(Ordering::SeqCst);
-            if self.source.is_frozen() {
+            if self.group.is_frozen() {
                 self.tell();
             } else if self.durable() > self.told() {
                 // Nobody but the lane waits for an open group: of very many groups very few end.
@@ -354,12 +448,12 @@ impl ReplicaSet {
     pub(super) fn missing_at(&self, index: usize) -> u64 {
         let durable = self.copies().get(index);
         let durable = durable.map_or(0, |copy| copy.durable.load(Ordering::Acquire));
-        self.source.end().address.saturating_sub(durable)
+        self.group.end().address.saturating_sub(durable)
     }
 
     /// Below this address a replica holds all that it is to hold once the group is closed.
     fn keeps(&self, copy: &SetCopy) -> u64 {
-        match (&copy.pump, self.ack) {
+        match (&copy.pump, self.ack()) {
             (None, AckPolicy::Memory) => self.own_written.load(Ordering::Acquire),
             _ => copy.durable.load(Ordering::Acquire),
         }
@@ -383,10 +477,15 @@ impl ReplicaSet {
             .collect()
     }
 
-    /// The group has its close.
+    /// The group has its close: all of it may be acknowledged, and nothing of it is asked for any more. Call without
+    /// a lock.
     pub(super) fn set_closed(&self) {
         self.is_at(GroupStage::Closed);
         self.tell();
+        self.group.set_copied(self.group.end());
+        if let Some(streamlet) = self.appender.streamlet.upgrade() {
+            streamlet.group_ended(self.group.spec().lane.lane, &self.group);
+        }
     }
 
     /// True once it has.
@@ -398,7 +497,7 @@ impl ReplicaSet {
     /// Nothing else may be acknowledged: then sealing any one copy ends all acknowledgements.
     pub fn durable(&self) -> u64 {
         if self.is_closed() {
-            return self.source.end().address;
+            return self.group.end().address;
         }
         let copies = self.copies();
         let counted = if self.faults.acknowledge_without_copy() {
@@ -413,27 +512,20 @@ impl ReplicaSet {
             .unwrap_or(0)
     }
 
-    /// What its source was told to be durable.
+    /// What its group was told to be durable.
     pub(super) fn told(&self) -> u64 {
         self.told.load(Ordering::Acquire)
     }
 
-    /// True if the source was not told yet that it is durable up to `address`; it is to be told now.
+    /// True if the group was not told yet that it is durable up to `address`; it is to be told now.
     pub(super) fn is_news(&self, address: u64) -> bool {
         self.told.fetch_max(address, Ordering::AcqRel) < address
     }
 
     /// True if nothing will be appended and all of it is durable.
     pub(super) fn is_passed(&self) -> bool {
-        let complete = || self.durable() >= self.source.end().address;
-        self.is_closed() || (self.source.is_frozen() && complete())
-    }
-
-    /// Nothing more is appended: who waits for its end looks again.
-    pub(super) fn froze(&self) {
-        fence(Ordering::SeqCst);
-        self.signal.notify();
-        self.look();
+        let complete = || self.durable() >= self.group.end().address;
+        self.is_closed() || (self.group.is_frozen() && complete())
     }
 
     /// It is recorded and shipped: it may have been over before.
@@ -453,7 +545,7 @@ impl ReplicaSet {
     fn look(&self) {
         // Whoever makes it so sees the group begun, or whoever began it looks after that.
         fence(Ordering::SeqCst);
-        let is_over = || !self.lost().is_empty() || (self.source.is_frozen() && self.is_passed());
+        let is_over = || !self.lost().is_empty() || (self.group.is_frozen() && self.is_passed());
         if self.stage.is(GroupStage::Open)
             && is_over()
             && self.stage.go(GroupStage::Open, GroupStage::Draining)
@@ -467,5 +559,33 @@ impl ReplicaSet {
         if let Some(lane) = self.lane.upgrade() {
             lane.advance();
         }
+    }
+}
+
+impl Shipping for ReplicaSet {
+    fn grew(&self) {
+        self.ends.note(self.group.end());
+        self.wake_pumps();
+    }
+
+    fn wrote(&self) {
+        match self.group.failure() {
+            None => match self.ack() {
+                AckPolicy::Memory => {
+                    self.own_written(self.group.written().address);
+                    self.own_completed(self.group.end_address());
+                }
+                AckPolicy::Written => self.own_completed(self.group.written().address),
+                AckPolicy::Synced => self.own_completed(self.group.synced().address),
+            },
+            Some(error) => self.own_lost(&error.to_string()),
+        }
+    }
+
+    fn froze(&self) {
+        fence(Ordering::SeqCst);
+        self.signal.notify();
+        self.look();
+        self.advance_lane();
     }
 }

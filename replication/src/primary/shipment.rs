@@ -8,8 +8,7 @@ use bytes::Bytes;
 use kera_log_segments::ship::ShipRun;
 
 use super::Config;
-use super::replica_set::ReplicaSet;
-use super::source::Shape;
+use super::replica_set::{ReplicaSet, Shape};
 use super::stall_report::ShipmentStands;
 use crate::ids::{BrokerId, BufferKey};
 use crate::transport::{Buffer, Request, Write};
@@ -103,7 +102,7 @@ impl Shipment {
         let Shape {
             segment_size,
             segments,
-        } = self.set.source().shape();
+        } = self.set.shape();
         let left = u64::from(segment_size) - address % u64::from(segment_size);
         let wanted = grown(self.reserved.max(self.expected), config);
         let bytes = wanted.max(u64::from(least)).min(left) as u32;
@@ -144,16 +143,16 @@ impl Shipment {
         let Shape {
             segment_size,
             segments,
-        } = self.set.source().shape();
+        } = self.set.shape();
         let more = end < u64::from(segment_size) * u64::from(segments);
-        let wanted = busy && soon && more && !self.crowded && !self.set.source().is_frozen();
+        let wanted = busy && soon && more && !self.crowded && !self.set.group().is_frozen();
         wanted.then_some(end)
     }
 
     /// Whether so much is complete and not on the backup's disk that it is brought there now, so that
     /// its memory can be given back: what a group may hold that is as large as most.
     pub(super) fn is_heavy(&mut self) -> bool {
-        let most = UNFLUSHED_SEGMENTS * u64::from(self.set.source().shape().segment_size);
+        let most = UNFLUSHED_SEGMENTS * u64::from(self.set.shape().segment_size);
         let heavy = self.whole >= self.flushed.max(self.flush_asked) + most;
         if heavy {
             self.flush_asked = self.whole;
@@ -195,7 +194,7 @@ impl Shipment {
             uncovered: None,
             is_unread: false,
         };
-        for run in self.set.source().runs(self.shipped, max_bytes) {
+        for run in self.set.runs(self.shipped, max_bytes) {
             if out.bytes as usize >= max_bytes {
                 break;
             }
@@ -203,7 +202,7 @@ impl Shipment {
                 return out;
             }
         }
-        let more = out.to < self.set.source().end().address;
+        let more = out.to < self.set.group().end_address();
         out.more = more && out.bytes > 0;
         out.is_unread = more && out.bytes == 0;
         out
@@ -226,7 +225,7 @@ impl Shipment {
         self.completed = self.completed.max(to);
         if self.completed >= self.next_whole {
             self.whole = self.next_whole;
-            self.next_whole = self.set.source().end().address;
+            self.next_whole = self.set.group().end_address();
             if self.completed >= self.next_whole {
                 self.whole = self.next_whole;
             }

@@ -28,7 +28,7 @@ impl Lane {
             (watched.mark == Some(Self::mark(&set))).then_some(watched.since)?
         };
         let holders = set.holders();
-        let behind = set.behind(set.source().end().address).into_iter();
+        let behind = set.behind(set.group().end_address()).into_iter();
         Some(StillLane {
             lasted: self.primary.runtime.now().saturating_sub(since),
             stage: set.stage(),
@@ -54,9 +54,9 @@ impl Lane {
         Some(Standstill {
             group,
             lasted,
-            end: set.source().end().address,
+            end: set.group().end_address(),
             durable: set.durable(),
-            is_frozen: set.source().is_frozen(),
+            is_frozen: set.group().is_frozen(),
             behind,
             stage: set.stage(),
             trouble: set.trouble(),
@@ -91,7 +91,7 @@ impl Lane {
         });
         let mut found = Vec::new();
         for (set, stands) in all(asked.collect()).await {
-            let end = set.source().end().address;
+            let end = set.group().end_address();
             found.extend(stands.into_iter().map(|stand| {
                 let flushed = set.ack() == AckPolicy::Synced;
                 let placed = match stand.way {

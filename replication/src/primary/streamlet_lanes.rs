@@ -7,13 +7,12 @@ use std::sync::{Arc, Weak};
 
 use kera_log_segments::group::Group;
 use kera_log_segments::replicas::GroupOwner;
-use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use parking_lot::Mutex;
 
 use super::Primary;
-use super::group_source::GroupSource;
 use super::lane::{Lane, LaneSpec};
+use super::replica_set::Appender;
 use crate::ids::{AckPolicy, CopyId};
 use crate::records::RecordsError;
 use crate::runtime::{Local, all};
@@ -24,9 +23,7 @@ pub struct StreamletLanes {
     primary: Arc<Primary>,
     /// What is promised in each lane, whatever its number.
     spec: LaneSpec,
-    owner: Weak<dyn GroupOwner>,
-    /// Milliseconds since 1970.
-    clock: fn() -> u64,
+    appender: Appender,
     /// The least id that was never given out.
     next_group: Arc<AtomicU64>,
     lanes: Mutex<BTreeMap<LaneId, Arc<Lane>>>,
@@ -45,15 +42,14 @@ impl StreamletLanes {
     pub fn new(
         primary: Arc<Primary>,
         spec: LaneSpec,
-        owner: Weak<dyn GroupOwner>,
+        streamlet: Weak<dyn GroupOwner>,
         next_group: GroupId,
         clock: fn() -> u64,
     ) -> Self {
         Self {
             primary,
             spec,
-            owner,
-            clock,
+            appender: Appender { streamlet, clock },
             next_group: Arc::new(AtomicU64::new(next_group.0)),
             lanes: Mutex::default(),
         }
@@ -91,12 +87,7 @@ impl StreamletLanes {
 
     /// See [`Copies::begin`](kera_log_segments::replicas::Copies::begin).
     pub fn begin(&self, lane: LaneId, group: &Arc<Group>) {
-        let source = GroupSource::new(group.clone(), lane, self.owner.clone(), self.clock);
-        let shipping: Arc<dyn Shipping> = source.clone();
-        group.ship_by(Arc::downgrade(&shipping));
-        let lane = self.lane(lane);
-        let set = lane.open(group.id(), source.clone());
-        source.goes_to(&lane, &set);
+        self.lane(lane).open(group, self.appender.clone());
     }
 
     /// See [`Copies::deleted`](kera_log_segments::replicas::Copies::deleted).

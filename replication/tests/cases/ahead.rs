@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_records::GroupRecord;
-use kera_replication::primary::{Lane, Source};
+use kera_replication::primary::Lane;
 use kera_replication::transport::sim::MemoryFate;
 
 use crate::jobs::jobs_with;
@@ -91,7 +92,7 @@ fn a_lane_that_comes_to_rest_leaves_nothing_recorded_ahead() {
         assert!(still_open(&case).len() > 1, "the next one is prepared");
         case.wait(Duration::from_secs(60)).await;
         second.1.freeze();
-        lane.froze(&second.0);
+        second.0.froze();
         case.wait(Duration::from_secs(1)).await;
         assert!(second.0.is_closed());
         assert_eq!(still_open(&case), []);

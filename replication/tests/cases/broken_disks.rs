@@ -4,9 +4,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_replication::ids::BrokerId;
 use kera_replication::jobs::JobStats;
-use kera_replication::primary::{Primary, Source};
+use kera_replication::primary::Primary;
 use kera_replication::recovery::Unclean;
 use kera_replication::transport::sim::MemoryFate;
 use kera_replication::transport::{Refusal, Request};
@@ -54,7 +55,7 @@ fn a_group_that_ends_with_too_few_copies_gets_one_where_a_disk_takes_it() {
         }
         // Neither has this, so that both are lost.
         group.1.append(2, 20).expect("room");
-        lane.grew(&group.0);
+        group.0.grew();
         case.wait(Duration::from_secs(20)).await;
         assert!(group.1.is_frozen() && !group.0.is_closed());
         let before = *tried.lock().unwrap();

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::jobs::JobConfig;
-use kera_replication::primary::{Lane, Primary, Source};
+use kera_replication::primary::{Lane, Primary};
 use kera_replication::recovery::{RecoverSpec, Unclean, recover};
 use kera_replication::transport::sim::MemoryFate;
 use kera_replication::transport::{Reply, Request, TransportRef};
@@ -65,13 +66,13 @@ fn holders(case: &Case, copy: CopyId) -> Vec<BrokerId> {
 #[test]
 fn a_close_names_no_replica_that_was_built_and_ends_elsewhere() {
     case(|case| async move {
-        let (lane, group) = opened(&case).await;
+        let (_lane, group) = opened(&case).await;
         for broker in [BrokerId(1), BrokerId(2)] {
             case.stage.cut(OWNER, broker);
         }
         group.1.append(2, 20).expect("room");
         group.1.freeze();
-        lane.froze(&group.0);
+        group.0.froze();
         case.wait(Duration::from_secs(5)).await;
         assert!(!group.0.is_closed(), "{:?}", holders(&case, group.0.id()));
         case.stage.heal();

@@ -10,7 +10,7 @@ use kera_replication::recovery::{Stopped, Unclean};
 
 use crate::suite::Stage;
 use crate::suite::scenario::streamlet;
-use crate::suite::source::TestSource;
+use crate::suite::test_group::TestGroup;
 use crate::{Case, OWNER, case};
 
 const EPOCH: Epoch = Epoch(1);
@@ -65,8 +65,8 @@ async fn record(case: &Case, groups: Vec<GroupRecord>) -> u64 {
 }
 
 /// A group of `batches` batches, at `NODE`.
-async fn written(case: &Case, group: u64, first_ordinal: u64, batches: u64) -> TestSource {
-    let source = TestSource::new(copy(group), LANE, first_ordinal);
+async fn written(case: &Case, group: u64, first_ordinal: u64, batches: u64) -> TestGroup {
+    let source = TestGroup::new(copy(group), LANE, first_ordinal);
     for id in 0..batches {
         source.append(group * 100 + id, 20).expect("room");
     }
@@ -107,7 +107,6 @@ fn after_a_decision_the_lane_goes_on_where_a_closed_group_begins() {
         )
         .await;
         let source = written(&case, 1, 7, 2).await;
-        use kera_replication::primary::Source;
         let open = GroupRecord {
             revision,
             ..opened(1, Some(7), here)

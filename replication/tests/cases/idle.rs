@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::LaneId;
 use kera_replication::ids::{BrokerId, ProcessId};
-use kera_replication::primary::{Primary, Source};
+use kera_replication::primary::Primary;
 use kera_replication::recovery::Unclean;
 use kera_replication::transport::sim::MemoryFate;
 use kera_replication::transport::{
@@ -156,9 +157,9 @@ fn lanes_at_rest_have_no_tasks() {
         }
         assert_eq!(tasks[0], tasks[1], "with 10 lanes and with 200");
         // Each of them still ends when its group does.
-        for (lane, group) in &kept {
+        for (_, group) in &kept {
             group.1.freeze();
-            lane.froze(&group.0);
+            group.0.froze();
         }
         case.wait(Duration::from_secs(5)).await;
         assert!(kept.iter().all(|(_, group)| group.0.is_closed()));

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_replication::ids::{BrokerId, CopyId};
-use kera_replication::primary::{Primary, Source};
+use kera_replication::primary::Primary;
 use kera_replication::records::RecordsError;
 use kera_replication::recovery::{RecoverError, RecoverSpec, Recovered, Unclean, recover};
 use kera_replication::runtime::Runtime;
@@ -65,7 +66,7 @@ fn a_roll_that_races_a_failover_keeps_what_was_acknowledged() {
         let first = open(&lane, 0);
         append(&lane, &first, 1).await.expect("all is well");
         first.1.freeze();
-        lane.froze(&first.0);
+        first.0.froze();
         let second = open(&lane, 1);
         append(&lane, &second, 2).await.expect("the lane goes on");
         gate.reached(&case).await;
@@ -240,7 +241,7 @@ fn a_hand_over_cut_at_any_step_loses_nothing() {
             let first = open(&lane, 0);
             append(&lane, &first, 1).await.expect("all is well");
             first.1.freeze();
-            lane.froze(&first.0);
+            first.0.froze();
             let second = open(&lane, 1);
             append(&lane, &second, 2).await.expect("all is well");
             leash.shorten(step);
@@ -291,7 +292,7 @@ fn a_zombie_that_wakes_after_its_successor_acknowledges_nothing() {
         append(&lane, &group, 1).await.expect("all is well");
         // Stopped with bytes on their way.
         group.1.append(2, 20).expect("room");
-        lane.grew(&group.0);
+        group.0.grew();
         case.stage.pause(OWNER, true);
         let (next_primary, after) = case.recover(BrokerId(3), Unclean::Wait).await;
         let kept = after.lanes[0].next_ordinal;
@@ -329,7 +330,7 @@ fn a_busy_lane_has_several_groups_recorded_with_one_transaction() {
         case.wait(Duration::from_millis(100)).await;
         assert_eq!(unused(&case, &used).len(), 1, "an idle lane holds little");
         first.1.freeze();
-        lane.froze(&first.0);
+        first.0.froze();
         let second = open(&lane, 1);
         append(&lane, &second, 2).await.expect("it was recorded");
         let used = [used[0], second.0.id()];
@@ -393,7 +394,7 @@ fn a_copy_that_returns_longer_than_the_record_does_not_count() {
             }
         }
         group.1.append(2, 20).expect("room");
-        lane.grew(&group.0);
+        group.0.grew();
         case.wait(Duration::from_millis(100)).await;
         case.stage.kill(longer).await;
         case.stage.kill(OWNER).await;

@@ -3,10 +3,11 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_records::GroupRecord;
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::jobs::{JobConfig, Jobs, Owned};
-use kera_replication::primary::{Lane, Primary, Source};
+use kera_replication::primary::{Lane, Primary};
 use kera_replication::recovery::{Recovered, Unclean};
 use kera_replication::transport::sim::MemoryFate;
 use kera_replication::transport::{CopyState, Reply, Request};
@@ -66,7 +67,7 @@ pub async fn closed(case: &Case, lane: &Arc<Lane>) -> Opened {
         append(lane, &group, id).await.expect("all is well");
     }
     group.1.freeze();
-    lane.froze(&group.0);
+    group.0.froze();
     case.wait(Duration::from_secs(1)).await;
     assert!(group.0.is_closed());
     group
@@ -358,7 +359,7 @@ fn a_short_copy_does_not_count_as_one() {
         // Closed, and its holder loses power before it has flushed the rest.
         case.stage.pause(lost, true);
         group.1.freeze();
-        lane.froze(&group.0);
+        group.0.froze();
         while !group.0.is_closed() {
             case.wait(Duration::from_millis(1)).await;
         }

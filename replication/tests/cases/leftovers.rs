@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::Epoch;
 use kera_records::{GroupState, Transaction};
 use kera_replication::ids::{BrokerId, StreamletKey};
-use kera_replication::primary::Source;
 use kera_replication::records::{Records, RecordsError, RecordsRef, StreamletRecords};
 use kera_replication::recovery::Unclean;
 use kera_replication::transport::sim::MemoryFate;
@@ -72,7 +72,7 @@ fn a_closed_copy_whose_flush_was_lost_is_flushed_later() {
         // What was shipped counts, and its holder takes no calls.
         case.stage.pause(holder, true);
         group.1.freeze();
-        lane.froze(&group.0);
+        group.0.froze();
         case.wait(Duration::from_secs(5)).await;
         assert!(group.0.is_closed());
         case.stage.pause(holder, false);
@@ -103,7 +103,7 @@ fn a_lane_that_is_dropped_leaves_no_task_behind() {
         assert!(first.1.is_frozen());
         let second = open(&lane, 1);
         second.1.freeze();
-        lane.froze(&second.0);
+        second.0.froze();
         case.wait(Duration::from_secs(1)).await;
         let sources = [Arc::downgrade(&first.1), Arc::downgrade(&second.1)];
         let broker = Arc::downgrade(&primary);
@@ -196,7 +196,7 @@ fn groups_that_were_recorded_without_an_answer_are_not_left_behind() {
         deaf.store(true, Ordering::Relaxed);
         let group = open(&lane, 0);
         let batch = group.1.append(1, 20).expect("room");
-        lane.grew(&group.0);
+        group.0.grew();
         // Longer than a commit is tried.
         case.wait(Duration::from_secs(30)).await;
         assert!(case.stage.look().groups.len() >= 2, "it was carried out");
@@ -224,7 +224,7 @@ fn an_end_without_an_answer_can_be_asked_for_again() {
         let group = open(&lane, 0);
         append(&lane, &group, 1).await.expect("all is well");
         group.1.freeze();
-        lane.froze(&group.0);
+        group.0.froze();
         case.wait(Duration::from_secs(1)).await;
         assert!(case.stage.look().groups.iter().any(|r| !r.is_closed()));
         stuck.store(true, Ordering::Relaxed);
@@ -251,7 +251,7 @@ fn groups_ahead_that_were_recorded_without_an_answer_go_while_the_lane_goes_on()
         let first = open(&lane, 0);
         append(&lane, &first, 1).await.expect("all is well");
         first.1.freeze();
-        lane.froze(&first.0);
+        first.0.froze();
         case.wait(Duration::from_secs(1)).await;
         let second = open(&lane, 1);
         deaf.store(true, Ordering::Relaxed);

@@ -34,10 +34,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::{GroupId, LaneId};
 use kera_replication::faults::Faults;
 use kera_replication::ids::{AckPolicy, BrokerId, CopyId};
-use kera_replication::primary::{Lane, LaneSpec, Primary, ReplicaSet, Source};
+use kera_replication::primary::{Lane, LaneSpec, Primary, ReplicaSet};
 use kera_replication::records::RecordsRef;
 use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
 use kera_replication::runtime::Runtime;
@@ -45,7 +46,7 @@ use kera_replication::transport::{CopyInfo, Description, Reply, Request, Transpo
 
 use common::SimStage;
 use suite::scenario::streamlet;
-use suite::source::{TestSource, Unacknowledged};
+use suite::test_group::{TestGroup, Unacknowledged};
 use suite::{Plan, Stage};
 
 const OWNER: BrokerId = BrokerId(0);
@@ -97,7 +98,7 @@ fn noticed<F: Future<Output = ()> + Send + 'static>(
 }
 
 /// A broker's group, and where its bytes are.
-type Opened = (Arc<ReplicaSet>, Arc<TestSource>);
+type Opened = (Arc<ReplicaSet>, Arc<TestGroup>);
 
 impl Case {
     fn primary(&self, owner: BrokerId) -> Primary {
@@ -216,7 +217,7 @@ impl Case {
     }
 
     /// Puts what `source` has at a backup, as an owner of the group's epoch may.
-    async fn put(&self, backup: BrokerId, source: &TestSource) {
+    async fn put(&self, backup: BrokerId, source: &TestGroup) {
         let copy = source.copy;
         let seal = Request::Seal {
             streamlet: copy.streamlet,
@@ -225,7 +226,7 @@ impl Case {
         };
         self.ask(backup, seal).await;
         let shape = source.shape();
-        for run in source.runs(0, usize::MAX) {
+        for run in source.runs(0) {
             let complete = Request::Complete {
                 copy,
                 epoch: copy.epoch,
@@ -251,8 +252,8 @@ fn open_as(lane: &Arc<Lane>, group: GroupId, first_ordinal: u64) -> Opened {
         epoch: spec.epoch,
         generation: 0,
     };
-    let source = Arc::new(TestSource::new(copy, spec.lane, first_ordinal));
-    (lane.open(copy.group, source.clone()), source)
+    let source = Arc::new(TestGroup::new(copy, spec.lane, first_ordinal));
+    (source.open(lane), source)
 }
 
 async fn append(lane: &Arc<Lane>, group: &Opened, id: u64) -> Result<(), Unacknowledged> {
@@ -266,7 +267,7 @@ async fn append_within(
     id: u64,
 ) -> Result<(), Unacknowledged> {
     let batch = group.1.append(id, 20).expect("the group takes it");
-    lane.grew(&group.0);
+    group.0.grew();
     group.1.acknowledged(lane, batch.end, time).await
 }
 

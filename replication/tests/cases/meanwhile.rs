@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::LaneId;
 use kera_replication::faults::Faults;
 use kera_replication::ids::BrokerId;
-use kera_replication::primary::{Primary, Source};
+use kera_replication::primary::Primary;
 use kera_replication::recovery::Unclean;
 use kera_replication::transport::CopyState;
 use kera_replication::transport::sim::MemoryFate;
@@ -72,7 +73,7 @@ fn built_while_the_records_are_read(faults: Faults, is_kept: bool) {
         let read = answers.hold();
         second.1.append(3, 20).expect("room");
         second.1.freeze();
-        narrow.froze(&second.0);
+        second.0.froze();
         close.reached(&case).await;
         let built = case.copies(two).await;
         let built = built.iter().find(|info| info.copy == second.0.id());
@@ -142,7 +143,7 @@ fn a_group_that_is_younger_than_a_round_of_jobs_lacks_no_copy() {
         let young = open(&lane, old.1.end().ordinal);
         append(&lane, &young, 100).await.expect("all is well");
         young.1.freeze();
-        lane.froze(&young.0);
+        young.0.froze();
         while !young.0.is_closed() {
             case.wait(Duration::from_millis(1)).await;
         }

@@ -4,18 +4,19 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::{GroupId, LaneId};
 use kera_records::{GroupRecord, Transaction};
 use kera_replication::ids::{AckPolicy, BrokerId, CopyId, Incarnation, Replica};
 use kera_replication::own::OwnCopies;
-use kera_replication::primary::{Lane, Primary, Source};
+use kera_replication::primary::{Lane, Primary};
 use kera_replication::records::commit;
 use kera_replication::recovery::{Recovered, Stopped, Unclean};
 use kera_replication::transport::sim::MemoryFate;
 use kera_replication::transport::{CopyAnswer, Reply, Request};
 
 use crate::suite::scenario::streamlet;
-use crate::suite::source::TestSource;
+use crate::suite::test_group::TestGroup;
 use crate::suite::{Plan, Stage};
 use crate::{BRIEFLY, Case, OWNER, Opened, calm, open, planned};
 
@@ -44,8 +45,8 @@ async fn restart(case: &Case, fate: MemoryFate) -> (Arc<Primary>, Recovered) {
 
 async fn append(case: &Case, lane: &Arc<Lane>, group: &Opened, id: u64) -> u64 {
     let batch = group.1.append(id, 20).expect("the group takes it");
+    group.0.grew();
     case.stage.write_own(OWNER, &group.0, &group.1);
-    lane.grew(&group.0);
     let acknowledged = group.1.acknowledged(lane, batch.end, BRIEFLY);
     acknowledged.await.expect("all is well");
     batch.end
@@ -70,7 +71,7 @@ pub async fn closed(case: &Case, lane: &Arc<Lane>) -> Opened {
         append(case, lane, &group, id).await;
     }
     group.1.freeze();
-    lane.froze(&group.0);
+    group.0.froze();
     case.wait(Duration::from_secs(1)).await;
     assert!(group.0.is_closed());
     group
@@ -83,7 +84,7 @@ fn the_own_file_counts_and_is_not_shipped() {
         let lane = case.lane(&primary, &recovered);
         let group = open(&lane, 0);
         let batch = group.1.append(1, 20).expect("room");
-        lane.grew(&group.0);
+        group.0.grew();
         case.wait(Duration::from_secs(1)).await;
         assert_eq!(group.0.holders().len(), 3);
         assert_eq!(group.0.durable(), 0, "its own file has nothing yet");
@@ -109,11 +110,11 @@ fn a_group_that_its_owner_remembers_is_closed_once_its_file_has_it() {
             epoch: recovered.epoch,
             generation: 0,
         };
-        let source = TestSource::new(copy, LaneId(0), 0).with_ack(AckPolicy::Memory);
+        let source = TestGroup::remembered(copy, LaneId(0));
         let source = Arc::new(source);
-        let set = lane.open(copy.group, source.clone());
+        let set = source.open(&lane);
         let batch = source.append(1, 20).expect("room");
-        lane.grew(&set);
+        set.grew();
         set.own_completed(batch.end);
         let acknowledged = source.acknowledged(&lane, batch.end, BRIEFLY);
         acknowledged
@@ -128,10 +129,10 @@ fn a_group_that_its_owner_remembers_is_closed_once_its_file_has_it() {
         assert_eq!(own(&open).store_id, files.store_id);
         assert_ne!(own(&open), files, "its process, and not its boot");
         source.freeze();
-        lane.froze(&set);
+        set.froze();
         case.wait(case.plan.config.drain_timeout / 2).await;
         assert!(!set.is_closed(), "its file has nothing");
-        set.own_written(batch.end);
+        source.let_go();
         case.wait(case.plan.config.drain_timeout / 4).await;
         let closed = case.stage.look().groups.remove(0);
         assert!(closed.is_closed(), "{closed:?}");
@@ -172,7 +173,7 @@ fn an_own_file_that_fails_ends_the_group_and_the_others_keep_it() {
         let group = open(&lane, 0);
         append(&case, &lane, &group, 1).await;
         group.1.append(2, 20).expect("room");
-        lane.grew(&group.0);
+        group.0.grew();
         group.0.own_lost("no space left on the device");
         case.wait(Duration::from_secs(1)).await;
         assert!(group.0.is_closed());
@@ -332,7 +333,7 @@ fn with_one_copy_a_boot_is_reported_as_a_gap_and_all_that_is_whole_is_kept() {
         // The next group is begun before this one is closed, and the machine loses power.
         case.stage.cut_records(OWNER);
         first.1.freeze();
-        lane.froze(&first.0);
+        first.0.froze();
         let second = open(&lane, 2);
         second.1.append(3, 20).expect("room");
         case.stage.write_own(OWNER, &second.0, &second.1);

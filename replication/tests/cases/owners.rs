@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_replication::ids::{BrokerId, CopyId};
-use kera_replication::primary::Source;
 use kera_replication::records::RecordsError;
 use kera_replication::recovery::{Stopped, Unclean};
 use kera_replication::transport::sim::MemoryFate;
 
 use crate::suite::Stage;
-use crate::suite::source::Unacknowledged;
+use crate::suite::test_group::Unacknowledged;
 use crate::{BRIEFLY, OWNER, another, append, case, open};
 
 #[test]
@@ -118,7 +118,7 @@ fn a_planned_end_leaves_nothing_to_recover() {
         let first = open(&lane, 0);
         append(&lane, &first, 1).await.expect("all is well");
         first.1.freeze();
-        lane.froze(&first.0);
+        first.0.froze();
         let second = open(&lane, 1);
         append(&lane, &second, 2).await.expect("the next group");
         lane.finish().await.expect("still the owner");

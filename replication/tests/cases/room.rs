@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::LaneId;
 use kera_replication::backup::Limits;
 use kera_replication::ids::{AckPolicy, BrokerId, CopyId};
-use kera_replication::primary::{Shape, Source};
+use kera_replication::primary::Shape;
 use kera_replication::recovery::Unclean;
 use kera_replication::transport::sim::MemoryFate;
 use kera_replication::transport::{Reply, Request};
 
-use crate::suite::source::TestSource;
+use crate::suite::test_group::TestGroup;
 use crate::suite::{Plan, Stage};
 use crate::{BRIEFLY, Case, OWNER, append, calm, case, open, planned};
 
@@ -55,13 +56,13 @@ fn a_backup_that_turns_out_to_be_full_costs_one_group_and_not_each() {
         for id in 0..60 {
             if group.1.append(id, 20).is_err() {
                 let end = group.1.freeze();
-                lane.froze(&group.0);
+                group.0.froze();
                 group = open(&lane, end.ordinal);
                 groups += 1;
                 group.1.append(id, 20).expect("an empty group takes it");
             }
             ordinal += 1;
-            lane.grew(&group.0);
+            group.0.grew();
             let end = group.1.end();
             assert_eq!(end.ordinal, ordinal);
             let acknowledged = group.1.acknowledged(&lane, end.address, BRIEFLY);
@@ -118,16 +119,16 @@ fn many_open_groups_have_room_in_little_memory() {
                 epoch: lane.spec().epoch,
                 generation: 0,
             };
-            let source = TestSource::with_shape(copy, lane.spec().lane, 0, shape);
+            let source = TestGroup::with_shape(copy, lane.spec().lane, 0, shape);
             let source = Arc::new(source);
-            (lane.open(copy.group, source.clone()), source, lane)
+            (source.open(&lane), source, lane)
         });
         let groups: Vec<_> = groups.collect();
         for round in 0..60 {
             let mut ends = Vec::new();
-            for (set, source, lane) in &groups {
+            for (set, source, _) in &groups {
                 let batch = source.append(round, 16_000).expect("no copy was lost");
-                lane.grew(set);
+                set.grew();
                 ends.push(batch.end);
             }
             for ((_, source, lane), end) in groups.iter().zip(ends) {
@@ -179,12 +180,12 @@ fn a_backup_that_is_nearly_full_gives_what_it_has() {
             segment_size: 1 << 20,
             segments: 2,
         };
-        let source = TestSource::with_shape(copy, lane.spec().lane, 0, shape);
+        let source = TestGroup::with_shape(copy, lane.spec().lane, 0, shape);
         let source = Arc::new(source);
-        let group = lane.open(copy.group, source.clone());
+        let group = source.open(&lane);
         for id in 0.. {
             let batch = source.append(id, 16_000).expect("no copy was lost");
-            lane.grew(&group);
+            group.grew();
             let acknowledged = source.acknowledged(&lane, batch.end, BRIEFLY);
             acknowledged.await.expect("there is room");
             if batch.end > 600 << 10 {
@@ -211,7 +212,7 @@ fn a_backup_that_is_back_is_noticed_though_others_suffice() {
                     .await
                     .expect("others suffice");
                 ordinal = group.1.freeze().ordinal;
-                lane.froze(&group.0);
+                group.0.froze();
                 case.wait(Duration::from_millis(500)).await;
             }
         };

@@ -14,7 +14,7 @@ use kera_replication::recovery::{Recovered, Unclean};
 use kera_replication::transport::{Pending, Refusal, Reply, Request};
 
 use crate::jobs::{bytes, closed, jobs, owned, record};
-use crate::suite::source::SHAPE;
+use crate::suite::test_group::SHAPE;
 use crate::suite::{Plan, Stage, busy};
 use crate::{Case, OWNER, another, calm, case, own, planned};
 

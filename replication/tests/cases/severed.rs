@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::LaneId;
 use kera_replication::ids::{BrokerId, ProcessId};
-use kera_replication::primary::{Config, Lane, Primary, Source};
+use kera_replication::primary::{Config, Lane, Primary};
 use kera_replication::recovery::Unclean;
 use kera_replication::runtime::{Runtime, RuntimeRef};
 use kera_replication::transport::{
@@ -181,9 +182,9 @@ fn is_at_the_other_end(group: &Opened) -> bool {
 }
 
 /// Ends a group that has room left, as one that is full ends.
-fn end(lane: &Arc<Lane>, group: &Opened) {
+fn end(group: &Opened) {
     group.1.freeze();
-    lane.froze(&group.0);
+    group.0.froze();
 }
 
 #[test]
@@ -198,18 +199,18 @@ fn lanes_go_on_past_a_cut_cable_wherever_their_groups_were() {
             if at % 2 == 0 {
                 // Under way on the link.
                 let place = group.1.append(2, 20).expect("room").end;
-                lane.grew(&group.0);
+                group.0.grew();
                 waiting.push((lane, group.1.clone(), place));
                 continue;
             }
             // Asks for its first buffers, one sooner and one later than the link is known to be silent.
-            end(lane, group);
+            end(group);
             if at == 3 {
                 cluster.case.wait(TAKEN_WITHIN * 3 / 2).await;
             }
             let next = open(lane, 1);
             let place = next.1.append(2, 20).expect("room").end;
-            lane.grew(&next.0);
+            next.0.grew();
             waiting.push((lane, next.1.clone(), place));
         }
         for (lane, group, place) in waiting {
@@ -237,7 +238,7 @@ fn a_group_that_only_asks_for_buffers_finds_out_by_itself() {
         let cluster = Cluster::new(case, 1).await;
         let (lane, groups) = (&cluster.lanes[0], cluster.begin().await);
         // Recorded ahead, with a copy that nobody can reach any more. Nothing is under way on the link.
-        end(lane, &groups[0]);
+        end(&groups[0]);
         lane.closed_frozen().await.expect("it is the owner");
         cluster.cut();
         let begun = cluster.case.now();
@@ -259,7 +260,7 @@ fn what_was_recorded_ahead_with_a_silent_broker_is_not_used() {
         let [first, second] = cluster.lanes.as_slice() else {
             panic!("two lanes");
         };
-        end(second, &groups[1]);
+        end(&groups[1]);
         second.closed_frozen().await.expect("it is the owner");
         cluster.cut();
         append_within(LONG, first, &groups[0], 2)
@@ -285,7 +286,7 @@ fn a_cable_that_is_mended_in_time_costs_no_copy() {
         let (lane, groups) = (&cluster.lanes[0], cluster.begin().await);
         cluster.cut();
         let place = groups[0].1.append(2, 20).expect("room").end;
-        lane.grew(&groups[0].0);
+        groups[0].0.grew();
         cluster.case.wait(TAKEN_WITHIN / 2).await;
         // What was sent is not taken still: the link breaks, and the next one is made.
         let (cut, clock) = (cluster.cut.clone(), cluster.case.stage.sim.runtime(None));

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_records::Transaction;
 use kera_replication::faults::Faults;
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::jobs::{JobConfig, Jobs, Shift};
 use kera_replication::placement::Placement;
-use kera_replication::primary::{Primary, Source};
+use kera_replication::primary::Primary;
 use kera_replication::recovery::Unclean;
 use kera_replication::transport::sim::MemoryFate;
 
@@ -387,7 +388,7 @@ fn a_round_that_has_more_to_do_is_followed_by_the_next_at_once() {
             let group = open(&lane, next);
             append(&lane, &group, next).await.expect("all is well");
             group.1.freeze();
-            lane.froze(&group.0);
+            group.0.froze();
             next = group.1.end().ordinal;
             groups.push(group);
         }

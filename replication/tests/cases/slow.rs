@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_replication::ids::{BrokerId, ProcessId};
-use kera_replication::primary::{Primary, Source};
+use kera_replication::primary::Primary;
 use kera_replication::recovery::Unclean;
 use kera_replication::runtime::RuntimeRef;
 use kera_replication::transport::{
@@ -79,7 +80,7 @@ fn who_answers_late_is_waited_for_when_a_later_group_begins() {
             holders.push(group.0.holders().len());
             case.wait(2 * TAKES).await;
             group.1.freeze();
-            lane.froze(&group.0);
+            group.0.froze();
             case.wait(Duration::from_secs(1)).await;
             assert!(group.0.is_closed());
             next = group.1.end().ordinal;

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_log_segments::group_life::GroupStage;
+use kera_log_segments::ship::Shipping;
 use kera_replication::ids::BrokerId;
-use kera_replication::primary::{
-    CopyStands, Lane, Primary, ShipmentStands, Source, Standstill, WayStands,
-};
+use kera_replication::primary::{CopyStands, Lane, Primary, ShipmentStands, Standstill, WayStands};
 use kera_replication::recovery::Unclean;
 
 use crate::jobs;
@@ -54,9 +53,9 @@ fn a_group_that_loses_a_copy_before_its_first_byte_holds_up_nobody() {
         let next = open(&lane, 8);
         next.1.append(100, 20).expect("room");
         case.stage.write_own(OWNER, &next.0, &next.1);
-        lane.grew(&next.0);
+        next.0.grew();
         next.1.freeze();
-        lane.froze(&next.0);
+        next.0.froze();
         case.wait(LONG).await;
         let still = lane.standstill(Duration::ZERO, Duration::ZERO).await;
         assert_eq!(still.map(|still| still.to_string()), None);
@@ -111,7 +110,7 @@ fn a_lane_says_which_copy_it_waits_for_until_that_has_all() {
         let lane = case.lane(&primary, &recovered);
         let group = open(&lane, 0);
         group.1.append(1, 20).expect("room");
-        lane.grew(&group.0);
+        group.0.grew();
         case.stage.write_own(OWNER, &group.0, &group.1);
         case.wait(LONG).await;
         assert_eq!(looked(&case, &lane).await, None, "nothing waits");
@@ -194,7 +193,7 @@ fn bytes_that_could_not_be_read_for_a_while_are_shipped_all_the_same() {
             .await
             .expect_err("nothing is shipped");
         group.1.freeze();
-        lane.froze(&group.0);
+        group.0.froze();
         case.wait(LONG).await;
         assert!(!group.0.is_closed());
         group.1.set_unreadable(false);

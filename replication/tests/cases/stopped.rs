@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::LaneId;
 use kera_replication::ids::{BrokerId, ProcessId};
-use kera_replication::primary::{Primary, Source};
+use kera_replication::primary::Primary;
 use kera_replication::recovery::Unclean;
 use kera_replication::runtime::{Runtime, RuntimeRef};
 use kera_replication::transport::{
@@ -252,9 +253,9 @@ fn lanes_roll_when_a_silent_backup_leaves_the_living() {
         ends_later(&case, &owner, &[at]);
         let begun = case.now();
         let mut ends = Vec::new();
-        for (lane, group) in lanes.iter().zip(&groups) {
+        for group in &groups {
             ends.push(group.1.append(2, 20).expect("room").end);
-            lane.grew(&group.0);
+            group.0.grew();
         }
         for ((lane, group), end) in lanes.iter().zip(&groups).zip(ends) {
             let acknowledged = group.1.acknowledged(lane, end, LONG);

@@ -5,9 +5,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::LaneId;
 use kera_replication::ids::{BrokerId, ProcessId};
-use kera_replication::primary::Source;
 use kera_replication::recovery::Unclean;
 use kera_replication::runtime::RuntimeRef;
 use kera_replication::transport::sim::MemoryFate;
@@ -129,9 +129,9 @@ fn a_refusal_about_one_group_does_not_hold_up_the_others() {
             case.ask(at, free).await;
         }
         let began = case.now();
-        for (lane, group) in lanes.iter().zip(&groups).take(7) {
+        for group in groups.iter().take(7) {
             group.1.append(2, 20).expect("room");
-            lane.grew(&group.0);
+            group.0.grew();
         }
         append_within(long, &lanes[7], &groups[7], 2)
             .await

@@ -19,7 +19,7 @@ use crate::suite::asked::{Asked, Silent};
 use crate::suite::own::Disks;
 use crate::suite::scenario::{Seen, run, streamlet};
 use crate::suite::served::Disk;
-use crate::suite::source::TestSource;
+use crate::suite::test_group::TestGroup;
 use crate::suite::{Plan, Stage};
 
 const NODES: u32 = 4;
@@ -144,7 +144,7 @@ impl Stage for SimStage {
         }
     }
 
-    fn write_own(&self, node: BrokerId, set: &ReplicaSet, source: &TestSource) {
+    fn write_own(&self, node: BrokerId, set: &ReplicaSet, source: &TestGroup) {
         if let Some((disks, _)) = &self.disks {
             disks.write(node, set, source, 0);
         }

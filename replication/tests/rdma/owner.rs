@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::LaneId;
 use kera_replication::ids::{AckPolicy, BrokerId, CopyId};
 use kera_replication::primary::{Config, Lane, LaneSpec, Primary, ReplicaSet, Shape};
@@ -16,7 +17,7 @@ use kera_replication::transport::tcp::{LinkOptions, TcpTransport};
 use kera_replication::transport::{Reply, Request, Transport};
 
 use crate::suite::scenario::streamlet;
-use crate::suite::source::{Appended, TestSource, Unacknowledged};
+use crate::suite::test_group::{Appended, TestGroup, Unacknowledged};
 
 pub const MIN_COPIES: usize = 2;
 
@@ -24,7 +25,7 @@ pub const MIN_COPIES: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A group and where its bytes are.
-pub type Opened = (Arc<ReplicaSet>, Arc<TestSource>);
+pub type Opened = (Arc<ReplicaSet>, Arc<TestGroup>);
 
 /// A group with room for all that a test appends.
 pub const LARGE: Shape = Shape {
@@ -105,8 +106,6 @@ impl Owner {
 
     /// The group that takes appends now.
     pub fn group(&mut self) -> Opened {
-        use kera_replication::primary::Source;
-
         if let Some((set, source)) = &self.open {
             if !source.is_frozen() {
                 return (set.clone(), source.clone());
@@ -120,9 +119,9 @@ impl Owner {
             epoch: spec.epoch,
             generation: 0,
         };
-        let source = TestSource::with_shape(copy, spec.lane, self.next_ordinal, self.shape);
+        let source = TestGroup::with_shape(copy, spec.lane, self.next_ordinal, self.shape);
         let source = Arc::new(source);
-        let set = self.lane.open(copy.group, source.clone());
+        let set = source.open(&self.lane);
         self.open = Some((set.clone(), source.clone()));
         (set, source)
     }
@@ -133,15 +132,14 @@ impl Owner {
             let (set, source) = self.group();
             match source.append(id, 20) {
                 Ok(batch) => {
-                    self.lane.grew(&set);
+                    set.grew();
                     return ((set, source), batch);
                 }
-                Err(crate::suite::source::Closed::Full) => {
-                    use kera_replication::primary::Source;
+                Err(crate::suite::test_group::Closed::Full) => {
                     source.freeze();
-                    self.lane.froze(&set);
+                    set.froze();
                 }
-                Err(crate::suite::source::Closed::Frozen) => {}
+                Err(crate::suite::test_group::Closed::Frozen) => {}
             }
         }
     }

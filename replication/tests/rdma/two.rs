@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_replication::ids::BrokerId;
-use kera_replication::primary::{Config, Source};
+use kera_replication::primary::Config;
 use kera_replication::records::MemoryRecords;
 use kera_replication::transport::{Request, Transport};
 

@@ -10,7 +10,7 @@ use crate::child::Backup;
 use crate::machine;
 use crate::owner::{LARGE, Owner};
 use crate::suite::scenario::streamlet;
-use crate::suite::source::Unacknowledged;
+use crate::suite::test_group::Unacknowledged;
 
 #[test]
 fn a_zombie_acknowledges_nothing_and_writes_nowhere() {

@@ -14,7 +14,7 @@ use kera_replication::recovery::Recovered;
 use kera_replication::transport::{Reply, Request};
 
 use super::StageRef;
-use super::source::SHAPE;
+use super::test_group::SHAPE;
 
 /// The batches that some client was told of.
 pub type Acked = Arc<Mutex<BTreeSet<u64>>>;

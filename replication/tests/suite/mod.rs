@@ -7,7 +7,7 @@ pub mod check;
 pub mod own;
 pub mod scenario;
 pub mod served;
-pub mod source;
+pub mod test_group;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use kera_replication::transport::{Pending, TransportRef};
 
 use asked::Asked;
 use served::Disk;
-use source::TestSource;
+use test_group::TestGroup;
 
 /// Brokers that can be hurt. Each runs a backup store, and primaries beside it.
 pub trait Stage: Send + Sync {
@@ -58,7 +58,7 @@ pub trait Stage: Send + Sync {
         None
     }
     /// Writes what its own file lacks of a group.
-    fn write_own(&self, _node: BrokerId, _set: &ReplicaSet, _source: &TestSource) {}
+    fn write_own(&self, _node: BrokerId, _set: &ReplicaSet, _source: &TestGroup) {}
     /// It starts again.
     fn start(&self, node: BrokerId, fate: MemoryFate) -> Pending<()>;
     fn is_alive(&self, node: BrokerId) -> bool;

@@ -8,14 +8,15 @@ use std::sync::{Arc, Mutex};
 
 use kera_log_segments::io::fault::{CrashPlan, FaultIo};
 use kera_log_segments::io::{EngineKind, Io, OpenHow, open_engine};
-use kera_log_segments::layout::FOOTER_OFFSET;
+use kera_log_segments::layout::{DurableMark, FOOTER_OFFSET};
+use kera_log_segments::scan::write_mark;
 use kera_replication::ids::{BrokerId, CopyId, Incarnation};
 use kera_replication::own::{OwnCopies, OwnFiles};
-use kera_replication::primary::{ReplicaSet, Source};
+use kera_replication::primary::ReplicaSet;
 use uuid::Uuid;
 
 use super::served::Disk;
-use super::source::{SHAPE, TestSource};
+use super::test_group::{SHAPE, TestGroup};
 
 /// The disks of some brokers.
 pub struct Disks {
@@ -139,11 +140,12 @@ impl Disks {
     }
 
     /// Writes what `source` has from `from` on and says so.
-    pub fn write(&self, node: BrokerId, set: &ReplicaSet, source: &TestSource, from: u64) {
+    pub fn write(&self, node: BrokerId, set: &ReplicaSet, source: &TestGroup, from: u64) {
         let copy: CopyId = set.id();
         let path = self.own(node).path(&copy);
         let known = !self.begun.lock().unwrap().insert((node, copy));
-        let file = if known && path.exists() {
+        let is_there = known && path.exists();
+        let file = if is_there {
             self.io.open(&path, OpenHow::ReadWrite, false)
         } else {
             // A group of an earlier owner that was never recorded may have had the same number.
@@ -154,7 +156,10 @@ impl Disks {
         let file = file.expect("opens");
         let group_bytes = u64::from(SHAPE.segment_size) * u64::from(SHAPE.segments);
         file.set_len(group_bytes + FOOTER_OFFSET).expect("room");
-        for run in source.runs(from, usize::MAX) {
+        if !is_there {
+            write_mark(&*file, &DurableMark::default(), group_bytes).expect("room");
+        }
+        for run in source.runs(from) {
             let slices: Vec<_> = run.parts.iter().map(|p| IoSlice::new(p)).collect();
             file.write_vectored_at(&slices, run.address).expect("room");
         }

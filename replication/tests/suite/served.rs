@@ -31,7 +31,7 @@ use kera_streamlet::{
 
 use super::asked::Asked;
 use super::check::{Model, whole_batches};
-use super::source::{SHAPE, batch, out_of_sequence};
+use super::test_group::{SHAPE, batch, out_of_sequence};
 use super::{Plan, StageRef};
 
 /// Address space for the segments of one streamlet.
