@@ -25,6 +25,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
+import org.apache.flink.api.common.JobID;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.OpenContext;
 import org.apache.flink.api.common.serialization.SimpleStringSchema;
@@ -35,6 +36,7 @@ import org.apache.flink.configuration.Configuration;
 import org.apache.flink.configuration.ExternalizedCheckpointRetention;
 import org.apache.flink.configuration.RestartStrategyOptions;
 import org.apache.flink.configuration.StateRecoveryOptions;
+import org.apache.flink.runtime.highavailability.nonha.embedded.HaLeadershipControl;
 import org.apache.flink.runtime.minicluster.MiniCluster;
 import org.apache.flink.runtime.minicluster.MiniClusterConfiguration;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
@@ -47,7 +49,7 @@ import org.junit.jupiter.api.condition.EnabledIfSystemProperty;
 import org.junit.jupiter.api.io.TempDir;
 
 /**
- * Lanes grow under a job whose tasks, TaskManager, JobManager and broker fail, while one lane is far behind: each key's
+ * Lanes grow under a job whose tasks, TaskManager, JobManager, broker and then whole cluster fail, while one lane is far behind: each key's
  * records arrive at an operator in order, each once.
  */
 @EnabledIfSystemProperty(named = "kera.program", matches = ".+")
@@ -112,12 +114,21 @@ class GrowingLanesTest {
                 .setNumTaskManagers(2)
                 .setNumSlotsPerTaskManager(PARALLELISM)
                 .withRandomPorts()
+                .setHaServices(MiniCluster.HaServices.WITH_LEADERSHIP_CONTROL)
                 .build());
+        private final JobID job;
 
         /** The job begins anew, or from a checkpoint. */
         Cluster(String broker, Path checkpoints, String checkpoint) throws Exception {
             flink.start();
-            begin(flink, broker, checkpoints, checkpoint);
+            job = begin(flink, broker, checkpoints, checkpoint);
+        }
+
+        /** Another JobManager takes the job over, from its last checkpoint. */
+        void loseJobManager() throws Exception {
+            HaLeadershipControl leaders = flink.getHaLeadershipControl().orElseThrow();
+            leaders.revokeJobMasterLeadership(job).get();
+            leaders.grantJobMasterLeadership(job).get();
         }
 
         void loseTaskManager() throws Exception {
@@ -204,9 +215,15 @@ class GrowingLanesTest {
                     broker.kill();
                     broker.restart();
                 }
+                if (count == EACH * 5 / 12) {
+                    awaitCheckpoint(checkpoints);
+                    FROM_START.clear();
+                    cluster.loseJobManager();
+                }
                 if (count == EACH * 2 / 3) {
                     awaitSeen(HEAVY_RECORDS / 2);
                     awaitCheckpoint(checkpoints);
+                    assertTrue(FROM_START.size() < KEYS + 1, "the job began anew with another JobManager");
                     cluster.close();
                     broker.kill();
                     String checkpoint = newest(checkpoints);
@@ -233,7 +250,7 @@ class GrowingLanesTest {
         return ProducerOptions.to(broker.address()).withBatchSize(1 << 10);
     }
 
-    private static void begin(MiniCluster flink, String address, Path checkpoints, String checkpoint) throws Exception {
+    private static JobID begin(MiniCluster flink, String address, Path checkpoints, String checkpoint) throws Exception {
         Configuration config = new Configuration();
         config.set(CheckpointingOptions.CHECKPOINTING_INTERVAL, Duration.ofMillis(200));
         config.set(CheckpointingOptions.CHECKPOINTS_DIRECTORY, checkpoints.toUri().toString());
@@ -260,6 +277,6 @@ class GrowingLanesTest {
                 .process(new InOrder())
                 .uid("in-order")
                 .print();
-        env.executeAsync("growing lanes");
+        return env.executeAsync("growing lanes").getJobID();
     }
 }

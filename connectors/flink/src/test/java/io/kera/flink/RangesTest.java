@@ -8,6 +8,7 @@ import io.kera.client.ConnectOptions;
 import io.kera.client.Producer;
 import io.kera.client.ProducerOptions;
 import io.kera.client.TestBroker;
+import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.HashSet;
@@ -17,14 +18,19 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
+import org.apache.flink.api.common.JobID;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.RichMapFunction;
 import org.apache.flink.api.common.serialization.SimpleStringSchema;
 import org.apache.flink.configuration.CheckpointingOptions;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.configuration.RestartStrategyOptions;
+import org.apache.flink.runtime.highavailability.nonha.embedded.HaLeadershipControl;
+import org.apache.flink.runtime.minicluster.MiniCluster;
 import org.apache.flink.runtime.testutils.MiniClusterResourceConfiguration;
+import org.apache.flink.streaming.api.datastream.DataStream;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
+import org.apache.flink.test.junit5.InjectMiniCluster;
 import org.apache.flink.test.junit5.MiniClusterExtension;
 import org.apache.flink.util.CloseableIterator;
 import org.junit.jupiter.api.Test;
@@ -37,69 +43,85 @@ import org.junit.jupiter.api.extension.RegisterExtension;
 @Timeout(300)
 class RangesTest {
     private static final int RECORDS = 60_000;
+    /** Those that are written once another JobManager has the job. */
+    private static final int LATE = 5_000;
     private static final int READERS = 8;
     private static final AtomicInteger SEEN = new AtomicInteger();
-    private static TestBroker broker;
 
     @RegisterExtension
     private static final MiniClusterExtension FLINK = new MiniClusterExtension(new MiniClusterResourceConfiguration.Builder()
             .setNumberTaskManagers(2)
             .setNumberSlotsPerTaskManager(READERS / 2)
+            .withHaLeadershipControl()
             .build());
 
-    /** A step that waits, fails once, and kills the broker once. */
+    /** A step that waits, and fails once. */
     private static final class Slow extends RichMapFunction<String, String> {
         private static final long serialVersionUID = 1L;
         private int count;
 
         @Override
-        public String map(String record) throws Exception {
+        public String map(String record) {
             if (++count % 20 == 0) {
                 LockSupport.parkNanos(1_000_000);
             }
-            int seen = SEEN.incrementAndGet();
-            if (seen == RECORDS / 3) {
+            if (SEEN.incrementAndGet() == RECORDS / 3) {
                 throw new IllegalStateException("a failure of the test");
-            }
-            if (seen == RECORDS / 2) {
-                broker.kill();
-                broker.restart();
             }
             return getRuntimeContext().getTaskInfo().getIndexOfThisSubtask() + " " + record.substring(0, record.indexOf(' '));
         }
     }
 
     @Test
-    void readersShareLanesAndEachRecordPassesOnce() throws Exception {
-        try (TestBroker started = TestBroker.start();
-                Admin admin = new Admin(List.of(started.address()), ConnectOptions.DEFAULT)) {
-            broker = started;
+    void readersShareLanesAndEachRecordPassesOnce(@InjectMiniCluster MiniCluster flink) throws Exception {
+        try (TestBroker broker = TestBroker.start();
+                Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
             admin.createStream("s", 1, 2);
-            try (Producer producer =
-                    new Producer("s", ProducerOptions.to(broker.address()).withBatchSize(16 << 10))) {
-                for (int n = 0; n < RECORDS; n++) {
-                    String text = n + " " + "x".repeat(90);
-                    producer.append(null, text.getBytes(StandardCharsets.UTF_8));
-                }
-            }
+            produce(broker.address(), 0, RECORDS);
             Set<String> found = new HashSet<>();
             Map<String, Integer> bySubtask = new TreeMap<>();
-            try (CloseableIterator<String> results = run(broker.address())) {
-                while (results.hasNext()) {
+            StreamExecutionEnvironment env = environment();
+            // What is found is in a completed checkpoint.
+            try (CloseableIterator<String> results = job(env, broker.address()).collectAsync()) {
+                JobID job = env.executeAsync().getJobID();
+                while (found.size() < RECORDS + LATE) {
                     String[] parts = results.next().split(" ");
                     assertTrue(found.add(parts[1]), "record " + parts[1] + " passed twice");
                     bySubtask.merge(parts[0], 1, Integer::sum);
+                    if (found.size() == RECORDS / 6) {
+                        flink.terminateTaskManager(0).get();
+                        flink.startTaskManager();
+                    }
+                    if (found.size() == RECORDS / 2) {
+                        broker.kill();
+                        broker.restart();
+                    }
+                    if (found.size() == RECORDS * 2 / 3) {
+                        // Another JobManager takes the job over, from the last checkpoint.
+                        HaLeadershipControl leaders = flink.getHaLeadershipControl().orElseThrow();
+                        leaders.revokeJobMasterLeadership(job).get();
+                        leaders.grantJobMasterLeadership(job).get();
+                        produce(broker.address(), RECORDS, RECORDS + LATE);
+                    }
                 }
             }
-            assertEquals(RECORDS, found.size());
-            assertTrue(SEEN.get() > RECORDS, "nothing was read again: the failure came too late");
+            assertTrue(SEEN.get() > RECORDS + LATE, "nothing was read again");
             assertEquals(READERS, bySubtask.size(), bySubtask.toString());
             bySubtask.forEach((subtask, count) ->
                     assertTrue(count >= RECORDS / 20, "subtask " + subtask + " emitted " + count + " of " + bySubtask));
         }
     }
 
-    private static CloseableIterator<String> run(String address) throws Exception {
+    private static void produce(String address, int from, int to) throws IOException {
+        try (Producer producer = new Producer("s", ProducerOptions.to(address).withBatchSize(16 << 10))) {
+            for (int n = from; n < to; n++) {
+                String text = n + " " + "x".repeat(90);
+                producer.append(null, text.getBytes(StandardCharsets.UTF_8));
+            }
+        }
+    }
+
+    private static StreamExecutionEnvironment environment() {
         Configuration config = new Configuration();
         config.set(CheckpointingOptions.CHECKPOINTING_INTERVAL, Duration.ofMillis(100));
         config.set(RestartStrategyOptions.RESTART_STRATEGY, "fixed-delay");
@@ -107,13 +129,17 @@ class RangesTest {
         config.set(RestartStrategyOptions.RESTART_STRATEGY_FIXED_DELAY_DELAY, Duration.ofMillis(50));
         StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment(config);
         env.setParallelism(READERS);
+        return env;
+    }
+
+    private static DataStream<String> job(StreamExecutionEnvironment env, String address) {
         KeraSource<String> source = KeraSource.<String>builder()
                 .bootstrap(address)
                 .streams("s")
                 .order(Order.NONE)
-                .bounded()
+                .growth(Growth.UNORDERED)
                 .deserializer(KeraDeserializer.values(new SimpleStringSchema()))
                 .build(env.getConfiguration());
-        return env.fromSource(source, WatermarkStrategy.noWatermarks(), "s").map(new Slow()).executeAndCollect();
+        return env.fromSource(source, WatermarkStrategy.noWatermarks(), "s").map(new Slow());
     }
 }
