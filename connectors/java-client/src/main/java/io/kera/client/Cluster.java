@@ -36,9 +36,12 @@ final class Cluster implements AutoCloseable {
         for (String address : order) {
             boolean sent = false;
             try {
-                if (connection == null || !connection.address().equals(address)) {
+                // A connection that was idle may have ended: of a change that is sent on it nobody could say whether it
+                // was done.
+                if (connection == null || !connection.address().equals(address) || Methods.changes(method)) {
                     close();
                     connection = new Connection(address, options);
+                    connection.checkCalls();
                 }
                 sent = true;
                 return connection.call(method, request);

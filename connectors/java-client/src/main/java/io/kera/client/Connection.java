@@ -18,6 +18,13 @@ final class Connection implements AutoCloseable {
         return frames.address();
     }
 
+    /** Looks whether the broker takes calls. */
+    void checkCalls() throws IOException {
+        if (!frames.takesCalls()) {
+            throw new IOException("broker " + address() + " takes no control calls as frames; update the broker");
+        }
+    }
+
     /** A control call; the reply's message. */
     synchronized ByteBuffer call(int method, byte[] request) throws IOException {
         return call(method, request, 0);
@@ -25,9 +32,7 @@ final class Connection implements AutoCloseable {
 
     /** The same, where the broker may wait so long before it answers. */
     synchronized ByteBuffer call(int method, byte[] request, int waitMillis) throws IOException {
-        if (!frames.takesCalls()) {
-            throw new IOException("broker " + address() + " takes no control calls as frames; update the broker");
-        }
+        checkCalls();
         int within = timeoutMillis + waitMillis;
         byte[] header = new Wire.Writer().number(1, method).number(2, within).done();
         FrameChannel.Frame reply = ask(FrameChannel.CALL, header, request, waitMillis);

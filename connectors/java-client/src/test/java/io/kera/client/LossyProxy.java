@@ -9,13 +9,18 @@ import java.net.ServerSocket;
 import java.net.Socket;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.CountDownLatch;
 
 /** Passes connections on to a broker; can swallow what the broker answers and then cut the connections. */
 final class LossyProxy implements Closeable {
+    private static final int HELLO_REPLY = 12;
     private final ServerSocket listener = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
     private volatile String to;
     private final List<Socket> sockets = new ArrayList<>();
     private volatile boolean swallows;
+    /** Bytes of a connection's answers that arrive all the same. */
+    private volatile int spared;
+    private final CountDownLatch swallowed = new CountDownLatch(1);
     private volatile int accepted;
 
     LossyProxy() throws IOException {
@@ -41,6 +46,17 @@ final class LossyProxy implements Closeable {
     /** Answers do not arrive from here on. */
     void swallowAnswers() {
         swallows = true;
+    }
+
+    /** The same of what follows the hellos of connections that are made from here on. */
+    void swallowBehindHello() {
+        spared = HELLO_REPLY;
+        swallows = true;
+    }
+
+    /** Waits until an answer was swallowed. */
+    void awaitSwallowed() throws InterruptedException {
+        swallowed.await();
     }
 
     /** Cuts all connections; those made from here on work. */
@@ -77,9 +93,13 @@ final class LossyProxy implements Closeable {
         Thread thread = new Thread(() -> {
             try (InputStream in = from.getInputStream(); OutputStream out = to.getOutputStream()) {
                 byte[] bytes = new byte[64 << 10];
+                int passed = 0;
                 for (int read; (read = in.read(bytes)) >= 0; ) {
-                    if (!(answers && swallows)) {
+                    if (answers && swallows && passed >= spared) {
+                        swallowed.countDown();
+                    } else {
                         out.write(bytes, 0, read);
+                        passed += read;
                     }
                 }
             } catch (IOException error) {

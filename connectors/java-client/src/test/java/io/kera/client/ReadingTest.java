@@ -8,6 +8,8 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterAll;
@@ -61,6 +63,35 @@ class ReadingTest {
         admin.deleteStream("made");
         KeraException gone = assertThrows(KeraException.class, () -> admin.stream("made"));
         assertEquals(ErrorCodes.UNKNOWN_STREAM, gone.code());
+    }
+
+    @Test
+    void aChangeIsSentOnceAndOverAConnectionThatLives() throws Exception {
+        try (TestBroker other = TestBroker.start();
+                Admin direct = new Admin(List.of(other.address()), ConnectOptions.DEFAULT);
+                LossyProxy proxy = new LossyProxy()) {
+            assertEquals(List.of(), direct.streams());
+            other.kill();
+            other.restart();
+            // The connection of before ended while it was idle.
+            direct.createStream("first", 1, 1);
+            proxy.passTo(other.address());
+            proxy.swallowBehindHello();
+            CompletableFuture<Void> cut = CompletableFuture.runAsync(() -> {
+                try {
+                    proxy.awaitSwallowed();
+                    proxy.cut();
+                } catch (IOException | InterruptedException error) {
+                    throw new CompletionException(error);
+                }
+            });
+            try (Admin admin = new Admin(List.of(proxy.address(), other.address()), ConnectOptions.DEFAULT)) {
+                IOException lost = assertThrows(IOException.class, () -> admin.createStream("second", 1, 1));
+                assertTrue(lost.getMessage().contains("may have been done"), lost.getMessage());
+                cut.get();
+                assertEquals("second", direct.stream("second").name(), "it was done");
+            }
+        }
     }
 
     @Test
