@@ -85,10 +85,11 @@ public final class KeraSource<T> implements Source<T, LaneSplit, EnumeratorState
                 return context.getUserCodeClassLoader();
             }
         });
+        ReadMetrics metrics = new ReadMetrics(context.metricGroup(), settings.order());
         return new KeraSourceReader<>(
                 () -> {
                     try {
-                        return new KeraSplitReader(settings);
+                        return new KeraSplitReader(settings, metrics);
                     } catch (java.io.IOException error) {
                         throw new FlinkRuntimeException("the source cannot read: " + error.getMessage(), error);
                     }

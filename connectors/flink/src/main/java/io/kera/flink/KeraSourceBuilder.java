@@ -97,6 +97,10 @@ public final class KeraSourceBuilder<T> extends KeraConnectionBuilder<KeraSource
      * @throws IllegalArgumentException if a setting is missing, or two do not fit
      */
     public KeraSource<T> build(ReadableConfig job) {
+        return new KeraSource<>(settings(job), deserializer);
+    }
+
+    SourceSettings settings(ReadableConfig job) {
         check(streams.isEmpty() != (pattern == null), "name the streams to read, or give a pattern for their names");
         check(deserializer != null, "say by a deserializer what records become");
         check(group == null || streams.size() == 1, "a group shows the positions of one stream, which is to be named");
@@ -108,9 +112,8 @@ public final class KeraSourceBuilder<T> extends KeraConnectionBuilder<KeraSource
             // Operators get their input by key, and nothing by time.
             settled = Growth.UNORDERED;
         }
-        SourceSettings settings = new SourceSettings(
+        return new SourceSettings(
                 bootstrap, streams, pattern, order, start, bounded, settled, noOrder, discovery.toMillis(), onDataLossFail, group, connection());
-        return new KeraSource<>(settings, deserializer);
     }
 
     /** Why a job cannot keep the order of keys where lanes grow; null if it can. */

@@ -39,6 +39,8 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
         private LaneSplit split;
         private LaneReader reader;
         private boolean paused;
+        /** Records that could be read when it was read last. */
+        private long behind;
         /** When it was last read, or begun, and when it is tried again after an error. */
         private long heard = System.nanoTime();
         private long notBefore = System.nanoTime();
@@ -54,10 +56,12 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
     private final Map<String, Open> lanes = new LinkedHashMap<>();
     /** As they were looked up last. */
     private final Map<String, StreamInfo> streams = new HashMap<>();
+    private final ReadMetrics metrics;
     private volatile boolean awake;
 
-    KeraSplitReader(SourceSettings settings) throws IOException {
+    KeraSplitReader(SourceSettings settings, ReadMetrics metrics) throws IOException {
         this.settings = settings;
+        this.metrics = metrics;
         options = settings.connection().options();
         admin = new Admin(settings.bootstrap(), options);
     }
@@ -78,6 +82,7 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
             }
         }
         awake = false;
+        metrics.behind(lanes.values().stream().mapToLong(open -> open.behind).sum());
         return found.build();
     }
 
@@ -119,6 +124,8 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
             List<KeraRecord> records = open.reader.read(READ_BYTES, waitMillis);
             open.heard = System.nanoTime();
             open.split = open.split.at(open.reader.position());
+            open.behind = open.reader.behind();
+            metrics.read(records);
             found.addAll(id, records);
             if (open.reader.finished()) {
                 found.addFinishedSplit(id);
@@ -225,6 +232,7 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
     @Override
     public void close() {
         new ArrayList<>(lanes.values()).forEach(KeraSplitReader::close);
+        metrics.behind(0);
         admin.close();
     }
 }

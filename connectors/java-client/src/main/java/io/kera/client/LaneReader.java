@@ -11,6 +11,7 @@ public final class LaneReader implements AutoCloseable {
     public static final long UNBOUNDED = -1;
     /** Every generation of the stream's lanes. */
     public static final int ALL_GENERATIONS = -1;
+    private static final long MOST_RECORDS = (1L << 32) - 1;
 
     private final Connection connection;
     private final byte[] stream;
@@ -19,6 +20,7 @@ public final class LaneReader implements AutoCloseable {
     private final long end;
     private final int generation;
     private long next;
+    private long head;
     private boolean finished;
 
     /**
@@ -44,6 +46,7 @@ public final class LaneReader implements AutoCloseable {
         this.streamlet = streamlet;
         this.lane = lane;
         this.next = start;
+        this.head = start;
         this.end = end;
         // On the wire an end of 0 means none.
         this.finished = end != UNBOUNDED && end <= start;
@@ -64,6 +67,23 @@ public final class LaneReader implements AutoCloseable {
         return next;
     }
 
+    /**
+     * How many records could be read when the last answer came, behind {@link #position} and below the end.
+     */
+    public long behind() {
+        return behind(next, end == UNBOUNDED ? head : Math.min(head, end));
+    }
+
+    /**
+     * Records between two ordinals. Where a broker may have lost records, ordinals jump by 2^32 to numbers that nobody has
+     * seen; such a jump counts nothing.
+     */
+    static long behind(long position, long head) {
+        long ordinals = Math.max(0, head - position) & MOST_RECORDS;
+        // What a reader has seen and the broker lost makes the jump a little shorter for it.
+        return ordinals > MOST_RECORDS / 2 ? 0 : ordinals;
+    }
+
     /** The next records; none if there are none after such a wait, or at the end. */
     public List<KeraRecord> read(int maxBytes, int waitMillis) throws IOException {
         List<KeraRecord> records = new ArrayList<>();
@@ -81,6 +101,7 @@ public final class LaneReader implements AutoCloseable {
         int error = 0;
         String message = "";
         long then = next;
+        long told = head;
         boolean ended = false;
         Wire.Reader fields = new Wire.Reader(reply.header());
         for (int field; (field = fields.next()) != 0; ) {
@@ -88,6 +109,7 @@ public final class LaneReader implements AutoCloseable {
                 case 1 -> error = (int) fields.varint();
                 case 2 -> message = fields.text();
                 case 3 -> then = ordinal(fields.part());
+                case 4 -> told = fields.varint();
                 case 7 -> ended = fields.varint() != 0;
                 default -> fields.skip();
             }
@@ -102,6 +124,7 @@ public final class LaneReader implements AutoCloseable {
                 records.add(record);
             }
         });
+        head = told;
         next = end == UNBOUNDED ? then : Math.min(then, end);
         finished = ended || (end != UNBOUNDED && next >= end);
         return records;

@@ -104,14 +104,31 @@ class ReadingTest {
         assertEquals(numbers(0, 20), read(stream, 0, 20, 1 << 20));
         assertEquals(numbers(3, 17), read(stream, 3, 17, 1), "records outside of the range are dropped");
         assertEquals(List.of(), read(stream, 0, 0, 1), "an empty range ends at once");
+        try (LaneReader reader = new LaneReader(stream, 0, 0, 3, 17, ConnectOptions.DEFAULT)) {
+            assertEquals(0, reader.behind(), "not known yet");
+            int read = reader.read(1, 1000).size();
+            assertEquals(14 - read, reader.behind(), "below its end");
+        }
         try (LaneReader reader = new LaneReader(stream, 0, 0, 18, LaneReader.UNBOUNDED, ConnectOptions.DEFAULT)) {
             assertEquals(2, reader.read(1 << 20, 1000).size());
             assertEquals(20, reader.position());
+            assertEquals(0, reader.behind());
             assertEquals(List.of(), reader.read(1 << 20, 50));
             assertFalse(reader.finished(), "no end");
         }
         admin.commitPositions("engine", "s", List.of(new LanePosition(0, 0, 15)));
         assertTrue(broker.run("", "group", "describe", "engine").contains("15"));
+    }
+
+    @Test
+    void aJumpOfOrdinalsIsNoRecord() {
+        long jump = 1L << 32;
+        assertEquals(0, LaneReader.behind(5, 5));
+        assertEquals(7, LaneReader.behind(5, 12));
+        assertEquals(7, LaneReader.behind(5, 12 + jump));
+        assertEquals(7, LaneReader.behind(5, 12 + 3 * jump));
+        assertEquals(0, LaneReader.behind(5, 3 + jump), "the reader has seen what the broker lost");
+        assertEquals(0, LaneReader.behind(5, 3));
     }
 
     @Test

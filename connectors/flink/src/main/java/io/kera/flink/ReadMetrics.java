@@ -1,0 +1,37 @@
+package io.kera.flink;
+
+import io.kera.client.KeraRecord;
+import java.util.List;
+import org.apache.flink.metrics.Counter;
+import org.apache.flink.metrics.groups.SourceReaderMetricGroup;
+
+/** What a reader tells of itself: bytes that it has read, and how many records wait for it. */
+final class ReadMetrics {
+    private final Counter bytes;
+    private volatile long behind;
+
+    ReadMetrics(SourceReaderMetricGroup group, Order order) {
+        bytes = group.getIOMetricGroup().getNumBytesInCounter();
+        if (order == Order.LANE) {
+            // Of a lane that is shared no reader knows what the others have.
+            group.setPendingRecordsGauge(() -> behind);
+        }
+    }
+
+    void read(List<KeraRecord> records) {
+        long sum = 0;
+        for (KeraRecord record : records) {
+            sum += length(record.key()) + length(record.value());
+        }
+        bytes.inc(sum);
+    }
+
+    private static int length(byte[] bytes) {
+        return bytes == null ? 0 : bytes.length;
+    }
+
+    /** So many records wait in the reader's lanes, as far as they were read. */
+    void behind(long records) {
+        behind = records;
+    }
+}
