@@ -7,7 +7,7 @@ mod alter;
 mod native;
 mod plain;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -35,7 +35,14 @@ const DERIVED_AT_ONCE: usize = 1;
 const WAITING: usize = 64;
 /// Those of one address: whoever tries passwords keeps nobody else's from being looked at.
 const WAITING_OF_ONE: usize = 8;
-const SALT_BYTES: usize = 16;
+/// What salts of text are made of.
+const TEXT: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+/// As `kera user create` makes them, where there is nobody to look like.
+const FIRST_LOOK: Look = Look {
+    salt_bytes: 24,
+    is_text: false,
+    iterations: *ITERATIONS.start(),
+};
 
 /// The users as they are asked for.
 #[derive(Default)]
@@ -43,25 +50,41 @@ struct Known {
     users: HashMap<String, User>,
     /// Of what unknown users are answered.
     secret: Vec<u8>,
-    /// Rounds that most passwords have, so that those of unknown users look alike.
-    iterations: u32,
+    /// What passwords look like, each look once.
+    looks: BTreeSet<Look>,
     revision: u64,
+}
+
+/// What whoever asks sees of a password before proving anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Look {
+    salt_bytes: usize,
+    /// The salt is digits and letters, as Kafka's tools make it.
+    is_text: bool,
+    iterations: u32,
+}
+
+impl Look {
+    fn of(one: &UserCredential) -> Self {
+        let mut salt = one.salt.iter();
+        Self {
+            salt_bytes: one.salt.len(),
+            is_text: salt.all(|byte| TEXT.contains(byte)),
+            iterations: one.iterations,
+        }
+    }
 }
 
 impl Known {
     fn of(record: &UsersRecord) -> Self {
         let users = record.users.iter();
-        let first = record
-            .users
-            .iter()
-            .flat_map(|user| &user.credentials)
-            .next();
+        let credentials = record.users.iter().flat_map(|user| &user.credentials);
         Self {
             users: users
                 .map(|user| (user.name.clone(), user.clone()))
                 .collect(),
             secret: record.secret.clone(),
-            iterations: first.map_or(*ITERATIONS.start(), |one| one.iterations),
+            looks: credentials.map(Look::of).collect(),
             revision: record.revision,
         }
     }
@@ -87,9 +110,17 @@ impl Known {
             bytes.truncate(length);
             bytes
         };
+        // Each name has its look, which stays when users come and go: only if the last of that look goes it has another.
+        let liked = |look: &&Look| of(&format!("{look:?}"));
+        let look = self.looks.iter().max_by_key(liked).unwrap_or(&FIRST_LOOK);
+        let mut salt = cut(of("salt"), look.salt_bytes);
+        if look.is_text {
+            let text = |byte: &mut u8| *byte = TEXT[usize::from(*byte) % TEXT.len()];
+            salt.iter_mut().for_each(text);
+        }
         Credential {
-            salt: cut(of("salt"), SALT_BYTES),
-            iterations: self.iterations.max(1),
+            salt,
+            iterations: look.iterations.max(1),
             stored_key: cut(of("stored"), mechanism.key_bytes()),
             server_key: cut(of("server"), mechanism.key_bytes()),
         }
@@ -317,12 +348,57 @@ mod tests {
             assert_ne!(nobody.salt, one.credential("somebody", mechanism).0.salt);
             assert_eq!((nobody.salt.len(), nobody.iterations), (16, 8192));
         }
+        assert_eq!(
+            Known::default()
+                .credential("ann", Mechanism::Sha512)
+                .0
+                .salt
+                .len(),
+            24
+        );
         let (ann, is_known) = one.credential("ann", Mechanism::Sha512);
         assert!(is_known && ann.is_of(Mechanism::Sha512, b"right"));
         assert!(
             !one.credential("ann", Mechanism::Sha256).1,
             "no password for that"
         );
+    }
+
+    #[test]
+    fn salts_and_rounds_do_not_tell_who_is_a_user() {
+        let mut record = record();
+        let add = |record: &mut UsersRecord, name: &str, salt: &[u8], iterations| {
+            let mechanism = Mechanism::Sha512.number();
+            let one = UserCredential {
+                mechanism,
+                salt: salt.to_vec(),
+                iterations,
+                ..record.users[0].credentials[0].clone()
+            };
+            record.users.push(User {
+                name: name.to_owned(),
+                credentials: vec![one],
+            });
+        };
+        add(&mut record, "bob", &[200; 24], 8192);
+        add(&mut record, "joe", b"1abc2zzz9k8j7h6g5f4d3s2a10", 4096);
+        let known = Known::of(&record);
+        let look = |known: &Known, name: &str| {
+            let (made, is_known) = known.credential(name, Mechanism::Sha512);
+            assert!(!is_known, "{name}");
+            let is_text = made.salt.iter().all(u8::is_ascii_alphanumeric);
+            (made.salt.len(), is_text, made.iterations)
+        };
+        let names: Vec<_> = (0..60).map(|n| format!("nobody-{n}")).collect();
+        let looks: Vec<_> = names.iter().map(|name| look(&known, name)).collect();
+        let distinct: BTreeSet<_> = looks.iter().copied().collect();
+        let users = [(16, false, 8192), (24, false, 8192), (26, true, 4096)];
+        assert_eq!(distinct, users.into());
+        // Who asks again sees the same, whoever came meanwhile.
+        add(&mut record, "sue", &[201; 24], 8192);
+        let later = Known::of(&record);
+        let again: Vec<_> = names.iter().map(|name| look(&later, name)).collect();
+        assert_eq!(looks, again);
     }
 
     fn asking() -> AuthConfig {

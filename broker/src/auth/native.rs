@@ -15,7 +15,7 @@ use crate::principal::Principal;
 use crate::tls::principal_of;
 
 /// Longest pause between two looks at first bytes that are not all there.
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Who the client at the other end is, by its certificate or by a password; `None` if it has to prove it and does not
 /// try. The caller bounds the time.
