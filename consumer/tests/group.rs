@@ -480,6 +480,36 @@ async fn a_member_that_is_not_known_joins_again_without_its_leases() {
 }
 
 #[tokio::test]
+async fn an_answer_to_a_former_member_says_nothing_of_leases_with_the_same_numbers() {
+    let fake = leased(100).await;
+    let mut consumer = consumer(&fake).manual_commit().open().await.unwrap();
+    let batch = consumer.next_batch().await.unwrap();
+    fake.change(|state| state.unanswered = true);
+    assert!(consumer.commit(&batch).now_or_never().is_none());
+    fake.until(|state| state.commits.get(&1) == Some(&10)).await;
+    // A coordinator that lost the group gives out the same numbers once more.
+    fake.change(|state| {
+        state.members.clear();
+        state.held.clear();
+        state.commits.clear();
+        state.last_lease = 0;
+    });
+    fake.until(|state| state.joins == 2).await;
+    let lease = fake.grant((0, 0), 0, 0);
+    let batch = loop {
+        // What was read under the former lease is stale.
+        let batch = consumer.next_batch().await.unwrap();
+        if batch.first_ordinal() == 0 {
+            break batch;
+        }
+    };
+    assert_eq!(batch.lease(), Some(lease));
+    fake.change(|state| state.unanswered = false);
+    consumer.commit(&batch).await.unwrap();
+    assert_eq!(fake.state.lock().commits.get(&lease), Some(&10));
+}
+
+#[tokio::test]
 async fn positions_kept_by_the_application_decide_where_to_resume() {
     let fake = Fake::start(1, 1).await;
     fake.fill((0, 0), 100, 10);

@@ -42,6 +42,9 @@ pub(super) async fn heartbeats(group: Arc<Group>) {
         match answer {
             Ok(reply) => {
                 attempt = 0;
+                if group.session().member != session.member {
+                    continue;
+                }
                 group.lost(&reply.lost);
                 if !reply.give_back.is_empty() {
                     group.give_back(&reply.give_back);
@@ -141,7 +144,10 @@ pub(super) async fn commits(group: Arc<Group>) {
             match answer {
                 Ok(reply) => {
                     attempt = 0;
-                    group.commit_done(&commits, &reply.stale);
+                    // What a former member committed says nothing of leases that have the same numbers by now.
+                    if group.session().member == session.member {
+                        group.commit_done(&commits, &reply.stale);
+                    }
                 }
                 Err(error) => {
                     group.leases.lock().commit_failed(&commits);

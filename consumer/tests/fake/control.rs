@@ -256,24 +256,24 @@ impl Consumers for Control {
         self.reach().await?;
         let request = request.into_inner();
         self.enter(Some(&request.member))?;
-        let mut state = self.0.state.lock();
         let mut stale = Vec::new();
-        for commit in request.commits {
-            if !state.held.contains_key(&commit.lease) {
-                stale.push(commit.lease);
-                continue;
+        self.0.change(|state| {
+            for commit in request.commits {
+                if !state.held.contains_key(&commit.lease) {
+                    stale.push(commit.lease);
+                    continue;
+                }
+                if let Some(next) = commit.next {
+                    let before = state.commits.insert(commit.lease, next.ordinal);
+                    assert!(before.is_none_or(|before| before < next.ordinal));
+                }
+                if commit.release {
+                    state.held.remove(&commit.lease);
+                    state.released.push(commit.lease);
+                }
             }
-            if let Some(next) = commit.next {
-                let before = state.commits.insert(commit.lease, next.ordinal);
-                assert!(before.is_none_or(|before| before < next.ordinal));
-            }
-            if commit.release {
-                state.held.remove(&commit.lease);
-                state.released.push(commit.lease);
-            }
-        }
-        drop(state);
-        self.0.changed.notify_waiters();
+        });
+        self.0.until(|state| !state.unanswered).await;
         Ok(Response::new(v1::CommitResponse { stale }))
     }
 

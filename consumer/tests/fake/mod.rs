@@ -64,6 +64,8 @@ pub(super) struct State {
     pub held: BTreeMap<u64, v1::Lease>,
     pub give_back: Vec<u64>,
     pub commits: BTreeMap<u64, u64>,
+    /// Commits are made and not answered.
+    pub unanswered: bool,
     pub released: Vec<u64>,
     pub members: BTreeSet<String>,
     pub joins: usize,
