@@ -1,6 +1,8 @@
 package io.kera.flink;
 
+import io.kera.client.KeraRecord;
 import java.io.Serializable;
+import java.util.List;
 import org.apache.flink.api.common.serialization.SerializationSchema;
 
 /** Makes records out of a job's values. */
@@ -21,6 +23,11 @@ public interface KeraSerializer<T> extends Serializable {
      */
     default long timestamp(T value, Long timestamp) {
         return timestamp == null ? System.currentTimeMillis() : timestamp;
+    }
+
+    /** The record's headers, in order. */
+    default List<KeraRecord.Header> headers(T value) {
+        return List.of();
     }
 
     /** Values by a schema of Flink, without keys. */

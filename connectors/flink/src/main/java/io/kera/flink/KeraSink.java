@@ -1,7 +1,6 @@
 package io.kera.flink;
 
 import io.kera.client.Compression;
-import io.kera.client.KeraRecord;
 import io.kera.client.Producer;
 import io.kera.client.ProducerOptions;
 import java.io.IOException;
@@ -73,7 +72,7 @@ public final class KeraSink<T> implements Sink<T> {
             producer.checkFailures();
             byte[] key = serializer.key(element);
             byte[] value = serializer.value(element);
-            producer.append(key, value, List.<KeraRecord.Header>of(), serializer.timestamp(element, of.timestamp()));
+            producer.append(key, value, serializer.headers(element), serializer.timestamp(element, of.timestamp()));
             context.metricGroup().getNumRecordsSendCounter().inc();
             context.metricGroup().getNumBytesSendCounter().inc(length(key) + length(value));
         }

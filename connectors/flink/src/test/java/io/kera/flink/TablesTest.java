@@ -12,6 +12,7 @@ import io.kera.client.ReadmePrograms;
 import io.kera.client.TestBroker;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.ZoneOffset;
 import java.util.ArrayList;
 import java.util.List;
 import org.apache.flink.runtime.testutils.MiniClusterResourceConfiguration;
@@ -104,6 +105,25 @@ class TablesTest {
                 ", 'key.format' = 'raw', 'key.fields' = 'plane', 'value.format' = 'json', 'scan.bounded.mode' = 'latest',"
                         + " 'scan.startup.mode' = 'latest'"));
         assertEquals(List.of(), rows(flink.executeSql("SELECT * FROM newest")));
+    }
+
+    @Test
+    void timesAndHeadersAreWritten() throws Exception {
+        stream("told", 1);
+        TableEnvironment flink = TableEnvironment.create(EnvironmentSettings.inStreamingMode());
+        flink.getConfig().setLocalTimeZone(ZoneOffset.UTC);
+        flink.executeSql(table(
+                "told (`headers` MAP<STRING, BYTES> METADATA, n INT, at_time TIMESTAMP_LTZ(3) METADATA FROM 'timestamp',"
+                        + " place BIGINT METADATA FROM 'ordinal' VIRTUAL)",
+                "told", ", 'format' = 'json', 'scan.bounded.mode' = 'latest'"));
+        flink.executeSql("INSERT INTO told SELECT MAP['a', ENCODE('x', 'UTF-8'), 'b', CAST(NULL AS BYTES)], 1,"
+                + " TO_TIMESTAMP_LTZ(86400000, 3)").await();
+        flink.executeSql("INSERT INTO told SELECT CAST(NULL AS MAP<STRING, BYTES>), 2, CAST(NULL AS TIMESTAMP_LTZ(3))").await();
+        assertEquals(List.of("+I[1, x, true, 2, 1970-01-02T00:00:00Z]"), rows(flink.executeSql(
+                "SELECT n, DECODE(`headers`['a'], 'UTF-8'), `headers`['b'] IS NULL, CARDINALITY(`headers`), at_time"
+                        + " FROM told WHERE place = 0")));
+        assertEquals(List.of("+I[2, 0, true]"), rows(flink.executeSql(
+                "SELECT n, CARDINALITY(`headers`), at_time > TO_TIMESTAMP_LTZ(86400000, 3) FROM told WHERE place = 1")));
     }
 
     @Test

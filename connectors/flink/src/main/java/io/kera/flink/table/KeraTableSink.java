@@ -1,27 +1,29 @@
 package io.kera.flink.table;
 
-import io.kera.flink.KeraSerializer;
 import io.kera.flink.KeraSink;
 import io.kera.flink.table.KeraTableFactory.Columns;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import org.apache.flink.api.common.serialization.SerializationSchema;
 import org.apache.flink.configuration.ReadableConfig;
 import org.apache.flink.table.connector.ChangelogMode;
 import org.apache.flink.table.connector.format.EncodingFormat;
 import org.apache.flink.table.connector.sink.DynamicTableSink;
 import org.apache.flink.table.connector.sink.SinkV2Provider;
-import org.apache.flink.table.data.GenericRowData;
+import org.apache.flink.table.connector.sink.abilities.SupportsWritingMetadata;
 import org.apache.flink.table.data.RowData;
 import org.apache.flink.table.factories.FactoryUtil;
 import org.apache.flink.table.types.DataType;
 import org.apache.flink.table.types.logical.LogicalType;
 
 /** A table that is written to. */
-final class KeraTableSink implements DynamicTableSink {
+final class KeraTableSink implements DynamicTableSink, SupportsWritingMetadata {
     private final ReadableConfig options;
     private final Columns columns;
     private final EncodingFormat<SerializationSchema<RowData>> keyFormat;
     private final EncodingFormat<SerializationSchema<RowData>> valueFormat;
+    private List<String> metadata = List.of();
 
     KeraTableSink(
             ReadableConfig options,
@@ -49,10 +51,22 @@ final class KeraTableSink implements DynamicTableSink {
                 .guarantee(options.get(KeraTableOptions.GUARANTEE))
                 .compression(options.get(KeraTableOptions.COMPRESSION))
                 .linger(options.get(KeraTableOptions.LINGER))
-                .serializer(new RowSerializer(keys, values, getters(columns.key()), getters(columns.value())));
+                .serializer(new RowSerializer(
+                        keys,
+                        values,
+                        getters(columns.key()),
+                        getters(columns.value()),
+                        place(RowMetadata.TIMESTAMP),
+                        place(RowMetadata.HEADERS)));
         KeraTableFactory.connect(options, builder);
         return SinkV2Provider.of(
                 builder.build(), options.getOptional(FactoryUtil.SINK_PARALLELISM).orElse(null));
+    }
+
+    /** Where a row has it, behind its columns; below 0: nowhere. */
+    private int place(RowMetadata of) {
+        int index = metadata.indexOf(of.column());
+        return index < 0 ? index : DataType.getFieldCount(columns.physical()) + index;
     }
 
     private RowData.FieldGetter[] getters(int[] of) {
@@ -66,48 +80,28 @@ final class KeraTableSink implements DynamicTableSink {
     }
 
     @Override
+    public Map<String, DataType> listWritableMetadata() {
+        Map<String, DataType> all = new LinkedHashMap<>();
+        for (RowMetadata each : List.of(RowMetadata.TIMESTAMP, RowMetadata.HEADERS)) {
+            all.put(each.column(), each.type().nullable());
+        }
+        return all;
+    }
+
+    @Override
+    public void applyWritableMetadata(List<String> keys, DataType consumed) {
+        metadata = List.copyOf(keys);
+    }
+
+    @Override
     public DynamicTableSink copy() {
-        return new KeraTableSink(options, columns, keyFormat, valueFormat);
+        KeraTableSink copy = new KeraTableSink(options, columns, keyFormat, valueFormat);
+        copy.metadata = metadata;
+        return copy;
     }
 
     @Override
     public String asSummaryString() {
         return "Kera";
-    }
-
-    /** Records out of rows. */
-    private record RowSerializer(
-            SerializationSchema<RowData> keys,
-            SerializationSchema<RowData> values,
-            RowData.FieldGetter[] keyGetters,
-            RowData.FieldGetter[] valueGetters)
-            implements KeraSerializer<RowData> {
-        private static final long serialVersionUID = 1L;
-
-        @Override
-        public void open(SerializationSchema.InitializationContext context) throws Exception {
-            if (keys != null) {
-                keys.open(context);
-            }
-            values.open(context);
-        }
-
-        @Override
-        public byte[] key(RowData row) {
-            return keys == null ? null : keys.serialize(projected(row, keyGetters));
-        }
-
-        @Override
-        public byte[] value(RowData row) {
-            return values.serialize(projected(row, valueGetters));
-        }
-
-        private static RowData projected(RowData row, RowData.FieldGetter[] getters) {
-            GenericRowData projected = new GenericRowData(row.getRowKind(), getters.length);
-            for (int n = 0; n < getters.length; n++) {
-                projected.setField(n, getters[n].getFieldOrNull(row));
-            }
-            return projected;
-        }
     }
 }
