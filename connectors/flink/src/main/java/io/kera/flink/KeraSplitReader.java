@@ -7,10 +7,10 @@ import io.kera.client.KeraException;
 import io.kera.client.KeraRecord;
 import io.kera.client.LaneReader;
 import io.kera.client.LoginException;
+import io.kera.client.OwnerConnections;
 import io.kera.client.StreamInfo;
 import java.io.IOException;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
@@ -51,7 +51,7 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
     }
 
     private final SourceSettings settings;
-    private final ConnectOptions options;
+    private final OwnerConnections connections;
     private final Admin admin;
     private final Map<String, Open> lanes = new LinkedHashMap<>();
     /** As they were looked up last. */
@@ -62,7 +62,8 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
     KeraSplitReader(SourceSettings settings, ReadMetrics metrics) throws IOException {
         this.settings = settings;
         this.metrics = metrics;
-        options = settings.connection().options();
+        ConnectOptions options = settings.connection().options();
+        connections = new OwnerConnections(options);
         admin = new Admin(settings.bootstrap(), options);
     }
 
@@ -129,12 +130,12 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
             found.addAll(id, records);
             if (open.reader.finished()) {
                 found.addFinishedSplit(id);
-                close(lanes.remove(id));
+                lanes.remove(id);
                 return true;
             }
             return !records.isEmpty();
         } catch (IOException error) {
-            close(open);
+            open.reader = null;
             streams.remove(open.split.stream());
             lost(open, error);
             return false;
@@ -149,7 +150,7 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
         }
         int generation = split.generation() < 0 ? LaneReader.ALL_GENERATIONS : split.generation();
         long end = split.end() == LaneSplit.UNBOUNDED ? LaneReader.UNBOUNDED : split.end();
-        return new LaneReader(stream, split.streamlet(), split.lane(), split.position(), end, generation, options);
+        return new LaneReader(stream, split.streamlet(), split.lane(), split.position(), end, generation, connections);
     }
 
     /** What becomes of a lane that could not be read. */
@@ -184,15 +185,9 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
         throw new IOException("stream " + split.stream() + " has no such lane any more: " + split.splitId());
     }
 
-    private static void close(Open open) {
-        if (open.reader != null) {
-            try {
-                open.reader.close();
-            } catch (IOException error) {
-                LOG.debug("a connection did not close: {}", error.getMessage());
-            }
-            open.reader = null;
-        }
+    /** How many brokers it is connected to for reading. */
+    int connections() {
+        return connections.count();
     }
 
     @Override
@@ -231,7 +226,7 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
 
     @Override
     public void close() {
-        new ArrayList<>(lanes.values()).forEach(KeraSplitReader::close);
+        connections.close();
         metrics.behind(0);
         admin.close();
     }

@@ -7,6 +7,7 @@ import io.kera.client.Admin;
 import io.kera.client.ConnectOptions;
 import io.kera.client.KeraRecord;
 import io.kera.client.TestBroker;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
@@ -67,6 +68,32 @@ class ReadMetricsTest {
                 assertEquals(0, pending.getValue());
             }
             assertEquals(0, listener.<Long>getGauge("pendingRecords").orElseThrow().getValue(), "it is closed");
+        }
+    }
+
+    @Test
+    void lanesOfABrokerShareAConnection() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 2, 3);
+            broker.run(lines(600), "produce", "s", "--batch-size", "1KiB");
+            try (KeraSplitReader reader = reader(broker.address(), Order.LANE)) {
+                List<LaneSplit> splits = new ArrayList<>();
+                for (int n = 0; n < 6; n++) {
+                    splits.add(new LaneSplit("s", n % 2, n / 2, 0, 0, LaneSplit.UNBOUNDED, false));
+                }
+                reader.handleSplitsChanges(new SplitsAddition<>(splits));
+                for (int seen = 0; seen < 600; ) {
+                    seen += count(reader.fetch());
+                }
+                assertEquals(1, reader.connections());
+                broker.kill();
+                broker.restart();
+                broker.run(lines(60), "produce", "s");
+                for (int seen = 0; seen < 60; ) {
+                    seen += count(reader.fetch());
+                }
+                assertEquals(1, reader.connections());
+            }
         }
     }
 

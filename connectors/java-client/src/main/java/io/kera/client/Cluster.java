@@ -120,11 +120,7 @@ final class Cluster implements AutoCloseable {
     @Override
     public synchronized void close() {
         if (connection != null) {
-            try {
-                connection.close();
-            } catch (IOException error) {
-                // It is of no use any more.
-            }
+            connection.closeQuietly();
             connection = null;
         }
     }

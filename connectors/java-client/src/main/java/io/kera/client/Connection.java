@@ -60,4 +60,12 @@ final class Connection implements AutoCloseable {
     public void close() throws IOException {
         frames.close();
     }
+
+    void closeQuietly() {
+        try {
+            close();
+        } catch (IOException error) {
+            // It is of no use any more.
+        }
+    }
 }

@@ -7,9 +7,8 @@ import java.util.Map;
 /** Cuts ranges off lanes at batch boundaries, for engines that read a lane in parallel. Not thread-safe. */
 public final class LaneCutter implements AutoCloseable {
     private final Admin admin;
-    private final ConnectOptions options;
     private final Map<String, StreamInfo> streams = new HashMap<>();
-    private final Map<String, Connection> owners = new HashMap<>();
+    private final OwnerConnections owners;
 
     /** A range of ordinals: those from {@code start} on, below {@code end}. */
     public record Range(long start, long end) {}
@@ -17,7 +16,7 @@ public final class LaneCutter implements AutoCloseable {
     /** Looks streams up by {@code admin}, which stays open. */
     public LaneCutter(Admin admin, ConnectOptions options) {
         this.admin = admin;
-        this.options = options;
+        owners = new OwnerConnections(options);
     }
 
     /**
@@ -34,22 +33,19 @@ public final class LaneCutter implements AutoCloseable {
             streams.put(stream, info);
         }
         String owner = info.owner(streamlet);
+        Connection connection = null;
         try {
             if (owner.isEmpty()) {
                 throw new IOException("no broker serves streamlet " + streamlet + " of stream " + stream);
             }
-            Connection connection = owners.get(owner);
-            if (connection == null) {
-                connection = new Connection(owner, options);
-                owners.put(owner, connection);
-            }
+            connection = owners.to(owner);
             Wire.Writer request = new Wire.Writer().bytes(1, info.id()).number(2, streamlet).number(3, lane);
             request.number(4, from).number(5, Long.MAX_VALUE).number(6, maxBytes);
             return range(new Wire.Reader(connection.call(Methods.CUT_LANE, request.done())));
         } catch (IOException error) {
             streams.remove(stream);
-            if (!(error instanceof KeraException)) {
-                forget(owner);
+            if (connection != null && !(error instanceof KeraException)) {
+                owners.forget(connection);
             }
             throw error;
         }
@@ -70,21 +66,8 @@ public final class LaneCutter implements AutoCloseable {
         return found ? new Range(start, end) : null;
     }
 
-    private void forget(String owner) {
-        Connection connection = owners.remove(owner);
-        if (connection != null) {
-            try {
-                connection.close();
-            } catch (IOException error) {
-                // It is of no use any more.
-            }
-        }
-    }
-
     @Override
     public void close() {
-        for (String owner : owners.keySet().toArray(new String[0])) {
-            forget(owner);
-        }
+        owners.close();
     }
 }

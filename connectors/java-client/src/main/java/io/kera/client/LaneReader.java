@@ -13,7 +13,10 @@ public final class LaneReader implements AutoCloseable {
     public static final int ALL_GENERATIONS = -1;
     private static final long MOST_RECORDS = (1L << 32) - 1;
 
-    private final Connection connection;
+    private final OwnerConnections connections;
+    /** The connections are this reader's alone. */
+    private final boolean owned;
+    private final String owner;
     private final byte[] stream;
     private final int streamlet;
     private final int lane;
@@ -41,6 +44,25 @@ public final class LaneReader implements AutoCloseable {
     public LaneReader(
             StreamInfo stream, int streamlet, int lane, long start, long end, int generation, ConnectOptions options)
             throws IOException {
+        this(stream, streamlet, lane, start, end, generation, new OwnerConnections(options), true);
+    }
+
+    /**
+     * The same over connections that readers share, which stay open. One thread reads by all of them.
+     *
+     * @param generation its number, or {@link #ALL_GENERATIONS}
+     */
+    public LaneReader(
+            StreamInfo stream, int streamlet, int lane, long start, long end, int generation, OwnerConnections connections)
+            throws IOException {
+        this(stream, streamlet, lane, start, end, generation, connections, false);
+    }
+
+    private LaneReader(
+            StreamInfo stream, int streamlet, int lane, long start, long end, int generation, OwnerConnections connections,
+            boolean owned) throws IOException {
+        this.connections = connections;
+        this.owned = owned;
         this.generation = generation;
         this.stream = stream.id();
         this.streamlet = streamlet;
@@ -50,11 +72,11 @@ public final class LaneReader implements AutoCloseable {
         this.end = end;
         // On the wire an end of 0 means none.
         this.finished = end != UNBOUNDED && end <= start;
-        String owner = stream.owner(streamlet);
+        owner = stream.owner(streamlet);
         if (owner.isEmpty()) {
             throw new IOException("no broker serves streamlet " + streamlet + " of stream " + stream.name() + "; look it up again");
         }
-        connection = new Connection(owner, options);
+        connections.to(owner);
     }
 
     /** True once everything below the end was read. */
@@ -97,7 +119,14 @@ public final class LaneReader implements AutoCloseable {
         if (generation != ALL_GENERATIONS) {
             request.present(9, generation);
         }
-        FrameChannel.Frame reply = connection.ask(FrameChannel.READ, request.done(), new byte[0], waitMillis);
+        FrameChannel.Frame reply;
+        Connection connection = connections.to(owner);
+        try {
+            reply = connection.ask(FrameChannel.READ, request.done(), new byte[0], waitMillis);
+        } catch (IOException error) {
+            connections.forget(connection);
+            throw error;
+        }
         int error = 0;
         String message = "";
         long then = next;
@@ -144,7 +173,9 @@ public final class LaneReader implements AutoCloseable {
     }
 
     @Override
-    public void close() throws IOException {
-        connection.close();
+    public void close() {
+        if (owned) {
+            connections.close();
+        }
     }
 }

@@ -121,6 +121,28 @@ class ReadingTest {
     }
 
     @Test
+    void readersShareAConnectionThatMayEnd() throws Exception {
+        try (TestBroker other = TestBroker.start();
+                Admin direct = new Admin(List.of(other.address()), ConnectOptions.DEFAULT);
+                OwnerConnections owners = new OwnerConnections(ConnectOptions.DEFAULT)) {
+            StreamInfo info = direct.createStream("shared", 1, 2);
+            LaneReader one = new LaneReader(info, 0, 0, 0, LaneReader.UNBOUNDED, LaneReader.ALL_GENERATIONS, owners);
+            LaneReader two = new LaneReader(info, 0, 1, 0, LaneReader.UNBOUNDED, LaneReader.ALL_GENERATIONS, owners);
+            assertEquals(0, one.read(1, 10).size() + two.read(1, 10).size());
+            one.close();
+            assertEquals(1, owners.count());
+            other.kill();
+            assertThrows(IOException.class, () -> one.read(1, 10));
+            assertEquals(0, owners.count());
+            assertThrows(IOException.class, () -> two.read(1, 10));
+            other.restart();
+            assertEquals(0, two.read(1, 10).size(), "over another connection");
+            assertEquals(0, one.read(1, 10).size());
+            assertEquals(1, owners.count());
+        }
+    }
+
+    @Test
     void aJumpOfOrdinalsIsNoRecord() {
         long jump = 1L << 32;
         assertEquals(0, LaneReader.behind(5, 5));
