@@ -7,67 +7,89 @@ use kera_replication::faults::Faults;
 #[cfg(debug_assertions)]
 const RULE: &str = "KERA_BROKEN_RULE";
 
-/// What a broker may break.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+macro_rules! rules {
+    ($($(#[$doc:meta])* $rule:ident = $name:literal,)+) => {
+        /// What a broker may break.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Rule {
+            $( $(#[$doc])* $rule, )+
+        }
+
+        impl Rule {
+            /// All of them.
+            pub const ALL: &[Self] = &[$( Self::$rule, )+];
+
+            /// As `KERA_BROKEN_RULE` names it.
+            pub const fn name(self) -> &'static str {
+                match self { $( Self::$rule => $name, )+ }
+            }
+        }
+    };
+}
+
+rules! {
     /// A group's owner acknowledges what one of the copies does not have.
-    AcknowledgeWithoutCopy,
+    AcknowledgeWithoutCopy = "acknowledge_without_copy",
     /// A copy is served by whoever has its bytes, whatever the records list.
-    UnlistedCopyServed,
+    UnlistedCopyServed = "unlisted_copy_served",
     /// A copy is served as far as its bytes go, not as far as its group is recorded to reach.
-    CopyServedBeyondEnd,
+    CopyServedBeyondEnd = "copy_served_beyond_end",
     /// What has come of an open group is served from a copy.
-    OpenCopyServed,
+    OpenCopyServed = "open_copy_served",
     /// Batches of a copy are served without a look at their checksums.
-    CopyNotChecked,
+    CopyNotChecked = "copy_not_checked",
     /// Where a copy is damaged its reader is sent on behind the group.
-    DamageSkipped,
+    DamageSkipped = "damage_skipped",
     /// A Kafka client that fetches from a copy is told a high watermark below what it gets.
-    CopyHeadLow,
+    CopyHeadLow = "copy_head_low",
     /// A Kafka client that fetches from a copy is told a high watermark above the owner's.
-    CopyHeadHigh,
+    CopyHeadHigh = "copy_head_high",
     /// A Kafka client may fetch from a copy whatever leader epoch it knows.
-    CopyEpochNotCompared,
+    CopyEpochNotCompared = "copy_epoch_not_compared",
     /// A broker that starts answers that it does not have its own files, for a while.
-    OwnFilesDenied,
+    OwnFilesDenied = "own_files_denied",
     /// A broker removes its files of others' streamlets that records name under another store id than its data
     /// directory's, such as what came to its store as a replica.
-    StoreIdsCompared,
+    StoreIdsCompared = "store_ids_compared",
+    /// A broker answers a seal without ending anybody's right to write.
+    SealingDisabled = "sealing_disabled",
+    /// A broker forgets its seals when it is restarted.
+    SealsForgotten = "seals_forgotten_at_restart",
+    /// A broker takes replicas of an epoch below a seal.
+    OpenAfterSeal = "open_after_seal",
+    /// A broker answers a length for a replica of another incarnation.
+    OldIncarnationAnswers = "old_incarnation_answers",
+    /// The owner looks at which replicas it is building after it has read the records, not before.
+    MarksReadLate = "marks_read_late",
+    /// A recovery keeps a group that does not begin where the one before ends.
+    OrdinalGapAccepted = "ordinal_gap_accepted",
+    /// A replica that is built aside is recorded before it is whole.
+    RecordedBeforeBuilt = "recorded_before_built",
+    /// A replica that another stands for is freed before the other one is recorded.
+    FreedBeforeRecorded = "freed_before_recorded",
+    /// The record of a group whose owner only remembers bytes names the owner's file as if it had them.
+    ProcessNotNamed = "process_not_named",
+    /// An append is acknowledged as soon as its batches have their places.
+    AcknowledgedAtOnce = "acknowledged_at_once",
+    /// An append that may still take effect is refused as one that did not.
+    UncertainRefused = "uncertain_refused",
+    /// A batch that a producer sends again is stored again.
+    DuplicatesStored = "duplicates_stored",
+    /// A broker without a lease refuses sequences by what it knows of producers.
+    StaleSequenceRefused = "stale_sequence_refused",
+    /// A broker that another has sealed out goes on as the owner.
+    SealIgnored = "seal_ignored",
+    /// A broker that another has sealed out tells where its lanes end.
+    SealedOutTellsEnds = "sealed_out_tells_ends",
+    /// A broker that has not heard of a stream says that there is none.
+    UnknownStreamGuessed = "unknown_stream_guessed",
+    /// A coordinator answers before what it changed is durable.
+    CommitAnsweredEarly = "commit_answered_early",
+    /// A coordinator that starts reads its last events not at all.
+    LastEventsNotRead = "last_events_not_read",
 }
 
 impl Rule {
-    /// All of them.
-    pub const ALL: [Self; 11] = [
-        Self::AcknowledgeWithoutCopy,
-        Self::UnlistedCopyServed,
-        Self::CopyServedBeyondEnd,
-        Self::OpenCopyServed,
-        Self::CopyNotChecked,
-        Self::DamageSkipped,
-        Self::CopyHeadLow,
-        Self::CopyHeadHigh,
-        Self::CopyEpochNotCompared,
-        Self::OwnFilesDenied,
-        Self::StoreIdsCompared,
-    ];
-
-    /// As `KERA_BROKEN_RULE` names it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AcknowledgeWithoutCopy => "acknowledge_without_copy",
-            Self::UnlistedCopyServed => "unlisted_copy_served",
-            Self::CopyServedBeyondEnd => "copy_served_beyond_end",
-            Self::OpenCopyServed => "open_copy_served",
-            Self::CopyNotChecked => "copy_not_checked",
-            Self::DamageSkipped => "damage_skipped",
-            Self::CopyHeadLow => "copy_head_low",
-            Self::CopyHeadHigh => "copy_head_high",
-            Self::CopyEpochNotCompared => "copy_epoch_not_compared",
-            Self::OwnFilesDenied => "own_files_denied",
-            Self::StoreIdsCompared => "store_ids_compared",
-        }
-    }
-
     /// Whether brokers of this process break it: not unless a test says so.
     #[cfg(debug_assertions)]
     pub fn is_broken(self) -> bool {
@@ -86,7 +108,7 @@ fn broken() -> Option<Rule> {
     static BROKEN: std::sync::OnceLock<Option<Rule>> = std::sync::OnceLock::new();
     *BROKEN.get_or_init(|| {
         let name = std::env::var(RULE).ok()?;
-        let rule = Rule::ALL.into_iter().find(|rule| rule.name() == name);
+        let rule = Rule::ALL.iter().copied().find(|rule| rule.name() == name);
         tracing::error!(name, ?rule, "this process breaks a rule on purpose");
         rule
     })
@@ -97,6 +119,15 @@ fn broken() -> Option<Rule> {
 pub(crate) fn faults() -> Faults {
     Faults {
         acknowledge_without_copy: Rule::AcknowledgeWithoutCopy.is_broken(),
+        sealing_disabled: Rule::SealingDisabled.is_broken(),
+        seals_forgotten_at_restart: Rule::SealsForgotten.is_broken(),
+        open_after_seal: Rule::OpenAfterSeal.is_broken(),
+        old_incarnation_answers: Rule::OldIncarnationAnswers.is_broken(),
+        marks_read_late: Rule::MarksReadLate.is_broken(),
+        ordinal_gap_accepted: Rule::OrdinalGapAccepted.is_broken(),
+        recorded_before_built: Rule::RecordedBeforeBuilt.is_broken(),
+        freed_before_recorded: Rule::FreedBeforeRecorded.is_broken(),
+        process_not_named: Rule::ProcessNotNamed.is_broken(),
         ..Faults::default()
     }
 }

@@ -55,12 +55,32 @@ pub struct Faults {
     dice: Dice,
     /// The one machine that may lose what it holds: each record is on another one as well.
     weak: u32,
+    losses: bool,
     /// Those that last, and when they are over.
-    now: Vec<(Duration, Fault)>,
+    now: Vec<Lasting>,
+    /// How many were drawn, and which of them are left out.
+    drawn: u32,
+    without: Vec<u32>,
+}
+
+/// A fault that lasts.
+struct Lasting {
+    until: Duration,
+    fault: Fault,
+    /// It does not happen. What it is about is left alone all the same, so that no other takes its place.
+    left_out: bool,
 }
 
 impl Faults {
-    pub fn new(seed: u64, brokers: Arc<Brokers>, store: Arc<Store>, load: Arc<Load>) -> Self {
+    /// Those of `seed`, with `losses` of one machine or not, `without` some of them.
+    pub fn new(
+        seed: u64,
+        brokers: Arc<Brokers>,
+        store: Arc<Store>,
+        load: Arc<Load>,
+        losses: bool,
+        without: &[u32],
+    ) -> Self {
         let mut dice = Dice::new(seed, "faults");
         let weak = *dice.one(&brokers.all());
         Self {
@@ -69,8 +89,16 @@ impl Faults {
             load,
             dice,
             weak,
+            losses,
             now: Vec::new(),
+            drawn: 0,
+            without: without.to_vec(),
         }
+    }
+
+    /// How many were drawn, with those that were left out.
+    pub fn drawn(&self) -> u32 {
+        self.drawn
     }
 
     /// Until `until`, with pauses of `between` at most.
@@ -104,7 +132,7 @@ impl Faults {
             let is_meant = self
                 .now
                 .iter()
-                .any(|(_, fault)| is_down(*fault) == Some(broker));
+                .any(|one| !one.left_out && is_down(one.fault) == Some(broker));
             if self.brokers.has_ended(broker) {
                 self.brokers.clear(broker);
             }
@@ -120,14 +148,22 @@ impl Faults {
 
     fn begin_one(&mut self) {
         let fault = self.choose();
-        if self.now.iter().any(|(_, now)| touch(*now) == touch(fault)) {
-            return;
-        }
-        os::log(&format!("FAULT {fault:?}"));
         let lasts = *self.dice.one(&[50, 500, 2_000, 7_000, 12_000]);
         let lasts = Duration::from_millis(self.dice.between(1, lasts));
-        self.begin(fault);
-        self.now.push((os::now() + lasts, fault));
+        self.drawn += 1;
+        if self.now.iter().any(|now| touch(now.fault) == touch(fault)) {
+            return;
+        }
+        let left_out = self.without.contains(&self.drawn);
+        if !left_out {
+            os::log(&format!("FAULT {}: {fault:?}", self.drawn));
+            self.begin(fault);
+        }
+        self.now.push(Lasting {
+            until: os::now() + lasts,
+            fault,
+            left_out,
+        });
     }
 
     fn choose(&mut self) -> Fault {
@@ -135,8 +171,8 @@ impl Faults {
         let dice = &mut self.dice;
         let one = *dice.one(&all);
         let other = *dice.one(&all);
-        // Lost power and lost disks, 23 to 25, are not drawn yet: see docs/reliability.md.
-        match dice.below(23) {
+        // The last three are losses.
+        match dice.below(if self.losses { 26 } else { 23 }) {
             0..=5 => Fault::Killed(one),
             6 => Fault::AllKilled,
             7..=8 => Fault::Rolled(one),
@@ -231,10 +267,13 @@ impl Faults {
     }
 
     fn end_those_that_are_over(&mut self, now: Duration) {
-        let (over, rest): (Vec<_>, Vec<_>) =
-            self.now.drain(..).partition(|(until, _)| *until <= now);
-        self.now = rest;
-        for (_, fault) in over {
+        let mut over = Vec::new();
+        for one in self.now.extract_if(.., |one| one.until <= now) {
+            if !one.left_out {
+                over.push(one.fault);
+            }
+        }
+        for fault in over {
             self.end(fault);
         }
     }

@@ -8,6 +8,7 @@
 mod brokers;
 mod child;
 mod consuming;
+mod cut;
 mod dice;
 mod faults;
 mod finale;
@@ -20,12 +21,14 @@ mod plan;
 mod producing;
 mod run;
 mod seeds;
+mod shrink;
 mod store;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use kera_broker::fault_rules::Rule;
 
 /// Plays whole clusters of Kera from seeds, with faults, and judges what their clients saw.
 #[derive(Debug, Parser)]
@@ -58,15 +61,49 @@ pub struct Args {
     /// Seconds after which a run is given up that does not come to its end.
     #[arg(long, default_value_t = 900)]
     within: u64,
+    /// Break a rule of brokers on purpose, and play seeds until one of them notices. Only builds with debug assertions
+    /// break rules.
+    #[arg(long, value_name = "RULE", value_parser = planted())]
+    planted: Option<String>,
+    /// Look for a shorter schedule, with fewer faults and clients, that has the same finding as the seed.
+    #[arg(long, requires = "seed", conflicts_with = "twice")]
+    shrink: bool,
+    /// Runs that are played for that at most.
+    #[arg(long, default_value_t = 200)]
+    tries: u32,
+    /// One machine of a run, the same all the time, loses its power or its disk now and then.
+    #[arg(long)]
+    losses: bool,
+    #[command(flatten)]
+    cut: cut::Cut,
     /// Play here: the caller has made a process for this run. The directory is for all that it writes.
     #[arg(long, hide = true)]
     child: Option<PathBuf>,
 }
 
+impl Args {
+    /// The options that decide what a seed's run is, besides the seed.
+    fn options(&self, cut: &cut::Cut) -> Vec<String> {
+        let rule = self.planted.iter();
+        let rule = rule.flat_map(|rule| ["--planted".to_owned(), rule.clone()]);
+        let losses = self.losses.then(|| "--losses".to_owned());
+        rule.chain(losses).chain(cut.options()).collect()
+    }
+}
+
+fn planted() -> clap::builder::PossibleValuesParser {
+    Rule::ALL.iter().map(|rule| rule.name()).into()
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
+    if args.planted.is_some() && !cfg!(debug_assertions) {
+        eprintln!("brokers of this build break no rule: build kera-sim without --release");
+        return ExitCode::from(2);
+    }
     match &args.child {
         Some(dir) => child::play(&args, dir),
+        None if args.shrink => shrink::play(&args),
         None => seeds::play(&args),
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kera_protocol::v1;
 
+use crate::cut::Cut;
 use crate::dice::Dice;
 use crate::os::NetworkMood;
 use crate::store::StoreMood;
@@ -78,6 +79,21 @@ impl Plan {
             repair_interval: Duration::from_millis(*dice.one(&[300, 1_000, 5_000])),
             flush_interval: Duration::from_millis(*dice.one(&[200, 1_000, 60_000])),
         }
+    }
+
+    /// Whether acknowledgements of a stream are for what its owner's process remembers.
+    pub fn remembers(&self) -> bool {
+        let remembers = |stream: &StreamPlan| stream.ack == v1::AckPolicy::Memory;
+        self.streams.iter().any(remembers)
+    }
+
+    /// The same without what `cut` leaves out.
+    pub fn cut(mut self, cut: &Cut) -> Self {
+        self.producers.truncate(cut.producers.unwrap_or(usize::MAX));
+        self.members = self.members.min(cut.members.unwrap_or(u32::MAX));
+        let trouble = Duration::from_millis(cut.trouble.unwrap_or(u64::MAX));
+        self.trouble = self.trouble.min(trouble);
+        self
     }
 }
 

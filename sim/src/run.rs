@@ -10,6 +10,7 @@ use kera_history::{Event, Expectations, check};
 use serde_json::{Value, json};
 
 use crate::brokers::Brokers;
+use crate::cut::Cut;
 use crate::dice::Dice;
 use crate::faults::Faults;
 use crate::load::{Load, PATIENCE, on_own};
@@ -24,9 +25,13 @@ const LAST: u32 = 120;
 /// Numbers of the history that each place of a member has.
 const NUMBERS_EACH: u32 = 1_000;
 
-/// Plays the run of `seed` in `root`; its findings, and what it was like.
-pub fn play(seed: u64, root: &Path) -> (Vec<String>, Value) {
-    let plan = Plan::of(seed);
+/// Plays the run of `seed` in `root`, without what `cut` leaves out of it; its findings, and what it was like.
+///
+/// With `losses` one machine loses its power or its disk, where no stream has `ack = memory`: there the owner's process
+/// counts as a replica, and a group with two, one of them on that machine, is gone with a killed owner. The policy
+/// permits that, and the stream waits for an operator.
+pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Value) {
+    let plan = Plan::of(seed).cut(cut);
     os::log(&format!("seed {seed}: {plan:?}"));
     os::set_network(plan.network);
     let store = Store::new(seed, plan.store);
@@ -50,10 +55,9 @@ pub fn play(seed: u64, root: &Path) -> (Vec<String>, Value) {
         Err(_) => return (vec!["making streams panicked".to_owned()], json!({})),
     }
 
-    let mut dice = Dice::new(seed, "clients");
     let producers: Vec<JoinHandle<u64>> = (0..plan.producers.len() as u32)
         .map(|number| {
-            let (load, dice) = (load.clone(), Dice::new(dice.bits(), "producer"));
+            let (load, dice) = (load.clone(), Dice::new(seed, &format!("producer {number}")));
             on_own(PRODUCERS + number, "producer", move || {
                 producing::run(load, number, dice)
             })
@@ -62,7 +66,7 @@ pub fn play(seed: u64, root: &Path) -> (Vec<String>, Value) {
     let drained = Arc::new(AtomicBool::new(false));
     let members: Vec<JoinHandle<()>> = (0..plan.members)
         .map(|number| {
-            let (load, dice) = (load.clone(), Dice::new(dice.bits(), "member"));
+            let (load, dice) = (load.clone(), Dice::new(seed, &format!("member {number}")));
             let drained = drained.clone();
             let first = (number + 1) * NUMBERS_EACH;
             on_own(MEMBERS + number, "member", move || {
@@ -71,7 +75,14 @@ pub fn play(seed: u64, root: &Path) -> (Vec<String>, Value) {
         })
         .collect();
 
-    let mut faults = Faults::new(seed, brokers.clone(), store.clone(), load.clone());
+    let mut faults = Faults::new(
+        seed,
+        brokers.clone(),
+        store.clone(),
+        load.clone(),
+        losses && !plan.remembers(),
+        &cut.without,
+    );
     faults.play(os::now() + plan.trouble, plan.between);
     faults.heal();
     let healed = os::now();
@@ -94,7 +105,8 @@ pub fn play(seed: u64, root: &Path) -> (Vec<String>, Value) {
     inside::look(&load, &brokers, &store, &mut faults);
     over.store(true, Ordering::SeqCst);
     let took = os::now() - healed;
-    judge(&load, sent, took)
+    let faults = faults.drawn();
+    judge(&load, sent, took, faults)
 }
 
 /// Ends leases of who is not heard of, until the run is over.
@@ -129,7 +141,7 @@ fn join_all<T>(faults: &mut Faults, load: &Load, threads: Vec<JoinHandle<T>>, wh
     done
 }
 
-fn judge(load: &Arc<Load>, sent: u64, healing: Duration) -> (Vec<String>, Value) {
+fn judge(load: &Arc<Load>, sent: u64, healing: Duration, faults: u32) -> (Vec<String>, Value) {
     let mut findings = load.complaints();
     findings.extend(inside::panics());
     let expectations = Expectations {
@@ -159,8 +171,10 @@ fn judge(load: &Arc<Load>, sent: u64, healing: Duration) -> (Vec<String>, Value)
     }
     let seconds = os::now().as_secs_f64();
     let healing = healing.as_secs_f64();
-    (
-        findings,
-        json!({"sent": sent, "seconds": seconds, "healing": healing, "history": told}),
-    )
+    let plan = &load.plan;
+    let facts = json!({
+        "sent": sent, "seconds": seconds, "healing": healing, "history": told, "faults": faults,
+        "producers": plan.producers.len(), "members": plan.members, "trouble_ms": plan.trouble.as_millis() as u64,
+    });
+    (findings, facts)
 }

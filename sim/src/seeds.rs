@@ -8,28 +8,39 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::child::{LOG, OUTCOME};
+use crate::cut::Cut;
 use crate::{Args, os};
 
+/// By this name the process of a run hears of a rule that brokers are to break.
+const RULE: &str = "KERA_BROKEN_RULE";
 /// Findings of a run that are printed.
 const MOST_TOLD: usize = 8;
 
 /// A run under way.
 struct Playing {
     seed: u64,
+    /// Which of the runs at a time it is.
+    place: usize,
     dir: TempDir,
     process: Child,
     begun: Instant,
 }
 
 /// What became of a run.
-struct Outcome {
+pub struct Outcome {
     seed: u64,
-    findings: Vec<String>,
+    pub findings: Vec<String>,
     digest: String,
     turns: u64,
-    facts: Value,
+    pub facts: Value,
     took: Duration,
     log: String,
+}
+
+impl Outcome {
+    fn has_findings(&self) -> bool {
+        !self.findings.is_empty()
+    }
 }
 
 /// Plays what `args` ask for, and sums it up.
@@ -50,7 +61,9 @@ pub fn play(args: &Args) -> ExitCode {
         while playing.len() < jobs
             && let Some(seed) = waiting.pop_front()
         {
-            match start(args, seed) {
+            let is_free = |place: &usize| playing.iter().all(|run: &Playing| run.place != *place);
+            let place = (0..jobs).find(is_free).unwrap_or(0);
+            match start(args, seed, &args.cut, args.planted.as_deref(), place) {
                 Ok(run) => playing.push(run),
                 Err(error) => {
                     eprintln!("a run cannot be started: {error}");
@@ -65,11 +78,57 @@ pub fn play(args: &Args) -> ExitCode {
             tell(args, &outcome);
             outcomes.push(outcome);
         }
+        if args.planted.is_some() && outcomes.iter().any(Outcome::has_findings) {
+            waiting.clear();
+        }
+    }
+    if let Some(rule) = &args.planted {
+        return say_when(args, rule, &outcomes);
     }
     sum_up(args, &outcomes, begun.elapsed())
 }
 
-fn start(args: &Args, seed: u64) -> std::io::Result<Playing> {
+/// Says after how many seeds a rule that is broken on purpose was noticed, and whether the seed is well with it kept.
+fn say_when(args: &Args, rule: &str, outcomes: &[Outcome]) -> ExitCode {
+    let found = outcomes.iter().filter(|one| one.has_findings());
+    let Some(one) = found.min_by_key(|one| one.seed) else {
+        println!("{rule}: not noticed by {} seeds", outcomes.len());
+        return ExitCode::FAILURE;
+    };
+    let sound = play_one(args, one.seed, &args.cut, None);
+    let is_sound = sound.is_ok_and(|sound| !sound.has_findings());
+    println!(
+        "{rule}: noticed after {} seeds, by seed {}, which {} with the rule kept",
+        one.seed.saturating_sub(args.seed.unwrap_or(args.first)) + 1,
+        one.seed,
+        if is_sound { "is well" } else { "fails" },
+    );
+    match is_sound {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// Plays what is left of the run of `seed`, with a broken rule or none.
+pub fn play_one(args: &Args, seed: u64, cut: &Cut, rule: Option<&str>) -> std::io::Result<Outcome> {
+    let mut playing = vec![start(args, seed, cut, rule, 0)?];
+    loop {
+        std::thread::park_timeout(Duration::from_millis(5));
+        let (mut over, rest) = part(playing, Duration::from_secs(args.within));
+        if let Some(outcome) = over.pop() {
+            return Ok(outcome);
+        }
+        playing = rest;
+    }
+}
+
+fn start(
+    args: &Args,
+    seed: u64,
+    cut: &Cut,
+    rule: Option<&str>,
+    place: usize,
+) -> std::io::Result<Playing> {
     let dir = tempfile::Builder::new().prefix("kera-sim-").tempdir()?;
     // The paths of two runs of a seed are as long as each other, and part of neither's log.
     std::fs::create_dir(dir.path().join("m"))?;
@@ -81,16 +140,26 @@ fn start(args: &Args, seed: u64) -> std::io::Result<Playing> {
         .arg(".")
         .arg("--log")
         .arg(&args.log)
+        .args(cut.options())
         .current_dir(dir.path())
         .env_clear()
-        .envs(std::env::vars().filter(|(name, _)| name.starts_with("KERA_")))
+        .envs(std::env::vars().filter(|(name, _)| name.starts_with("KERA_") && name != RULE))
         .stdin(Stdio::null());
     if args.trace {
         command.arg("--trace");
     }
-    os::fix_addresses(&mut command);
+    if args.losses {
+        command.arg("--losses");
+    }
+    if let Some(rule) = rule {
+        command.env(RULE, rule);
+    }
+    let processors = os::processors();
+    let processor = place.checked_rem(processors.len());
+    os::settle(&mut command, processor.map(|at| processors[at]));
     Ok(Playing {
         seed,
+        place,
         process: command.spawn()?,
         dir,
         begun: Instant::now(),
@@ -154,7 +223,7 @@ fn tell(args: &Args, outcome: &Outcome) {
     println!(
         "seed {}: {} in {:.1} s: {:.0} s of the cluster, {} records, {} kills, {} turns, log {}",
         outcome.seed,
-        if outcome.findings.is_empty() {
+        if !outcome.has_findings() {
             "well"
         } else {
             "FAILED"
@@ -173,16 +242,18 @@ fn tell(args: &Args, outcome: &Outcome) {
     if outcome.findings.len() > MOST_TOLD {
         println!("  and {} more findings", outcome.findings.len() - MOST_TOLD);
     }
-    if !outcome.findings.is_empty() {
-        println!("  again: kera-sim --seed {} --story", outcome.seed);
+    if outcome.has_findings() {
+        let options: String = args
+            .options(&args.cut)
+            .iter()
+            .map(|one| format!(" {one}"))
+            .collect();
+        println!("  again: kera-sim --seed {}{options} --story", outcome.seed);
     }
 }
 
 fn sum_up(args: &Args, outcomes: &[Outcome], took: Duration) -> ExitCode {
-    let failed = outcomes
-        .iter()
-        .filter(|one| !one.findings.is_empty())
-        .count();
+    let failed = outcomes.iter().filter(|one| one.has_findings()).count();
     let mut differ = Vec::new();
     if args.twice {
         for (at, one) in outcomes.iter().enumerate() {

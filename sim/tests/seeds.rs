@@ -3,13 +3,14 @@
 
 use std::process::{Command, Output};
 
-fn sim(args: &[&str], rule: Option<&str>) -> Output {
+/// Seeds that every change plays, from 1 on.
+const SEEDS: &str = "40";
+/// Seeds whose runs failed once, for whatever reason.
+const FAILED_ONCE: [u64; 1] = [46];
+
+fn sim(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kera-sim"));
-    command.args(args).env_remove("KERA_BROKEN_RULE");
-    if let Some(rule) = rule {
-        command.env("KERA_BROKEN_RULE", rule);
-    }
-    command.output().expect("the program runs")
+    command.args(args).output().expect("the program runs")
 }
 
 fn text(output: &Output) -> String {
@@ -26,10 +27,7 @@ fn digest(text: &str) -> &str {
 #[test]
 fn a_seed_played_twice_has_the_same_log_byte_for_byte() {
     // With every turn of every thread in it.
-    let played = sim(
-        &["--first", "1", "--seeds", "2", "--twice", "--trace"],
-        None,
-    );
+    let played = sim(&["--first", "1", "--seeds", "2", "--twice", "--trace"]);
     let told = text(&played);
     let sums = told.lines().last().unwrap_or_default();
     assert!(
@@ -40,7 +38,54 @@ fn a_seed_played_twice_has_the_same_log_byte_for_byte() {
 
 #[test]
 fn another_seed_has_another_log() {
-    let one = text(&sim(&["--seed", "1"], None));
-    let other = text(&sim(&["--seed", "2"], None));
+    let one = text(&sim(&["--seed", "1"]));
+    let other = text(&sim(&["--seed", "2"]));
     assert_ne!(digest(&one), digest(&other), "{one}{other}");
+}
+
+#[test]
+fn seeds_are_well() {
+    let played = sim(&["--seeds", SEEDS]);
+    assert!(played.status.success(), "{}", text(&played));
+}
+
+#[test]
+fn seeds_that_failed_once_are_well() {
+    for seed in FAILED_ONCE {
+        let played = sim(&["--seed", &seed.to_string()]);
+        assert!(played.status.success(), "{}", text(&played));
+    }
+}
+
+/// A rule that is broken in every run is noticed soon, and a shorter schedule of the seed that noticed it does as well.
+#[test]
+fn an_acknowledgement_that_waits_for_nothing_is_noticed_and_shrunk() {
+    let planted = ["--planted", "acknowledged_at_once"];
+    let noticed = text(&sim(&[&planted[..], &["--seeds", "20"]].concat()));
+    let sums = noticed.lines().last().unwrap_or_default();
+    assert!(
+        sums.ends_with("which is well with the rule kept"),
+        "{noticed}"
+    );
+    let seed = sums
+        .split("by seed ")
+        .nth(1)
+        .and_then(|rest| rest.split(',').next());
+    let seed = seed.expect("a seed");
+    let shrunk = text(&sim(&[
+        &planted[..],
+        &["--seed", seed, "--shrink", "--tries", "8"],
+    ]
+    .concat()));
+    let again = shrunk
+        .lines()
+        .last()
+        .and_then(|line| line.split("kera-sim ").nth(1));
+    let again: Vec<&str> = again.expect("a command").split(' ').collect();
+    assert!(
+        again.contains(&"--without") || again.contains(&"--trouble"),
+        "{shrunk}"
+    );
+    let repeated = text(&sim(&again));
+    assert!(repeated.contains("FAILED"), "{shrunk}{repeated}");
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use kera_protocol::error::{ErrorCode, WireError};
 
 use crate::data::catalog::Stream;
+use crate::fault_rules::Rule;
 use crate::shared::Shared;
 use crate::store_calls::{blocking, metadata_error};
 
@@ -49,7 +50,11 @@ pub fn named(shared: &Shared, name: &str) -> Result<Arc<Stream>, WireError> {
 /// [`ErrorCode::UnknownStream`] if the store has none; what may pass if the broker has not heard of it yet, or cannot ask.
 pub async fn named_anywhere(shared: &Shared, name: &str) -> Result<Arc<Stream>, WireError> {
     let unknown = match named(shared, name) {
-        Err(unknown) if shared.data.directory.is_shared() => unknown,
+        Err(unknown)
+            if shared.data.directory.is_shared() && !Rule::UnknownStreamGuessed.is_broken() =>
+        {
+            unknown
+        }
         answer => return answer,
     };
     let (store, wanted) = (shared.metadata.clone(), name.to_owned());

@@ -15,6 +15,7 @@ use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Strea
 use super::DataPlane;
 use super::accept;
 use crate::clock::{now_ms, wall_ms};
+use crate::fault_rules::Rule;
 
 /// A write to the page cache that takes longer than this means the disk cannot keep up: the next
 /// ones are made where blocking is allowed.
@@ -255,13 +256,16 @@ pub fn place_batch(
     if let Some(stamp) = stamp {
         batch::patch_append_time(batch, stamp as i64);
     }
-    let header = BatchHeader::peek(batch).map_err(Refused::Batch)?;
+    let mut header = BatchHeader::peek(batch).map_err(Refused::Batch)?;
+    if Rule::DuplicatesStored.is_broken() {
+        header.producer_id = -1;
+    }
     let appended = streamlet.append(batch, &header, spec).map_err(|error| {
         // What this broker knows of producers and lanes may be of before another owned the streamlet,
         // and what is refused by it would be refused for good.
         Refused::Append(match error {
             AppendError::Sequence(_) | AppendError::StaleLanes { .. }
-                if !data.directory.is_current() =>
+                if !data.directory.is_current() && !Rule::StaleSequenceRefused.is_broken() =>
             {
                 AppendError::NotOwner
             }
@@ -310,6 +314,9 @@ fn timed(data: &DataPlane, group: &Arc<Group>) {
 impl PendingAppend {
     /// Looks whether it can be answered; otherwise arranges that `waker` is woken when it may be.
     pub fn poll(&self, waker: &std::task::Waker) -> Option<v1::AppendResponse> {
+        if Rule::AcknowledgedAtOnce.is_broken() {
+            return Some(self.acknowledged());
+        }
         match self.last.poll(waker) {
             Outcome::Durable => Some(self.acknowledged()),
             Outcome::Lost if self.streamlet.is_moved() => {
@@ -377,7 +384,11 @@ pub fn refusal(error: &WireError, placement: v1::Placement) -> v1::AppendRespons
 
 /// The reply to an append whose batches have their places: they may be stored whatever it says.
 fn unsettled(error: &WireError) -> v1::AppendResponse {
-    refusal(error, v1::Placement::MayBePlaced)
+    let placement = match Rule::UncertainRefused.is_broken() {
+        true => v1::Placement::NotPlaced,
+        false => v1::Placement::MayBePlaced,
+    };
+    refusal(error, placement)
 }
 
 /// The streamlet a frame names.

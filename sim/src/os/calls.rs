@@ -9,7 +9,8 @@ use libc::{pthread_attr_t, pthread_t, ssize_t, timespec};
 use super::connections::Nanos;
 use super::real::{self, Begin, fail};
 use super::schedule::{self, look};
-use super::world::{State, me, set_me, world};
+use super::threads::State;
+use super::world::{me, set_me, world};
 
 /// What the wall clock said when the simulated machines began to run.
 const WALL: Nanos = 1_800_000_000_000_000_000;
@@ -293,12 +294,13 @@ pub unsafe extern "C" fn pthread_create(
     }
     let world = world();
     let here = world.here();
-    let life = world.threads[&me()].life;
-    let number = world.add_thread(here, life);
+    let life = world.threads.get(me()).map_or(0, |thread| thread.life);
+    let number = world.threads.add(here, life);
+    let turn = world.threads.get(number).expect("it was just added").turn;
     world.note(format_args!("t{number} begins on node {here}"));
     let start = Box::into_raw(Box::new(Start {
         number,
-        turn: world.threads[&number].turn,
+        turn,
         begin: begins,
         arg,
     }));
@@ -308,7 +310,7 @@ pub unsafe extern "C" fn pthread_create(
         // SAFETY: it was just written.
         world.by_handle.insert(unsafe { *thread }, number);
     } else {
-        world.threads.remove(&number);
+        world.threads.remove(number);
     }
     error
 }
@@ -319,7 +321,7 @@ pub unsafe extern "C" fn pthread_create(
 pub unsafe extern "C" fn pthread_join(thread: pthread_t, value: *mut *mut c_void) -> c_int {
     if simulated()
         && let Some(number) = world().by_handle.remove(&thread)
-        && world().threads.contains_key(&number)
+        && world().threads.get(number).is_some()
     {
         schedule::wait(State::Joining(number), None);
     }

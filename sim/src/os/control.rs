@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::connections::Kind;
 use super::schedule;
-use super::world::{NetworkMood, State, World, activate, me, set_me, world};
+use super::threads::State;
+use super::world::{NetworkMood, World, activate, me, set_me, world};
 use super::{calls, ending, network};
 
 /// What two runs of a seed have in common.
@@ -33,10 +34,8 @@ pub fn begin(seed: u64, trace: bool, log: PathBuf) {
     ending::log_to(log);
     let mut world = Box::new(World::new(seed, trace));
     world.node(0);
-    let number = world.add_thread(0, 0);
-    if let Some(thread) = world.threads.get_mut(&number) {
-        thread.state = State::Running;
-    }
+    let number = world.threads.add(0, 0);
+    world.threads.run(number);
     set_me(number);
     activate(Some(world));
 }
@@ -102,7 +101,7 @@ pub fn on_node<T: Send + 'static>(
     let place = |node: u32, life: u32| {
         let thread = world()
             .threads
-            .get_mut(&number)
+            .get_mut(number)
             .expect("the running thread is known");
         (
             std::mem::replace(&mut thread.node, node),
@@ -129,8 +128,8 @@ pub fn calmly<T>(work: impl FnOnce() -> T) -> T {
 fn come_to_rest(node: u32) {
     while world()
         .threads
-        .values()
-        .any(|thread| thread.node == node && thread.preempted)
+        .iter()
+        .any(|(_, thread)| thread.node == node && thread.preempted)
     {
         schedule::wait(State::Sleeping, Some(world().now + 1_000));
     }
@@ -142,7 +141,7 @@ pub fn kill(node: u32, dir: &Path) {
     let world = world();
     world.node(node).life += 1;
     world.node(node).paused = false;
-    world.threads.retain(|_, thread| thread.node != node);
+    world.threads.remove_of(node);
     let null = fs::File::open("/dev/null").expect("every system has it");
     let null = std::os::fd::AsRawFd::as_raw_fd(&null);
     // Others wake its threads still, and must find something under the numbers of its descriptors.
@@ -158,8 +157,10 @@ pub fn kill(node: u32, dir: &Path) {
         .extract_if(.., |_, found| found.node == node);
     let own: Vec<_> = own.collect();
     for (fd, found) in own {
-        if let Kind::Listening(address) = found.kind {
-            network::end_listening(world, address);
+        match found.kind {
+            Kind::Listening(address) => network::end_listening(world, address),
+            Kind::Connected(number, end) => _ = world.touched.insert((number, end)),
+            Kind::Fresh | Kind::Bound(_) | Kind::Timer(_) => {}
         }
         fill(fd);
     }
@@ -240,14 +241,34 @@ pub fn make_room(files: u64) {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
 
-/// What `command` starts has its memory at the same addresses each time.
-pub fn fix_addresses(command: &mut std::process::Command) {
+/// The processors on which this process may run.
+pub fn processors() -> Vec<usize> {
+    // SAFETY: zeros are a set, and there is room for it.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&set), &raw mut set);
+        set
+    };
+    let all = 0..libc::CPU_SETSIZE as usize;
+    // SAFETY: the numbers are below the set's size.
+    all.filter(|number| unsafe { libc::CPU_ISSET(*number, &set) })
+        .collect()
+}
+
+/// What `command` starts has its memory at the same addresses each time, and runs on one `processor`: of its threads
+/// one runs at a time, and the next is not to be fetched from another processor.
+pub fn settle(command: &mut std::process::Command, processor: Option<usize>) {
     use std::os::unix::process::CommandExt as _;
-    // SAFETY: between fork and exec the system is asked for one thing. If that is refused, addresses differ, which
-    // nothing should depend on.
+    // SAFETY: between fork and exec the system is asked for two things, with plain values. If they are refused,
+    // addresses differ, which nothing should depend on, and the run is slower.
     unsafe {
-        command.pre_exec(|| {
+        command.pre_exec(move || {
             libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
+            if let Some(processor) = processor {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                libc::CPU_SET(processor, &mut set);
+                libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+            }
             Ok(())
         });
     }

@@ -9,6 +9,7 @@
 //! | `real` | libc's functions behind them |
 //! | `connections` | what there is of connections and their descriptors |
 //! | `world` | what the simulated machines are at any moment |
+//! | `threads` | the threads of all of them, found by what they wait for |
 //! | `schedule` | which thread runs next, and what time it is |
 //! | `network`, `timers` | what happens to connections, and to timers that are files |
 //! | `ending` | the end of a run that cannot go on |
@@ -29,12 +30,13 @@ mod network;
 mod real;
 mod schedule;
 mod socket_calls;
+mod threads;
 mod timers;
 mod world;
 
 pub use control::{
-    address_of, at_exit, begin, calmly, cut, fix_addresses, heal, kill, log, make_room, node_here,
-    now, on_node, pause, set_boot_id, set_network, sleep, uncut, wall_skew,
+    address_of, at_exit, begin, calmly, cut, heal, kill, log, make_room, node_here, now, on_node,
+    pause, processors, set_boot_id, set_network, settle, sleep, uncut, wall_skew,
 };
 pub use ending::end;
 pub use world::NetworkMood;

@@ -8,9 +8,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libc::pollfd;
 
-use super::connections::{
-    Connection, Connections, Direction, Message, Nanos, NetworkEvent, Phase, Relay, Way,
-};
+use super::connections::{Connection, Direction, Message, Nanos, NetworkEvent, Phase, Relay, Way};
 use super::real::{self, file};
 use super::world::{Event, World};
 
@@ -190,27 +188,31 @@ fn refuse(world: &mut World, number: u64, error: i32) {
     }
 }
 
-/// What is to be looked at among the sockets held here.
-pub(super) fn wanted(connections: &Connections, polled: &mut Vec<pollfd>) -> Vec<Relay> {
+/// What is to be looked at among the sockets held here that were touched.
+pub(super) fn wanted(world: &mut World, polled: &mut Vec<pollfd>) -> Vec<Relay> {
     let mut relays = Vec::new();
-    for (number, connection) in &connections.by_number {
-        for end in [0, 1] {
-            let fd = connection.held[end];
-            let sends = &connection.directions[end];
-            let reads = !sends.ended && sends.bytes < UNDER_WAY;
-            // Before it is open there is only what was filled in.
-            if fd < 0 || !reads {
-                continue;
-            }
-            let events = if connection.phase == Phase::Open {
-                libc::POLLIN
-            } else {
-                0
-            };
-            polled.push(file(fd, events));
-            relays.push((*number, end));
+    let connections = &world.connections.by_number;
+    world.touched.retain(|(number, end)| {
+        let Some(connection) = connections.get(number) else {
+            return false;
+        };
+        let fd = connection.held[*end];
+        let sends = &connection.directions[*end];
+        if fd < 0 || sends.ended {
+            return false;
         }
-    }
+        // Before it is open there is only what was filled in.
+        let events = if connection.phase == Phase::Open {
+            libc::POLLIN
+        } else {
+            0
+        };
+        if sends.bytes < UNDER_WAY {
+            polled.push(file(fd, events));
+            relays.push((*number, *end));
+        }
+        true
+    });
     relays
 }
 

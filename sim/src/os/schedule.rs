@@ -7,7 +7,8 @@ use libc::pollfd;
 
 use super::connections::Nanos;
 use super::real::{self, file};
-use super::world::{Event, State, Thread, World, me, world};
+use super::threads::{State, Thread};
+use super::world::{Event, World, me, world};
 use super::{network, timers};
 
 /// Turns in which no time passes, after which something spins.
@@ -27,16 +28,14 @@ pub(super) fn look(world: &mut World) -> Nanos {
 /// Waits in `state` until it ends or the deadline has passed; true if that was not so.
 pub(super) fn wait(state: State, deadline: Option<Nanos>) -> bool {
     let world = world();
-    world.waits += 1;
-    let since = world.waits;
     let thread = world
         .threads
-        .get_mut(&me())
+        .get_mut(me())
         .expect("the running thread is known");
-    (thread.state, thread.deadline, thread.since) = (state, deadline, since);
     thread.timed_out = false;
+    world.threads.wait(me(), state, deadline);
     switch();
-    let thread = super::world::world().threads.get_mut(&me());
+    let thread = super::world::world().threads.get_mut(me());
     thread.is_some_and(|thread| !std::mem::take(&mut thread.timed_out))
 }
 
@@ -46,11 +45,11 @@ pub(super) fn preempt() {
     if world.calm > 0 || !world.dice.chance(PREEMPTED) {
         return;
     }
-    if let Some(thread) = world.threads.get_mut(&me()) {
+    if let Some(thread) = world.threads.get_mut(me()) {
         thread.preempted = true;
     }
     wait(State::Ready, None);
-    if let Some(thread) = super::world::world().threads.get_mut(&me()) {
+    if let Some(thread) = super::world::world().threads.get_mut(me()) {
         thread.preempted = false;
     }
 }
@@ -59,7 +58,8 @@ pub(super) fn preempt() {
 fn switch() {
     let number = me();
     let world = world();
-    let turn = world.threads[&number].turn;
+    let thread = world.threads.get(number);
+    let turn = thread.expect("the running thread is known").turn;
     let next = pick(world);
     pass(world, next);
     if next != number {
@@ -71,12 +71,13 @@ fn switch() {
 pub(super) fn leave() {
     let number = me();
     let world = world();
-    world.threads.remove(&number);
+    world.threads.remove(number);
     world.note(format_args!("t{number} ends"));
-    for thread in world.threads.values_mut() {
-        if thread.state == State::Joining(number) {
-            thread.state = State::Ready;
-        }
+    let joins = |thread: &Thread| *thread.state() == State::Joining(number);
+    let joining = world.threads.iter().filter(|(_, thread)| joins(thread));
+    let joining: Vec<u32> = joining.map(|(joins, _)| joins).collect();
+    for joins in joining {
+        world.threads.make_ready(joins);
     }
     let next = pick(world);
     pass(world, next);
@@ -89,10 +90,8 @@ fn pass(world: &mut World, next: u32) {
         stuck(world, "no end after so many turns");
     }
     world.note(format_args!("t{next} runs"));
-    let thread = world.threads.get_mut(&next).expect("it was picked");
-    thread.state = State::Running;
-    thread.deadline = None;
-    let turn = thread.turn;
+    world.threads.run(next);
+    let turn = world.threads.get(next).expect("it was picked").turn;
     if next != me() {
         turn.store(1, Ordering::Release);
         futex(turn, libc::FUTEX_WAKE, 1);
@@ -120,18 +119,15 @@ fn pick(world: &mut World) -> u32 {
         if std::mem::take(&mut world.stirred) {
             look_at_files(world);
         }
-        let may = |(number, thread): (&u32, &Thread)| {
-            (thread.state == State::Ready && world.may_run(thread)).then_some(*number)
-        };
-        let ready: Vec<u32> = world.threads.iter().filter_map(may).collect();
+        let ready = world.threads.ready();
+        let ready = ready.filter(|(_, thread)| world.may_run(thread));
+        let ready: Vec<u32> = ready.map(|(number, _)| number).collect();
         if !ready.is_empty() {
             return *world.dice.one(&ready);
         }
-        let waiting = world
-            .threads
-            .values()
-            .filter(|thread| world.may_run(thread));
-        let deadline = waiting.filter_map(|thread| thread.deadline).min();
+        let mut timed = world.threads.timed();
+        let deadline = timed.find(|(_, thread)| world.may_run(thread));
+        let deadline = deadline.map(|(deadline, _)| deadline);
         let event = world.events.keys().next().map(|(at, _)| *at);
         match deadline.into_iter().chain(event).min() {
             Some(next) => world.now = world.now.max(next),
@@ -151,48 +147,41 @@ fn happen(world: &mut World) {
             Event::Timer { fd, set } => timers::run_out(world, fd, set),
         }
     }
-    let now = world.now;
-    for thread in world.threads.values_mut() {
-        let due = thread.deadline.is_some_and(|deadline| deadline <= now);
-        if due && !matches!(thread.state, State::Running | State::Ready) {
-            thread.timed_out = true;
-            thread.state = State::Ready;
-        }
-    }
+    world.threads.run_out(world.now);
 }
 
 /// Whoever waits for files that are ready now may run, and what was sent is on its way.
 fn look_at_files(world: &mut World) {
     let mut polled: Vec<pollfd> = Vec::new();
     let mut whose: Vec<u32> = Vec::new();
-    for (number, thread) in &world.threads {
-        let State::Files(files) = &thread.state else {
+    for (number, thread) in world.threads.at_files() {
+        let State::Files(files) = thread.state() else {
             continue;
         };
         // A dead process's descriptors are nobody's.
         if world.lives(thread) {
             for (fd, events) in files {
                 polled.push(file(*fd, *events));
-                whose.push(*number);
+                whose.push(number);
             }
         }
     }
-    let relays = network::wanted(&world.connections, &mut polled);
+    let relays = network::wanted(world, &mut polled);
     // SAFETY: the entries are as many as is said.
     let found = unsafe { real::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, 0) };
-    if found <= 0 {
+    if found < 0 {
         return;
     }
     for (polled, number) in polled.iter().zip(&whose) {
-        if polled.revents != 0
-            && let Some(thread) = world.threads.get_mut(number)
-        {
-            thread.state = State::Ready;
+        if polled.revents != 0 {
+            world.threads.make_ready(*number);
         }
     }
     for (polled, relay) in polled[whose.len()..].iter().zip(relays) {
         if polled.revents != 0 {
             network::moved(world, relay, polled.revents);
+        } else {
+            world.touched.remove(&relay);
         }
     }
 }
@@ -200,17 +189,11 @@ fn look_at_files(world: &mut World) {
 /// Wakes up to `most` of those that wait at `address`, those first that wait longest.
 pub(super) fn wake(address: usize, most: usize) -> usize {
     let world = world();
-    let waits = |thread: &Thread| thread.state == State::Futex(address) && world.lives(thread);
-    let waiting = world.threads.iter().filter(|(_, thread)| waits(thread));
-    let mut waiting: Vec<(u64, u32)> = waiting
-        .map(|(number, thread)| (thread.since, *number))
-        .collect();
-    waiting.sort_unstable();
-    waiting.truncate(most);
-    for (_, number) in &waiting {
-        if let Some(thread) = world.threads.get_mut(number) {
-            thread.state = State::Ready;
-        }
+    let waiting = world.threads.at_address(address);
+    let waiting = waiting.filter(|(_, thread)| world.lives(thread));
+    let waiting: Vec<u32> = waiting.map(|(number, _)| number).take(most).collect();
+    for number in &waiting {
+        world.threads.make_ready(*number);
     }
     waiting.len()
 }
@@ -218,11 +201,13 @@ pub(super) fn wake(address: usize, most: usize) -> usize {
 /// Says what every thread waits for, and ends the process.
 fn stuck(world: &World, why: &str) -> ! {
     let mut text = format!("STUCK after {} turns: {why}\n", world.steps);
-    for (number, thread) in &world.threads {
+    for (number, thread) in world.threads.iter() {
         let lives = if world.lives(thread) { "" } else { " (dead)" };
         text += &format!(
             "  t{number} of node {}{lives}: {:?}, until {:?}\n",
-            thread.node, thread.state, thread.deadline
+            thread.node,
+            thread.state(),
+            thread.deadline()
         );
     }
     super::ending::end_with(&text, 3)

@@ -8,7 +8,8 @@ use libc::{pollfd, sockaddr, sockaddr_in, socklen_t, ssize_t, timespec};
 
 use super::connections::{Descriptor, Kind, Listener, Nanos};
 use super::real::{self, fail};
-use super::world::{Event, State, World, me, world};
+use super::threads::State;
+use super::world::{Event, World, me, world};
 use super::{network, schedule, timers};
 
 fn simulated() -> bool {
@@ -310,7 +311,7 @@ pub unsafe extern "C" fn setsockopt(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     if simulated() {
-        world().stirred = true;
+        world().touch(fd);
     }
     // SAFETY: passed on; the pair behind a connection ends as one would.
     unsafe { real::shutdown(fd, how) }
@@ -322,7 +323,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     if simulated() {
         let world = world();
-        world.stirred = true;
+        world.touch(fd);
         if let Some(found) = world.connections.descriptors.0.remove(&fd)
             && let Kind::Listening(address) = found.kind
         {
@@ -383,7 +384,7 @@ fn until_done(fd: c_int, flags: c_int, events: i16, call: impl Fn() -> ssize_t) 
     let deadline = give_up(fd, option);
     loop {
         let done = call();
-        world().stirred = true;
+        world().touch(fd);
         if done >= 0 || real::errno() != libc::EAGAIN || flags & libc::MSG_DONTWAIT != 0 {
             return done;
         }
@@ -426,7 +427,7 @@ macro_rules! sends {
         pub unsafe extern "C" fn $name(fd: c_int, buffer: *const c_void, len: usize $(, $arg: $ty)*) -> ssize_t {
             if !waits(fd) {
                 if simulated() {
-                    world().stirred = true;
+                    world().touch(fd);
                 }
                 // SAFETY: passed on.
                 return unsafe { real::$name(fd, buffer, len $(, $arg)*) };
@@ -451,7 +452,7 @@ sends! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t {
     if simulated() {
-        world().stirred = true;
+        world().touch(fd);
     }
     // SAFETY: passed on.
     unsafe { real::writev(fd, parts, count) }
@@ -462,7 +463,7 @@ pub unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_i
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> ssize_t {
     if simulated() {
-        world().stirred = true;
+        world().touch(fd);
     }
     // SAFETY: passed on.
     unsafe { real::sendmsg(fd, message, flags) }

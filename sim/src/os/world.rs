@@ -4,46 +4,14 @@ use std::cell::{Cell, UnsafeCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::connections::{Connections, Kind, Nanos, NetworkEvent};
+use super::connections::{Connections, Kind, Nanos, NetworkEvent, Relay};
+use super::threads::{Thread, Threads};
 use crate::dice::Dice;
 
 /// How many lines of log a run keeps at most.
 const MOST_LINES: usize = 2_000_000;
-
-/// What a thread waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// For its turn.
-    Ready,
-    /// It has the turn.
-    Running,
-    /// For a wake at an address.
-    Futex(usize),
-    /// For any of these files to be ready for any of these events.
-    Files(Vec<(i32, i16)>),
-    /// For its deadline alone.
-    Sleeping,
-    /// For the end of another thread.
-    Joining(u32),
-}
-
-pub(super) struct Thread {
-    /// The machine's process that it belongs to: its number, and which life of it.
-    pub(super) node: u32,
-    pub(super) life: u32,
-    pub(super) state: State,
-    pub(super) deadline: Option<Nanos>,
-    /// The wait ended because its deadline passed.
-    pub(super) timed_out: bool,
-    /// It would go on, and gave the turn away all the same.
-    pub(super) preempted: bool,
-    /// Order in which it began to wait.
-    pub(super) since: u64,
-    /// 1: it is its turn.
-    pub(super) turn: &'static AtomicU32,
-}
 
 /// A simulated machine with one process.
 #[derive(Default)]
@@ -88,9 +56,7 @@ pub(super) struct World {
     pub(super) dice: Dice,
     /// What programs get who ask the system for chance.
     pub(super) random: Dice,
-    pub(super) threads: BTreeMap<u32, Thread>,
-    pub(super) next_thread: u32,
-    pub(super) waits: u64,
+    pub(super) threads: Threads,
     /// By what libc calls them.
     pub(super) by_handle: BTreeMap<u64, u32>,
     pub(super) nodes: BTreeMap<u32, Node>,
@@ -102,6 +68,8 @@ pub(super) struct World {
     pub(super) connections: Connections,
     /// Files may have become ready since they were last looked at.
     pub(super) stirred: bool,
+    /// Ends of connections whose processes have written, or closed them, since they were last looked at.
+    pub(super) touched: BTreeSet<Relay>,
     /// How many ask that no turn is given away where others are woken.
     pub(super) calm: u32,
     /// Folds every decision in.
@@ -159,9 +127,7 @@ impl World {
             now: 1_000_000_000_000,
             dice: Dice::new(seed, "schedule"),
             random: Dice::new(seed, "random"),
-            threads: BTreeMap::new(),
-            next_thread: 0,
-            waits: 0,
+            threads: Threads::default(),
             by_handle: BTreeMap::new(),
             nodes: BTreeMap::new(),
             events: BTreeMap::new(),
@@ -176,30 +142,13 @@ impl World {
             cuts: BTreeSet::new(),
             connections: Connections::default(),
             stirred: true,
+            touched: BTreeSet::new(),
             calm: 0,
             digest: 0xcbf2_9ce4_8422_2325,
             steps: 0,
             lines: Vec::new(),
             trace,
         }
-    }
-
-    /// Adds a thread that waits for its turn.
-    pub(super) fn add_thread(&mut self, node: u32, life: u32) -> u32 {
-        self.next_thread += 1;
-        let number = self.next_thread;
-        let thread = Thread {
-            node,
-            life,
-            state: State::Ready,
-            deadline: None,
-            timed_out: false,
-            preempted: false,
-            since: 0,
-            turn: Box::leak(Box::new(AtomicU32::new(0))),
-        };
-        self.threads.insert(number, thread);
-        number
     }
 
     pub(super) fn node(&mut self, node: u32) -> &mut Node {
@@ -211,7 +160,7 @@ impl World {
 
     /// The machine of the thread that runs.
     pub(super) fn here(&self) -> u32 {
-        self.threads.get(&me()).map_or(0, |thread| thread.node)
+        self.threads.get(me()).map_or(0, |thread| thread.node)
     }
 
     /// What a descriptor is, if it is not what the system takes it for.
@@ -221,6 +170,14 @@ impl World {
             .0
             .get(&fd)
             .map(|found| found.kind)
+    }
+
+    /// A process has done something to a descriptor.
+    pub(super) fn touch(&mut self, fd: i32) {
+        self.stirred = true;
+        if let Some(Kind::Connected(number, end)) = self.kind(fd) {
+            self.touched.insert((number, end));
+        }
     }
 
     pub(super) fn after(&mut self, delay: Nanos, event: Event) {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_replication::backup::{Limits, ReplicaStore, ShmMemory, ShmOptions, StartError};
-use kera_replication::faults::Faults;
 use kera_replication::transport::TransportKind;
 use kera_replication::transport::tcp::{BackupServer, Counts, ServerOptions};
 use parking_lot::Mutex;
@@ -15,7 +14,7 @@ use tokio::task::JoinHandle;
 use super::{cards, transports};
 use crate::config::{BrokerConfig, TransportChoice, units};
 use crate::error::BrokerError;
-use crate::fault_rules::Rule;
+use crate::fault_rules::{self, Rule};
 use crate::peer_addresses::PeerAddresses;
 use crate::socket;
 
@@ -248,14 +247,16 @@ fn open(options: &BackupOptions) -> Result<Arc<ReplicaStore>, BrokerError> {
         disk: Some(options.disk_dir.clone()),
         quota: options.limits.memory_bytes,
     });
-    ReplicaStore::start(memory, options.limits, Faults::default()).map_err(|error| match error {
-        StartError::TooSmall { path, size, quota } => BrokerError::BackupRoom {
-            path,
-            size: units::show_size(size),
-            quota: units::show_size(quota),
+    ReplicaStore::start(memory, options.limits, fault_rules::faults()).map_err(
+        |error| match error {
+            StartError::TooSmall { path, size, quota } => BrokerError::BackupRoom {
+                path,
+                size: units::show_size(size),
+                quota: units::show_size(quota),
+            },
+            error => BrokerError::Backup(error),
         },
-        error => BrokerError::Backup(error),
-    })
+    )
 }
 
 /// What is allowed and will be refused later, or slower than meant.

@@ -326,7 +326,7 @@ impl Beside for OwnWriters {
         let served = catalog.streamlet(streamlet.stream, streamlet.streamlet);
         // One that is not recovered acknowledges nothing; it may be the one for whom this is sealed.
         let ends = |s: &Streamlet| !s.is_over() && s.is_recovered() && s.epoch() < epoch;
-        if let Some(served) = served.filter(|s| ends(s)) {
+        if let Some(served) = served.filter(|s| ends(s) && !Rule::SealIgnored.is_broken()) {
             tracing::info!(%streamlet, %epoch, "another broker takes the streamlet over; given up here");
             served.mark_moved();
         }
