@@ -135,6 +135,12 @@ impl Api {
                 };
                 self.check(caller, &request)?;
                 let stream = admin::named(shared, name)?;
+                if stream.record.load().internal {
+                    let text = format!(
+                        "stream \"{name}\" is the broker's own, and not shown here; see `kera stream describe {name}`"
+                    );
+                    return Err(WireError::new(ErrorCode::UnknownStream, text));
+                }
                 let snapshot = self.sampler.now().await?;
                 let (offset, limit) = (query.offset, query.limit());
                 json(&stream_detail::describe(shared, &stream, &snapshot, offset, limit).await?)

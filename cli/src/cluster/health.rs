@@ -30,6 +30,8 @@ pub(super) struct StrandedView {
 /// What is looked at.
 pub(super) struct Looked<'a> {
     pub(super) store: &'a str,
+    /// The cluster version that was finalized.
+    pub(super) version: u32,
     pub(super) controller: Option<u32>,
     pub(super) brokers: &'a [BrokerView],
     pub(super) stranded: &'a [StrandedView],
@@ -61,6 +63,7 @@ impl Health {
         }
         for broker in looked.brokers {
             problems.extend(of_broker(broker));
+            problems.extend(of_program(broker, looked.version));
         }
         // That others do not reach them is told once.
         let away = looked.brokers.iter().filter(|one| is_away(one));
@@ -169,6 +172,21 @@ fn of_broker(broker: &BrokerView) -> Option<Problem> {
     }
 }
 
+/// A program of before cluster versions does not look for one, and so does not end.
+fn of_program(broker: &BrokerView, version: u32) -> Option<Problem> {
+    let is_old = broker.state != "GONE" && broker.cluster_version < version;
+    is_old.then(|| {
+        Problem::new(
+            format!("{} {}", broker.role, broker.broker_id),
+            format!(
+                "has a program of before cluster version {version} ({}), which cannot read all that others write",
+                broker.version
+            ),
+            "stop it, and start it with a program of the version that the others have",
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use kera_protocol::v1;
@@ -192,6 +210,7 @@ mod tests {
     fn health(brokers: &[BrokerView], told: &[ComparedView], lacking: (u64, u64)) -> Health {
         Health::of(&Looked {
             store: "etcd://here:2379",
+            version: 0,
             controller: Some(1),
             brokers,
             stranded: &[],
@@ -208,6 +227,7 @@ mod tests {
         let found = |limited| {
             Health::of(&Looked {
                 store: "etcd://here:2379",
+                version: 0,
                 controller: Some(1),
                 brokers: &brokers,
                 stranded: &[],
@@ -237,6 +257,25 @@ mod tests {
         let found = health(&brokers(&[Normal, Partial, Draining]), &[], (0, 0));
         assert!(found.healthy && found.summary.starts_with("healthy"));
         assert!(found.others().is_empty());
+    }
+
+    #[test]
+    fn a_program_of_before_the_cluster_version_is_a_problem() {
+        use v1::BrokerState::{Gone, Normal};
+        let mut brokers = brokers(&[Normal, Normal, Gone]);
+        brokers[0].cluster_version = 1;
+        brokers[1].version = "0.0.1".into();
+        let told = |version| {
+            let problems = brokers.iter().filter_map(|one| of_program(one, version));
+            problems.map(|one| one.text()).collect::<Vec<_>>()
+        };
+        assert_eq!(told(0), Vec::<String>::new());
+        assert_eq!(
+            told(1),
+            [
+                "broker 2 has a program of before cluster version 1 (0.0.1), which cannot read all that others write; stop it, and start it with a program of the version that the others have"
+            ]
+        );
     }
 
     #[test]

@@ -75,6 +75,7 @@ pub(super) async fn run(args: StatusArgs) -> Outcome {
         .collect();
     let limited = answer.limited_groups.min(answer.under_replicated_groups);
     let health = Health::of(&Looked {
+        version: answer.cluster_version,
         store: &answer.store,
         controller: answer.controller,
         brokers: &brokers,

@@ -126,6 +126,9 @@ fn every_field_is_documented_and_tells_what_the_command_line_tells() {
     }
     assert_eq!(stream["records"], 3);
     assert_eq!(stream["lanes_total"], 4);
+    let (status, own) = ask(&broker, "streams/_kera_groups");
+    let told = own["message"].as_str().unwrap_or_default();
+    assert!(status == 404 && told.contains("the broker's own"), "{own}");
     let group = get(&broker, "groups/readers");
     let told = broker.json(&["group", "describe", "readers"]);
     assert_eq!(

@@ -44,6 +44,10 @@ final class FrameChannel implements Closeable {
             out.write(HELLO);
             out.flush();
             ByteBuffer reply = ByteBuffer.wrap(in.readNBytes(HELLO_REPLY)).order(ByteOrder.LITTLE_ENDIAN);
+            if (reply.remaining() == 0) {
+                throw new EOFException("the connection to broker " + address
+                        + " ended before it said anything; it may be stopping, or want TLS");
+            }
             if (reply.remaining() < HELLO_REPLY || reply.getInt() != 0x4152454b) {
                 throw new IOException("broker " + address
                         + " does not speak Kera's protocol; check the port, and whether it wants TLS");
