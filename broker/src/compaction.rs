@@ -13,7 +13,9 @@ use kera_metadata::StreamConfig;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, LaneKey, StreamId};
 use kera_protocol::v1;
-use kera_streamlet::{Backlog, CompactError, CompactSpec, Compacted, Ship, Streamlet};
+use kera_streamlet::{
+    Backlog, CompactError, CompactSpec, Compacted, LaneReadError, Ship, Streamlet,
+};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
@@ -321,6 +323,11 @@ fn compact(
             .streamlet
             .compact_lane(lane.lane, &lane.spec, ship, pace),
     };
+    // Whoever owns it now, if anybody, goes on.
+    let outcome = match lane.streamlet.is_over() {
+        true => outcome.map_err(|_| CompactError::Changed),
+        false => outcome,
+    };
     let stats = &shared.compactor.stats;
     match &outcome {
         Ok(None) | Err(CompactError::Stopped | CompactError::Changed) => {}
@@ -350,6 +357,11 @@ fn answer(shared: &Shared, stream: StreamId) -> Answer {
         if streamlet.is_over() {
             continue;
         }
+        if !streamlet.is_recovered() {
+            let (name, id, error) = (stream.name(), streamlet.id(), LaneReadError::NotRecovered);
+            let text = format!("stream {name} streamlet {id}: {error}");
+            return Err(WireError::new(ErrorCode::NotEnoughCopies, text));
+        }
         told.streamlets.push(streamlet.id().0);
         close(shared, &streamlet)?;
         for (lane, _, _) in streamlet.bounds() {
@@ -374,7 +386,13 @@ fn answer(shared: &Shared, stream: StreamId) -> Answer {
                     told.bytes_after += done.bytes_after;
                     told.unreadable += done.unreadable;
                 }
-                Err(CompactError::Stopped) if !streamlet.is_over() => return Err(stopping()),
+                Err(CompactError::Stopped) => return Err(stopping()),
+                Err(_) if streamlet.is_over() => {
+                    let (name, id) = (stream.name(), streamlet.id());
+                    let text =
+                        format!("stream {name} streamlet {id} is changing its owner; ask again");
+                    return Err(WireError::new(ErrorCode::NotOwner, text));
+                }
                 Err(error) => {
                     let name = stream.name();
                     let text = format!("stream {name} lane {}/{lane}: {error}", streamlet.id());

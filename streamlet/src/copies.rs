@@ -94,11 +94,11 @@ impl Streamlet {
         false
     }
 
-    /// Whether a group is closed and its own file written to its end, so that what the file lacks is
-    /// damage.
-    pub fn is_settled(&self, lane: LaneId, group: GroupId) -> bool {
+    /// Whether a group is closed and its own file of this generation written to its end, so that what the file lacks
+    /// is damage. Once compaction has replaced it its file goes.
+    pub fn is_settled(&self, lane: LaneId, group: GroupId, generation: u32) -> bool {
         let found = self.group(lane, group);
-        found.is_some_and(|group| self.is_mendable(&group))
+        found.is_some_and(|group| group.spec().generation == generation && self.is_mendable(&group))
     }
 
     /// The file generation of a group, if it is there.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use kera_log_segments::io::{File, FileSystem};
 use kera_log_segments::layout::{DurableMark, MARK_BYTES};
+use kera_protocol::ids::StreamId;
 
 use super::StartError;
 use super::mapping::Window;
@@ -104,6 +105,9 @@ pub trait Memory: Send + Sync + Debug {
     /// # Errors
     /// The system's; whose bytes it is about is not told, so each is to be synced by itself then.
     fn sync_disk(&self) -> io::Result<()>;
+
+    /// A stream is gone, and no copy of it is here: so may be what its copies lay in.
+    fn forget(&self, _stream: StreamId) {}
 
     /// Bytes of shared memory that the store takes for itself, beside what it keeps of copies.
     fn own_bytes(&self) -> u64 {

@@ -223,13 +223,8 @@ impl Jobs {
         let copy = CopyId::of(record);
         let mut out = Standing::default();
         for holder in &record.copies {
-            let unsettled = |mend: &Arc<dyn Mend>| !mend.is_settled(record);
             let has = if primary.is_own(holder.broker) {
-                // Until it is written there is nothing to judge.
-                match owned.mend.as_ref().is_some_and(unsettled) {
-                    true => Some(true),
-                    false => self.read_or_suspect(primary, *holder, record).await,
-                }
+                self.has_own(primary, owned, *holder, record).await
             } else {
                 match held.of(holder.broker, copy) {
                     Known::There => Some(true),
@@ -247,6 +242,30 @@ impl Jobs {
             }
         }
         out
+    }
+
+    /// Whether this broker has its own file.
+    async fn has_own(
+        &self,
+        primary: &Primary,
+        owned: &Owned,
+        own: Replica,
+        record: &GroupRecord,
+    ) -> Option<bool> {
+        let unsettled = |mend: &Arc<dyn Mend>| !mend.is_settled(record);
+        // Until it is written there is nothing to judge, nor once compaction has replaced it, which may be at any moment.
+        let is_open = || owned.mend.as_ref().is_some_and(unsettled);
+        if is_open() {
+            return Some(true);
+        }
+        match can_be_read(primary, own, record).await {
+            Some(false) if is_open() => Some(true),
+            None => {
+                self.suspect(CopyId::of(record));
+                None
+            }
+            read => read,
+        }
     }
 
     /// As [`can_be_read`]; where nobody can tell, whoever compares copies looks soon.

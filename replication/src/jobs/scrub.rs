@@ -257,6 +257,11 @@ impl Jobs {
         closed.find(|record| CopyId::of(record) == *copy)
     }
 
+    async fn is_current(&self, primary: &Primary, owned: &Owned, record: &GroupRecord) -> bool {
+        let now = self.record_now(primary, owned, &CopyId::of(record)).await;
+        now.is_some_and(|now| now.revision == record.revision)
+    }
+
     async fn scrub_group(&self, primary: &Arc<Primary>, owned: &Owned, record: &GroupRecord) {
         let copy = CopyId::of(record);
         let judged = self.compare(primary, owned, record).await;
@@ -289,7 +294,8 @@ impl Jobs {
             Agreed::Nobody => {
                 // All that is known to be there is harmed; who is silent may have it.
                 let harmed = found.iter().any(|(_, f)| matches!(f, Found::Harmed { .. }));
-                if !harmed {
+                // A trim or compaction may have ended it since its record was read.
+                if !harmed || !self.is_current(primary, owned, record).await {
                     return Judged::Stale;
                 }
                 self.report(record, &found);
@@ -315,9 +321,8 @@ impl Jobs {
             return Judged::Sound;
         }
         let _one_at_a_time = self.repairing.lock().await;
-        match self.record_now(primary, owned, &copy).await {
-            Some(now) if now.revision == record.revision => {}
-            _ => return Judged::Stale,
+        if !self.is_current(primary, owned, record).await {
+            return Judged::Stale;
         }
         self.report(record, &found);
         self.replace(primary, owned, record, &found, right).await

@@ -6,7 +6,7 @@ use kera_replication::ids::{CopyId, StreamletKey};
 use kera_replication::transport::{CopyState, CopyVersion, Refusal, Reply, Request};
 
 use crate::content::{SEGMENT, copy, segment};
-use crate::stage::{Ask, PRIMARY, QUOTA, limits, over_each_memory, whole};
+use crate::stage::{Ask, PRIMARY, QUOTA, Stage, limits, over_each_memory, whole};
 
 fn version(store: &ReplicaStore, copy: &CopyId) -> CopyVersion {
     let list = Request::List {
@@ -178,11 +178,16 @@ fn a_stream_that_is_gone_leaves_no_copy() {
             let id = copy(group, 7);
             store.fill(&id, &segment(&id, 2, 100)).expect("fills");
         }
-        let forget = Request::Forget {
-            stream: copy(1, 7).streamlet.stream,
+        let stream = copy(1, 7).streamlet.stream;
+        let is_there = |stage: &Stage| {
+            let root = stage.dir.as_ref().map(|dir| dir.path().join("shared"));
+            root.is_some_and(|root| root.join(stream.to_string()).exists())
         };
+        assert_eq!(is_there(stage), stage.dir.is_some());
+        let forget = Request::Forget { stream };
         assert_eq!(store.handle(PRIMARY, forget), Ok(Reply::Done));
         assert_eq!(store.free_bytes(), QUOTA);
+        assert!(!is_there(stage), "its directories go as well");
         drop(store);
         stage.restart();
         assert_eq!(stage.store().state(&copy(1, 7)), None);

@@ -22,7 +22,8 @@ pub const BESIDES: u64 = 48 << 10;
 pub struct Stage {
     make: Box<dyn Fn() -> Arc<dyn Memory>>,
     store: Option<Arc<ReplicaStore>>,
-    _dir: Option<TempDir>,
+    /// Where files are, if any.
+    pub dir: Option<TempDir>,
 }
 
 pub fn options(dir: &Path, disk: bool) -> ShmOptions {
@@ -56,7 +57,7 @@ pub fn over_each_memory(test: impl Fn(&mut Stage)) {
     let mut files = Stage {
         make: Box::new(move || ShmMemory::new(options.clone())),
         store: None,
-        _dir: Some(dir),
+        dir: Some(dir),
     };
     files.restart();
     test(&mut files);
@@ -65,7 +66,7 @@ pub fn over_each_memory(test: impl Fn(&mut Stage)) {
     let mut simulated = Stage {
         make: Box::new(move || memory.clone()),
         store: None,
-        _dir: None,
+        dir: None,
     };
     simulated.restart();
     test(&mut simulated);

@@ -6,13 +6,17 @@ use std::sync::Arc;
 
 use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use kera_records::{GroupRecord, Transaction};
-use kera_replication::ids::{BrokerId, CopyId};
+use kera_replication::ids::{BrokerId, CopyId, Incarnation};
 use kera_replication::jobs::{Jobs, Rewritten};
+use kera_replication::own::{OwnCopies, OwnRef};
 use kera_replication::primary::Primary;
 use kera_replication::records::{RecordsError, commit};
 use kera_replication::recovery::{Recovered, Unclean};
-use kera_replication::transport::CopyState;
 use kera_replication::transport::sim::MemoryFate;
+use kera_replication::transport::{
+    CopyInfo, CopyState, CopyVersion, Pending, Refusal, Reply, Request,
+};
+use parking_lot::Mutex;
 
 use crate::jobs::{bytes, jobs, owned, record};
 use crate::own::{closed, own_bytes, take_over};
@@ -38,7 +42,10 @@ struct Story {
 
 impl Story {
     async fn begin(case: &Case) -> Self {
-        let (primary, recovered) = take_over(case).await;
+        Self::begin_as(case, take_over(case).await).await
+    }
+
+    async fn begin_as(case: &Case, (primary, recovered): (Arc<Primary>, Recovered)) -> Self {
         let lane = case.lane(&primary, &recovered);
         let group = closed(case, &lane).await;
         let before = record(case, group.0.id());
@@ -88,6 +95,64 @@ impl Story {
         let of = of.filter(|copy| copy.group == self.before.group);
         of.map(|copy| copy.generation).collect()
     }
+}
+
+/// Own files, and a replica in the store beside them, which is asked first.
+struct WithStore {
+    files: OwnRef,
+    kept: Mutex<Option<CopyId>>,
+}
+
+impl OwnCopies for WithStore {
+    fn incarnation(&self) -> Incarnation {
+        self.files.incarnation()
+    }
+
+    fn process(&self) -> Incarnation {
+        self.files.process()
+    }
+
+    fn ask(&self, request: Request) -> Pending<Result<Reply, Refusal>> {
+        let mut kept = self.kept.lock();
+        let version = CopyVersion(1);
+        let reply = match request {
+            Request::List { .. } => Reply::Copies(Vec::from_iter(kept.map(|copy| CopyInfo {
+                copy,
+                version,
+                state: CopyState::Flushed,
+            }))),
+            Request::Read { copy, len, .. } if *kept == Some(copy) => {
+                Reply::Bytes(vec![7; len as usize].into())
+            }
+            Request::Free { copy, .. } if *kept == Some(copy) => {
+                *kept = None;
+                Reply::Done
+            }
+            other => return self.files.ask(other),
+        };
+        Box::pin(async { Ok(reply) })
+    }
+}
+
+#[test]
+fn what_an_earlier_owner_brought_here_and_never_recorded_is_not_taken_for_what_is_made_now() {
+    planned(plan(), |case| async move {
+        let own = Arc::new(WithStore {
+            files: case.stage.own(OWNER).expect("it has files"),
+            kept: Mutex::default(),
+        });
+        let primary = Arc::new(case.primary(OWNER).with_own(own.clone()));
+        let recovered = case.recover_as(&primary, Unclean::Wait).await;
+        let story = Story::begin_as(&case, (primary, recovered)).await;
+        let (new, length) = (CopyId::of(&story.after), story.after.length);
+        *own.kept.lock() = Some(new);
+        let shipped = story.ship(&case).await.expect("two others take it");
+        let made = own_bytes(&case, new, length).await;
+        for broker in others(&shipped) {
+            assert_eq!(bytes(&case, broker, new, length).await, made, "{broker}");
+        }
+        assert_eq!(*own.kept.lock(), None, "it is freed");
+    });
 }
 
 fn others(shipped: &Rewritten) -> Vec<BrokerId> {

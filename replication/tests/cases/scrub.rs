@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kera_records::GroupRecord;
+use kera_protocol::ids::Epoch;
+use kera_records::{GroupRecord, Transaction, Write};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation};
 use kera_replication::jobs::{JobConfig, Jobs, Mend, Mended, Owned};
 use kera_replication::own::{OwnCopies, OwnRef};
 use kera_replication::primary::Primary;
+use kera_replication::records::commit;
 use kera_replication::recovery::{Recovered, Unclean};
 use kera_replication::transport::{Pending, Refusal, Reply, Request};
 
@@ -452,6 +454,108 @@ fn an_own_file_of_which_nothing_can_be_told_is_not_said_to_be_gone() {
         jobs.round().await;
         assert_eq!(jobs.stats().built, 1, "another broker takes one");
     });
+}
+
+/// Own files of a group that goes, as a trim or compaction has it, in the moment in which they are looked at.
+struct Going {
+    files: OwnRef,
+    stage: Arc<crate::common::SimStage>,
+    epoch: Epoch,
+    group: Mutex<Option<GroupRecord>>,
+    /// The streamlet knows that.
+    is_gone: AtomicBool,
+}
+
+impl Going {
+    async fn go(stage: &crate::common::SimStage, epoch: Epoch, record: GroupRecord) {
+        let copy = CopyId::of(&record);
+        let gone = Write::delete_group(record.key(), record.revision);
+        let change = Transaction::of_groups(copy.streamlet, epoch, [gone]);
+        let (records, runtime) = (stage.records(OWNER), stage.runtime(OWNER));
+        let done = commit(&records, &*runtime, &change, false).await;
+        done.expect("it is recorded");
+        let brokers = record.copies.iter().map(|replica| replica.broker);
+        for broker in brokers.filter(|broker| *broker != OWNER) {
+            let free = Request::free(copy, epoch, None);
+            let freed = stage.transport(OWNER).call(broker, free).await;
+            freed.expect("it is freed");
+        }
+    }
+}
+
+impl OwnCopies for Going {
+    fn incarnation(&self) -> Incarnation {
+        self.files.incarnation()
+    }
+
+    fn process(&self) -> Incarnation {
+        self.files.process()
+    }
+
+    fn ask(&self, request: Request) -> Pending<Result<Reply, Refusal>> {
+        let is_look = matches!(request, Request::Read { .. } | Request::Check { .. });
+        match self.group.lock().expect("no panic").take_if(|_| is_look) {
+            Some(record) => {
+                let (stage, epoch) = (self.stage.clone(), self.epoch);
+                self.is_gone.store(true, Ordering::Relaxed);
+                Box::pin(async move {
+                    Self::go(&stage, epoch, record).await;
+                    Err(Refusal::Unknown)
+                })
+            }
+            None => self.files.ask(request),
+        }
+    }
+}
+
+impl Mend for Going {
+    fn is_settled(&self, _: &GroupRecord) -> bool {
+        !self.is_gone.load(Ordering::Relaxed)
+    }
+
+    fn mend(&self, _: &GroupRecord) -> Pending<Mended> {
+        Box::pin(async { Mended::No })
+    }
+}
+
+#[test]
+fn a_group_that_goes_while_it_is_looked_at_is_not_said_to_be_lost() {
+    for scrubs in [true, false] {
+        let plan = Plan {
+            own: true,
+            replicas: 3,
+            min_insync_replicas: 2,
+            ..calm()
+        };
+        planned(plan, move |case| async move {
+            let files = case.stage.own(OWNER).expect("it has files");
+            let (primary, recovered) = own::take_over(&case).await;
+            let lane = case.lane(&primary, &recovered);
+            let group = own::closed(&case, &lane).await;
+            let record = record(&case, group.0.id());
+            let going = Arc::new(Going {
+                files,
+                stage: case.stage.clone(),
+                epoch: recovered.epoch,
+                group: Mutex::new(Some(record)),
+                is_gone: AtomicBool::new(false),
+            });
+            let primary = Arc::new(case.primary(OWNER).with_own(going.clone()));
+            let owned = Owned {
+                mend: Some(going.clone()),
+                ..owned(&case, &recovered)
+            };
+            let jobs = Jobs::new(&primary, Box::new(move || vec![owned.clone()]), busy());
+            match scrubs {
+                true => jobs.scrub_all().await,
+                false => jobs.round().await,
+            }
+            assert!(going.is_gone.load(Ordering::Relaxed), "it was looked at");
+            assert!(jobs.missing().is_empty(), "{:?}", jobs.missing());
+            let stats = jobs.stats();
+            assert_eq!((stats.missing, stats.unsound, stats.failed), (0, 0, 0));
+        });
+    }
 }
 
 #[test]

@@ -217,6 +217,9 @@ impl Streamlet {
         self.settle_earlier(lane)?;
         self.remove_replaced();
         let _passing = self.passing();
+        if let Some(ship) = ship {
+            self.fetch_absent(lane, spec, ship, pace)?;
+        }
         let (groups, log_start) = self.compactable(lane, spec);
         let Some(last) = groups.last().map(|group| group.id()) else {
             return Ok(None);
@@ -283,6 +286,24 @@ impl Streamlet {
         drop(groups);
         self.remove_replaced();
         Ok(Some(pass.out))
+    }
+
+    /// Has the files fetched that are not here: after a change of owner history comes by and by.
+    fn fetch_absent(
+        self: &Arc<Self>,
+        lane: LaneId,
+        spec: &CompactSpec,
+        ship: &dyn Ship,
+        pace: Pace<'_>,
+    ) -> Result<(), CompactError> {
+        let (groups, _) = self.compactable(lane, spec);
+        let io = &self.env.io;
+        for group in groups.iter().filter(|group| !io.exists(&group.spec().path)) {
+            ship.may_fetch(group.end_address(), &mut || pace(0) && !self.is_over())?;
+            // Who cannot have it meets that where it is read.
+            self.fetch_again(lane, group.id());
+        }
+        Ok(())
     }
 
     /// The last batch of each producer that a lane remembers, by producer: its epoch and first ordinal.

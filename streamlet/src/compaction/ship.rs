@@ -14,6 +14,12 @@ pub trait Ship: Sync {
         record: &GroupRecord,
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Shipped, ShipError>;
+
+    /// Waits until so many bytes more may be fetched from other brokers; asks `goes_on` now and then.
+    ///
+    /// # Errors
+    /// [`ShipError::Stopped`].
+    fn may_fetch(&self, bytes: u64, goes_on: &mut dyn FnMut() -> bool) -> Result<(), ShipError>;
 }
 
 /// Where a rewritten group is, byte for byte.

@@ -22,7 +22,7 @@ use kera_streamlet::Streamlet;
 use tokio::sync::Semaphore;
 
 use crate::clock::now_ms;
-use crate::cluster::replica::own_files::{Leftovers, OwnFile, fetch};
+use crate::cluster::replica::own_files::{Leftovers, OwnFile, fetch, kept_here};
 use crate::cluster::replica::replicated::Replicated;
 use crate::cluster::replica::waiting::Stuck;
 use crate::cluster::{Clustered, LATER};
@@ -315,13 +315,18 @@ impl Restore<'_> {
         let whole = image.groups.iter().filter(|record| record.holds_records());
         // History moves when the streamlet is served.
         let newest = newest_of_lanes(image);
-        let needed =
-            |record: &&GroupRecord| newest.contains(&record.group) || record.max_timestamp_ms < 0;
+        let me = self.replicated.primary().me();
+        // What may not be what is recorded nobody is to read.
+        let is_doubtful =
+            |record: &GroupRecord| OwnFile::new(self.streamlet, record).is_doubtful(record, me);
+        let needed = |record: &&GroupRecord| {
+            newest.contains(&record.group) || record.max_timestamp_ms < 0 || is_doubtful(record)
+        };
         let (now, later): (Vec<_>, Vec<_>) = whole.partition(needed);
         let mut changed = Vec::new();
         for record in now {
             let file = OwnFile::new(self.streamlet, record);
-            let max_timestamp_ms = match file.inspect().await? {
+            let max_timestamp_ms = match self.inspect(&file, record).await? {
                 Some(found) => found,
                 None => fetch(self.replicated.primary(), &file, record).await?,
             };
@@ -395,7 +400,7 @@ impl Restore<'_> {
             return Ok(());
         }
         let file = OwnFile::new(self.streamlet, record);
-        let found = match file.inspect().await? {
+        let found = match self.inspect(&file, record).await? {
             Some(found) => found,
             None => {
                 self.replicated.may_copy(record.length).await;
@@ -419,6 +424,16 @@ impl Restore<'_> {
             self.record(vec![mended]).await?;
         }
         Ok(())
+    }
+
+    /// The greatest timestamp of a group's own file, if that counts and is whole.
+    async fn inspect(&self, file: &OwnFile, record: &GroupRecord) -> Result<Option<i64>, String> {
+        let primary = self.replicated.primary();
+        let kept = match record.generation {
+            0 => Vec::new(),
+            _ => kept_here(primary, self.streamlet.key()).await,
+        };
+        file.inspect_of(record, primary.me(), &kept).await
     }
 
     /// The revision of the change.

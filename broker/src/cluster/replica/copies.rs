@@ -124,18 +124,18 @@ struct OwnFile {
 impl Mend for OwnFile {
     fn is_settled(&self, record: &GroupRecord) -> bool {
         let served = self.streamlet.upgrade();
-        served.is_some_and(|s| s.is_settled(record.lane, record.group))
+        served.is_some_and(|s| s.is_settled(record.lane, record.group, record.generation))
     }
 
     fn mend(&self, record: &GroupRecord) -> Pending<Mended> {
-        let (lane, group) = (record.lane, record.group);
+        let (lane, group, generation) = (record.lane, record.group, record.generation);
         let (served, primary) = (self.streamlet.upgrade(), self.primary.clone());
         let (copy, epoch) = (CopyId::of(record), self.epoch);
         Box::pin(async move {
             let Some(streamlet) = served else {
                 return Mended::NotYet;
             };
-            if !streamlet.is_settled(lane, group) {
+            if !streamlet.is_settled(lane, group, generation) {
                 return Mended::NotYet;
             }
             let fetched = tokio::task::spawn_blocking(move || streamlet.fetch_again(lane, group));

@@ -80,6 +80,28 @@ impl OwnFile {
         self.off_runtime(Self::inspect_now).await
     }
 
+    /// As [`inspect`](Self::inspect), of a broker that takes a streamlet over and keeps replicas of it in its store. What
+    /// compaction made has the name of what an earlier owner made of the same groups and never recorded: it counts if the
+    /// record names this broker and the store has no replica, which is later.
+    pub(crate) async fn inspect_of(
+        &self,
+        record: &GroupRecord,
+        me: BrokerId,
+        kept: &[CopyInfo],
+    ) -> Result<Option<i64>, String> {
+        let copy = CopyId::of(record);
+        let is_kept = kept.iter().any(|kept| kept.copy == copy);
+        match may_be_of_others(record, me) || record.generation > 0 && is_kept {
+            true => Ok(None),
+            false => self.inspect().await,
+        }
+    }
+
+    /// Whether there is a file of this name that is not what is recorded, as far as is known.
+    pub(crate) fn is_doubtful(&self, record: &GroupRecord, me: BrokerId) -> bool {
+        may_be_of_others(record, me) && self.io.exists(&self.spec.path)
+    }
+
     fn inspect_now(&self) -> io::Result<Option<i64>> {
         let path = &self.spec.path;
         let file = match self.io.open(path, OpenHow::ReadOnly, false) {
@@ -210,6 +232,11 @@ impl OwnFile {
     }
 }
 
+/// Whether an own file of this name may be one that was never recorded.
+fn may_be_of_others(record: &GroupRecord, me: BrokerId) -> bool {
+    record.generation > 0 && !record.copies.iter().any(|replica| replica.broker == me)
+}
+
 /// Bytes fetched at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
@@ -278,7 +305,7 @@ async fn fetch_from_any(
 
 /// What this broker keeps of a streamlet in its store, apart from its own files: nothing where those are all that it
 /// asks.
-pub(super) async fn kept_here(primary: &Primary, streamlet: StreamletKey) -> Vec<CopyInfo> {
+pub(crate) async fn kept_here(primary: &Primary, streamlet: StreamletKey) -> Vec<CopyInfo> {
     let streamlet = Some(streamlet);
     match primary.ask(primary.me(), Request::List { streamlet }).await {
         Ok(Reply::Copies(kept)) => kept,

@@ -3,8 +3,10 @@ use std::path::PathBuf;
 use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::fault::{CrashPlan, Fault, FaultIo};
 use kera_log_segments::layout::SegmentHeader;
+use kera_metadata::Replica;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, patch};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, LaneKey, StreamId, StreamletId};
+use kera_replication::transport::{CopyState, CopyVersion};
 
 use super::*;
 
@@ -228,4 +230,53 @@ fn a_fetch_that_does_not_end_well_leaves_the_file_that_is_there() {
         let found = again.file.inspect_now().expect("is well");
         assert_eq!(found, Some(29));
     }
+}
+
+#[tokio::test]
+async fn what_an_earlier_owner_made_and_never_recorded_does_not_count() {
+    let me = BrokerId(1);
+    let replica = |broker| Replica {
+        broker: BrokerId(broker),
+        incarnation: Incarnation::default(),
+    };
+    let recorded = |generation, brokers: &[u32]| {
+        let restored = Restored::new(11).written();
+        let spec = &restored.file.spec;
+        let key = StreamletKey {
+            stream: spec.lane.stream,
+            streamlet: spec.lane.streamlet,
+        };
+        let record = GroupRecord::new(key.group(spec.group), spec.lane.lane, spec.epoch);
+        let copies = brokers.iter().map(|broker| replica(*broker)).collect();
+        let end = (restored.file.end.address, restored.file.end.ordinal);
+        let record = GroupRecord {
+            generation,
+            ..record.closed(spec.first_ordinal, end, end.1, copies)
+        };
+        (restored, record)
+    };
+    let info = |record: &GroupRecord| CopyInfo {
+        copy: CopyId::of(record),
+        version: CopyVersion(1),
+        state: CopyState::Flushed,
+    };
+    // As it was appended, a group has one content.
+    let (restored, record) = recorded(0, &[2, 3]);
+    let kept = [info(&record)];
+    let found = restored.file.inspect_of(&record, me, &kept);
+    assert!(found.await.expect("the disk answers").is_some());
+    let (restored, record) = recorded(1, &[1, 3]);
+    let found = restored.file.inspect_of(&record, me, &[]);
+    assert!(found.await.expect("the disk answers").is_some());
+    // The store has what was brought later.
+    let kept = [info(&record)];
+    let found = restored.file.inspect_of(&record, me, &kept);
+    assert_eq!(found.await, Ok(None));
+    assert!(!restored.file.is_doubtful(&record, me));
+    let (restored, record) = recorded(1, &[2, 3]);
+    let found = restored.file.inspect_of(&record, me, &[]);
+    assert_eq!(found.await, Ok(None));
+    assert!(restored.file.is_doubtful(&record, me));
+    // It stays until another is whole.
+    assert!(restored.io.exists(&restored.file.spec.path));
 }

@@ -27,28 +27,46 @@ impl Ship for ShipRewritten {
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Shipped, ShipError> {
         let (jobs, owned, record) = (self.jobs.clone(), self.copies.owned(), record.clone());
-        let (tell, told) = sync_channel(1);
-        let (stop, stopped) = oneshot::channel::<()>();
-        let runtime = self.copies.lanes().primary().runtime().clone();
-        runtime.spawn(Box::pin(async move {
-            tokio::select! {
-                shipped = jobs.ship(&owned, &record) => drop(tell.send(shipped)),
-                // Also if nobody asks any more.
-                _ = stopped => {}
-            }
-        }));
-        let shipped = loop {
-            match told.recv_timeout(LOOK) {
-                Ok(shipped) => break shipped,
-                Err(RecvTimeoutError::Timeout) if goes_on() => {}
-                Err(_) => return Err(ShipError::Stopped),
-            }
-        };
-        drop(stop);
+        let shipping = async move { jobs.ship(&owned, &record).await };
+        let shipped = self.wait_for(shipping, goes_on)?;
         let shipped = shipped.map_err(ShipError::TooFew)?;
         Ok(Shipped {
             copies: shipped.replicas.clone(),
             hold: Box::new(shipped),
         })
+    }
+
+    fn may_fetch(&self, bytes: u64, goes_on: &mut dyn FnMut() -> bool) -> Result<(), ShipError> {
+        let jobs = self.jobs.clone();
+        self.wait_for(async move { jobs.may_copy(bytes).await }, goes_on)
+    }
+}
+
+impl ShipRewritten {
+    /// Waits on this thread for what is done on the runtime, as long as that goes on.
+    fn wait_for<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<T, ShipError> {
+        let (tell, told) = sync_channel(1);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let runtime = self.copies.lanes().primary().runtime().clone();
+        runtime.spawn(Box::pin(async move {
+            tokio::select! {
+                done = work => drop(tell.send(done)),
+                // Also if nobody asks any more.
+                _ = stopped => {}
+            }
+        }));
+        let done = loop {
+            match told.recv_timeout(LOOK) {
+                Ok(done) => break done,
+                Err(RecvTimeoutError::Timeout) if goes_on() => {}
+                Err(_) => return Err(ShipError::Stopped),
+            }
+        };
+        drop(stop);
+        Ok(done)
     }
 }

@@ -392,6 +392,16 @@ impl Memory for ShmMemory {
         }
     }
 
+    fn forget(&self, stream: StreamId) {
+        let roots = std::iter::once(&self.options.dir).chain(&self.options.disk);
+        for dir in roots.map(|root| root.join(stream.to_string())) {
+            let streamlets = fs::read_dir(&dir).into_iter().flatten().flatten();
+            // One that is not empty stays: somebody who has not heard may have opened a copy meanwhile.
+            streamlets.for_each(|streamlet| drop(fs::remove_dir(streamlet.path())));
+            let _ = fs::remove_dir(&dir);
+        }
+    }
+
     fn store_seals(&self, seals: &SealTable) -> io::Result<()> {
         self.with_room(|| dir::write_seals(&self.options.dir, seals))?;
         if let Some(disk) = &self.options.disk {

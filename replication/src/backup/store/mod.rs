@@ -525,6 +525,7 @@ impl ReplicaStore {
             }
             control.version
         };
+        self.memory.forget(stream);
         self.store_seals(version)
     }
 

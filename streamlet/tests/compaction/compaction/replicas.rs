@@ -17,7 +17,11 @@ use super::{
 };
 
 /// Whose lanes take nothing more.
-struct Elsewhere;
+#[derive(Default)]
+struct Elsewhere {
+    /// Gives a group's file back.
+    fetch: Option<Box<dyn Fn(GroupId) -> bool + Send + Sync>>,
+}
 
 impl Copies for Elsewhere {
     fn next_group(&self, _: LaneId, _: AckPolicy) -> GroupId {
@@ -25,8 +29,8 @@ impl Copies for Elsewhere {
     }
     fn begin(&self, _: LaneId, _: &Arc<Group>) {}
     fn deleted(&self, _: &[(GroupId, Epoch, u32)]) {}
-    fn mend(&self, _: GroupId) -> bool {
-        false
+    fn mend(&self, group: GroupId) -> bool {
+        self.fetch.as_ref().is_some_and(|fetch| fetch(group))
     }
     fn abandon(&self) {}
 }
@@ -47,6 +51,11 @@ impl Ship for Brokers<'_> {
         let hold = Box::new(());
         Ok(Shipped { copies, hold })
     }
+
+    fn may_fetch(&self, bytes: u64, goes_on: &mut dyn FnMut() -> bool) -> Result<(), ShipError> {
+        assert!(bytes > 0 && goes_on());
+        Ok(())
+    }
 }
 
 fn compact_with(
@@ -62,7 +71,7 @@ fn compact_with(
 #[test]
 fn other_brokers_have_what_is_rewritten_before_a_record_names_them() {
     let (machine, node, mut model) = some_groups(11);
-    node.streamlet.serve(Arc::new(Elsewhere));
+    node.streamlet.serve(Arc::new(Elsewhere::default()));
     let now = node.now_ms as i64;
     let fault = machine.fault.clone().expect("a fault engine");
     let alone = compact(&node, &spec(now, 1 << 20));
@@ -93,6 +102,8 @@ fn other_brokers_have_what_is_rewritten_before_a_record_names_them() {
     let done = done.expect("a pass").expect("something to do");
     assert!(done.groups_after < done.groups_before, "{done:?}");
     for group in &node.streamlet.describe()[0].groups {
+        let settled = [0, 1].map(|made| node.streamlet.is_settled(LANE, group.group, made));
+        assert_eq!(settled, [false, true], "what it replaced may be gone");
         let recorded = machine.store.closed(group.group.0).expect("a group");
         assert_eq!(
             (recorded.generation, &recorded.copies[..]),
@@ -190,4 +201,35 @@ fn files_of_other_generations_are_nobodys_unless_a_pass_is_under_way() {
         });
     assert!(pass.expect("a pass").is_some());
     assert_eq!(removed, Some(0), "it may be the pass's");
+}
+
+#[test]
+fn history_that_is_not_here_yet_is_fetched_before_it_is_compacted() {
+    let (machine, node, mut model) = some_groups(13);
+    let (io, dir) = (node.streamlet.io(), machine.dir().to_owned());
+    let groups = node.streamlet.describe().remove(0).groups;
+    let closed: Vec<_> = groups.iter().filter(|group| group.closed).collect();
+    let path = move |group| dir.join(GroupSpec::file_name(group, 0));
+    let kept = |group| path(group).with_extension("kept");
+    for group in &closed {
+        let (from, to) = (path(group.group), kept(group.group));
+        io.rename(&from, &to).expect("a file");
+    }
+    let (fetched, store) = (path.clone(), io.clone());
+    node.streamlet.serve(Arc::new(Elsewhere {
+        fetch: Some(Box::new(move |group| {
+            let path = fetched(group);
+            store.rename(&path.with_extension("kept"), &path).is_ok()
+        })),
+    }));
+    let now = node.now_ms as i64;
+    let replica = Replica {
+        broker: BrokerId(1),
+        incarnation: node.streamlet.incarnation(),
+    };
+    let done = compact_with(&node, now, &|_| Ok(vec![replica]));
+    let done = done.expect("a pass").expect("something to do");
+    assert_eq!(done.groups_before, closed.len() as u64);
+    model.compact(closed_end(&node), now);
+    assert_same(&read_all(&node).0, &model.written, "the lane");
 }
