@@ -469,7 +469,7 @@ impl Coordinator {
         let may_go = |by: &str| !own || by == host;
         let classic = self.state.classic.iter().filter(|(name, group)| {
             let live = self.classic.get(*name);
-            let idle = live.is_some_and(|live| live.members.is_empty() && live.pending.is_empty());
+            let idle = live.is_some_and(LiveGroup::is_idle);
             idle && group.offset_count == 0 && may_go(&group.created_by)
         });
         let classic = classic.map(|(name, group)| (group.since_ms, name));

@@ -6,12 +6,15 @@
 use kera_protocol::v1::Cursor;
 use prost::Message;
 
-use crate::{classic, transactions};
+use crate::classic::{self, consumer};
+use crate::transactions;
 
 /// Version of the events this build writes; it reads this and all lower ones.
-pub const EVENT_VERSION: u32 = 2;
-/// What events carry that builds before transactions read as well.
+pub const EVENT_VERSION: u32 = 3;
+/// What events carry that builds before transactions read as well,
 const BEFORE_TRANSACTIONS: u32 = 1;
+/// and builds before the consumer protocol.
+const BEFORE_CONSUMERS: u32 = 2;
 
 /// Why a record of the internal stream is not an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -111,7 +114,7 @@ pub(crate) struct EventRecord {
     pub(crate) snapshot: u64,
     #[prost(
         oneof = "Body",
-        tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23"
+        tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27"
     )]
     pub(crate) body: Option<Body>,
 }
@@ -160,6 +163,14 @@ pub(crate) enum Body {
     TransactionSet(transactions::TransactionSet),
     #[prost(message, tag = "23")]
     TransactionEnded(transactions::TransactionEnded),
+    #[prost(message, tag = "24")]
+    ConsumerBegun(consumer::ConsumerBegun),
+    #[prost(message, tag = "25")]
+    ConsumerMemberSet(consumer::ConsumerMemberSet),
+    #[prost(message, tag = "26")]
+    ConsumerMemberRemoved(consumer::ConsumerMemberRemoved),
+    #[prost(message, tag = "27")]
+    ConsumerTarget(consumer::ConsumerTarget),
 }
 
 impl Body {
@@ -169,7 +180,11 @@ impl Body {
             Self::OffsetsPending(_)
             | Self::OffsetsEnded(_)
             | Self::TransactionSet(_)
-            | Self::TransactionEnded(_) => EVENT_VERSION,
+            | Self::TransactionEnded(_) => BEFORE_CONSUMERS,
+            Self::ConsumerBegun(_)
+            | Self::ConsumerMemberSet(_)
+            | Self::ConsumerMemberRemoved(_)
+            | Self::ConsumerTarget(_) => EVENT_VERSION,
             _ => BEFORE_TRANSACTIONS,
         }
     }
@@ -377,12 +392,20 @@ mod tests {
     }
 
     #[test]
-    fn only_events_of_transactions_stop_builds_that_know_none() {
+    fn events_stop_builds_that_do_not_know_them_and_no_others() {
         let ended = Event {
             body: Body::TransactionEnded(transactions::TransactionEnded {}),
             ..event()
         };
-        for (event, version) in [(event(), BEFORE_TRANSACTIONS), (ended, EVENT_VERSION)] {
+        let begun = Event {
+            body: Body::ConsumerBegun(consumer::ConsumerBegun::default()),
+            ..event()
+        };
+        for (event, version) in [
+            (event(), BEFORE_TRANSACTIONS),
+            (ended, BEFORE_CONSUMERS),
+            (begun, EVENT_VERSION),
+        ] {
             let record = EventRecord::decode(event.value().as_slice()).unwrap();
             assert_eq!(record.version, version);
         }

@@ -171,6 +171,10 @@ impl Group {
             | Body::OffsetsEnded(_)
             | Body::TransactionSet(_)
             | Body::TransactionEnded(_)
+            | Body::ConsumerBegun(_)
+            | Body::ConsumerMemberSet(_)
+            | Body::ConsumerMemberRemoved(_)
+            | Body::ConsumerTarget(_)
             | Body::OffsetsRemoved(_) => false,
         }
     }

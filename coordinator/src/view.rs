@@ -81,6 +81,9 @@ pub trait LaneView {
     /// The stream of that name, if it exists.
     fn stream_by_name(&self, name: &str) -> Option<StreamShape>;
 
+    /// Names of the streams that a user from a host may see, sorted; internal ones are not among them.
+    fn topics_seen_by(&self, user: Option<&str>, host: &str) -> Vec<String>;
+
     /// The stream of that id, if it exists.
     fn stream_by_id(&self, id: StreamId) -> Option<StreamShape>;
 

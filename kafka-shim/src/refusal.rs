@@ -24,6 +24,11 @@ impl Refusal {
         }
     }
 
+    /// A refusal with one of Kafka's numbers.
+    pub(crate) fn of(code: i16, message: String) -> Self {
+        Self { code, message }
+    }
+
     /// The text as responses take it.
     pub(crate) fn text(&self) -> StrBytes {
         text(self.message.clone())

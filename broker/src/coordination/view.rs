@@ -1,18 +1,22 @@
 //! The streams as a coordinator sees them: lanes that this broker serves as they are, others as their
 //! owners told last.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use kera_coordinator::{Cut, CutWish, LaneStatus, LaneView, StreamShape};
 use kera_metadata::StreamRecord;
+use kera_metadata::access::{Kind, Operation};
 use kera_protocol::ids::{LaneKey, Ordinal, StreamId};
 use kera_streamlet::Streamlet;
 
 use super::remote::Remote;
+use crate::access::Who;
 use crate::data::catalog::Stream;
 use crate::data::fetch::cursor;
+use crate::principal::Principal;
 use crate::shared::Shared;
 
 /// A look at the catalog, and at what other owners told.
@@ -71,6 +75,27 @@ fn shape(stream: &Stream) -> StreamShape {
 impl LaneView for View<'_> {
     fn stream_by_name(&self, name: &str) -> Option<StreamShape> {
         self.shared.data.catalog.named(name).map(|s| shape(&s))
+    }
+
+    fn topics_seen_by(&self, user: Option<&str>, host: &str) -> Vec<String> {
+        let user = user.map(Arc::from);
+        let principal = Principal::of(user.as_ref());
+        // A host that is no address has no rights by it.
+        let host = host.parse().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let who = Who {
+            principal: &principal,
+            host,
+        };
+        let streams = self.shared.data.catalog.all().into_iter();
+        let shown = streams.filter(|stream| !stream.record.load().internal);
+        let names = shown.map(|stream| stream.name());
+        let may_see = |name: &String| {
+            let access = &self.shared.access;
+            access.allows(who, Operation::Describe, (Kind::Stream, name.as_str()))
+        };
+        let mut names: Vec<String> = names.filter(may_see).collect();
+        names.sort_unstable();
+        names
     }
 
     fn stream_by_id(&self, id: StreamId) -> Option<StreamShape> {

@@ -16,12 +16,16 @@ impl Coordinator {
                 group: group.clone(),
                 protocol_type: live.protocol_type.clone(),
                 state: live.state,
+                is_consumer: live.consumer.is_some(),
             })
             .collect()
     }
 
     pub(super) fn classic_describe(&self, group: &str) -> Result<Reply, Fault> {
         let live = self.classic_live(group)?;
+        if live.consumer.is_some() {
+            return Err(Fault::NotClassic);
+        }
         let stable = live.state == GroupState::Stable;
         let shown = |bytes: Bytes| if stable { bytes } else { Bytes::new() };
         Ok(Reply::Described(Description {

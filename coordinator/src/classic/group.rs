@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use kera_protocol::ids::StreamId;
 
+use super::ConsumerGroup;
 use super::event::{
     Assigned, Generation, MemberRecord, MemberReplaced, OffsetRecord, OffsetsRemoved, OffsetsSet,
     ProtocolRecord,
@@ -32,6 +33,8 @@ pub(crate) struct Group {
     /// When the generation began.
     pub(crate) since_ms: u64,
     pub(crate) members: BTreeMap<String, Member>,
+    /// What makes it a group of the consumer protocol; `members` is empty then.
+    pub(crate) consumer: Option<ConsumerGroup>,
     pub(crate) offsets: BTreeMap<StreamId, BTreeMap<u32, Offset>>,
     /// Offsets, with those that are pending.
     pub(crate) offset_count: usize,
@@ -132,6 +135,7 @@ impl Group {
             assigned: false,
             since_ms: created.created_ms,
             members: BTreeMap::new(),
+            consumer: None,
             offsets: BTreeMap::new(),
             offset_count: 0,
             offset_bytes: 0,
@@ -164,6 +168,10 @@ impl Group {
             Body::OffsetsRemoved(removed) => self.remove_offsets(removed),
             Body::OffsetsPending(set) => self.set_pending(set),
             Body::OffsetsEnded(ended) => self.end_pending(ended),
+            Body::ConsumerBegun(begun) => self.begin_consumers(begun),
+            Body::ConsumerMemberSet(set) => self.set_consumer(set),
+            Body::ConsumerMemberRemoved(removed) => self.remove_consumer(removed),
+            Body::ConsumerTarget(target) => self.set_target(target),
             _ => false,
         }
     }
@@ -197,6 +205,7 @@ impl Group {
             return false;
         };
         if generation.last {
+            self.consumer = None;
             self.generation = generation.generation;
             self.protocol_type.clone_from(&generation.protocol_type);
             self.protocol.clone_from(&generation.protocol);
@@ -292,7 +301,9 @@ impl Group {
     /// The events that build this state from nothing.
     pub(crate) fn snapshot(&self) -> Vec<Body> {
         let mut bodies = vec![Self::created(self.created_ms, &self.created_by)];
-        if self.generation > 0 {
+        if self.consumer.is_some() {
+            bodies.extend(self.consumer_parts());
+        } else if self.generation > 0 {
             let head = Generation {
                 generation: self.generation,
                 protocol_type: self.protocol_type.clone(),

@@ -37,6 +37,7 @@ impl Coordinator {
             }
             self.classic_create(now_ms, name, &request.client_host, step)?;
         }
+        self.consumer_end(now_ms, name, step)?;
         self.classic_check_room(&request)?;
         let answer = if request.member.is_empty() {
             self.join_new(now_ms, ticket, &request, step)
@@ -158,7 +159,7 @@ impl Coordinator {
         member.anonymous = false;
         let same = member.info.protocols == request.protocols;
         let goes_on = match live.state {
-            GroupState::Empty => return Err(Fault::UnknownMember),
+            GroupState::Empty | GroupState::Reconciling => return Err(Fault::UnknownMember),
             GroupState::PreparingRebalance => false,
             // It may not have got the answer to its join.
             GroupState::CompletingRebalance => same,

@@ -11,6 +11,10 @@ pub struct Limits {
     /// How long the first rebalance of an empty group waits for more members, milliseconds. 0: only
     /// for members that were told their id and have not come back yet.
     pub initial_delay_ms: u32,
+    /// How long a member of the consumer protocol may be silent, milliseconds,
+    pub consumer_session_ms: u32,
+    /// and how often it is to say something.
+    pub consumer_heartbeat_ms: u32,
     /// Bytes of a group's id.
     pub group_id_bytes: usize,
     /// Bytes of a client id, an instance id, or the name of a protocol.
@@ -46,6 +50,8 @@ impl Default for Limits {
             min_session_ms: 1_000,
             max_session_ms: 1_800_000,
             initial_delay_ms: 0,
+            consumer_session_ms: 45_000,
+            consumer_heartbeat_ms: 5_000,
             group_id_bytes: 1_024,
             name_bytes: 1_024,
             protocols: 32,

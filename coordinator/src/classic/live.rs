@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
+use super::LiveConsumer;
+use super::consumer::state_of;
 use super::group::{Group, Member};
 use super::request::{Fault, GroupState, JoinGroup, Joined, JoinedMember, Reply};
 use super::subscription;
@@ -33,6 +35,9 @@ pub(crate) struct LiveGroup {
     pub(crate) rebalance_until_ms: u64,
     /// While the first rebalance of an empty group waits for more members.
     pub(crate) initial: Option<Initial>,
+    /// Of a group of the consumer protocol: its sessions. What is above of members, instances and rebalances is of
+    /// classic groups alone.
+    pub(crate) consumer: Option<LiveConsumer>,
     /// Bytes of members' metadata and assignments.
     pub(crate) bytes: usize,
 }
@@ -100,12 +105,23 @@ impl LiveGroup {
             unsynced_until_ms: 0,
             rebalance_until_ms: 0,
             initial: None,
+            consumer: None,
             bytes: 0,
         }
     }
 
     /// The group as its durable state has it; sessions begin now.
     pub(crate) fn from_group(group: &Group, now_ms: u64) -> Self {
+        if let Some(consumer) = &group.consumer {
+            return Self {
+                state: state_of(consumer, group.generation),
+                generation: group.generation,
+                protocol_type: group.protocol_type.clone(),
+                protocol: group.protocol.clone(),
+                consumer: Some(LiveConsumer::from_group(consumer, now_ms)),
+                ..Self::new()
+            };
+        }
         let mut live = Self {
             state: match (group.members.is_empty(), group.assigned) {
                 (true, _) => GroupState::Empty,
@@ -134,6 +150,17 @@ impl LiveGroup {
         }
         live.weigh();
         live
+    }
+
+    /// How many members it has, of either protocol.
+    pub(crate) fn member_count(&self) -> usize {
+        let consumers = self.consumer.as_ref().map_or(0, LiveConsumer::members);
+        self.members.len() + consumers
+    }
+
+    /// True if nobody is in it, or on the way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.member_count() == 0 && self.pending.is_empty()
     }
 
     pub(crate) fn await_syncs(&mut self, now_ms: u64) {

@@ -15,8 +15,11 @@
 //! - **Offsets of a transaction** are kept aside until it ends: then they count, or are dropped. Whoever wants only what
 //!   is stable is told of partitions for which some are kept aside.
 //! - **After a restart** the last durable generation goes on; sessions start anew.
+//!
+//! Groups of the newer consumer protocol are the same groups with other members: [`consumer`].
 
 mod admin;
+pub mod consumer;
 mod end_offsets;
 mod event;
 mod group;
@@ -32,6 +35,7 @@ mod subscription;
 mod tick;
 mod view;
 
+use consumer::{ConsumerGroup, LiveConsumer};
 pub use limits::Limits;
 pub use request::{
     CommitOffsets, CommittedOffset, DeleteOffsets, DescribedMember, Description, EndOffsets, Fault,

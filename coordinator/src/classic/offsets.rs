@@ -111,6 +111,16 @@ impl Coordinator {
 
     /// Checks that the sender of a commit may commit.
     fn check_committer(&mut self, now_ms: u64, request: &CommitOffsets) -> Result<(), Fault> {
+        if self.classic_live(&request.group)?.consumer.is_some() {
+            // Whoever commits by transactions alone need not be a member, as below.
+            let anyone = request.transaction.is_some() && request.instance.is_none();
+            return self.consumer_check(
+                &request.group,
+                &request.member,
+                request.generation,
+                anyone,
+            );
+        }
         let live = self.classic_live_mut(&request.group)?;
         let is_member = !request.member.is_empty() || request.instance.is_some();
         if request.generation < 0 && live.state == GroupState::Empty {
@@ -139,6 +149,9 @@ impl Coordinator {
         check_group_id(&request.group, &self.limits.classic)?;
         if self.state.groups.contains_key(&request.group) {
             return Err(Fault::OtherKind);
+        }
+        if let Some((member, epoch)) = &request.member {
+            self.consumer_check(&request.group, member, *epoch, true)?;
         }
         let group = self.state.classic.get(&request.group);
         let metadata = |offset: &Offset| offset.metadata.len();
@@ -201,7 +214,7 @@ impl Coordinator {
         let mut results = Vec::with_capacity(request.topics.len());
         let mut events = Vec::new();
         for topic in &request.topics {
-            if live.subscribes(&topic.name) {
+            if live.subscribes(&topic.name) || self.consumer_subscribes(name, topic.stream) {
                 let refused = topic.partitions.iter();
                 results.push(refused.map(|_| Err(Fault::SubscribedToTopic)).collect());
                 continue;

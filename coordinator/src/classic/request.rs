@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use kera_protocol::ids::StreamId;
 
+use super::consumer::{ConsumerBeat, ConsumerDescription, ConsumerHeartbeat};
+
 /// A request about a classic group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -14,6 +16,10 @@ pub enum Request {
     Sync(SyncGroup),
     /// Keep a session alive.
     Heartbeat(Heartbeat),
+    /// Join, live in or leave a group of the consumer protocol.
+    ConsumerHeartbeat(ConsumerHeartbeat),
+    /// State and members of the group of the consumer protocol with this id.
+    ConsumerDescribe(String),
     /// End memberships.
     Leave(LeaveGroup),
     /// Commit offsets.
@@ -37,12 +43,13 @@ impl Request {
             Self::Join(request) => &request.group,
             Self::Sync(request) => &request.group,
             Self::Heartbeat(request) => &request.group,
+            Self::ConsumerHeartbeat(request) => &request.group,
             Self::Leave(request) => &request.group,
             Self::Commit(request) => &request.group,
             Self::EndOffsets(request) => &request.group,
             Self::Fetch(request) => &request.group,
             Self::DeleteOffsets(request) => &request.group,
-            Self::Describe(group) | Self::Delete(group) => group,
+            Self::Describe(group) | Self::Delete(group) | Self::ConsumerDescribe(group) => group,
         }
     }
 }
@@ -184,6 +191,8 @@ pub struct FetchOffsets {
     pub max_bytes: usize,
     /// Partitions for which open transactions commit offsets are told as unstable.
     pub require_stable: bool,
+    /// Id and epoch of the member of the consumer protocol that asks.
+    pub member: Option<(String, i32)>,
 }
 
 /// See [`Request::DeleteOffsets`].
@@ -215,6 +224,10 @@ pub enum Reply {
     Synced(Synced),
     /// To a heartbeat: all is well.
     Alive,
+    /// To a heartbeat of the consumer protocol.
+    ConsumerBeat(ConsumerBeat),
+    /// To a description of a group of the consumer protocol.
+    ConsumerDescribed(ConsumerDescription),
     /// To a leave: one result per member, in their order.
     Left(Vec<Result<(), Fault>>),
     /// To a commit: one result per offset, in their order.
@@ -298,6 +311,8 @@ pub enum GroupState {
     CompletingRebalance,
     /// At work.
     Stable,
+    /// Of the consumer protocol: at work, and members are on the way to their shares.
+    Reconciling,
 }
 
 impl GroupState {
@@ -308,6 +323,7 @@ impl GroupState {
             Self::PreparingRebalance => "PreparingRebalance",
             Self::CompletingRebalance => "CompletingRebalance",
             Self::Stable => "Stable",
+            Self::Reconciling => "Reconciling",
         }
     }
 }
@@ -351,6 +367,8 @@ pub struct Listing {
     pub protocol_type: String,
     /// What it is doing.
     pub state: GroupState,
+    /// Whether it is one of the consumer protocol.
+    pub is_consumer: bool,
 }
 
 /// Why a request, or a part of it, is refused.
@@ -407,6 +425,30 @@ pub enum Fault {
     /// The transaction has ended.
     #[error("the transaction that the offsets are part of has ended")]
     TransactionEnded,
+    /// The request contradicts itself.
+    #[error("the request is not valid: {0}")]
+    InvalidRequest(&'static str),
+    /// There is no such group of the consumer protocol.
+    #[error("the group is not one of the consumer protocol")]
+    NotConsumer,
+    /// The group is one of the consumer protocol.
+    #[error("the group is not one of the classic protocol")]
+    NotClassic,
+    /// No such way to divide the work.
+    #[error("there is no such assignor: take uniform or range")]
+    UnsupportedAssignor,
+    /// The regular expression cannot be read.
+    #[error("the regular expression for topics cannot be read: {0}")]
+    InvalidPattern(String),
+    /// Another member has the name of this static member.
+    #[error("another member has this name, and has not left: stop it first")]
+    UnreleasedInstance,
+    /// Not the member's epoch: it has lost everything.
+    #[error("not the epoch of the member: give up all partitions and join again")]
+    FencedEpoch,
+    /// Not the member's epoch: the next heartbeat tells it.
+    #[error("not the epoch of the member: try again with the one of the last heartbeat")]
+    StaleEpoch,
     /// A member subscribes to the topic.
     #[error("a member of the group subscribes to the topic")]
     SubscribedToTopic,

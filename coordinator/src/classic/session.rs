@@ -28,6 +28,10 @@ impl Coordinator {
             Request::Join(request) => self.classic_join(now_ms, ticket, request, step),
             Request::Sync(request) => self.classic_sync(now_ms, ticket, request, step),
             Request::Heartbeat(request) => self.classic_heartbeat(now_ms, &request).map(Some),
+            Request::ConsumerHeartbeat(request) => self
+                .consumer_heartbeat(now_ms, &request, view, step)
+                .map(Some),
+            Request::ConsumerDescribe(group) => self.consumer_describe(&group).map(Some),
             Request::Leave(request) => self.classic_leave(now_ms, &request, step).map(Some),
             Request::Commit(request) => self.classic_commit(now_ms, request, view, step).map(Some),
             Request::EndOffsets(request) => {
@@ -111,7 +115,7 @@ impl Coordinator {
             return Err(Fault::InconsistentProtocol);
         }
         match live.state {
-            GroupState::Empty => return Err(Fault::UnknownMember),
+            GroupState::Empty | GroupState::Reconciling => return Err(Fault::UnknownMember),
             GroupState::PreparingRebalance => return Err(Fault::RebalanceInProgress),
             GroupState::CompletingRebalance | GroupState::Stable => {}
         }
@@ -196,7 +200,7 @@ impl Coordinator {
         }
         live.touch(now_ms, &request.member);
         match live.state {
-            GroupState::Empty => Err(Fault::UnknownMember),
+            GroupState::Empty | GroupState::Reconciling => Err(Fault::UnknownMember),
             GroupState::PreparingRebalance => Err(Fault::RebalanceInProgress),
             GroupState::CompletingRebalance | GroupState::Stable => Ok(Reply::Alive),
         }

@@ -25,10 +25,17 @@ impl Coordinator {
             self.classic_expire_members(now_ms, &name, step);
             self.classic_try_complete(now_ms, &name, step);
         }
+        let consumers = self.classic.iter();
+        let consumers = consumers.filter(|(_, live)| live.consumer.is_some());
+        let consumers: Vec<String> = consumers.map(|(name, _)| name.clone()).collect();
+        for name in consumers {
+            self.consumer_expire(now_ms, &name, view, step);
+        }
         if self.classic_sweep_ms > now_ms {
             return;
         }
         self.classic_sweep_ms = now_ms.saturating_add(SWEEP_MS);
+        self.consumer_look_at_topics(now_ms, view, step);
         let names: Vec<String> = self.classic.keys().cloned().collect();
         for name in names {
             self.classic_expire_offsets(now_ms, &name, view, step);

@@ -9,6 +9,7 @@ use kera_protocol::v1::{
     ResetGroupRequest, ResetGroupResponse, StreamLag, start_at,
 };
 
+use super::consumer::Partitions;
 use super::event::OffsetRecord;
 use super::group::{Group, Offset, offset_parts};
 use super::live::LiveGroup;
@@ -36,7 +37,31 @@ impl Coordinator {
         let group = self.state.classic.get(name)?;
         let live = self.classic.get(name)?;
         let mut assigned: BTreeMap<(String, u32), &str> = BTreeMap::new();
-        let mut members = Vec::with_capacity(live.members.len());
+        let mut members = Vec::with_capacity(live.member_count());
+        for (id, member) in group.consumer.iter().flat_map(|consumer| &consumer.members) {
+            members.push(MemberDescription {
+                member: id.clone(),
+                client: member.client_id.clone(),
+                last_heartbeat_ms_ago: live
+                    .consumer
+                    .as_ref()
+                    .and_then(|live| live.seen_ms(id))
+                    .map_or(0, |seen_ms| now_ms.saturating_sub(seen_ms)),
+                host: member.client_host.trim_start_matches('/').to_owned(),
+                instance: member.instance.clone().unwrap_or_default(),
+                partitions: count(&member.assigned),
+                epoch: member.epoch,
+                revoking: count(&member.revoking),
+                ..MemberDescription::default()
+            });
+            // What it is to give back it holds until it has.
+            for (stream, numbers) in member.assigned.iter().chain(&member.revoking) {
+                if let Some(shape) = view.stream_by_id(*stream) {
+                    let held = numbers.iter().map(|number| (shape.name.clone(), *number));
+                    assigned.extend(held.map(|partition| (partition, id.as_str())));
+                }
+            }
+        }
         for (id, member) in &live.members {
             let share = subscription::assigned(&member.info.assignment).unwrap_or_default();
             members.push(MemberDescription {
@@ -181,11 +206,18 @@ impl Coordinator {
     pub(crate) fn classic_check_empty(&self, name: &str, what: &str) -> Result<(), WireError> {
         match self.classic.get(name) {
             Some(live) if live.state != GroupState::Empty => {
-                Err(not_empty(name, what, live.members.len()))
+                Err(not_empty(name, what, live.member_count()))
             }
             _ => Ok(()),
         }
     }
+}
+
+fn count(partitions: &Partitions) -> u32 {
+    partitions
+        .values()
+        .map(|numbers| numbers.len() as u32)
+        .sum()
 }
 
 impl StreamShape {
@@ -214,10 +246,15 @@ fn summary(name: &str, group: &Group, live: &LiveGroup, view: &dyn LaneView) -> 
     streams.sort_by(|a, b| a.stream.cmp(&b.stream));
     GroupSummary {
         group: name.to_owned(),
-        members: live.members.len() as u32,
+        members: live.member_count() as u32,
         lag: streams.iter().fold(0, |sum, s| sum.saturating_add(s.lag)),
         kind: GroupKind::Kafka as i32,
         state: live.state.name().to_owned(),
+        kafka_type: match &group.consumer {
+            Some(_) => "consumer",
+            None => "classic",
+        }
+        .to_owned(),
         streams,
         ..GroupSummary::default()
     }

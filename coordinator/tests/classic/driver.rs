@@ -207,6 +207,7 @@ impl World {
             partitions: None,
             max_bytes: usize::MAX,
             require_stable: false,
+            member: None,
         })) {
             Reply::Offsets(offsets) => offsets
                 .into_iter()

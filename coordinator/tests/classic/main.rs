@@ -1,5 +1,7 @@
 //! Groups of Kafka's classic kind: their rules, and a model that runs them at random.
 
+mod consumer;
+mod consumer_model;
 mod driver;
 mod membership;
 mod model;

@@ -393,6 +393,7 @@ impl Model {
             partitions: None,
             max_bytes: usize::MAX,
             require_stable: false,
+            member: None,
         });
         self.tickets += 1;
         let request = AnyRequest::Classic(request);

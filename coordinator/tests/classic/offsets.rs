@@ -42,6 +42,7 @@ fn commits_of_members_and_of_others() {
         ]),
         max_bytes: usize::MAX,
         require_stable: false,
+        member: None,
     });
     let Reply::Offsets(found) = w.call(some) else {
         panic!("expected offsets");
@@ -351,6 +352,7 @@ fn offsets_that_are_too_many_for_an_answer_are_refused() {
             partitions,
             max_bytes,
             require_stable: false,
+            member: None,
         })
     };
     let one = Some(vec![(w.stream(), 0)]);

@@ -44,6 +44,7 @@ fn stable(w: &mut World, partitions: Option<&[u32]>) -> Vec<(u32, Option<(i64, b
         partitions,
         max_bytes: usize::MAX,
         require_stable: true,
+        member: None,
     });
     let Reply::Offsets(offsets) = w.call(request) else {
         panic!("expected offsets")

@@ -99,6 +99,11 @@ impl LaneView for FakeStream {
         (name == self.shape.name && !self.deleted).then(|| self.shape.clone())
     }
 
+    fn topics_seen_by(&self, user: Option<&str>, _host: &str) -> Vec<String> {
+        let seen = !self.deleted && user != Some("nobody");
+        seen.then(|| self.shape.name.clone()).into_iter().collect()
+    }
+
     fn stream_by_id(&self, id: StreamId) -> Option<StreamShape> {
         (id == self.shape.id && !self.deleted).then(|| self.shape.clone())
     }

@@ -14,7 +14,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::coordination::CoordinatorKind;
-use kera_coordinator::classic::{Reply, Request};
+use kera_coordinator::classic::{Listing, Reply, Request};
 use kera_metadata::access::Operation;
 
 use super::{ask, coordinator_code, mismatch, text};
@@ -28,8 +28,9 @@ use crate::refusal::Refusal;
 const KEY_GROUP: i8 = 0;
 /// The kind of key that names a transactional producer.
 const KEY_TRANSACTION: i8 = 1;
-/// The type that Kafka gives these groups.
+/// The types that Kafka gives groups.
 const CLASSIC: &str = "classic";
+const CONSUMER: &str = "consumer";
 
 /// FindCoordinator: the broker that coordinates a group, or a transactional id.
 pub(crate) async fn find_coordinator(
@@ -201,6 +202,13 @@ async fn describe(ctx: &Ctx, version: i16, group: &GroupId) -> DescribedGroup {
         .with_members(members.collect())
 }
 
+fn type_of(group: &Listing) -> &'static str {
+    match group.is_consumer {
+        true => CONSUMER,
+        false => CLASSIC,
+    }
+}
+
 /// ListGroups: those of Kafka's clients that this broker coordinates; clients ask every broker.
 pub(crate) async fn list_groups(
     ctx: &Ctx,
@@ -221,9 +229,10 @@ pub(crate) async fn list_groups(
     let groups = groups
         .into_iter()
         .filter(|group| names(&request.states_filter, group.state.name()))
-        .filter(|_| names(&request.types_filter, CLASSIC))
+        .filter(|group| names(&request.types_filter, type_of(group)))
         .filter(|group| ctx.sees_group(&group.group))
         .map(|group| {
+            let group_type = type_of(&group);
             let mut listed = ListedGroup::default()
                 .with_group_id(GroupId(text(group.group)))
                 .with_protocol_type(text(group.protocol_type));
@@ -231,7 +240,7 @@ pub(crate) async fn list_groups(
                 listed = listed.with_group_state(StrBytes::from_static_str(group.state.name()));
             }
             if version >= 5 {
-                listed = listed.with_group_type(StrBytes::from_static_str(CLASSIC));
+                listed = listed.with_group_type(StrBytes::from_static_str(group_type));
             }
             listed
         });

@@ -15,25 +15,34 @@ use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
 use kera_protocol::error::{ErrorCode, WireError};
 
 use crate::context::Ctx;
+use crate::refusal::Refusal;
 
 /// Puts a request to the coordinator of its group.
 ///
 /// # Errors
 /// Kafka's number for what went wrong with the request as a whole.
 async fn ask(ctx: &Ctx, request: Request) -> Result<Reply, i16> {
+    try_ask(ctx, request).await.map_err(|refusal| refusal.code)
+}
+
+/// As [`ask`], with what went wrong in words.
+async fn try_ask(ctx: &Ctx, request: Request) -> Result<Reply, Refusal> {
     let group = request.group().to_owned();
     let coordination = &ctx.shared.coordination;
     let asked = coordination
         .call(&ctx.shared, &group, AnyRequest::Classic(request))
         .await;
     match asked {
-        Ok(AnyReply::Classic(Reply::Refused(fault))) => Err(fault_code(&fault)),
+        Ok(AnyReply::Classic(Reply::Refused(fault))) => {
+            Err(Refusal::of(fault_code(&fault), fault.to_string()))
+        }
         Ok(AnyReply::Classic(reply)) => Ok(reply),
         Ok(other) => {
             tracing::error!(?other, group, "a coordinator answered another question");
-            Err(ResponseError::UnknownServerError.code())
+            let message = "a coordinator answered another question";
+            Err(Refusal::new(ResponseError::UnknownServerError, message))
         }
-        Err(error) => Err(coordinator_code(&error)),
+        Err(error) => Err(Refusal::of(coordinator_code(&error), error.message)),
     }
 }
 
@@ -57,7 +66,15 @@ fn fault_code(fault: &Fault) -> i16 {
     use ResponseError as Kafka;
     let kafka = match fault {
         Fault::InvalidGroupId => Kafka::InvalidGroupId,
-        Fault::OtherKind | Fault::GroupNotFound => Kafka::GroupIdNotFound,
+        Fault::OtherKind | Fault::GroupNotFound | Fault::NotConsumer | Fault::NotClassic => {
+            Kafka::GroupIdNotFound
+        }
+        Fault::InvalidRequest(_) => Kafka::InvalidRequest,
+        Fault::UnsupportedAssignor => Kafka::UnsupportedAssignor,
+        Fault::InvalidPattern(_) => Kafka::InvalidRegularExpression,
+        Fault::UnreleasedInstance => Kafka::UnreleasedInstanceId,
+        Fault::FencedEpoch => Kafka::FencedMemberEpoch,
+        Fault::StaleEpoch => Kafka::StaleMemberEpoch,
         Fault::NonEmptyGroup => Kafka::NonEmptyGroup,
         // Clients give up at once instead of trying for ever.
         Fault::TooManyGroups => Kafka::PolicyViolation,

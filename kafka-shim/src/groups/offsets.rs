@@ -204,8 +204,15 @@ pub(crate) async fn offset_fetch(
                 topics.map(|t| (t.name, t.partition_indexes)).collect()
             });
             let answer = OffsetFetchResponseGroup::default();
-            let stable = request.require_stable;
-            let answer = match fetch_group(ctx, group.group_id.to_string(), wanted, stable).await {
+            // Version 9 names who asks.
+            let member = group.member_id.as_ref();
+            let member = member.map(|id| (id.to_string(), group.member_epoch));
+            let member = member.filter(|(id, epoch)| !id.is_empty() || *epoch >= 0);
+            let who = Asker {
+                member,
+                stable: request.require_stable,
+            };
+            let answer = match fetch_group(ctx, group.group_id.to_string(), wanted, who).await {
                 Ok(found) => answer.with_topics(topics_since_8(found)),
                 Err(code) => answer.with_error_code(code),
             };
@@ -218,8 +225,11 @@ pub(crate) async fn offset_fetch(
         let topics = topics.into_iter();
         topics.map(|t| (t.name, t.partition_indexes)).collect()
     });
-    let (group, stable) = (request.group_id.to_string(), request.require_stable);
-    match fetch_group(ctx, group, wanted.clone(), stable).await {
+    let who = Asker {
+        member: None,
+        stable: request.require_stable,
+    };
+    match fetch_group(ctx, request.group_id.to_string(), wanted.clone(), who).await {
         Ok(found) => response.with_topics(topics_before_8(found, version, NONE)),
         Err(code) if version >= 2 => response.with_error_code(code),
         Err(code) => {
@@ -233,11 +243,19 @@ pub(crate) async fn offset_fetch(
     }
 }
 
+/// Who asks for offsets, and for which.
+struct Asker {
+    /// Id and epoch of a member of the consumer protocol.
+    member: Option<(String, i32)>,
+    /// Only those that no open transaction changes.
+    stable: bool,
+}
+
 async fn fetch_group(
     ctx: &Ctx,
     group: String,
     wanted: Option<Wanted>,
-    require_stable: bool,
+    who: Asker,
 ) -> Result<FoundTopics, i16> {
     if !ctx.may_group(Operation::Describe, &group) {
         return Err(access::group_code());
@@ -265,7 +283,8 @@ async fn fetch_group(
         group,
         partitions,
         max_bytes,
-        require_stable,
+        require_stable: who.stable,
+        member: who.member,
     };
     let reply = ask(ctx, Request::Fetch(fetch)).await?;
     let Reply::Offsets(offsets) = reply else {

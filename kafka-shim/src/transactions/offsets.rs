@@ -88,7 +88,12 @@ pub(crate) async fn offset_commit(
             }
         };
         commit.transaction = Some(OfTransaction { producer, number });
-        groups::commit(ctx, commit).await
+        // Clients know no stale epoch from here.
+        let told = |code| match code == ResponseError::StaleMemberEpoch.code() {
+            true => ResponseError::IllegalGeneration.code(),
+            false => code,
+        };
+        groups::commit(ctx, commit).await.map_err(told)
     };
     let mut results = committed.await.map(Vec::into_iter);
     let topics = topics.into_iter().map(|(name, partitions)| {

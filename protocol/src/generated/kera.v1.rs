@@ -1825,12 +1825,15 @@ pub struct GroupSummary {
     pub lag: u64,
     #[prost(enumeration = "GroupKind", tag = "7")]
     pub kind: i32,
-    /// of Kafka groups: Empty, PreparingRebalance, CompletingRebalance, Stable
+    /// of Kafka groups: Empty, PreparingRebalance, CompletingRebalance, Reconciling, Stable
     #[prost(string, tag = "8")]
     pub state: ::prost::alloc::string::String,
     /// of Kafka groups: streams with committed offsets
     #[prost(message, repeated, tag = "9")]
     pub streams: ::prost::alloc::vec::Vec<StreamLag>,
+    /// of Kafka groups: classic, or consumer (KIP-848)
+    #[prost(string, tag = "10")]
+    pub kafka_type: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StreamLag {
@@ -1855,6 +1858,7 @@ pub struct DescribeGroupResponse {
     /// The rest only of Kafka groups.
     #[prost(message, repeated, tag = "4")]
     pub partitions: ::prost::alloc::vec::Vec<PartitionProgress>,
+    /// of a group of type consumer: its epoch
     #[prost(int32, tag = "5")]
     pub generation: i32,
     /// how the members divide the work; empty if they do not say
@@ -1880,6 +1884,12 @@ pub struct MemberDescription {
     /// assigned to it
     #[prost(uint32, tag = "7")]
     pub partitions: u32,
+    /// of a member of a group of type consumer; it is the group's once it has its share
+    #[prost(int32, tag = "8")]
+    pub epoch: i32,
+    /// partitions that it is to give back, and has not yet
+    #[prost(uint32, tag = "9")]
+    pub revoking: u32,
 }
 /// Where a Kafka group stands in a partition: lane p / M of streamlet p % M.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
