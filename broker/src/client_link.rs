@@ -21,6 +21,7 @@ use crate::inbox::{Inbox, READ_AHEAD, Received};
 use crate::listener::Counted;
 use crate::outbox::Outbox;
 use crate::principal::Principal;
+use crate::quotas::Meter;
 use crate::shared::Shared;
 use crate::tls::principal_of;
 
@@ -98,7 +99,7 @@ pub trait Protocol: Send {
     ) -> Result<(), Self::Ended>;
 
     /// When something is due that no look comes in time for, if so.
-    fn deadline(&self) -> Option<Instant> {
+    fn deadline(&self, _link: &ClientLink) -> Option<Instant> {
         None
     }
 
@@ -133,6 +134,8 @@ pub struct ClientLink {
     stream: Stream,
     /// Who the client is.
     pub principal: Principal,
+    /// What it takes of quotas.
+    pub meter: Meter,
     /// What has arrived and was not worked on.
     pub input: Inbox,
     /// What waits to be sent.
@@ -166,12 +169,20 @@ impl ClientLink {
         self.counted.heard();
     }
 
+    /// The client has proved who it is.
+    pub fn set_principal(&mut self, principal: Principal) {
+        self.meter.set_principal(&principal);
+        self.principal = principal;
+    }
+
     /// A connection that nothing was received on yet but what began it.
     pub fn new(stream: Stream, shared: Arc<Shared>, counted: Counted) -> Self {
         let bell = Arc::new(Bell::default());
         let now = Instant::now();
+        let principal = principal_of(&stream);
         Self {
-            principal: principal_of(&stream),
+            meter: Meter::new(shared.quotas.clone(), &principal),
+            principal,
             stream,
             claims: Claims::new(shared.data.clone()),
             shared,
@@ -367,7 +378,9 @@ impl ClientLink {
             false => LOOK_IDLE.min(idle).max(P::LOOK),
         };
         let at = Instant::now() + pause;
-        protocol.deadline().map_or(at, |deadline| at.min(deadline))
+        protocol
+            .deadline(self)
+            .map_or(at, |deadline| at.min(deadline))
     }
 
     fn look_at_deadlines<P: Protocol>(&mut self, protocol: &mut P) -> Result<(), P::Ended> {

@@ -47,6 +47,7 @@ pub mod panicked_threads;
 pub mod peer_addresses;
 pub mod principal;
 pub mod process;
+pub mod quotas;
 mod readiness;
 mod recover;
 mod retention;

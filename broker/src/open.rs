@@ -35,6 +35,7 @@ use crate::job_queue::{Jobs, Retimed};
 use crate::maintenance::Maintenance;
 use crate::metrics::Family;
 use crate::panicked_threads::Fallen;
+use crate::quotas::Quotas;
 use crate::recover::{recover_all, remove_deleted_streams};
 use crate::settings::Settings;
 use crate::shared::{BROKER_ID, Shared};
@@ -239,6 +240,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
                 .map_or_else(Family::default, |tls| tls.authentications.clone()),
         ),
         access: Access::new(&config.acl, image.rules.as_ref()),
+        quotas: Arc::new(Quotas::new(image.quotas.as_ref())),
         coordination: Coordination::new(&settings.now()),
         transactions: Default::default(),
         admission: Admission::new(&settings.now()),

@@ -190,6 +190,16 @@ pub(crate) fn render(shared: &Shared) -> String {
         "Requests, or parts of them, that the rules of access denied",
         shared.access.denied.clone(),
     );
+    registry.register(
+        "quota_throttled",
+        "Times that clients had to wait because they had used up a quota",
+        shared.quotas.throttled.clone(),
+    );
+    registry.register(
+        "quota_throttled_milliseconds",
+        "How long they were told to wait",
+        shared.quotas.throttled_ms.clone(),
+    );
     if let Some(tls) = &shared.tls {
         of_tls(tls, &mut registry);
     }

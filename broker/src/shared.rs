@@ -27,6 +27,7 @@ use crate::data::DataPlane;
 use crate::group_records::GroupRecords;
 use crate::job_queue::Retimed;
 use crate::panicked_threads::Fallen;
+use crate::quotas::Quotas;
 use crate::settings::Settings;
 use crate::store_dir::StoreDir;
 use crate::tls::ServerTls;
@@ -70,6 +71,8 @@ pub struct Shared {
     pub auth: Auth,
     /// Who may do what.
     pub access: Access,
+    /// How much clients may do.
+    pub quotas: Arc<Quotas>,
     /// Coordinators of consumer groups and of transactions.
     pub coordination: Coordination,
     /// Transactions between coordinators, lanes and groups.

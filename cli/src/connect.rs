@@ -11,6 +11,7 @@ use kera_rpc::v1::access_client::AccessClient;
 use kera_rpc::v1::backups_client::BackupsClient;
 use kera_rpc::v1::clusters_client::ClustersClient;
 use kera_rpc::v1::consumers_client::ConsumersClient;
+use kera_rpc::v1::quotas_client::QuotasClient;
 use kera_rpc::v1::streams_client::StreamsClient;
 use kera_rpc::v1::users_client::UsersClient;
 use kera_rpc::{
@@ -132,6 +133,8 @@ pub(crate) struct Control {
     pub clusters: ClustersClient<Watched>,
     /// Users with passwords.
     pub users: UsersClient<Watched>,
+    /// How much clients may do.
+    pub quotas: QuotasClient<Watched>,
     /// Who may do what.
     pub access: AccessClient<Watched>,
     /// Copies, at the address where a broker listens for others.
@@ -251,6 +254,7 @@ async fn connect(address: &str, way: &Way) -> Result<Control, Failure> {
         streams: StreamsClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         consumers: ConsumersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         users: UsersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
+        quotas: QuotasClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         access: AccessClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         clusters: ClustersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         backups: BackupsClient::new(channel),

@@ -19,6 +19,7 @@ mod notify;
 mod output;
 mod parse;
 mod produce;
+mod quota;
 mod replica_store;
 mod segment;
 mod serve;
@@ -79,6 +80,9 @@ enum Command {
     /// Make, list and delete users with passwords.
     #[command(subcommand)]
     User(user::UserCommand),
+    /// Limit how much clients may do.
+    #[command(subcommand)]
+    Quota(quota::QuotaCommand),
     /// Look into a group file's segments, also without a broker.
     #[command(subcommand)]
     Segment(segment::SegmentCommand),
@@ -116,6 +120,7 @@ impl Command {
             Command::Group(command) => client(group::run(command)),
             Command::Acl(command) => client(acl::run(command)),
             Command::User(command) => client(user::run(command)),
+            Command::Quota(command) => client(quota::run(command)),
             Command::Segment(command) => segment::run(command),
             Command::Bench(command) => runtime(bench::run(command)),
             Command::Broker(command) => client(broker::run(command)),

@@ -5,9 +5,8 @@ use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::elect_leaders_response::{PartitionResult, ReplicaElectionResult};
 use kafka_protocol::messages::list_config_resources_response::ConfigResource;
 use kafka_protocol::messages::{
-    DescribeClientQuotasRequest, DescribeClientQuotasResponse, DescribeQuorumRequest,
-    DescribeQuorumResponse, ElectLeadersRequest, ElectLeadersResponse, ListConfigResourcesRequest,
-    ListConfigResourcesResponse, ListPartitionReassignmentsRequest,
+    DescribeQuorumRequest, DescribeQuorumResponse, ElectLeadersRequest, ElectLeadersResponse,
+    ListConfigResourcesRequest, ListConfigResourcesResponse, ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse, TopicName,
 };
 
@@ -104,23 +103,6 @@ pub(crate) async fn describe_quorum(
     DescribeQuorumResponse::default()
         .with_error_code(ResponseError::UnsupportedVersion.code())
         .with_error_message((version >= WORDS_FROM).then(|| text(why)))
-}
-
-/// DescribeClientQuotas: there are none.
-pub(crate) async fn describe_client_quotas(
-    ctx: &Ctx,
-    _version: i16,
-    _request: DescribeClientQuotasRequest,
-) -> DescribeClientQuotasResponse {
-    if let Err(refusal) = ctx.check_cluster(Operation::DescribeConfigs) {
-        return DescribeClientQuotasResponse::default()
-            .with_error_code(refusal.code)
-            .with_error_message(Some(refusal.text()))
-            .with_entries(None);
-    }
-    DescribeClientQuotasResponse::default()
-        .with_error_message(None)
-        .with_entries(Some(Vec::new()))
 }
 
 /// First version that lists anything but subscriptions to clients' metrics, of which there are none.

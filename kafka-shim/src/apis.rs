@@ -68,6 +68,7 @@ pub const APIS: &[Api] = &[
     api(46, "ListPartitionReassignments", 0, 0),
     api(47, "OffsetDelete", 0, 0),
     api(48, "DescribeClientQuotas", 0, 1),
+    api(49, "AlterClientQuotas", 0, 1),
     api(50, "DescribeUserScramCredentials", 0, 0),
     api(51, "AlterUserScramCredentials", 0, 0),
     api(55, "DescribeQuorum", 0, 2),

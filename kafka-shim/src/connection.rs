@@ -20,6 +20,7 @@ use kera_broker::config::{Listener, TlsListener};
 use kera_broker::data::append;
 use kera_broker::inbox::READ_AHEAD;
 use kera_broker::listener::Counted;
+use kera_broker::quotas::Metered;
 use kera_broker::tls::{self, Stream};
 use kera_broker::unheard::Wanted;
 use kera_metadata::access::Operation;
@@ -216,6 +217,11 @@ impl Protocol for Connection {
         if gate.is_some_and(|gate| gate.until <= Instant::now()) {
             return Err(Ended::Unauthenticated);
         }
+        for metered in [Metered::Appends, Metered::Reads] {
+            if link.meter.is_waiting(metered) {
+                link.meter.waits(metered);
+            }
+        }
         let outcome = self.take_requests(link);
         // Also what came before a request that ends the connection.
         append::pump(&link.shared.data, &mut link.touched);
@@ -232,13 +238,14 @@ impl Protocol for Connection {
     /// While a request runs some bytes are still read, to see the peer go.
     fn takes_input(&self, link: &ClientLink) -> bool {
         let room = matches!(self.current, Current::Nothing) || link.input.len() < READ_AHEAD;
-        room && !self.stopping && self.pending.len() < MAX_PENDING
+        room && !self.stopping && !is_muted(link) && self.pending.len() < MAX_PENDING
     }
 
     /// What is owed to the client is bounded.
     fn takes_frames(&self, link: &ClientLink) -> bool {
         matches!(self.current, Current::Nothing)
             && !self.stopping
+            && !is_muted(link)
             && self.pending.len() < MAX_PENDING
             && link.room_to_send() > 0
     }
@@ -279,7 +286,7 @@ impl Protocol for Connection {
         false
     }
 
-    fn deadline(&self) -> Option<Instant> {
+    fn deadline(&self, link: &ClientLink) -> Option<Instant> {
         let fetch = match &self.current {
             // If it has passed, the reply waits for those before it to be sent.
             Current::Fetching(fetch) if fetch.deadline > Instant::now() => Some(fetch.deadline),
@@ -288,7 +295,14 @@ impl Protocol for Connection {
         let produce = self.pending.front().map(|(_, front)| front.deadline);
         let gate = self.gate.as_ref().map(|gate| gate.until);
         let gate = gate.filter(|until| *until > Instant::now());
-        fetch.into_iter().chain(produce).chain(gate).min()
+        let muted = [Metered::Appends, Metered::Reads];
+        let muted = muted.into_iter().filter_map(|one| link.meter.look_at(one));
+        fetch
+            .into_iter()
+            .chain(produce)
+            .chain(gate)
+            .chain(muted)
+            .min()
     }
 
     fn is_idle(&self) -> bool {
@@ -380,7 +394,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Acts on one request. False: memory is short, it stays.
+    /// Acts on one request. False: it stays, because memory is short or the client has used up a quota.
     fn take_request(&mut self, link: &mut ClientLink, request: &mut [u8]) -> Result<bool, Ended> {
         let head = RequestHead::parse(request)?;
         let (key, version, correlation) = (head.api_key, head.api_version, head.correlation);
@@ -392,6 +406,7 @@ impl Connection {
             self.ctx.client_id = head
                 .client_id
                 .map(|id| StrBytes::from_string(id.to_owned()));
+            link.meter.set_client(head.client_id.unwrap_or_default());
         }
         if let Some(counter) = self.ctx.settings.requests.get(&key) {
             counter.inc();
@@ -408,7 +423,7 @@ impl Connection {
             }
             _ if self.gate.is_some() => return Err(Ended::Unauthenticated),
             0 => return self.take_produce(link, version, correlation, &mut request[body_at..]),
-            1 => self.take_fetch(version, correlation, &request[body_at..])?,
+            1 => return self.take_fetch(link, version, correlation, &request[body_at..]),
             _ => {
                 let body = Bytes::copy_from_slice(&request[body_at..]);
                 let mut ctx = self.ctx.clone();
@@ -438,7 +453,7 @@ impl Connection {
             sasl::Step::Proved(principal) => {
                 self.gate = None;
                 self.ctx.principal = principal.clone();
-                link.principal = principal;
+                link.set_principal(principal);
                 link.heard();
             }
             // It is told, and the connection ends.
@@ -458,10 +473,17 @@ impl Connection {
         correlation: i32,
         body: &mut [u8],
     ) -> Result<bool, Ended> {
+        if self.placing.is_none() && link.meter.waits(Metered::Appends) {
+            return Ok(false);
+        }
         let request = ProduceRequest::parse(body, version)?;
         let mut produce = match self.placing.take() {
             Some(begun) => begun,
-            None => Produce::new(&request, version, correlation),
+            None => {
+                let mut produce = Produce::new(&request, version, correlation);
+                produce.throttle = link.meter.charge(Metered::Appends, body.len());
+                produce
+            }
         };
         let give_up = link.gives_up_memory();
         let (ctx, touched) = (&self.ctx, &mut link.touched);
@@ -479,7 +501,17 @@ impl Connection {
         Ok(true)
     }
 
-    fn take_fetch(&mut self, version: i16, correlation: i32, body: &[u8]) -> Result<(), Ended> {
+    /// False: the client waits, and the request stays.
+    fn take_fetch(
+        &mut self,
+        link: &mut ClientLink,
+        version: i16,
+        correlation: i32,
+        body: &[u8],
+    ) -> Result<bool, Ended> {
+        if link.meter.waits(Metered::Reads) {
+            return Ok(false);
+        }
         let request = FetchRequest::parse(body, version)?;
         let ctx = &self.ctx;
         let (sessions, shared) = (&mut self.sessions, &*ctx.shared);
@@ -494,7 +526,7 @@ impl Connection {
                 Current::Answered(vec![out.freeze()])
             }
         };
-        Ok(())
+        Ok(true)
     }
 
     /// Answers the produce requests that are settled, in order.
@@ -526,7 +558,7 @@ impl Connection {
         let Current::Fetching(fetch) = &mut self.current else {
             return;
         };
-        let room = link.room_to_send();
+        let room = link.meter.most(Metered::Reads, link.room_to_send());
         if room == 0 {
             return;
         }
@@ -558,7 +590,9 @@ impl Connection {
         fetch.forget(&link.waker);
         fetch.count(&parts);
         let head = dispatch::begin(ApiKey::Fetch, fetch.version, fetch.correlation);
-        let mut body = fetch::respond::reply(&fetch, parts, head);
+        let bytes = parts.iter().map(|part| part.bytes).sum();
+        let throttle = link.meter.charge(Metered::Reads, bytes);
+        let mut body = fetch::respond::reply(&fetch, parts, throttle, head);
         dispatch::finish(&mut body.meta, body.slices);
         let metrics = &self.ctx.shared.data.metrics;
         metrics.read_bytes.inc_by(body.slices as u64);
@@ -575,6 +609,11 @@ impl Connection {
             link.out.push_parts(parts);
         }
     }
+}
+
+/// True while the client waits because it has used up a quota: nothing is read of it, and what it is owed is sent.
+fn is_muted(link: &ClientLink) -> bool {
+    link.meter.is_waiting(Metered::Appends) || link.meter.is_waiting(Metered::Reads)
 }
 
 /// What has come of the current request.

@@ -12,7 +12,7 @@ use crate::context::Ctx;
 use crate::wire::walk;
 use crate::{
     absent, acls, active_producers, cluster, configs, groups, metadata, offsets, producer_ids,
-    records, scram_users, topics, transactions,
+    quotas, records, scram_users, topics, transactions,
 };
 
 /// Why a request has no answer; its connection ends.
@@ -89,7 +89,8 @@ pub(crate) async fn answer(
         ApiKey::TxnOffsetCommit => call.on(transactions::offset_commit).await,
         ApiKey::ElectLeaders => call.on(absent::elect_leaders).await,
         ApiKey::ListPartitionReassignments => call.on(absent::list_partition_reassignments).await,
-        ApiKey::DescribeClientQuotas => call.on(absent::describe_client_quotas).await,
+        ApiKey::DescribeClientQuotas => call.on(quotas::describe_client_quotas).await,
+        ApiKey::AlterClientQuotas => call.on(quotas::alter_client_quotas).await,
         ApiKey::DescribeUserScramCredentials => call.on(scram_users::describe).await,
         ApiKey::AlterUserScramCredentials => call.on(scram_users::alter).await,
         ApiKey::DescribeQuorum => call.on(absent::describe_quorum).await,

@@ -36,6 +36,7 @@ mod metadata;
 mod offsets;
 mod produce;
 mod producer_ids;
+mod quotas;
 mod records;
 mod refusal;
 mod reply_room;

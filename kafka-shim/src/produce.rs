@@ -153,6 +153,8 @@ pub(crate) struct Produce {
     pub(crate) received: Instant,
     /// When it is answered, whatever became of it.
     pub(crate) deadline: Instant,
+    /// How long the client is told to wait before it produces more.
+    pub(crate) throttle: Duration,
     version: i16,
     topics: Vec<(TopicRef, Vec<(i32, Outcomes)>)>,
     /// Topic and partition up to which everything is settled.
@@ -168,6 +170,7 @@ impl Produce {
             bytes: 0,
             received,
             deadline: received + request.timeout,
+            throttle: Duration::ZERO,
             version,
             topics: Vec::with_capacity(request.topics.len()),
             settled: (0, 0),
@@ -314,9 +317,14 @@ impl Produce {
             }
             w.no_tags();
         }
-        w.i32(0);
+        w.i32(throttle_ms(self.throttle));
         w.no_tags();
     }
+}
+
+/// How long a client is told to wait, in whole milliseconds: rather too long than too short.
+pub(crate) fn throttle_ms(wait: Duration) -> i32 {
+    i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
 }
 
 /// What a batch is answered with, and why if it was refused.

@@ -11,8 +11,8 @@ use kera_records::access::{MAX_RULES, MAX_RULES_BYTES};
 use kera_records::config::{LaneBy, MAX_LANES};
 use kera_records::key::Key;
 use kera_records::{
-    BrokerRecord, Damage, GroupRecord, GroupState, MAX_COPIES, MAX_DAMAGE_DETAIL, Rule,
-    RulesRecord, SettingsRecord, StreamRecord, StreamletRecord, UsersRecord,
+    BrokerRecord, Damage, GroupRecord, GroupState, MAX_COPIES, MAX_DAMAGE_DETAIL, QuotasRecord,
+    Rule, RulesRecord, SettingsRecord, StreamRecord, StreamletRecord, UsersRecord,
 };
 use kera_records::{validate_internal_name, validate_stream_name};
 
@@ -437,6 +437,13 @@ pub(crate) fn users(record: &UsersRecord) -> Result<(), MetadataError> {
     record
         .check()
         .or_else(|problem| refuse(&Key::Users, problem))
+}
+
+/// How much clients may do.
+pub(crate) fn quotas(record: &QuotasRecord) -> Result<(), MetadataError> {
+    record
+        .check()
+        .or_else(|problem| refuse(&Key::Quotas, problem))
 }
 
 /// Settings by themselves.

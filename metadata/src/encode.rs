@@ -12,9 +12,11 @@ use crate::messages::*;
 use kera_records::access::{Kind, Operation, Pattern, Permission};
 use kera_records::config::{AckPolicy, BatchCheck, Cleanup, LaneBy, StreamConfig, TimestampType};
 use kera_records::key::Key;
+use kera_records::quota::{Limit, QuotaEntity, QuotaKind, Whom};
 use kera_records::{
-    BrokerRecord, Damage, GroupRecord, GroupState, LaneGeneration, LaneStart, Replica, Role, Rule,
-    RulesRecord, SettingsRecord, StreamRecord, StreamletRecord, User, UserCredential, UsersRecord,
+    BrokerRecord, Damage, GroupRecord, GroupState, LaneGeneration, LaneStart, Quota, QuotasRecord,
+    Replica, Role, Rule, RulesRecord, SettingsRecord, StreamRecord, StreamletRecord, User,
+    UserCredential, UsersRecord,
 };
 
 /// Any one record, as it is read back by its [`Key`].
@@ -31,6 +33,8 @@ pub enum Record {
     Rules(RulesRecord),
     /// Users.
     Users(UsersRecord),
+    /// How much clients may do.
+    Quotas(QuotasRecord),
     /// A group.
     Group(GroupRecord),
     /// The log start of a lane.
@@ -62,6 +66,7 @@ pub(crate) fn encode_value(key: &[u8], record: &Record, revision: u64) -> Vec<u8
         ),
         Record::Rules(r) => append(&mut out, rules_message(r)),
         Record::Users(r) => append(&mut out, users_message(r)),
+        Record::Quotas(r) => append(&mut out, quotas_message(r)),
         Record::Group(r) => append(&mut out, group_message(r)),
         Record::LaneStart(r) => append(&mut out, NumberMessage { value: r.ordinal }),
         Record::StreamName(id) => append(
@@ -134,6 +139,13 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
             Record::Users(UsersRecord {
                 users: users.collect::<Result<_, _>>()?,
                 secret: m.secret,
+                revision,
+            })
+        }
+        Key::Quotas => {
+            let m: QuotasMessage = parse(message)?;
+            Record::Quotas(QuotasRecord {
+                quotas: m.quotas.into_iter().map(quota).collect::<Result<_, _>>()?,
                 revision,
             })
         }
@@ -223,6 +235,47 @@ fn broker_message(r: &BrokerRecord) -> BrokerMessage {
         version: r.version.clone(),
         role: r.role.number(),
     }
+}
+
+fn quotas_message(record: &QuotasRecord) -> QuotasMessage {
+    let whom = |whom: &Option<Whom>| {
+        whom.as_ref().map(|whom| WhomMessage {
+            name: match whom {
+                Whom::Default => None,
+                Whom::Name(name) => Some(name.clone()),
+            },
+        })
+    };
+    let quotas = record.quotas.iter().map(|quota| QuotaMessage {
+        user: whom(&quota.entity.user),
+        client: whom(&quota.entity.client),
+        ip: whom(&quota.entity.ip),
+        limits: quota
+            .limits
+            .iter()
+            .map(|(kind, limit)| (kind.name().to_owned(), limit.value()))
+            .collect(),
+    });
+    QuotasMessage {
+        quotas: quotas.collect(),
+    }
+}
+
+fn quota(m: QuotaMessage) -> Result<Quota, String> {
+    let whom = |m: Option<WhomMessage>| m.map(|whom| whom.name.map_or(Whom::Default, Whom::Name));
+    let limits = m.limits.into_iter().map(|(name, value)| {
+        let kind = QuotaKind::named(&name).ok_or_else(|| format!("it limits {name:?}"))?;
+        let limit = Limit::new(value).ok_or_else(|| format!("its {kind} is {value}"))?;
+        Ok((kind, limit))
+    });
+    Ok(Quota {
+        entity: QuotaEntity {
+            user: whom(m.user),
+            client: whom(m.client),
+            ip: whom(m.ip),
+        },
+        limits: limits.collect::<Result<_, String>>()?,
+    })
 }
 
 fn users_message(record: &UsersRecord) -> UsersMessage {

@@ -171,6 +171,11 @@ pub(crate) fn evaluate(
                     check::users(r)?;
                     view.put(&write.key(), &Record::Users(r.clone()), revision);
                 }
+                Write::PutQuotas(r) => {
+                    guards.require_revision(write)?;
+                    check::quotas(r)?;
+                    view.put(&write.key(), &Record::Quotas(r.clone()), revision);
+                }
                 Write::PutRules(r) => {
                     guards.require_revision(write)?;
                     check::rules(r)?;
@@ -250,6 +255,9 @@ impl View<'_> {
                 }
                 Compare::UsersRevision { revision } => {
                     self.revision(Key::Users, *revision, &mut guards)?;
+                }
+                Compare::QuotasRevision { revision } => {
+                    self.revision(Key::Quotas, *revision, &mut guards)?;
                 }
                 Compare::RulesRevision { revision } => {
                     self.revision(Key::Rules, *revision, &mut guards)?;

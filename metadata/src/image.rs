@@ -50,6 +50,7 @@ impl<'a> ImageBuilder<'a> {
             Record::Settings(r) => self.image.settings.push(r),
             Record::Rules(r) => self.image.rules = Some(r),
             Record::Users(r) => self.image.users = Some(r),
+            Record::Quotas(r) => self.image.quotas = Some(r),
             Record::Group(r) => self.image.groups.push(r),
             Record::LaneStart(r) => self.image.lane_starts.push(r),
             Record::StreamName(id) => {

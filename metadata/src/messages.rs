@@ -39,6 +39,33 @@ pub(crate) struct RulesMessage {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub(crate) struct QuotasMessage {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) quotas: Vec<QuotaMessage>,
+}
+
+/// Those it is not about are absent.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct QuotaMessage {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) user: Option<WhomMessage>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) client: Option<WhomMessage>,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) ip: Option<WhomMessage>,
+    /// By Kafka's names.
+    #[prost(btree_map = "string, double", tag = "4")]
+    pub(crate) limits: BTreeMap<String, f64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct WhomMessage {
+    /// Absent: the default.
+    #[prost(string, optional, tag = "1")]
+    pub(crate) name: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
 pub(crate) struct UsersMessage {
     #[prost(message, repeated, tag = "1")]
     pub(crate) users: Vec<UserMessage>,

@@ -10,8 +10,8 @@ use crate::encode::Record;
 use crate::error::{Conflict, MetadataError};
 use kera_records::key::Key;
 use kera_records::{
-    BrokerRecord, Counter, GroupKey, GroupRecord, Image, RulesRecord, SettingsRecord, StreamRecord,
-    StreamletRecord, UsersRecord,
+    BrokerRecord, Counter, GroupKey, GroupRecord, Image, QuotasRecord, RulesRecord, SettingsRecord,
+    StreamRecord, StreamletRecord, UsersRecord,
 };
 use kera_records::{Committed, Compare, Transaction, Write};
 
@@ -169,6 +169,14 @@ pub trait MetadataStore: Send + Sync + 'static {
         Ok(match self.read(&Key::Users)? {
             Some(Record::Users(record)) => record,
             _ => UsersRecord::default(),
+        })
+    }
+
+    /// How much clients may do; no quotas and revision 0 where there were never any.
+    fn quotas(&self) -> Result<QuotasRecord, MetadataError> {
+        Ok(match self.read(&Key::Quotas)? {
+            Some(Record::Quotas(record)) => record,
+            _ => QuotasRecord::default(),
         })
     }
 

@@ -10,6 +10,7 @@
 //! g stream:16 streamlet:u32 group:u64         group
 //! l stream:16 streamlet:u32 lane:u32          log start of a lane
 //! n name                                      id of the stream of that name
+//! q                                           quotas
 //! s stream:16                                 stream
 //! t stream:16 streamlet:u32                   streamlet
 //! u                                           users
@@ -42,6 +43,8 @@ pub enum Key {
     Streamlet(StreamletKey),
     /// Users.
     Users,
+    /// How much clients may do.
+    Quotas,
 }
 
 /// Kind of the key of the rules of access. Stores keep it apart as well, see [`SETTINGS`].
@@ -59,6 +62,8 @@ pub const GROUP: u8 = b'g';
 pub const LANE_START: u8 = b'l';
 /// Kind of the key of a stream's name.
 pub const STREAM_NAME: u8 = b'n';
+/// Kind of the key of quotas. Stores keep it apart as well, see [`SETTINGS`].
+pub const QUOTAS: u8 = b'q';
 /// Kind of a stream's key.
 pub const STREAM: u8 = b's';
 /// Kind of the key of users. Stores keep it apart as well, see [`SETTINGS`].
@@ -84,6 +89,7 @@ impl Key {
         match self {
             Key::Rules => join(RULES, &[]),
             Key::Users => join(USERS, &[]),
+            Key::Quotas => join(QUOTAS, &[]),
             Key::Broker(id) => join(BROKER, &[&id.to_be_bytes()]),
             Key::Counter(Counter::ProducerIds) => join(COUNTER, &[&[1]]),
             Key::Counter(Counter::EpochFloor) => join(COUNTER, &[&[2]]),
@@ -121,6 +127,7 @@ impl Key {
         let key = match kind {
             RULES => Key::Rules,
             USERS => Key::Users,
+            QUOTAS => Key::Quotas,
             BROKER => Key::Broker(u32::from_be_bytes(take(rest)?)),
             COUNTER => match take::<1>(rest)? {
                 [1] => Key::Counter(Counter::ProducerIds),
@@ -160,6 +167,7 @@ impl std::fmt::Display for Key {
         match self {
             Key::Rules => f.write_str("rules of access"),
             Key::Users => f.write_str("users"),
+            Key::Quotas => f.write_str("quotas"),
             Key::Broker(id) => write!(f, "broker {id}"),
             Key::Counter(counter) => write!(f, "counter {counter:?}"),
             Key::Settings(None) => write!(f, "settings of all brokers"),
@@ -224,6 +232,7 @@ mod tests {
         prop_oneof![
             Just(Key::Rules),
             Just(Key::Users),
+            Just(Key::Quotas),
             any::<u32>().prop_map(Key::Broker),
             Just(Key::Counter(Counter::ProducerIds)),
             Just(Key::Counter(Counter::EpochFloor)),

@@ -12,6 +12,7 @@
 //! | [`SettingsRecord`] | broker, or all | broker settings that were changed at run time |
 //! | [`RulesRecord`] | - | who may do what |
 //! | [`UsersRecord`] | - | users, and what is kept of their passwords |
+//! | [`QuotasRecord`] | - | how much clients may do |
 //! | stream name | name | the id of the stream of that name |
 //!
 //! ```
@@ -35,6 +36,7 @@ pub mod config;
 mod convert;
 pub mod key;
 mod name;
+pub mod quota;
 mod record;
 mod transaction;
 pub mod user;
@@ -44,6 +46,7 @@ pub use access::{Rule, RulesRecord};
 pub use config::{AckPolicy, BatchCheck, Cleanup, LaneBy, StreamConfig, TimestampType};
 pub use key::Key;
 pub use name::{INTERNAL_PREFIX, MAX_NAME_LENGTH, validate_internal_name, validate_stream_name};
+pub use quota::{Quota, QuotasRecord};
 pub use record::{
     BrokerRecord, Counter, Damage, GroupKey, GroupRecord, GroupState, Image, LaneGeneration,
     LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, Replica, Role, SettingsRecord, StreamRecord,

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::access::RulesRecord;
 use crate::config::{StreamConfig, partitions_of};
+use crate::quota::QuotasRecord;
 use crate::user::UsersRecord;
 
 pub use kera_protocol::ids::GroupKey;
@@ -429,6 +430,8 @@ pub struct Image {
     pub rules: Option<RulesRecord>,
     /// Users; `None` where there were never any.
     pub users: Option<UsersRecord>,
+    /// How much clients may do; `None` where there was never a quota.
+    pub quotas: Option<QuotasRecord>,
 }
 
 impl Image {

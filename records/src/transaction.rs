@@ -4,6 +4,7 @@ use kera_protocol::ids::{Epoch, LaneKey, Ordinal, StreamId, StreamletId, Streaml
 
 use crate::access::RulesRecord;
 use crate::key::Key;
+use crate::quota::QuotasRecord;
 use crate::record::{
     BrokerRecord, Counter, GroupKey, GroupRecord, SettingsRecord, StreamRecord, StreamletRecord,
 };
@@ -93,6 +94,11 @@ pub enum Compare {
         /// The revision.
         revision: u64,
     },
+    /// The quotas have this revision; 0: there were never any.
+    QuotasRevision {
+        /// The revision.
+        revision: u64,
+    },
     /// The counter has this value; 0: it was never used.
     CounterValue {
         /// The counter.
@@ -171,6 +177,8 @@ pub enum Write {
     PutRules(RulesRecord),
     /// Replaces the users. Requires [`Compare::UsersRevision`].
     PutUsers(UsersRecord),
+    /// Replaces the quotas. Requires [`Compare::QuotasRevision`].
+    PutQuotas(QuotasRecord),
     /// Moves a counter up, but for [`Counter::EpochFloor`]. Requires [`Compare::CounterValue`].
     PutCounter {
         /// The counter.
@@ -211,6 +219,7 @@ impl Write {
             Write::PutSettings(r) => Key::Settings(r.broker),
             Write::PutRules(_) => Key::Rules,
             Write::PutUsers(_) => Key::Users,
+            Write::PutQuotas(_) => Key::Quotas,
             Write::PutCounter { counter, .. } => Key::Counter(*counter),
         }
     }

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-const PROTO_FILES: [&str; 8] = [
+const PROTO_FILES: [&str; 9] = [
     "kera/v1/access.proto",
     "kera/v1/cluster.proto",
     "kera/v1/common.proto",
@@ -14,6 +14,7 @@ const PROTO_FILES: [&str; 8] = [
     "kera/v1/replication.proto",
     "kera/v1/lanes.proto",
     "kera/v1/users.proto",
+    "kera/v1/quotas.proto",
 ];
 const MESSAGES: &str = "protocol/src/generated/kera.v1.rs";
 const STUBS: &str = "rpc/src/generated/kera.v1.rs";

@@ -11,7 +11,8 @@ use kera_protocol::v1;
 use kera_rpc::serve::Caller;
 use kera_rpc::status_of;
 use kera_rpc::v1::{
-    access_server, clusters_server, consumers_server, lanes_server, streams_server, users_server,
+    access_server, clusters_server, consumers_server, lanes_server, quotas_server, streams_server,
+    users_server,
 };
 use tonic::{Request, Response, Status};
 
@@ -240,6 +241,11 @@ guarded! { users_server::Users:
     list_users(ListUsersRequest) -> ListUsersResponse needs |_r| vec![Need::Cluster(Describe)];
     put_user(PutUserRequest) -> PutUserResponse needs |_r| vec![Need::Cluster(Alter)];
     delete_user(DeleteUserRequest) -> DeleteUserResponse needs |_r| vec![Need::Cluster(Alter)];
+}
+
+guarded! { quotas_server::Quotas:
+    list_quotas(ListQuotasRequest) -> ListQuotasResponse needs |_r| vec![Need::Cluster(DescribeConfigs)];
+    alter_quota(AlterQuotaRequest) -> AlterQuotaResponse needs |_r| vec![Need::Cluster(AlterConfigs)];
 }
 
 guarded! { access_server::Access:

@@ -20,6 +20,7 @@ mod kafka;
 mod lifecycle;
 mod logins;
 mod long_polls;
+mod quotas;
 mod round_trip;
 mod sharing;
 mod streams;

@@ -1,9 +1,12 @@
 //! The reply to a fetch: a frame made by hand around slices of segments.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::ApiKey;
 
 use super::serve::{Fetch, Part};
+use crate::produce::throttle_ms;
 use crate::topic::TopicRef;
 use crate::wire::request::is_flexible;
 use crate::wire::writer::Writer;
@@ -47,8 +50,13 @@ pub(crate) fn refusal(version: i16, code: i16, out: &mut BytesMut) {
     writer.no_tags();
 }
 
-/// The reply to `fetch`, behind what `meta` holds.
-pub(crate) fn reply(fetch: &Fetch, mut parts: Vec<Part>, mut meta: BytesMut) -> Body {
+/// The reply to `fetch`, behind what `meta` holds; the client is told to wait before it fetches more.
+pub(crate) fn reply(
+    fetch: &Fetch,
+    mut parts: Vec<Part>,
+    throttle: Duration,
+    mut meta: BytesMut,
+) -> Body {
     let version = fetch.version;
     let entries = &fetch.session.entries;
     let topic = |part: &Part| -> &TopicRef { &entries[part.entry].wanted.topic };
@@ -56,7 +64,7 @@ pub(crate) fn reply(fetch: &Fetch, mut parts: Vec<Part>, mut meta: BytesMut) -> 
     let mut slices = 0;
     let mut writer = Writer::new(&mut meta, is_flexible(ApiKey::Fetch, version));
     let w = &mut writer;
-    w.i32(0);
+    w.i32(throttle_ms(throttle));
     if version >= 7 {
         w.i16(errors::NONE);
         w.i32(fetch.session.id);

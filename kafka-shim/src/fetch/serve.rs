@@ -424,7 +424,7 @@ impl Fetch {
                 return Progress::Disk(disk);
             }
             let at_once = parts.iter().any(|p| p.at_once);
-            if bytes >= self.min_bytes || at_once || now >= self.deadline {
+            if bytes >= self.min_bytes.min(room) || at_once || now >= self.deadline {
                 return self.reply(parts);
             }
             if self.park(waker) {

@@ -99,6 +99,7 @@ macro_rules! kind {
     (int16) => { Kind::Fixed(2) };
     (int32) => { Kind::Fixed(4) };
     (int64) => { Kind::Fixed(8) };
+    (float64) => { Kind::Fixed(8) };
     (uuid) => { Kind::Fixed(16) };
     (string) => { Kind::Text { nullable: false } };
     (bytes) => { Kind::Bytes { nullable: false } };
@@ -556,6 +557,21 @@ shapes! {
             match: (? string);
         }];
         strict: bool;
+    }
+
+    49 AlterClientQuotas 0 to 1 flexible 1 {
+        entries: [{
+            entity: [{
+                entity_type: string;
+                entity_name: (? string);
+            }];
+            ops: [{
+                key: string;
+                value: float64;
+                remove: bool;
+            }];
+        }];
+        validate_only: bool;
     }
 
     50 DescribeUserScramCredentials 0 to 0 flexible 0 {

@@ -66,6 +66,7 @@ const NEEDS: &[(ApiKey, Needs)] = &[
     (ApiKey::ListPartitionReassignments, &[(Kind::Cluster, Op::Describe)]),
     (ApiKey::OffsetDelete, &[(Kind::Group, Op::Delete), (Kind::Stream, Op::Read)]),
     (ApiKey::DescribeClientQuotas, &[(Kind::Cluster, Op::DescribeConfigs)]),
+    (ApiKey::AlterClientQuotas, &[(Kind::Cluster, Op::AlterConfigs)]),
     (ApiKey::DescribeQuorum, &[(Kind::Cluster, Op::Describe)]),
     (ApiKey::DescribeCluster, &[]),
     (ApiKey::DescribeProducers, &[(Kind::Stream, Op::Read)]),

@@ -245,6 +245,14 @@ pub fn of(api: ApiKey, version: i16, id: Uuid) -> Option<Asked> {
         }
         ApiKey::OffsetDelete => asked(&offset_delete(), version),
         ApiKey::DescribeClientQuotas => asked(&DescribeClientQuotasRequest::default(), version),
+        ApiKey::AlterClientQuotas => {
+            let entity = alter_client_quotas_request::EntityData::default()
+                .with_entity_type(words("user"))
+                .with_entity_name(Some(words("nobody")));
+            let entry = alter_client_quotas_request::EntryData::default().with_entity(vec![entity]);
+            let request = AlterClientQuotasRequest::default().with_entries(vec![entry]);
+            asked(&request, version)
+        }
         ApiKey::DescribeUserScramCredentials => {
             let request = DescribeUserScramCredentialsRequest::default().with_users(None);
             asked(&request, version)

@@ -14,14 +14,14 @@ use kafka_protocol::messages::incremental_alter_configs_request::{
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::metadata_response::MetadataResponseTopic;
 use kafka_protocol::messages::{
-    ApiKey, DescribeClientQuotasRequest, DescribeClientQuotasResponse, DescribeClusterRequest,
-    DescribeClusterResponse, DescribeConfigsRequest, DescribeConfigsResponse,
-    DescribeProducersRequest, DescribeProducersResponse, DescribeQuorumRequest,
-    DescribeQuorumResponse, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse,
-    ElectLeadersRequest, ElectLeadersResponse, IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse, ListConfigResourcesRequest, ListConfigResourcesResponse,
-    ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, ListTransactionsRequest,
-    ListTransactionsResponse, MetadataRequest, MetadataResponse, ProduceResponse,
+    ApiKey, DescribeClusterRequest, DescribeClusterResponse, DescribeConfigsRequest,
+    DescribeConfigsResponse, DescribeProducersRequest, DescribeProducersResponse,
+    DescribeQuorumRequest, DescribeQuorumResponse, DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse, ElectLeadersRequest, ElectLeadersResponse,
+    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, ListConfigResourcesRequest,
+    ListConfigResourcesResponse, ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse, ListTransactionsRequest, ListTransactionsResponse,
+    MetadataRequest, MetadataResponse, ProduceResponse,
 };
 use kera_broker::clock::now_ms;
 use kera_protocol::batch::{Compression, ProducerStamp};
@@ -54,14 +54,6 @@ async fn what_is_not_there_is_an_empty_answer() {
             .await;
         assert_eq!(answer.error_code, 0);
         none_of(&answer.transaction_states);
-    }
-    for version in versions(ApiKey::DescribeClientQuotas) {
-        let request = DescribeClientQuotasRequest::default();
-        let answer: DescribeClientQuotasResponse = client
-            .call(ApiKey::DescribeClientQuotas, version, &request)
-            .await;
-        assert_eq!(answer.error_code, 0);
-        none_of(&answer.entries.expect("a list"));
     }
     for version in versions(ApiKey::ElectLeaders) {
         let all = ElectLeadersRequest::default().with_topic_partitions(None);

@@ -7,6 +7,7 @@ mod common;
 mod configs;
 mod metadata;
 mod offsets;
+mod quotas;
 mod topics;
 
 use bytes::Bytes;

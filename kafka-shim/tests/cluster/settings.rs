@@ -9,6 +9,10 @@ use kafka_protocol::messages::{
     IncrementalAlterConfigsResponse,
 };
 
+use kera_broker::principal::Principal;
+use kera_broker::quotas::{self, Change, Meter, Metered};
+use kera_metadata::quota::{QuotaEntity, Whom};
+
 use crate::common::Client;
 use crate::{Cluster, topic, until, words};
 
@@ -51,6 +55,31 @@ async fn what_is_set_of_all_brokers_reaches_all_and_a_brokers_own_comes_before_i
     // At another broker, which has heard of it.
     set(&mut clients[2], "", "6").await;
     until(|| has(0, 6) && has(1, 9) && has(2, 6)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_that_one_broker_takes_counts_at_all() {
+    let cluster = Cluster::start().await;
+    let limit = |at: usize| {
+        let quotas = cluster.brokers[at].0.shared().quotas.clone();
+        let mut meter = Meter::new(quotas, &Principal::User("ann".into()));
+        meter.most(Metered::Appends, 1 << 30)
+    };
+    for rate in [1000, 77] {
+        let change = Change {
+            entity: QuotaEntity {
+                user: Some(Whom::Name("ann".to_owned())),
+                ..QuotaEntity::default()
+            },
+            limits: vec![("producer_byte_rate".to_owned(), Some(rate as f64))],
+        };
+        let shared = cluster.brokers[1].0.shared();
+        let made = quotas::alter(shared, &[change], false)
+            .await
+            .expect("stored");
+        assert_eq!(made, [Ok(())]);
+        until(|| (0..3).all(|at| limit(at) == rate)).await;
+    }
 }
 
 /// Creates a topic with a replication factor; returns error and replication factor of the answer.

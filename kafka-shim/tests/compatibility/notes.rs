@@ -85,7 +85,8 @@ pub const NOTES: &[(i16, Support, &str)] = &[
         Partly,
         "empty: the brokers move replicas by themselves, see `kera cluster status`",
     ),
-    (48, Partly, "empty: no quotas"),
+    (48, Whole, QUOTAS),
+    (49, Partly, QUOTAS),
     (50, Whole, "users and their mechanisms"),
     (51, Whole, "4,096 to 16,384 iterations; at most 4,096 users"),
     (
@@ -127,7 +128,6 @@ pub const ABSENT: &[(i16, &str, &str)] = &[
     (40, "ExpireDelegationToken", AUTHENTICATION),
     (41, "DescribeDelegationToken", AUTHENTICATION),
     (45, "AlterPartitionReassignments", REPLICAS),
-    (49, "AlterClientQuotas", "no quotas"),
     (52, "Vote", BETWEEN),
     (53, "BeginQuorumEpoch", BETWEEN),
     (54, "EndQuorumEpoch", BETWEEN),
@@ -171,6 +171,8 @@ pub const ABSENT: &[(i16, &str, &str)] = &[
 const AUTHENTICATION: &str = "no authentication yet";
 const REPLICAS: &str = "the brokers choose leaders and replicas";
 const BETWEEN: &str = "between Kafka's own brokers and controllers";
+const QUOTAS: &str =
+    "producer_byte_rate and consumer_byte_rate of users and client ids; other limits are refused";
 const NEW_GROUPS: &str = "the new group protocol (KIP-848): not yet";
 const TELEMETRY: &str = "metrics of clients are not collected";
 const SHARE: &str = "no share groups";

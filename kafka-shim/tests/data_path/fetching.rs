@@ -13,7 +13,7 @@ fn name(topic: &str) -> TopicName {
     TopicName(StrBytes::from_string(topic.to_string()))
 }
 
-fn partition(index: i32, offset: i64) -> FetchPartition {
+pub fn partition(index: i32, offset: i64) -> FetchPartition {
     FetchPartition::default()
         .with_partition(index)
         .with_fetch_offset(offset)
@@ -21,7 +21,7 @@ fn partition(index: i32, offset: i64) -> FetchPartition {
         .with_partition_max_bytes(1 << 20)
 }
 
-fn request(topic: &str, partitions: Vec<FetchPartition>) -> FetchRequest {
+pub fn request(topic: &str, partitions: Vec<FetchPartition>) -> FetchRequest {
     FetchRequest::default()
         .with_replica_id((-1).into())
         .with_max_wait_ms(0)

@@ -6,4 +6,5 @@ mod compacted;
 mod fetching;
 mod owners;
 mod producing;
+mod quotas;
 mod retained;

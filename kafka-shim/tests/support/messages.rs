@@ -94,6 +94,7 @@ pub fn body(api_key: i16, version: i16, dice: &mut Dice) -> (Vec<u8>, i16) {
         46 => encoded(&more::list_partition_reassignments(dice), version),
         47 => encoded(&offset_delete(dice), version),
         48 => encoded(&more::describe_client_quotas(version, dice), version),
+        49 => encoded(&more::alter_client_quotas(version, dice), version),
         55 => encoded(&more::describe_quorum(dice), version),
         60 => encoded(&describe_cluster(version, dice), version),
         61 => encoded(&more::describe_producers(dice), version),

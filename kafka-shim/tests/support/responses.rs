@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use kafka_protocol::messages::{
-    AddOffsetsToTxnResponse, AddPartitionsToTxnResponse, AlterConfigsResponse,
-    AlterUserScramCredentialsResponse, ApiKey, ApiVersionsResponse, CreateAclsResponse,
-    CreatePartitionsResponse, CreateTopicsResponse, DeleteAclsResponse, DeleteGroupsResponse,
-    DeleteRecordsResponse, DeleteTopicsResponse, DescribeAclsResponse,
+    AddOffsetsToTxnResponse, AddPartitionsToTxnResponse, AlterClientQuotasResponse,
+    AlterConfigsResponse, AlterUserScramCredentialsResponse, ApiKey, ApiVersionsResponse,
+    CreateAclsResponse, CreatePartitionsResponse, CreateTopicsResponse, DeleteAclsResponse,
+    DeleteGroupsResponse, DeleteRecordsResponse, DeleteTopicsResponse, DescribeAclsResponse,
     DescribeClientQuotasResponse, DescribeClusterResponse, DescribeConfigsResponse,
     DescribeGroupsResponse, DescribeLogDirsResponse, DescribeProducersResponse,
     DescribeQuorumResponse, DescribeTopicPartitionsResponse, DescribeTransactionsResponse,
@@ -80,6 +80,7 @@ pub fn decode(api_key: i16, version: i16, mut reply: Bytes) -> (i32, String) {
         ElectLeaders ElectLeadersResponse,
         ListPartitionReassignments ListPartitionReassignmentsResponse,
         DescribeClientQuotas DescribeClientQuotasResponse,
+        AlterClientQuotas AlterClientQuotasResponse,
         DescribeQuorum DescribeQuorumResponse,
         DescribeProducers DescribeProducersResponse,
         DescribeTransactions DescribeTransactionsResponse,

@@ -31,6 +31,9 @@ const RULES: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("rule
 /// Users, likewise.
 const USERS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("users");
 
+/// Quotas, likewise.
+const QUOTAS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("quotas");
+
 /// The table of a key that lies apart, and not among the records.
 pub(super) fn table_apart(
     key: &[u8],
@@ -39,11 +42,12 @@ pub(super) fn table_apart(
         key::SETTINGS => Some(SETTINGS),
         key::RULES => Some(RULES),
         key::USERS => Some(USERS),
+        key::QUOTAS => Some(QUOTAS),
         _ => None,
     }
 }
 /// The kinds of keys that lie apart.
-pub(super) const APART: [u8; 3] = [key::SETTINGS, key::RULES, key::USERS];
+pub(super) const APART: [u8; 4] = [key::SETTINGS, key::RULES, key::USERS, key::QUOTAS];
 
 /// Holds one value, the summary. Apart from the records, so that any format finds it.
 pub(super) const META: TableDefinition<'static, &str, &[u8]> =

@@ -135,6 +135,7 @@ impl EtcdStore {
         }
         problems.extend(other_rules(own, &there).filter(|_| !resumed));
         problems.extend(other_users(own, &there).filter(|_| !resumed));
+        problems.extend(other_quotas(own, &there).filter(|_| !resumed));
         let floor = counter(&there, Counter::EpochFloor);
         Ok(ImportPlan {
             broker: broker.clone(),
@@ -187,6 +188,9 @@ impl EtcdStore {
         }
         if let Some(users) = &own.users {
             import.put_absent(Key::Users, Record::Users(users.clone()))?;
+        }
+        if let Some(quotas) = &own.quotas {
+            import.put_absent(Key::Quotas, Record::Quotas(quotas.clone()))?;
         }
         import.raise(Counter::ProducerIds, plan.producer_ids)?;
         for id in absent {
@@ -258,6 +262,13 @@ fn other_users(own: &Image, there: &Image) -> Option<String> {
     let (own, there) = (own.users.as_ref()?, there.users.as_ref()?);
     (own.users != there.users && !own.users.is_empty()).then(|| {
         "this broker and the cluster both have users, and they differ; delete this broker's with `kera user delete` while it still works alone".to_owned()
+    })
+}
+
+fn other_quotas(own: &Image, there: &Image) -> Option<String> {
+    let (own, there) = (own.quotas.as_ref()?, there.quotas.as_ref()?);
+    (own.quotas != there.quotas && !own.quotas.is_empty()).then(|| {
+        "this broker and the cluster both have quotas, and they differ; give both the same ones with `kera quota`".to_owned()
     })
 }
 

@@ -374,6 +374,7 @@ impl MetadataStore for EtcdStore {
                 vec![key::SETTINGS],
                 vec![key::RULES],
                 vec![key::USERS],
+                vec![key::QUOTAS],
             ],
             false,
         )?;

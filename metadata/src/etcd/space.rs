@@ -9,6 +9,7 @@
 //!                         below r/
 //! PREFIX a/a              rules of access; apart for the same reason
 //! PREFIX u/u              users; likewise
+//! PREFIX q/q              quotas; likewise
 //! ```
 //!
 //! A record's value is as in every store, but for its revision, for which etcd's own `mod_revision`
@@ -16,7 +17,7 @@
 //! it again after its answer was lost.
 
 use crate::encode::{Record, decode_value, restamp};
-use kera_records::key::{Key, RULES, SETTINGS, USERS, prefix_end};
+use kera_records::key::{Key, QUOTAS, RULES, SETTINGS, USERS, prefix_end};
 
 use super::messages::KeyValue;
 
@@ -80,6 +81,7 @@ impl Space {
             Some(&SETTINGS) => self.join(&[b"s/", key]),
             Some(&RULES) => self.join(&[b"a/", key]),
             Some(&USERS) => self.join(&[b"u/", key]),
+            Some(&QUOTAS) => self.join(&[b"q/", key]),
             _ => self.join(&[b"r/", key]),
         }
     }
@@ -91,6 +93,7 @@ impl Space {
             .or_else(|| key.strip_prefix(b"s/".as_slice()))
             .or_else(|| key.strip_prefix(b"a/".as_slice()))
             .or_else(|| key.strip_prefix(b"u/".as_slice()))
+            .or_else(|| key.strip_prefix(b"q/".as_slice()))
     }
 }
 
@@ -127,7 +130,7 @@ mod tests {
         let key = Key::Broker(7).encode();
         let stored = space.key(&key);
         assert_eq!(space.record_key(&stored), Some(key.as_slice()));
-        for apart in [Key::Settings(Some(7)), Key::Rules, Key::Users] {
+        for apart in [Key::Settings(Some(7)), Key::Rules, Key::Users, Key::Quotas] {
             let apart = apart.encode();
             let stored = space.key(&apart);
             assert!(

@@ -195,6 +195,7 @@ impl Footprint {
                 }
                 Compare::RulesRevision { revision } => (Key::Rules, *revision == 0),
                 Compare::UsersRevision { revision } => (Key::Users, *revision == 0),
+                Compare::QuotasRevision { revision } => (Key::Quotas, *revision == 0),
                 Compare::CounterValue { counter, value } => (Key::Counter(*counter), *value == 0),
                 Compare::Controller { .. } => {
                     all.keys.insert(CONTROLLER.to_vec());
@@ -248,7 +249,8 @@ impl Footprint {
                 | Write::DeleteBroker(_)
                 | Write::PutSettings(_)
                 | Write::PutRules(_)
-                | Write::PutUsers(_) => {}
+                | Write::PutUsers(_)
+                | Write::PutQuotas(_) => {}
                 Write::PutCounter { counter, .. } => all.insert(Key::Counter(*counter), false),
             }
         }

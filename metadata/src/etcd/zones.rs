@@ -17,6 +17,7 @@ enum Zone {
     Settings(Option<u32>),
     Rules,
     Users,
+    Quotas,
     /// A stream's own record and, for whoever has it alone, all of the stream.
     Stream(StreamId),
     /// A streamlet with its groups and log starts.
@@ -54,6 +55,7 @@ impl Zones {
                 Compare::SettingsRevision { broker, .. } => zones.alone(Zone::Settings(*broker)),
                 Compare::RulesRevision { .. } => zones.alone(Zone::Rules),
                 Compare::UsersRevision { .. } => zones.alone(Zone::Users),
+                Compare::QuotasRevision { .. } => zones.alone(Zone::Quotas),
                 Compare::CounterValue { counter, .. } => {
                     zones.shared.insert(Zone::Counter(*counter));
                 }
@@ -79,6 +81,7 @@ impl Zones {
                 Write::PutSettings(r) => zones.alone(Zone::Settings(r.broker)),
                 Write::PutRules(_) => zones.alone(Zone::Rules),
                 Write::PutUsers(_) => zones.alone(Zone::Users),
+                Write::PutQuotas(_) => zones.alone(Zone::Quotas),
                 Write::PutCounter { counter, .. } => zones.alone(Zone::Counter(*counter)),
             }
         }

@@ -1,6 +1,7 @@
 //! Rules of access.
 
 use kera_metadata::access::{ANY, Kind, MAX_RULES, Operation, Pattern, Permission};
+use kera_metadata::quota::{Limit, MAX_QUOTAS, QuotaEntity, QuotaKind, Whom};
 
 use super::*;
 
@@ -87,6 +88,56 @@ fn the_most_rules_are_kept() {
         };
         put(&*store, &record).unwrap();
         assert_eq!(store.rules().unwrap().rules, record.rules);
+    });
+}
+
+fn quota(user: &str, rate: f64) -> Quota {
+    Quota {
+        entity: QuotaEntity {
+            user: Some(Whom::Name(user.to_owned())),
+            client: Some(Whom::Default),
+            ip: None,
+        },
+        limits: [(QuotaKind::ProducerByteRate, Limit::new(rate).unwrap())].into(),
+    }
+}
+
+#[test]
+fn quotas_are_replaced_by_whoever_knows_them() {
+    on_each_store(|store| {
+        assert_eq!(store.quotas().unwrap(), QuotasRecord::default());
+        let put = |record: &QuotasRecord| {
+            let compare = Compare::QuotasRevision {
+                revision: record.revision,
+            };
+            let write = Write::PutQuotas(record.clone());
+            store.commit(Transaction::new(vec![compare], vec![write]))
+        };
+        let mut record = QuotasRecord {
+            quotas: vec![quota("ann", 1e6), quota("bob", 1.0)],
+            revision: 0,
+        };
+        record.revision = put(&record).unwrap().revision;
+        assert_eq!(store.quotas().unwrap(), record);
+        assert_eq!(store.load().unwrap().quotas, Some(record.clone()));
+        assert_conflict(put(&QuotasRecord {
+            revision: 0,
+            ..record.clone()
+        }));
+        let unguarded = Transaction::new(vec![], vec![Write::PutQuotas(record.clone())]);
+        assert_invalid(store.commit(unguarded), "revision");
+        let with = |quotas: Vec<Quota>| QuotasRecord {
+            quotas,
+            ..record.clone()
+        };
+        let unordered = with(vec![quota("bob", 1.0), quota("ann", 1.0)]);
+        assert_invalid(put(&unordered), "in order");
+        assert_invalid(put(&with(vec![quota("ann", 1.5)])), "whole number");
+        let names = (0..=MAX_QUOTAS).map(|number| format!("{number:06}"));
+        let many = names.map(|name| quota(&name, 1.0)).collect();
+        assert_invalid(put(&with(many)), "at most");
+        let found = store.quotas().unwrap();
+        assert_eq!(found, record, "nothing of all that counted");
     });
 }
 

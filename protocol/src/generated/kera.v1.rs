@@ -2874,3 +2874,48 @@ pub struct DeleteUserRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteUserResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Whom {
+    /// absent: all that have no quota of their own, each by itself
+    #[prost(string, optional, tag = "1")]
+    pub name: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct QuotaEntity {
+    /// without `User:`
+    #[prost(message, optional, tag = "1")]
+    pub user: ::core::option::Option<Whom>,
+    /// absent: the quota is of no client id
+    #[prost(message, optional, tag = "2")]
+    pub client_id: ::core::option::Option<Whom>,
+    /// an IP address; nothing else is set then
+    #[prost(message, optional, tag = "3")]
+    pub address: ::core::option::Option<Whom>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct QuotaInfo {
+    #[prost(message, optional, tag = "1")]
+    pub entity: ::core::option::Option<QuotaEntity>,
+    /// such as producer_byte_rate
+    #[prost(map = "string, double", tag = "2")]
+    pub limits: ::std::collections::HashMap<::prost::alloc::string::String, f64>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListQuotasRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListQuotasResponse {
+    /// by entity
+    #[prost(message, repeated, tag = "1")]
+    pub quotas: ::prost::alloc::vec::Vec<QuotaInfo>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AlterQuotaRequest {
+    #[prost(message, optional, tag = "1")]
+    pub entity: ::core::option::Option<QuotaEntity>,
+    #[prost(map = "string, double", tag = "2")]
+    pub set: ::std::collections::HashMap<::prost::alloc::string::String, f64>,
+    #[prost(string, repeated, tag = "3")]
+    pub remove: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AlterQuotaResponse {}

@@ -7,6 +7,7 @@ pub(crate) mod describe;
 pub(crate) mod framed_calls;
 mod generations;
 mod lanes;
+mod quotas;
 mod streams;
 mod users;
 
@@ -19,6 +20,7 @@ use kera_rpc::v1::access_server::AccessServer;
 use kera_rpc::v1::clusters_server::ClustersServer;
 use kera_rpc::v1::consumers_server::ConsumersServer;
 use kera_rpc::v1::lanes_server::LanesServer;
+use kera_rpc::v1::quotas_server::QuotasServer;
 use kera_rpc::v1::streams_server::StreamsServer;
 use kera_rpc::v1::users_server::UsersServer;
 use tonic::Status;
@@ -50,12 +52,15 @@ pub fn server(shared: &Arc<Shared>) -> (CallServer, CallsEnded) {
     let access = AccessServer::new(Guarded::new(access, shared));
     let users = users::UsersService::new(shared.clone());
     let users = UsersServer::new(Guarded::new(users, shared));
+    let quotas = quotas::QuotasService::new(shared.clone());
+    let quotas = QuotasServer::new(Guarded::new(quotas, shared));
     let routes = Routes::new(streams.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(consumers.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(lanes.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(clusters.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(access.max_decoding_message_size(MAX_REQUEST_BYTES))
-        .add_service(users.max_decoding_message_size(MAX_REQUEST_BYTES));
+        .add_service(users.max_decoding_message_size(MAX_REQUEST_BYTES))
+        .add_service(quotas.max_decoding_message_size(MAX_REQUEST_BYTES));
     let config = &shared.config.server;
     let limits = CallLimits {
         first_call: config.hello_timeout,

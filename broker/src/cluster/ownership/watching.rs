@@ -140,6 +140,7 @@ fn apply(shared: &Arc<Shared>, clustered: &Arc<Clustered>, told: Changes) {
                 (_, Some(Record::Settings(record))) => shared.take_settings(record.clone()),
                 (_, Some(Record::Rules(record))) => shared.access.take(record),
                 (_, Some(Record::Users(record))) => shared.auth.take(record),
+                (_, Some(Record::Quotas(record))) => shared.quotas.take(record),
                 (Key::Stream(id), None) => news.deleted.push(*id),
                 _ => {}
             }
@@ -171,6 +172,9 @@ pub(crate) fn apply_all(shared: &Arc<Shared>, clustered: &Arc<Clustered>, image:
     }
     if let Some(users) = &image.users {
         shared.auth.take(users);
+    }
+    if let Some(quotas) = &image.quotas {
+        shared.quotas.take(quotas);
     }
     let known = shared.data.catalog.all();
     let there = |id: StreamId| image.streams.binary_search_by_key(&id, |s| s.id).is_ok();

@@ -2,16 +2,17 @@
 
 use bytes::Bytes;
 use kafka_protocol::messages::{
-    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterUserScramCredentialsRequest,
-    CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest, DescribeClientQuotasRequest,
-    DescribeProducersRequest, DescribeQuorumRequest, DescribeTransactionsRequest,
-    DescribeUserScramCredentialsRequest, ElectLeadersRequest, EndTxnRequest,
-    ListConfigResourcesRequest, ListPartitionReassignmentsRequest, ListTransactionsRequest,
-    ProducerId, SaslAuthenticateRequest, SaslHandshakeRequest, TransactionalId,
-    TxnOffsetCommitRequest, add_partitions_to_txn_request, alter_user_scram_credentials_request,
-    create_acls_request, delete_acls_request, describe_client_quotas_request,
-    describe_producers_request, describe_quorum_request, describe_user_scram_credentials_request,
-    elect_leaders_request, list_partition_reassignments_request, txn_offset_commit_request,
+    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
+    AlterUserScramCredentialsRequest, CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest,
+    DescribeClientQuotasRequest, DescribeProducersRequest, DescribeQuorumRequest,
+    DescribeTransactionsRequest, DescribeUserScramCredentialsRequest, ElectLeadersRequest,
+    EndTxnRequest, ListConfigResourcesRequest, ListPartitionReassignmentsRequest,
+    ListTransactionsRequest, ProducerId, SaslAuthenticateRequest, SaslHandshakeRequest,
+    TransactionalId, TxnOffsetCommitRequest, add_partitions_to_txn_request,
+    alter_client_quotas_request, alter_user_scram_credentials_request, create_acls_request,
+    delete_acls_request, describe_client_quotas_request, describe_producers_request,
+    describe_quorum_request, describe_user_scram_credentials_request, elect_leaders_request,
+    list_partition_reassignments_request, txn_offset_commit_request,
 };
 use kafka_protocol::protocol::StrBytes;
 
@@ -138,6 +139,34 @@ pub fn describe_client_quotas(version: i16, dice: &mut Dice) -> DescribeClientQu
     DescribeClientQuotasRequest::default()
         .with_components(components)
         .with_strict(dice.flag())
+        .with_unknown_tagged_fields(dice.tags(flexible))
+}
+
+pub fn alter_client_quotas(version: i16, dice: &mut Dice) -> AlterClientQuotasRequest {
+    use alter_client_quotas_request::{EntityData, EntryData, OpData};
+    let flexible = version >= 1;
+    let entries = dice.list(|dice| {
+        let entity = dice.list(|dice| {
+            EntityData::default()
+                .with_entity_type(dice.text())
+                .with_entity_name(dice.maybe(Dice::text))
+                .with_unknown_tagged_fields(dice.tags(flexible))
+        });
+        let ops = dice.list(|dice| {
+            OpData::default()
+                .with_key(dice.text())
+                .with_value(f64::from(dice.i32()))
+                .with_remove(dice.flag())
+                .with_unknown_tagged_fields(dice.tags(flexible))
+        });
+        EntryData::default()
+            .with_entity(entity)
+            .with_ops(ops)
+            .with_unknown_tagged_fields(dice.tags(flexible))
+    });
+    AlterClientQuotasRequest::default()
+        .with_entries(entries)
+        .with_validate_only(dice.flag())
         .with_unknown_tagged_fields(dice.tags(flexible))
 }
 

@@ -1,0 +1,198 @@
+//! Appends of a connection: their places, their answers, and answers that are held back because the client has used up
+//! its quota.
+//!
+//! An append is charged when it arrives and placed at once; its answer waits until the debt is worked off. So a client
+//! sends no faster than its quota, with no more under way than it is ready to have, and frames behind an append are
+//! never held up: a member of a group goes on sending its heartbeats.
+
+use std::time::{Duration, Instant};
+
+use kera_metadata::access::Operation;
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::frame::FrameKind;
+use kera_protocol::v1;
+
+use super::Connection;
+use crate::client_link::ClientLink;
+use crate::data::append::{self, Partial, Placed};
+use crate::quotas::Metered;
+
+/// Longest time that an answer is held back, and the debt above which appends are refused: clients give up on answers
+/// that do not come.
+const MOST_HELD: Duration = Duration::from_secs(10);
+/// Answers of one connection that are held back; more appends are refused.
+const MOST_ANSWERS: usize = 4096;
+
+/// The answer to an append that is settled.
+pub(super) struct HeldAnswer {
+    not_before: Instant,
+    correlation: u32,
+    reply: v1::AppendResponse,
+}
+
+impl Connection {
+    pub(super) fn take_append(
+        &mut self,
+        link: &mut ClientLink,
+        correlation: u32,
+        request: &v1::AppendRequest,
+        body: &mut [u8],
+    ) -> bool {
+        let granted = self
+            .granted
+            .require(&link.shared, Operation::Write, &request.stream);
+        if let Err(error) = granted {
+            // It may have waited for memory, with batches placed, when the rules changed.
+            let partial = std::mem::take(&mut self.partial);
+            link.shared.data.metrics.append_errors.inc();
+            let reply = append::refusal(&error, partial.placement());
+            link.out
+                .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
+            link.has_memory();
+            self.charged = None;
+            return true;
+        }
+        let not_before = match self.charge(link, body.len()) {
+            Ok(not_before) => not_before,
+            Err(error) => {
+                let reply = append::refusal(&error, v1::Placement::NotPlaced);
+                link.shared.data.metrics.append_errors.inc();
+                link.out
+                    .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
+                return true;
+            }
+        };
+        match append::place(
+            &link.shared.data,
+            correlation,
+            request,
+            body,
+            &mut self.partial,
+            &mut link.touched,
+        ) {
+            Placed::Pending(pending) => {
+                self.partial = Partial::default();
+                link.wait_for(pending.bytes);
+                self.pending.push_back((not_before, pending));
+            }
+            Placed::Refused(reply) => {
+                self.partial = Partial::default();
+                link.out
+                    .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
+            }
+            Placed::Later => {
+                if !link.gives_up_memory() {
+                    link.wait_for_memory();
+                    return false;
+                }
+                let text =
+                    "the broker's memory.pool was full for too long; send again, or raise it";
+                let error = WireError::new(ErrorCode::Overloaded, text);
+                link.shared.data.metrics.append_errors.inc();
+                let partial = std::mem::take(&mut self.partial);
+                let reply = append::refusal(&error, partial.placement());
+                link.out
+                    .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
+            }
+        }
+        link.has_memory();
+        self.charged = None;
+        true
+    }
+
+    /// Charges the append at the front, once: before when it is not to be answered, if it is to wait. Refused are those
+    /// that share a quota and owe too much already.
+    fn charge(
+        &mut self,
+        link: &mut ClientLink,
+        bytes: usize,
+    ) -> Result<Option<Instant>, WireError> {
+        if let Some(charged) = self.charged {
+            return Ok(charged);
+        }
+        if link.meter.debt(Metered::Appends) > MOST_HELD || self.held.len() >= MOST_ANSWERS {
+            return Err(over_quota(link));
+        }
+        let wait = link.meter.charge(Metered::Appends, bytes);
+        let not_before = (!wait.is_zero()).then(|| Instant::now() + wait.min(MOST_HELD));
+        self.charged = Some(not_before);
+        Ok(not_before)
+    }
+
+    pub(super) fn acknowledge(&mut self, link: &mut ClientLink) {
+        if !self.held.is_empty() {
+            self.answer_held(link);
+        }
+        let mut released = 0;
+        let (out, waker, metrics) = (&mut link.out, &link.waker, &link.shared.data.metrics);
+        let held = &mut self.held;
+        self.pending.retain(|(not_before, pending)| {
+            let Some(reply) = pending.poll(waker) else {
+                return true;
+            };
+            let seconds = pending.received.elapsed().as_secs_f64();
+            metrics.append_seconds.observe(seconds);
+            if let Some(not_before) = not_before.filter(|at| *at > Instant::now()) {
+                held.push(HeldAnswer {
+                    not_before,
+                    correlation: pending.correlation,
+                    reply,
+                });
+                released += pending.bytes;
+                return false;
+            }
+            let correlation = pending.correlation;
+            out.push(FrameKind::AppendReply, correlation, &reply, Vec::new());
+            released += pending.bytes;
+            false
+        });
+        link.release(released);
+    }
+
+    /// Sends the answers that have waited long enough; all of them once nothing is owed, or the connection ends.
+    fn answer_held(&mut self, link: &mut ClientLink) {
+        let now = Instant::now();
+        let all = self.closing || !link.meter.waits(Metered::Appends);
+        let out = &mut link.out;
+        self.held.retain(|held| {
+            if !all && held.not_before > now {
+                return true;
+            }
+            let correlation = held.correlation;
+            out.push(FrameKind::AppendReply, correlation, &held.reply, Vec::new());
+            false
+        });
+    }
+
+    /// When answers that are held back are looked at next.
+    pub(super) fn held_until(&self, link: &ClientLink) -> Option<Instant> {
+        let first = self.held.iter().map(|held| held.not_before).min()?;
+        let again = link.meter.look_at(Metered::Appends);
+        Some(again.map_or(first, |again| again.min(first)))
+    }
+
+    /// Answers the appends that were not durable in time; they may still take effect.
+    pub(super) fn give_up_appends(&mut self, link: &mut ClientLink, now: Instant) {
+        let mut released = 0;
+        let (out, shared) = (&mut link.out, &*link.shared);
+        self.pending.retain(|(_, pending)| {
+            let Some(reply) = pending.overdue(&shared.data, now) else {
+                return true;
+            };
+            let correlation = pending.correlation;
+            out.push(FrameKind::AppendReply, correlation, &reply, Vec::new());
+            released += pending.bytes;
+            false
+        });
+        link.release(released);
+    }
+}
+
+fn over_quota(link: &ClientLink) -> WireError {
+    let principal = &link.principal;
+    let text = format!(
+        "{principal} has used up its quota of appended bytes, and those that share it owe more than {} seconds; send less, or see `kera quota list`",
+        MOST_HELD.as_secs()
+    );
+    WireError::new(ErrorCode::Overloaded, text)
+}

@@ -1,0 +1,160 @@
+//! How much clients may do: the quotas of the metadata store, and what clients have used of them at this broker.
+//!
+//! The model is Kafka's. A quota is of a user, a client id, a client id of a user, or the default of one of these; of
+//! several that fit a client one counts ([`limits`]). All connections that share a quota share one bucket of tokens: it
+//! is charged with what a request takes, and whoever overdraws it waits until the debt is worked off. So none waits for
+//! what others do, and all together get what the quota allows.
+
+mod alter;
+mod bucket;
+mod limits;
+mod meter;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use kera_metadata::QuotasRecord;
+use kera_metadata::quota::QuotaKind;
+use parking_lot::Mutex;
+
+use crate::metrics::{Counter, Family, Labels};
+use bucket::Bucket;
+use limits::{Limits, Sharers};
+
+pub use alter::{Change, alter, list};
+pub use meter::{Meter, Metered};
+
+/// Buckets that are kept while they are in use or in debt; clients beyond share one of each kind.
+const MOST_BUCKETS: usize = 16_384;
+/// Buckets at which those are dropped first that nobody needs.
+const FIRST_SWEEP: usize = 64;
+
+/// The kinds that this version enforces.
+pub(crate) const ENFORCED: [QuotaKind; 2] =
+    [QuotaKind::ProducerByteRate, QuotaKind::ConsumerByteRate];
+
+/// Where all buckets are needed, time between two looks for those that are not.
+const SWEEP_PAUSE: Duration = Duration::from_secs(1);
+
+type Key = (QuotaKind, Option<Sharers>);
+
+#[derive(Debug)]
+struct Buckets {
+    by_key: HashMap<Key, Arc<Bucket>>,
+    /// So many are let come before another look for those that nobody needs,
+    sweep_at: usize,
+    /// and none comes sooner than this.
+    sweep_from: Option<Instant>,
+}
+
+/// How much clients may do at this broker.
+pub struct Quotas {
+    limits: ArcSwap<Limits>,
+    /// Of the limits; another number whenever they have changed.
+    revision: AtomicU64,
+    buckets: Mutex<Buckets>,
+    /// Times that clients had to wait, by kind of quota.
+    pub(crate) throttled: Family<Labels, Counter>,
+    /// For how long, in milliseconds.
+    pub(crate) throttled_ms: Family<Labels, Counter>,
+}
+
+impl Quotas {
+    /// As they are recorded.
+    pub(crate) fn new(recorded: Option<&QuotasRecord>) -> Self {
+        let limits = recorded.map(Limits::of).unwrap_or_default();
+        let (throttled, throttled_ms) = <(Family<Labels, Counter>, _)>::default();
+        for kind in ENFORCED {
+            // All there is to count, from the start.
+            for family in [&throttled, &throttled_ms] {
+                drop(family.get_or_create_owned(&labels(kind)));
+            }
+        }
+        Self {
+            revision: AtomicU64::new(limits.revision),
+            limits: ArcSwap::from_pointee(limits),
+            buckets: Mutex::new(Buckets {
+                by_key: HashMap::new(),
+                sweep_at: FIRST_SWEEP,
+                sweep_from: None,
+            }),
+            throttled,
+            throttled_ms,
+        }
+    }
+
+    /// Takes in what is recorded, unless something newer is known.
+    pub(crate) fn take(&self, record: &QuotasRecord) {
+        let new = Arc::new(Limits::of(record));
+        // Of two that come at once the newer one stays.
+        self.limits
+            .rcu(|known| match known.revision < new.revision {
+                true => new.clone(),
+                false => known.clone(),
+            });
+        self.revision.fetch_max(new.revision, Ordering::Release);
+    }
+
+    fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Acquire)
+    }
+
+    /// What a client uses of a kind; `None` if nothing limits it.
+    fn bucket(
+        &self,
+        kind: QuotaKind,
+        user: &Arc<str>,
+        client: &Arc<str>,
+        now: Instant,
+    ) -> Option<Arc<Bucket>> {
+        let (limit, sharers) = self.limits.load().find(kind, user, client)?;
+        let bucket = self
+            .buckets
+            .lock()
+            .of((kind, Some(sharers)), limit.value(), now);
+        bucket.set_rate(limit.value(), now);
+        Some(bucket)
+    }
+
+    fn note(&self, kind: QuotaKind, wait: Duration) {
+        let labels = labels(kind);
+        let ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        self.throttled.get_or_create_owned(&labels).inc();
+        self.throttled_ms.get_or_create_owned(&labels).inc_by(ms);
+    }
+}
+
+impl Buckets {
+    fn of(&mut self, key: Key, rate: f64, now: Instant) -> Arc<Bucket> {
+        if let Some(bucket) = self.by_key.get(&key) {
+            return bucket.clone();
+        }
+        if self.by_key.len() >= self.sweep_at && self.sweep_from.is_none_or(|from| from <= now) {
+            self.by_key
+                .retain(|_, bucket| Arc::strong_count(bucket) > 1 || !bucket.is_full(now));
+            self.sweep_at = (self.by_key.len() * 2).clamp(FIRST_SWEEP, MOST_BUCKETS);
+            let is_full = self.by_key.len() >= MOST_BUCKETS;
+            self.sweep_from = is_full.then(|| now + SWEEP_PAUSE);
+        }
+        let (kind, _) = key;
+        // Whoever invents client ids without end shares with others who do.
+        let key = match self.by_key.len() < MOST_BUCKETS {
+            true => key,
+            false => (kind, None),
+        };
+        let bucket = self.by_key.entry(key);
+        bucket
+            .or_insert_with(|| Arc::new(Bucket::new(rate, now)))
+            .clone()
+    }
+}
+
+fn labels(kind: QuotaKind) -> Labels {
+    vec![("quota", kind.name().to_owned())]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! One client, several connections.
+
+use std::time::Duration;
+
+use kera_metadata::Quota;
+use kera_metadata::quota::{Limit, QuotaEntity, Whom};
+
+use super::*;
+use crate::principal::Principal;
+use meter::Metered;
+
+const RATE: usize = 1000;
+
+fn of_users(rates: &[(Whom, usize)], revision: u64) -> QuotasRecord {
+    let quotas = rates.iter().map(|(whom, rate)| Quota {
+        entity: QuotaEntity {
+            user: Some(whom.clone()),
+            ..QuotaEntity::default()
+        },
+        limits: [(
+            QuotaKind::ProducerByteRate,
+            Limit::new(*rate as f64).unwrap(),
+        )]
+        .into(),
+    });
+    QuotasRecord {
+        quotas: quotas.collect(),
+        revision,
+    }
+}
+
+fn named(name: &str) -> Whom {
+    Whom::Name(name.to_owned())
+}
+
+fn meter(quotas: &Arc<Quotas>, user: &str) -> Meter {
+    Meter::new(quotas.clone(), &Principal::User(user.into()))
+}
+
+#[test]
+fn connections_of_a_user_share_a_bucket_and_other_users_have_their_own() {
+    let quotas = Arc::new(Quotas::new(Some(&of_users(&[(Whom::Default, RATE)], 1))));
+    let now = Instant::now();
+    let (mut one, mut two) = (meter(&quotas, "ann"), meter(&quotas, "ann"));
+    two.set_client("another id of the same user");
+    let mut other = meter(&quotas, "bob");
+    // A bucket is looked up with the machine's clock: times from here on are later ones.
+    let later = now + Duration::from_secs(60);
+    assert_eq!(
+        one.charge_at(Metered::Appends, RATE, || later),
+        Duration::ZERO
+    );
+    let wait = two.charge_at(Metered::Appends, RATE, || later);
+    assert_eq!(wait, Duration::from_secs(1));
+    assert!(two.waits_at(Metered::Appends, || later));
+    assert!(
+        !one.waits_at(Metered::Appends, || later),
+        "it was told nothing"
+    );
+    assert!(!other.waits_at(Metered::Appends, || later));
+    assert_eq!(
+        other.charge_at(Metered::Appends, RATE, || later),
+        Duration::ZERO
+    );
+    // Nothing limits reads.
+    assert_eq!(
+        one.charge_at(Metered::Reads, 9 * RATE, || later),
+        Duration::ZERO
+    );
+    // Whoever comes anew waits for the debt that there is.
+    let mut anew = meter(&quotas, "ann");
+    assert!(anew.waits_at(Metered::Appends, || later));
+    assert!(!anew.waits_at(Metered::Appends, || later + Duration::from_secs(1)));
+    assert!(!two.waits_at(Metered::Appends, || later + Duration::from_secs(1)));
+    let throttled = quotas
+        .throttled
+        .get_or_create_owned(&labels(QuotaKind::ProducerByteRate));
+    assert_eq!(throttled.get(), 2);
+}
+
+#[test]
+fn a_quota_that_changes_counts_for_connections_that_wait() {
+    let quotas = Arc::new(Quotas::new(Some(&of_users(&[(named("ann"), RATE)], 1))));
+    let mut one = meter(&quotas, "ann");
+    let later = Instant::now() + Duration::from_secs(60);
+    let wait = one.charge_at(Metered::Appends, 11 * RATE, || later);
+    assert_eq!(wait, Duration::from_secs(10));
+    let soon = later + Duration::from_secs(2);
+    assert!(one.waits_at(Metered::Appends, || soon));
+    // Older news count for nothing.
+    quotas.take(&of_users(&[(named("ann"), 9 * RATE)], 1));
+    assert!(one.waits_at(Metered::Appends, || soon));
+    // Eight times as much: what eight seconds owed is worked off in one.
+    quotas.take(&of_users(&[(named("ann"), 8 * RATE)], 2));
+    assert!(one.waits_at(Metered::Appends, || soon));
+    assert!(!one.waits_at(Metered::Appends, || soon + Duration::from_secs(1)));
+    one.charge_at(Metered::Appends, 99 * RATE, || soon);
+    assert!(one.waits_at(Metered::Appends, || soon));
+    quotas.take(&of_users(&[], 3));
+    assert!(!one.waits_at(Metered::Appends, || soon), "none is left");
+}
+
+#[test]
+fn buckets_are_bounded_and_a_debt_is_not_forgotten() {
+    let quotas = Arc::new(Quotas::new(Some(&QuotasRecord {
+        quotas: vec![Quota {
+            entity: QuotaEntity {
+                client: Some(Whom::Default),
+                ..QuotaEntity::default()
+            },
+            limits: [(QuotaKind::ProducerByteRate, Limit::new(1.0).unwrap())].into(),
+        }],
+        revision: 1,
+    })));
+    let now = Instant::now() + Duration::from_secs(3600);
+    let id = |number: usize| format!("client-{number}");
+    let charge = |number: usize, amount: usize| {
+        let mut one = meter(&quotas, "ann");
+        one.set_client(&id(number));
+        one.charge_at(Metered::Appends, amount, || now)
+    };
+    assert_eq!(charge(0, 100), Duration::from_secs(99));
+    for number in 1..MOST_BUCKETS + 100 {
+        charge(number, 2);
+    }
+    let known = quotas.buckets.lock().by_key.len();
+    assert!(known <= MOST_BUCKETS + 1, "{known}");
+    assert_eq!(charge(0, 1), Duration::from_secs(100));
+}

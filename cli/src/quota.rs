@@ -1,0 +1,238 @@
+//! `kera quota`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::process::ExitCode;
+
+use clap::{ArgGroup, Args, Subcommand};
+use kera_metadata::access::ANY;
+use kera_metadata::quota::QuotaKind;
+use kera_protocol::v1;
+use serde::Serialize;
+
+use crate::connect::{ConnectArgs, refused};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Out, OutputArgs, Table, print_json};
+use crate::parse;
+use crate::stream::confirm;
+
+/// `kera quota ...`
+#[derive(Debug, Subcommand)]
+pub(crate) enum QuotaCommand {
+    /// Set limits of users or client ids.
+    Set(SetArgs),
+    /// List the quotas.
+    List(ListArgs),
+    /// Take limits away.
+    Delete(DeleteArgs),
+}
+
+/// Whom a quota is about.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("whom").required(true).multiple(true).args(["principal", "client_id"]))]
+struct WhomArgs {
+    /// The user, such as User:ann; `User:*` for each user that has no quota of its own
+    #[arg(long, value_name = "PRINCIPAL", value_parser = principal)]
+    principal: Option<String>,
+    /// The client id of Kafka's clients, of the user if one is named; `*` for each that has no quota of its own
+    #[arg(long, value_name = "ID")]
+    client_id: Option<String>,
+}
+
+impl WhomArgs {
+    fn entity(&self) -> v1::QuotaEntity {
+        let whom = |name: &String| v1::Whom {
+            name: (name != ANY).then(|| name.clone()),
+        };
+        v1::QuotaEntity {
+            user: self.principal.as_ref().map(whom),
+            client_id: self.client_id.as_ref().map(whom),
+            address: None,
+        }
+    }
+
+    fn shown(&self) -> String {
+        let user = self.principal.as_ref().map(|name| format!("User:{name}"));
+        let client = self.client_id.as_ref();
+        let client = client.map(|id| format!("client id {id}"));
+        let parts: Vec<_> = user.into_iter().chain(client).collect();
+        parts.join(", ")
+    }
+}
+
+fn principal(text: &str) -> Result<String, String> {
+    let name = text.strip_prefix("User:").filter(|name| !name.is_empty());
+    name.map(str::to_owned)
+        .ok_or_else(|| "a principal is of the form `User:NAME`; all users are `User:*`".to_owned())
+}
+
+/// Arguments of `kera quota set`.
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("limits").required(true).multiple(true).args(["producer_byte_rate", "consumer_byte_rate"]),
+    after_help = "Examples:
+  kera quota set --principal User:ann --producer-byte-rate 10MiB --consumer-byte-rate 20MiB
+  kera quota set --principal 'User:*' --producer-byte-rate 1MiB
+  kera quota set --principal User:ann --client-id batch --consumer-byte-rate 512KiB
+
+Of several quotas that fit a client one counts, for each limit: that of its user and client id, of its user, of all
+users and its client id, of all users, of its client id, of all client ids. All connections that share a quota share
+what it allows at each broker."
+)]
+pub(crate) struct SetArgs {
+    #[command(flatten)]
+    whom: WhomArgs,
+    /// Bytes of records that are produced, a second and at each broker
+    #[arg(long, value_name = "SIZE", value_parser = parse::size)]
+    producer_byte_rate: Option<u64>,
+    /// Bytes of records that are read, a second and at each broker
+    #[arg(long, value_name = "SIZE", value_parser = parse::size)]
+    consumer_byte_rate: Option<u64>,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+impl SetArgs {
+    fn limits(&self) -> HashMap<String, f64> {
+        let all = [
+            (QuotaKind::ProducerByteRate, self.producer_byte_rate),
+            (QuotaKind::ConsumerByteRate, self.consumer_byte_rate),
+        ];
+        let set = all
+            .into_iter()
+            .filter_map(|(kind, value)| Some((kind.name().to_owned(), value? as f64)));
+        set.collect()
+    }
+}
+
+/// Arguments of `kera quota list`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera quota list
+  kera quota list --json")]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    connect: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Arguments of `kera quota delete`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera quota delete --principal User:ann --yes
+  kera quota delete --principal User:ann --limit producer_byte_rate --yes")]
+pub(crate) struct DeleteArgs {
+    #[command(flatten)]
+    whom: WhomArgs,
+    /// Only this limit, as `kera quota list` names it
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    limit: Vec<String>,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Runs `kera quota`.
+pub(crate) async fn run(command: QuotaCommand) -> Outcome {
+    match command {
+        QuotaCommand::Set(args) => set(args).await,
+        QuotaCommand::List(args) => list(args).await,
+        QuotaCommand::Delete(args) => delete(args).await,
+    }
+}
+
+async fn set(args: SetArgs) -> Outcome {
+    let mut control = args.connect.control().await?;
+    let request = v1::AlterQuotaRequest {
+        entity: Some(args.whom.entity()),
+        set: args.limits(),
+        remove: Vec::new(),
+    };
+    let altered = control.quotas.alter_quota(request).await;
+    altered.map_err(|s| refused(&s))?;
+    let mut out = Out::stdout();
+    out.line(format_args!("set: quota of {}", args.whom.shown()))?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Serialize)]
+struct QuotaView {
+    /// `User:NAME`, or `User:*`.
+    principal: Option<String>,
+    client_id: Option<String>,
+    address: Option<String>,
+    limits: BTreeMap<String, f64>,
+}
+
+impl QuotaView {
+    fn new(quota: v1::QuotaInfo) -> Self {
+        let entity = quota.entity.unwrap_or_default();
+        let name = |whom: v1::Whom| whom.name.unwrap_or_else(|| ANY.to_owned());
+        Self {
+            principal: entity.user.map(|user| format!("User:{}", name(user))),
+            client_id: entity.client_id.map(name),
+            address: entity.address.map(name),
+            limits: quota.limits.into_iter().collect(),
+        }
+    }
+}
+
+async fn list(args: ListArgs) -> Outcome {
+    let mut control = args.connect.control().await?;
+    let listed = control.quotas.list_quotas(v1::ListQuotasRequest {}).await;
+    let quotas = listed.map_err(|s| refused(&s))?.into_inner().quotas;
+    let views: Vec<_> = quotas.into_iter().map(QuotaView::new).collect();
+    if args.output.json {
+        print_json(&views)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::new(&["principal", "client id", "address", "limit", ">value"]);
+    for view in &views {
+        let shown = |part: &Option<String>| part.clone().unwrap_or_default();
+        for (limit, value) in &view.limits {
+            table.row([
+                shown(&view.principal),
+                shown(&view.client_id),
+                shown(&view.address),
+                limit.clone(),
+                value.to_string(),
+            ]);
+        }
+    }
+    table.print("no quotas; `kera quota set` makes one")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn delete(args: DeleteArgs) -> Outcome {
+    let mut control = args.connect.control().await?;
+    let entity = args.whom.entity();
+    let listed = control.quotas.list_quotas(v1::ListQuotasRequest {}).await;
+    let quotas = listed.map_err(|s| refused(&s))?.into_inner().quotas;
+    let mut quotas = quotas.into_iter();
+    let found = quotas.find(|quota| quota.entity.as_ref() == Some(&entity));
+    let known: Vec<String> =
+        found.map_or_else(Vec::new, |quota| quota.limits.into_keys().collect());
+    let wanted = |name: &String| args.limit.is_empty() || args.limit.contains(name);
+    let remove: Vec<String> = known.into_iter().filter(wanted).collect();
+    let shown = args.whom.shown();
+    if remove.is_empty() || remove.len() < args.limit.len() {
+        return Err(Failure::message(format!(
+            "{shown} has no such quota; see `kera quota list`"
+        )));
+    }
+    confirm(&shown, "quota", args.yes)?;
+    let request = v1::AlterQuotaRequest {
+        entity: Some(entity),
+        set: HashMap::new(),
+        remove,
+    };
+    let altered = control.quotas.alter_quota(request).await;
+    altered.map_err(|s| refused(&s))?;
+    let mut out = Out::stdout();
+    out.line(format_args!("deleted: quota of {shown}"))?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,164 @@
+//! Quotas of native clients: appends and reads beyond them wait, and nothing else does.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use kera_protocol::Message;
+use kera_protocol::error::ErrorCode;
+use kera_protocol::frame::{Frame, FrameKind};
+use kera_protocol::v1::{self, CallMethod};
+use serde_json::json;
+
+use crate::common::Broker;
+use crate::common::raw::{Raw, batch_of, frame_of, stream_id};
+
+/// So long the broker holds an answer back at most, with some to spare.
+const HELD: Duration = Duration::from_secs(9);
+
+fn append(raw: &mut Raw, stream: &Bytes, correlation: u32) {
+    let request = v1::AppendRequest {
+        stream: stream.clone(),
+        ..Default::default()
+    };
+    let batch = batch_of(&[b'v'; 1000]);
+    raw.send(&frame_of(FrameKind::Append, correlation, &request, &batch));
+}
+
+fn read(raw: &mut Raw, stream: &Bytes, correlation: u32) {
+    let request = v1::ReadRequest {
+        stream: stream.clone(),
+        max_bytes: 1 << 20,
+        ..Default::default()
+    };
+    raw.send(&frame_of(FrameKind::Read, correlation, &request, &[]));
+}
+
+/// A ping, and a control call such as a member of a group makes, are answered before anything else.
+fn others_pass(raw: &mut Raw, begun: Instant) {
+    let call = v1::CallRequest {
+        method: CallMethod::ListStreams.into(),
+        deadline_ms: 0,
+    };
+    let body = v1::ListStreamsRequest::default().encode_to_vec();
+    raw.send(&frame_of(FrameKind::Call, 98, &call, &body));
+    raw.send(&frame_of(
+        FrameKind::Ping,
+        99,
+        &v1::CallRequest::default(),
+        &[],
+    ));
+    let mut waited = Vec::new();
+    for _ in 0..2 {
+        let frame = raw.next().expect("an answer");
+        waited.push(frame.kind);
+    }
+    waited.sort_by_key(|kind| *kind as u8);
+    let late = begun.elapsed() >= HELD;
+    let all = [FrameKind::Pong, FrameKind::CallReply];
+    assert!(
+        late || all.iter().all(|kind| waited.contains(kind)),
+        "{waited:?}"
+    );
+}
+
+fn answer(raw: &mut Raw, kind: FrameKind, correlation: u32) -> Frame {
+    let frame = raw.next().expect("an answer");
+    assert_eq!((frame.kind, frame.correlation), (kind, correlation));
+    frame
+}
+
+#[test]
+fn appends_and_reads_wait_for_a_quota_and_nothing_else_does() {
+    let mut broker = Broker::start();
+    broker.run(&["stream", "create", "s", "--streamlets", "1", "--lanes", "1"]);
+    let stream = stream_id(&broker, "s");
+    let anonymous = ["--principal", "User:ANONYMOUS"];
+    let quota = |words: &[&str]| {
+        let words: Vec<&str> = [&["quota"][..], words, &anonymous[..]].concat();
+        broker.run(&words);
+    };
+    let mut raw = Raw::open(&broker);
+    append(&mut raw, &stream, 1);
+    assert_eq!(raw.append_answer().1.error, 0, "nothing limits it");
+
+    // A byte a second: nobody may send a second batch before the test is over.
+    quota(&["set", "--producer-byte-rate", "1"]);
+    let begun = Instant::now();
+    append(&mut raw, &stream, 2);
+    // It is stored at once: another connection reads it.
+    let mut other = Raw::open(&broker);
+    loop {
+        read(&mut other, &stream, 7);
+        let frame = answer(&mut other, FrameKind::ReadReply, 7);
+        if frame.body.len() > 2000 {
+            break;
+        }
+    }
+    others_pass(&mut raw, begun);
+    // Those that share the quota owe too much: an append of another connection is refused, and not stored.
+    append(&mut other, &stream, 3);
+    let (_, refused) = other.append_answer();
+    assert_eq!(refused.error, ErrorCode::Overloaded as u32);
+    assert!(
+        refused.message.contains("kera quota list"),
+        "{}",
+        refused.message
+    );
+    quota(&["delete", "--yes"]);
+    if begun.elapsed() < HELD {
+        let (correlation, stored) = raw.append_answer();
+        assert_eq!((correlation, stored.error), (2, 0));
+        append(&mut raw, &stream, 4);
+        assert_eq!(raw.append_answer().0, 4);
+    }
+
+    quota(&["set", "--consumer-byte-rate", "1"]);
+    let mut raw = Raw::open(&broker);
+    read(&mut raw, &stream, 5);
+    let first = answer(&mut raw, FrameKind::ReadReply, 5);
+    assert!(!first.body.is_empty(), "one batch comes whatever the quota");
+    read(&mut raw, &stream, 6);
+    others_pass(&mut raw, Instant::now());
+    quota(&["delete", "--limit", "consumer_byte_rate", "--yes"]);
+    assert!(!answer(&mut raw, FrameKind::ReadReply, 6).body.is_empty());
+}
+
+#[test]
+fn quotas_are_set_listed_and_deleted() {
+    let mut broker = Broker::start();
+    assert_eq!(broker.json(&["quota", "list"]), json!([]));
+    let set = |words: &[&str]| broker.run(&[&["quota", "set"][..], words].concat());
+    set(&["--principal", "User:ann", "--producer-byte-rate", "1MiB"]);
+    set(&["--principal", "User:ann", "--consumer-byte-rate", "2MiB"]);
+    set(&[
+        "--principal",
+        "User:*",
+        "--client-id",
+        "app",
+        "--consumer-byte-rate",
+        "7",
+    ]);
+    let told = broker.refused(&[
+        "quota",
+        "set",
+        "--principal",
+        "ann",
+        "--producer-byte-rate",
+        "1",
+    ]);
+    assert!(told.contains("User:NAME"), "{told}");
+    let all = json!([
+        {"principal": "User:*", "client_id": "app", "address": null, "limits": {"consumer_byte_rate": 7.0}},
+        {"principal": "User:ann", "client_id": null, "address": null,
+         "limits": {"consumer_byte_rate": 2097152.0, "producer_byte_rate": 1048576.0}},
+    ]);
+    assert_eq!(broker.json(&["quota", "list"]), all);
+    broker.stop();
+    broker.restart();
+    assert_eq!(broker.json(&["quota", "list"]), all);
+    let told = broker.refused(&["quota", "delete", "--principal", "User:bob", "--yes"]);
+    assert!(told.contains("no such quota"), "{told}");
+    broker.run(&["quota", "delete", "--principal", "User:ann", "--yes"]);
+    let left = broker.json(&["quota", "list"]);
+    assert_eq!(left, json!([all[0]]));
+}

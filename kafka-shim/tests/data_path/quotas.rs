@@ -1,0 +1,144 @@
+//! Clients that use up their quotas: they are told to wait, and wait. Nothing here waits for time to pass but where a
+//! rate is measured: a quota of one byte a second lets nobody go on before the test is over.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use kafka_protocol::messages::{
+    ApiKey, FetchResponse, MetadataRequest, MetadataResponse, ProduceResponse,
+};
+use kera_broker::quotas::{self, Change};
+use kera_metadata::quota::{QuotaEntity, Whom};
+use kera_protocol::batch::{Compression, ProducerStamp};
+
+use crate::common::{Client, World, batch};
+use crate::{fetching, producing};
+
+const VERSION: i16 = 11;
+
+/// Gives the clients of these tests a limit, or takes it away.
+async fn limit(world: &World, name: &str, value: Option<f64>) {
+    let change = Change {
+        entity: QuotaEntity {
+            client: Some(Whom::Name("test".to_owned())),
+            ..QuotaEntity::default()
+        },
+        limits: vec![(name.to_owned(), value)],
+    };
+    let made = quotas::alter(world.broker.shared(), &[change], false).await;
+    assert!(made.expect("it is stored").iter().all(Result::is_ok));
+}
+
+fn records(many: usize) -> Bytes {
+    batch("value-", many, Compression::None, ProducerStamp::NONE)
+}
+
+async fn send(client: &mut Client, records: &Bytes) -> i32 {
+    let request = producing::request("t", -1, &[(0, records.clone())]);
+    client.send(ApiKey::Produce, VERSION, &request).await
+}
+
+/// The offset that a batch got, and how long the client is told to wait.
+async fn placed(client: &mut Client, correlation: i32) -> (i64, i32) {
+    let reply: ProduceResponse = client.receive(ApiKey::Produce, VERSION, correlation).await;
+    let partition = &reply.responses[0].partition_responses[0];
+    assert_eq!(partition.error_code, 0, "a batch beyond a quota is stored");
+    (partition.base_offset, reply.throttle_time_ms)
+}
+
+async fn topics(client: &mut Client) -> usize {
+    let all = MetadataRequest::default().with_topics(None);
+    let reply: MetadataResponse = client.call(ApiKey::Metadata, 9, &all).await;
+    reply.topics.len()
+}
+
+/// True if nothing has come: the broker was asked something else meanwhile, which it answered.
+async fn is_silent(world: &World, client: &Client) -> bool {
+    let mut other = world.client().await;
+    topics(&mut other).await;
+    let mut byte = [0];
+    client.stream.try_read(&mut byte).is_err()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_producer_beyond_its_quota_is_told_to_wait_and_waits_until_it_is_raised() {
+    let world = World::start().await;
+    world.topic("t", 1);
+    limit(&world, "producer_byte_rate", Some(1.0)).await;
+    let (mut one, records) = (world.client().await, records(100));
+    let first = send(&mut one, &records).await;
+    // It is answered, although the connection waits.
+    let (offset, throttle) = placed(&mut one, first).await;
+    assert_eq!(offset, 0);
+    let least = (records.len() as i32 - 2) * 1000;
+    assert!(throttle >= least, "{throttle} of at least {least} ms");
+    let second = send(&mut one, &records).await;
+    // Whoever comes anew shares the debt; what is not produced is answered.
+    let mut two = world.client().await;
+    assert!(topics(&mut two).await > 0);
+    let third = send(&mut two, &records).await;
+    assert!(is_silent(&world, &one).await, "it waits");
+    assert!(is_silent(&world, &two).await, "it waits as well");
+    // Raised: what is owed is nothing at this rate. Both go on, in some order.
+    limit(&world, "producer_byte_rate", Some(1e12)).await;
+    let (at, throttle) = placed(&mut one, second).await;
+    let (other_at, other_throttle) = placed(&mut two, third).await;
+    assert_eq!((throttle, other_throttle), (0, 0));
+    assert_eq!(at + other_at, 300, "at 100 and 200");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_together_are_no_faster_than_the_quota() {
+    const RATE: f64 = 100_000.0;
+    const CONNECTIONS: usize = 3;
+    let world = World::start().await;
+    world.topic("t", 1);
+    let records = records(1000);
+    let mut clients = Vec::new();
+    for _ in 0..CONNECTIONS {
+        clients.push(world.client().await);
+    }
+    limit(&world, "producer_byte_rate", Some(RATE)).await;
+    let (begin, mut told) = (Instant::now(), Duration::ZERO);
+    const ROUNDS: usize = 3;
+    for _ in 0..ROUNDS {
+        for client in &mut clients {
+            let sent = send(client, &records).await;
+            let (_, throttle) = placed(client, sent).await;
+            told += Duration::from_millis(throttle as u64);
+        }
+    }
+    // The last answers come before their waits.
+    let passed = begin.elapsed().as_secs_f64();
+    let sent = (ROUNDS * CONNECTIONS * records.len()) as f64;
+    let most = RATE * (passed + 1.0) + (CONNECTIONS * (records.len() + 200)) as f64;
+    assert!(sent <= most, "{sent} of {most} in {passed} s");
+    assert!(!told.is_zero(), "somebody was told to wait");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_beyond_its_quota_gets_a_batch_and_waits() {
+    let world = World::start().await;
+    world.topic("t", 1);
+    let mut client = world.client().await;
+    for _ in 0..3 {
+        let sent = send(&mut client, &records(100)).await;
+        assert_eq!(placed(&mut client, sent).await.1, 0, "nothing limits it");
+    }
+    limit(&world, "consumer_byte_rate", Some(1.0)).await;
+    let request = |offset| fetching::request("t", vec![fetching::partition(0, offset)]);
+    let reply: FetchResponse = client.call(ApiKey::Fetch, VERSION, &request(0)).await;
+    let bytes = |reply: &FetchResponse| {
+        let records = reply.responses[0].partitions[0].records.as_ref();
+        records.map_or(0, Bytes::len)
+    };
+    let least = records(100).len();
+    assert_eq!(bytes(&reply), least, "one batch and no more");
+    assert!(reply.throttle_time_ms as usize >= (least - 2) * 1000);
+    let next = client.send(ApiKey::Fetch, VERSION, &request(100)).await;
+    assert!(is_silent(&world, &client).await, "it waits");
+    // Deleted.
+    limit(&world, "consumer_byte_rate", None).await;
+    let reply: FetchResponse = client.receive(ApiKey::Fetch, VERSION, next).await;
+    assert_eq!((bytes(&reply), reply.throttle_time_ms), (2 * least, 0));
+}
