@@ -23,6 +23,8 @@ pub enum TooMany {
     InAll(u64),
     /// So many come from its address, the limit for one.
     FromAddress(IpAddr, u64),
+    /// They come faster from its address than its quota allows.
+    TooFast(IpAddr),
 }
 
 impl fmt::Display for TooMany {
@@ -31,6 +33,10 @@ impl fmt::Display for TooMany {
             Self::InAll(limit) => write!(
                 f,
                 "the broker has {limit} connections, its limit; close some or raise server.max_connections"
+            ),
+            Self::TooFast(address) => write!(
+                f,
+                "connections from {address} are opened faster than its quota allows; keep connections, or raise connection_creation_rate (kera quota list)"
             ),
             Self::FromAddress(address, limit) => write!(
                 f,

@@ -30,7 +30,6 @@ use crate::listener::Counted;
 use crate::principal::Principal;
 use crate::quotas::Metered;
 use crate::shared::Shared;
-use appends::HeldAnswer;
 
 /// Reads of one connection that wait for the disk at a time, and most bytes of each.
 const MAX_DISK_READS: usize = 16;
@@ -72,6 +71,13 @@ enum FromDisk {
 enum Settled {
     Read(Option<Box<FromDisk>>),
     Call(CallOver),
+}
+
+/// The answer to an append that is settled, held back because the client has used up its quota.
+struct HeldAnswer {
+    not_before: Instant,
+    correlation: u32,
+    reply: v1::AppendResponse,
 }
 
 /// What is under way on a connection.

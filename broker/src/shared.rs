@@ -139,6 +139,9 @@ impl Shared {
         let clustered = self.clustered.as_ref().filter(|_| reserved);
         let brokers = clustered.map(|clustered| clustered.peers.backup.peers());
         let is_broker = brokers.is_some_and(|brokers| brokers.contains(peer));
+        if !is_broker && !self.quotas.admits(peer) {
+            return Err(TooMany::TooFast(peer));
+        }
         let source = Source::from(peer);
         if let Some(limit) = self.admission.exceeded(source).filter(|_| !is_broker)
             && !self.made_room(self.unheard.end_oldest_of(source))

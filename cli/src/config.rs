@@ -29,7 +29,7 @@ pub(crate) enum ConfigCommand {
   kera config check /etc/kera/kera.toml --env-file /etc/kera/member.env
 
 Every problem is printed with its line, and what is most likely not meant as a warning. Of each listener it says whom \
-it lets in, and to what; one that lets in whoever reaches the machine is a problem, unless `insecure` names it. A file that all brokers of a \
+it lets in, and to what; one that lets in everybody who can connect is a problem, unless `insecure` names it. A file that all brokers of a \
 cluster have in common lacks what each has to itself: it is checked as if cluster.broker_id were given, and that is \
 said. Exit status: 0 if the file is good, 2 if not.")]
 pub(crate) struct CheckArgs {

@@ -28,7 +28,7 @@ pub(crate) enum QuotaCommand {
 
 /// Whom a quota is about.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("whom").required(true).multiple(true).args(["principal", "client_id"]))]
+#[command(group = ArgGroup::new("whom").required(true).multiple(true).args(["principal", "client_id", "address"]))]
 struct WhomArgs {
     /// The user, such as User:ann; `User:*` for each user that has no quota of its own
     #[arg(long, value_name = "PRINCIPAL", value_parser = principal)]
@@ -36,6 +36,9 @@ struct WhomArgs {
     /// The client id of Kafka's clients, of the user if one is named; `*` for each that has no quota of its own
     #[arg(long, value_name = "ID")]
     client_id: Option<String>,
+    /// The IP address that connections are opened from; `*` for each that has no quota of its own
+    #[arg(long, value_name = "IP", conflicts_with_all = ["principal", "client_id"])]
+    address: Option<String>,
 }
 
 impl WhomArgs {
@@ -46,7 +49,7 @@ impl WhomArgs {
         v1::QuotaEntity {
             user: self.principal.as_ref().map(whom),
             client_id: self.client_id.as_ref().map(whom),
-            address: None,
+            address: self.address.as_ref().map(whom),
         }
     }
 
@@ -54,7 +57,9 @@ impl WhomArgs {
         let user = self.principal.as_ref().map(|name| format!("User:{name}"));
         let client = self.client_id.as_ref();
         let client = client.map(|id| format!("client id {id}"));
-        let parts: Vec<_> = user.into_iter().chain(client).collect();
+        let address = self.address.as_ref();
+        let address = address.map(|address| format!("address {address}"));
+        let parts: Vec<_> = user.into_iter().chain(client).chain(address).collect();
         parts.join(", ")
     }
 }
@@ -68,11 +73,15 @@ fn principal(text: &str) -> Result<String, String> {
 /// Arguments of `kera quota set`.
 #[derive(Debug, Args)]
 #[command(
-    group = ArgGroup::new("limits").required(true).multiple(true).args(["producer_byte_rate", "consumer_byte_rate"]),
+    group = ArgGroup::new("limits").required(true).multiple(true).args([
+        "producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate", "connection_creation_rate",
+    ]),
     after_help = "Examples:
   kera quota set --principal User:ann --producer-byte-rate 10MiB --consumer-byte-rate 20MiB
   kera quota set --principal 'User:*' --producer-byte-rate 1MiB
   kera quota set --principal User:ann --client-id batch --consumer-byte-rate 512KiB
+  kera quota set --principal 'User:*' --controller-mutation-rate 10
+  kera quota set --address '*' --connection-creation-rate 50
 
 Of several quotas that fit a client one counts, for each limit: that of its user and client id, of its user, of all
 users and its client id, of all users, of its client id, of all client ids. All connections that share a quota share
@@ -87,6 +96,12 @@ pub(crate) struct SetArgs {
     /// Bytes of records that are read, a second and at each broker
     #[arg(long, value_name = "SIZE", value_parser = parse::size)]
     consumer_byte_rate: Option<u64>,
+    /// Lanes (Kafka: partitions) that are created and deleted, a second and at each broker
+    #[arg(long, value_name = "N", value_parser = parse::rate)]
+    controller_mutation_rate: Option<f64>,
+    /// Connections that are opened from an address, a second and at each broker
+    #[arg(long, value_name = "N")]
+    connection_creation_rate: Option<u32>,
     #[command(flatten)]
     connect: ConnectArgs,
 }
@@ -94,12 +109,26 @@ pub(crate) struct SetArgs {
 impl SetArgs {
     fn limits(&self) -> HashMap<String, f64> {
         let all = [
-            (QuotaKind::ProducerByteRate, self.producer_byte_rate),
-            (QuotaKind::ConsumerByteRate, self.consumer_byte_rate),
+            (
+                QuotaKind::ProducerByteRate,
+                self.producer_byte_rate.map(|bytes| bytes as f64),
+            ),
+            (
+                QuotaKind::ConsumerByteRate,
+                self.consumer_byte_rate.map(|bytes| bytes as f64),
+            ),
+            (
+                QuotaKind::ControllerMutationRate,
+                self.controller_mutation_rate,
+            ),
+            (
+                QuotaKind::ConnectionCreationRate,
+                self.connection_creation_rate.map(f64::from),
+            ),
         ];
         let set = all
             .into_iter()
-            .filter_map(|(kind, value)| Some((kind.name().to_owned(), value? as f64)));
+            .filter_map(|(kind, value)| Some((kind.name().to_owned(), value?)));
         set.collect()
     }
 }

@@ -31,7 +31,7 @@ The addresses and the data directory are printed once the broker serves. Kafka's
 none unless --kafka-listen names some; several have commas between them, as have their names for --kafka-advertise. Brokers \
 that name one store with --cluster form one system: clients may ask any of them, and what one owned goes to others when it is \
 gone; `kera cluster init` prepares the store. A broker without a store works alone. An address beyond loopback that lets \
-in whoever reaches it is refused, unless --insecure names its listener; --insecure alone accepts all of them. SIGTERM or SIGINT stops it: requests in flight \
+everybody in is refused, unless --insecure names its listener; --insecure alone accepts all of them. SIGTERM or SIGINT stops it: requests in flight \
 are finished and everything is synced; a second one stops it at once. Records that were acknowledged under ack = written \
 survive that too. A service manager that sets NOTIFY_SOCKET, as systemd does for Type=notify, is told when the broker serves.")]
 pub(crate) struct ServeArgs {

@@ -30,6 +30,7 @@ use crate::access;
 use crate::behind::Failed;
 use crate::context::Ctx;
 use crate::errors;
+use crate::reply_room::throttle_ms;
 use crate::topic::{self, TopicRef};
 use crate::wire::reader::{ReadError, Reader};
 use crate::wire::request::is_flexible;
@@ -320,11 +321,6 @@ impl Produce {
         w.i32(throttle_ms(self.throttle));
         w.no_tags();
     }
-}
-
-/// How long a client is told to wait, in whole milliseconds: rather too long than too short.
-pub(crate) fn throttle_ms(wait: Duration) -> i32 {
-    i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
 }
 
 /// What a batch is answered with, and why if it was refused.

@@ -6,7 +6,7 @@
 //! waits until clients have taken enough of the others, and only a few are made at a time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kafka_protocol::protocol::Encodable;
@@ -44,6 +44,26 @@ pub(crate) struct ReplyRoom {
     items: AtomicUsize,
     full: AtomicBool,
     turn: Mutex<Option<OwnedSemaphorePermit>>,
+    /// How long the client is told to wait, in milliseconds.
+    throttle_ms: AtomicI32,
+}
+
+/// How long a client is told to wait, in whole milliseconds: rather too long than too short.
+pub(crate) fn throttle_ms(wait: Duration) -> i32 {
+    i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
+}
+
+impl ReplyRoom {
+    /// The client is to wait so long: what it asked for is refused because it has used up a quota.
+    pub(crate) fn note_throttle(&self, wait: Duration) {
+        let ms = throttle_ms(wait);
+        self.throttle_ms.fetch_max(ms, Ordering::Relaxed);
+    }
+
+    /// How long the client is told to wait.
+    pub(crate) fn throttle_ms(&self) -> i32 {
+        self.throttle_ms.load(Ordering::Relaxed)
+    }
 }
 
 impl Ctx {

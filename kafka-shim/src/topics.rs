@@ -70,7 +70,9 @@ pub(crate) async fn create_topics(
         }
         results.push(result);
     }
-    CreateTopicsResponse::default().with_topics(results)
+    CreateTopicsResponse::default()
+        .with_throttle_time_ms(ctx.room.throttle_ms())
+        .with_topics(results)
 }
 
 fn created(
@@ -148,6 +150,8 @@ pub(crate) async fn create(
     wanted: &Wanted,
 ) -> Result<Arc<Stream>, Refusal> {
     let wire = check(ctx, name, partitions, wanted)?;
+    let config = admin::new_config(&ctx.shared, name, &wire).map_err(Refusal::of_settings)?;
+    charge(ctx, config.partitions())?;
     let created = admin::create_stream(&ctx.shared, name, &wire).await;
     created.map_err(Refusal::of_settings)
 }
@@ -286,7 +290,9 @@ pub(crate) async fn delete_topics(
         }
         responses.push(result);
     }
-    DeleteTopicsResponse::default().with_responses(responses)
+    DeleteTopicsResponse::default()
+        .with_throttle_time_ms(ctx.room.throttle_ms())
+        .with_responses(responses)
 }
 
 async fn delete_one(ctx: &Ctx, name: Option<&TopicName>, id: Uuid) -> Result<Arc<Stream>, Refusal> {
@@ -307,6 +313,7 @@ async fn delete_one(ctx: &Ctx, name: Option<&TopicName>, id: Uuid) -> Result<Arc
         })?,
     };
     ctx.check_topic(Operation::Delete, &stream.name())?;
+    charge(ctx, stream.record.load().config.partitions())?;
     match admin::delete_stream(&ctx.shared, &stream).await {
         Ok(()) => Ok(stream),
         // Another client was faster.
@@ -346,7 +353,9 @@ pub(crate) async fn create_partitions(
         }
         results.push(result);
     }
-    CreatePartitionsResponse::default().with_results(results)
+    CreatePartitionsResponse::default()
+        .with_throttle_time_ms(ctx.room.throttle_ms())
+        .with_results(results)
 }
 
 async fn grow(
@@ -373,13 +382,31 @@ async fn grow(
         }),
         ..v1::StreamConfig::default()
     };
+    admin::altered_config(&ctx.shared, &stream, &wire)?;
     if validate_only {
-        admin::altered_config(&ctx.shared, &stream, &wire)?;
         return Ok(());
     }
+    charge(ctx, wanted - present)?;
     admin::alter_stream(&ctx.shared, &stream, &wire).await?;
     tracing::info!(topic = name, partitions = asked.count, peer = %ctx.peer, "partitions added");
     Ok(())
+}
+
+/// Charges the client with partitions that it is about to create or delete.
+///
+/// # Errors
+/// It has used up its quota.
+fn charge(ctx: &Ctx, partitions: u32) -> Result<(), Refusal> {
+    let client = ctx.client_id.as_deref().unwrap_or_default();
+    let charged = ctx.shared.quotas.mutate(&ctx.principal, client, partitions);
+    charged.map_err(|wait| {
+        ctx.room.note_throttle(wait);
+        let text = format!(
+            "the quota controller_mutation_rate is used up for {} ms",
+            wait.as_millis()
+        );
+        Refusal::new(ResponseError::ThrottlingQuotaExceeded, text)
+    })
 }
 
 /// The number of partitions asked for, if it is more than there are and a stream can have it.

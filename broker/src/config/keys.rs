@@ -220,7 +220,7 @@ config_keys! {
         /// survive a restart of the machine. When the key is not set at all, the directory is
         /// `$XDG_DATA_HOME/kera`, or `~/.local/share/kera`, or, without a home, `/var/lib/kera`.
         data_dir: PathBuf, Directory [] = "/var/lib/kera";
-        /// Listeners that let in whoever reaches them. A broker does not start with an address beyond loopback
+        /// Listeners that let everybody in. A broker does not start with an address beyond loopback
         /// at which clients prove nothing, neither by certificate nor by password, and no rules say what strangers may
         /// do, unless its listener is named here: docs/security.md. `http` and `cluster` have no authentication.
         insecure: Vec<Listener>, OpenListeners [] = "false";

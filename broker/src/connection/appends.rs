@@ -12,7 +12,7 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::FrameKind;
 use kera_protocol::v1;
 
-use super::Connection;
+use super::{Connection, HeldAnswer};
 use crate::client_link::ClientLink;
 use crate::data::append::{self, Partial, Placed};
 use crate::quotas::Metered;
@@ -22,13 +22,6 @@ use crate::quotas::Metered;
 const MOST_HELD: Duration = Duration::from_secs(10);
 /// Answers of one connection that are held back; more appends are refused.
 const MOST_ANSWERS: usize = 4096;
-
-/// The answer to an append that is settled.
-pub(super) struct HeldAnswer {
-    not_before: Instant,
-    correlation: u32,
-    reply: v1::AppendResponse,
-}
 
 impl Connection {
     pub(super) fn take_append(

@@ -1,16 +1,24 @@
 //! Which limit counts for whom: Kafka's order.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use kera_metadata::QuotasRecord;
 use kera_metadata::quota::{Limit, QuotaEntity, QuotaKind, Whom};
 
-/// Who shares what is used of a limit: a user, a client id, or a client id of a user.
+use crate::unheard::Source;
+
+/// Who shares what is used of a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Sharers {
-    pub(super) user: Option<Arc<str>>,
-    pub(super) client: Option<Arc<str>>,
+pub(super) enum Sharers {
+    /// A user, a client id, or a client id of a user.
+    Clients {
+        user: Option<Arc<str>>,
+        client: Option<Arc<str>>,
+    },
+    /// An address.
+    Address(Source),
 }
 
 /// The quotas as they are asked for.
@@ -69,7 +77,7 @@ impl Limits {
                     ip: None,
                 };
                 if let Some(limit) = self.at(kind, &entity) {
-                    let sharers = Sharers {
+                    let sharers = Sharers::Clients {
                         user: user_part.is_some().then(|| user.clone()),
                         client: client_part.is_some().then(|| client.clone()),
                     };
@@ -78,6 +86,21 @@ impl Limits {
             }
         }
         None
+    }
+
+    /// The limit of a kind for an address.
+    pub(super) fn of_address(&self, kind: QuotaKind, address: IpAddr) -> Option<Limit> {
+        if self.is_empty() {
+            return None;
+        }
+        let whom = [Whom::Name(address.to_string()), Whom::Default];
+        whom.into_iter().find_map(|whom| {
+            let entity = QuotaEntity {
+                ip: Some(whom),
+                ..QuotaEntity::default()
+            };
+            self.at(kind, &entity)
+        })
     }
 }
 
@@ -148,11 +171,33 @@ mod tests {
             prop_assert_eq!(found.as_ref().map(|(limit, _)| limit.value()), first.map(|n| f64::from(n) + 1.0));
             if let (Some((_, sharers)), Some(first)) = (found, first) {
                 let (by_user, by_client) = KAFKA[first as usize].2;
-                prop_assert_eq!(sharers.user, by_user.then_some(user.clone()));
-                prop_assert_eq!(sharers.client, by_client.then_some(client.clone()));
+                let wanted = Sharers::Clients {
+                    user: by_user.then_some(user.clone()),
+                    client: by_client.then_some(client.clone()),
+                };
+                prop_assert_eq!(sharers, wanted);
             }
             // Each kind by itself.
             prop_assert!(limits.find(QuotaKind::ProducerByteRate, &user, &client).is_none());
         }
+    }
+
+    #[test]
+    fn an_address_has_its_own_limit_or_the_default() {
+        let kind = QuotaKind::ConnectionCreationRate;
+        let of = |whom: Whom| QuotaEntity {
+            ip: Some(whom),
+            ..QuotaEntity::default()
+        };
+        let own = (of(Whom::Name("10.0.0.1".to_owned())), 5.0);
+        let limits = Limits::of(&record(std::slice::from_ref(&own), kind));
+        assert_eq!(limits.of_address(kind, "10.0.0.2".parse().unwrap()), None);
+        let limits = Limits::of(&record(&[(of(Whom::Default), 2.0), own], kind));
+        let value = |address: &str| {
+            let limit = limits.of_address(kind, address.parse().unwrap());
+            limit.map(Limit::value)
+        };
+        assert_eq!(value("10.0.0.1"), Some(5.0));
+        assert_eq!(value("10.0.0.2"), Some(2.0));
     }
 }

@@ -74,9 +74,9 @@ impl Meter {
 
     /// The client has named itself.
     pub fn set_client(&mut self, id: &str) {
-        let id = &id[..id.floor_char_boundary(MOST_OF_A_CLIENT_ID)];
-        if *self.client != *id {
-            self.client = id.into();
+        let id = client(id);
+        if self.client != id {
+            self.client = id;
             self.revision = None;
         }
     }
@@ -179,6 +179,12 @@ impl Meter {
     }
 }
 
-fn user(principal: &Principal) -> Arc<str> {
+/// Whose quotas count for a client.
+pub(super) fn user(principal: &Principal) -> Arc<str> {
     principal.user().unwrap_or_else(|| ANONYMOUS.into())
+}
+
+/// As much of a client id as tells one client from another.
+pub(super) fn client(id: &str) -> Arc<str> {
+    id[..id.floor_char_boundary(MOST_OF_A_CLIENT_ID)].into()
 }

@@ -11,6 +11,7 @@ mod limits;
 mod meter;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use kera_metadata::quota::QuotaKind;
 use parking_lot::Mutex;
 
 use crate::metrics::{Counter, Family, Labels};
+use crate::principal::Principal;
 use bucket::Bucket;
 use limits::{Limits, Sharers};
 
@@ -33,8 +35,12 @@ const MOST_BUCKETS: usize = 16_384;
 const FIRST_SWEEP: usize = 64;
 
 /// The kinds that this version enforces.
-pub(crate) const ENFORCED: [QuotaKind; 2] =
-    [QuotaKind::ProducerByteRate, QuotaKind::ConsumerByteRate];
+pub(crate) const ENFORCED: [QuotaKind; 4] = [
+    QuotaKind::ProducerByteRate,
+    QuotaKind::ConsumerByteRate,
+    QuotaKind::ControllerMutationRate,
+    QuotaKind::ConnectionCreationRate,
+];
 
 /// Where all buckets are needed, time between two looks for those that are not.
 const SWEEP_PAUSE: Duration = Duration::from_secs(1);
@@ -117,6 +123,49 @@ impl Quotas {
             .of((kind, Some(sharers)), limit.value(), now);
         bucket.set_rate(limit.value(), now);
         Some(bucket)
+    }
+
+    /// Charges a client with partitions that it is about to create or delete.
+    ///
+    /// # Errors
+    /// Those that share its quota owe some still: how long it takes until they do not. Nothing is charged then.
+    pub fn mutate(
+        &self,
+        principal: &Principal,
+        client: &str,
+        partitions: u32,
+    ) -> Result<(), Duration> {
+        let (kind, now) = (QuotaKind::ControllerMutationRate, Instant::now());
+        let bucket = self.bucket(kind, &meter::user(principal), &meter::client(client), now);
+        let Some(bucket) = bucket else {
+            return Ok(());
+        };
+        let wait = bucket.wait(now);
+        if !wait.is_zero() {
+            self.note(kind, wait);
+            return Err(wait);
+        }
+        bucket.charge(partitions.into(), now);
+        Ok(())
+    }
+
+    /// Whether one more connection from an address may be opened, which counts against its quota then.
+    pub(crate) fn admits(&self, address: IpAddr) -> bool {
+        let (kind, now) = (QuotaKind::ConnectionCreationRate, Instant::now());
+        let address = address.to_canonical();
+        let Some(limit) = self.limits.load().of_address(kind, address) else {
+            return true;
+        };
+        let key = (kind, Some(Sharers::Address(address.into())));
+        let bucket = self.buckets.lock().of(key, limit.value(), now);
+        bucket.set_rate(limit.value(), now);
+        let wait = bucket.wait(now);
+        if !wait.is_zero() {
+            self.note(kind, wait);
+            return false;
+        }
+        bucket.charge(1.0, now);
+        true
     }
 
     fn note(&self, kind: QuotaKind, wait: Duration) {

@@ -100,6 +100,60 @@ fn a_quota_that_changes_counts_for_connections_that_wait() {
     assert!(!one.waits_at(Metered::Appends, || soon), "none is left");
 }
 
+fn limiting(entity: QuotaEntity, kind: QuotaKind, limit: f64) -> Arc<Quotas> {
+    Arc::new(Quotas::new(Some(&QuotasRecord {
+        quotas: vec![Quota {
+            entity,
+            limits: [(kind, Limit::new(limit).unwrap())].into(),
+        }],
+        revision: 1,
+    })))
+}
+
+#[test]
+fn partitions_are_made_as_long_as_none_are_owed() {
+    let user = QuotaEntity {
+        user: Some(Whom::Default),
+        ..QuotaEntity::default()
+    };
+    // One in a million seconds: whoever owes some does so for good.
+    let quotas = limiting(user, QuotaKind::ControllerMutationRate, 1e-6);
+    let (ann, bob) = (Principal::User("ann".into()), Principal::User("bob".into()));
+    assert_eq!(
+        quotas.mutate(&ann, "one", 3),
+        Ok(()),
+        "a topic is made whole"
+    );
+    let wait = quotas.mutate(&ann, "another", 1).unwrap_err();
+    assert!(wait > Duration::from_secs(2_999_000), "{wait:?}");
+    assert_eq!(quotas.mutate(&bob, "one", 1), Ok(()));
+    assert!(quotas.mutate(&bob, "one", 1).is_err());
+    quotas.take(&QuotasRecord {
+        quotas: Vec::new(),
+        revision: 2,
+    });
+    assert_eq!(quotas.mutate(&ann, "one", 9), Ok(()));
+}
+
+#[test]
+fn an_address_opens_so_many_connections_a_second() {
+    let any = QuotaEntity {
+        ip: Some(Whom::Default),
+        ..QuotaEntity::default()
+    };
+    let quotas = limiting(any, QuotaKind::ConnectionCreationRate, 3.0);
+    let one: IpAddr = "10.0.0.1".parse().unwrap();
+    let two: IpAddr = "10.0.0.2".parse().unwrap();
+    let begin = Instant::now();
+    let admitted = (0..20).filter(|_| quotas.admits(one)).count() as f64;
+    // The one that empties the bucket may owe a part.
+    let most = 3.0 + 1.0 + 3.0 * begin.elapsed().as_secs_f64();
+    assert!(admitted >= 3.0 && admitted <= most, "{admitted} of {most}");
+    assert!(quotas.admits(two), "another address");
+    let mapped: IpAddr = "::ffff:10.0.0.2".parse().unwrap();
+    assert!(quotas.admits(mapped), "the same one as IPv6 has it");
+}
+
 #[test]
 fn buckets_are_bounded_and_a_debt_is_not_forgotten() {
     let quotas = Arc::new(Quotas::new(Some(&QuotasRecord {

@@ -7,10 +7,11 @@ use kera_protocol::v1;
 use crate::connect::{ConnectArgs, Control, control, refused};
 use crate::failure::Failure;
 
-/// What to type on a new broker's machine: with addresses, since by default only that machine reaches it.
+/// What to type on a new broker's machine: with addresses, since by default only that machine reaches it. Without
+/// certificates and passwords it has to be told to let everybody in.
 pub(crate) fn how_to_start(broker: impl std::fmt::Display, store: &str) -> String {
     format!(
-        "kera serve --cluster {store} --broker-id {broker} --listen HOST:7600 --replication-listen HOST:7601"
+        "kera serve --cluster {store} --broker-id {broker} --listen HOST:7600 --replication-listen HOST:7601 --insecure native,cluster"
     )
 }
 

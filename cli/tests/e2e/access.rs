@@ -8,6 +8,8 @@ use kera_protocol::v1::{self, CallMethod};
 use kera_rpc::v1::access_client::AccessClient;
 use kera_rpc::v1::clusters_client::ClustersClient;
 use kera_rpc::v1::lanes_client::LanesClient;
+use kera_rpc::v1::quotas_client::QuotasClient;
+use kera_rpc::v1::users_client::UsersClient;
 use kera_rpc::wire_error_of_status;
 use tonic::Status;
 use tonic::transport::Endpoint;
@@ -141,7 +143,9 @@ fn the_calls_that_are_no_frames_are_denied_as_well() {
         let channel = endpoint.connect().await.expect("it connects");
         let mut lanes = LanesClient::new(channel.clone());
         let mut clusters = ClustersClient::new(channel.clone());
-        let mut access = AccessClient::new(channel);
+        let mut access = AccessClient::new(channel.clone());
+        let mut users = UsersClient::new(channel.clone());
+        let mut quotas = QuotasClient::new(channel);
         macro_rules! denied_all {
             ($($stub:ident.$call:ident($request:ident { $($field:ident: $value:expr)? });)*) => {
                 $({
@@ -167,6 +171,11 @@ fn the_calls_that_are_no_frames_are_denied_as_well() {
             access.list_rules(ListRulesRequest {});
             access.add_rules(AddRulesRequest {});
             access.remove_rules(RemoveRulesRequest {});
+            users.list_users(ListUsersRequest {});
+            users.put_user(PutUserRequest {});
+            users.delete_user(DeleteUserRequest {});
+            quotas.list_quotas(ListQuotasRequest {});
+            quotas.alter_quota(AlterQuotaRequest {});
         }
     });
 }

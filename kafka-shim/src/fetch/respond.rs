@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::ApiKey;
 
 use super::serve::{Fetch, Part};
-use crate::produce::throttle_ms;
+use crate::reply_room::throttle_ms;
 use crate::topic::TopicRef;
 use crate::wire::request::is_flexible;
 use crate::wire::writer::Writer;

@@ -3,8 +3,8 @@
 use kafka_protocol::messages::alter_client_quotas_request::{EntityData, EntryData, OpData};
 use kafka_protocol::messages::describe_client_quotas_request::ComponentData;
 use kafka_protocol::messages::{
-    AlterClientQuotasRequest, AlterClientQuotasResponse, DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
+    AlterClientQuotasRequest, AlterClientQuotasResponse, DeleteTopicsRequest, DeleteTopicsResponse,
+    DescribeClientQuotasRequest, DescribeClientQuotasResponse,
 };
 
 use super::*;
@@ -211,6 +211,82 @@ async fn what_is_no_quota_is_refused_and_the_rest_is_made() {
     }
 }
 
+async fn create(client: &mut Client, name: &str) -> (i16, i32) {
+    let topic = CreatableTopic::default()
+        .with_name(super::name(name))
+        .with_num_partitions(3)
+        .with_replication_factor(-1);
+    let request = CreateTopicsRequest::default()
+        .with_topics(vec![topic])
+        .with_timeout_ms(30_000);
+    let reply: CreateTopicsResponse = client.call(ApiKey::CreateTopics, 7, &request).await;
+    (reply.topics[0].error_code, reply.throttle_time_ms)
+}
+
+async fn delete(client: &mut Client, name: &str) -> (i16, i32) {
+    let request = DeleteTopicsRequest::default()
+        .with_topic_names(vec![super::name(name)])
+        .with_timeout_ms(30_000);
+    let reply: DeleteTopicsResponse = client.call(ApiKey::DeleteTopics, 5, &request).await;
+    (reply.responses[0].error_code, reply.throttle_time_ms)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_beyond_a_quota_are_neither_made_nor_deleted() {
+    let exceeded = ResponseError::ThrottlingQuotaExceeded.code();
+    let world = World::start().await;
+    let mut client = world.client().await;
+    const RATE: &str = "controller_mutation_rate";
+    let anonymous: Entity = &[("user", Some("ANONYMOUS"))];
+    // One in a million seconds.
+    let set = vec![entry(anonymous, &[(RATE, Some(1e-6))])];
+    assert_eq!(alter(&mut client, 1, false, set).await, [0]);
+    assert_eq!(create(&mut client, "one").await, (0, 0), "made whole");
+    let (code, throttle) = create(&mut client, "two").await;
+    assert_eq!(code, exceeded);
+    assert!(throttle > 1_000_000, "{throttle}");
+    let (code, throttle) = delete(&mut client, "one").await;
+    assert_eq!(code, exceeded);
+    assert!(throttle > 1_000_000, "{throttle}");
+    let catalog = &world.broker.shared().data.catalog;
+    assert!(catalog.named("one").is_some() && catalog.named("two").is_none());
+    let unset = vec![entry(anonymous, &[(RATE, None)])];
+    assert_eq!(alter(&mut client, 1, false, unset).await, [0]);
+    assert_eq!(create(&mut client, "two").await, (0, 0));
+    assert_eq!(delete(&mut client, "one").await, (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_beyond_a_quota_of_their_address_are_closed() {
+    let world = World::start().await;
+    let mut client = world.client().await;
+    let set = |value| {
+        vec![entry(
+            &[("ip", None)],
+            &[("connection_creation_rate", value)],
+        )]
+    };
+    assert_eq!(alter(&mut client, 1, false, set(Some(1.0))).await, [0]);
+    // At one in a second, of many at once some are closed.
+    let mut others = Vec::new();
+    for _ in 0..50 {
+        others.push(world.client().await);
+    }
+    let mut closed = 0;
+    for other in &mut others {
+        let request = DescribeClientQuotasRequest::default();
+        let sent = other
+            .try_send(ApiKey::DescribeClientQuotas, 1, &request)
+            .await;
+        closed += usize::from(sent.is_err() || other.frame().await.is_err());
+    }
+    assert!(closed > 0, "all were let in");
+    // Who is in stays.
+    assert_eq!(alter(&mut client, 1, false, set(None)).await, [0]);
+    let mut anew = world.client().await;
+    assert_eq!(found(&mut anew, 1, &[], false).await, (0, Vec::new()));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn quotas_are_there_after_a_restart() {
     let world = World::start().await;
@@ -221,7 +297,7 @@ async fn quotas_are_there_after_a_restart() {
     broker.shutdown().await;
     let world = World::at(dir, |_| {}).await;
     let mut client = world.client().await;
-    let (_, found) = found(&mut client, 1, &[], true).await;
+    let (_, found) = found(&mut client, 1, &[], false).await;
     assert_eq!(found, ["user <default>, consumer_byte_rate=12"]);
     // And they count.
     let shared = world.broker.shared();

@@ -106,6 +106,17 @@ impl Client {
         version: i16,
         request: &Q,
     ) -> i32 {
+        self.try_send(api, version, request).await.unwrap();
+        self.next
+    }
+
+    /// The same to a broker that may have closed the connection.
+    pub async fn try_send<Q: Encodable + HeaderVersion>(
+        &mut self,
+        api: ApiKey,
+        version: i16,
+        request: &Q,
+    ) -> std::io::Result<()> {
         self.next += 1;
         let mut out = BytesMut::new();
         out.put_i32(0);
@@ -118,8 +129,7 @@ impl Client {
         request.encode(&mut out, version).unwrap();
         let length = out.len() as i32 - 4;
         out[..4].copy_from_slice(&length.to_be_bytes());
-        self.stream.write_all(&out).await.unwrap();
-        self.next
+        self.stream.write_all(&out).await
     }
 
     /// Receives one reply as it is.

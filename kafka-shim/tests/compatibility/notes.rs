@@ -171,8 +171,7 @@ pub const ABSENT: &[(i16, &str, &str)] = &[
 const AUTHENTICATION: &str = "no authentication yet";
 const REPLICAS: &str = "the brokers choose leaders and replicas";
 const BETWEEN: &str = "between Kafka's own brokers and controllers";
-const QUOTAS: &str =
-    "producer_byte_rate and consumer_byte_rate of users and client ids; other limits are refused";
+const QUOTAS: &str = "all limits but request_percentage, which is refused";
 const NEW_GROUPS: &str = "the new group protocol (KIP-848): not yet";
 const TELEMETRY: &str = "metrics of clients are not collected";
 const SHARE: &str = "no share groups";

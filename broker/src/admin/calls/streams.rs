@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kera_metadata::access::Kind;
+use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 use kera_rpc::serve::Caller;
 use kera_rpc::v1::streams_server::Streams;
@@ -14,6 +15,7 @@ use crate::access::may_see;
 use crate::admin;
 use crate::copy_reads;
 use crate::data::catalog::Stream;
+use crate::principal::Principal;
 use crate::shared::Shared;
 use crate::store_calls::blocking;
 
@@ -33,6 +35,19 @@ impl StreamsService {
     fn named(&self, name: &str) -> Result<Arc<Stream>, Status> {
         admin::named(&self.shared, name).map_err(status)
     }
+
+    /// Charges the caller with lanes that it is about to create or delete.
+    fn charge(&self, caller: Option<&Caller>, lanes: u32) -> Result<(), Status> {
+        let principal = Principal::of(caller.and_then(|caller| caller.user.as_ref()));
+        let charged = self.shared.quotas.mutate(&principal, "", lanes);
+        charged.map_err(|wait| {
+            let text = format!(
+                "{principal} has used up its quota controller_mutation_rate for {} ms; try again then, or see `kera quota list`",
+                wait.as_millis()
+            );
+            status(WireError::new(ErrorCode::Overloaded, text))
+        })
+    }
 }
 
 #[tonic::async_trait]
@@ -41,8 +56,11 @@ impl Streams for StreamsService {
         &self,
         request: Request<v1::CreateStreamRequest>,
     ) -> Answer<v1::StreamInfo> {
+        let caller = request.extensions().get::<Caller>().cloned();
         let request = request.into_inner();
         let config = request.config.unwrap_or_default();
+        let wanted = admin::new_config(&self.shared, &request.name, &config).map_err(status)?;
+        self.charge(caller.as_ref(), wanted.partitions())?;
         let created = admin::create_stream(&self.shared, &request.name, &config).await;
         let stream = created.map_err(status)?;
         Ok(Response::new(stream_info(&self.shared, &stream)))
@@ -109,9 +127,16 @@ impl Streams for StreamsService {
         &self,
         request: Request<v1::AlterStreamRequest>,
     ) -> Answer<v1::StreamInfo> {
+        let caller = request.extensions().get::<Caller>().cloned();
         let request = request.into_inner();
         let stream = self.named(&request.name)?;
         let config = request.config.unwrap_or_default();
+        let wanted = admin::altered_config(&self.shared, &stream, &config).map_err(status)?;
+        let present = stream.record.load().config.partitions();
+        let grown = wanted.partitions().saturating_sub(present);
+        if grown > 0 {
+            self.charge(caller.as_ref(), grown)?;
+        }
         admin::alter_stream(&self.shared, &stream, &config)
             .await
             .map_err(status)?;
@@ -132,7 +157,10 @@ impl Streams for StreamsService {
         &self,
         request: Request<v1::DeleteStreamRequest>,
     ) -> Answer<v1::DeleteStreamResponse> {
+        let caller = request.extensions().get::<Caller>().cloned();
         let stream = self.named(&request.into_inner().name)?;
+        let lanes = stream.record.load().config.partitions();
+        self.charge(caller.as_ref(), lanes)?;
         admin::delete_stream(&self.shared, &stream)
             .await
             .map_err(status)?;
