@@ -13,7 +13,7 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # `make test` works from a fresh clone and must not change the lock file.
 LOCKED := --locked
 
-.PHONY: help test sim check-needs fmt clippy deny unit shuttle sanitize doc test-rdma e2e deploy-check house connectors regenerate test-dist test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-cluster-synced bench-cluster-synced-quick bench-document bench-parts bench-owners profile instructions dist demo clean
+.PHONY: help test sim check-needs fmt clippy deny unit shuttle sanitize doc test-rdma e2e deploy-check house connectors regenerate package test-dist test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-cluster-synced bench-cluster-synced-quick bench-document bench-parts bench-owners profile instructions dist demo clean
 
 help: ## Says what there is.
 	@echo "make TARGET, where TARGET is one of:"
@@ -138,6 +138,9 @@ profile: ## Where the broker's time goes: flame graphs and a table in docs/bench
 
 dist: ## Builds the program as it is shipped, with RDMA: target/dist/kera. Needs cmake and libclang.
 	@scripts/dist.sh
+
+package: ## What is given to users, in target/package: a Debian package, an archive, sums, a bill of materials.
+	@scripts/release.sh
 
 demo: ## The demo as users see it.
 	cargo run $(LOCKED) --release -- demo

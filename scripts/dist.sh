@@ -14,4 +14,9 @@ command -v cmake >/dev/null || lack cmake
 compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || compgen -G '/usr/lib*/libclang*.so*' >/dev/null ||
     compgen -G '/usr/lib/*/libclang*.so*' >/dev/null || [ -n "${LIBCLANG_PATH:-}" ] || lack libclang
 
+# What `kera --version` says; nothing where changes would make it untrue.
+if [ -z "$(git status --porcelain -- . ':!docs/reliability.md' 2>&1)" ]; then
+    KERA_COMMIT=$(git rev-parse --short=10 HEAD)
+    export KERA_COMMIT
+fi
 exec cargo build --locked --profile dist --package kera --features rdma

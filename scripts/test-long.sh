@@ -85,6 +85,7 @@ run "the same through librdkafka, $kafka_faults faults on loopback, $kafka_apart
     env KERA_KAFKA_CLUSTER_ROUNDS="$kafka_faults" KERA_KAFKA_APART_ROUNDS="$kafka_apart" \
     cargo test --locked --release -p kera-kafka-clients --features wider --test cluster -- --nocapture
 run "the program as it is shipped, brokers with a software network card" dist make test-dist
+run "the package of the program as it is shipped, installed in an empty system" package make package
 # A line for each client. Tests that a missing tool keeps from running are named in the log.
 for client in java_3 sarama aiokafka confluent kafkajs; do
     run "Kafka client $client" "kafka-$client" \

@@ -14,6 +14,7 @@ mod consume;
 mod demo;
 mod failure;
 mod group;
+mod man;
 mod members;
 mod notify;
 mod output;
@@ -26,6 +27,7 @@ mod serve;
 mod stream;
 mod top;
 mod user;
+mod version;
 mod waits;
 
 use std::process::ExitCode;
@@ -38,7 +40,7 @@ use failure::Outcome;
 #[derive(Debug, Parser)]
 #[command(
     name = "kera",
-    version,
+    version = version::version(),
     max_term_width = 110,
     propagate_version = true,
     subcommand_required = true,
@@ -107,6 +109,8 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Print completions for a shell.
     Completions(completions::CompletionsArgs),
+    /// Print manual pages.
+    Man(man::ManArgs),
 }
 
 impl Command {
@@ -130,6 +134,7 @@ impl Command {
             Command::Certificate(command) => certificate::run(command),
             Command::Demo(args) => runtime(demo::run(args)),
             Command::Completions(args) => completions::run::<Cli>(&args),
+            Command::Man(args) => man::run::<Cli>(&args),
         }
     }
 }

@@ -9,5 +9,5 @@ pub mod raw;
 
 pub use kera_testkit::{
     Announced, Broker, Finished, PATIENCE, command, finish, home, http, kera, kera_within, machine,
-    place, ports, reasons, shared_memory, small_disk, standstill,
+    place, ports, reasons, scratch, shared_memory, small_disk, standstill,
 };

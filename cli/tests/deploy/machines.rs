@@ -63,6 +63,9 @@ impl Addresses {
     }
 }
 
+/// Where the package has the unit.
+const UNIT: &str = "/usr/lib/systemd/system/kera.service";
+
 /// A process that tells systemd when it serves (`Type=notify`).
 struct Service {
     child: Child,
@@ -129,11 +132,16 @@ impl Machine {
         let words: Vec<&str> = line.split_whitespace().collect();
         let words = words.strip_prefix(&["sudo"]).unwrap_or(&words);
         match words {
-            // The package starts what it brings.
-            ["apt", "install", "etcd-server"] => self.systemctl(&["start", "etcd"], addresses),
-            ["make", "dist"] | ["systemd-sysusers"] => {}
-            // That the program is there, the tests' own build has seen to.
-            ["install", .., "/usr/bin/kera"] => {}
+            ["apt", "install", packages @ ..] => {
+                for package in packages {
+                    match *package {
+                        // It starts what it brings.
+                        "etcd-server" => self.systemctl(&["start", "etcd"], addresses),
+                        "./target/package/kera_*.deb" => self.install_kera(),
+                        _ => panic!("{package} is not known here"),
+                    }
+                }
+            }
             ["install" | "mv", ..] => {
                 let mut command = Command::new(words[0]);
                 command.current_dir(repository("."));
@@ -148,6 +156,22 @@ impl Machine {
             }
             ["systemctl", words @ ..] => self.systemctl(words, addresses),
             _ => panic!("`{line}` is not known here"),
+        }
+    }
+
+    /// What matters here of the package; that the program is there, the tests' own build has seen to.
+    fn install_kera(&self) {
+        for (file, to) in [
+            ("kera.service", UNIT),
+            ("kera.toml", "/etc/kera/kera.toml"),
+            ("cluster.conf", "/usr/share/doc/kera/examples/cluster.conf"),
+            ("cluster.toml", "/usr/share/doc/kera/examples/cluster.toml"),
+            ("member.env", "/usr/share/doc/kera/examples/member.env"),
+            ("etcd.default", "/usr/share/doc/kera/examples/etcd.default"),
+        ] {
+            let to = self.path(to);
+            fs::create_dir_all(to.parent().expect("it is in a folder")).expect("a folder");
+            fs::copy(repository("deploy/systemd").join(file), to).expect("a file");
         }
     }
 
@@ -285,7 +309,7 @@ impl Machine {
     /// As the unit says, with what lies beside it.
     fn kera(&self, addresses: &mut Addresses) -> Command {
         let read = |path: &str| fs::read_to_string(self.path(path)).unwrap_or_default();
-        let unit = read("/etc/systemd/system/kera.service");
+        let unit = read(UNIT);
         let exec = unit
             .lines()
             .find_map(|line| line.strip_prefix("ExecStart="));

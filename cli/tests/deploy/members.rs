@@ -66,8 +66,7 @@ fn the_steps_of_the_document_make_one_cluster_of_three_machines() {
     let mut machines: Vec<Machine> = (1..=3).map(Machine::new).collect();
     // On one of them a broker works alone.
     for line in [
-        "sudo install -D -m 0644 deploy/systemd/kera.toml /etc/kera/kera.toml",
-        "sudo install -D -m 0644 deploy/systemd/kera.service /etc/systemd/system/kera.service",
+        "sudo apt install ./target/package/kera_*.deb",
         "sudo systemctl enable --now kera",
     ] {
         machines[0].command(line, &mut addresses);
