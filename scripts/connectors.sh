@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The tests of the connectors in Java, against brokers of this tree's program. Maven downloads what it lacks, about 270 MB.
-# KERA_FLINK=2.3.0 runs them over that version of Flink in place of the one that pom.xml names.
+# KERA_FLINK=2.3.0 runs them over that version of Flink in place of the one that pom.xml names, and builds the benchmark of
+# scripts/bench-java.sh too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,4 +18,4 @@ target=$(realpath "${CARGO_TARGET_DIR:-target}")
 cd connectors
 mvn --batch-mode --no-transfer-progress verify \
     -Dkera.program="$target/debug/kera" -Dkera.target="$target/connectors" \
-    ${KERA_FLINK:+-Dflink.version="$KERA_FLINK"}
+    ${KERA_FLINK:+-Pbench -Dflink.version="$KERA_FLINK"}
