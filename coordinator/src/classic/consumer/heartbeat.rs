@@ -8,6 +8,7 @@ use super::assign::ASSIGNORS;
 use super::event::{ConsumerBegun, ConsumerMemberRemoved};
 use super::live::{LiveConsumer, Session};
 use super::reconcile::{Stand, is_settled, step as next_step};
+use super::request::{ConsumerBeat, ConsumerHeartbeat};
 use super::state::{ConsumerGroup, ConsumerMember, LEFT, Partitions, each, has};
 use super::subscribed::{self, Matches, Seen, Subscribed};
 use crate::classic::join::check_group_id;
@@ -20,48 +21,6 @@ use crate::view::LaneView;
 pub const LEAVE_EPOCH: i32 = -1;
 /// The epoch of a static member that leaves and will be back.
 pub const LEAVE_FOR_A_WHILE_EPOCH: i32 = LEFT;
-
-/// A heartbeat of a member of a group of the consumer protocol. What is `None` is as it said before.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ConsumerHeartbeat {
-    /// The group's id; made if a member joins.
-    pub group: String,
-    /// The member's id, which it chose itself.
-    pub member: String,
-    /// Its epoch as it knows it; 0 joins, [`LEAVE_EPOCH`] and [`LEAVE_FOR_A_WHILE_EPOCH`] leave.
-    pub epoch: i32,
-    /// The name that makes it a static member.
-    pub instance: Option<String>,
-    /// Where it is.
-    pub rack: Option<String>,
-    /// How long it may take to give back partitions, milliseconds.
-    pub rebalance_ms: Option<u32>,
-    /// Topics that it subscribes to.
-    pub topics: Option<Vec<String>>,
-    /// A regular expression for further topics; empty for none.
-    pub pattern: Option<String>,
-    /// How it would have the work divided; empty without a wish.
-    pub assignor: Option<String>,
-    /// The partitions that it owns.
-    pub owned: Option<Partitions>,
-    /// Name of the client, for people.
-    pub client_id: String,
-    /// Where the client connects from.
-    pub client_host: String,
-    /// The user that it has proved to be.
-    pub user: Option<String>,
-}
-
-/// The answer to a [`ConsumerHeartbeat`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConsumerBeat {
-    /// The member's epoch from now on.
-    pub epoch: i32,
-    /// When the next heartbeat is due, milliseconds.
-    pub heartbeat_ms: u32,
-    /// What it has from now on, if that changed or it may not know.
-    pub assignment: Option<Partitions>,
-}
 
 /// Who sends a heartbeat.
 enum Sender {

@@ -18,23 +18,27 @@
 //! - **A member that begins anew** (epoch 0) has nothing. A static member may leave for a while (epoch -2): whoever comes
 //!   under its name takes its place and its partitions.
 
+mod apply;
 mod assign;
 mod describe;
 mod event;
 mod heartbeat;
 mod live;
 mod reconcile;
+mod request;
 mod state;
 mod subscribed;
 mod target;
 mod time;
 
 pub use assign::{ASSIGNORS, UNIFORM};
-pub use describe::{ConsumerDescription, ConsumerMemberDescription};
-pub use heartbeat::{ConsumerBeat, ConsumerHeartbeat, LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH};
+pub use heartbeat::{LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH};
+pub use request::{
+    ConsumerBeat, ConsumerDescription, ConsumerHeartbeat, ConsumerMemberDescription,
+};
 pub use state::Partitions;
 
 pub(crate) use event::{ConsumerBegun, ConsumerMemberRemoved, ConsumerMemberSet, ConsumerTarget};
 pub(super) use live::LiveConsumer;
+pub(super) use reconcile::state_of;
 pub(super) use state::ConsumerGroup;
-pub(super) use target::state_of;

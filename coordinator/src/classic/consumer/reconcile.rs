@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use kera_protocol::ids::StreamId;
 
-use super::state::{ConsumerMember, Partitions, each, has};
+use super::state::{ConsumerGroup, ConsumerMember, LEFT, Partitions, each, has};
+use crate::classic::GroupState;
 
 /// Where a member stands after a step of its way.
 #[derive(Debug, PartialEq)]
@@ -18,6 +19,23 @@ pub(super) struct Stand {
 /// True if the member has its share under the group's epoch, and nothing to give back.
 pub(super) fn is_settled(member: &ConsumerMember, target: &Partitions, epoch: i32) -> bool {
     member.epoch == epoch && member.revoking.is_empty() && member.assigned == *target
+}
+
+/// The state of a group under an epoch.
+pub(in crate::classic) fn state_of(consumer: &ConsumerGroup, epoch: i32) -> GroupState {
+    if consumer.members.is_empty() {
+        return GroupState::Empty;
+    }
+    let nothing = Partitions::new();
+    let mut members = consumer.members.iter();
+    let settled = members.all(|(id, member)| {
+        let target = consumer.target.get(id).unwrap_or(&nothing);
+        member.epoch == LEFT || is_settled(member, target, epoch)
+    });
+    match settled {
+        true => GroupState::Stable,
+        false => GroupState::Reconciling,
+    }
 }
 
 /// The member's next step towards `target` under `epoch`; `None` if it has to give back something first. `owned` is what

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use super::apply::target_parts;
 use super::assign::{UNIFORM, Work};
 use super::event::ConsumerTarget;
-use super::reconcile::is_settled;
-use super::state::{ConsumerGroup, LEFT, Partitions, target_parts};
+use super::reconcile::state_of;
+use super::state::{ConsumerGroup, Partitions};
 use super::subscribed::{Seen, Subscribed};
-use crate::classic::GroupState;
 use crate::coordinator::{Coordinator, Step};
 use crate::view::LaneView;
 
@@ -115,23 +115,6 @@ impl Coordinator {
             .as_ref()
             .and_then(|live| live.subscribed.as_ref());
         live.bytes = members.sum::<usize>() + subscribed.map_or(0, Subscribed::memory);
-    }
-}
-
-/// The state of a group under an epoch.
-pub(in crate::classic) fn state_of(consumer: &ConsumerGroup, epoch: i32) -> GroupState {
-    if consumer.members.is_empty() {
-        return GroupState::Empty;
-    }
-    let nothing = Partitions::new();
-    let mut members = consumer.members.iter();
-    let settled = members.all(|(id, member)| {
-        let target = consumer.target.get(id).unwrap_or(&nothing);
-        member.epoch == LEFT || is_settled(member, target, epoch)
-    });
-    match settled {
-        true => GroupState::Stable,
-        false => GroupState::Reconciling,
     }
 }
 
