@@ -15,11 +15,13 @@
 mod capability;
 mod control;
 mod error;
+mod hello;
 #[cfg(feature = "rdma")]
 pub mod rdma;
 #[cfg(any(test, feature = "testing"))]
 pub mod sim;
 pub mod tcp;
+mod under_way;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -6,16 +6,13 @@
 //! last: writes complete in order, so one speaks for all before it.
 
 use std::collections::VecDeque;
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use tokio::io::unix::AsyncFd;
-use tokio::time::{Instant, Sleep};
 
 use super::RdmaOptions;
 use super::key::RemoteBuffer;
@@ -26,6 +23,7 @@ use super::verbs::{
 };
 use super::window::Window;
 use crate::ids::{BrokerId, BufferKey};
+use crate::transport::under_way::UnderWay;
 use crate::transport::{Link, LinkError, Write};
 
 /// Most bytes of one request, so that a ring is not waited for as a whole.
@@ -45,13 +43,6 @@ struct Piece {
     left: usize,
 }
 
-/// A submission, and how many writes are complete once it is.
-#[derive(Debug)]
-struct Submission {
-    number: u64,
-    writes: u64,
-}
-
 /// A connection to one backup.
 pub(super) struct RdmaLink {
     backup: BrokerId,
@@ -65,10 +56,7 @@ pub(super) struct RdmaLink {
     unsent_bytes: usize,
     /// Writes that were posted to their end.
     posted: u64,
-    /// Writes handed over.
-    writes: u64,
-    under_way: VecDeque<Submission>,
-    next: u64,
+    under_way: UnderWay,
     list: Vec<WriteRequest>,
     found: Vec<Completion>,
     /// The next completion will be announced.
@@ -77,9 +65,6 @@ pub(super) struct RdmaLink {
     /// The connection has ended for this reason, and what was under way is handed back.
     ending: Option<LinkError>,
     failed: Option<LinkError>,
-    /// When something last completed, or became due.
-    heard: Instant,
-    alarm: Pin<Box<Sleep>>,
 }
 
 impl RdmaLink {
@@ -95,7 +80,6 @@ impl RdmaLink {
         requests: u32,
         options: RdmaOptions,
     ) -> io::Result<Self> {
-        let now = Instant::now();
         Ok(Self {
             backup,
             events,
@@ -105,17 +89,13 @@ impl RdmaLink {
             unsent: VecDeque::new(),
             unsent_bytes: 0,
             posted: 0,
-            writes: 0,
-            under_way: VecDeque::new(),
-            next: 1,
+            under_way: UnderWay::new(options.stall_timeout),
             list: Vec::with_capacity(LIST),
             found: Vec::new(),
             asked: false,
             patience: Patience::new(options.look_for),
             ending: None,
             failed: None,
-            heard: now,
-            alarm: Box::pin(tokio::time::sleep_until(now + options.stall_timeout)),
             options,
         })
     }
@@ -230,7 +210,7 @@ impl RdmaLink {
             match completion.outcome {
                 Outcome::Done => {
                     self.window.completed(completion.number);
-                    self.heard = Instant::now();
+                    self.under_way.heard();
                 }
                 // They complete in order, so all before the first that failed are done.
                 outcome if self.failed.is_none() && ended.is_none() => {
@@ -302,43 +282,24 @@ impl RdmaLink {
             let reason = reason.to_string();
             self.ending = Some(LinkError::Broken { backup, reason });
             let _ended_already = self.id.fail_qp();
-            self.heard = Instant::now();
-            self.alarm.as_mut().reset(self.heard + REAPING);
+            self.under_way.hurry(REAPING);
         }
         Ok(())
-    }
-
-    /// The highest submission that is complete and was not returned.
-    fn completed(&mut self) -> Option<u64> {
-        let mut highest = None;
-        let writes = self.window.writes();
-        while let Some(first) = self.under_way.front() {
-            if first.writes > writes {
-                break;
-            }
-            highest = Some(first.number);
-            self.under_way.pop_front();
-        }
-        highest
     }
 
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Result<(), LinkError> {
         if self.under_way.is_empty() && self.ending.is_none() {
             return Ok(());
         }
-        while self.alarm.as_mut().poll(cx).is_ready() {
-            let patience = match self.ending {
-                Some(_) => REAPING,
-                None => self.options.stall_timeout,
-            };
-            let due = self.heard + patience;
-            if Instant::now() >= due {
-                return Err(match self.ending.take() {
-                    Some(known) => self.fail(known),
-                    None => self.broken(format!("nothing completed for {patience:?}")),
-                });
-            }
-            self.alarm.as_mut().reset(due);
+        let patience = match self.ending {
+            Some(_) => REAPING,
+            None => self.options.stall_timeout,
+        };
+        if self.under_way.is_overdue(cx, patience) {
+            return Err(match self.ending.take() {
+                Some(known) => self.fail(known),
+                None => self.broken(format!("nothing completed for {patience:?}")),
+            });
         }
         Ok(())
     }
@@ -395,8 +356,7 @@ impl RdmaLink {
     }
 
     fn has_completed(&self) -> bool {
-        let writes = self.window.writes();
-        self.under_way.front().is_some_and(|s| s.writes <= writes)
+        self.under_way.has_completed(self.window.writes())
     }
 }
 
@@ -453,16 +413,14 @@ impl Link for RdmaLink {
                 }));
             }
         }
-        if self.under_way.is_empty() {
-            self.heard = Instant::now();
-        }
+        let mut handed_over = 0;
         for write in writes {
             let left = write.parts.iter().map(Bytes::len).sum();
             if left == 0 {
                 continue;
             }
             self.unsent_bytes += left;
-            self.writes += 1;
+            handed_over += 1;
             self.unsent.push_back(Piece {
                 buffer: write.buffer,
                 remote: RemoteBuffer::named(write.buffer),
@@ -471,12 +429,7 @@ impl Link for RdmaLink {
                 left,
             });
         }
-        let number = self.next;
-        self.next += 1;
-        self.under_way.push_back(Submission {
-            number,
-            writes: self.writes,
-        });
+        let number = self.under_way.submit(handed_over);
         // An error is told by the next poll, with the number it is about.
         let _ = self.feed();
         Ok(number)
@@ -486,16 +439,8 @@ impl Link for RdmaLink {
         if self.failed.is_none() {
             let _ = self.drive(cx);
         }
-        // What completed before the end is complete.
-        if let Some(number) = self.completed() {
-            if self.failed.is_some() {
-                cx.waker().wake_by_ref();
-            }
-            return Poll::Ready(Ok(number));
-        }
-        match &self.failed {
-            Some(error) => Poll::Ready(Err(error.clone())),
-            None => Poll::Pending,
-        }
+        let writes = self.window.writes();
+        self.under_way
+            .poll_completed(cx, writes, self.failed.as_ref())
     }
 }

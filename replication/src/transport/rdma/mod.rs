@@ -53,11 +53,12 @@ pub use server::RdmaServer;
 
 use crate::ids::{BrokerId, ProcessId};
 use crate::transport::capability::MEMLOCK_ADVICE;
+use crate::transport::hello::Hello;
 use crate::transport::tcp::TcpTransport;
 use crate::transport::{CallError, Link, LinkError, Pending, Reply, Request, Transport};
 use link::{RdmaLink, poll_event};
 use verbs::{CmEvent, CmEventKind, CmId, CompletionChannel, Device, EventChannel, Qp, Terms};
-use words::{Cause, Hello, Words};
+use words::{Cause, PROTOCOL, Words};
 
 /// More attempts are none: some cards take 7 for "without end".
 const MOST_RETRIES: u8 = 6;
@@ -272,7 +273,7 @@ async fn connect(
 
     let terms = Terms {
         retries: options.retries.min(MOST_RETRIES),
-        words: &hello.encode(),
+        words: &hello.encode(&PROTOCOL),
     };
     id.connect(terms)
         .map_err(NotConnected::at("asking for a connection"))?;

@@ -16,10 +16,11 @@ use super::link::poll_event;
 use super::verbs::{
     Access, CmEvent, CmEventKind, CmId, Device, EventChannel, IdName, Mr, Pd, Qp, Terms,
 };
-use super::words::{Cause, Hello, Words};
+use super::words::{Cause, PROTOCOL, Words};
 use super::{explained, unregistered};
 use crate::backup::{Registrar, Registration, ReplicaStore, Window};
 use crate::ids::{BrokerId, BufferKey, ProcessId};
+use crate::transport::hello::Hello;
 
 /// Connections that may wait to be looked at.
 const BACKLOG: i32 = 64;
@@ -172,7 +173,8 @@ impl Listening {
     }
 
     fn accept(&self, state: &mut State, hello: &[u8], id: &mut CmId) -> Result<BrokerId, Words> {
-        let hello = Hello::decode(hello).map_err(|text| Words::new(Cause::Malformed, text))?;
+        let hello =
+            Hello::decode(hello, &PROTOCOL).map_err(|text| Words::new(Cause::Malformed, text))?;
         if hello.process != self.process {
             let text = "this replica store was restarted and has sealed its open replicas";
             return Err(Words::new(Cause::OtherProcess, text));

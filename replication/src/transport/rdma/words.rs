@@ -7,72 +7,16 @@
 //! ```
 //! The backup's words come with a rejection. An acceptance carries none.
 
-use crate::ids::{BrokerId, ProcessId};
+use crate::transport::hello::Protocol;
 
-const MAGIC: [u8; 8] = *b"KERARDMA";
-const VERSION: u16 = 1;
-/// Bytes of a hello; the network allows 56.
-pub(super) const HELLO_BYTES: usize = 24;
+/// What is spoken here. The network allows 56 bytes of a hello.
+pub(super) const PROTOCOL: Protocol = Protocol {
+    magic: *b"KERARDMA",
+    version: 1,
+};
 const REFUSAL_HEAD: usize = 14;
 /// Longest text of a refusal; the network allows 148 bytes in all.
 const MAX_TEXT: usize = 120;
-
-/// Who connects, and to which process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hello {
-    pub(super) primary: BrokerId,
-    pub(super) process: ProcessId,
-}
-
-impl Hello {
-    pub(super) fn encode(&self) -> [u8; HELLO_BYTES] {
-        let mut out = [0; HELLO_BYTES];
-        out[..8].copy_from_slice(&MAGIC);
-        out[8..10].copy_from_slice(&VERSION.to_le_bytes());
-        out[12..16].copy_from_slice(&self.primary.0.to_le_bytes());
-        out[16..24].copy_from_slice(&self.process.0.to_le_bytes());
-        out
-    }
-
-    /// Reads a hello; `Err` says what is wrong with it.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
-        let Some(bytes) = bytes.first_chunk::<HELLO_BYTES>() else {
-            return Err("the connection does not begin with a hello".into());
-        };
-        let [
-            m0,
-            m1,
-            m2,
-            m3,
-            m4,
-            m5,
-            m6,
-            m7,
-            v0,
-            v1,
-            _,
-            _,
-            p0,
-            p1,
-            p2,
-            p3,
-            process @ ..,
-        ] = *bytes;
-        if [m0, m1, m2, m3, m4, m5, m6, m7] != MAGIC {
-            return Err("the connection does not begin with a hello".into());
-        }
-        let version = u16::from_le_bytes([v0, v1]);
-        if version != VERSION {
-            return Err(format!(
-                "the hello has version {version}, this build speaks {VERSION}; use the same build"
-            ));
-        }
-        Ok(Self {
-            primary: BrokerId(u32::from_le_bytes([p0, p1, p2, p3])),
-            process: ProcessId(u64::from_le_bytes(process)),
-        })
-    }
-}
 
 /// Why a backup refuses a connection; the number travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +45,8 @@ impl Words {
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let text = &self.text[..self.text.floor_char_boundary(MAX_TEXT)];
-        let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&VERSION.to_le_bytes());
+        let mut out = PROTOCOL.magic.to_vec();
+        out.extend_from_slice(&PROTOCOL.version.to_le_bytes());
         out.extend_from_slice(&(self.cause as u16).to_le_bytes());
         out.extend_from_slice(&(text.len() as u16).to_le_bytes());
         out.extend_from_slice(text.as_bytes());
@@ -113,7 +57,7 @@ impl Words {
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (head, rest) = bytes.split_first_chunk::<REFUSAL_HEAD>()?;
         let number = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-        if head[..8] != MAGIC || number(8) != VERSION {
+        if head[..8] != PROTOCOL.magic || number(8) != PROTOCOL.version {
             return None;
         }
         let cause = match number(10) {
@@ -134,17 +78,6 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood_behind_any_padding() {
-        let hello = Hello {
-            primary: BrokerId(7),
-            process: ProcessId(1 << 60),
-        };
-        let mut bytes = hello.encode().to_vec();
-        bytes.resize(56, 0);
-        assert_eq!(Hello::decode(&bytes), Ok(hello));
-        bytes[8] = 9;
-        assert!(Hello::decode(&bytes).is_err_and(|e| e.contains("version 9")));
-        assert!(Hello::decode(&bytes[..20]).is_err());
-
         let words = Words::new(Cause::OtherProcess, "it was started anew");
         let mut bytes = words.encode();
         bytes.resize(196, 0);

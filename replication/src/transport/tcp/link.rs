@@ -4,19 +4,17 @@
 //! socket does not take at once goes on when the link is polled.
 
 use std::collections::VecDeque;
-use std::future::Future;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep};
 
 use super::quiet::Patience;
 use super::wire::{Cause, WORD_BYTES, WRITE_BYTES, Word, WriteHead};
 use crate::ids::{BrokerId, BufferKey};
+use crate::transport::under_way::UnderWay;
 use crate::transport::{Link, LinkError, Write};
 
 /// Slices of one system call.
@@ -64,13 +62,6 @@ impl Default for LinkOptions {
     }
 }
 
-/// A submission, and how many writes have been placed once it is.
-#[derive(Debug)]
-struct Submission {
-    number: u64,
-    writes: u64,
-}
-
 /// A data connection to one backup.
 #[derive(Debug)]
 pub(super) struct TcpLink {
@@ -81,23 +72,15 @@ pub(super) struct TcpLink {
     /// Heads, and small writes behind theirs, before they are unsent; memory that is used again.
     gathered: BytesMut,
     unsent_bytes: usize,
-    under_way: VecDeque<Submission>,
-    next: u64,
-    /// Writes sent, or waiting to be.
-    writes: u64,
+    under_way: UnderWay,
     /// Writes that the backup says are placed.
     placed: u64,
-    returned: u64,
     unread: BytesMut,
     failed: Option<LinkError>,
-    /// When something was last heard, or became due.
-    heard: Instant,
-    alarm: Pin<Box<Sleep>>,
 }
 
 impl TcpLink {
     pub(super) fn new(backup: BrokerId, stream: TcpStream, options: LinkOptions) -> Self {
-        let now = Instant::now();
         Self {
             backup,
             stream,
@@ -105,15 +88,10 @@ impl TcpLink {
             unsent: VecDeque::new(),
             gathered: BytesMut::new(),
             unsent_bytes: 0,
-            under_way: VecDeque::new(),
-            next: 1,
-            writes: 0,
+            under_way: UnderWay::new(options.stall_timeout),
             placed: 0,
-            returned: 0,
             unread: BytesMut::with_capacity(READ_BYTES),
             failed: None,
-            heard: now,
-            alarm: Box::pin(tokio::time::sleep_until(now + options.stall_timeout)),
         }
     }
 
@@ -184,9 +162,11 @@ impl TcpLink {
     fn understand(&mut self) -> Result<(), LinkError> {
         while let Some(word) = self.unread.first_chunk::<WORD_BYTES>() {
             match Word::decode(word) {
-                Some(Word::Done(placed)) if placed >= self.placed && placed <= self.writes => {
+                Some(Word::Done(placed))
+                    if placed >= self.placed && placed <= self.under_way.writes() =>
+                {
                     self.placed = placed;
-                    self.heard = Instant::now();
+                    self.under_way.heard();
                     self.unread.advance(WORD_BYTES);
                 }
                 Some(Word::Farewell(_, _, text)) if self.unread.len() < WORD_BYTES + text => {
@@ -206,30 +186,14 @@ impl TcpLink {
         Ok(())
     }
 
-    /// The highest submission that is placed and was not returned.
-    fn completed(&mut self) -> Option<u64> {
-        let mut highest = None;
-        while let Some(first) = self.under_way.front() {
-            if first.writes > self.placed {
-                break;
-            }
-            highest = Some(first.number);
-            self.under_way.pop_front();
-        }
-        highest.inspect(|number| self.returned = *number)
-    }
-
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Result<(), LinkError> {
         if self.under_way.is_empty() {
             return Ok(());
         }
-        while self.alarm.as_mut().poll(cx).is_ready() {
-            let due = self.heard + self.options.stall_timeout;
-            if Instant::now() >= due {
-                let waited = self.options.stall_timeout.as_secs_f32();
-                return Err(self.broken(format!("nothing was heard for {waited} s")));
-            }
-            self.alarm.as_mut().reset(due);
+        let patience = self.options.stall_timeout;
+        if self.under_way.is_overdue(cx, patience) {
+            let waited = patience.as_secs_f32();
+            return Err(self.broken(format!("nothing was heard for {waited} s")));
         }
         Ok(())
     }
@@ -284,10 +248,8 @@ impl Link for TcpLink {
                 copied += len as usize;
             }
         }
-        if self.under_way.is_empty() {
-            self.heard = Instant::now();
-        }
         self.gathered.reserve(copied);
+        let mut handed_over = 0;
         let last = writes.iter().rposition(|write| !write.is_empty());
         for (index, write) in writes.into_iter().enumerate() {
             let len = write.len();
@@ -301,7 +263,7 @@ impl Link for TcpLink {
                 // What is told of the others would complete nothing.
                 signalled: Some(index) == last,
             };
-            self.writes += 1;
+            handed_over += 1;
             self.unsent_bytes += WRITE_BYTES + len as usize;
             self.gathered.extend_from_slice(&head.encode());
             if len as usize <= COPIED_BYTES {
@@ -317,12 +279,7 @@ impl Link for TcpLink {
         if !self.gathered.is_empty() {
             self.unsent.push_back(self.gathered.split().freeze());
         }
-        let number = self.next;
-        self.next += 1;
-        self.under_way.push_back(Submission {
-            number,
-            writes: self.writes,
-        });
+        let number = self.under_way.submit(handed_over);
         // An error is told by the next poll, with the number it is about.
         let _ = self.send();
         Ok(number)
@@ -332,17 +289,8 @@ impl Link for TcpLink {
         if self.failed.is_none() {
             let _ = self.drive(cx);
         }
-        // What was placed before the end is placed.
-        if let Some(number) = self.completed() {
-            if self.failed.is_some() {
-                cx.waker().wake_by_ref();
-            }
-            return Poll::Ready(Ok(number));
-        }
-        match &self.failed {
-            Some(error) => Poll::Ready(Err(error.clone())),
-            None => Poll::Pending,
-        }
+        let (placed, failed) = (self.placed, self.failed.as_ref());
+        self.under_way.poll_completed(cx, placed, failed)
     }
 }
 

@@ -36,11 +36,12 @@ pub use server::{BackupServer, ServerOptions};
 pub use wire::{HELLO_MAGIC, WRITE_BYTES, WriteHead};
 
 use crate::ids::{BrokerId, BufferKey, ProcessId};
+use crate::transport::hello::Hello;
 use crate::transport::{CallError, Link, LinkError, Pending, Reply, Request, Transport};
 use link::TcpLink;
 use quiet::{Patience, ask_when_quiet};
 use seals::Seals;
-use wire::{Cause, Hello, WORD_BYTES, Word};
+use wire::{Cause, PROTOCOL, WORD_BYTES, Word};
 
 /// Connects one broker, as a primary, with backups over TCP. To be used within a tokio runtime.
 #[derive(Debug)]
@@ -163,7 +164,7 @@ async fn greet(
     let mut stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     ask_when_quiet(&stream, patience)?;
-    stream.write_all(&hello.encode()).await?;
+    stream.write_all(&hello.encode(&PROTOCOL)).await?;
     let mut word = [0; WORD_BYTES];
     stream.read_exact(&mut word).await?;
     match Word::decode(&word) {

@@ -57,11 +57,12 @@ mod tests {
     use super::super::link::LinkOptions;
     use super::super::receiver::Receiver;
     use super::super::seats::LastWrite;
-    use super::super::wire::{HELLO_BYTES, Hello, Word};
+    use super::super::wire::Word;
     use super::*;
     use crate::backup::{Limits, ReplicaStore, SimMemory};
     use crate::faults::Faults;
     use crate::ids::{BrokerId, ProcessId};
+    use crate::transport::hello::{HELLO_BYTES, Hello};
 
     /// Whether it asks, after how long, how long between questions, and when what was sent is given up.
     fn asks(socket: BorrowedFd<'_>) -> (bool, Duration, Duration, u32) {

@@ -18,10 +18,11 @@ use super::data::{DataConnection, Times};
 use super::places::{Counts, NoPeers, Peers, Places};
 use super::receiver::{Farewell, Receiver, SPARE_BYTES};
 use super::seats::{Occupied, Seats};
-use super::wire::{Cause, HELLO_BYTES, HELLO_MAGIC, Hello, MAX_TEXT, Word};
+use super::wire::{Cause, HELLO_MAGIC, MAX_TEXT, PROTOCOL, Word};
 use crate::backup::ReplicaStore;
 use crate::ids::BrokerId;
 use crate::seldom::Seldom;
+use crate::transport::hello::{HELLO_BYTES, Hello};
 
 /// What a server allows.
 #[derive(Clone, Copy, Debug)]
@@ -278,7 +279,7 @@ impl BackupServer {
         if !matches!(read.await, Ok(Ok(_))) {
             return;
         }
-        let ended = match Hello::decode(&hello) {
+        let ended = match Hello::decode(&hello, &PROTOCOL) {
             Ok(hello) if hello.process == self.store.process() => {
                 self.data(stream, hello.primary, peer.ip()).await
             }

@@ -11,12 +11,16 @@
 //! placed of which the primary wants to hear, and before it when very much is; *farewell* with a
 //! [`Cause`], the buffer it is about and a text for people, after which it closes.
 
-use crate::ids::{BrokerId, BufferKey, ProcessId};
+use crate::ids::BufferKey;
+use crate::transport::hello::Protocol;
 
 /// The first bytes of a data connection, by which a listener tells it from gRPC.
 pub const HELLO_MAGIC: [u8; 8] = *b"KERAREPL";
-/// Bytes of a hello.
-pub(super) const HELLO_BYTES: usize = 24;
+/// What is spoken here.
+pub(super) const PROTOCOL: Protocol = Protocol {
+    magic: HELLO_MAGIC,
+    version: 2,
+};
 /// Bytes before a write's own, those of a [`WriteHead`].
 pub const WRITE_BYTES: usize = 24;
 /// Bytes of a backup's word before its text.
@@ -24,44 +28,9 @@ pub(super) const WORD_BYTES: usize = 16;
 /// Longest text of a farewell.
 pub(super) const MAX_TEXT: usize = 512;
 
-const VERSION: u16 = 2;
 const WRITE_MAGIC: [u8; 4] = *b"KRWR";
 const SIGNALLED_MAGIC: [u8; 4] = *b"KRWS";
 const WORD_MAGIC: [u8; 4] = *b"KRBK";
-
-/// Who connects, and to which process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hello {
-    pub(super) primary: BrokerId,
-    pub(super) process: ProcessId,
-}
-
-impl Hello {
-    pub(super) fn encode(&self) -> [u8; HELLO_BYTES] {
-        let mut out = [0; HELLO_BYTES];
-        out[..8].copy_from_slice(&HELLO_MAGIC);
-        out[8..10].copy_from_slice(&VERSION.to_le_bytes());
-        out[12..16].copy_from_slice(&self.primary.0.to_le_bytes());
-        out[16..24].copy_from_slice(&self.process.0.to_le_bytes());
-        out
-    }
-
-    pub(super) fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Self, String> {
-        if bytes[..8] != HELLO_MAGIC {
-            return Err("the connection does not begin with a hello".into());
-        }
-        let version = u16::from_le_bytes([bytes[8], bytes[9]]);
-        if version != VERSION {
-            return Err(format!(
-                "the hello has version {version}, this build speaks {VERSION}; use the same build"
-            ));
-        }
-        Ok(Self {
-            primary: BrokerId(u32_at(bytes, 12)),
-            process: ProcessId(u64_at(bytes, 16)),
-        })
-    }
-}
 
 /// The head of a write: where its bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,14 +158,6 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood() {
-        let hello = Hello {
-            primary: BrokerId(7),
-            process: ProcessId(1 << 60),
-        };
-        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-        let mut newer = hello.encode();
-        newer[8] = 3;
-        assert!(Hello::decode(&newer).is_err_and(|e| e.contains("version 3")));
         for signalled in [false, true] {
             let head = WriteHead {
                 buffer: BufferKey(1 << 63),
