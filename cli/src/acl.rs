@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::connect::{ConnectArgs, refused};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, OutputArgs, Table, print_json};
+use crate::output::{Out, OutputArgs, Table, print_json, say};
 use crate::stream::confirm;
 
 /// What a producer needs of its stream, and a consumer of its stream and group; as Kafka's tools have it.
@@ -343,7 +343,9 @@ async fn warn_unless_enforced(control: &mut crate::connect::Control) -> Result<(
 }
 
 fn tell_not_enforced(address: &str) {
-    eprintln!("note: the broker at {address} does not enforce rules: acl.enabled is false there");
+    say(&format!(
+        "note: the broker at {address} does not enforce rules: acl.enabled is false there"
+    ));
 }
 
 async fn list(args: ListArgs) -> Outcome {

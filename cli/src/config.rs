@@ -11,7 +11,7 @@ use kera_broker::config::{
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, OutputArgs, print_json};
+use crate::output::{Out, OutputArgs, paragraph, print_json, say};
 
 /// `kera config ...`
 #[derive(Debug, Subcommand)]
@@ -237,8 +237,8 @@ fn check(args: &CheckArgs) -> Outcome {
             let number = ("cluster.broker_id".to_owned(), "1".to_owned());
             sources.flags.push(number);
             let resolved = sources.resolve().map_err(|_| usage(error))?;
-            eprintln!(
-                "note: cluster.broker_id is not in it, as each broker has its own: give it as KERA_CLUSTER_BROKER_ID, as --broker-id, or here with --env-file"
+            say(
+                "note: cluster.broker_id is not in it, as each broker has its own: give it as KERA_CLUSTER_BROKER_ID, as --broker-id, or here with --env-file",
             );
             resolved
         }
@@ -250,7 +250,7 @@ fn check(args: &CheckArgs) -> Outcome {
     let mut out = Out::stdout();
     out.line(format_args!("{}: good", args.file.display()))?;
     for exposure in Exposure::all(&resolved.config) {
-        out.line(format_args!("{exposure}"))?;
+        out.line(paragraph(&exposure.to_string()))?;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)

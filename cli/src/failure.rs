@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use crate::output::say;
+
 /// What every command returns.
 pub(crate) type Outcome = Result<ExitCode, Failure>;
 
@@ -43,7 +45,7 @@ impl Failure {
             // Whoever read our output has had enough, as `head` does. That is no failure.
             Failure::Failed(error) if error.is::<OutputClosed>() => ExitCode::SUCCESS,
             Failure::Failed(error) => {
-                eprintln!("error: {}", chain(&error));
+                say(&format!("error: {}", chain(&error)));
                 ExitCode::FAILURE
             }
         }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::connect::{ConnectArgs, password_from_input, password_in, refused};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, OutputArgs, Table, print_json};
+use crate::output::{Out, OutputArgs, Table, next, print_json, say};
 use crate::stream::confirm;
 
 /// Bytes of a salt.
@@ -126,7 +126,21 @@ async fn create(args: CreateArgs) -> Outcome {
     let put = control.users.put_user(request).await;
     put.map_err(|s| refused(&s))?;
     let mut out = Out::stdout();
-    out.line(format_args!("created: user {}", args.user))?;
+    let name = &args.user;
+    out.line(format_args!("created: user {name}"))?;
+    next(
+        &mut out,
+        &[
+            (
+                format!("kera acl add --allow User:{name} --consumer --stream NAME --group NAME"),
+                "let the user read a stream, where rules are enforced",
+            ),
+            (
+                format!("kera stream list --user {name} --user-password-file FILE"),
+                "try the password",
+            ),
+        ],
+    )?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
@@ -162,10 +176,10 @@ async fn list(args: ListArgs) -> Outcome {
     let listed = control.users.list_users(v1::ListUsersRequest {}).await;
     let listed = listed.map_err(|s| refused(&s))?.into_inner();
     if !listed.required {
-        eprintln!(
+        say(&format!(
             "note: the broker at {} asks nobody for a password: auth.listeners is off there",
             control.address
-        );
+        ));
     }
     let views: Vec<_> = listed.users.into_iter().map(UserView::new).collect();
     if args.output.json {

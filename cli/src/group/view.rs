@@ -241,9 +241,9 @@ pub(super) fn lanes_table(lanes: &[LaneView]) -> Table {
         table.row([
             lane.streamlet.to_string(),
             lane.lane.to_string(),
-            lane.committed.to_string(),
-            lane.finished_above.to_string(),
-            lane.head_ordinal.to_string(),
+            count(lane.committed),
+            count(lane.finished_above),
+            count(lane.head_ordinal),
             count(lane.lag),
             lane.leases.len().to_string(),
         ]);
@@ -297,8 +297,8 @@ pub(super) fn partitions_table(partitions: &[PartitionView]) -> Table {
         table.row([
             partition.stream.clone(),
             partition.partition.to_string(),
-            known(partition.committed.unwrap_or_default().to_string()),
-            partition.head_ordinal.to_string(),
+            known(count(partition.committed.unwrap_or_default())),
+            count(partition.head_ordinal),
             known(count(partition.lag)),
             if partition.member.is_empty() {
                 "-".into()

@@ -2,6 +2,7 @@
 
 mod id;
 mod number;
+mod paragraph;
 mod stdout;
 mod steps;
 mod table;
@@ -10,7 +11,8 @@ mod width;
 
 pub(crate) use id::uuid;
 pub(crate) use number::{ago, count, per_second, rounded_bytes, short_time};
-pub(crate) use stdout::{Out, print_json};
+pub(crate) use paragraph::{paragraph, say};
+pub(crate) use stdout::{Out, next, print_json};
 pub(crate) use steps::{Steps, end};
 pub(crate) use table::Table;
 pub(crate) use time::{now_ms, parse_rfc3339, rfc3339};

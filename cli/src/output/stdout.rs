@@ -1,9 +1,10 @@
 //! Standard output that ends quietly when its reader goes away.
 
-use std::io::{self, BufWriter, StdoutLock, Write};
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use serde::Serialize;
 
+use super::paragraph;
 use crate::failure::{Failure, OutputClosed};
 
 /// Buffered standard output. A reader that goes away becomes [`OutputClosed`].
@@ -57,6 +58,19 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let mut out = Out::stdout();
     out.line(serde_json::to_string_pretty(value)?)?;
     out.flush()
+}
+
+/// Commands that come next, each with what it does. Only people are told.
+pub(crate) fn next(out: &mut Out, steps: &[(String, &str)]) -> Result<(), Failure> {
+    if !io::stdout().is_terminal() {
+        return Ok(());
+    }
+    out.line("\nnext:")?;
+    for (command, what) in steps {
+        out.line(paragraph(&format!("  {what}:")))?;
+        out.line(format_args!("    {command}"))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Out;
+use super::paragraph::wrapped;
 use crate::failure::Failure;
 
 /// Where a column's text stands.
@@ -23,28 +24,17 @@ fn width(text: &str) -> usize {
     text.chars().count()
 }
 
+/// Letters in lines of `room`, for names that are longer.
+fn broken(text: &str, room: usize) -> Vec<String> {
+    let letters: Vec<char> = text.chars().collect();
+    let lines = letters.chunks(room.max(1));
+    lines.map(|line| line.iter().collect()).collect()
+}
+
 /// Where what follows these columns begins.
 fn indent(columns: &[usize], widths: &[usize]) -> usize {
     let with_gap = columns.iter().map(|index| widths[*index] + BETWEEN.len());
     with_gap.sum()
-}
-
-/// Words in lines of `room` letters; a word that is longer has a line of its own.
-fn wrapped(text: &str, room: usize) -> Vec<String> {
-    if width(text) <= room {
-        return vec![text.to_owned()];
-    }
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if width(line) + 1 + width(word) <= room => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 /// Rows under a heading, padded so that columns line up.
@@ -102,13 +92,26 @@ impl Table {
 
     /// The same within so many columns of the terminal: what does not fit stands below, in a part of its own.
     fn render_within(&self, most: Option<usize>) -> String {
-        let widths = self.widths();
+        let mut widths = self.widths();
         let all: Vec<usize> = (0..self.columns.len()).collect();
         let most = most.unwrap_or(usize::MAX);
         if self.fits(&all, &widths, most) {
             return self.part(&all, &widths, most);
         }
         let (keys, rest) = all.split_at(self.keys.min(all.len()));
+        // Long names go on below themselves, so that there is room for what is said of them.
+        let names = |key: &&usize| self.columns[**key].1 == Align::Left;
+        let room = match keys.iter().filter(names).count() {
+            0 | 1 => most * 2 / 5,
+            several => most / 2 / several,
+        };
+        for key in keys.iter().filter(names) {
+            let least = width(&self.columns[*key].0);
+            widths[*key] = widths[*key].min(room.max(least));
+        }
+        if self.fits(&all, &widths, most) {
+            return self.part(&all, &widths, most);
+        }
         let mut parts: Vec<Vec<usize>> = Vec::new();
         for column in rest {
             let with = |part: &Vec<usize>| [part.as_slice(), &[*column]].concat();
@@ -157,22 +160,27 @@ impl Table {
             .collect();
         let mut out = String::new();
         for row in std::iter::once(&headings).chain(&self.rows) {
-            let mut lines = wrapped(&row[*last], room).into_iter();
-            let first = lines.next().unwrap_or_default();
-            let mut line = String::new();
-            for index in columns {
-                let text = if index == last { &first } else { &row[*index] };
-                let padding = widths[*index].saturating_sub(width(text));
-                let _ = match self.columns[*index].1 {
-                    Align::Left => write!(line, "{text}{:padding$}", ""),
-                    Align::Right => write!(line, "{:padding$}{text}", ""),
-                };
-                line.push_str(BETWEEN);
-            }
-            out.push_str(line.trim_end());
-            out.push('\n');
-            for more in lines {
-                let _ = writeln!(out, "{:indent$}{more}", "");
+            let cells: Vec<Vec<String>> = columns
+                .iter()
+                .map(|index| match index == last {
+                    true => wrapped(&row[*index], room),
+                    false => broken(&row[*index], widths[*index]),
+                })
+                .collect();
+            let height = cells.iter().map(Vec::len).max().unwrap_or(0).max(1);
+            for at in 0..height {
+                let mut line = String::new();
+                for (index, cell) in columns.iter().zip(&cells) {
+                    let text = cell.get(at).map_or("", String::as_str);
+                    let padding = widths[*index].saturating_sub(width(text));
+                    let _ = match self.columns[*index].1 {
+                        Align::Left => write!(line, "{text}{:padding$}", ""),
+                        Align::Right => write!(line, "{:padding$}{text}", ""),
+                    };
+                    line.push_str(BETWEEN);
+                }
+                out.push_str(line.trim_end());
+                out.push('\n');
             }
         }
         out
@@ -271,6 +279,24 @@ mod tests {
         let text = wide().keys(2).render_within(Some(80));
         assert_eq!(text.matches("DRAINING, 12 left").count(), 6, "{text}");
         assert!(text.lines().all(|line| width(line) <= 80), "{text}");
+    }
+
+    #[test]
+    fn long_names_go_on_below_themselves() {
+        let mut table = Table::new(&["stream", ">streamlets", ">lanes", "created"]);
+        let name = "a-stream-with-quite-a-long-name-as-people-have-them.in.production.v2";
+        table.row([name, "1", "4", "2026-11-27T01:35:39.568Z"]);
+        table.row(["clicks", "2", "1", "2026-11-27T01:35:39.568Z"]);
+        let text = table.render_within(Some(80));
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.iter().all(|line| width(line) <= 80), "{text}");
+        assert!(
+            lines[1].starts_with(&name[..32]) && lines[2].starts_with(&name[32..64]),
+            "{text}"
+        );
+        assert_eq!(text.matches("clicks").count(), 1, "{text}");
+        let whole = table.render_within(None);
+        assert!(whole.contains(name));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::view::StreamView;
 use super::{AlterArgs, CompactArgs, DeleteArgs, TrimArgs};
 use crate::connect::refused;
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, Table, count, print_json, rounded_bytes};
+use crate::output::{Out, Table, count, paragraph, print_json, rounded_bytes};
 
 pub(super) async fn alter(args: AlterArgs) -> Outcome {
     let config = v1::StreamConfig {
@@ -38,11 +38,11 @@ pub(super) async fn alter(args: AlterArgs) -> Outcome {
         print_json(&view)?;
     } else {
         let mut out = Out::stdout();
-        out.line(format_args!(
+        out.line(paragraph(&format!(
             "changed: {}, kept: {}",
             view.summary(),
             view.retention()
-        ))?;
+        )))?;
         out.flush()?;
     }
     Ok(ExitCode::SUCCESS)

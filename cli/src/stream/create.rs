@@ -10,7 +10,7 @@ use super::view::StreamView;
 use super::{LaneBy, SettingArgs};
 use crate::connect::{ConnectArgs, refused};
 use crate::failure::Outcome;
-use crate::output::{Out, OutputArgs, print_json};
+use crate::output::{Out, OutputArgs, next, paragraph, print_json};
 use crate::parse;
 
 /// Arguments of `kera stream create`.
@@ -107,7 +107,16 @@ pub(super) async fn create(args: CreateArgs) -> Outcome {
     } else {
         let verb = if existed { "exists" } else { "created" };
         let mut out = Out::stdout();
-        out.line(format_args!("{verb}: {}", view.summary()))?;
+        out.line(paragraph(&format!("{verb}: {}", view.summary())))?;
+        let name = &args.stream;
+        next(
+            &mut out,
+            &[
+                (format!("echo hello | kera produce {name}"), "send a record"),
+                (format!("kera consume {name} --from earliest"), "read it"),
+                ("kera top".to_owned(), "watch all streams"),
+            ],
+        )?;
         out.flush()?;
     }
     Ok(ExitCode::SUCCESS)

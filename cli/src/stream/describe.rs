@@ -192,9 +192,9 @@ fn print(view: &DescriptionView, with_groups: bool) -> Result<(), crate::failure
         lanes.row([
             lane.streamlet.to_string(),
             lane.lane.to_string(),
-            lane.log_start.to_string(),
-            lane.head_ordinal.to_string(),
-            lane.end_ordinal.to_string(),
+            count(lane.log_start),
+            count(lane.head_ordinal),
+            count(lane.end_ordinal),
             count(lane.records),
             rounded_bytes(lane.bytes),
             lane.groups.len().to_string(),
@@ -223,8 +223,8 @@ fn print(view: &DescriptionView, with_groups: bool) -> Result<(), crate::failure
                     lane.streamlet.to_string(),
                     lane.lane.to_string(),
                     group.epoch.to_string(),
-                    group.first_ordinal.to_string(),
-                    group.end_ordinal.to_string(),
+                    count(group.first_ordinal),
+                    count(group.end_ordinal),
                     rounded_bytes(group.bytes),
                     if group.closed { "closed" } else { "open" }.into(),
                 ]);
