@@ -6,6 +6,7 @@ mod common;
 
 mod alone;
 mod rolling;
+mod stored;
 
 use common::{Broker, kera};
 

@@ -7,6 +7,7 @@ mod architecture;
 mod benchmarks;
 mod circles;
 mod documents;
+mod formats;
 mod imports;
 mod long_runs;
 mod second_try;
