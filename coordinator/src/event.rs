@@ -411,6 +411,33 @@ mod tests {
         }
     }
 
+    /// Kept as a build wrote it that knew transactions, and no groups of the consumer protocol.
+    #[test]
+    fn an_event_of_version_2_is_read() {
+        let kept = [
+            8, 2, 178, 1, 37, 8, 7, 16, 2, 24, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1, 32,
+            255, 255, 255, 255, 255, 255, 255, 255, 255, 1, 48, 224, 212, 3, 56, 1, 64, 9, 98, 1,
+            b'g',
+        ];
+        let set = transactions::TransactionSet {
+            producer: 7,
+            epoch: 2,
+            last_producer: -1,
+            last_epoch: -1,
+            raised: false,
+            timeout_ms: 60_000,
+            stage: 1,
+            number: 9,
+            started_ms: 0,
+            updated_ms: 0,
+            streams: Vec::new(),
+            groups: vec!["g".into()],
+        };
+        let read = Event::decode(b"pay", &kept).expect("it is read");
+        assert_eq!((read.group.as_str(), read.snapshot), ("pay", 0));
+        assert_eq!(read.body, Body::TransactionSet(set));
+    }
+
     #[test]
     fn newer_and_broken_events_are_refused() {
         let mut record = EventRecord::decode(event().value().as_slice()).unwrap();

@@ -9,10 +9,12 @@
 
 use crate::transport::hello::Protocol;
 
+const MAGIC: [u8; 8] = *b"KERARDMA";
+const VERSION: u16 = 1;
 /// What is spoken here. The network allows 56 bytes of a hello.
 pub(super) const PROTOCOL: Protocol = Protocol {
-    magic: *b"KERARDMA",
-    version: 1,
+    magic: MAGIC,
+    version: VERSION,
 };
 const REFUSAL_HEAD: usize = 14;
 /// Longest text of a refusal; the network allows 148 bytes in all.

@@ -16,10 +16,11 @@ use crate::transport::hello::Protocol;
 
 /// The first bytes of a data connection, by which a listener tells it from gRPC.
 pub const HELLO_MAGIC: [u8; 8] = *b"KERAREPL";
+const VERSION: u16 = 2;
 /// What is spoken here.
 pub(super) const PROTOCOL: Protocol = Protocol {
     magic: HELLO_MAGIC,
-    version: 2,
+    version: VERSION,
 };
 /// Bytes before a write's own, those of a [`WriteHead`].
 pub const WRITE_BYTES: usize = 24;
