@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use kafka_protocol::messages::{
-    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterConfigsRequest,
-    AlterUserScramCredentialsRequest, ApiVersionsRequest, CreateAclsRequest,
+    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
+    AlterConfigsRequest, AlterUserScramCredentialsRequest, ApiVersionsRequest, CreateAclsRequest,
     CreatePartitionsRequest, CreateTopicsRequest, DeleteAclsRequest, DeleteGroupsRequest,
     DeleteRecordsRequest, DeleteTopicsRequest, DescribeAclsRequest, DescribeClientQuotasRequest,
     DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
@@ -72,6 +72,7 @@ pub fn decode(api_key: i16, version: i16, mut body: Bytes) -> Result<usize, Stri
         43 ElectLeadersRequest,
         46 ListPartitionReassignmentsRequest,
         48 DescribeClientQuotasRequest,
+        49 AlterClientQuotasRequest,
         55 DescribeQuorumRequest,
         61 DescribeProducersRequest,
         65 DescribeTransactionsRequest,
