@@ -20,7 +20,7 @@ use kera_protocol::ids::{GroupId, LaneId, LaneKey, StreamId, StreamletId, Stream
 
 use crate::record::{Counter, GroupKey};
 
-/// Names one record.
+/// Names one record. Variants are in the order of their letters, so that keys sort as their bytes do.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// Who may do what.
@@ -37,14 +37,14 @@ pub enum Key {
     LaneStart(LaneKey),
     /// Which stream has a name.
     StreamName(String),
+    /// How much clients may do.
+    Quotas,
     /// A stream.
     Stream(StreamId),
     /// A streamlet.
     Streamlet(StreamletKey),
     /// Users.
     Users,
-    /// How much clients may do.
-    Quotas,
 }
 
 /// Kind of the key of the rules of access. Stores keep it apart as well, see [`SETTINGS`].

@@ -269,7 +269,7 @@ fn a_primary_killed_while_it_writes_is_recovered() {
 
 /// What was appended to a group that was closed so.
 fn appended(copy: CopyId, closed: &GroupRecord) -> Vec<u8> {
-    let source = TestGroup::with_shape(copy, LaneId(0), closed.start_ordinal(), SHAPE);
+    let source = TestGroup::with_shape(copy, LaneId(0), closed.start_ordinal(), SHAPE).shipped();
     for id in closed.start_ordinal()..closed.end_ordinal {
         source.append(id, 20).expect("it fitted there");
     }

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -146,6 +146,12 @@ impl TestGroup {
         let before = self.before.as_ref().expect("it waits for one");
         before.group.mark_recorded();
         self.group.write_out();
+    }
+
+    /// Ready to be shipped, which its segments say, though nobody does it.
+    pub fn shipped(self) -> Self {
+        self.group.ship_by(Weak::<ReplicaSet>::new());
+        self
     }
 
     /// Its lane ships it from now on.
