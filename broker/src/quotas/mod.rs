@@ -1,7 +1,7 @@
 //! How much clients may do: the quotas of the metadata store, and what clients have used of them at this broker.
 //!
 //! The model is Kafka's. A quota is of a user, a client id, a client id of a user, or the default of one of these; of
-//! several that fit a client one counts ([`limits`]). All connections that share a quota share one bucket of tokens: it
+//! several that fit a client one counts (`limits`). All connections that share a quota share one bucket of tokens: it
 //! is charged with what a request takes, and whoever overdraws it waits until the debt is worked off. So none waits for
 //! what others do, and all together get what the quota allows.
 

@@ -1,7 +1,7 @@
 //! Groups of Kafka's consumer protocol (KIP-848): the coordinator divides the work, and moves each member to its share
 //! by heartbeats.
 //!
-//! Such a group is a [`Group`](super::Group) with a [`ConsumerGroup`] in it: offsets, expiry and deletion are those of
+//! Such a group is a `Group` with a `ConsumerGroup` in it: offsets, expiry and deletion are those of
 //! classic groups, and the group's epoch is its generation. A name changes its kind only while the group is empty.
 //!
 //! Kafka's listener does not serve the requests of this protocol yet: there is no group of the kind.

@@ -125,6 +125,8 @@ abstract class BrokerLink<W, A> {
         private final FrameChannel frames;
         private final Map<Integer, Awaited<A>> awaited = new ConcurrentHashMap<>();
         private volatile boolean lost;
+        /** Why it was lost first. */
+        private volatile IOException end;
         private volatile long heard = System.nanoTime();
         private int correlation;
 
@@ -168,7 +170,7 @@ abstract class BrokerLink<W, A> {
             }
             if (lost) {
                 // Whoever lost it may have looked before this was there.
-                lose(new IOException("it ended"));
+                lose(end);
             }
         }
 
@@ -214,6 +216,9 @@ abstract class BrokerLink<W, A> {
 
         /** No answer comes any more. */
         void lose(IOException why) {
+            if (end == null) {
+                end = why;
+            }
             lost = true;
             try {
                 frames.close();
