@@ -3,19 +3,14 @@
 use std::sync::Arc;
 
 use arc_swap::Guard;
-use kera_metadata::{
-    Compare, Image, MetadataError, MetadataStore, SettingsRecord, Transaction, Write,
-};
+use kera_metadata::{Image, SettingsRecord};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 
 use crate::config::{ALTERABLE, BrokerConfig};
+use crate::replaced_record::change_record;
 use crate::settings::{Scope, Values};
 use crate::shared::Shared;
-use crate::store_calls::{blocking, metadata_error};
-
-/// Attempts to change settings that others change at the same time.
-const ATTEMPTS: u32 = 16;
 
 impl Shared {
     /// The configuration as it is now, with what was changed since the start. Only the keys of
@@ -108,7 +103,7 @@ pub async fn alter(
     only_check: bool,
     change: impl Fn(&mut Values),
 ) -> Result<(), WireError> {
-    let changed = change_record(shared, scope, move |record| {
+    let changed = change_settings(shared, scope, move |record| {
         let present = record.values.clone();
         change(&mut record.values);
         shared.altered(scope, &record.values)?;
@@ -121,45 +116,18 @@ pub async fn alter(
 /// anew each time that others were faster, and says whether there is anything to write. The record as it is then.
 ///
 /// # Errors
-/// Those of `change`, [`ErrorCode::Overloaded`] if others are faster again and again, or what the metadata store
-/// answers.
-pub(crate) async fn change_record(
+/// As [`change_record`].
+pub(crate) async fn change_settings(
     shared: &Arc<Shared>,
     scope: Scope,
     mut change: impl FnMut(&mut SettingsRecord) -> Result<bool, WireError>,
 ) -> Result<SettingsRecord, WireError> {
-    for _ in 0..ATTEMPTS {
-        let (reading, id) = (shared.clone(), shared.settings.id(scope));
-        let read = move || {
-            let record = reading.metadata.settings(id);
-            record.map_err(|error| metadata_error(&error))
-        };
-        let mut record = blocking(read).await?;
-        if !change(&mut record)? {
-            return Ok(record);
-        }
-        let (writing, wanted) = (shared.clone(), record.clone());
-        let write = move || write(&*writing.metadata, wanted);
-        if let Some(revision) = blocking(write).await? {
-            record.revision = revision;
-            shared.take_settings(record.clone());
-            return Ok(record);
-        }
-    }
-    let text = "the settings were changed by others at the same time, again and again; try again";
-    Err(WireError::new(ErrorCode::Overloaded, text))
-}
-
-/// Writes the settings over those of the revision in them; `None` if they have another by now.
-fn write(store: &dyn MetadataStore, record: SettingsRecord) -> Result<Option<u64>, WireError> {
-    let compare = Compare::SettingsRevision {
-        broker: record.broker,
-        revision: record.revision,
-    };
-    let write = Write::PutSettings(record);
-    match store.commit(Transaction::new(vec![compare], vec![write])) {
-        Ok(committed) => Ok(Some(committed.revision)),
-        Err(MetadataError::Conflict(_)) => Ok(None),
-        Err(error) => Err(metadata_error(&error)),
-    }
+    let id = shared.settings.id(scope);
+    let changed = change_record(
+        &shared.metadata,
+        move |store| store.settings(id),
+        |record| Ok(((), change(record)?)),
+        |record| shared.take_settings(record.clone()),
+    );
+    Ok(changed.await?.0)
 }

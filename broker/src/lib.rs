@@ -50,6 +50,7 @@ pub mod process;
 pub mod quotas;
 mod readiness;
 mod recover;
+mod replaced_record;
 mod retention;
 mod scrape;
 pub mod settings;

@@ -3,15 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use kera_metadata::Rule;
 use kera_metadata::access::{ANY, Kind, Operation, Pattern, Permission};
-use kera_metadata::{Compare, MetadataError, Rule, RulesRecord, Transaction, Write};
 use kera_protocol::error::{ErrorCode, WireError};
 
+use crate::replaced_record::{change_record, read_record};
 use crate::shared::Shared;
-use crate::store_calls::{blocking, metadata_error};
-
-/// Attempts to change rules that others change at the same time.
-const ATTEMPTS: u32 = 16;
 
 /// Which rules are meant. What is `None` fits all.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +60,8 @@ impl Filter {
 /// # Errors
 /// What the metadata store answers.
 pub async fn list(shared: &Arc<Shared>, filter: Filter) -> Result<Vec<Rule>, WireError> {
-    let mut rules = recorded(shared).await?.rules;
+    let recorded = read_record(&shared.metadata, |store| store.rules());
+    let mut rules = recorded.await?.rules;
     rules.retain(|rule| filter.fits(rule));
     Ok(rules)
 }
@@ -106,56 +104,24 @@ pub async fn remove(shared: &Arc<Shared>, filters: &[Filter]) -> Result<Vec<Vec<
     .await
 }
 
-async fn recorded(shared: &Arc<Shared>) -> Result<RulesRecord, WireError> {
-    let shared = shared.clone();
-    blocking(move || {
-        shared
-            .metadata
-            .rules()
-            .map_err(|error| metadata_error(&error))
-    })
-    .await
-}
-
 async fn change<T>(
     shared: &Arc<Shared>,
     change: impl Fn(&mut BTreeSet<Rule>) -> T,
 ) -> Result<T, WireError> {
-    for _ in 0..ATTEMPTS {
-        let present = recorded(shared).await?;
-        let mut rules: BTreeSet<Rule> = present.rules.iter().cloned().collect();
-        let answer = change(&mut rules);
-        let mut record = RulesRecord {
-            rules: rules.into_iter().collect(),
-            revision: present.revision,
-        };
-        if record.rules == present.rules {
-            return Ok(answer);
-        }
-        let (writing, wanted) = (shared.clone(), record.clone());
-        let written = blocking(move || {
-            let compare = Compare::RulesRevision {
-                revision: wanted.revision,
-            };
-            let write = Write::PutRules(wanted);
-            match writing
-                .metadata
-                .commit(Transaction::new(vec![compare], vec![write]))
-            {
-                Ok(committed) => Ok(Some(committed.revision)),
-                Err(MetadataError::Conflict(_)) => Ok(None),
-                Err(error) => Err(metadata_error(&error)),
-            }
-        });
-        if let Some(revision) = written.await? {
-            record.revision = revision;
-            shared.access.take(&record);
-            return Ok(answer);
-        }
-    }
-    let text =
-        "the rules of access were changed by others at the same time, again and again; try again";
-    Err(WireError::new(ErrorCode::Overloaded, text))
+    let changed = change_record(
+        &shared.metadata,
+        |store| store.rules(),
+        |record| {
+            let mut rules: BTreeSet<Rule> = record.rules.iter().cloned().collect();
+            let answer = change(&mut rules);
+            let rules: Vec<_> = rules.into_iter().collect();
+            let is_other = rules != record.rules;
+            record.rules = rules;
+            Ok((answer, is_other))
+        },
+        |record| shared.access.take(record),
+    );
+    Ok(changed.await?.1)
 }
 
 #[cfg(test)]

@@ -4,18 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kera_metadata::user::check_user_name;
-use kera_metadata::{
-    Compare, MetadataError, Transaction, User, UserCredential, UsersRecord, Write,
-};
+use kera_metadata::{User, UserCredential};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_rpc::scram::{self, Credential, ITERATIONS, Mechanism};
 
 use super::rounds;
+use crate::replaced_record::{change_record, read_record};
 use crate::shared::Shared;
-use crate::store_calls::{blocking, metadata_error};
 
-/// Attempts to change users that others change at the same time.
-const ATTEMPTS: u32 = 16;
 const SECRET_BYTES: usize = 32;
 /// Fewest and most bytes of a salt.
 const SALT: std::ops::RangeInclusive<usize> = 8..=64;
@@ -79,18 +75,8 @@ impl NewCredential {
 /// # Errors
 /// What the metadata store answers.
 pub async fn list(shared: &Arc<Shared>) -> Result<Vec<User>, WireError> {
-    Ok(recorded(shared).await?.users)
-}
-
-async fn recorded(shared: &Arc<Shared>) -> Result<UsersRecord, WireError> {
-    let shared = shared.clone();
-    blocking(move || {
-        shared
-            .metadata
-            .users()
-            .map_err(|error| metadata_error(&error))
-    })
-    .await
+    let recorded = read_record(&shared.metadata, |store| store.users());
+    Ok(recorded.await?.users)
 }
 
 /// Makes changes, in order and all at once; for each whether it was made, and if not, why.
@@ -101,50 +87,35 @@ pub async fn alter(
     shared: &Arc<Shared>,
     changes: &[(String, Change)],
 ) -> Result<Vec<Result<(), WireError>>, WireError> {
-    for _ in 0..ATTEMPTS {
-        let present = recorded(shared).await?;
-        let users = present.users.iter();
-        let mut users: BTreeMap<String, User> = users
-            .map(|user| (user.name.clone(), user.clone()))
-            .collect();
-        let made = changes
-            .iter()
-            .map(|(name, change)| change.apply(name, &mut users));
-        let made: Vec<_> = made.collect();
-        let mut record = UsersRecord {
-            users: users.into_values().collect(),
-            ..present.clone()
-        };
-        if record.users == present.users {
-            return Ok(made);
-        }
-        if record.secret.is_empty() {
-            let secret = scram::random::<SECRET_BYTES>();
-            let failed =
-                |error: scram::ScramError| WireError::new(ErrorCode::Internal, error.to_string());
-            record.secret = secret.map_err(failed)?.to_vec();
-        }
-        let (writing, wanted) = (shared.clone(), record.clone());
-        let written = blocking(move || {
-            let compare = Compare::UsersRevision {
-                revision: wanted.revision,
-            };
-            let write = Write::PutUsers(wanted);
-            let transaction = Transaction::new(vec![compare], vec![write]);
-            match writing.metadata.commit(transaction) {
-                Ok(committed) => Ok(Some(committed.revision)),
-                Err(MetadataError::Conflict(_)) => Ok(None),
-                Err(error) => Err(metadata_error(&error)),
+    let changed = change_record(
+        &shared.metadata,
+        |store| store.users(),
+        |record| {
+            let users = record.users.iter();
+            let mut users: BTreeMap<String, User> = users
+                .map(|user| (user.name.clone(), user.clone()))
+                .collect();
+            let made = changes
+                .iter()
+                .map(|(name, change)| change.apply(name, &mut users));
+            let made: Vec<_> = made.collect();
+            let users: Vec<_> = users.into_values().collect();
+            if users == record.users {
+                return Ok((made, false));
             }
-        });
-        if let Some(revision) = written.await? {
-            record.revision = revision;
-            shared.auth.take(&record);
-            return Ok(made);
-        }
-    }
-    let text = "users were changed by others at the same time, again and again; try again";
-    Err(WireError::new(ErrorCode::Overloaded, text))
+            record.users = users;
+            if record.secret.is_empty() {
+                let secret = scram::random::<SECRET_BYTES>();
+                let failed = |error: scram::ScramError| {
+                    WireError::new(ErrorCode::Internal, error.to_string())
+                };
+                record.secret = secret.map_err(failed)?.to_vec();
+            }
+            Ok((made, true))
+        },
+        |record| shared.auth.take(record),
+    );
+    Ok(changed.await?.1)
 }
 
 impl Change {

@@ -7,7 +7,7 @@ use kera_protocol::error::WireError;
 use kera_protocol::v1;
 
 use super::invalid;
-use crate::alter_settings::change_record;
+use crate::alter_settings::change_settings;
 use crate::settings::Scope;
 use crate::shared::Shared;
 
@@ -29,7 +29,7 @@ pub async fn finalize(shared: &Arc<Shared>) -> Result<v1::FinalizeClusterRespons
         }
     };
     let mut before = 0;
-    let record = change_record(shared, Scope::All, |record| {
+    let record = change_settings(shared, Scope::All, |record| {
         before = shared.settings.version_of(record);
         if before < wanted {
             record.cluster_version = wanted;
