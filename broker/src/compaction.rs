@@ -323,7 +323,7 @@ fn compact(
             .streamlet
             .compact_lane(lane.lane, &lane.spec, ship, pace),
     };
-    // Whoever owns it now, if anybody, goes on.
+    // The streamlet has another owner now, or none: compaction goes on there.
     let outcome = match lane.streamlet.is_over() {
         true => outcome.map_err(|_| CompactError::Changed),
         false => outcome,

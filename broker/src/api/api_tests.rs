@@ -91,7 +91,7 @@ async fn each_path_answers_and_what_is_not_there_is_named() {
         let well = "All is well: 1 broker serves no stream yet.";
         assert_eq!(told, (Some("ok"), Some(well)), "{health}");
     }
-    // The disk is that of whoever runs this: it may well be nearly full.
+    // The disk of the machine that runs this test may be nearly full.
     for problem in problems {
         let told = problem["problem"].as_str().unwrap_or_default();
         assert!(told.ends_with("of its disk free"), "{health}");

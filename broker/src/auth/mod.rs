@@ -55,7 +55,7 @@ struct Known {
     revision: u64,
 }
 
-/// What whoever asks sees of a password before proving anything.
+/// What a client learns of a user's password before it has logged in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Look {
     salt_bytes: usize,
@@ -394,7 +394,7 @@ mod tests {
         let distinct: BTreeSet<_> = looks.iter().copied().collect();
         let users = [(16, false, 8192), (24, false, 8192), (26, true, 4096)];
         assert_eq!(distinct, users.into());
-        // Who asks again sees the same, whoever came meanwhile.
+        // Asked again, the answers are the same, although a user was added.
         add(&mut record, "sue", &[201; 24], 8192);
         let later = Known::of(&record);
         let again: Vec<_> = names.iter().map(|name| look(&later, name)).collect();

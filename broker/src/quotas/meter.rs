@@ -114,7 +114,7 @@ impl Meter {
         let now = now();
         let wait = bucket.wait(now);
         if !of.is_charged && !wait.is_zero() {
-            // Or whoever connects anew for each request would never wait.
+            // Otherwise a client that opens a connection for each request would never wait.
             of.until = Some(now + wait);
             self.quotas.note(metered.kind(), wait);
         }

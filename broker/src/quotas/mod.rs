@@ -1,9 +1,9 @@
 //! How much clients may do: the quotas of the metadata store, and what clients have used of them at this broker.
 //!
 //! The model is Kafka's. A quota is of a user, a client id, a client id of a user, or the default of one of these; of
-//! several that fit a client one counts (`limits`). All connections that share a quota share one bucket of tokens: it
-//! is charged with what a request takes, and whoever overdraws it waits until the debt is worked off. So none waits for
-//! what others do, and all together get what the quota allows.
+//! several that fit a client one counts (`limits`). All connections that share a quota share one bucket of tokens. A
+//! request takes its tokens from the bucket. If it takes more than there are, the connections that share the bucket wait
+//! until the debt is worked off. Connections of other buckets do not wait.
 
 mod alter;
 mod bucket;
@@ -189,7 +189,7 @@ impl Buckets {
             self.sweep_from = is_full.then(|| now + SWEEP_PAUSE);
         }
         let (kind, _) = key;
-        // Whoever invents client ids without end shares with others who do.
+        // Clients that make up ever new client ids share one bucket.
         let key = match self.by_key.len() < MOST_BUCKETS {
             true => key,
             false => (kind, None),

@@ -67,7 +67,7 @@ fn connections_of_a_user_share_a_bucket_and_other_users_have_their_own() {
         one.charge_at(Metered::Reads, 9 * RATE, || later),
         Duration::ZERO
     );
-    // Whoever comes anew waits for the debt that there is.
+    // A new connection of the same user waits for the debt as well.
     let mut anew = meter(&quotas, "ann");
     assert!(anew.waits_at(Metered::Appends, || later));
     assert!(!anew.waits_at(Metered::Appends, || later + Duration::from_secs(1)));

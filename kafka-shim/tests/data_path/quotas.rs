@@ -73,7 +73,7 @@ async fn a_producer_beyond_its_quota_is_told_to_wait_and_waits_until_it_is_raise
     let least = (records.len() as i32 - 2) * 1000;
     assert!(throttle >= least, "{throttle} of at least {least} ms");
     let second = send(&mut one, &records).await;
-    // Whoever comes anew shares the debt; what is not produced is answered.
+    // A new connection shares the debt; requests other than produce are answered.
     let mut two = world.client().await;
     assert!(topics(&mut two).await > 0);
     let third = send(&mut two, &records).await;
