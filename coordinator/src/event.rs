@@ -10,11 +10,13 @@ use crate::classic::{self, consumer};
 use crate::transactions;
 
 /// Version of the events this build writes; it reads this and all lower ones.
-pub const EVENT_VERSION: u32 = 3;
+pub const EVENT_VERSION: u32 = 4;
 /// What events carry that builds before transactions read as well,
 const BEFORE_TRANSACTIONS: u32 = 1;
-/// and builds before the consumer protocol.
+/// builds before the consumer protocol,
 const BEFORE_CONSUMERS: u32 = 2;
+/// and builds before prepared transactions.
+const BEFORE_PREPARED: u32 = 3;
 
 /// Why a record of the internal stream is not an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -177,6 +179,7 @@ impl Body {
     /// The version of the oldest build's events that has this: builds before it must not pass it over.
     fn version(&self) -> u32 {
         match self {
+            Self::TransactionSet(set) if set.is_prepared() => EVENT_VERSION,
             Self::OffsetsPending(_)
             | Self::OffsetsEnded(_)
             | Self::TransactionSet(_)
@@ -184,7 +187,7 @@ impl Body {
             Self::ConsumerBegun(_)
             | Self::ConsumerMemberSet(_)
             | Self::ConsumerMemberRemoved(_)
-            | Self::ConsumerTarget(_) => EVENT_VERSION,
+            | Self::ConsumerTarget(_) => BEFORE_PREPARED,
             _ => BEFORE_TRANSACTIONS,
         }
     }
@@ -401,10 +404,18 @@ mod tests {
             body: Body::ConsumerBegun(consumer::ConsumerBegun::default()),
             ..event()
         };
+        let prepared = Event {
+            body: Body::TransactionSet(transactions::TransactionSet {
+                stage: 6,
+                ..transactions::TransactionSet::default()
+            }),
+            ..event()
+        };
         for (event, version) in [
             (event(), BEFORE_TRANSACTIONS),
             (ended, BEFORE_CONSUMERS),
-            (begun, EVENT_VERSION),
+            (begun, BEFORE_PREPARED),
+            (prepared, EVENT_VERSION),
         ] {
             let record = EventRecord::decode(event.value().as_slice()).unwrap();
             assert_eq!(record.version, version);
@@ -432,10 +443,25 @@ mod tests {
             updated_ms: 0,
             streams: Vec::new(),
             groups: vec!["g".into()],
+            prepared: None,
         };
         let read = Event::decode(b"pay", &kept).expect("it is read");
         assert_eq!((read.group.as_str(), read.snapshot), ("pay", 0));
         assert_eq!(read.body, Body::TransactionSet(set));
+    }
+
+    /// Kept as a build wrote it that knew no prepared transactions.
+    #[test]
+    fn an_event_of_version_3_is_read() {
+        let kept = [8, 3, 210, 1, 3, 10, 1, b'm'];
+        let read = Event::decode(b"g", &kept).expect("it is read");
+        assert_eq!(
+            read.body,
+            Body::ConsumerMemberRemoved(consumer::ConsumerMemberRemoved {
+                member: "m".into(),
+                heir: String::new(),
+            })
+        );
     }
 
     #[test]

@@ -21,20 +21,22 @@ pub struct Trimmed {
 }
 
 impl Streamlet {
-    /// Makes everything below `ordinal` (at most the durable head) unreadable and deletes the groups
-    /// that lie wholly below. The lane's newest group is kept until its successor's header is on
+    /// Makes everything below `ordinal` (at most the last stable ordinal: nothing of an open transaction goes)
+    /// unreadable and deletes the groups that lie wholly below. The lane's newest group is kept until its successor's header is on
     /// disk, because it holds the lane's state.
     ///
     /// # Errors
     /// [`RecordError`] if the new log start could not be recorded; nothing is deleted then.
     pub fn trim(&self, lane: LaneId, ordinal: Ordinal) -> Result<Trimmed, RecordError> {
         let _turn = self.maintenance.lock();
+        // Not known while the lane is put in order after a failed write.
+        let stable = self.stable(lane).unwrap_or(0);
         let (log_start, doomed, successor, epoch) = {
             let inner = self.inner.lock();
             let Some(slot) = inner.lanes.get(lane.0 as usize) else {
                 return Ok(Trimmed::default());
             };
-            let log_start = slot.log_start.max(ordinal.min(slot.head.ordinal()));
+            let log_start = slot.log_start.max(ordinal.min(stable));
             let mut doomed: Vec<Arc<Group>> = Vec::new();
             let mut successor = None;
             for group in slot.groups.values() {
@@ -58,7 +60,7 @@ impl Streamlet {
             // a recovery as if groups were missing.
             let log_start = match &successor {
                 Some(oldest) if !doomed.is_empty() => {
-                    log_start.max(oldest.spec().first_ordinal.min(slot.head.ordinal()))
+                    log_start.max(oldest.spec().first_ordinal.min(stable))
                 }
                 _ => log_start,
             };

@@ -389,6 +389,27 @@ fn nothing_forgets_an_open_transaction() {
 }
 
 #[test]
+fn nothing_of_an_open_transaction_is_trimmed() {
+    let mut machine = Machine::fault(5);
+    let node = machine.create(settings(AckPolicy::Written));
+    node.append(0, &mut plain(0..3, 20));
+    assert!(grant(&node, 7, 1));
+    node.append(0, &mut transactional(7, 0, 0, 10..11));
+    node.append(0, &mut plain(3..6, 20));
+    assert!(node.streamlet.close_all(node.now_ms));
+    node.append(0, &mut plain(6..9, 20));
+    let trimmed = node.streamlet.trim(LANE, u64::MAX).expect("it is recorded");
+    assert_eq!((trimmed.log_start, trimmed.groups), (3, 0));
+    assert!(end(&node, 7, 1, true));
+    assert_eq!(
+        read_committed(&node, 3, 1 << 20).0,
+        [10, 3, 4, 5, 6, 7, 8].to_vec()
+    );
+    let trimmed = node.streamlet.trim(LANE, u64::MAX).expect("it is recorded");
+    assert_eq!((trimmed.log_start, trimmed.groups), (11, 1));
+}
+
+#[test]
 fn a_lane_takes_as_many_open_transactions_as_its_snapshot_has_room_for() {
     let mut machine = Machine::fault(5);
     let node = machine.create(settings(AckPolicy::Written));

@@ -64,6 +64,7 @@ impl Coordinator {
                 started_ms: 0,
                 updated_ms: now_ms,
                 parts: BTreeSet::new(),
+                prepared: None,
             };
             self.transaction_put(id, &new, step);
             return Ok(Reply::Begun(new.producer, new.epoch));
@@ -79,6 +80,9 @@ impl Coordinator {
         }
         if known.stage.decision().is_some() {
             return Err(Fault::Ending);
+        }
+        if known.stage == Stage::Prepared {
+            return Err(Fault::Prepared);
         }
         if known.stage == Stage::Ongoing {
             // Raised here, and taken by the Init that finds it ended; nobody else may go on until then.
@@ -98,6 +102,7 @@ impl Coordinator {
         }
         next.raised = false;
         next.stage = Stage::Empty;
+        next.prepared = None;
         let begun = Reply::Begun(next.producer, next.epoch);
         self.transaction_put(id, &next, step);
         Ok(begun)
@@ -128,6 +133,9 @@ impl Coordinator {
         if known.stage.decision().is_some() {
             return Err(Fault::Ending);
         }
+        if known.stage == Stage::Prepared {
+            return Err(Fault::Prepared);
+        }
         if parts.is_empty() {
             return Ok(Reply::Added(known.number, parts));
         }
@@ -137,6 +145,7 @@ impl Coordinator {
             next.number += 1;
             next.started_ms = now_ms;
             next.parts.clear();
+            next.prepared = None;
         }
         let fresh: BTreeSet<Part> = parts.difference(&next.parts).cloned().collect();
         if fresh.is_empty() && known.stage == Stage::Ongoing {
@@ -185,7 +194,10 @@ impl Coordinator {
         }
         let idle = self.state.transactions.iter();
         let idle = idle.filter(|(_, transaction)| !transaction.stage.is_open());
-        let longest = idle.min_by_key(|(_, transaction)| transaction.updated_ms);
+        // How a prepared one ended is asked for longer.
+        let longest = idle.min_by_key(|(_, transaction)| {
+            (transaction.prepared.is_some(), transaction.updated_ms)
+        });
         let id = longest.ok_or(Fault::TooManyIds)?.0.clone();
         tracing::debug!(id, "a transactional id makes room for another");
         self.emit(step, &id, Body::TransactionEnded(TransactionEnded {}));

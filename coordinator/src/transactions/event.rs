@@ -6,7 +6,7 @@ use kera_protocol::ids::StreamId;
 use prost::Message;
 
 use super::request::Part;
-use super::state::{Stage, Transaction};
+use super::state::{Prepared, Stage, Transaction};
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TransactionSet {
@@ -35,6 +35,17 @@ pub(crate) struct TransactionSet {
     pub(crate) streams: Vec<StreamParts>,
     #[prost(string, repeated, tag = "12")]
     pub(crate) groups: Vec<String>,
+    /// Who prepared it, if it is prepared or was until it ended.
+    #[prost(message, optional, tag = "13")]
+    pub(crate) prepared: Option<PreparedBy>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct PreparedBy {
+    #[prost(string, tag = "1")]
+    pub(crate) principal: String,
+    #[prost(uint64, tag = "2")]
+    pub(crate) since_ms: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -78,7 +89,16 @@ impl TransactionSet {
             updated_ms: transaction.updated_ms,
             streams: streams.collect(),
             groups,
+            prepared: transaction.prepared.as_ref().map(|by| PreparedBy {
+                principal: by.principal.clone(),
+                since_ms: by.since_ms,
+            }),
         }
+    }
+
+    /// True if builds that know no prepared transactions would misread it.
+    pub(crate) fn is_prepared(&self) -> bool {
+        self.stage == Stage::Prepared.number()
     }
 
     /// `None` if it is none that this build writes.
@@ -101,6 +121,10 @@ impl TransactionSet {
             started_ms: self.started_ms,
             updated_ms: self.updated_ms,
             parts,
+            prepared: self.prepared.as_ref().map(|by| Prepared {
+                principal: by.principal.clone(),
+                since_ms: by.since_ms,
+            }),
         })
     }
 }

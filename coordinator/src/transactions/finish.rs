@@ -1,7 +1,7 @@
 //! How transactions end.
 
 use super::event::TransactionEnded;
-use super::request::{Decided, End, Fault, Reply, Written};
+use super::request::{Decided, End, Fault, Handle, Reply, Written};
 use super::state::{Stage, Transaction};
 use crate::coordinator::{Coordinator, Step};
 use crate::event::Body;
@@ -16,17 +16,21 @@ impl Coordinator {
         request: &End,
         step: &mut Step,
     ) -> Result<Reply, Fault> {
+        if let Some(number) = request.number {
+            let member = request.member.clone();
+            return self.transaction_end_by(
+                now_ms,
+                &Handle { member, number },
+                request.commit,
+                step,
+            );
+        }
         let known = self.transaction_of(&request.member)?;
         match (known.stage, request.commit) {
-            (Stage::Ongoing, commit) => {
-                let mut next = known.clone();
-                next.stage = match commit {
-                    true => Stage::PrepareCommit,
-                    false => Stage::PrepareAbort,
-                };
-                next.updated_ms = now_ms;
-                self.transaction_put(&request.member.id, &next, step);
-                Ok(Reply::Ending(next.number))
+            (Stage::Ongoing | Stage::Prepared, commit) => {
+                let number = known.number;
+                self.transaction_decide(now_ms, &request.member.id, known.clone(), commit, step);
+                Ok(Reply::Ending(number))
             }
             // The answer was lost.
             (Stage::CompleteCommit, true) | (Stage::CompleteAbort, false) => {
@@ -35,6 +39,23 @@ impl Coordinator {
             (Stage::PrepareCommit, true) | (Stage::PrepareAbort, false) => Err(Fault::Ending),
             _ => Err(Fault::NotOpen),
         }
+    }
+
+    /// How an open transaction ends is decided.
+    pub(super) fn transaction_decide(
+        &mut self,
+        now_ms: u64,
+        id: &str,
+        mut next: Transaction,
+        commit: bool,
+        step: &mut Step,
+    ) {
+        next.stage = match commit {
+            true => Stage::PrepareCommit,
+            false => Stage::PrepareAbort,
+        };
+        next.updated_ms = now_ms;
+        self.transaction_put(id, &next, step);
     }
 
     /// Aborts an open transaction under an epoch that its producer does not have. `last` is who may take that epoch as
@@ -71,6 +92,7 @@ impl Coordinator {
             }
             Stage::PrepareAbort => Ok(Reply::Ending(known.number)),
             Stage::PrepareCommit => Err(Fault::Ending),
+            Stage::Prepared => Err(Fault::Prepared),
             Stage::Empty | Stage::CompleteCommit | Stage::CompleteAbort => Err(Fault::NotOpen),
         }
     }
@@ -149,8 +171,12 @@ impl Coordinator {
             return;
         }
         self.transactions_sweep_ms = now_ms.saturating_add(SWEEP_MS);
-        let expiry_ms = self.limits.transactions.expiry_ms;
+        let limits = &self.limits.transactions;
         let silent = self.state.transactions.iter().filter(|(_, known)| {
+            let expiry_ms = match known.prepared {
+                Some(_) => limits.outcome_ms,
+                None => limits.expiry_ms,
+            };
             !known.stage.is_open() && known.updated_ms.saturating_add(expiry_ms) <= now_ms
         });
         let silent: Vec<String> = silent.map(|(id, _)| id.clone()).collect();

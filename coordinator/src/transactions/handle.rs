@@ -16,6 +16,8 @@ impl Coordinator {
             Request::Add(member, parts) => self.transaction_add(now_ms, &member, parts, step),
             Request::Verify(member, part) => self.transaction_verify(&member, &part),
             Request::End(request) => self.transaction_end(now_ms, &request, step),
+            Request::Prepare(request) => self.transaction_prepare(now_ms, request, step),
+            Request::Forget(request) => self.transaction_forget(&request, step),
             Request::Decided => Ok(self.transactions_decided()),
             Request::Written(request) => self.transaction_written(now_ms, request, step),
             Request::Abort(id) => self.transaction_abort(now_ms, &id, step),

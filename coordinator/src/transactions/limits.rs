@@ -18,10 +18,14 @@ pub struct Limits {
     pub total_parts: usize,
     /// See [`Self::total_parts`].
     pub small_parts: usize,
+    /// Prepared transactions of one user.
+    pub prepared_per_user: usize,
     /// Longest time that a transaction may be open, milliseconds.
     pub max_timeout_ms: u32,
     /// How long an id without a transaction is remembered, milliseconds.
     pub expiry_ms: u64,
+    /// Likewise of one whose last transaction was prepared: whoever prepared it may ask how it ended.
+    pub outcome_ms: u64,
 }
 
 impl Default for Limits {
@@ -34,8 +38,10 @@ impl Default for Limits {
             group_bytes: 1_024,
             total_parts: 1_000_000,
             small_parts: 100,
+            prepared_per_user: 2_000,
             max_timeout_ms: 900_000,
             expiry_ms: 7 * 24 * 3_600_000,
+            outcome_ms: 30 * 24 * 3_600_000,
         }
     }
 }

@@ -6,7 +6,9 @@
 //!            Init                 Add                    End, timeout, Init
 //!   (none) -------> Empty ------------------> Ongoing ---------------------> PrepareCommit, PrepareAbort
 //!                                ^                                                   |
-//!                                |  Add                                              | every part has its marker
+//!                                |  Add            |  Prepare             ^          | every part has its marker
+//!                                |                 +-------> Prepared ----+          |
+//!                                |                                       End         |
 //!                                +------------ CompleteCommit, CompleteAbort <-------+
 //! ```
 //!
@@ -19,6 +21,10 @@
 //! - **The epoch is raised** by each Init, and when a transaction is aborted because its time is over or because another
 //!   instance of its producer began: once, and the next Init takes what was raised. Where no epoch is left the id gets
 //!   another producer id.
+//! - **A prepared transaction has no time.** Whoever prepared it has said that all of it is durable, and may be gone. It
+//!   ends by its [`Handle`], from any process, and by nothing else: no Init, no Add and no operator's abort is taken
+//!   meanwhile. How it ended is remembered until its id begins again, is forgotten at somebody's wish, or was silent for
+//!   long.
 //! - **What was decided is never forgotten** before every part has its marker; an open transaction ends with its time.
 
 mod begin;
@@ -26,15 +32,17 @@ mod event;
 mod finish;
 mod handle;
 mod limits;
+mod prepare;
 mod request;
 mod state;
 mod view;
 
 pub use limits::Limits;
 pub use request::{
-    Decided, Described, End, Fault, Filter, Init, Listed, Member, Part, Reply, Request, Written,
+    Decided, Described, End, Fault, Filter, Handle, Init, Listed, Member, Part, Prepare, Reply,
+    Request, Written,
 };
-pub use state::Stage;
+pub use state::{Prepared, Stage};
 
 pub(crate) use event::{TransactionEnded, TransactionSet};
 pub(crate) use state::Transaction;

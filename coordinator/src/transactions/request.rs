@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use kera_protocol::ids::StreamId;
 
-use super::state::Stage;
+use super::state::{Prepared, Stage};
 
 /// What takes part in a transaction: a partition that is written to, or a group whose offsets are committed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,6 +37,10 @@ pub enum Request {
     Verify(Member, Part),
     /// Commits or aborts.
     End(End),
+    /// All of it is durable: from now on it has no timeout.
+    Prepare(Prepare),
+    /// Nobody will ask any more how this transaction ended.
+    Forget(Handle),
     /// Asks what is decided and lacks markers.
     Decided,
     /// Parts have their markers, or need none.
@@ -56,6 +60,8 @@ impl Request {
             Self::Init(request) => Some(&request.id),
             Self::Add(member, _) | Self::Verify(member, _) => Some(&member.id),
             Self::End(request) => Some(&request.member.id),
+            Self::Prepare(request) => Some(&request.handle.member.id),
+            Self::Forget(handle) => Some(&handle.member.id),
             Self::Written(request) => Some(&request.id),
             Self::Abort(id) | Self::Describe(id) => Some(id),
             Self::Decided | Self::List(_) => None,
@@ -83,6 +89,26 @@ pub struct End {
     pub member: Member,
     /// Whether its records count.
     pub commit: bool,
+    /// Which of its transactions, for those who end it by its [`Handle`]; others end the last one.
+    pub number: Option<u64>,
+}
+
+/// A transaction by name: any process that has it can end it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handle {
+    /// Whose transaction.
+    pub member: Member,
+    /// Which of its transactions.
+    pub number: u64,
+}
+
+/// See [`Request::Prepare`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prepare {
+    /// The transaction.
+    pub handle: Handle,
+    /// The user whose it is.
+    pub principal: String,
 }
 
 /// See [`Request::Written`].
@@ -105,6 +131,8 @@ pub struct Filter {
     pub producers: Vec<i64>,
     /// Only open for longer than this, milliseconds.
     pub open_longer_ms: Option<u64>,
+    /// Only ids that begin so.
+    pub prefix: String,
 }
 
 /// The answer to a [`Request`].
@@ -118,9 +146,13 @@ pub enum Reply {
     Open(u64),
     /// To an end, or an abort: how the transaction of this number ends is decided.
     Ending(u64),
+    /// To an end by handle: whether the records of this transaction count.
+    Ended(bool),
+    /// To a prepare.
+    Prepared,
     /// To a question what is decided.
     Decided(Vec<Decided>),
-    /// To a report of markers.
+    /// To a report of markers, or a wish to forget.
     Noted,
     /// To a describe.
     Described(Described),
@@ -164,6 +196,10 @@ pub struct Described {
     pub timeout_ms: u32,
     /// When the transaction that is open or ending began, milliseconds since 1970.
     pub started_ms: Option<u64>,
+    /// The number of that transaction, or of the last one.
+    pub number: u64,
+    /// Who prepared that transaction.
+    pub prepared: Option<Prepared>,
     /// Its parts; of one that is ending those that lack their marker.
     pub parts: BTreeSet<Part>,
 }
@@ -179,6 +215,12 @@ pub struct Listed {
     pub stage: Stage,
     /// When the transaction that is open or ending began.
     pub started_ms: Option<u64>,
+    /// Its epoch.
+    pub epoch: i16,
+    /// The number of that transaction, or of the last one.
+    pub number: u64,
+    /// Who prepared that transaction.
+    pub prepared: Option<Prepared>,
 }
 
 /// Why a request is refused.
@@ -202,6 +244,15 @@ pub enum Fault {
     /// The transaction before is still ending: try again.
     #[error("the transaction before is still ending: try again")]
     Ending,
+    /// The transaction is prepared, and ends only by its handle.
+    #[error("the transaction of this id is prepared: commit or abort it by its handle")]
+    Prepared,
+    /// The user has prepared as many transactions as it may.
+    #[error("the user has prepared as many transactions as it may: commit or abort some")]
+    TooManyPrepared,
+    /// It has ended, and how is not remembered.
+    #[error("the transaction has ended, and how is not remembered: its id has begun again since")]
+    Forgotten,
     /// Nothing is open that this could be done to.
     #[error("no transaction is open that this could be done to")]
     NotOpen,

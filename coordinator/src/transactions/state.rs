@@ -19,17 +19,20 @@ pub enum Stage {
     CompleteCommit,
     /// The last one was aborted.
     CompleteAbort,
+    /// Everything of it is durable: it ends when somebody says how, and never by itself.
+    Prepared,
 }
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Empty,
         Self::Ongoing,
         Self::PrepareCommit,
         Self::PrepareAbort,
         Self::CompleteCommit,
         Self::CompleteAbort,
+        Self::Prepared,
     ];
 
     /// The name that Kafka gives the state.
@@ -41,6 +44,7 @@ impl Stage {
             Self::PrepareAbort => "PrepareAbort",
             Self::CompleteCommit => "CompleteCommit",
             Self::CompleteAbort => "CompleteAbort",
+            Self::Prepared => "Prepared",
         }
     }
 
@@ -53,7 +57,7 @@ impl Stage {
     pub fn is_open(self) -> bool {
         matches!(
             self,
-            Self::Ongoing | Self::PrepareCommit | Self::PrepareAbort
+            Self::Ongoing | Self::Prepared | Self::PrepareCommit | Self::PrepareAbort
         )
     }
 
@@ -62,6 +66,15 @@ impl Stage {
         match self {
             Self::PrepareCommit => Some(true),
             Self::PrepareAbort => Some(false),
+            _ => None,
+        }
+    }
+
+    /// How the last transaction ended; `None` if it has not.
+    pub(crate) fn outcome(self) -> Option<bool> {
+        match self {
+            Self::CompleteCommit => Some(true),
+            Self::CompleteAbort => Some(false),
             _ => None,
         }
     }
@@ -90,6 +103,17 @@ pub(crate) struct Transaction {
     pub(crate) started_ms: u64,
     pub(crate) updated_ms: u64,
     pub(crate) parts: BTreeSet<Part>,
+    /// Of the transaction that is prepared, or was until it ended.
+    pub(crate) prepared: Option<Prepared>,
+}
+
+/// Who prepared a transaction, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    /// The user.
+    pub principal: String,
+    /// Milliseconds since 1970.
+    pub since_ms: u64,
 }
 
 impl Transaction {

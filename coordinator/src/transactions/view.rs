@@ -1,12 +1,18 @@
 //! Transactions for people.
 
 use super::request::{Described, Fault, Filter, Listed, Reply};
-use super::state::Transaction;
+use super::state::{Stage, Transaction};
 use crate::coordinator::Coordinator;
 
 fn started_ms(transaction: &Transaction) -> Option<u64> {
     let is_open = transaction.stage.is_open();
     is_open.then_some(transaction.started_ms)
+}
+
+fn count_with_oldest(since: impl Iterator<Item = u64>) -> (usize, Option<u64>) {
+    since.fold((0, None), |(count, oldest), since| {
+        (count + 1, Some(oldest.map_or(since, |o: u64| o.min(since))))
+    })
 }
 
 impl Coordinator {
@@ -24,6 +30,8 @@ impl Coordinator {
             epoch: known.epoch,
             timeout_ms: known.timeout_ms,
             started_ms: started_ms(known),
+            number: known.number,
+            prepared: known.prepared.clone(),
             parts,
         }))
     }
@@ -32,7 +40,8 @@ impl Coordinator {
         let listed = self.state.transactions.iter().filter_map(|(id, known)| {
             let started_ms = started_ms(known);
             let open_ms = started_ms.map(|started| now_ms.saturating_sub(started));
-            let fits = (filter.stages.is_empty() || filter.stages.contains(&known.stage))
+            let fits = id.starts_with(&filter.prefix)
+                && (filter.stages.is_empty() || filter.stages.contains(&known.stage))
                 && (filter.producers.is_empty() || filter.producers.contains(&known.producer))
                 && filter
                     .open_longer_ms
@@ -42,19 +51,25 @@ impl Coordinator {
                 producer: known.producer,
                 stage: known.stage,
                 started_ms,
+                epoch: known.epoch,
+                number: known.number,
+                prepared: known.prepared.clone(),
             })
         });
         Reply::Listed(listed.collect())
     }
 
-    /// Transactions that are open or ending, and when the oldest began.
+    /// Transactions that are open or ending and not prepared, and when the oldest began.
     pub fn open_transactions(&self) -> (usize, Option<u64>) {
-        let open = self.state.transactions.values().filter_map(started_ms);
-        open.fold((0, None), |(count, oldest), started| {
-            (
-                count + 1,
-                Some(oldest.map_or(started, |o: u64| o.min(started))),
-            )
-        })
+        let open = self.state.transactions.values();
+        let open = open.filter(|known| known.stage != Stage::Prepared);
+        count_with_oldest(open.filter_map(started_ms))
+    }
+
+    /// Transactions that are prepared, and when the oldest was.
+    pub fn prepared_transactions(&self) -> (usize, Option<u64>) {
+        let all = self.state.transactions.values();
+        let prepared = all.filter(|known| known.stage == Stage::Prepared);
+        count_with_oldest(prepared.filter_map(|known| Some(known.prepared.as_ref()?.since_ms)))
     }
 }

@@ -130,6 +130,7 @@ pub(crate) async fn list_transactions(
         open_longer_ms: u64::try_from(request.duration_filter)
             .ok()
             .filter(|ms| *ms > 0),
+        ..Filter::default()
     };
     let Some(listed) = transactions::list(&ctx.shared, filter).await else {
         return response.with_error_code(ResponseError::CoordinatorLoadInProgress.code());

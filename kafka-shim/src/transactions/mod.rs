@@ -58,7 +58,11 @@ fn fault_error(fault: Fault, knows_fenced: bool) -> ResponseError {
         Fault::Fenced if knows_fenced => Kafka::ProducerFenced,
         Fault::Fenced => Kafka::InvalidProducerEpoch,
         Fault::Ending => Kafka::ConcurrentTransactions,
-        Fault::NotOpen | Fault::TooManyParts => Kafka::InvalidTxnState,
+        Fault::NotOpen
+        | Fault::TooManyParts
+        | Fault::Prepared
+        | Fault::TooManyPrepared
+        | Fault::Forgotten => Kafka::InvalidTxnState,
         Fault::TooManyIds => Kafka::CoordinatorNotAvailable,
     }
 }

@@ -137,6 +137,7 @@ pub(crate) async fn end(ctx: &Ctx, version: i16, request: EndTxnRequest) -> EndT
             epoch: request.producer_epoch,
         },
         commit: request.committed,
+        number: None,
     };
     let ended = async {
         ctx.check_id(Operation::Write, &end.member.id)?;

@@ -1,12 +1,15 @@
 //! Transactions of producers: the rules one by one, and producers, crashes, and markers that are late, doubled and lost,
 //! at random.
 
+mod prepared;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use kera_coordinator::transactions::{
-    Decided, Described, End, Fault, Filter, Init, Member, Part, Reply, Request, Stage, Written,
+    Decided, Described, End, Fault, Filter, Handle, Init, Member, Part, Prepare, Reply, Request,
+    Stage, Written,
 };
 use kera_coordinator::{
     Coordinator, Event, Limits, Replay, Reply as AnyReply, Request as AnyRequest, Step,
@@ -86,7 +89,26 @@ impl Bench {
 
     fn end(&mut self, producer: i64, epoch: i16, commit: bool) -> Reply {
         let member = member(producer, epoch);
-        self.call(Request::End(End { member, commit }))
+        self.call(Request::End(End {
+            member,
+            commit,
+            number: None,
+        }))
+    }
+
+    fn prepare(&mut self, handle: Handle) -> Reply {
+        self.call(Request::Prepare(Prepare {
+            handle,
+            principal: "flink".into(),
+        }))
+    }
+
+    fn end_by(&mut self, handle: Handle, commit: bool) -> Reply {
+        self.call(Request::End(End {
+            member: handle.member,
+            commit,
+            number: Some(handle.number),
+        }))
     }
 
     fn decided(&mut self) -> Vec<Decided> {
@@ -105,6 +127,15 @@ impl Bench {
                 parts: decided.parts,
             };
             assert_eq!(self.call(Request::Written(written)), Reply::Noted);
+        }
+    }
+
+    /// Of the transaction that is open, or of the last one.
+    fn number(&mut self) -> u64 {
+        let mut step = self.step(Request::Describe(ID.into()));
+        match step.replies.pop() {
+            Some((_, Ok(AnyReply::Transaction(Reply::Described(described))))) => described.number,
+            _ => 0,
         }
     }
 
@@ -138,6 +169,13 @@ fn replay(events: &[Event], now: u64) -> Coordinator {
     let (coordinator, report) = replay.finish(Limits::default(), now);
     assert_eq!(report.ignored, 0);
     coordinator
+}
+
+fn handle(producer: i64, epoch: i16, number: u64) -> Handle {
+    Handle {
+        member: member(producer, epoch),
+        number,
+    }
 }
 
 fn member(producer: i64, epoch: i16) -> Member {
@@ -509,9 +547,32 @@ impl World {
                     }
                 }
             }
-            (_, Reply::Refused(_) | Reply::Noted) => {}
+            (_, Reply::Refused(_) | Reply::Noted | Reply::Prepared | Reply::Ended(_)) => {}
             (_, other) => panic!("{other:?}"),
         }
+    }
+
+    /// Somebody finds what is prepared and commits it by its handle. How many there were.
+    fn end_prepared(&mut self) -> usize {
+        let prepared = Request::List(Filter {
+            stages: vec![Stage::Prepared],
+            ..Filter::default()
+        });
+        let Reply::Listed(listed) = self.bench.call(prepared) else {
+            panic!("no list")
+        };
+        for listed in &listed {
+            let member = member(listed.producer, listed.epoch);
+            let request = Request::End(End {
+                member,
+                commit: true,
+                number: Some(listed.number),
+            });
+            self.send(Asked::Other, request);
+            let told = self.told.insert(listed.number, true);
+            assert!(told.is_none_or(|commit| commit), "it had ended otherwise");
+        }
+        listed.len()
     }
 
     fn crash(&mut self, keep: usize) {
@@ -543,7 +604,7 @@ impl World {
 
 #[test]
 fn whatever_fails_a_transaction_ends_the_same_way_everywhere() {
-    let mut ended = 0;
+    let (mut ended, mut prepared) = (0, 0);
     for seed in 1..=400_u64 {
         let mut dice = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let mut roll = move |below: u64| {
@@ -596,10 +657,22 @@ fn whatever_fails_a_transaction_ends_the_same_way_everywhere() {
                             let request = world.bench.init_request(known);
                             world.send(Asked::Init(at), request);
                         }
+                        Phase::Open if roll(6) == 0 => {
+                            let number = world.bench.number();
+                            let request = Request::Prepare(Prepare {
+                                handle: handle(named.0, named.1, number),
+                                principal: "flink".into(),
+                            });
+                            world.send(Asked::Other, request);
+                        }
                         Phase::Open if roll(3) == 0 => {
                             let commit = roll(2) == 0;
                             let member = member(named.0, named.1);
-                            let request = Request::End(End { member, commit });
+                            let request = Request::End(End {
+                                member,
+                                commit,
+                                number: None,
+                            });
                             world.send(Asked::End(at, commit), request);
                         }
                         Phase::Idle | Phase::Open => {
@@ -620,6 +693,7 @@ fn whatever_fails_a_transaction_ends_the_same_way_everywhere() {
             let now = world.bench.now;
             let step = world.bench.coordinator.tick(now, &world.bench.stream);
             world.steps.push_back(step);
+            prepared += world.end_prepared();
             world.send(Asked::Decided, Request::Decided);
             while !world.steps.is_empty() || !world.flying.is_empty() {
                 while !world.steps.is_empty() {
@@ -642,4 +716,5 @@ fn whatever_fails_a_transaction_ends_the_same_way_everywhere() {
         }
     }
     assert!(ended > 1_000, "{ended} transactions ended");
+    assert!(prepared > 10, "{prepared} were prepared to the end");
 }

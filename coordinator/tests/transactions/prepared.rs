@@ -1,0 +1,152 @@
+//! Prepared transactions: what ends them, and what does not.
+
+use super::*;
+
+#[test]
+fn a_prepared_transaction_has_no_time_and_ends_only_by_its_handle() {
+    const PREPARED: Reply = Reply::Refused(Fault::Prepared);
+    let mut bench = Bench::new();
+    bench.init(None);
+    let one = handle(101, 0, 1);
+    assert_eq!(bench.prepare(one.clone()), NOT_OPEN, "nothing is open");
+    bench.add(101, 0, &[1, 2]);
+    assert_eq!(bench.prepare(handle(101, 0, 2)), NOT_OPEN);
+    assert_eq!(bench.prepare(one.clone()), Reply::Prepared);
+    assert_eq!(bench.prepare(one.clone()), Reply::Prepared, "repeated");
+    let began = bench.now;
+    bench.restart();
+    // Neither its time, nor another instance, nor an operator ends it, and nothing joins it.
+    bench.tick(365 * 24 * 3_600_000);
+    assert_eq!(bench.init(None), PREPARED);
+    assert_eq!(bench.init(Some((101, 0))), PREPARED);
+    assert_eq!(bench.add(101, 0, &[3]), PREPARED);
+    assert_eq!(bench.call(Request::Abort(ID.into())), PREPARED);
+    assert_eq!(bench.call(Request::Forget(one.clone())), PREPARED);
+    let verify = Request::Verify(member(101, 0), part(1));
+    assert_eq!(bench.call(verify), NOT_OPEN);
+    let described = bench.describe();
+    let by = described.prepared.expect("somebody prepared it");
+    assert_eq!((by.principal.as_str(), by.since_ms), ("flink", began));
+    assert_eq!(bench.coordinator.open_transactions(), (0, None));
+    assert_eq!(bench.coordinator.prepared_transactions(), (1, Some(began)));
+    assert_eq!(bench.decided(), []);
+
+    bench.events = bench.coordinator.snapshot();
+    bench.restart();
+    assert_eq!(bench.end_by(one.clone(), true), Reply::Ended(true));
+    assert_eq!(bench.end_by(one.clone(), true), Reply::Ended(true));
+    bench.restart();
+    let decided = bench.decided().remove(0);
+    assert_eq!((decided.commit, decided.parts.len()), (true, 2));
+    bench.write_markers();
+    // How it ended is told to whoever asks, whatever was asked for.
+    for commit in [true, false] {
+        assert_eq!(bench.end_by(one.clone(), commit), Reply::Ended(true));
+    }
+    assert_eq!(bench.add(101, 0, &[1]), Reply::Added(2, [part(1)].into()));
+    let forgotten = Reply::Refused(Fault::Forgotten);
+    assert_eq!(bench.end_by(one.clone(), true), forgotten);
+    let two = handle(101, 0, 2);
+    assert_eq!(bench.end_by(two.clone(), false), Reply::Ended(false));
+    bench.write_markers();
+    assert_eq!(bench.end_by(two.clone(), true), Reply::Ended(false));
+    assert_eq!(bench.call(Request::Forget(two.clone())), Reply::Noted);
+    assert_eq!(bench.call(Request::Forget(two.clone())), Reply::Noted);
+    let unknown = Reply::Refused(Fault::UnknownId);
+    assert_eq!(bench.end_by(two, true), unknown);
+    bench.restart();
+}
+
+#[test]
+fn a_handle_tells_that_the_time_of_its_transaction_was_over() {
+    let mut bench = Bench::new();
+    bench.init(None);
+    bench.add(101, 0, &[1]);
+    let one = handle(101, 0, 1);
+    bench.tick(TIMEOUT_MS as u64);
+    assert_eq!(bench.end_by(one.clone(), true), Reply::Ended(false));
+    assert_eq!(bench.prepare(one.clone()), NOT_OPEN);
+    bench.write_markers();
+    assert_eq!(bench.end_by(one.clone(), true), Reply::Ended(false));
+    assert_eq!(bench.init(Some((101, 0))), Reply::Begun(101, 1));
+    let forgotten = Reply::Refused(Fault::Forgotten);
+    assert_eq!(bench.end_by(one, true), forgotten);
+    assert_eq!(bench.end_by(handle(101, 1, 2), true), NOT_OPEN);
+}
+
+#[test]
+fn a_user_prepares_no_more_than_it_may_and_outcomes_outlive_other_ids() {
+    let mut limits = Limits::default();
+    limits.transactions.prepared_per_user = 2;
+    limits.transactions.ids = 3;
+    let mut bench = Bench::with(limits);
+    let begin = |bench: &mut Bench, id: &str| {
+        let member = Member {
+            id: id.into(),
+            producer: 7,
+            epoch: 0,
+        };
+        let init = Init {
+            id: id.into(),
+            timeout_ms: TIMEOUT_MS,
+            known: None,
+            fresh_producer: 7,
+        };
+        assert_eq!(bench.call(Request::Init(init)), Reply::Begun(7, 0));
+        let added = bench.call(Request::Add(member.clone(), [part(1)].into()));
+        assert!(matches!(added, Reply::Added(1, _)));
+        Handle { member, number: 1 }
+    };
+    let a = begin(&mut bench, "a");
+    let b = begin(&mut bench, "b");
+    let c = begin(&mut bench, "c");
+    assert_eq!(bench.prepare(a.clone()), Reply::Prepared);
+    assert_eq!(bench.prepare(b.clone()), Reply::Prepared);
+    let refused = Reply::Refused(Fault::TooManyPrepared);
+    assert_eq!(bench.prepare(c.clone()), refused);
+    let other = Prepare {
+        handle: c.clone(),
+        principal: "spark".into(),
+    };
+    assert_eq!(bench.call(Request::Prepare(other)), Reply::Prepared);
+    let of_prefix = Filter {
+        stages: vec![Stage::Prepared],
+        prefix: "b".into(),
+        ..Filter::default()
+    };
+    let Reply::Listed(listed) = bench.call(Request::List(of_prefix)) else {
+        panic!("no list")
+    };
+    let listed: Vec<_> = listed
+        .iter()
+        .map(|listed| (listed.id.as_str(), listed.epoch, listed.number))
+        .collect();
+    assert_eq!(listed, [("b", 0, 1)]);
+    // All are prepared: nothing makes room, until one has ended.
+    let init = |id: &str| {
+        Request::Init(Init {
+            id: id.into(),
+            timeout_ms: TIMEOUT_MS,
+            known: None,
+            fresh_producer: 8,
+        })
+    };
+    assert_eq!(bench.call(init("d")), Reply::Refused(Fault::TooManyIds));
+    assert_eq!(bench.end_by(a.clone(), true), Reply::Ended(true));
+    bench.write_markers();
+    assert_eq!(bench.prepare(a.clone()), NOT_OPEN);
+    // Silent ids are forgotten a week later, outcomes after a month.
+    bench.tick(8 * 24 * 3_600_000);
+    assert_eq!(bench.end_by(a.clone(), true), Reply::Ended(true));
+    bench.tick(30 * 24 * 3_600_000);
+    let unknown = Reply::Refused(Fault::UnknownId);
+    assert_eq!(bench.end_by(a, true), unknown);
+    // What never had a transaction makes room before an outcome does.
+    assert_eq!(bench.call(init("d")), Reply::Begun(8, 0));
+    assert_eq!(bench.end_by(b.clone(), false), Reply::Ended(false));
+    bench.write_markers();
+    bench.now += 1;
+    assert_eq!(bench.call(init("e")), Reply::Begun(8, 0));
+    assert_eq!(bench.end_by(b, false), Reply::Ended(false));
+    bench.restart();
+}
