@@ -76,6 +76,8 @@ pub const APIS: &[Api] = &[
     api(61, "DescribeProducers", 0, 0),
     api(65, "DescribeTransactions", 0, 0),
     api(66, "ListTransactions", 0, 2),
+    api(68, "ConsumerGroupHeartbeat", 0, 1),
+    api(69, "ConsumerGroupDescribe", 0, 1),
     api(74, "ListConfigResources", 0, 1),
     api(75, "DescribeTopicPartitions", 0, 0),
 ];

@@ -23,6 +23,7 @@ use kera_broker::listener::Counted;
 use kera_broker::quotas::Metered;
 use kera_broker::tls::{self, Stream};
 use kera_broker::unheard::Wanted;
+use kera_metadata::Feature;
 use kera_metadata::access::Operation;
 use tokio::net::TcpStream;
 
@@ -413,7 +414,8 @@ impl Connection {
         }
         match key {
             versions::KEY => {
-                let (response, version) = versions::answer(version);
+                let consumers = self.ctx.shared.require(Feature::ConsumerProtocol);
+                let (response, version) = versions::answer(version, consumers.is_ok());
                 let reply = dispatch::encode(ApiKey::ApiVersions, version, correlation, &response)?;
                 self.current = Current::Answered(vec![reply]);
             }

@@ -87,6 +87,8 @@ pub(crate) async fn answer(
         ApiKey::AddOffsetsToTxn => call.on(transactions::add_offsets).await,
         ApiKey::EndTxn => call.on(transactions::end).await,
         ApiKey::TxnOffsetCommit => call.on(transactions::offset_commit).await,
+        ApiKey::ConsumerGroupHeartbeat => call.on(groups::consumer_heartbeat).await,
+        ApiKey::ConsumerGroupDescribe => call.on(groups::consumer_describe).await,
         ApiKey::ElectLeaders => call.on(absent::elect_leaders).await,
         ApiKey::ListPartitionReassignments => call.on(absent::list_partition_reassignments).await,
         ApiKey::DescribeClientQuotas => call.on(quotas::describe_client_quotas).await,

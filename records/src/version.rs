@@ -8,7 +8,7 @@
 //! | cluster version | what it brings |
 //! |---|---|
 //! | 0 | all that was before clusters had versions |
-//! | 1 | [compaction](Feature::Compaction), [transactions](Feature::Transactions) |
+//! | 1 | [compaction](Feature::Compaction), [transactions](Feature::Transactions), [the consumer protocol](Feature::ConsumerProtocol) |
 
 /// The newest cluster version that this program can.
 pub const CLUSTER_VERSION: u32 = 1;
@@ -20,13 +20,15 @@ pub enum Feature {
     Compaction,
     /// Transactions: what lanes and consumer groups remember of them, and their internal stream.
     Transactions,
+    /// Consumer groups of Kafka's newer protocol: what coordinators remember of them.
+    ConsumerProtocol,
 }
 
 impl Feature {
     /// The first cluster version that has it.
     pub const fn since(self) -> u32 {
         match self {
-            Feature::Compaction | Feature::Transactions => 1,
+            Feature::Compaction | Feature::Transactions | Feature::ConsumerProtocol => 1,
         }
     }
 }
@@ -36,6 +38,7 @@ impl std::fmt::Display for Feature {
         f.write_str(match self {
             Feature::Compaction => "compaction",
             Feature::Transactions => "transactions",
+            Feature::ConsumerProtocol => "the consumer protocol of groups",
         })
     }
 }

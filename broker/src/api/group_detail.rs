@@ -31,6 +31,9 @@ pub(super) struct GroupDetail {
     taken_ms: u64,
     #[serde(flatten)]
     row: GroupRow,
+    /// Of Kafka's clients: the protocol of their group, its generation or epoch, and how they divide the work.
+    kafka_type: String,
+    generation: i32,
     protocol: String,
     member_descriptions: Vec<Member>,
     lanes_total: usize,
@@ -48,6 +51,9 @@ struct Member {
     instance: String,
     leases: u32,
     partitions: u32,
+    /// Of the consumer protocol: its epoch, and the partitions that it is to give back.
+    epoch: i32,
+    revoking: u32,
     last_heartbeat_ms_ago: u64,
     /// Of the lanes and partitions that it has.
     lag: u64,
@@ -126,6 +132,11 @@ pub(super) async fn describe(
     partitions.sort_by_key(|of| (std::cmp::Reverse(of.lag), of.stream.as_str(), of.partition));
     Ok(GroupDetail {
         taken_ms: now_ms(),
+        kafka_type: told
+            .summary
+            .as_ref()
+            .map_or_else(String::new, |s| s.kafka_type.clone()),
+        generation: told.generation,
         protocol: told.protocol.clone(),
         lanes_total: lanes.len(),
         partitions_total: partitions.len(),
@@ -179,6 +190,8 @@ fn of_member(member: &v1::MemberDescription, lags: &HashMap<&str, u64>) -> Membe
         instance: member.instance.clone(),
         leases: member.leases,
         partitions: member.partitions,
+        epoch: member.epoch,
+        revoking: member.revoking,
         last_heartbeat_ms_ago: member.last_heartbeat_ms_ago,
         lag: lags
             .get(member.member.as_str())

@@ -82,7 +82,7 @@ fn why(row: &GroupRow, growth: Option<f64>) -> (bool, String) {
         return (true, text.into());
     }
     if let Some(state) = row.state.as_deref()
-        && state.ends_with("Rebalance")
+        && (state.ends_with("Rebalance") || state == "Reconciling")
     {
         return (true, "its members divide the work anew".into());
     }

@@ -142,6 +142,12 @@ pub(super) fn check_sessions(config: &BrokerConfig) -> Result<(), (&'static str,
             "is above kafka.session_max; lower it or raise the maximum".into(),
         ));
     }
+    if config.kafka.consumer_heartbeat >= config.kafka.consumer_session {
+        return Err((
+            "kafka.consumer_heartbeat",
+            "is not below kafka.consumer_session, so that members would be put out between two heartbeats; lower it or raise the session".into(),
+        ));
+    }
     Ok(())
 }
 

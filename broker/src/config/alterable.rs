@@ -60,6 +60,16 @@ pub const ALTERABLE: &[Alterable] = &[
         "auto.create.topics.enable",
         Switch,
     ),
+    alterable(
+        "kafka.consumer_heartbeat",
+        "group.consumer.heartbeat.interval.ms",
+        Milliseconds,
+    ),
+    alterable(
+        "kafka.consumer_session",
+        "group.consumer.session.timeout.ms",
+        Milliseconds,
+    ),
     alterable("kafka.default_partitions", "num.partitions", Count),
     alterable(
         "kafka.group_initial_rebalance_delay",

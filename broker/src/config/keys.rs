@@ -328,6 +328,10 @@ config_keys! {
         session_min: Duration, Time [100 * MILLISECOND, HOUR] = "6s";
         /// The longest session a member of a group may ask for.
         session_max: Duration, Time [SECOND, DAY] = "30m";
+        /// How long a member of a group of the consumer protocol may be silent.
+        consumer_session: Duration, Time [SECOND, DAY] = "45s";
+        /// How often a member of a group of the consumer protocol is to be heard of.
+        consumer_heartbeat: Duration, Time [100 * MILLISECOND, HOUR] = "5s";
         /// How long committed offsets are kept after the last member of a group has left. For a consumer that
         /// only commits, each offset expires this long after its commit.
         offsets_retention: Duration, Time [MINUTE, 3650 * DAY] = "7d";

@@ -58,6 +58,8 @@ fn limits_of(config: &BrokerConfig) -> Limits {
         classic: classic::Limits {
             min_session_ms: ms(kafka.session_min),
             max_session_ms: ms(kafka.session_max),
+            consumer_session_ms: ms(kafka.consumer_session),
+            consumer_heartbeat_ms: ms(kafka.consumer_heartbeat),
             initial_delay_ms: ms(kafka.group_initial_rebalance_delay),
             offset_retention_ms: u64::try_from(kafka.offsets_retention.as_millis())
                 .unwrap_or(u64::MAX),

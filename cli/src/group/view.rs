@@ -9,6 +9,8 @@ use crate::output::{Table, count, short_time};
 
 /// The kind of a group of Kafka's clients.
 pub(super) const KAFKA: &str = "kafka";
+/// The type of groups of Kafka's consumer protocol.
+const CONSUMER: &str = "consumer";
 
 #[derive(Serialize)]
 pub(super) struct SummaryView {
@@ -23,6 +25,9 @@ pub(super) struct SummaryView {
     /// Only of Kafka groups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) state: Option<String>,
+    /// The protocol of a Kafka group's members: `classic` or `consumer`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kafka_type: Option<String>,
     /// Streams with committed offsets, only of Kafka groups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) streams: Vec<StreamView>,
@@ -51,6 +56,11 @@ impl SummaryView {
             stream: summary.stream.clone(),
             order: (!kafka).then_some(order),
             state: kafka.then(|| summary.state.clone()),
+            // Brokers of earlier versions know one kind.
+            kafka_type: kafka.then(|| match summary.kafka_type.as_str() {
+                "" => "classic".to_owned(),
+                known => known.to_owned(),
+            }),
             streams: streams
                 .map(|s| StreamView {
                     stream: s.stream.clone(),
@@ -98,21 +108,34 @@ impl DescriptionView {
     pub(super) fn new(answer: &v1::DescribeGroupResponse) -> Self {
         let summary = SummaryView::new(&answer.summary.clone().unwrap_or_default());
         let kafka = summary.kind == KAFKA;
+        let consumer = summary.kafka_type.as_deref() == Some(CONSUMER);
         let members = answer.members.iter();
         Self {
             generation: kafka.then_some(answer.generation),
             protocol: kafka.then(|| answer.protocol.clone()),
-            member_descriptions: members.map(|m| MemberView::new(m, kafka)).collect(),
+            member_descriptions: members
+                .map(|m| MemberView::new(m, kafka, consumer))
+                .collect(),
             lanes: answer.lanes.iter().map(LaneView::new).collect(),
             partitions: answer.partitions.iter().map(PartitionView::new).collect(),
             summary,
         }
     }
 
+    fn is_consumer(&self) -> bool {
+        self.summary.kafka_type.as_deref() == Some(CONSUMER)
+    }
+
     pub(super) fn headline(&self) -> String {
         let summary = &self.summary;
         let lag = count(summary.lag);
         match (&summary.state, summary.order) {
+            (Some(state), _) if self.is_consumer() => format!(
+                "{}: Kafka clients, consumer protocol, assignor {}, {state}, epoch {}, lag {lag}",
+                summary.group,
+                self.protocol.as_deref().unwrap_or("-"),
+                self.generation.unwrap_or_default(),
+            ),
             (Some(state), _) => format!(
                 "{}: Kafka clients, {state}, generation {}, lag {lag}",
                 summary.group,
@@ -133,7 +156,18 @@ impl DescriptionView {
             return None;
         }
         let kafka = self.summary.kind == KAFKA;
-        let mut table = if kafka {
+        let consumer = self.is_consumer();
+        let mut table = if consumer {
+            Table::new(&[
+                "member",
+                "client",
+                "host",
+                ">epoch",
+                ">partitions",
+                ">to give back",
+                ">last heartbeat",
+            ])
+        } else if kafka {
             Table::new(&["member", "client", "host", ">partitions", ">last heartbeat"])
         } else {
             Table::new(&["member", "client", ">leases", ">last heartbeat"])
@@ -145,7 +179,13 @@ impl DescriptionView {
             if kafka {
                 let host = member.host.clone().unwrap_or_default();
                 let partitions = member.partitions.unwrap_or_default().to_string();
-                table.row([name, client, host, partitions, ago]);
+                let told = |number: Option<i64>| number.unwrap_or_default().to_string();
+                if consumer {
+                    let (epoch, back) = (told(member.epoch), told(member.revoking));
+                    table.row([name, client, host, epoch, partitions, back, ago]);
+                } else {
+                    table.row([name, client, host, partitions, ago]);
+                }
             } else {
                 table.row([name, client, member.leases.to_string(), ago]);
             }
@@ -167,10 +207,15 @@ struct MemberView {
     instance: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     partitions: Option<u32>,
+    /// Only of the consumer protocol, as what it is to give back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revoking: Option<i64>,
 }
 
 impl MemberView {
-    fn new(member: &v1::MemberDescription, kafka: bool) -> Self {
+    fn new(member: &v1::MemberDescription, kafka: bool, consumer: bool) -> Self {
         Self {
             member: member.member.clone(),
             client: member.client.clone(),
@@ -179,6 +224,8 @@ impl MemberView {
             host: kafka.then(|| member.host.clone()),
             instance: (!member.instance.is_empty()).then(|| member.instance.clone()),
             partitions: kafka.then_some(member.partitions),
+            epoch: consumer.then_some(member.epoch.into()),
+            revoking: consumer.then_some(member.revoking.into()),
         }
     }
 }
@@ -366,6 +413,40 @@ mod tests {
         assert_eq!(json["state"], "Stable");
         assert!(json.get("order").is_none());
         assert!(json["partitions"][0]["committed"].is_null());
+    }
+
+    #[test]
+    fn a_group_of_the_consumer_protocol_tells_its_epochs() {
+        let answer = v1::DescribeGroupResponse {
+            summary: Some(v1::GroupSummary {
+                group: "g".into(),
+                kind: v1::GroupKind::Kafka as i32,
+                state: "Reconciling".into(),
+                kafka_type: "consumer".into(),
+                ..v1::GroupSummary::default()
+            }),
+            members: vec![v1::MemberDescription {
+                member: "m-1".into(),
+                partitions: 2,
+                epoch: 8,
+                revoking: 3,
+                ..v1::MemberDescription::default()
+            }],
+            generation: 9,
+            protocol: "uniform".into(),
+            ..v1::DescribeGroupResponse::default()
+        };
+        let view = DescriptionView::new(&answer);
+        assert_eq!(
+            view.headline(),
+            "g: Kafka clients, consumer protocol, assignor uniform, Reconciling, epoch 9, lag 0"
+        );
+        let members = view.members_table().unwrap().render();
+        let row: Vec<&str> = members.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(row[1..4], ["8", "2", "3"], "{members}");
+        let json = serde_json::to_value(&view).unwrap();
+        assert_eq!(json["kafka_type"], "consumer");
+        assert_eq!(json["member_descriptions"][0]["epoch"], 8);
     }
 
     #[test]

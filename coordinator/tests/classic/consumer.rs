@@ -347,13 +347,54 @@ fn patterns_find_topics_that_the_user_may_see() {
         Ok(0),
         "nobody sees nothing"
     );
-    for bad in ["(", "a{1000000}"] {
+    assert_eq!(
+        owned("a", r"\w", "alice"),
+        Ok(6),
+        "classes are those of ASCII"
+    );
+    // The last would be whole only with what is put around it.
+    for bad in ["(", "a{1000000}", "never)|(?:.*"] {
         let refused = owned("a", bad, "alice");
         assert!(
             matches!(refused, Err(Fault::InvalidPattern(_))),
             "{bad}: {refused:?}"
         );
     }
+}
+
+#[test]
+fn patterns_count_in_the_memory_of_groups() {
+    let mut world = World::six();
+    let joins = |world: &World, id: &str, pattern: &str| ConsumerHeartbeat {
+        topics: None,
+        pattern: Some(pattern.into()),
+        user: Some("alice".into()),
+        ..world.whole(&Client::new(id))
+    };
+    // Members with the same pattern share what it takes.
+    let large = "(a|b){200}|s";
+    for n in 0..200 {
+        let joined = world.beat_with(joins(&world, &format!("m{n}"), large));
+        assert!(joined.is_ok(), "{joined:?}");
+    }
+    let mut taken = 0;
+    let refused = loop {
+        let pattern = format!("{large}|{taken}");
+        match world.beat_with(joins(&world, &format!("other{taken}"), &pattern)) {
+            Ok(_) => taken += 1,
+            Err(fault) => break fault,
+        }
+        assert!(taken < 1_000, "patterns take no memory");
+    };
+    assert_eq!(refused, Fault::TooLarge);
+    assert!(taken > 50, "{taken}");
+    // One who is in may take another pattern if there is room, and one that is small always has it.
+    let member = world.whole(&Client::new("m0"));
+    let small = ConsumerHeartbeat {
+        pattern: Some(String::new()),
+        ..member
+    };
+    assert!(world.beat_with(small).is_ok());
 }
 
 #[test]

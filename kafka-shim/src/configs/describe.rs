@@ -15,7 +15,7 @@ use kera_metadata::access::Operation;
 use super::broker::{self, BrokerValue};
 use super::{BROKER, GROUP, TOPIC, flush_interval, no_resource};
 use crate::access;
-use crate::config_table::{Effect, Setting, TOPIC_CONFIGS, TopicConfig};
+use crate::config_table::{ConfigKind, Effect, Setting, TOPIC_CONFIGS, TopicConfig};
 use crate::context::Ctx;
 use crate::refusal::{Refusal, text};
 use crate::topic;
@@ -102,6 +102,21 @@ pub(crate) async fn describe_configs(
     DescribeConfigsResponse::default().with_results(results)
 }
 
+/// What counts for every group. Members of classic groups bring their own times; nothing is set for a group.
+fn group_values(ctx: &Ctx) -> [(&'static str, u128); 2] {
+    let kafka = &ctx.shared.live().kafka;
+    [
+        (
+            "consumer.heartbeat.interval.ms",
+            kafka.consumer_heartbeat.as_millis(),
+        ),
+        (
+            "consumer.session.timeout.ms",
+            kafka.consumer_session.as_millis(),
+        ),
+    ]
+}
+
 struct Show<'a> {
     ctx: &'a Ctx,
     synonyms: bool,
@@ -135,8 +150,11 @@ impl Show<'_> {
                 let shown = values.filter(|value| wanted(&value.name));
                 Ok(shown.filter_map(|value| self.broker(value)).collect())
             }
-            // Members bring their own session timeouts; nothing is set for a group.
-            GROUP if self.ctx.may_group(Operation::DescribeConfigs, name) => Ok(Vec::new()),
+            GROUP if self.ctx.may_group(Operation::DescribeConfigs, name) => {
+                let values = group_values(self.ctx).into_iter();
+                let shown = values.filter(|(name, _)| wanted(name));
+                Ok(shown.map(|(name, value)| self.group(name, value)).collect())
+            }
             GROUP => Err(access::no_group()),
             other => Err(no_resource(other)),
         }
@@ -172,6 +190,23 @@ impl Show<'_> {
         }
         if self.documentation {
             shown.documentation = Some(text(config.documentation()));
+        }
+        shown
+    }
+
+    fn group(&self, name: &'static str, ms: u128) -> DescribeConfigsResourceResult {
+        let mut shown = DescribeConfigsResourceResult::default()
+            .with_name(StrBytes::from_static_str(name))
+            .with_value(Some(text(ms.to_string())))
+            .with_read_only(true)
+            .with_config_source(FROM_DEFAULT)
+            .with_documentation(None);
+        if self.kinds {
+            shown.config_type = ConfigKind::Int as i8;
+        }
+        if self.documentation {
+            let about = "of members of the consumer protocol; the same for all groups, a setting of the broker";
+            shown.documentation = Some(text(about));
         }
         shown
     }

@@ -17,7 +17,7 @@ use kera_broker::coordination::CoordinatorKind;
 use kera_coordinator::classic::{Listing, Reply, Request};
 use kera_metadata::access::Operation;
 
-use super::{ask, coordinator_code, mismatch, text};
+use super::{ask, coordinator_code, mismatch, text, try_ask};
 use crate::access;
 use crate::brokers::{self, Endpoint, NOBODY};
 use crate::context::Ctx;
@@ -170,21 +170,21 @@ async fn describe(ctx: &Ctx, version: i16, group: &GroupId) -> DescribedGroup {
     if !ctx.may_group(Operation::Describe, group) {
         return described.with_error_code(access::group_code());
     }
-    let found = match ask(ctx, Request::Describe(group.to_string())).await {
+    let found = match try_ask(ctx, Request::Describe(group.to_string())).await {
         Ok(Reply::Described(found)) => found,
         Ok(other) => return described.with_error_code(mismatch(&other)),
-        // Old clients take a group that does not exist for one that is dead.
-        Err(code) if code == ResponseError::GroupIdNotFound.code() => {
+        // Old clients take a group that does not exist, or that is of the consumer protocol, for one that is dead.
+        Err(refusal) if refusal.code == ResponseError::GroupIdNotFound.code() => {
             let dead = described.with_group_state(StrBytes::from_static_str("Dead"));
             return if version >= 6 {
-                let reason = format!("group {} not found", group.as_str());
-                dead.with_error_code(code)
+                let reason = format!("group {}: {}", group.as_str(), refusal.message);
+                dead.with_error_code(refusal.code)
                     .with_error_message(Some(text(reason)))
             } else {
                 dead
             };
         }
-        Err(code) => return described.with_error_code(code),
+        Err(refusal) => return described.with_error_code(refusal.code),
     };
     let members = found.members.into_iter().map(|member| {
         DescribedGroupMember::default()

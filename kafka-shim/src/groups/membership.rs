@@ -100,7 +100,7 @@ pub(crate) async fn join_group(
 }
 
 /// An id that no other member ever has.
-fn fresh_id(prefix: &str) -> String {
+pub(super) fn fresh_id(prefix: &str) -> String {
     let mut end = prefix.len().min(ID_PREFIX_BYTES);
     while !prefix.is_char_boundary(end) {
         end -= 1;

@@ -1,9 +1,11 @@
 //! Consumer groups: Kafka's requests as those of the broker's coordinators, and back.
 
+mod consumer;
 mod describe;
 mod membership;
 mod offsets;
 
+pub(crate) use consumer::{consumer_describe, consumer_heartbeat};
 pub(crate) use describe::{delete_groups, describe_groups, find_coordinator, list_groups};
 pub(crate) use membership::{heartbeat, join_group, leave_group, sync_group};
 pub(crate) use offsets::{commit, offset_commit, offset_delete, offset_fetch};

@@ -4,7 +4,8 @@
 use bytes::Bytes;
 use kafka_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
-    AlterConfigsRequest, AlterUserScramCredentialsRequest, ApiVersionsRequest, CreateAclsRequest,
+    AlterConfigsRequest, AlterUserScramCredentialsRequest, ApiVersionsRequest,
+    ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, CreateAclsRequest,
     CreatePartitionsRequest, CreateTopicsRequest, DeleteAclsRequest, DeleteGroupsRequest,
     DeleteRecordsRequest, DeleteTopicsRequest, DescribeAclsRequest, DescribeClientQuotasRequest,
     DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
@@ -77,6 +78,8 @@ pub fn decode(api_key: i16, version: i16, mut body: Bytes) -> Result<usize, Stri
         61 DescribeProducersRequest,
         65 DescribeTransactionsRequest,
         66 ListTransactionsRequest,
+        68 ConsumerGroupHeartbeatRequest,
+        69 ConsumerGroupDescribeRequest,
         74 ListConfigResourcesRequest,
         29 DescribeAclsRequest,
         30 CreateAclsRequest,

@@ -627,6 +627,27 @@ shapes! {
         transactional_id_pattern: (? string) from 2;
     }
 
+    68 ConsumerGroupHeartbeat 0 to 1 flexible 0 {
+        group_id: string;
+        member_id: string;
+        member_epoch: int32;
+        instance_id: (? string);
+        rack_id: (? string);
+        rebalance_timeout_ms: int32;
+        subscribed_topic_names: [? string];
+        subscribed_topic_regex: (? string) from 1;
+        server_assignor: (? string);
+        topic_partitions: [? {
+            topic_id: uuid;
+            partitions: [int32];
+        }];
+    }
+
+    69 ConsumerGroupDescribe 0 to 1 flexible 0 {
+        group_ids: [string];
+        include_authorized_operations: bool;
+    }
+
     74 ListConfigResources 0 to 1 flexible 0 {
         resource_types: [int8] from 1;
     }

@@ -72,6 +72,9 @@ const NEEDS: &[(ApiKey, Needs)] = &[
     (ApiKey::DescribeProducers, &[(Kind::Stream, Op::Read)]),
     (ApiKey::DescribeTransactions, &[(Kind::TransactionalId, Op::Describe)]),
     (ApiKey::ListTransactions, &[]),
+    (ApiKey::ConsumerGroupHeartbeat, &[(Kind::Group, Op::Read), (Kind::Stream, Op::Describe)]),
+    // Its members' topics are told.
+    (ApiKey::ConsumerGroupDescribe, &[(Kind::Group, Op::Describe), (Kind::Stream, Op::Describe)]),
     (ApiKey::ListConfigResources, &[(Kind::Cluster, Op::DescribeConfigs)]),
     (ApiKey::DescribeTopicPartitions, &[(Kind::Stream, Op::Describe)]),
 ];
@@ -168,6 +171,12 @@ async fn what_is_needed_is_needed_and_no_more() {
                     allow(&world, Kind::Group, Op::Read).await;
                     allow(&world, Kind::Stream, Op::Read).await;
                     ask(&mut client, ApiKey::OffsetCommit, 8, id).await;
+                }
+                if key == ApiKey::ConsumerGroupDescribe {
+                    let id = fresh_topic(&world);
+                    allow(&world, Kind::Group, Op::Read).await;
+                    allow(&world, Kind::Stream, Op::Describe).await;
+                    ask(&mut client, ApiKey::ConsumerGroupHeartbeat, 1, id).await;
                 }
                 forget_rules(&world).await;
                 for (at, (kind, operation)) in needs.iter().enumerate() {

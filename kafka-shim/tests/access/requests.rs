@@ -285,6 +285,20 @@ pub fn of(api: ApiKey, version: i16, id: Uuid) -> Option<Asked> {
             asked(&request, version)
         }
         ApiKey::ListTransactions => asked(&ListTransactionsRequest::default(), version),
+        ApiKey::ConsumerGroupHeartbeat => {
+            let request = ConsumerGroupHeartbeatRequest::default()
+                .with_group_id(group())
+                .with_member_id(words("m"))
+                .with_rebalance_timeout_ms(1_000)
+                .with_subscribed_topic_names(Some(vec![topic()]))
+                .with_topic_partitions(Some(Vec::new()));
+            asked(&request, version)
+        }
+        ApiKey::ConsumerGroupDescribe => {
+            let request = ConsumerGroupDescribeRequest::default();
+            let groups = vec![group()];
+            asked(&request.with_group_ids(groups), version)
+        }
         ApiKey::ListConfigResources => asked(&ListConfigResourcesRequest::default(), version),
         ApiKey::DescribeTopicPartitions => {
             let of = describe_topic_partitions_request::TopicRequest::default().with_name(topic());

@@ -260,7 +260,7 @@ async fn a_topics_codec_is_a_hint() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn groups_have_no_settings_and_brokers_tell_where_they_are_reached() {
+async fn nothing_is_set_for_groups_and_brokers_tell_where_they_are_reached() {
     let world = World::start().await;
     let mut client = world.client().await;
     let resource = |kind, text: &str| {
@@ -276,7 +276,20 @@ async fn groups_have_no_settings_and_brokers_tell_where_they_are_reached() {
             .call(ApiKey::DescribeConfigs, version, &request)
             .await;
         assert_eq!(answer.results[0].error_code, 0);
-        none_of(&answer.results[0].configs);
+        let times = answer.results[0].configs.iter().map(|config| {
+            let value = config.value.as_ref().expect("a value");
+            (config.name.to_string(), value.to_string(), config.read_only)
+        });
+        let times: Vec<_> = times.collect();
+        let time = |name: &str, ms: &str| (name.to_owned(), ms.to_owned(), true);
+        assert_eq!(
+            times,
+            [
+                time("consumer.heartbeat.interval.ms", "5000"),
+                time("consumer.session.timeout.ms", "45000"),
+            ],
+            "what the coordinator tells all of them"
+        );
         let mut configs = answer.results[1].configs.iter();
         let listeners = configs.find(|config| config.name.as_str() == "advertised.listeners");
         let told = listeners.and_then(|config| config.value.clone());

@@ -3,6 +3,7 @@
 mod admission;
 #[path = "../common/mod.rs"]
 mod common;
+mod consumers;
 mod near;
 mod planted;
 mod settings;

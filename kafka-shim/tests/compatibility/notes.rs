@@ -37,7 +37,7 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         15,
         Whole,
-        "groups of Kafka's clients; `kera group` shows all",
+        "groups of the classic protocol, as with Kafka; `kera group` shows all",
     ),
     (
         16,
@@ -61,7 +61,7 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         32,
         Partly,
-        "of topics and of brokers; nothing is set for groups",
+        "of topics, of brokers and of groups; nothing is set for groups",
     ),
     (
         17,
@@ -106,6 +106,16 @@ pub const NOTES: &[(i16, Support, &str)] = &[
         "of one that is ending, the partitions that lack their marker",
     ),
     (66, Whole, "those that the broker coordinates"),
+    (
+        68,
+        Whole,
+        "assignors `uniform` and `range`; a group changes its kind while it is empty, as with Kafka's migration policy `disabled`",
+    ),
+    (
+        69,
+        Whole,
+        "the epoch of the assignment is always that of the group",
+    ),
     (74, Whole, "topics and brokers"),
 ];
 
@@ -143,8 +153,6 @@ pub const ABSENT: &[(i16, &str, &str)] = &[
         "a broker that has left needs no deregistration",
     ),
     (67, "AllocateProducerIds", BETWEEN),
-    (68, "ConsumerGroupHeartbeat", NEW_GROUPS),
-    (69, "ConsumerGroupDescribe", NEW_GROUPS),
     (70, "ControllerRegistration", BETWEEN),
     (71, "GetTelemetrySubscriptions", TELEMETRY),
     (72, "PushTelemetry", TELEMETRY),
@@ -172,7 +180,6 @@ const AUTHENTICATION: &str = "no authentication yet";
 const REPLICAS: &str = "the brokers choose leaders and replicas";
 const BETWEEN: &str = "between Kafka's own brokers and controllers";
 const QUOTAS: &str = "all limits but request_percentage, which is refused";
-const NEW_GROUPS: &str = "the new group protocol (KIP-848): not yet";
 const TELEMETRY: &str = "metrics of clients are not collected";
 const SHARE: &str = "no share groups";
 const STREAMS: &str = "no Streams groups";

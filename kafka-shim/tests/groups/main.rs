@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod consumer;
 mod life;
 mod strange;
 mod versions;

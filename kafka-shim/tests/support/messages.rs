@@ -78,6 +78,8 @@ pub fn body(api_key: i16, version: i16, dice: &mut Dice) -> (Vec<u8>, i16) {
         26 => encoded(&more::end_txn(version, dice), version),
         28 => encoded(&more::txn_offset_commit(version, dice), version),
         17 => encoded(&more::sasl_handshake(dice), version),
+        68 => encoded(&more::consumer_heartbeat(version, dice), version),
+        69 => encoded(&more::consumer_describe(dice), version),
         36 => encoded(&more::sasl_authenticate(version, dice), version),
         50 => encoded(&more::describe_users(dice), version),
         51 => encoded(&more::alter_users(dice), version),

@@ -76,7 +76,7 @@ async fn what_nobody_serves_ends_its_connection() {
     for (api_key, version) in [
         (-1, 0),
         (27, 0),
-        (68, 0),
+        (76, 0),
         (1000, 0),
         (3, 99),
         (3, -1),

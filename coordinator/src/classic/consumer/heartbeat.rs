@@ -95,21 +95,19 @@ impl Coordinator {
             member.epoch = 0;
             member.previous_epoch = 0;
         }
-        let wants = |of: &ConsumerMember| {
-            (
-                of.topics.clone(),
-                of.pattern.clone(),
-                of.user.clone(),
-                of.assignor.clone(),
-            )
-        };
-        let wants_more = before.as_ref().map(wants) != Some(wants(&member));
+        let wants_more = before
+            .as_ref()
+            .is_none_or(|before| wants_other(before, &member));
         let live = self.classic.get(name).filter(|_| !begins);
-        let mut more = member.bytes();
+        let (mut seen, mut matches) = (Seen::default(), Matches::default());
+        let mut more = member.bytes(id);
         if wants_more {
-            more += added_bytes(&member, live, view, self.limits.classic.assignment_bytes)?;
+            seen.check(&member, view)?;
+            let max_bytes = self.limits.classic.assignment_bytes;
+            more += added_bytes(&member, live, &mut matches, &mut seen, view, max_bytes)?;
         }
-        self.consumer_check_room(live, before.as_ref(), more)?;
+        let kept = before.as_ref().map(|before| before.bytes(id));
+        self.consumer_check_room(live, kept, more)?;
         if begins {
             self.consumer_begin(now_ms, request, step)?;
         }
@@ -131,9 +129,10 @@ impl Coordinator {
             let session = live.sessions.entry(id.to_owned());
             let session = session.or_insert_with(|| Session::new(&member, now_ms));
             session.seen_ms = session.seen_ms.max(now_ms);
+            live.matches.learn(matches);
         }
         if wants_more {
-            let subscribed = self.consumer_subscribed(name, &mut Seen::default(), view);
+            let subscribed = self.consumer_subscribed(name, &mut seen, view);
             self.consumer_retarget(now_ms, name, subscribed, true, step);
         } else if is_other {
             self.consumer_refresh(name);
@@ -213,18 +212,18 @@ impl Coordinator {
         }
     }
 
-    /// Refuses a member for which there is no room; `bytes` is what it takes.
+    /// Refuses a member for which there is no room; `bytes` is what it takes, `before` what it took, if it was there.
     fn consumer_check_room(
         &self,
         live: Option<&LiveGroup>,
-        before: Option<&ConsumerMember>,
+        before: Option<usize>,
         bytes: usize,
     ) -> Result<(), Fault> {
         let members = live.map_or(0, |live| live.member_count());
         if before.is_none() && members >= self.limits.members {
             return Err(Fault::GroupFull);
         }
-        let more = bytes.saturating_sub(before.map_or(0, ConsumerMember::bytes));
+        let more = bytes.saturating_sub(before.unwrap_or(0));
         if more > 0 && !self.classic_may_grow(live.map_or(0, |live| live.bytes), more) {
             return Err(Fault::TooLarge);
         }
@@ -348,7 +347,8 @@ impl Coordinator {
             return Ok(());
         }
         let member = consumer.members.get(member).ok_or(Fault::UnknownMember)?;
-        match member.epoch == epoch {
+        // A member that left for a while has an epoch below zero, under which nobody commits.
+        match member.epoch == epoch && epoch >= 0 {
             true => Ok(()),
             false => Err(Fault::StaleEpoch),
         }
@@ -395,25 +395,38 @@ impl Coordinator {
     }
 }
 
-/// What a group takes in addition for streams that only this member subscribes to.
+/// True if the work may be divided otherwise for what a member says now.
+fn wants_other(before: &ConsumerMember, member: &ConsumerMember) -> bool {
+    before.topics != member.topics
+        || (&before.pattern, &before.user, &before.assignor)
+            != (&member.pattern, &member.user, &member.assignor)
+}
+
+/// What a group takes in addition for a pattern, and for streams, that only this member subscribes to.
 fn added_bytes(
     member: &ConsumerMember,
     live: Option<&LiveGroup>,
+    matches: &mut Matches,
+    seen: &mut Seen,
     view: &dyn LaneView,
     max_bytes: usize,
 ) -> Result<usize, Fault> {
     let mut alone = ConsumerGroup::default();
     alone.members.insert(String::new(), member.clone());
-    let (matches, seen) = (&mut Matches::default(), &mut Seen::default());
     let mut added = Subscribed::of(&alone, matches, seen, view, usize::MAX);
-    let known = live.and_then(|live| live.consumer.as_ref()?.subscribed.as_ref());
+    let live = live.and_then(|live| live.consumer.as_ref());
+    let of_pattern = match live.is_some_and(|live| live.matches.has(member)) {
+        true => 0,
+        false => matches.memory(),
+    };
+    let known = live.and_then(|live| live.subscribed.as_ref());
     let before = known.map_or(0, Subscribed::bytes);
     added
         .partitions
         .retain(|stream, _| known.is_none_or(|known| !known.partitions.contains_key(stream)));
     match before + added.bytes() > max_bytes {
         true => Err(Fault::TooLarge),
-        false => Ok(added.memory()),
+        false => Ok(added.memory() + of_pattern),
     }
 }
 

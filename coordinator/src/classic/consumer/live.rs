@@ -36,6 +36,11 @@ impl LiveConsumer {
         self.sessions.len()
     }
 
+    /// About the memory of what subscriptions came to.
+    pub(super) fn memory(&self) -> usize {
+        self.subscribed.as_ref().map_or(0, Subscribed::memory) + self.matches.memory()
+    }
+
     /// When a member was heard of last.
     pub(in crate::classic) fn seen_ms(&self, member: &str) -> Option<u64> {
         self.sessions.get(member).map(|session| session.seen_ms)

@@ -4,8 +4,6 @@
 //! Such a group is a `Group` with a `ConsumerGroup` in it: offsets, expiry and deletion are those of
 //! classic groups, and the group's epoch is its generation. A name changes its kind only while the group is empty.
 //!
-//! Kafka's listener does not serve the requests of this protocol yet: there is no group of the kind.
-//!
 //! # The rules
 //! - **The group's epoch** grows with every change of members, subscriptions or partitions. With it comes a target:
 //!   what each member is to have in the end.

@@ -13,6 +13,8 @@ pub type Partitions = BTreeMap<StreamId, BTreeSet<u32>>;
 pub(super) const LEFT: i32 = -2;
 /// What a member costs beside its texts.
 const MEMBER_BYTES: usize = 512;
+/// What a text costs beside its bytes.
+const TEXT_BYTES: usize = 32;
 /// What a stream and a partition cost in a member's record.
 const STREAM_BYTES: usize = 24;
 const PARTITION_BYTES: usize = 3;
@@ -52,11 +54,21 @@ pub(crate) struct ConsumerMember {
 }
 
 impl ConsumerMember {
-    /// What it keeps of what it says, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        let texts = [&self.client_id, &self.client_host, &self.pattern];
+    /// What it keeps of what it says, in bytes. Its id stands with the member, its target, its session and what it
+    /// subscribes to.
+    pub(crate) fn bytes(&self, id: &str) -> usize {
+        let texts = [
+            &self.client_id,
+            &self.client_host,
+            &self.pattern,
+            &self.assignor,
+        ];
         let topics = self.topics.iter().chain(texts);
-        topics.map(|text| text.len() + 16).sum::<usize>() + MEMBER_BYTES
+        let optional = [&self.instance, &self.rack, &self.user]
+            .into_iter()
+            .flatten();
+        let texts = topics.chain(optional).map(|text| text.len() + TEXT_BYTES);
+        texts.sum::<usize>() + 4 * id.len() + MEMBER_BYTES
     }
 
     pub(crate) fn record(&self, id: &str) -> ConsumerMemberSet {

@@ -5,17 +5,22 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use kera_protocol::ids::StreamId;
-use regex::{Regex, RegexBuilder};
+use regex::bytes::{Regex, RegexBuilder};
 
 use super::assign::Streams;
 use super::state::{ConsumerGroup, ConsumerMember, record_bytes};
 use crate::classic::Fault;
 use crate::view::LaneView;
 
-/// Most bytes of a pattern that was made ready.
-const PATTERN_BYTES: usize = 64 << 10;
+/// Bytes that a pattern may take when it is ready to match. The first that is enough counts, the last is the limit.
+const PATTERN_BYTES: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
+/// Bytes of a pattern times bytes of topics' names: what matching may cost, as it holds up the coordinator. Patterns of the
+/// first size are always matched.
+const MATCH_WORK: usize = 4 << 30;
 /// Bytes of memory for each byte of a record of partitions: they stand in the target, and with the member that has them.
 const MEMORY: usize = 6;
+/// Bytes of memory for a stream in the set of what a member subscribes to.
+const SUBSCRIBED_BYTES: usize = 32;
 
 /// What the members of a group subscribe to, as streams that exist.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,6 +28,8 @@ pub(crate) struct Subscribed {
     /// Partitions of each stream that anyone subscribes to.
     pub(super) partitions: BTreeMap<StreamId, u32>,
     pub(super) by_member: BTreeMap<String, Streams>,
+    /// Memory of the sets of `by_member`; members that subscribe to the same share theirs.
+    sets: usize,
 }
 
 /// Names that patterns match, by pattern and user, so that they are matched again only when there are other names.
@@ -31,41 +38,81 @@ pub(crate) struct Matches(BTreeMap<(String, Option<String>), Matched>);
 
 #[derive(Debug)]
 struct Matched {
-    pattern: Regex,
+    pattern: Pattern,
     /// Of the names that were looked at.
     names: u64,
-    found: Arc<BTreeSet<String>>,
+    /// Places among those names.
+    found: Arc<[u32]>,
+}
+
+/// A pattern that is ready to match.
+#[derive(Clone, Debug)]
+pub(super) struct Pattern {
+    regex: Regex,
+    /// What it takes at most.
+    bytes: usize,
 }
 
 /// Topics that users may see.
 #[derive(Debug, Default)]
-pub(crate) struct Seen(BTreeMap<Option<String>, (u64, Arc<[String]>)>);
+pub(crate) struct Seen(BTreeMap<Option<String>, SeenNames>);
+
+#[derive(Clone, Debug)]
+struct SeenNames {
+    hash: u64,
+    names: Arc<[String]>,
+}
 
 impl Seen {
-    fn of(&mut self, member: &ConsumerMember, view: &dyn LaneView) -> (u64, Arc<[String]>) {
+    fn of(&mut self, member: &ConsumerMember, view: &dyn LaneView) -> SeenNames {
         let seen = self.0.entry(member.user.clone()).or_insert_with(|| {
             let host = member.client_host.trim_start_matches('/');
             let names = view.topics_seen_by(member.user.as_deref(), host);
             let mut hasher = DefaultHasher::new();
             names.hash(&mut hasher);
-            (hasher.finish(), names.into())
+            SeenNames {
+                hash: hasher.finish(),
+                names: names.into(),
+            }
         });
         seen.clone()
+    }
+
+    /// Whether a member's pattern may be matched against what it may see.
+    pub(super) fn check(
+        &mut self,
+        member: &ConsumerMember,
+        view: &dyn LaneView,
+    ) -> Result<(), Fault> {
+        if member.pattern.is_empty() {
+            return Ok(());
+        }
+        let pattern = read(&member.pattern)?;
+        pattern.check_work(&self.of(member, view).names)
+    }
+}
+
+impl Pattern {
+    /// Refuses to match names if that may take long.
+    fn check_work(&self, names: &[String]) -> Result<(), Fault> {
+        let bytes: usize = names.iter().map(String::len).sum();
+        let work = self.bytes.saturating_mul(bytes);
+        match self.bytes <= PATTERN_BYTES[0] || work <= MATCH_WORK {
+            true => Ok(()),
+            false => Err(Fault::InvalidPattern(format!(
+                "it is too large to be matched against the names of {} topics: make it shorter, count fewer repetitions, or subscribe by name",
+                names.len()
+            ))),
+        }
     }
 }
 
 impl Matches {
-    /// Names that a member's pattern matches as a whole.
-    fn of(
-        &mut self,
-        member: &ConsumerMember,
-        seen: &mut Seen,
-        view: &dyn LaneView,
-    ) -> Arc<BTreeSet<String>> {
-        let (hash, names) = seen.of(member, view);
+    /// Names that a member's pattern matches as a whole: places among those that it may see.
+    fn of(&mut self, member: &ConsumerMember, seen: &SeenNames) -> Arc<[u32]> {
         let key = (member.pattern.clone(), member.user.clone());
         let known = self.0.get(&key);
-        if let Some(known) = known.filter(|known| known.names == hash) {
+        if let Some(known) = known.filter(|known| known.names == seen.hash) {
             return known.found.clone();
         }
         // It was read when the member joined.
@@ -73,15 +120,36 @@ impl Matches {
         else {
             return Arc::default();
         };
-        let found = names.iter().filter(|name| pattern.is_match(name));
-        let found: Arc<BTreeSet<String>> = Arc::new(found.cloned().collect());
+        let names = seen.names.iter().zip(0..);
+        let found = names.filter(|(name, _)| pattern.regex.is_match(name.as_bytes()));
+        let found: Arc<[u32]> = found.map(|(_, place)| place).collect();
         let matched = Matched {
             pattern,
-            names: hash,
+            names: seen.hash,
             found: found.clone(),
         };
         self.0.insert(key, matched);
         found
+    }
+
+    /// Takes what others know, and these do not.
+    pub(super) fn learn(&mut self, others: Self) {
+        for (key, matched) in others.0 {
+            self.0.entry(key).or_insert(matched);
+        }
+    }
+
+    pub(super) fn has(&self, member: &ConsumerMember) -> bool {
+        let key = (member.pattern.clone(), member.user.clone());
+        member.pattern.is_empty() || self.0.contains_key(&key)
+    }
+
+    /// About the memory that they take: of each pattern itself, what matching it takes, and places.
+    pub(super) fn memory(&self) -> usize {
+        let patterns = self.0.iter().map(|((pattern, _), matched)| {
+            pattern.len() + 2 * matched.pattern.bytes + matched.found.len() * size_of::<u32>()
+        });
+        patterns.sum()
     }
 
     /// Forgets patterns that no member has any more.
@@ -97,12 +165,25 @@ impl Matches {
 ///
 /// # Errors
 /// [`Fault::InvalidPattern`] says what is wrong with it.
-pub(super) fn read(pattern: &str) -> Result<Regex, Fault> {
-    RegexBuilder::new(&format!(r"\A(?:{pattern})\z"))
-        .size_limit(PATTERN_BYTES)
-        .dfa_size_limit(PATTERN_BYTES)
-        .build()
-        .map_err(|error| Fault::InvalidPattern(error.to_string()))
+pub(super) fn read(pattern: &str) -> Result<Pattern, Fault> {
+    // Names of topics are ASCII, and RE2's classes are.
+    let build = |text: &str, bytes: usize| {
+        let mut builder = RegexBuilder::new(text);
+        builder.unicode(false).size_limit(bytes).build()
+    };
+    let invalid = |error: regex::Error| Fault::InvalidPattern(error.to_string());
+    let [_, _, limit] = PATTERN_BYTES;
+    // By itself as well: with a parenthesis too many it would reach out of those around it.
+    build(pattern, limit).map_err(invalid)?;
+    let whole = format!(r"\A(?:{pattern})\z");
+    let mut refusal = Fault::InvalidPattern(String::new());
+    for bytes in PATTERN_BYTES {
+        match build(&whole, bytes) {
+            Ok(regex) => return Ok(Pattern { regex, bytes }),
+            Err(error) => refusal = invalid(error),
+        }
+    }
+    Err(refusal)
 }
 
 impl Subscribed {
@@ -122,17 +203,24 @@ impl Subscribed {
         for (id, member) in &group.members {
             let kind = (&member.topics, &member.pattern, &member.user);
             let streams = kinds.entry(kind).or_insert_with(|| {
-                let matched = match member.pattern.is_empty() {
-                    true => Arc::default(),
-                    false => matches.of(member, seen, view),
-                };
-                let names = member.topics.iter().chain(matched.iter());
-                let shapes = names.filter_map(|name| view.stream_by_name(name));
+                let mut names: Vec<&String> = member.topics.iter().collect();
+                let of_user;
+                if !member.pattern.is_empty() {
+                    of_user = seen.of(member, view);
+                    let places = matches.of(member, &of_user);
+                    let places = places.iter().map(|place| *place as usize);
+                    names.extend(places.filter_map(|place| of_user.names.get(place)));
+                }
+                let shapes = names
+                    .into_iter()
+                    .filter_map(|name| view.stream_by_name(name));
                 let streams = shapes.map(|shape| {
                     subscribed.partitions.insert(shape.id, shape.partitions());
                     shape.id
                 });
-                Arc::new(streams.collect())
+                let streams: BTreeSet<StreamId> = streams.collect();
+                subscribed.sets += streams.len() * SUBSCRIBED_BYTES;
+                Arc::new(streams)
             });
             subscribed.by_member.insert(id.clone(), streams.clone());
         }
@@ -140,9 +228,9 @@ impl Subscribed {
         subscribed
     }
 
-    /// About the memory that target and members' partitions take.
+    /// About the memory that target and members' partitions take, and what members subscribe to.
     pub(super) fn memory(&self) -> usize {
-        self.bytes().saturating_mul(MEMORY)
+        self.bytes().saturating_mul(MEMORY) + self.sets
     }
 
     /// About the bytes of a member's record that has everything.
@@ -165,5 +253,26 @@ impl Subscribed {
             served = self.partitions.len(),
             "a consumer group subscribes to more topics than one member may hold; it is given some of them: subscribe to fewer"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_patterns_are_not_matched_against_many_names() {
+        let names = |count: usize| -> Vec<String> {
+            let names = (0..count).map(|n| format!("some-topic-of-32-bytes-{n:09}"));
+            names.collect()
+        };
+        let small = read("orders-[a-z]+-v[0-9]{1,3}").unwrap();
+        assert_eq!(small.bytes, PATTERN_BYTES[0]);
+        assert_eq!(small.check_work(&names(200_000)), Ok(()));
+        let large = read("(?:.?){500}x").unwrap();
+        assert_eq!(large.bytes, PATTERN_BYTES[2]);
+        assert_eq!(large.check_work(&names(2_000)), Ok(()));
+        let refused = large.check_work(&names(3_000));
+        assert!(matches!(refused, Err(Fault::InvalidPattern(_))));
     }
 }

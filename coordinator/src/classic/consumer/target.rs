@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::apply::target_parts;
 use super::assign::{UNIFORM, Work};
 use super::event::ConsumerTarget;
+use super::live::LiveConsumer;
 use super::reconcile::state_of;
 use super::state::{ConsumerGroup, Partitions};
 use super::subscribed::{Seen, Subscribed};
@@ -109,12 +110,10 @@ impl Coordinator {
         live.generation = group.generation;
         live.protocol_type.clone_from(&group.protocol_type);
         live.protocol.clone_from(&group.protocol);
-        let members = consumer.members.values().map(|member| member.bytes());
-        let subscribed = live
-            .consumer
-            .as_ref()
-            .and_then(|live| live.subscribed.as_ref());
-        live.bytes = members.sum::<usize>() + subscribed.map_or(0, Subscribed::memory);
+        let members = consumer.members.iter();
+        let members = members.map(|(id, member)| member.bytes(id));
+        live.bytes =
+            members.sum::<usize>() + live.consumer.as_ref().map_or(0, LiveConsumer::memory);
     }
 }
 

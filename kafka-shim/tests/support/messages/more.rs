@@ -3,13 +3,14 @@
 use bytes::Bytes;
 use kafka_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
-    AlterUserScramCredentialsRequest, CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest,
-    DescribeClientQuotasRequest, DescribeProducersRequest, DescribeQuorumRequest,
-    DescribeTransactionsRequest, DescribeUserScramCredentialsRequest, ElectLeadersRequest,
-    EndTxnRequest, ListConfigResourcesRequest, ListPartitionReassignmentsRequest,
-    ListTransactionsRequest, ProducerId, SaslAuthenticateRequest, SaslHandshakeRequest,
-    TransactionalId, TxnOffsetCommitRequest, add_partitions_to_txn_request,
-    alter_client_quotas_request, alter_user_scram_credentials_request, create_acls_request,
+    AlterUserScramCredentialsRequest, ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest,
+    CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest, DescribeClientQuotasRequest,
+    DescribeProducersRequest, DescribeQuorumRequest, DescribeTransactionsRequest,
+    DescribeUserScramCredentialsRequest, ElectLeadersRequest, EndTxnRequest, GroupId,
+    ListConfigResourcesRequest, ListPartitionReassignmentsRequest, ListTransactionsRequest,
+    ProducerId, SaslAuthenticateRequest, SaslHandshakeRequest, TransactionalId,
+    TxnOffsetCommitRequest, add_partitions_to_txn_request, alter_client_quotas_request,
+    alter_user_scram_credentials_request, consumer_group_heartbeat_request, create_acls_request,
     delete_acls_request, describe_client_quotas_request, describe_producers_request,
     describe_quorum_request, describe_user_scram_credentials_request, elect_leaders_request,
     list_partition_reassignments_request, txn_offset_commit_request,
@@ -43,6 +44,57 @@ pub fn add_offsets_to_txn(version: i16, dice: &mut Dice) -> AddOffsetsToTxnReque
         .with_producer_epoch(dice.i16())
         .with_group_id(group(dice))
         .with_unknown_tagged_fields(dice.tags(version >= 3))
+}
+
+pub fn consumer_heartbeat(version: i16, dice: &mut Dice) -> ConsumerGroupHeartbeatRequest {
+    use consumer_group_heartbeat_request::TopicPartitions;
+    let topics = dice.list(topic);
+    let owned = dice.list(|dice| {
+        TopicPartitions::default()
+            .with_topic_id(dice.uuid())
+            .with_partitions(dice.list(Dice::i32))
+            .with_unknown_tagged_fields(dice.tags(true))
+    });
+    let mut request = ConsumerGroupHeartbeatRequest::default()
+        .with_group_id(group(dice))
+        .with_member_id(dice.text())
+        .with_member_epoch(dice.i32())
+        .with_instance_id(dice.maybe(Dice::text))
+        .with_rack_id(dice.maybe(Dice::text))
+        .with_rebalance_timeout_ms(dice.i32())
+        .with_subscribed_topic_names(dice.flag().then_some(topics))
+        .with_server_assignor(dice.maybe(Dice::text))
+        .with_topic_partitions(dice.flag().then_some(owned))
+        .with_unknown_tagged_fields(dice.tags(true));
+    if version >= 1 {
+        request.subscribed_topic_regex = dice.maybe(Dice::text);
+    }
+    if dice.flag() {
+        // Few of them would be those of a member that joins a group that is not of the classic protocol.
+        request = request
+            .with_group_id(consumers())
+            .with_member_epoch(0)
+            .with_instance_id(None)
+            .with_rack_id(None)
+            .with_rebalance_timeout_ms(1_000)
+            .with_server_assignor(None)
+            .with_topic_partitions(Some(Vec::new()));
+    }
+    request
+}
+
+/// A group of the consumer protocol.
+fn consumers() -> GroupId {
+    GroupId(StrBytes::from_static_str("consumers"))
+}
+
+pub fn consumer_describe(dice: &mut Dice) -> ConsumerGroupDescribeRequest {
+    let mut groups = dice.list(group);
+    groups.push(consumers());
+    ConsumerGroupDescribeRequest::default()
+        .with_group_ids(groups)
+        .with_include_authorized_operations(dice.flag())
+        .with_unknown_tagged_fields(dice.tags(true))
 }
 
 pub fn end_txn(version: i16, dice: &mut Dice) -> EndTxnRequest {
