@@ -94,7 +94,7 @@ struct FileSlot {
 /// A file made for a group ahead of its use.
 #[derive(Clone, Debug)]
 pub struct MadeFile {
-    file: FileRef,
+    file: Option<FileRef>,
     direct: bool,
 }
 
@@ -105,8 +105,18 @@ impl MadeFile {
     /// As [`Group::file`]'s; there is no file then.
     pub fn make(spec: &GroupSpec, policy: AckPolicy, io: &Arc<dyn Io>) -> std::io::Result<Self> {
         let direct = policy == AckPolicy::Synced;
-        let file = make_file(spec, direct, io)?;
+        let file = Some(make_file(spec, direct, io)?);
         Ok(Self { file, direct })
+    }
+
+    /// The same, closed until its group is used, where that costs nothing: what is written past the page cache stays
+    /// open, as only who made it knows that it is empty.
+    #[must_use]
+    pub fn put_away(self) -> Self {
+        Self {
+            file: self.file.filter(|_| self.direct),
+            ..self
+        }
     }
 }
 
@@ -564,7 +574,7 @@ impl Group {
         let mut slot = self.file.lock();
         slot.made = true;
         // After a change of the policy it is opened anew, the other way.
-        slot.open = (made.direct == self.direct).then_some(made.file);
+        slot.open = made.file.filter(|_| made.direct == self.direct);
     }
 
     /// Holds back what is written of this group, to which nothing was appended yet, until all of `before`, the

@@ -35,6 +35,15 @@ pub trait GroupOwner: Send + Sync {
     /// and the lane goes on in its next group. Returns where it ends.
     fn freeze_group(&self, lane: LaneId, group: &Arc<Group>, now_ms: u64) -> Place;
 
+    /// Makes this broker's own file of a group that is about to be recorded ahead of its use as one that promises
+    /// `ack`: without it nobody could tell later that nothing was written to it, rather than removed. False if it
+    /// cannot be made now; then the group must not be recorded.
+    fn make_ahead(&self, lane: LaneId, group: GroupId, ack: AckPolicy) -> bool;
+
+    /// A group of [`Self::make_ahead`] is not used. Its file goes now if it is known that no record names it
+    /// (`is_unrecorded`), and otherwise as any that no record names.
+    fn drop_ahead(&self, group: GroupId, is_unrecorded: bool);
+
     /// The close of a group that is shipped is recorded: its own file is put in order.
     fn group_ended(&self, lane: LaneId, group: &Group);
 

@@ -431,14 +431,9 @@ impl OwnFiles {
                 first_ordinal: scanned.header.first_ordinal,
                 end_ordinal: scanned.end.ordinal,
             },
-            Err(ScanError::NoHeader(_) | ScanError::BadSnapshot)
-                if !self.was_durable(&file, copy) && (only_synced || !has_batches(&file, copy)) =>
-            {
-                CopyAnswer::Scanned {
-                    length: 0,
-                    first_ordinal: 0,
-                    end_ordinal: 0,
-                }
+            Err(error @ (ScanError::NoHeader(_) | ScanError::BadSnapshot)) => {
+                let headless = self.headless(&file, copy, only_synced);
+                headless.unwrap_or_else(|reason| damaged(format!("{error}: {reason}")))
             }
             Err(error) => damaged(error.to_string()),
         }
@@ -450,27 +445,40 @@ impl OwnFiles {
         find_more(&**file, scanned).map_or(true, |found| found.is_some())
     }
 
-    /// True if a mark, which lies behind the last segment, says that bytes were durable once.
-    fn was_durable(&self, file: &FileRef, copy: &CopyId) -> bool {
-        let Ok(len) = file.len() else {
-            return true;
-        };
+    /// The marks of a file without a header, which lie behind its last segment.
+    fn marks(&self, file: &FileRef) -> io::Result<Vec<DurableMark>> {
+        let len = file.len()?;
         // The file ends with the room for both marks, with the second of them, or with the first.
         let behind = [
             FOOTER_OFFSET,
             MARK_SLOT_STRIDE + MARK_BYTES as u64,
             MARK_BYTES as u64,
         ];
-        behind
-            .iter()
-            .filter(|behind| **behind <= len)
-            .any(|behind| match read_mark(&**file, len - behind) {
-                Ok(mark) => mark.is_some_and(|mark| mark.binding_length(&self.incarnation) > 0),
-                Err(error) => {
-                    tracing::warn!(%copy, %error, "its marks cannot be read");
-                    true
-                }
-            })
+        let behind = behind.iter().filter(|behind| **behind <= len);
+        let marks = behind.map(|behind| read_mark(&**file, len - behind));
+        marks.filter_map(Result::transpose).collect()
+    }
+
+    /// What a file without a valid header counts as: none of the group was ever written, or more was, and it is damaged.
+    fn headless(
+        &self,
+        file: &FileRef,
+        copy: &CopyId,
+        only_synced: bool,
+    ) -> Result<CopyAnswer, String> {
+        let marks = self.marks(file).map_err(|error| error.to_string())?;
+        if marks.is_empty() && !only_synced {
+            return Err("it has neither header nor durable mark: it was cut short".into());
+        }
+        let durable = |mark: &DurableMark| mark.binding_length(&self.incarnation) > 0;
+        if marks.iter().any(durable) || !only_synced && has_batches(file, copy) {
+            return Err("its header is gone".into());
+        }
+        Ok(CopyAnswer::Scanned {
+            length: 0,
+            first_ordinal: 0,
+            end_ordinal: 0,
+        })
     }
 
     fn read(&self, copy: &CopyId, address: u64, len: u32) -> Result<Bytes, Refusal> {

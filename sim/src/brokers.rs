@@ -37,7 +37,7 @@ struct Process {
 struct Slot {
     process: Option<Process>,
     paused: bool,
-    /// Its machine burnt down.
+    /// Its machine lost replicas of which nothing was promised beyond that.
     harmed: bool,
 }
 
@@ -164,16 +164,22 @@ impl Brokers {
     /// What was in its machine's memory is gone, and it boots anew.
     pub fn lose_memory(&self, broker: u32) {
         remove(&self.shared_dir(broker));
+        self.harm(broker);
         self.boot(broker);
     }
 
     /// All that its machine held is gone.
     pub fn lose_everything(&self, broker: u32) {
         remove(&self.dir(broker));
+        self.harm(broker);
+        self.boot(broker);
+    }
+
+    /// Replicas that were not flushed went with its memory, or all of them with its disk.
+    fn harm(&self, broker: u32) {
         if let Some(slot) = self.slots.lock().get_mut(&broker) {
             slot.harmed = true;
         }
-        self.boot(broker);
     }
 
     /// Whether all that its machine held was gone at some time.

@@ -5,9 +5,11 @@
 //! ([`Group::set_copied`]): for the streamlet a group is one like any other, but for the moment at
 //! which it begins and the moment at which its close is known.
 
-use kera_log_segments::group::Group;
+use std::io::ErrorKind;
+
+use kera_log_segments::group::{AckPolicy, Group, GroupSpec, MadeFile};
 use kera_log_segments::replicas::{Copies, GroupOwner};
-use kera_log_segments::sync::Arc;
+use kera_log_segments::sync::{Arc, Ordering};
 use kera_log_segments::window::Place;
 use kera_protocol::ids::{GroupId, LaneId};
 
@@ -87,7 +89,7 @@ impl Streamlet {
         // Trimmed meanwhile: the file is nobody's.
         let path = &group.spec().path;
         if let Err(error) = self.env.io.remove_file(path)
-            && error.kind() != std::io::ErrorKind::NotFound
+            && error.kind() != ErrorKind::NotFound
         {
             tracing::warn!(file = %path.display(), %error, "a file that no longer counts could not be removed");
         }
@@ -129,6 +131,48 @@ impl GroupOwner for Streamlet {
             }
         }
         group.end()
+    }
+
+    fn make_ahead(&self, lane: LaneId, group: GroupId, ack: AckPolicy) -> bool {
+        if ack == AckPolicy::Memory {
+            // Its owner's process answers for it, and no file.
+            return true;
+        }
+        if self.is_over() || self.env.disk_full.load(Ordering::Relaxed) {
+            return false;
+        }
+        let epoch = {
+            let mut inner = self.inner.lock();
+            inner.made_ahead.insert(group, None);
+            inner.epoch
+        };
+        let spec = self.spec(&self.settings.load(), lane, group, epoch, 0, 0);
+        let made = MadeFile::make(&spec, ack, &self.env.io);
+        let mut inner = self.inner.lock();
+        match made {
+            Ok(file) => {
+                inner.made_ahead.insert(group, Some(file.put_away()));
+                true
+            }
+            Err(error) => {
+                inner.made_ahead.remove(&group);
+                tracing::debug!(file = %spec.path.display(), %error, "a file could not be made ahead of its use, and its group is not recorded ahead");
+                false
+            }
+        }
+    }
+
+    fn drop_ahead(&self, group: GroupId, is_unrecorded: bool) {
+        self.inner.lock().made_ahead.remove(&group);
+        if !is_unrecorded {
+            return;
+        }
+        let path = self.dir().join(GroupSpec::file_name(group, 0));
+        if let Err(error) = self.env.io.remove_file(&path)
+            && error.kind() != ErrorKind::NotFound
+        {
+            tracing::warn!(file = %path.display(), %error, "a file made ahead of its use could not be removed");
+        }
     }
 
     fn group_ended(&self, lane: LaneId, group: &Group) {

@@ -140,6 +140,7 @@ impl Streamlet {
                 pins: HashMap::new(),
                 pins_limit: MIN_PINS,
                 announcing: Vec::new(),
+                made_ahead: HashMap::new(),
                 lane_generation: settings.lane_generation,
             }),
             settings: ArcSwap::from_pointee(settings),

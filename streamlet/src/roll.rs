@@ -111,6 +111,8 @@ impl Streamlet {
                 }
             },
         };
+        let made_ahead = inner.made_ahead.remove(&group_id).flatten();
+        let slot = &mut inner.lanes[lane.0 as usize];
         let (before, head) = (slot.groups.last_key_value(), slot.head.ordinal());
         invariant!(
             carry.next_ordinal >= head,
@@ -140,7 +142,7 @@ impl Streamlet {
             (None, Some(before)) if before.spec().epoch == epoch => group.follow(before),
             (None, _) => {}
         }
-        if let Some(file) = file {
+        if let Some(file) = file.or(made_ahead) {
             group.adopt(file);
         }
         slot.head.push_group(group.clone());

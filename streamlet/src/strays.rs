@@ -118,6 +118,7 @@ impl Streamlet {
             .map(|group| (group.id(), group.spec().generation))
             .collect();
         known.extend(inner.announcing.iter().map(|id| (*id, 0)));
+        known.extend(inner.made_ahead.keys().map(|id| (*id, 0)));
         known.extend(inner.lanes.iter().filter_map(|lane| match &lane.prepared {
             Prepared::No => None,
             Prepared::Asked(id, _) | Prepared::Ready(id, _) => Some((*id, 0)),

@@ -171,6 +171,8 @@ pub(crate) struct Inner {
     pub(crate) pins_limit: usize,
     /// Groups begun whose record is not asked for yet: repair must not close them before.
     pub(crate) announcing: Vec<GroupId>,
+    /// Files of replicated groups that are recorded ahead, or about to be; `None` while one is being made.
+    pub(crate) made_ahead: HashMap<GroupId, Option<MadeFile>>,
     /// The lane generation of groups that begin now. While lanes are cut for a growth it is the one to come, and
     /// nothing split by the old number is appended any more.
     pub(crate) lane_generation: u32,

@@ -206,6 +206,73 @@ fn a_group_that_was_given_up_gets_no_file_afterwards() {
     assert!(node.streamlet.strays().expect("it is listed").is_empty());
 }
 
+/// Of a group that is recorded ahead there is a file before that. It becomes the group's, or goes.
+#[test]
+fn a_file_made_ahead_is_its_groups_or_goes() {
+    for ack in [AckPolicy::Written, AckPolicy::Synced] {
+        let mut machine = Machine::fault(6);
+        let node = machine.create(settings(ack));
+        let elsewhere = Elsewhere::new(&machine.io);
+        node.streamlet.serve(elsewhere.clone());
+        let io = machine.io.clone();
+        let is_there = |group: u64| {
+            io.open(&machine.file(group), OpenHow::ReadOnly, false)
+                .is_ok()
+        };
+        let ahead = |group| node.streamlet.make_ahead(LANE, GroupId(group), ack);
+        assert!((1..=4).all(ahead) && (1..=4).all(is_there));
+        let strays = || node.streamlet.strays().expect("it is listed");
+        assert!(strays().is_empty(), "their records may be on their way");
+
+        append(&node, &elsewhere, 0, 5);
+        close(&node, &elsewhere);
+        node.work();
+        forget(&node);
+        assert_eq!(
+            node.read_all(LANE),
+            numbered(15),
+            "from the file made ahead"
+        );
+        // One that begins and takes nothing leaves nothing.
+        let mut early = stamped(1, 0, 99, 99..102, 2000);
+        let refused = node.place(0, &mut early);
+        assert!(matches!(refused, Err(AppendError::Sequence(_))));
+        assert_eq!(close(&node, &elsewhere), GroupId(2));
+        node.work();
+        assert!(!is_there(2));
+
+        node.streamlet.drop_ahead(GroupId(3), true);
+        assert!(!is_there(3) && strays().is_empty());
+        node.streamlet.drop_ahead(GroupId(4), false);
+        assert!(is_there(4), "a record may name it");
+        let found = strays();
+        let recorded = [(GroupId(4), 0)].into();
+        assert_eq!(node.streamlet.remove_strays(&found, &recorded), 0);
+        assert_eq!(node.streamlet.remove_strays(&found, &[].into()), 1);
+        assert!(!is_there(4));
+    }
+}
+
+/// A process answers for what it remembers, and no file; and a disk that is full takes none.
+#[test]
+fn no_file_is_made_ahead_of_a_group_that_is_remembered_or_of_a_full_disk() {
+    let mut machine = Machine::fault(7);
+    let (node, _) = served(&mut machine);
+    let is_there = || {
+        machine
+            .io
+            .open(&machine.file(1), OpenHow::ReadOnly, false)
+            .is_ok()
+    };
+    let ahead = |ack| node.streamlet.make_ahead(LANE, GroupId(1), ack);
+    assert!(ahead(AckPolicy::Memory) && !is_there());
+    let fault = machine.fault.clone().expect("a fault engine");
+    fault.inject(Fault::NoSpaceAfter { bytes: 0 });
+    assert!(!ahead(AckPolicy::Written) && !is_there());
+    fault.heal();
+    assert!(ahead(AckPolicy::Written) && is_there());
+}
+
 #[test]
 fn what_is_not_whole_after_it_was_written_again_does_not_count_as_synced() {
     let mut machine = Machine::fault(5);

@@ -245,7 +245,10 @@ async fn commit_close(
         let transaction = Transaction::of_groups(lane.spec.streamlet, lane.spec.epoch, changes);
         let (records, runtime) = (&primary.records, &*primary.runtime);
         match commit(records, runtime, &transaction, unsure).await {
-            Ok(_) => return Ok(()),
+            Ok(_) => {
+                lane.drop_files_of(&unused, true);
+                return Ok(());
+            }
             Err(error @ RecordsError::Unknown(_)) => {
                 set.has_trouble(&error);
                 unsure = true;
@@ -263,7 +266,10 @@ async fn commit_close(
                 };
                 let of = |group| found.groups.iter().find(|r| r.group == group);
                 match of(group) {
-                    Some(found) if found.agrees(&record) => return Ok(()),
+                    Some(found) if found.agrees(&record) => {
+                        lane.drop_files_of(&unused, false);
+                        return Ok(());
+                    }
                     Some(found) if !found.is_closed() => record = closed(found.clone()),
                     _ => conflicts = CLOSE_ATTEMPTS,
                 }
@@ -272,7 +278,10 @@ async fn commit_close(
                         ahead.revision = found.revision;
                         true
                     }
-                    _ => false,
+                    _ => {
+                        lane.drop_files_of(std::slice::from_ref(ahead), false);
+                        false
+                    }
                 });
                 unsure = false;
                 runtime.sleep(primary.config.pause).await;

@@ -2,11 +2,12 @@
 //! durable head itself is the streamlet's.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kera_log_segments::group::Group;
+use kera_log_segments::replicas::GroupOwner;
 use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use kera_records::{GroupChange, GroupRecord, GroupState, Transaction, Write};
@@ -68,6 +69,8 @@ struct Inner {
     stale: Vec<Ahead>,
     /// Perhaps recorded: the store did not say.
     unsure: Vec<GroupId>,
+    /// Who appends to the lane, since its first group.
+    owner: Option<Weak<dyn GroupOwner>>,
     /// When a group was opened last.
     opened: Option<Duration>,
     /// Not long after the one before.
@@ -196,6 +199,7 @@ impl Lane {
         let now = self.primary.runtime.now();
         let expected = {
             let inner = &mut *self.inner.lock();
+            inner.owner = Some(appender.streamlet.clone());
             let opened = inner.opened.replace(now);
             let is_busy = opened.is_some_and(|then| now.saturating_sub(then) < RECENT);
             inner.busy = is_busy;
@@ -299,6 +303,33 @@ impl Lane {
         Write::delete_group(self.spec.streamlet.group(ahead.group), ahead.revision)
     }
 
+    /// Has this broker's own files of groups that are not used go.
+    pub(super) fn drop_files_of(&self, unused: &[Ahead], is_unrecorded: bool) {
+        let groups = unused.iter().map(|ahead| ahead.group);
+        self.drop_files(groups, is_unrecorded);
+    }
+
+    fn drop_files(&self, groups: impl Iterator<Item = GroupId>, is_unrecorded: bool) {
+        if let Some(owner) = self.owner() {
+            groups.for_each(|group| owner.drop_ahead(group, is_unrecorded));
+        }
+    }
+
+    fn owner(&self) -> Option<Arc<dyn GroupOwner>> {
+        let owner = self.inner.lock().owner.clone();
+        owner.and_then(|owner| owner.upgrade())
+    }
+
+    /// Makes this broker's own files of groups that are about to be recorded ahead, and leaves out those that it cannot
+    /// make.
+    fn make_files(&self, groups: &mut Vec<GroupId>, ack: AckPolicy) {
+        let owner = self.owner();
+        groups.retain(|group| {
+            let owner = owner.as_ref();
+            owner.is_some_and(|owner| owner.make_ahead(self.spec.lane, *group, ack))
+        });
+    }
+
     /// Deletes the records of groups that are not used and never will be.
     async fn delete(&self, unused: Vec<Ahead>) -> Result<(), RecordsError> {
         let mut left = unused.as_slice();
@@ -311,8 +342,10 @@ impl Lane {
                 // Asked again, this goes on where it stopped.
                 let unsure = left.iter().map(|ahead| ahead.group);
                 self.inner.lock().unsure.extend(unsure);
+                self.drop_files_of(left, false);
                 return Err(error);
             }
+            self.drop_files_of(some, true);
             left = rest;
         }
         Ok(())
@@ -575,10 +608,6 @@ impl Lane {
         if holders.len() < least {
             return Ok(false);
         }
-        let mut groups = Vec::new();
-        if set.revision() == 0 {
-            groups.push(set.id().group);
-        }
         let missing = {
             let inner = self.inner.lock();
             let there = inner.ahead.len();
@@ -591,9 +620,19 @@ impl Lane {
                 least - there
             }
         };
-        for _ in 0..missing {
-            groups.push(GroupId(self.next_group.fetch_add(1, Ordering::AcqRel)));
+        let ids = self.next_group.fetch_add(missing as u64, Ordering::AcqRel);
+        let mut ahead: Vec<_> = (ids..).take(missing).map(GroupId).collect();
+        let itself = (set.revision() == 0).then_some(set.id().group);
+        // A record that names the own file comes after it: then one that is not there was removed. Of `memory` the
+        // process answers, and no file.
+        let has_file = set.ack() != AckPolicy::Memory
+            && holders.iter().any(|holder| primary.is_own(holder.broker));
+        if has_file {
+            self.make_files(&mut ahead, set.ack());
         }
+        // If it cannot be made, the first write says so.
+        let is_made = has_file && itself.is_some() && set.group().file().is_ok();
+        let groups: Vec<_> = itself.into_iter().chain(ahead.iter().copied()).collect();
         if groups.is_empty() {
             return Ok(true);
         }
@@ -601,8 +640,9 @@ impl Lane {
         let first = self.is_front(set).then(|| set.group().spec().first_ordinal);
         let open = |group: &GroupId| {
             let record = GroupRecord {
-                first_ordinal: first.filter(|_| *group == set.id().group),
+                first_ordinal: first.filter(|_| itself == Some(*group)),
                 copies: holders.clone(),
+                file_made: has_file && (itself != Some(*group) || is_made),
                 ..self.new_group(*group)
             };
             record.put()
@@ -610,23 +650,27 @@ impl Lane {
         let transaction =
             Transaction::of_groups(spec.streamlet, spec.epoch, groups.iter().map(open));
         let committed = commit(&primary.records, &*primary.runtime, &transaction, false).await;
-        let ahead = groups.iter().filter(|group| **group != set.id().group);
         let revision = match committed {
             Ok(revision) => revision,
             Err(error) => {
-                if matches!(error, RecordsError::Unknown(_)) {
+                let is_unknown = matches!(error, RecordsError::Unknown(_));
+                self.drop_files(ahead.iter().copied(), !is_unknown);
+                if is_unknown {
                     self.inner.lock().unsure.extend(ahead);
                 }
                 return Err(error);
             }
         };
-        self.inner.lock().ahead.extend(ahead.map(|group| Ahead {
-            group: *group,
-            revision,
-            holders: holders.clone(),
-            ack: set.ack(),
-        }));
-        if groups.contains(&set.id().group) {
+        self.inner
+            .lock()
+            .ahead
+            .extend(ahead.into_iter().map(|group| Ahead {
+                group,
+                revision,
+                holders: holders.clone(),
+                ack: set.ack(),
+            }));
+        if itself.is_some() {
             // Without the lock: what the group's own file did before counts from now on.
             set.set_recorded(revision, &holders, primary);
         }

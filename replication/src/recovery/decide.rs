@@ -196,7 +196,7 @@ impl Recovery<'_> {
         let mut verdict = Verdict::Unclean;
         let mut longest = 0;
         for (holder, answer) in self.answers(CopyId::of(record)) {
-            if !self.counts(holder.broker, record.copies.len(), answer) {
+            if !self.counts(holder.broker, record, answer) {
                 continue;
             }
             match answer {

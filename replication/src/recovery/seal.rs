@@ -94,8 +94,8 @@ impl Recovery<'_> {
     /// enough have answered.
     pub(super) async fn seal(&mut self, groups: &[GroupRecord]) -> Result<(), RecoverError> {
         let mut at: BTreeMap<BrokerId, Vec<(CopyId, Incarnation)>> = BTreeMap::new();
-        // How many more are to answer for a group, and of how many holders.
-        let mut wanted: BTreeMap<CopyId, (usize, usize)> = BTreeMap::new();
+        // How many more are to answer for a group.
+        let mut wanted: BTreeMap<CopyId, (usize, &GroupRecord)> = BTreeMap::new();
         for record in groups {
             if record.is_closed() {
                 continue;
@@ -105,10 +105,8 @@ impl Recovery<'_> {
                 copies.push((CopyId::of(record), holder.incarnation));
             }
             let of = record.copies.len();
-            wanted.insert(
-                CopyId::of(record),
-                (of.min(self.spec.min_insync_replicas.max(1)), of),
-            );
+            let enough = of.min(self.spec.min_insync_replicas.max(1));
+            wanted.insert(CopyId::of(record), (enough, record));
         }
         let sealing = (self.spec.streamlet, self.epoch);
         let brokers: Vec<_> = at.keys().copied().collect();
@@ -117,8 +115,8 @@ impl Recovery<'_> {
         });
         let enough = |answered: &Answered| {
             for answer in &answered.answers {
-                if let Some((more, of)) = wanted.get_mut(&answer.copy)
-                    && self.counts(answered.backup, *of, &answer.answer)
+                if let Some((more, record)) = wanted.get_mut(&answer.copy)
+                    && self.counts(answered.backup, record, &answer.answer)
                 {
                     *more = more.saturating_sub(1);
                 }
@@ -157,13 +155,20 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// True if what `backup`, one of so many holders, said of a group tells how far it was acknowledged.
-    pub(super) fn counts(&self, backup: BrokerId, holders: usize, answer: &CopyAnswer) -> bool {
+    /// True if what `backup`, one of its holders, said of an open group tells how far it was acknowledged.
+    pub(super) fn counts(
+        &self,
+        backup: BrokerId,
+        record: &GroupRecord,
+        answer: &CopyAnswer,
+    ) -> bool {
         match answer {
             CopyAnswer::Unknown | CopyAnswer::Damaged { .. } => false,
-            // A file may have been removed, and a backup remembers what it freed: where others were
-            // to have the group too, that it is not there proves nothing.
-            CopyAnswer::Absent => !self.primary.is_own(backup) || holders <= 1,
+            // A backup remembers what it freed. A file that was made before the record was removed since. Before
+            // that was told, one that is not there proved nothing, unless there was no other replica.
+            CopyAnswer::Absent => {
+                !self.primary.is_own(backup) || (!record.file_made && record.copies.len() <= 1)
+            }
             CopyAnswer::Scanned { .. } => true,
         }
     }

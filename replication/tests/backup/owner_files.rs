@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use kera_protocol::ids::Epoch;
 use kera_replication::backup::Beside;
 use kera_replication::ids::{CopyId, Incarnation, StreamletKey};
-use kera_replication::transport::{CopyAnswer, CopyInfo, CopyVersion, Refusal, Reply, Request};
+use kera_replication::transport::{
+    CopyAnswer, CopyInfo, CopyVersion, Refusal, Reply, Request, SealedCopy,
+};
 
 use crate::content::{Content, copy, segment};
 use crate::stage::{Ask, PRIMARY, over_each_memory};
@@ -49,6 +51,13 @@ impl Beside for Files {
                 length,
                 end_ordinal: 0,
             }),
+            Request::Seal { copies, .. } => {
+                let gone = copies.into_iter().map(|(copy, _)| SealedCopy {
+                    copy,
+                    answer: CopyAnswer::Absent,
+                });
+                Ok(Reply::Sealed(gone.collect()))
+            }
             _ => Ok(Reply::Done),
         }
     }
@@ -176,5 +185,20 @@ fn of_a_short_replica_and_a_whole_file_the_file_stays() {
         assert!(!store.holds(&id) && store.holds(&both_short));
         let answered = store.seal(&id, 9, store.incarnation());
         assert_eq!(answered, Ok(CopyAnswer::Unknown));
+    });
+}
+
+/// An owner's file that is not there may have been removed, whoever takes over and asks for it.
+#[test]
+fn a_file_that_is_gone_is_no_answer() {
+    over_each_memory(|stage| {
+        let store = stage.store();
+        let files = Arc::new(Files::default());
+        store.set_beside(files.clone());
+        let (id, recorded) = (copy(1, 7), files.incarnation());
+        assert_eq!(store.seal(&id, 9, recorded), Ok(CopyAnswer::Unknown));
+        // What was to be in the store, and never came to it, is known.
+        let answered = store.seal(&id, 9, store.incarnation());
+        assert_eq!(answered, Ok(CopyAnswer::Absent));
     });
 }

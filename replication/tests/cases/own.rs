@@ -8,16 +8,18 @@ use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::{GroupId, LaneId};
 use kera_records::{GroupRecord, Transaction};
 use kera_replication::ids::{AckPolicy, BrokerId, CopyId, Incarnation, Replica};
-use kera_replication::own::OwnCopies;
+use kera_replication::own::{OwnCopies, OwnFiles};
 use kera_replication::primary::{Lane, Primary};
 use kera_replication::records::commit;
 use kera_replication::recovery::{Recovered, Stopped, Unclean};
 use kera_replication::transport::sim::MemoryFate;
 use kera_replication::transport::{CopyAnswer, Reply, Request};
 
+use crate::suite::check::Model;
 use crate::suite::scenario::streamlet;
+use crate::suite::served::{Served, durable};
 use crate::suite::test_group::TestGroup;
-use crate::suite::{Plan, Stage};
+use crate::suite::{Plan, Stage, StageRef};
 use crate::{BRIEFLY, Case, OWNER, Opened, calm, open, planned};
 
 fn plan(replicas: usize, min_insync_replicas: usize) -> Plan {
@@ -268,13 +270,13 @@ fn a_missing_own_file_alone_is_no_proof_that_nothing_was_written() {
 #[test]
 fn with_one_copy_the_owner_comes_back_and_closes_its_own() {
     planned(plan(1, 1), |case| async move {
-        let (primary, recovered) = take_over(&case).await;
-        let lane = case.lane(&primary, &recovered);
-        let group = open(&lane, 0);
+        let served = serve(&case).await;
         for id in 0..3 {
-            append(&case, &lane, &group, id).await;
+            served.take(id).await;
         }
-        assert_eq!(group.0.holders().len(), 1);
+        let recorded = case.stage.look().groups;
+        assert!(recorded.iter().all(|record| record.copies.len() == 1));
+        drop(served);
         let (_, recovered) = restart(&case, MemoryFate::Kept).await;
         let lane = &recovered.lanes[0];
         assert_eq!(
@@ -397,27 +399,79 @@ fn a_close_elsewhere_never_builds_under_its_own_writer() {
     });
 }
 
+/// A streamlet that its owner serves, as brokers do.
+struct Serving {
+    served: Arc<Served>,
+    _primary: Arc<Primary>,
+}
+
+async fn serve(case: &Case) -> Serving {
+    let (primary, recovered) = take_over(case).await;
+    let (stage, model): (StageRef, _) = (case.stage.clone(), Model::default());
+    let served = Served::take_over(&stage, &case.plan, &primary, &recovered, &model);
+    Serving {
+        served: served.await.expect("it is served"),
+        _primary: primary,
+    }
+}
+
+impl Serving {
+    async fn take(&self, id: u64) {
+        let appended = self.served.append(LaneId(0), id, 20).expect("it is taken");
+        assert!(durable(appended.expect("it is the owner")).await);
+    }
+}
+
+/// A streamlet of two replicas that its owner serves, with a batch in the one group that is used, one recorded ahead,
+/// and nothing left at the other broker; as recovered once the owner's process was killed. `harm` comes to what that
+/// leaves: the files of the streamlet.
+async fn left_alone_with_a_group_ahead(
+    case: &Case,
+    harm: impl FnOnce(&OwnFiles, CopyId),
+) -> Recovered {
+    let served = serve(case).await;
+    served.take(1).await;
+    case.wait(Duration::from_secs(1)).await;
+    let recorded = case.stage.look().groups;
+    assert_eq!(recorded.len(), 2, "one is recorded ahead");
+    for node in case.stage.nodes().into_iter().filter(|n| *n != OWNER) {
+        case.stage.kill(node).await;
+        case.stage.start(node, MemoryFate::PowerLost).await;
+    }
+    drop(served);
+    let files = case.stage.own(OWNER).expect("files");
+    harm(&files, CopyId::of(&recorded[1]));
+    restart(case, MemoryFate::Kept).await.1
+}
+
 #[test]
-fn a_group_without_a_file_waits_for_the_operator_when_its_other_holder_has_lost_its_memory() {
+fn a_group_ahead_needs_nobody_but_its_owner_who_made_its_file() {
     planned(plan(2, 2), |case| async move {
-        let (primary, recovered) = take_over(&case).await;
-        let lane = case.lane(&primary, &recovered);
-        let group = open(&lane, 0);
-        append(&case, &lane, &group, 1).await;
-        case.wait(Duration::from_secs(1)).await;
-        let recorded = case.stage.look().groups;
-        assert_eq!(recorded.len(), 2, "one is recorded ahead");
-        for node in case.stage.nodes().into_iter().filter(|n| *n != OWNER) {
-            case.stage.kill(node).await;
-            case.stage.start(node, MemoryFate::PowerLost).await;
-        }
-        let (_, recovered) = restart(&case, MemoryFate::Kept).await;
-        // It was never used; but nobody is left who could say so.
+        let recovered = left_alone_with_a_group_ahead(&case, |_, _| {}).await;
         let lane = &recovered.lanes[0];
-        assert!(
-            matches!(lane.stopped, Some(Stopped::Unclean { .. })),
-            "{:?}",
-            lane.stopped
-        );
+        assert_eq!((&lane.stopped, lane.next_ordinal), (&None, 1));
+        assert_eq!((lane.gaps.len(), lane.discarded.len()), (0, 1), "{lane:?}");
     });
+}
+
+/// Something was in it, for all that is known.
+#[test]
+fn a_group_ahead_whose_file_was_harmed_waits_for_the_operator() {
+    let removed = |files: &OwnFiles, copy| fs::remove_file(files.path(&copy));
+    let cut = |files: &OwnFiles, copy| {
+        let file = fs::File::options().write(true).open(files.path(&copy));
+        file.and_then(|file| file.set_len(0))
+    };
+    let harms: [fn(&OwnFiles, CopyId) -> std::io::Result<()>; 2] = [removed, cut];
+    for harm in harms {
+        planned(plan(2, 2), move |case| async move {
+            let harm = |files: &OwnFiles, copy| harm(files, copy).expect("its file is there");
+            let recovered = left_alone_with_a_group_ahead(&case, harm).await;
+            let stopped = &recovered.lanes[0].stopped;
+            assert!(
+                matches!(stopped, Some(Stopped::Unclean { .. })),
+                "{stopped:?}"
+            );
+        });
+    }
 }

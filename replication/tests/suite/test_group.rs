@@ -19,7 +19,7 @@ use kera_log_segments::window::Place;
 use kera_protocol::batch::{
     BatchBuilder, BatchHeader, Compression, NewRecord, ProducerStamp, patch,
 };
-use kera_protocol::ids::{LaneId, LaneKey, Ordinal};
+use kera_protocol::ids::{GroupId, LaneId, LaneKey, Ordinal};
 use kera_replication::ids::CopyId;
 use kera_replication::primary::{Appender, Lane, ReplicaSet, Shape};
 use kera_replication::records::RecordsError;
@@ -275,6 +275,13 @@ impl GroupOwner for TestGroup {
     fn freeze_group(&self, _lane: LaneId, _group: &Arc<Group>, _now_ms: u64) -> Place {
         self.freeze()
     }
+
+    /// What counts as its own file is written by the stage.
+    fn make_ahead(&self, _lane: LaneId, _group: GroupId, _ack: AckPolicy) -> bool {
+        true
+    }
+
+    fn drop_ahead(&self, _group: GroupId, _is_unrecorded: bool) {}
 
     fn group_ended(&self, _lane: LaneId, group: &Group) {
         group.set_ended();

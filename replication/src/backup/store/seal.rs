@@ -126,7 +126,11 @@ impl ReplicaStore {
             copies: vec![(*copy, recorded)],
         });
         Ok(match asked? {
-            Reply::Sealed(mut answers) => answers.pop().map(|sealed| sealed.answer),
+            Reply::Sealed(mut answers) => match answers.pop().map(|sealed| sealed.answer) {
+                // A file is made before it is recorded, and may have been removed since: what it held nobody knows.
+                Some(CopyAnswer::Absent) => Some(CopyAnswer::Unknown),
+                answer => answer,
+            },
             _ => None,
         })
     }
