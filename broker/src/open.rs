@@ -147,7 +147,6 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         metadata.clone(),
         broker_id,
         dir.incarnation(),
-        &image,
         &streamlets,
     ));
     let own = OwnFiles::new(io.clone(), dir.streams(), dir.incarnation());

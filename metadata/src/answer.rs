@@ -66,7 +66,7 @@ pub struct CommitFuture(Arc<Shared>);
 
 impl CommitFuture {
     /// The future, and the callback that completes it.
-    pub(crate) fn new() -> (Self, Done) {
+    pub fn new() -> (Self, Done) {
         let shared = Arc::new(Shared::default());
         let giver = Giver(Some(shared.clone()));
         (Self(shared), Box::new(move |outcome| giver.give(outcome)))

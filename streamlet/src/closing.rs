@@ -26,10 +26,7 @@ impl Streamlet {
         let _turn = self.maintenance.lock();
         match job {
             Job::Close(lane) => self.close_frozen(lane.lane, now_ms),
-            Job::Record(lane, group) => {
-                self.record_again(lane.lane, *group);
-                true
-            }
+            Job::Record(lane, group) => self.record_again(lane.lane, *group),
             Job::Repair(lane) => self.repair(lane.lane, now_ms),
             Job::Prepare(_) => true,
         }

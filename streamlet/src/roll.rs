@@ -7,20 +7,31 @@
 use kera_log_segments::group::{AckPolicy, Group, MadeFile};
 use kera_log_segments::invariant;
 use kera_log_segments::sync::{Arc, Ordering};
-use kera_protocol::ids::{GroupId, LaneId};
+use kera_protocol::ids::{GroupId, LaneId, LaneKey};
 use kera_records::{GroupRecord, GroupState, Write};
 
 use crate::job::Job;
+use crate::recorder::RecordError;
 use crate::standing::Standing;
 use crate::streamlet::{
-    ActiveGroup, Carry, Filling, Inner, Lane, LaneSlot, Prepared, Streamlet, Tail, group_lock,
+    ActiveGroup, Carry, Env, Filling, Inner, Lane, LaneSlot, Prepared, Streamlet, Tail, group_lock,
 };
 
 /// A group just begun.
 pub(crate) struct Begun {
     active: Arc<ActiveGroup>,
-    /// Its record was made ahead, or is made by others.
-    recorded: bool,
+    record: RecordOf,
+}
+
+/// Where the record of a group just begun comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RecordOf {
+    /// It was made ahead.
+    Ahead,
+    /// It was asked for ahead, or others make it.
+    OnItsWay,
+    /// It is to be asked for.
+    Wanted,
 }
 
 /// The lane snapshot takes a quarter of the first segment at most, so that data fits behind it.
@@ -44,7 +55,7 @@ impl Streamlet {
 
     /// Asks for the record of a group just begun, with all locks released.
     pub(crate) fn announce(&self, lane: LaneId, begun: Begun) -> Arc<ActiveGroup> {
-        if !begun.recorded {
+        if begun.record == RecordOf::Wanted {
             let group = &begun.active.group;
             self.record_open(group, lane);
             self.inner.lock().announcing.retain(|id| *id != group.id());
@@ -98,16 +109,19 @@ impl Streamlet {
         let lane_generation = inner.lane_generation;
         let copies = self.copies.get();
         let slot = &mut inner.lanes[lane.0 as usize];
-        let (group_id, recorded, file) = match std::mem::replace(&mut slot.prepared, Prepared::No) {
-            Prepared::Ready(id, file) => (id, true, file),
-            // Its record is on the way; asking again for the same group is harmless.
-            Prepared::Asked(id, file) => (id, false, file),
+        let (group_id, record, file) = match std::mem::replace(&mut slot.prepared, Prepared::No) {
+            Prepared::Ready(id, file) => (id, RecordOf::Ahead, file),
+            // Whoever asked for it finds the group begun.
+            Prepared::Asked(id, file) => (id, RecordOf::OnItsWay, file),
             Prepared::No => match copies {
                 // They record it, and say when it counts.
-                Some(copies) => (copies.next_group(lane, settings.ack), true, None),
+                Some(copies) => {
+                    let next = copies.next_group(lane, settings.ack);
+                    (next, RecordOf::OnItsWay, None)
+                }
                 None => {
                     inner.next_group += 1;
-                    (GroupId(inner.next_group), false, None)
+                    (GroupId(inner.next_group), RecordOf::Wanted, None)
                 }
             },
         };
@@ -161,12 +175,12 @@ impl Streamlet {
             }),
         });
         slot.slot = LaneSlot::Active(active.clone());
-        if !recorded {
-            inner.announcing.push(group_id);
-        } else if copies.is_none() {
-            group.mark_recorded();
+        match record {
+            RecordOf::Ahead => group.mark_recorded(),
+            RecordOf::Wanted => inner.announcing.push(group_id),
+            RecordOf::OnItsWay => {}
         }
-        Begun { active, recorded }
+        Begun { active, record }
     }
 
     /// Asks for the group's record; the head counts the group once it is durable. Its file comes first: one
@@ -182,27 +196,23 @@ impl Streamlet {
         });
         let (env, lane_key) = (self.env.clone(), self.lane_key(lane));
         let group = group.clone();
-        let done = Box::new(move |outcome: Result<(), _>| match outcome {
-            Ok(()) => {
-                group.set_recorded();
-                if let Some(next) = group.next() {
-                    next.pump(&env.pump);
-                }
-            }
-            Err(error) => {
-                tracing::warn!(group = ?group, %error, "a group could not be recorded; trying again");
-                (env.jobs)(Job::Record(lane_key, group.id()));
-            }
-        });
+        let done = move |outcome| recorded(&env, lane_key, &group, outcome);
+        let done = Box::new(done);
         self.env.recorder.record(spec.epoch, vec![change], done);
     }
 
-    /// Tries again to record a group whose record failed.
-    pub(crate) fn record_again(&self, lane: LaneId, group: GroupId) {
+    /// Tries again to record a group whose record failed, unless it was made all the same. False if nobody knows.
+    pub(crate) fn record_again(&self, lane: LaneId, group: GroupId) -> bool {
         let group = self.group(lane, group);
-        if let Some(group) = group.filter(|g| !g.is_recorded() && !self.is_over()) {
-            self.record_open(&group, lane);
+        let Some(group) = group.filter(|g| !g.is_recorded() && !self.is_over()) else {
+            return true;
+        };
+        match self.env.recorder.read(self.group_key(group.id())) {
+            Ok(Some(_)) => recorded(&self.env, self.lane_key(lane), &group, Ok(())),
+            Ok(None) => self.record_open(&group, lane),
+            Err(_) => return false,
         }
+        true
     }
 
     /// Makes the file of the lane's next group and records it, ahead of its use.
@@ -261,9 +271,28 @@ impl Streamlet {
                     } else {
                         Prepared::No
                     };
+                } else if let Some(begun) = slot.groups.get(&group).cloned() {
+                    drop(inner);
+                    recorded(&this.env, this.lane_key(lane), &begun, outcome);
                 }
             }),
         );
+    }
+}
+
+/// The outcome of a group's record is known. Call without holding any lock.
+fn recorded(env: &Env, lane: LaneKey, group: &Arc<Group>, outcome: Result<(), RecordError>) {
+    match outcome {
+        Ok(()) => {
+            group.set_recorded();
+            if let Some(next) = group.next() {
+                next.pump(&env.pump);
+            }
+        }
+        Err(error) => {
+            tracing::warn!(group = ?group, %error, "a group could not be recorded; trying again");
+            (env.jobs)(Job::Record(lane, group.id()));
+        }
     }
 }
 

@@ -1,18 +1,19 @@
 //! Groups, recorded in the metadata store: every change is a transaction that compares the streamlet's epoch and the
 //! record's revision, and counts once it is durable.
 //!
-//! Here is what both kinds of streamlets share: which group ids are reserved, and which revision each record has.
-//! [`unreplicated`] records for streamlets whose groups are this broker's alone, and what retention gives up in all;
-//! [`replicated`] records for the lanes of replicated streamlets, which bring their own revisions.
+//! Here is what both kinds of streamlets share: which group ids are reserved. A record's revision is with whoever
+//! changes it: lanes of replicated streamlets keep those of their groups ([`replicated`]); what a streamlet itself
+//! changes, its own groups and what retention gives up, is compared with what is read just before ([`unreplicated`]).
 
 mod replicated;
 mod unreplicated;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use kera_metadata::{
-    GroupKey, GroupRecord, Image, MetadataStore, Replica, StreamletRecord, Transaction, Write,
+    CommitFuture, Committed, Done, MetadataError, MetadataStore, Replica, StreamletRecord,
+    Transaction, Write,
 };
 use kera_protocol::ids::{BrokerId, Epoch, GroupId, Incarnation, StreamId, StreamletKey};
 use parking_lot::Mutex;
@@ -34,28 +35,12 @@ struct Inner {
 #[derive(Default)]
 struct State {
     streamlets: HashMap<StreamletKey, Owned>,
-    groups: BTreeMap<GroupKey, Known>,
-    /// Groups with a change on its way, and what waits behind it.
-    busy: HashMap<GroupKey, VecDeque<unreplicated::Waiting>>,
     /// Epochs that are this broker's and not used yet, with their revisions: taken in bulk at the start, or recorded
     /// by whoever made it the owner.
     taken: HashMap<StreamletKey, (Epoch, u64)>,
     /// The highest epoch of each streamlet that this broker took, or was about to take.
     latest: HashMap<StreamletKey, Epoch>,
 }
-
-/// What is known of a group's record.
-struct Known {
-    revision: u64,
-    /// Only groups still to be closed are needed whole.
-    record: Option<Box<GroupRecord>>,
-    /// The last transaction on it failed: read the record back before the next.
-    uncertain: bool,
-}
-
-/// A group that a transaction changes, and what is known of its record then, but for the revision; `None` if it is
-/// deleted.
-type Changed = (GroupKey, Option<Known>);
 
 /// A streamlet that this broker owns, and its group ids.
 struct Owned {
@@ -89,34 +74,7 @@ impl Owned {
     }
 }
 
-impl Known {
-    fn of(record: GroupRecord) -> Self {
-        Self {
-            revision: record.revision,
-            record: (!record.is_closed()).then(|| Box::new(record)),
-            uncertain: false,
-        }
-    }
-
-    fn at(revision: u64) -> Self {
-        Self {
-            revision,
-            record: None,
-            uncertain: false,
-        }
-    }
-}
-
 impl State {
-    /// Learns of the groups in `image` that are of a known streamlet.
-    fn know(&mut self, image: &Image) {
-        for group in &image.groups {
-            if self.streamlets.contains_key(&group.streamlet_key()) {
-                self.groups.insert(group.key(), Known::of(group.clone()));
-            }
-        }
-    }
-
     fn own(&mut self, streamlets: &[StreamletRecord]) {
         for record in streamlets {
             let mut owned = Owned::new(record);
@@ -129,17 +87,6 @@ impl State {
             }
             self.streamlets.insert(record.key(), owned);
         }
-    }
-
-    /// Forgets a streamlet's groups and ids.
-    fn forget(&mut self, streamlet: StreamletKey) {
-        let at = |group| streamlet.group(GroupId(group));
-        let of = self.groups.range(at(0)..=at(u64::MAX));
-        let of: Vec<_> = of.map(|(key, _)| *key).collect();
-        for key in of {
-            self.groups.remove(&key);
-        }
-        self.streamlets.remove(&streamlet);
     }
 
     /// Has `transaction` reserve the ids of the groups that it records first.
@@ -161,31 +108,12 @@ impl State {
         }
     }
 
-    /// A transaction is durable: what it changed, and what it reserved.
-    fn changed(
-        &mut self,
-        groups: Vec<Changed>,
-        revision: u64,
-        reserved: &[(StreamletKey, GroupId)],
-    ) {
-        for (key, known) in groups {
-            match known {
-                Some(known) => drop(self.groups.insert(key, Known { revision, ..known })),
-                None => drop(self.groups.remove(&key)),
-            }
-        }
+    /// Ids below these are reserved for certain.
+    fn reserved(&mut self, reserved: &[(StreamletKey, GroupId)]) {
         for (streamlet, next_group) in reserved {
             if let Some(owned) = self.streamlets.get_mut(streamlet) {
                 owned.reserved = owned.reserved.max(*next_group);
             }
-        }
-    }
-
-    /// Whether a transaction on these groups is durable is not known.
-    fn doubt(&mut self, groups: &[Changed]) {
-        for (key, _) in groups {
-            let known = self.groups.entry(*key).or_insert(Known::at(0));
-            known.uncertain = true;
         }
     }
 }
@@ -206,13 +134,12 @@ impl std::fmt::Debug for GroupRecords {
 }
 
 impl GroupRecords {
-    /// Records in `store`, as `broker`. Knows what `image` holds. `streamlets` have epochs that were taken just now,
-    /// in bulk: the first recovery of each goes on under its one.
+    /// Records in `store`, as `broker`. `streamlets` have epochs that were taken just now, in bulk: the first recovery
+    /// of each goes on under its one.
     pub fn new(
         store: Arc<dyn MetadataStore>,
         broker: u32,
         incarnation: Incarnation,
-        image: &Image,
         streamlets: &[StreamletRecord],
     ) -> Self {
         let taken = streamlets.iter().map(|s| (s.key(), (s.epoch, s.revision)));
@@ -222,7 +149,6 @@ impl GroupRecords {
             ..State::default()
         };
         state.own(streamlets);
-        state.know(image);
         Self(Arc::new(Inner {
             store,
             own: Replica {
@@ -238,25 +164,15 @@ impl GroupRecords {
         &self.0.store
     }
 
-    /// Learns of streamlets just created.
+    /// Learns of streamlets that were just created, or that this broker has taken over.
     pub fn add_streamlets(&self, streamlets: &[StreamletRecord]) {
         self.0.state.lock().own(streamlets);
-    }
-
-    /// Learns what is recorded of a streamlet that this broker has taken over: all of `image`.
-    pub fn adopt(&self, image: &Image) {
-        let mut state = self.0.state.lock();
-        for streamlet in &image.streamlets {
-            state.forget(streamlet.key());
-        }
-        state.own(&image.streamlets);
-        state.know(image);
     }
 
     /// Forgets a streamlet that another broker owns.
     pub fn forget_streamlet(&self, streamlet: StreamletKey) {
         let mut state = self.0.state.lock();
-        state.forget(streamlet);
+        state.streamlets.remove(&streamlet);
         state.taken.remove(&streamlet);
         state.latest.remove(&streamlet);
     }
@@ -264,24 +180,36 @@ impl GroupRecords {
     /// Forgets a deleted stream.
     pub fn forget_stream(&self, stream: StreamId) {
         let mut state = self.0.state.lock();
-        state.groups.retain(|key, _| key.stream != stream);
         state.streamlets.retain(|key, _| key.stream != stream);
         state.taken.retain(|key, _| key.stream != stream);
         state.latest.retain(|key, _| key.stream != stream);
     }
-
-    /// Learns that others have written a group's record, which has this revision now, or deleted it.
-    pub fn learned(&self, group: GroupKey, revision: Option<u64>) {
-        self.0.learned(group, revision);
-    }
 }
 
 impl Inner {
-    fn learned(&self, group: GroupKey, revision: Option<u64>) {
+    /// Submits `transaction`, with the reservations that it needs.
+    fn submit(
+        self: &Arc<Self>,
+        mut transaction: Transaction,
+        done: impl FnOnce(Result<Committed, MetadataError>) + Send + 'static,
+    ) {
+        // Ids are reserved in the order in which transactions are submitted.
         let mut state = self.state.lock();
-        match revision {
-            Some(revision) => drop(state.groups.insert(group, Known::at(revision))),
-            None => drop(state.groups.remove(&group)),
-        }
+        state.reserve(&mut transaction);
+        let (this, reserved) = (self.clone(), reservations(&transaction));
+        let done: Done = Box::new(move |outcome| {
+            if outcome.is_ok() {
+                this.state.lock().reserved(&reserved);
+            }
+            done(outcome);
+        });
+        self.store.submit(transaction, done);
+    }
+
+    /// As [`submit`](Self::submit); the outcome is the future's.
+    fn commit_async(self: &Arc<Self>, transaction: Transaction) -> CommitFuture {
+        let (future, done) = CommitFuture::new();
+        self.submit(transaction, done);
+        future
     }
 }

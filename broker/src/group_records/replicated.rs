@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use kera_metadata::{
-    CommitFuture, Compare, Conflict, GroupKey, GroupRecord, Image, Key, MetadataError,
-    StreamletRecord, Transaction, Write,
+    Compare, Conflict, GroupKey, GroupRecord, Image, Key, MetadataError, StreamletRecord,
+    Transaction, Write,
 };
-use kera_protocol::ids::{Epoch, GroupId};
+use kera_protocol::ids::Epoch;
 use kera_replication::ids::{BrokerId, StreamletKey};
 use kera_replication::records::{Records, RecordsError, StreamletRecords};
 use kera_replication::transport::Pending;
 
-use super::{GroupRecords, Inner, Known, reservations};
+use super::{GroupRecords, Inner};
 use crate::clock::now_ms;
 
 impl GroupRecords {
@@ -84,41 +84,21 @@ async fn off_runtime<T: Send + 'static>(
 }
 
 impl Inner {
-    /// Submits `transaction`, with the reservations that it needs, which are returned.
-    fn submit_in_order(
-        &self,
-        mut transaction: Transaction,
-    ) -> (Vec<(StreamletKey, GroupId)>, CommitFuture) {
-        // Ids are reserved in the order in which transactions are submitted.
-        let mut state = self.state.lock();
-        state.reserve(&mut transaction);
-        let reserved = reservations(&transaction);
-        (reserved, self.store.commit_async(transaction))
-    }
-
     async fn commit(self: &Arc<Self>, mut transaction: Transaction) -> Result<u64, RecordsError> {
         let no_group = || RecordsError::Invalid("it changes no group".into());
         let streamlet = transaction.streamlet().ok_or_else(no_group)?;
-        let mut changed = Vec::with_capacity(transaction.write.len());
         for write in &mut transaction.write {
-            match write {
-                Write::PutGroup(record) => {
-                    if record.is_closed() && record.closed_ms == 0 {
-                        record.closed_ms = now_ms();
-                    }
-                    changed.push((record.key(), Some(Known::at(0))));
-                }
-                Write::DeleteGroup(key) => changed.push((*key, None)),
-                _ => {}
+            if let Write::PutGroup(record) = write
+                && record.is_closed()
+                && record.closed_ms == 0
+            {
+                record.closed_ms = now_ms();
             }
         }
-        let (reserved, committed) = self.submit_in_order(transaction);
-        let committed = committed.await;
-        let revision = committed
-            .map_err(|error| of_store(streamlet, error))?
-            .revision;
-        self.state.lock().changed(changed, revision, &reserved);
-        Ok(revision)
+        let committed = self.commit_async(transaction).await;
+        committed
+            .map(|committed| committed.revision)
+            .map_err(|error| of_store(streamlet, error))
     }
 
     fn take_epoch(

@@ -1,9 +1,10 @@
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use kera_metadata::{
     Fault, GroupChange, GroupState, MemoryStore, MetadataStore, Replica, StreamRecord,
 };
-use kera_protocol::ids::{Incarnation, LaneId, StreamId, StreamletId};
+use kera_protocol::ids::{GroupId, Incarnation, LaneId, StreamId, StreamletId};
 use kera_replication::records::{RecordsRef, commit};
 use kera_replication::runtime::TokioRuntime;
 use kera_streamlet::recorder::GroupRecorder;
@@ -47,9 +48,8 @@ impl Stage {
         let created = store.create_stream(StreamRecord::new("s", config, 1), 1);
         let stream: StreamId = created.expect("it can be created").0.id;
         let bumped = store.bump_epochs(1).expect("epochs rise");
-        let image = store.load().expect("it can be read");
         let shared: Arc<dyn MetadataStore> = store.clone();
-        let records = GroupRecords::new(shared, 1, incarnation(1), &image, &bumped);
+        let records = GroupRecords::new(shared, 1, incarnation(1), &bumped);
         let records = Arc::new(records);
         Self {
             store,
@@ -255,4 +255,36 @@ async fn a_stream_that_is_gone_says_so() {
     assert_eq!(refused, Err(RecordsError::NoStreamlet(gone)));
     let refused = stage.records.try_take_epoch(gone, BrokerId(1)).await;
     assert_eq!(refused, Err(RecordsError::NoStreamlet(gone)));
+}
+
+#[test]
+fn what_is_deleted_before_its_record_is_there_is_not_left_behind() {
+    let stage = Stage::new();
+    let opened = GroupRecord {
+        copies: Vec::new(),
+        ..stage.opened(1)
+    };
+    let key = opened.key();
+    // Asked for when nothing is recorded, and made after the group's record, which was on its way.
+    let delete =
+        stage
+            .records
+            .0
+            .transaction(stage.epoch, vec![Write::DeleteGroup(key)], &HashMap::new());
+    let put = vec![Write::PutGroup(opened)];
+    stage
+        .records
+        .record_now(stage.epoch, put)
+        .expect("recorded");
+    stage
+        .store
+        .commit(delete)
+        .expect_err("it was read before the record was there");
+    // The next attempt reads what is there.
+    let again = vec![Write::DeleteGroup(key)];
+    stage
+        .records
+        .record_now(stage.epoch, again)
+        .expect("deleted");
+    assert_eq!(stage.store.group(key), Ok(None));
 }

@@ -267,7 +267,7 @@ fn found(
     if !is_here(&image, record, &shared.data.env) {
         return Err("its files are in another data directory, or at another broker".into());
     }
-    shared.recorder.adopt(&image);
+    shared.recorder.add_streamlets(&image.streamlets);
     let (streamlet, recovery) = Streamlet::recover(
         record.stream,
         record.streamlet,

@@ -226,7 +226,7 @@ impl TakeOver {
         let (shared, replicated) = (self.shared.clone(), self.clustered.replicated.clone());
         let (name, streamlet) = (self.stream.name(), self.streamlet.clone());
         let taken = tokio::task::spawn_blocking(move || {
-            shared.recorder.adopt(&image);
+            shared.recorder.add_streamlets(&image.streamlets);
             let records = lane_records(&image, streamlet.stream(), streamlet.id());
             let next = recovered.next_group;
             let found = streamlet
@@ -447,11 +447,7 @@ impl Restore<'_> {
         let write = records.iter().cloned().map(Write::PutGroup);
         let transaction = Transaction::new(compare.collect(), write.collect());
         let committed = self.shared.metadata.commit_async(transaction).await;
-        let revision = committed.map_err(|error| error.to_string())?.revision;
-        for record in records {
-            self.shared.recorder.learned(record.key(), Some(revision));
-        }
-        Ok(revision)
+        Ok(committed.map_err(|error| error.to_string())?.revision)
     }
 }
 
