@@ -62,8 +62,48 @@ impl Default for Metrics {
 /// Names and values of a metric's labels.
 pub type Labels = Vec<(&'static str, String)>;
 
+/// One label with its value.
+pub(crate) fn label(name: &'static str, value: impl ToString) -> Labels {
+    vec![(name, value.to_string())]
+}
+
 pub(crate) fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {
     let gauge = Gauge::<i64>::default();
     gauge.set(value as i64);
     registry.register(name, help, gauge);
+}
+
+/// A gauge that has a value for each of these labels.
+pub(crate) fn gauges(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = (Labels, u64)>,
+) {
+    let gauges = Family::<Labels, Gauge>::default();
+    for (labels, value) in values {
+        gauges.get_or_create(&labels).set(value as i64);
+    }
+    registry.register(name, help, gauges);
+}
+
+/// A counter that has come to `value`.
+pub(crate) fn counter(registry: &mut Registry, name: &str, help: &str, value: u64) {
+    let counter: Counter = Counter::default();
+    counter.inc_by(value);
+    registry.register(name, help, counter);
+}
+
+/// A counter that has come to a value for each of these labels.
+pub(crate) fn counters(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = (Labels, u64)>,
+) {
+    let counters = Family::<Labels, Counter>::default();
+    for (labels, value) in values {
+        counters.get_or_create(&labels).inc_by(value);
+    }
+    registry.register(name, help, counters);
 }

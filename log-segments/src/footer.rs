@@ -51,6 +51,11 @@ impl SparseIndex {
         }
     }
 
+    /// Forgets batches at `address` and above.
+    pub(crate) fn cut(&mut self, address: u64) {
+        self.entries.retain(|entry| entry.address < address);
+    }
+
     /// The last entry at or below `ordinal`; where a walk to it starts.
     pub fn floor_ordinal(&self, ordinal: Ordinal) -> Option<IndexEntry> {
         let after = self.entries.partition_point(|e| e.ordinal <= ordinal);
@@ -69,11 +74,6 @@ impl SparseIndex {
     /// The entries.
     pub fn entries(&self) -> &[IndexEntry] {
         &self.entries
-    }
-
-    /// Builds an index from entries in ascending order, as a scan meets them.
-    pub fn from_entries(entries: Vec<IndexEntry>) -> Self {
-        Self { entries }
     }
 
     /// Bytes of memory held.

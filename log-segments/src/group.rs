@@ -18,7 +18,7 @@ use crate::pool::CHUNK_BYTES;
 use crate::scan::Scanned;
 use crate::shipping::Shipping;
 use crate::sync::{Arc, AtomicBool, AtomicU8, AtomicU64, Mutex, Ordering, Rank, Weak, mutex};
-use crate::window::Window;
+use crate::window::{Filling, RecordStage, Window};
 
 pub use crate::spec::{GroupSpec, MAX_GROUP_ORDINALS};
 pub use crate::writer::{GroupFull, GroupWriter};
@@ -65,8 +65,6 @@ pub struct Group {
     head: Option<Arc<LaneHead>>,
     /// Who brings the group's bytes to other copies, if it has any; weak, as they hold the group.
     pub(crate) shipping: OnceLock<Weak<dyn Shipping>>,
-    /// The close of a group with other copies is recorded.
-    pub(crate) ended: AtomicBool,
     /// The lane's state before the first batch; empty for a closed group.
     pub(crate) snapshot: Vec<u8>,
     /// Where batches of segment 0 begin; 0 for a closed group that is not loaded.
@@ -206,7 +204,6 @@ impl Group {
             before: OnceLock::new(),
             head: None,
             shipping: OnceLock::new(),
-            ended: AtomicBool::new(false),
             snapshot: Vec::new(),
             data_start: AtomicU64::new(0),
             last_used_ms: AtomicU64::new(spec.created_ms),
@@ -254,8 +251,8 @@ impl Group {
     ) -> Arc<Self> {
         let mut window = Window::new(u64::from(spec.segment_size), end);
         window.max_timestamp = max_timestamp;
-        window.frozen = true;
-        window.recorded = true;
+        window.filling = Filling::Frozen;
+        window.record = RecordStage::Closed;
         window.loaded = false;
         Arc::new(Self {
             data_start: AtomicU64::new(data_start),
@@ -277,8 +274,8 @@ impl Group {
         window.segment_ends = found.segment_ends.clone();
         window.index = found.index.clone();
         window.max_timestamp = found.max_timestamp;
-        window.frozen = true;
-        window.recorded = true;
+        window.filling = Filling::Frozen;
+        window.record = RecordStage::Open;
         // Only what a mark says is synced is: a sync that failed before the crash leaves no trace.
         window.is_unproven = true;
         window.synced = match &found.mark {
@@ -374,12 +371,12 @@ impl Group {
 
     /// True once nothing more is appended.
     pub fn is_frozen(&self) -> bool {
-        self.window.lock().frozen
+        self.window.lock().is_frozen()
     }
 
     /// True once the record is durable.
     pub fn is_recorded(&self) -> bool {
-        self.window.lock().recorded
+        self.window.lock().is_recorded()
     }
 
     /// True once writing has failed; cheap.
@@ -431,7 +428,7 @@ impl Group {
 
     /// As [`Self::set_recorded`] for a group without bytes, which moves no head; under any lock.
     pub fn mark_recorded(&self) {
-        self.window.lock().recorded = true;
+        self.window.lock().reach(RecordStage::Open);
     }
 
     /// How far the group has come by its policy.
@@ -447,10 +444,10 @@ impl Group {
             AckPolicy::Synced => window.synced,
         };
         Acknowledged {
-            counts: window.recorded,
+            counts: window.is_recorded(),
             address: place.address.max(self.data_start()),
             ordinal: place.ordinal,
-            finished: window.frozen
+            finished: window.is_frozen()
                 && window.failed.is_none()
                 && place.address == window.end.address,
         }
@@ -467,7 +464,7 @@ impl Group {
             counts: window.copied.is_some(),
             address: place.address.max(self.data_start()),
             ordinal: place.ordinal,
-            finished: window.frozen && place.address == window.end.address,
+            finished: window.is_frozen() && place.address == window.end.address,
         }
     }
 
@@ -487,8 +484,8 @@ impl Group {
                 segment_ends: from.segment_ends.clone(),
                 index: from.index.clone(),
                 max_timestamp: from.max_timestamp,
-                frozen: true,
-                recorded: true,
+                filling: Filling::Frozen,
+                record: RecordStage::Closed,
                 ..Window::new(from.segment_size, from.end)
             }
         };
@@ -634,8 +631,9 @@ impl Group {
         if let Some(before) = self.before.get().and_then(Weak::upgrade) {
             let (is_over, is_whole, is_recorded) = {
                 let window = before.window.lock();
-                let is_over = window.failed.is_some() || window.was_cut;
-                (is_over, window.is_whole(before.direct), window.recorded)
+                let is_over = window.failed.is_some() || window.filling == Filling::Cut;
+                let is_recorded = window.is_recorded();
+                (is_over, window.is_whole(before.direct), is_recorded)
             };
             if is_over {
                 return Ok(Gate::Shut);

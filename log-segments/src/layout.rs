@@ -16,6 +16,8 @@ use kera_protocol::ids::{Epoch, GroupId, Incarnation, LaneId, Ordinal, StreamId,
 use thiserror::Error;
 use uuid::Uuid;
 
+use crate::place::Place;
+
 /// Bytes of a segment header.
 pub const SEGMENT_HEADER_BYTES: usize = 96;
 /// The format this build writes, and the highest it reads.
@@ -203,6 +205,33 @@ pub struct DurableMark {
 }
 
 impl DurableMark {
+    /// The mark after `self`.
+    #[must_use]
+    pub fn then(&self, written: Place, synced: Place, incarnation: Incarnation) -> Self {
+        Self {
+            sequence: self.sequence + 1,
+            written: written.address,
+            written_ordinal: written.ordinal,
+            synced: synced.address,
+            synced_ordinal: synced.ordinal,
+            incarnation,
+        }
+    }
+
+    /// The mark after `self` where nothing is known to be synced any more. How far the file was written stays: until
+    /// it is that long again it counts as damaged, and not as short.
+    #[must_use]
+    pub fn then_lowered(&self) -> Self {
+        Self {
+            sequence: self.sequence + 1,
+            written: self.written.max(self.synced),
+            written_ordinal: self.written_ordinal.max(self.synced_ordinal),
+            synced: 0,
+            synced_ordinal: 0,
+            ..*self
+        }
+    }
+
     /// The bytes of one slot.
     pub fn encode(&self) -> [u8; MARK_BYTES] {
         let mut out = [0u8; MARK_BYTES];
@@ -274,7 +303,10 @@ impl DurableMark {
 }
 
 /// Little-endian `u32` at `at`.
-pub(crate) fn read_u32(bytes: &[u8], at: usize) -> u32 {
+///
+/// # Panics
+/// If `bytes` end before its end.
+pub fn read_u32(bytes: &[u8], at: usize) -> u32 {
     let mut out = [0; 4];
     out.copy_from_slice(&bytes[at..at + 4]);
     u32::from_le_bytes(out)
@@ -288,7 +320,10 @@ pub(crate) fn read_uuid(bytes: &[u8], at: usize) -> Uuid {
 }
 
 /// Little-endian `u64` at `at`.
-pub(crate) fn read_u64(bytes: &[u8], at: usize) -> u64 {
+///
+/// # Panics
+/// If `bytes` end before its end.
+pub fn read_u64(bytes: &[u8], at: usize) -> u64 {
     let mut out = [0; 8];
     out.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(out)

@@ -95,7 +95,7 @@ impl Group {
             }
             let window = self.window.lock();
             if window.written.address >= window.end.address {
-                let next = window.frozen.then(|| window.after.upgrade()).flatten();
+                let next = window.is_frozen().then(|| window.after.upgrade()).flatten();
                 return (Some(outcome), next);
             }
         }

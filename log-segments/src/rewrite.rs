@@ -286,14 +286,7 @@ impl Rewrite {
             .write_vectored_at(&[IoSlice::new(&footer.encode())], at)?;
         self.file.sync_data()?;
         self.verify()?;
-        let mark = DurableMark {
-            sequence: 1,
-            written: end.address,
-            written_ordinal: end.ordinal,
-            synced: end.address,
-            synced_ordinal: end.ordinal,
-            incarnation: *incarnation,
-        };
+        let mark = DurableMark::default().then(end, end, *incarnation);
         self.file.write_vectored_at(
             &[IoSlice::new(&mark.encode())],
             mark.slot_offset(group_bytes),

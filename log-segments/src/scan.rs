@@ -140,13 +140,7 @@ impl Scanned {
         self.stop = Stop::Repeats;
         self.segment_ends
             .truncate((place.address / u64::from(self.header.segment_size)) as usize);
-        let kept = self
-            .index
-            .entries()
-            .iter()
-            .copied()
-            .filter(|entry| entry.address < place.address);
-        self.index = SparseIndex::from_entries(kept.collect());
+        self.index.cut(place.address);
     }
 }
 

@@ -15,6 +15,7 @@ use crate::local_writer::Turn;
 use crate::place::Place;
 use crate::scan::{ScanSpec, scan};
 use crate::sync::{Arc, Ordering, Weak};
+use crate::window::RecordStage;
 
 pub use crate::shipping::Shipping;
 
@@ -77,7 +78,7 @@ impl Group {
         {
             let mut window = self.window.lock();
             // Only what is recorded has copies.
-            window.recorded = true;
+            window.reach(RecordStage::Open);
             if window.copied.is_none_or(|at| at.address < place.address) {
                 window.copied = Some(place);
             }
@@ -94,12 +95,12 @@ impl Group {
 
     /// The group's one close is recorded; for a group that is shipped.
     pub fn set_ended(&self) {
-        self.ended.store(true, Ordering::Release);
+        self.window.lock().reach(RecordStage::Closed);
     }
 
     /// True once it is.
     pub fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
+        self.window.lock().record == RecordStage::Closed
     }
 
     /// Bytes from `from` on, at most `max_bytes`: from memory, or from the file where they have left

@@ -33,6 +33,28 @@ pub(crate) struct Run {
     pub(crate) parts: Vec<(ChunkReader, Range<usize>)>,
 }
 
+/// Whether a group takes appends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Filling {
+    /// It does.
+    Open,
+    /// No more.
+    Frozen,
+    /// No more, and it ends below what was appended.
+    Cut,
+}
+
+/// How much of a group is durable in the metadata store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum RecordStage {
+    /// Nothing: none of its bytes counts.
+    Awaited,
+    /// That there is this group.
+    Open,
+    /// Its close.
+    Closed,
+}
+
 #[derive(Debug)]
 pub(crate) struct Window {
     pub(crate) segment_size: u64,
@@ -54,12 +76,8 @@ pub(crate) struct Window {
     pub(crate) loaded: bool,
     /// The appender holds no chunk: what is written need not stay.
     pub(crate) let_go: bool,
-    /// No more appends.
-    pub(crate) frozen: bool,
-    /// The record of this group is durable in the metadata store.
-    pub(crate) recorded: bool,
-    /// It ended below what was appended.
-    pub(crate) was_cut: bool,
+    pub(crate) filling: Filling,
+    pub(crate) record: RecordStage,
     /// A sync may have failed on what is written and not synced: the page cache shows it, and the device may
     /// lack it whatever a mere sync says. Nothing is appended any more.
     pub(crate) is_unproven: bool,
@@ -84,10 +102,9 @@ impl Window {
             copied: None,
             loaded: true,
             let_go: false,
-            frozen: false,
-            recorded: false,
+            filling: Filling::Open,
+            record: RecordStage::Awaited,
             failed: None,
-            was_cut: false,
             is_unproven: false,
             after: Weak::new(),
         }
@@ -95,9 +112,8 @@ impl Window {
 
     /// Ends the group at `place`, a batch boundary at or below `written`: nothing above counts.
     pub(crate) fn cut(&mut self, place: Place) {
-        self.frozen = true;
+        self.filling = Filling::Cut;
         self.failed = None;
-        self.was_cut = true;
         self.is_unproven = true;
         self.end = place;
         self.written = place;
@@ -107,19 +123,28 @@ impl Window {
         self.slots.clear();
         self.segment_ends
             .truncate((place.address / self.segment_size) as usize);
-        let kept = self
-            .index
-            .entries()
-            .iter()
-            .copied()
-            .filter(|entry| entry.address < place.address);
-        self.index = SparseIndex::from_entries(kept.collect());
+        self.index.cut(place.address);
+    }
+
+    /// Nothing more is appended.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.filling != Filling::Open
+    }
+
+    /// The record in the metadata store is durable.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.record != RecordStage::Awaited
+    }
+
+    /// So much of it is durable in the metadata store.
+    pub(crate) fn reach(&mut self, stage: RecordStage) {
+        self.record = self.record.max(stage);
     }
 
     /// Nothing more is appended, and all of it is in the file; on the device, if that is how it is written.
     pub(crate) fn is_whole(&self, direct: bool) -> bool {
         let there = if direct { self.synced } else { self.written };
-        self.frozen && there.address >= self.end.address
+        self.is_frozen() && there.address >= self.end.address
     }
 
     /// Lowest address served from memory; the end if nothing is.

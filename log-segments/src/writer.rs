@@ -12,7 +12,7 @@ use crate::place::Place;
 use crate::pool::{CHUNK_BYTES, ChunkPool, ChunkWriter};
 use crate::spec::{GroupSpec, MAX_GROUP_ORDINALS};
 use crate::sync::Arc;
-use crate::window::Slot;
+use crate::window::{Filling, Slot};
 
 /// Once this part of the pool is in use there are so many lanes that each finds its memory cold when its
 /// next batch comes. Then a batch's memory is given back as soon as it is in the file: the next lane's
@@ -313,7 +313,7 @@ impl GroupWriter {
     pub fn freeze(&mut self) -> Place {
         self.chunk = None;
         let mut window = self.group.window.lock();
-        window.frozen = true;
+        window.filling = window.filling.max(Filling::Frozen);
         window.end
     }
 

@@ -9,6 +9,7 @@ use crate::check::{self, StreamLimits};
 use crate::encode::{Record, decode_revision, decode_value, encode_value};
 use crate::error::{Conflict, MetadataError};
 use crate::guard::{Guards, distinct, not_back, unguarded};
+use crate::store::record_of;
 use kera_records::key::{self, Key};
 use kera_records::{Compare, Transaction, Write};
 use kera_records::{Counter, GroupRecord, StreamRecord, StreamletRecord};
@@ -550,12 +551,8 @@ impl View<'_> {
         stream: StreamId,
         streamlet: StreamletId,
     ) -> Result<Option<StreamletRecord>, MetadataError> {
-        Ok(
-            match self.record(&Key::Streamlet(StreamletKey { stream, streamlet }))? {
-                Some(Record::Streamlet(record)) => Some(record),
-                _ => None,
-            },
-        )
+        let key = StreamletKey { stream, streamlet };
+        record_of!(self.record(&Key::Streamlet(key)), Streamlet)
     }
 
     fn record(&self, key: &Key) -> Result<Option<Record>, MetadataError> {

@@ -31,6 +31,17 @@ const ATTEMPTS: u32 = 32;
 /// Streamlets that take a new epoch in one transaction, where the store allows so many.
 const EPOCHS_PER_TRANSACTION: usize = 1024;
 
+/// What was read, if it is a record of this kind.
+macro_rules! record_of {
+    ($read:expr, $kind:ident) => {
+        $read.map(|found| match found {
+            Some(Record::$kind(record)) => Some(record),
+            _ => None,
+        })
+    };
+}
+pub(crate) use record_of;
+
 /// Where streams, streamlets, groups, log starts and counters are recorded.
 ///
 /// Transactions take effect as if one after the other; those that have anything in common, in the order
@@ -94,18 +105,12 @@ pub trait MetadataStore: Send + Sync + 'static {
 
     /// A stream by its id.
     fn stream(&self, id: StreamId) -> Result<Option<StreamRecord>, MetadataError> {
-        Ok(match self.read(&Key::Stream(id))? {
-            Some(Record::Stream(record)) => Some(record),
-            _ => None,
-        })
+        record_of!(self.read(&Key::Stream(id)), Stream)
     }
 
     /// The id of the stream of a name.
     fn stream_named(&self, name: &str) -> Result<Option<StreamId>, MetadataError> {
-        Ok(match self.read(&Key::StreamName(name.to_owned()))? {
-            Some(Record::StreamName(id)) => Some(id),
-            _ => None,
-        })
+        record_of!(self.read(&Key::StreamName(name.to_owned())), StreamName)
     }
 
     /// A streamlet.
@@ -114,40 +119,28 @@ pub trait MetadataStore: Send + Sync + 'static {
         stream: StreamId,
         streamlet: StreamletId,
     ) -> Result<Option<StreamletRecord>, MetadataError> {
-        Ok(
-            match self.read(&Key::Streamlet(StreamletKey { stream, streamlet }))? {
-                Some(Record::Streamlet(record)) => Some(record),
-                _ => None,
-            },
-        )
+        let key = StreamletKey { stream, streamlet };
+        record_of!(self.read(&Key::Streamlet(key)), Streamlet)
     }
 
     /// A group.
     fn group(&self, key: GroupKey) -> Result<Option<GroupRecord>, MetadataError> {
-        Ok(match self.read(&Key::Group(key))? {
-            Some(Record::Group(record)) => Some(record),
-            _ => None,
-        })
+        record_of!(self.read(&Key::Group(key)), Group)
     }
 
     /// A broker.
     fn broker(&self, id: u32) -> Result<Option<BrokerRecord>, MetadataError> {
-        Ok(match self.read(&Key::Broker(id))? {
-            Some(Record::Broker(record)) => Some(record),
-            _ => None,
-        })
+        record_of!(self.read(&Key::Broker(id)), Broker)
     }
 
     /// Settings that were changed at run time, of a broker or of all; without values and with revision 0
     /// where none were.
     fn settings(&self, broker: Option<u32>) -> Result<SettingsRecord, MetadataError> {
-        Ok(match self.read(&Key::Settings(broker))? {
-            Some(Record::Settings(record)) => record,
-            _ => SettingsRecord {
-                broker,
-                ..SettingsRecord::default()
-            },
-        })
+        let found = record_of!(self.read(&Key::Settings(broker)), Settings)?;
+        Ok(found.unwrap_or_else(|| SettingsRecord {
+            broker,
+            ..SettingsRecord::default()
+        }))
     }
 
     /// The cluster version that counts; see [`kera_records::CLUSTER_VERSION`].
@@ -158,34 +151,22 @@ pub trait MetadataStore: Send + Sync + 'static {
 
     /// Who may do what; no rules and revision 0 where there were never any.
     fn rules(&self) -> Result<RulesRecord, MetadataError> {
-        Ok(match self.read(&Key::Rules)? {
-            Some(Record::Rules(record)) => record,
-            _ => RulesRecord::default(),
-        })
+        record_of!(self.read(&Key::Rules), Rules).map(Option::unwrap_or_default)
     }
 
     /// Users; none and revision 0 where there were never any.
     fn users(&self) -> Result<UsersRecord, MetadataError> {
-        Ok(match self.read(&Key::Users)? {
-            Some(Record::Users(record)) => record,
-            _ => UsersRecord::default(),
-        })
+        record_of!(self.read(&Key::Users), Users).map(Option::unwrap_or_default)
     }
 
     /// How much clients may do; no quotas and revision 0 where there were never any.
     fn quotas(&self) -> Result<QuotasRecord, MetadataError> {
-        Ok(match self.read(&Key::Quotas)? {
-            Some(Record::Quotas(record)) => record,
-            _ => QuotasRecord::default(),
-        })
+        record_of!(self.read(&Key::Quotas), Quotas).map(Option::unwrap_or_default)
     }
 
     /// A counter's value; 0 if it was never used.
     fn counter(&self, counter: Counter) -> Result<u64, MetadataError> {
-        Ok(match self.read(&Key::Counter(counter))? {
-            Some(Record::Counter(value)) => value,
-            _ => 0,
-        })
+        record_of!(self.read(&Key::Counter(counter)), Counter).map(Option::unwrap_or_default)
     }
 
     /// Creates a stream with all its streamlets, owned by `owner`; see

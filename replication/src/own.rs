@@ -541,21 +541,16 @@ impl OwnFiles {
             .map_err(failed)
     }
 
-    /// Takes back what the mark says of the bytes from `address` on, before other bytes replace them. How far the
-    /// file was written stays: until it is that long again it counts as damaged, and not as short.
+    /// Takes back what the mark says of the bytes from `address` on, before other bytes replace them.
     fn lower_mark(&self, file: &dyn File, group_bytes: u64, address: u64) -> io::Result<()> {
         let Some(before) = read_mark(file, group_bytes)?.filter(|mark| mark.synced > address)
         else {
             return Ok(());
         };
+        // Where batches begin is not known here, so nothing below counts either.
         let lowered = DurableMark {
-            sequence: before.sequence + 1,
-            written: before.written.max(before.synced),
-            written_ordinal: before.written_ordinal.max(before.synced_ordinal),
-            // Where batches begin is not known here, so nothing below counts either.
-            synced: 0,
-            synced_ordinal: 0,
             incarnation: self.incarnation,
+            ..before.then_lowered()
         };
         write_mark(file, &lowered, group_bytes)?;
         file.sync_data().inspect_err(|_| {
@@ -627,14 +622,7 @@ impl OwnFiles {
                 });
             }
         }
-        let mark = DurableMark {
-            sequence: before.sequence + 1,
-            written: end.address,
-            written_ordinal: end.ordinal,
-            synced: end.address,
-            synced_ordinal: end.ordinal,
-            incarnation: self.incarnation,
-        };
+        let mark = before.then(end, end, self.incarnation);
         let store = || -> io::Result<()> {
             // The mark speaks of bytes and of a name that are on disk, so it comes after them.
             file.sync_data()?;

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::transport::Pending;
@@ -26,7 +27,6 @@ pub type RuntimeRef = Arc<dyn Runtime>;
 pub async fn within<T>(runtime: &dyn Runtime, time: Duration, mut future: Pending<T>) -> Option<T> {
     let mut sleep = runtime.sleep(time);
     std::future::poll_fn(move |cx| {
-        use std::task::Poll;
         if let Poll::Ready(value) = future.as_mut().poll(cx) {
             return Poll::Ready(Some(value));
         }
@@ -38,16 +38,22 @@ pub async fn within<T>(runtime: &dyn Runtime, time: Duration, mut future: Pendin
 /// A future on the heap that may borrow.
 pub type Local<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Runs all of `futures` side by side; their results in their order.
-pub async fn all<T: Send>(futures: Vec<Local<'_, T>>) -> Vec<T> {
-    let mut running: Vec<_> = futures.into_iter().map(|f| (Some(f), None)).collect();
-    std::future::poll_fn(move |cx| {
-        use std::task::Poll;
+/// Futures that run side by side, and the results of those that have ended, in their order.
+struct SideBySide<'a, T>(Vec<(Option<Local<'a, T>>, Option<T>)>);
+
+impl<'a, T: Send> SideBySide<'a, T> {
+    fn new(futures: Vec<Local<'a, T>>) -> Self {
+        Self(futures.into_iter().map(|f| (Some(f), None)).collect())
+    }
+
+    /// Whether any goes on; what has just come is shown to `look`.
+    fn go_on(&mut self, cx: &mut Context<'_>, mut look: impl FnMut(&T)) -> bool {
         let mut waiting = false;
-        for (future, result) in &mut running {
+        for (future, result) in &mut self.0 {
             if let Some(polled) = future {
                 match polled.as_mut().poll(cx) {
                     Poll::Ready(value) => {
+                        look(&value);
                         *result = Some(value);
                         *future = None;
                     }
@@ -55,10 +61,20 @@ pub async fn all<T: Send>(futures: Vec<Local<'_, T>>) -> Vec<T> {
                 }
             }
         }
-        if waiting {
-            return Poll::Pending;
-        }
-        Poll::Ready(running.drain(..).filter_map(|(_, result)| result).collect())
+        waiting
+    }
+
+    fn results(&mut self) -> impl Iterator<Item = Option<T>> {
+        self.0.drain(..).map(|(_, result)| result)
+    }
+}
+
+/// Runs all of `futures` side by side; their results in their order.
+pub async fn all<T: Send>(futures: Vec<Local<'_, T>>) -> Vec<T> {
+    let mut side = SideBySide::new(futures);
+    std::future::poll_fn(move |cx| match side.go_on(cx, |_| ()) {
+        true => Poll::Pending,
+        false => Poll::Ready(side.results().flatten().collect()),
     })
     .await
 }
@@ -72,24 +88,11 @@ pub async fn until_enough<T: Send>(
     mut enough: impl FnMut(&T) -> bool + Send,
 ) -> Vec<Option<T>> {
     let begun = runtime.now();
-    let mut running: Vec<_> = futures.into_iter().map(|f| (Some(f), None)).collect();
+    let mut side = SideBySide::new(futures);
     let mut end: Option<Pending<()>> = None;
     std::future::poll_fn(move |cx| {
-        use std::task::Poll;
-        let mut waiting = false;
         let mut is_enough = false;
-        for (future, result) in &mut running {
-            if let Some(polled) = future {
-                match polled.as_mut().poll(cx) {
-                    Poll::Ready(value) => {
-                        is_enough |= enough(&value);
-                        *result = Some(value);
-                        *future = None;
-                    }
-                    Poll::Pending => waiting = true,
-                }
-            }
-        }
+        let waiting = side.go_on(cx, |value| is_enough |= enough(value));
         if is_enough && end.is_none() {
             let took = runtime.now().saturating_sub(begun);
             end = Some(runtime.sleep(took + brief));
@@ -100,7 +103,7 @@ pub async fn until_enough<T: Send>(
         if waiting && !over {
             return Poll::Pending;
         }
-        Poll::Ready(running.drain(..).map(|(_, result)| result).collect())
+        Poll::Ready(side.results().collect())
     })
     .await
 }

@@ -174,31 +174,6 @@ impl Client {
             .await
     }
 
-    /// Calls the service `Consumers` at any broker, as [`streams_call`](Self::streams_call) does.
-    ///
-    /// # Errors
-    /// What the last attempt returned.
-    pub async fn consumers_call<T, F, Fut>(&self, mut call: F) -> Result<T, RpcError>
-    where
-        F: FnMut(ConsumersClient<Channel>) -> Fut,
-        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
-    {
-        let retry = self.inner.options.retry;
-        retry
-            .run_told(
-                || Some(self.waits_for()),
-                || {
-                    let address = self.bootstrap();
-                    let attempt = self.channel(&address).map(|channel| {
-                        let stub = ConsumersClient::new(channel);
-                        call(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
-                    });
-                    async move { self.finish(&address, answered(&address, None, attempt?).await) }
-                },
-            )
-            .await
-    }
-
     /// Calls the service `Consumers` at the broker that coordinates `group`, with retries by the client's
     /// policy. A coordinator that does not answer `within` is looked up anew, as is one that says that it
     /// is none.

@@ -161,11 +161,7 @@ impl Streamlet {
         settings: Settings,
         env: Arc<Env>,
     ) -> Arc<Self> {
-        let standing = Standing::Recovering;
-        let lanes = Vec::new();
-        Arc::new(Self::with(
-            stream, id, epoch, standing, settings, env, lanes,
-        ))
+        Self::without_lanes(stream, id, epoch, Standing::Recovering, settings, env)
     }
 
     /// A streamlet that another broker owns: it has no lanes, and answers so.
@@ -176,7 +172,17 @@ impl Streamlet {
         settings: Settings,
         env: Arc<Env>,
     ) -> Arc<Self> {
-        let standing = Standing::Moved;
+        Self::without_lanes(stream, id, epoch, Standing::Moved, settings, env)
+    }
+
+    fn without_lanes(
+        stream: StreamId,
+        id: StreamletId,
+        epoch: Epoch,
+        standing: Standing,
+        settings: Settings,
+        env: Arc<Env>,
+    ) -> Arc<Self> {
         let lanes = Vec::new();
         Arc::new(Self::with(
             stream, id, epoch, standing, settings, env, lanes,

@@ -485,11 +485,20 @@ impl Streamlet {
     /// while the lane recovers from a failed write.
     pub fn active_producers(&self, lane: LaneId, now_ms: u64) -> Vec<ActiveProducer> {
         let before_ms = now_ms.saturating_sub(self.env.limits.producer_expiry_ms);
+        self.of_state(lane, |state| state.active(before_ms))
+    }
+
+    /// What `look` finds in the memory of a lane; nothing while the lane recovers from a failed write.
+    pub(crate) fn of_state<T: Default>(
+        &self,
+        lane: LaneId,
+        look: impl FnOnce(&LaneState) -> T,
+    ) -> T {
         let inner = self.inner.lock();
         match inner.lanes.get(lane.0 as usize).map(|lane| &lane.slot) {
-            Some(LaneSlot::Active(active)) => active.tail.lock().state.active(before_ms),
-            Some(LaneSlot::Idle(carry)) => carry.state.active(before_ms),
-            Some(LaneSlot::Failed(_)) | None => Vec::new(),
+            Some(LaneSlot::Active(active)) => look(&active.tail.lock().state),
+            Some(LaneSlot::Idle(carry)) => look(&carry.state),
+            Some(LaneSlot::Failed(_)) | None => T::default(),
         }
     }
 

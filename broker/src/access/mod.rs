@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use kera_metadata::RulesRecord;
-use kera_metadata::access::{CLUSTER_NAME, Kind, Operation};
+use kera_metadata::access::{Kind, Operation};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_replication::seldom::Seldom;
 use parking_lot::Mutex;
@@ -141,11 +141,6 @@ impl Access {
             self.note_denied(who, operation, thing);
         }
         permitted
-    }
-
-    /// The same of the cluster.
-    pub fn permits_cluster(&self, who: Who<'_>, operation: Operation) -> bool {
-        self.permits(who, operation, (Kind::Cluster, CLUSTER_NAME))
     }
 
     /// Whether somebody may do something to at least one thing of a kind.

@@ -4,13 +4,14 @@
 use std::sync::atomic::AtomicU64;
 
 use kera_replication::ids::BrokerId;
+use kera_replication::primary::PeerTraffic;
 use prometheus_client::registry::Registry;
 
 use super::Clustered;
 use super::peers::Peers;
 use super::replica::backup::Backup;
 use super::replica::replicated::Replicated;
-use crate::metrics::{Counter, Family, Gauge, Labels, gauge};
+use crate::metrics::{Counter, Family, Labels, counter, counters, gauge, gauges, label};
 use crate::shared::Shared;
 
 /// Both sides: the copies kept for others, and what goes to each peer.
@@ -44,39 +45,32 @@ pub(crate) fn register_backup(registry: &mut Registry, backup: &Backup) {
         backup.primaries() as u64,
     );
     let (open, refused) = backup.connections();
-    let connections = Family::<Labels, Gauge>::default();
-    let refusals = Family::<Labels, Counter>::default();
-    for (from, open, refused) in [
-        ("broker", open.peers, refused.peers),
-        ("elsewhere", open.strangers, refused.strangers),
-    ] {
-        let labels = vec![("from", from.to_owned())];
-        connections.get_or_create(&labels).set(open as i64);
-        refusals.get_or_create(&labels).inc_by(refused);
-    }
-    registry.register(
+    let from = |peers: u64, strangers: u64| {
+        let each = [("broker", peers), ("elsewhere", strangers)];
+        each.map(|(from, count)| (label("from", from), count))
+    };
+    gauges(
+        registry,
         "replica_store_connections",
         "Connections to cluster.listen that are open",
-        connections,
+        from(open.peers, open.strangers),
     );
-    registry.register(
+    counters(
+        registry,
         "replica_store_connections_refused",
         "Connections to cluster.listen beyond cluster.max_connections and, of brokers, cluster.reserved_connections",
-        refusals,
+        from(refused.peers, refused.strangers),
     );
-    let copies = Family::<Labels, Gauge>::default();
-    for (state, count) in [
+    let states = [
         ("open", stats.copies_open),
         ("sealed", stats.copies_sealed),
         ("flushed", stats.copies_flushed),
-    ] {
-        let labels = vec![("state", state.to_owned())];
-        copies.get_or_create(&labels).set(count as i64);
-    }
-    registry.register(
+    ];
+    gauges(
+        registry,
         "replica_store_replicas",
         "Replicas kept for other owners",
-        copies,
+        states.map(|(state, count)| (label("state", state), count)),
     );
     counter(
         registry,
@@ -90,19 +84,16 @@ pub(crate) fn register_backup(registry: &mut Registry, backup: &Backup) {
         "Seals carried out: a streamlet's owner restarted or was replaced",
         stats.seals,
     );
-    let refusals = Family::<Labels, Counter>::default();
-    for (reason, count) in [
+    let reasons = [
         ("no_room", stats.refused_no_room),
         ("sealed", stats.refused_sealed),
         ("other", stats.refused_other),
-    ] {
-        let labels = vec![("reason", reason.to_owned())];
-        refusals.get_or_create(&labels).inc_by(count);
-    }
-    registry.register(
+    ];
+    counters(
+        registry,
         "replica_store_refusals",
         "Requests of other brokers that were refused",
-        refusals,
+        reasons.map(|(reason, count)| (label("reason", reason), count)),
     );
 }
 
@@ -179,19 +170,16 @@ fn register_jobs(registry: &mut Registry, replicated: &Replicated) {
         "Bytes read to compare replicas, on all brokers together",
         stats.scrubbed_bytes,
     );
-    let harmed = Family::<Labels, Counter>::default();
-    for (kind, count) in [
+    let kinds = [
         ("damaged", stats.damaged),
         ("missing", stats.missing),
         ("differing", stats.differing),
-    ] {
-        let labels = vec![("kind", kind.to_owned())];
-        harmed.get_or_create(&labels).inc_by(count);
-    }
-    registry.register(
+    ];
+    counters(
+        registry,
         "scrub_bad_replicas",
         "Bad replicas of closed groups: damaged, missing or differing",
-        harmed,
+        kinds.map(|(kind, count)| (label("kind", kind), count)),
     );
     counter(
         registry,
@@ -233,89 +221,76 @@ fn register_jobs(registry: &mut Registry, replicated: &Replicated) {
 }
 
 fn register_peers(registry: &mut Registry, cluster: &Peers) {
-    let shipped = Family::<Labels, Counter>::default();
-    let lost = Family::<Labels, Counter>::default();
-    let in_flight = Family::<Labels, Gauge>::default();
-    let lag = Family::<Labels, Gauge>::default();
-    let down = Family::<Labels, Gauge>::default();
-    let groups = Family::<Labels, Gauge>::default();
-    let rounds = Family::<Labels, Counter>::default();
-    let flushed = Family::<Labels, Counter>::default();
-    let flushing = Family::<Labels, Counter<f64, AtomicU64>>::default();
-    for peer in cluster.peers().iter() {
+    let peers = cluster.peers();
+    let traffic = peers.iter().map(|peer| {
         let id = BrokerId(peer.id);
-        let labels: Labels = vec![("peer", peer.id.to_string())];
-        let traffic = cluster.primary.traffic(id);
         let is_down = cluster.primary.down_for(id).is_some();
-        shipped.get_or_create(&labels).inc_by(traffic.shipped_bytes);
-        lost.get_or_create(&labels).inc_by(traffic.lost_copies);
-        in_flight
-            .get_or_create(&labels)
-            .set(traffic.in_flight_bytes as i64);
-        lag.get_or_create(&labels).set(traffic.lag_bytes as i64);
-        down.get_or_create(&labels).set(i64::from(is_down));
-        groups
-            .get_or_create(&labels)
-            .set(traffic.open_groups as i64);
-        rounds.get_or_create(&labels).inc_by(traffic.flush_rounds);
-        flushed
-            .get_or_create(&labels)
-            .inc_by(traffic.flushed_groups);
-        flushing
-            .get_or_create(&labels)
-            .inc_by(traffic.flush_time.as_secs_f64());
-    }
-    registry.register(
+        (label("peer", peer.id), cluster.primary.traffic(id), is_down)
+    });
+    let traffic: Vec<_> = traffic.collect();
+    let each = |value: fn(&PeerTraffic) -> u64| {
+        let values = traffic.iter();
+        values.map(move |(peer, traffic, _)| (peer.clone(), value(traffic)))
+    };
+    counters(
+        registry,
         "peer_shipped_bytes",
         "Bytes that a peer has in memory",
-        shipped,
+        each(|peer| peer.shipped_bytes),
     );
-    registry.register(
+    counters(
+        registry,
         "peer_lost_replicas",
         "Replicas on a peer that were lost while their group was open",
-        lost,
+        each(|peer| peer.lost_copies),
     );
-    registry.register(
+    gauges(
+        registry,
         "peer_in_flight_bytes",
         "Bytes on their way to a peer",
-        in_flight,
+        each(|peer| peer.in_flight_bytes),
     );
-    registry.register(
+    gauges(
+        registry,
         "peer_lag_bytes",
         "Bytes of open groups that a peer lacks",
-        lag,
+        each(|peer| peer.lag_bytes),
     );
-    registry.register(
+    let down = traffic.iter();
+    gauges(
+        registry,
         "peer_down",
         "1 while a peer gets no replicas, because it did not answer",
-        down,
+        down.map(|(peer, _, is_down)| (peer.clone(), u64::from(*is_down))),
     );
-    registry.register(
+    gauges(
+        registry,
         "peer_open_groups",
         "Open groups with a replica on a peer",
-        groups,
+        each(|peer| peer.open_groups),
     );
-    registry.register(
+    counters(
+        registry,
         "peer_flush_rounds",
         "Flushes at a peer that acknowledgements of synced groups waited for",
-        rounds,
+        each(|peer| peer.flush_rounds),
     );
-    registry.register(
+    counters(
+        registry,
         "peer_flushed_groups",
         "Groups in all flush rounds at a peer",
-        flushed,
+        each(|peer| peer.flushed_groups),
     );
+    let flushing = Family::<Labels, Counter<f64, AtomicU64>>::default();
+    for (peer, traffic, _) in &traffic {
+        let took = traffic.flush_time.as_secs_f64();
+        flushing.get_or_create(peer).inc_by(took);
+    }
     registry.register(
         "peer_flush_seconds",
         "Time that flush rounds at a peer took",
         flushing,
     );
-}
-
-fn counter(registry: &mut Registry, name: &str, help: &str, value: u64) {
-    let counter: Counter = Counter::default();
-    counter.inc_by(value);
-    registry.register(name, help, counter);
 }
 
 /// Owners' changes at this broker; how many streamlets it owns.

@@ -474,18 +474,8 @@ impl Client {
         request: TxnRequest,
         deadline: Instant,
     ) -> Result<TxnResponse, MetadataError> {
-        let mut pauses = Pauses::until(deadline);
-        loop {
-            match self.transact(request.clone(), deadline).await {
-                Ok(answer) => return Ok(answer),
-                Err(CallError::Refused(code, detail)) => return Err(self.refused(code, detail)),
-                Err(error) => {
-                    if !pauses.pause().await {
-                        return Err(self.unavailable(error.detail()));
-                    }
-                }
-            }
-        }
+        let ask = || self.transact(request.clone(), deadline);
+        self.until_answered(deadline, ask).await
     }
 
     /// A call that changes nothing, tried until `deadline`.
@@ -499,9 +489,19 @@ impl Client {
         Q: Message + Clone + Send + Sync + 'static,
         A: Message + Default + Send + Sync + 'static,
     {
+        let ask = || self.once(path, request.clone(), deadline);
+        self.until_answered(deadline, ask).await
+    }
+
+    /// Asks until there is an answer, at most until `deadline`.
+    async fn until_answered<A, F: Future<Output = Result<A, CallError>>>(
+        &self,
+        deadline: Instant,
+        ask: impl Fn() -> F,
+    ) -> Result<A, MetadataError> {
         let mut pauses = Pauses::until(deadline);
         loop {
-            match self.once(path, request.clone(), deadline).await {
+            match ask().await {
                 Ok(answer) => return Ok(answer),
                 Err(CallError::Refused(code, detail)) => return Err(self.refused(code, detail)),
                 Err(error) => {

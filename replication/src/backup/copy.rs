@@ -184,21 +184,13 @@ impl Copy {
     }
 
     /// What lies at `address` is about to change: if the mark speaks of it, the mark goes first, so that
-    /// all checksums are looked at, and all bytes brought to the disk, before they count again. How far the copy
-    /// reached stays in the mark: until it reaches as far again it is damaged, and not short.
+    /// all checksums are looked at, and all bytes brought to the disk, before they count again.
     fn distrust(&self, address: u64) -> io::Result<()> {
         let before = self.mark()?;
         if before.synced <= address {
             return Ok(());
         }
-        let lowered = DurableMark {
-            sequence: before.sequence + 1,
-            written: before.written.max(before.synced),
-            written_ordinal: before.written_ordinal.max(before.synced_ordinal),
-            synced: 0,
-            synced_ordinal: 0,
-            ..before
-        };
+        let lowered = before.then_lowered();
         self.memory.lower_mark(&lowered)?;
         self.state.lock().mark = lowered;
         Ok(())
@@ -330,6 +322,16 @@ impl Copy {
 }
 
 impl State {
+    /// Whether its primary may write.
+    pub(super) fn writable(&self) -> Result<(), Refusal> {
+        match self.life {
+            Life::Open => Ok(()),
+            Life::Sealed(by) => Err(Refusal::Sealed { by }),
+            Life::Closing | Life::Flushed => Err(Refusal::Invalid("the group is closed".into())),
+            Life::Freed => Err(Refusal::Unknown),
+        }
+    }
+
     /// The ranges of `from..to` that no buffer covers; each ends on a page, a buffer or `limit`.
     pub(super) fn uncovered(&self, from: u64, to: u64, limit: u64) -> Vec<(u64, u64)> {
         let mut out = Vec::new();
@@ -416,7 +418,7 @@ impl Region {
     pub fn place(&self, offset: u64, bytes: &[u8]) -> Result<(), Refusal> {
         self.check(offset, bytes.len() as u64)?;
         let mut state = self.copy.state.lock();
-        writable(&state)?;
+        state.writable()?;
         let address = self.address + offset;
         state.placed = state.placed.max(address + bytes.len() as u64);
         let placed = self.copy.memory.place(address, bytes);
@@ -451,7 +453,7 @@ impl Region {
     ) -> Result<io::Result<usize>, Refusal> {
         self.check(offset, len as u64)?;
         let mut state = self.copy.state.lock();
-        writable(&state)?;
+        state.writable()?;
         let address = self.address + offset;
         state.placed = state.placed.max(address + len as u64);
         let read = self.copy.memory.receive(socket, address, len, spare);
@@ -475,14 +477,5 @@ impl Region {
                 self.bytes
             ))),
         }
-    }
-}
-
-fn writable(state: &State) -> Result<(), Refusal> {
-    match state.life {
-        Life::Open => Ok(()),
-        Life::Sealed(by) => Err(Refusal::Sealed { by }),
-        Life::Closing | Life::Flushed => Err(Refusal::Invalid("the group is closed".into())),
-        Life::Freed => Err(Refusal::Unknown),
     }
 }

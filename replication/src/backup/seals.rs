@@ -13,6 +13,7 @@
 
 use std::collections::HashMap;
 
+use kera_log_segments::layout::{read_u32, read_u64};
 use kera_protocol::batch::crc32c;
 use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
 
@@ -173,7 +174,7 @@ impl SealTable {
         if head[..8] != MAGIC {
             return Err("it does not hold seals");
         }
-        let version = u32_at(head, 8);
+        let version = read_u32(head, 8);
         if version > VERSION {
             return Err("a newer build wrote it; use the newer build");
         }
@@ -187,24 +188,24 @@ impl SealTable {
         if version == 1 && !room.is_empty() {
             return Err("it is longer than it says");
         }
-        let count = u32_at(head, 12) as usize;
+        let count = read_u32(head, 12) as usize;
         let mut entries = HashMap::new();
         for _ in 0..count {
             let (entry, ranges) = rest
                 .split_first_chunk::<ENTRY_BYTES>()
                 .ok_or("it is shorter than it says")?;
             let stream = StreamId::from_slice(&entry[..16]).ok_or("it holds no stream id")?;
-            let streamlet = StreamletId(u32_at(entry, 16));
+            let streamlet = StreamletId(read_u32(entry, 16));
             let mut value = Entry {
-                sealed: Epoch(u32_at(entry, 20)),
+                sealed: Epoch(read_u32(entry, 20)),
                 freed: Vec::new(),
             };
             rest = ranges;
-            for _ in 0..u32_at(entry, 24) {
+            for _ in 0..read_u32(entry, 24) {
                 let (range, tail) = rest
                     .split_first_chunk::<RANGE_BYTES>()
                     .ok_or("it is shorter than it says")?;
-                value.add((u64_at(range, 0), u64_at(range, 8)));
+                value.add((read_u64(range, 0), read_u64(range, 8)));
                 rest = tail;
             }
             entries.insert(StreamletKey { stream, streamlet }, value);
@@ -215,22 +216,12 @@ impl SealTable {
 
 /// Bytes before the checksum, as the numbers of entries and ranges say; `None` if there are not so many.
 fn body_bytes(bytes: &[u8]) -> Option<usize> {
-    let (count, mut at) = (u32_at(bytes, 12), HEAD_BYTES);
+    let (count, mut at) = (read_u32(bytes, 12), HEAD_BYTES);
     for _ in 0..count {
         let entry = bytes.get(at..at + ENTRY_BYTES)?;
-        at += ENTRY_BYTES + u32_at(entry, 24) as usize * RANGE_BYTES;
+        at += ENTRY_BYTES + read_u32(entry, 24) as usize * RANGE_BYTES;
     }
     (at <= bytes.len()).then_some(at)
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    let mut out = [0; 4];
-    out.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(out)
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
 #[cfg(test)]

@@ -125,11 +125,7 @@ impl StreamletLanes {
     /// # Errors
     /// The first lane's that could not be closed.
     pub async fn finish(&self) -> Result<(), RecordsError> {
-        let lanes = self.all();
-        let ends = lanes
-            .iter()
-            .map(|lane| -> Local<_> { Box::pin(lane.finish()) });
-        all(ends.collect()).await.into_iter().collect()
+        self.each(|lane| Box::pin(lane.finish())).await
     }
 
     /// Waits until every group is closed to which nothing is appended any more; appends to others go on.
@@ -137,10 +133,15 @@ impl StreamletLanes {
     /// # Errors
     /// The first lane's that could not be closed.
     pub async fn closed_frozen(&self) -> Result<(), RecordsError> {
+        self.each(|lane| Box::pin(lane.closed_frozen())).await
+    }
+
+    async fn each(
+        &self,
+        end: impl Fn(&Lane) -> Local<'_, Result<(), RecordsError>>,
+    ) -> Result<(), RecordsError> {
         let lanes = self.all();
-        let ends = lanes
-            .iter()
-            .map(|lane| -> Local<_> { Box::pin(lane.closed_frozen()) });
+        let ends = lanes.iter().map(|lane| end(lane));
         all(ends.collect()).await.into_iter().collect()
     }
 }

@@ -308,12 +308,7 @@ impl Streamlet {
 
     /// The last batch of each producer that a lane remembers, by producer: its epoch and first ordinal.
     fn last_batches(&self, lane: LaneId) -> HashMap<i64, (i16, Ordinal)> {
-        let inner = self.inner.lock();
-        match inner.lanes.get(lane.0 as usize).map(|lane| &lane.slot) {
-            Some(LaneSlot::Active(active)) => active.tail.lock().state.last_batches(),
-            Some(LaneSlot::Idle(carry)) => carry.state.last_batches(),
-            Some(LaneSlot::Failed(_)) | None => HashMap::new(),
-        }
+        self.of_state(lane, |state| state.last_batches())
     }
 }
 

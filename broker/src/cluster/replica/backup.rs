@@ -231,12 +231,7 @@ impl Backup {
             Err(error) => tracing::error!(%error, "the replica store's server failed"),
         }
         let store = self.store.clone();
-        let flushed = tokio::task::spawn_blocking(move || store.flush_open()).await;
-        let failures = flushed.unwrap_or_default();
-        if let Some((copy, refusal)) = failures.first() {
-            let others = failures.len() - 1;
-            tracing::warn!(%copy, others, "a replica was not flushed, and others neither: {refusal}");
-        }
+        let _ = tokio::task::spawn_blocking(move || store.flush_open_and_tell()).await;
     }
 }
 

@@ -16,7 +16,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kera_log_segments::group::{Group, GroupSpec};
 use kera_log_segments::io::{File, Io, OpenHow, rewrite};
-use kera_log_segments::layout::DurableMark;
 use kera_log_segments::scan::{ScanSpec, Scanned, read_head, scan, write_mark};
 use kera_log_segments::window::Place;
 use kera_metadata::{GroupRecord, Image, MetadataStore};
@@ -153,14 +152,8 @@ impl OwnFile {
         };
         file.sync_data()?;
         own::sync_names(&*self.io, path)?;
-        let mark = DurableMark {
-            sequence: found.mark.map_or(0, |mark| mark.sequence) + 1,
-            written: self.end.address,
-            written_ordinal: self.end.ordinal,
-            synced: self.end.address,
-            synced_ordinal: self.end.ordinal,
-            incarnation: self.incarnation,
-        };
+        let before = found.mark.unwrap_or_default();
+        let mark = before.then(self.end, self.end, self.incarnation);
         let marked = write_mark(file, &mark, self.spec.group_bytes());
         if let Err(error) = marked.and_then(|()| file.sync_data()) {
             // It only spares the next start from writing the file once more.

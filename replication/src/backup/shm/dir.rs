@@ -116,54 +116,58 @@ pub(super) fn check_size(dir: &Path, quota: u64) -> Result<(), StartError> {
 /// The store's id; drawn if the directory holds nothing yet. Seals that say nothing are stored before
 /// it is: a store that has an id and no seals has lost them.
 pub(super) fn identity(dir: &Path) -> Result<Uuid, StartError> {
+    if let Some(id) = stored_identity(dir)? {
+        return Ok(id);
+    }
+    for entry in fs::read_dir(dir).map_err(|e| failed(dir, e))? {
+        let name = entry.map_err(|e| failed(dir, e))?.file_name();
+        let left_over = [LOCK, "STORE.new", SEALS_ASIDE].iter().any(|n| name == *n);
+        // What a start left that was killed before it drew an id.
+        let blank = || name == SEALS && read_seals(dir).is_ok_and(|seals| seals.is_empty());
+        if !left_over && !blank() {
+            let name = name.to_string_lossy();
+            return Err(unusable(
+                dir,
+                format!("it holds {name} but no {STORE} file; name an empty directory"),
+            ));
+        }
+    }
+    write_seals(dir, &SealTable::default()).map_err(|e| failed(dir, e))?;
+    draw_identity(dir)
+}
+
+fn stored_identity(dir: &Path) -> Result<Option<Uuid>, StartError> {
     let path = dir.join(STORE);
     match fs::read_to_string(&path) {
-        Ok(text) => read_identity(&text).map_err(|reason| unusable(&path, reason)),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            for entry in fs::read_dir(dir).map_err(|e| failed(dir, e))? {
-                let name = entry.map_err(|e| failed(dir, e))?.file_name();
-                let left_over = [LOCK, "STORE.new", SEALS_ASIDE].iter().any(|n| name == *n);
-                // What a start left that was killed before it drew an id.
-                let blank = || name == SEALS && read_seals(dir).is_ok_and(|seals| seals.is_empty());
-                if !left_over && !blank() {
-                    let name = name.to_string_lossy();
-                    return Err(unusable(
-                        dir,
-                        format!("it holds {name} but no {STORE} file; name an empty directory"),
-                    ));
-                }
-            }
-            write_seals(dir, &SealTable::default()).map_err(|e| failed(dir, e))?;
-            draw_identity(&path)
-        }
+        Ok(text) => match read_identity(&text) {
+            Ok(id) => Ok(Some(id)),
+            Err(reason) => Err(unusable(&path, reason)),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed(&path, error)),
     }
 }
 
-fn draw_identity(path: &Path) -> Result<Uuid, StartError> {
-    let id = Uuid::new_v4();
+fn draw_identity(dir: &Path) -> Result<Uuid, StartError> {
+    let (path, id) = (dir.join(STORE), Uuid::new_v4());
     let text = format!("{STORE_HEADER} {STORE_FORMAT} {id}\n");
-    replace(path, text.as_bytes(), true).map_err(|e| failed(path, e))?;
+    replace(&path, text.as_bytes(), true).map_err(|e| failed(&path, e))?;
     Ok(id)
 }
 
 /// The id of a store's disk, drawn if it has none: an empty disk, or one in another's place, has another.
 /// One that an earlier version has written has none either, and nobody counts on what it flushed.
 pub(super) fn disk_identity(dir: &Path) -> Result<Uuid, StartError> {
-    let path = dir.join(STORE);
-    match fs::read_to_string(&path) {
-        Ok(text) => read_identity(&text).map_err(|reason| unusable(&path, reason)),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let id = draw_identity(&path)?;
-            // The directory may be as new as the file.
-            if let Some(above) = dir.parent() {
-                let synced = File::open(above).and_then(|above| above.sync_all());
-                synced.map_err(|e| failed(above, e))?;
-            }
-            Ok(id)
-        }
-        Err(error) => Err(failed(&path, error)),
+    if let Some(id) = stored_identity(dir)? {
+        return Ok(id);
     }
+    let id = draw_identity(dir)?;
+    // The directory may be as new as the file.
+    if let Some(above) = dir.parent() {
+        let synced = File::open(above).and_then(|above| above.sync_all());
+        synced.map_err(|e| failed(above, e))?;
+    }
+    Ok(id)
 }
 
 fn read_identity(text: &str) -> Result<Uuid, String> {

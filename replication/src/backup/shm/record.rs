@@ -17,6 +17,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use kera_log_segments::layout::read_u32;
 use kera_protocol::batch::crc32c;
 use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
 use uuid::Uuid;
@@ -120,7 +121,7 @@ pub(super) fn blot(path: &Path) -> io::Result<()> {
 
 pub(super) fn decode(bytes: &[u8]) -> Record {
     if bytes.len() >= 12 && bytes[..8] == MAGIC {
-        let version = u32_at(bytes, 8);
+        let version = read_u32(bytes, 8);
         if version > VERSION {
             return Record::Newer { version };
         }
@@ -130,7 +131,7 @@ pub(super) fn decode(bytes: &[u8]) -> Record {
 
 fn read(bytes: &[u8]) -> Option<Record> {
     let (body, crc) = bytes.split_last_chunk::<4>()?;
-    let fits = match u32_at(body.get(..12)?, 8) {
+    let fits = match read_u32(body.get(..12)?, 8) {
         1 => body.len() == FIRST_BYTES,
         APPENDED => body.len() == APPENDED_BYTES,
         _ => body.len() == BYTES,
@@ -142,19 +143,19 @@ fn read(bytes: &[u8]) -> Option<Record> {
     let generation = body.get(APPENDED_BYTES..).and_then(<[u8]>::first_chunk);
     let generation = generation.map_or(0, |bytes| u32::from_le_bytes(*bytes));
     let uuid_at = |at: usize| body[at..].first_chunk::<16>().copied();
-    let flags = u32_at(body, 36);
+    let flags = read_u32(body, 36);
     let spec = CopySpec {
         copy: CopyId {
             streamlet: StreamletKey {
                 stream: StreamId::from_slice(&uuid_at(40)?)?,
-                streamlet: StreamletId(u32_at(body, 32)),
+                streamlet: StreamletId(read_u32(body, 32)),
             },
             group: GroupId(u64::from_le_bytes(*body[24..].first_chunk::<8>()?)),
-            epoch: Epoch(u32_at(body, 12)),
+            epoch: Epoch(read_u32(body, 12)),
             generation,
         },
-        segment_size: u32_at(body, 16),
-        segments: u32_at(body, 20),
+        segment_size: read_u32(body, 16),
+        segments: read_u32(body, 20),
         incarnation: Incarnation {
             store_id: Uuid::from_bytes(uuid_at(56)?),
             boot_id: Uuid::from_bytes(uuid_at(72)?),
@@ -168,12 +169,6 @@ fn read(bytes: &[u8]) -> Option<Record> {
             released: released.map_or(0, u64::from_le_bytes),
         },
     })
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    let mut out = [0; 4];
-    out.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(out)
 }
 
 #[cfg(test)]

@@ -59,6 +59,16 @@ impl ReplicaStore {
         }
     }
 
+    /// As [`flush_open`](Self::flush_open); what failed is told to people.
+    pub fn flush_open_and_tell(&self) {
+        let failures = self.flush_open();
+        if let Some((copy, refusal)) = failures.first() {
+            // Where one cannot be, thousands often cannot.
+            let others = failures.len() - 1;
+            tracing::warn!(%copy, others, "a replica was not flushed, and others neither: {refusal}");
+        }
+    }
+
     /// The flush at an interval: writes to disk what links have placed in open copies, and copies
     /// that were sealed since, which give their memory back. A copy that fails is tried again the
     /// next time. Returns the copies that failed.
@@ -196,14 +206,7 @@ impl ReplicaStore {
             },
             _ => end,
         };
-        let mark = DurableMark {
-            sequence: before.sequence + 1,
-            written: reached.address,
-            written_ordinal: reached.ordinal,
-            synced: end.address,
-            synced_ordinal: end.ordinal,
-            incarnation: self.incarnation,
-        };
+        let mark = before.then(reached, end, self.incarnation);
         // What rounds have flushed is there already.
         let from = before.synced.max(flushed.min(end.address));
         let flushed = copy.memory.flush(from, end.address, &mark);

@@ -64,14 +64,7 @@ impl ReplicaStore {
             None => self.create(&mut control, spec, Life::Open)?,
         };
         let mut state = copy.state.lock();
-        match state.life {
-            Life::Open => {}
-            Life::Sealed(by) => return Err(Refusal::Sealed { by }),
-            Life::Closing | Life::Flushed => {
-                return Err(Refusal::Invalid("the group is closed".into()));
-            }
-            Life::Freed => return Err(Refusal::Unknown),
-        }
+        state.writable()?;
         if address < state.released {
             return Err(Refusal::Invalid(format!(
                 "{} is on disk up to {}, and complete",

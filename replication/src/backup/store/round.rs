@@ -81,14 +81,7 @@ impl ReplicaStore {
         let _turn = copy.flushing.lock();
         let flushed = {
             let state = copy.state.lock();
-            match state.life {
-                Life::Open => {}
-                Life::Sealed(by) => return Err(Refusal::Sealed { by }),
-                Life::Closing | Life::Flushed => {
-                    return Err(Refusal::Invalid("the group is closed".into()));
-                }
-                Life::Freed => return Err(Refusal::Unknown),
-            }
+            state.writable()?;
             if state.placed < end {
                 let length = state.placed;
                 return Err(Refusal::Short { length });

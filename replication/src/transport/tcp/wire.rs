@@ -11,6 +11,8 @@
 //! placed of which the primary wants to hear, and before it when very much is; *farewell* with a
 //! [`Cause`], the buffer it is about and a text for people, after which it closes.
 
+use kera_log_segments::layout::{read_u32, read_u64};
+
 use crate::ids::BufferKey;
 use crate::transport::hello::Protocol;
 
@@ -65,9 +67,9 @@ impl WriteHead {
         let signalled = bytes[..4] == SIGNALLED_MAGIC;
         (signalled || bytes[..4] == WRITE_MAGIC).then(|| Self {
             signalled,
-            len: u32_at(bytes, 4),
-            buffer: BufferKey(u64_at(bytes, 8)),
-            offset: u64_at(bytes, 16),
+            len: read_u32(bytes, 4),
+            buffer: BufferKey(read_u64(bytes, 8)),
+            offset: read_u64(bytes, 16),
         })
     }
 }
@@ -126,7 +128,7 @@ impl Word {
     pub(super) fn decode(bytes: &[u8; WORD_BYTES]) -> Option<Self> {
         let kind = u16::from_le_bytes([bytes[4], bytes[5]]);
         let text = usize::from(u16::from_le_bytes([bytes[6], bytes[7]]));
-        let number = u64_at(bytes, 8);
+        let number = read_u64(bytes, 8);
         if bytes[..4] != WORD_MAGIC || text > MAX_TEXT {
             return None;
         }
@@ -139,18 +141,6 @@ impl Word {
             }
         }
     }
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    let mut out = [0; 4];
-    out.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(out)
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut out = [0; 8];
-    out.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(out)
 }
 
 #[cfg(test)]
