@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use crate::failure::Outcome;
-use crate::output::Out;
+use crate::output::print_bytes;
 
 /// Arguments of `kera completions`.
 #[derive(Debug, Args)]
@@ -23,8 +23,6 @@ pub(crate) struct CompletionsArgs {
 pub(crate) fn run<C: CommandFactory>(args: &CompletionsArgs) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut C::command(), "kera", &mut script);
-    let mut out = Out::stdout();
-    out.bytes(&script)?;
-    out.flush()?;
+    print_bytes(&script)?;
     Ok(ExitCode::SUCCESS)
 }

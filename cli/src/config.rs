@@ -11,7 +11,7 @@ use kera_broker::config::{
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, OutputArgs, paragraph, print_json, say};
+use crate::output::{Out, OutputArgs, paragraph, print_bytes, print_json, say};
 
 /// `kera config ...`
 #[derive(Debug, Subcommand)]
@@ -315,9 +315,7 @@ fn print(args: &PrintArgs) -> Outcome {
             .collect();
         print_json(&entries)?;
     } else {
-        let mut out = Out::stdout();
-        out.bytes(resolved.to_toml().as_bytes())?;
-        out.flush()?;
+        print_bytes(resolved.to_toml().as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -13,7 +13,7 @@ use view::{DescriptionView, LaneView, PartitionView, SummaryView};
 
 use crate::connect::{ConnectArgs, failed, refused};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, OutputArgs, Table, count, print_json};
+use crate::output::{Out, OutputArgs, Table, count, print_json, print_line};
 use crate::parse::Start;
 use crate::stream::confirm;
 
@@ -234,8 +234,6 @@ async fn delete(args: DeleteArgs) -> Outcome {
         })
         .await
         .map_err(failed)?;
-    let mut out = Out::stdout();
-    out.line(format_args!("deleted: group {}", args.group))?;
-    out.flush()?;
+    print_line(format_args!("deleted: group {}", args.group))?;
     Ok(ExitCode::SUCCESS)
 }

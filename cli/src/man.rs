@@ -11,7 +11,7 @@ use clap_mangen::roff::{Roff, bold, italic, roman};
 use kera_broker::config::{KEYS, Key, SECTIONS};
 
 use crate::failure::{Failure, Outcome};
-use crate::output::Out;
+use crate::output::print_bytes;
 
 /// The page of the configuration file, without its section.
 const SETTINGS: &str = "kera.toml";
@@ -67,9 +67,7 @@ pub(crate) fn run<C: CommandFactory>(args: &ManArgs) -> Outcome {
             args.command.join(" ")
         )));
     };
-    let mut out = Out::stdout();
-    out.bytes(&page.text)?;
-    out.flush()?;
+    print_bytes(&page.text)?;
     Ok(ExitCode::SUCCESS)
 }
 

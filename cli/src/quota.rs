@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::connect::{ConnectArgs, refused};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, OutputArgs, Table, print_json};
+use crate::output::{OutputArgs, Table, print_json, print_line};
 use crate::parse;
 use crate::stream::confirm;
 
@@ -181,9 +181,7 @@ async fn set(args: SetArgs) -> Outcome {
     };
     let altered = control.quotas.alter_quota(request).await;
     altered.map_err(|s| refused(&s))?;
-    let mut out = Out::stdout();
-    out.line(format_args!("set: quota of {}", args.whom.shown()))?;
-    out.flush()?;
+    print_line(format_args!("set: quota of {}", args.whom.shown()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -260,8 +258,6 @@ async fn delete(args: DeleteArgs) -> Outcome {
     };
     let altered = control.quotas.alter_quota(request).await;
     altered.map_err(|s| refused(&s))?;
-    let mut out = Out::stdout();
-    out.line(format_args!("deleted: quota of {shown}"))?;
-    out.flush()?;
+    print_line(format_args!("deleted: quota of {shown}"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::connect::{ConnectArgs, password_from_input, password_in, refused};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, OutputArgs, Table, next, print_json, say};
+use crate::output::{Out, OutputArgs, Table, next, print_json, print_line, say};
 use crate::stream::confirm;
 
 /// Bytes of a salt.
@@ -208,8 +208,6 @@ async fn delete(args: DeleteArgs) -> Outcome {
     };
     let deleted = control.users.delete_user(request).await;
     deleted.map_err(|s| refused(&s))?;
-    let mut out = Out::stdout();
-    out.line(format_args!("deleted: user {}", args.user))?;
-    out.flush()?;
+    print_line(format_args!("deleted: user {}", args.user))?;
     Ok(ExitCode::SUCCESS)
 }

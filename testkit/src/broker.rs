@@ -209,6 +209,12 @@ impl Broker {
         &self.said.address
     }
 
+    /// Where clients of a cluster begin: at any of its brokers.
+    pub fn bootstrap(brokers: &[Self]) -> String {
+        let addresses: Vec<_> = brokers.iter().map(Self::address).collect();
+        addresses.join(",")
+    }
+
     /// HOST:PORT for Kafka's clients, if it has some.
     pub fn kafka(&self) -> &str {
         &self.said.kafka

@@ -48,3 +48,21 @@ impl Place {
         flags.map(str::to_owned).collect()
     }
 }
+
+/// Brokers 1, 2, ... of the cluster that the flag and the value `cluster` tell, each in a place of its own and with
+/// `more` flags. `start` gets a broker's number and its flags.
+pub fn start_each<B>(
+    brokers: usize,
+    cluster: [&str; 2],
+    more: &[&str],
+    mut start: impl FnMut(usize, &[&str]) -> B,
+) -> (Vec<B>, Vec<Place>) {
+    let started = (1..=brokers).map(|number| {
+        let place = Place::new();
+        let flags = place.flags(number, cluster);
+        let mut flags: Vec<_> = flags.iter().map(String::as_str).collect();
+        flags.extend(more);
+        (start(number, &flags), place)
+    });
+    started.unzip()
+}

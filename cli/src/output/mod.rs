@@ -12,7 +12,7 @@ mod width;
 pub(crate) use id::uuid;
 pub(crate) use number::{ago, count, per_second, rounded_bytes, short_time};
 pub(crate) use paragraph::{paragraph, say};
-pub(crate) use stdout::{Out, next, print_json};
+pub(crate) use stdout::{Out, next, print_bytes, print_json, print_line};
 pub(crate) use steps::{Steps, end};
 pub(crate) use table::Table;
 pub(crate) use time::{now_ms, parse_rfc3339, rfc3339};

@@ -53,11 +53,23 @@ fn closed(result: io::Result<()>) -> Result<(), Failure> {
     }
 }
 
+/// Prints a line.
+pub(crate) fn print_line(text: impl std::fmt::Display) -> Result<(), Failure> {
+    let mut out = Out::stdout();
+    out.line(text)?;
+    out.flush()
+}
+
+/// Prints bytes as they are.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = Out::stdout();
+    out.bytes(bytes)?;
+    out.flush()
+}
+
 /// Prints a value as indented JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let mut out = Out::stdout();
-    out.line(serde_json::to_string_pretty(value)?)?;
-    out.flush()
+    print_line(serde_json::to_string_pretty(value)?)
 }
 
 /// Commands that come next, each with what it does. Only people are told.

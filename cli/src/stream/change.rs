@@ -10,7 +10,7 @@ use super::view::StreamView;
 use super::{AlterArgs, CompactArgs, DeleteArgs, TrimArgs};
 use crate::connect::refused;
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, Table, count, paragraph, print_json, rounded_bytes};
+use crate::output::{Out, Table, count, paragraph, print_json, print_line, rounded_bytes};
 
 pub(super) async fn alter(args: AlterArgs) -> Outcome {
     let config = v1::StreamConfig {
@@ -37,13 +37,11 @@ pub(super) async fn alter(args: AlterArgs) -> Outcome {
     if args.output.json {
         print_json(&view)?;
     } else {
-        let mut out = Out::stdout();
-        out.line(paragraph(&format!(
+        print_line(paragraph(&format!(
             "changed: {}, kept: {}",
             view.summary(),
             view.retention()
         )))?;
-        out.flush()?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -59,9 +57,7 @@ pub(super) async fn delete(args: DeleteArgs) -> Outcome {
         .delete_stream(request)
         .await
         .map_err(|s| refused(&s))?;
-    let mut out = Out::stdout();
-    out.line(format_args!("deleted: stream {}", args.stream))?;
-    out.flush()?;
+    print_line(format_args!("deleted: stream {}", args.stream))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -196,8 +192,6 @@ pub(super) async fn trim(args: TrimArgs) -> Outcome {
         ]);
     }
     table.print("no lanes")?;
-    let mut out = Out::stdout();
-    out.line(format_args!("freed {}", rounded_bytes(trimmed.freed_bytes)))?;
-    out.flush()?;
+    print_line(format_args!("freed {}", rounded_bytes(trimmed.freed_bytes)))?;
     Ok(ExitCode::SUCCESS)
 }

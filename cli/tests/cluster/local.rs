@@ -97,8 +97,7 @@ impl Local {
 
     /// Where clients begin: at any of the brokers.
     pub fn bootstrap(&self) -> String {
-        let brokers: Vec<_> = self.brokers.iter().map(Broker::address).collect();
-        brokers.join(",")
+        Broker::bootstrap(&self.brokers)
     }
 
     pub fn broker(&mut self, number: u32) -> &mut Broker {

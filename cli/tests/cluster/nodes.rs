@@ -128,8 +128,7 @@ impl Nodes {
 
     /// Where clients begin: at any of the brokers.
     pub fn bootstrap(&self) -> String {
-        let brokers: Vec<_> = self.brokers.iter().map(Broker::address).collect();
-        brokers.join(",")
+        Broker::bootstrap(&self.brokers)
     }
 
     /// Where the brokers keep bytes.

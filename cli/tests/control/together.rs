@@ -77,8 +77,7 @@ impl Together {
 
     /// Where clients begin: at any of the brokers.
     pub fn bootstrap(&self) -> String {
-        let brokers: Vec<_> = self.brokers.iter().map(Broker::address).collect();
-        brokers.join(",")
+        Broker::bootstrap(&self.brokers)
     }
 
     /// Runs a client command that may ask any broker.

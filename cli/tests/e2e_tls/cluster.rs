@@ -9,7 +9,7 @@ use kera_testkit::etcd::Etcd;
 use serde_json::Value;
 
 use crate::certificates::{Authority, Files, Identity};
-use crate::common::place::Place;
+use crate::common::place::{Place, start_each};
 use crate::common::{Broker, Finished, PATIENCE, finish, kera};
 use crate::tells;
 
@@ -49,22 +49,18 @@ impl Trio {
         let made = EtcdStore::init(&etcd.address(), EtcdOptions::default());
         made.expect("the cluster is made");
         let store = etcd.address();
-        let (mut brokers, mut files, mut places) = (Vec::new(), Vec::new(), Vec::new());
-        let mut ca = PathBuf::new();
-        for number in 1..=3 {
+        let (mut files, mut ca) = (Vec::new(), PathBuf::new());
+        // So long that nothing is taken over because of its end.
+        let lease = ["--cluster-lease", "60s"];
+        let (brokers, places) = start_each(3, ["--cluster", &store], &lease, |number, flags| {
             let of_broker = Files::new(&identity(number), Some(authority));
             ca = of_broker.write("ca.pem", &authority.pem);
-            let (place, ca) = (Place::new(), text(&ca));
-            let mine = place.flags(number, ["--cluster", &store]);
-            let mut flags: Vec<_> = mine.iter().map(String::as_str).collect();
-            // So long that nothing is taken over because of its end.
-            flags.extend(["--cluster-lease", "60s"]);
-            flags.extend(["--tls-broker-ca", &ca, "--tls-reload-interval", "100ms"]);
-            flags.extend(more);
-            brokers.push(of_broker.broker("native", &flags));
+            let ca = text(&ca);
+            let tls = ["--tls-broker-ca", &ca, "--tls-reload-interval", "100ms"];
+            let broker = of_broker.broker("native", &[flags, &tls, more].concat());
             files.push(of_broker);
-            places.push(place);
-        }
+            broker
+        });
         Some(Self {
             brokers,
             files,

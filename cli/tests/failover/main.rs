@@ -21,7 +21,7 @@ use kera_metadata::{
 use kera_protocol::ids::{Epoch, StreamId};
 use serde_json::Value;
 
-use common::place::Place;
+use common::place::{Place, start_each};
 use common::{Broker, Finished, PATIENCE, finish, kera};
 use etcd::Etcd;
 
@@ -38,26 +38,18 @@ impl Trio {
         let etcd = Etcd::start()?;
         let made = EtcdStore::init(&etcd.address(), EtcdOptions::default());
         made.expect("the cluster is made");
-        let mut trio = Self {
-            brokers: Vec::new(),
+        let store = etcd.address();
+        let (cluster, lease) = (["--cluster", &store], ["--cluster-lease", "2s"]);
+        let (brokers, places) = start_each(3, cluster, &lease, |_, flags| Broker::with(flags));
+        Some(Self {
+            brokers,
             etcd,
-            places: Vec::new(),
-        };
-        let store = trio.etcd.address();
-        for number in 1..=3 {
-            let place = Place::new();
-            let flags = place.flags(number, ["--cluster", &store]);
-            let flags = flags.iter().map(String::as_str);
-            let flags: Vec<_> = flags.chain(["--cluster-lease", "2s"]).collect();
-            trio.brokers.push(Broker::with(&flags));
-            trio.places.push(place);
-        }
-        Some(trio)
+            places,
+        })
     }
 
     fn bootstrap(&self) -> String {
-        let addresses: Vec<_> = self.brokers.iter().map(Broker::address).collect();
-        addresses.join(",")
+        Broker::bootstrap(&self.brokers)
     }
 
     /// Runs a client command that may ask any of the brokers, until it succeeds.

@@ -102,8 +102,7 @@ impl Cluster {
 
     /// Where clients begin: at any of the brokers.
     pub fn bootstrap(&self) -> String {
-        let brokers: Vec<_> = self.brokers.iter().map(Broker::address).collect();
-        brokers.join(",")
+        Broker::bootstrap(&self.brokers)
     }
 
     /// Creates a stream with a copy at each broker, once they have heard of each other, and waits until all know

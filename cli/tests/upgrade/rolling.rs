@@ -10,7 +10,7 @@ use std::time::Instant;
 use kera_metadata::{Compare, EtcdOptions, EtcdStore, MetadataStore, Transaction, Write as Put};
 use kera_testkit::command::{ended_within, run};
 use kera_testkit::etcd::Etcd;
-use kera_testkit::place::Place;
+use kera_testkit::place::{Place, start_each};
 use kera_testkit::program::{earlier_binary, undisturbed};
 use kera_testkit::{PATIENCE, finish};
 
@@ -31,21 +31,14 @@ impl Trio {
         let mut init = undisturbed(std::process::Command::new(program), "KERA_");
         init.args(["cluster", "init", "--cluster", &store]);
         run(init, b"", PATIENCE);
-        let (mut brokers, mut places) = (Vec::new(), Vec::new());
-        for number in 1..=3 {
-            let place = Place::new();
-            let flags = place.flags(number, ["--cluster", &store]);
+        let more = ["--cluster-lease", "2s", "--cluster-repair-interval", "1s"];
+        let (brokers, places) = start_each(3, ["--cluster", &store], &more, |_, flags| {
             // The names that the earlier program knows; the present one takes them as well.
-            let flags = flags
-                .iter()
-                .map(|flag| flag.replace("--replica-store-", "--backup-"));
-            let flags: Vec<_> = flags.collect();
-            let flags = flags.iter().map(String::as_str);
-            let more = ["--cluster-lease", "2s", "--cluster-repair-interval", "1s"];
-            let flags: Vec<_> = flags.chain(more).collect();
-            brokers.push(Broker::of(program, &flags));
-            places.push(place);
-        }
+            let earlier = |flag: &&str| flag.replace("--replica-store-", "--backup-");
+            let flags: Vec<_> = flags.iter().map(earlier).collect();
+            let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+            Broker::of(program, &flags)
+        });
         Some(Self {
             brokers,
             etcd,
@@ -54,8 +47,7 @@ impl Trio {
     }
 
     fn bootstrap(&self) -> String {
-        let addresses: Vec<_> = self.brokers.iter().map(Broker::address).collect();
-        addresses.join(",")
+        Broker::bootstrap(&self.brokers)
     }
 
     /// As an operator does it: waits until the plan says that a broker may be restarted, and restarts it.
