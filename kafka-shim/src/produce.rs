@@ -428,6 +428,9 @@ impl Placing<'_> {
         }
         let header = self.check(&settings, batch)?;
         let producer = header.producer_id;
+        if header.is_transactional() {
+            self.check_producer(&header, &streamlet, lane, partition)?;
+        }
         let stamp = settings.append_time.then(wall_ms);
         let spec = AppendSpec {
             lane: lane.0,
@@ -460,24 +463,10 @@ impl Placing<'_> {
             }
             Err(Refused::Append(AppendError::NoMemory)) => Ok(None),
             Err(Refused::Append(error)) => {
-                if let AppendError::Sequence(SequenceError::Transaction(
-                    TransactionError::Unverified { .. },
-                )) = error
-                    && let Some(id) = self.transactional_id
-                {
-                    let member = Member {
-                        id: id.to_owned(),
-                        producer,
-                        epoch: header.producer_epoch,
-                    };
-                    let partition = partition.unsigned_abs();
-                    transactions::verify_batch(
-                        &self.ctx.shared,
-                        member,
-                        streamlet,
-                        lane,
-                        partition,
-                    );
+                let unverified =
+                    SequenceError::Transaction(TransactionError::Unverified { producer });
+                if matches!(&error, AppendError::Sequence(why) if *why == unverified) {
+                    self.verify(&header, streamlet, lane, partition);
                 }
                 let code = errors::append_code(&error, self.version);
                 Err((code, Some(error.to_string())))
@@ -502,6 +491,53 @@ impl Placing<'_> {
             return refused(ResponseError::InvalidTxnState, text);
         }
         Ok(())
+    }
+
+    /// Whether a batch's producer id is the one that was given to the transactional id of the request.
+    fn check_producer(
+        &self,
+        header: &BatchHeader,
+        streamlet: &Arc<Streamlet>,
+        lane: LaneId,
+        partition: i32,
+    ) -> Result<(), Refusal> {
+        let (producer, id) = (
+            header.producer_id,
+            self.transactional_id.unwrap_or_default(),
+        );
+        match self.ctx.shared.transactions.is_of(producer, id) {
+            Some(true) => Ok(()),
+            Some(false) => {
+                let text = format!(
+                    "producer id {producer} was not given to this transactional id: begin anew"
+                );
+                Err((ResponseError::InvalidProducerIdMapping.code(), Some(text)))
+            }
+            None => {
+                self.verify(header, streamlet.clone(), lane, partition);
+                let error = TransactionError::Unverified { producer };
+                let error = AppendError::Sequence(SequenceError::Transaction(error));
+                let code = errors::append_code(&error, self.version);
+                Err((code, Some(error.to_string())))
+            }
+        }
+    }
+
+    /// Has the coordinator asked about a batch's transaction; the producer sends the batch again.
+    fn verify(
+        &self,
+        header: &BatchHeader,
+        streamlet: Arc<Streamlet>,
+        lane: LaneId,
+        partition: i32,
+    ) {
+        let member = Member {
+            id: self.transactional_id.unwrap_or_default().to_owned(),
+            producer: header.producer_id,
+            epoch: header.producer_epoch,
+        };
+        let (shared, partition) = (&self.ctx.shared, partition.unsigned_abs());
+        transactions::verify_batch(shared, member, streamlet, lane, partition);
     }
 
     /// One intact batch, of a kind that is supported.

@@ -35,6 +35,7 @@ pub async fn grant(shared: &Arc<Shared>, member: &Member, number: u64, parts: &[
                 number,
             }),
             lanes,
+            transactional_id: member.id.clone(),
         };
         let told = match broker == me {
             true => grant_here(shared, &request),
@@ -68,6 +69,10 @@ pub fn grant_here(shared: &Shared, request: &v1::GrantTransactionRequest) -> Res
         epoch: epoch_of(transaction.epoch)?,
         number: transaction.number,
     };
+    if !request.transactional_id.is_empty() {
+        let id = &request.transactional_id;
+        shared.transactions.belongs(grant.producer, id);
+    }
     for lane in &request.lanes {
         if let Some((streamlet, id)) = served(shared, lane)
             && streamlet.epoch() == Epoch(lane.owner_epoch)

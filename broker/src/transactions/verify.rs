@@ -52,10 +52,11 @@ pub async fn verify(
     let mut stub = others::lanes(shared, place.broker)?;
     let answer = others::answer(place.broker, ASK_WITHIN, stub.verify_transaction(request));
     let answer = answer.await?;
-    Ok(match (answer.open, answer.fenced) {
-        (true, _) => Ok(answer.number),
-        (false, true) => Err(Fault::Fenced),
-        (false, false) => Err(Fault::NotOpen),
+    Ok(match answer {
+        answer if answer.open => Ok(answer.number),
+        answer if answer.fenced => Err(Fault::Fenced),
+        answer if answer.is_producer => Err(Fault::NotOpen),
+        _ => Err(Fault::OtherProducer),
     })
 }
 
@@ -95,11 +96,13 @@ pub async fn verify_here(
         Ok(number) => v1::VerifyTransactionResponse {
             open: true,
             fenced: false,
+            is_producer: true,
             number,
         },
         Err(fault) => v1::VerifyTransactionResponse {
             open: false,
             fenced: fault == Fault::Fenced,
+            is_producer: matches!(fault, Fault::Fenced | Fault::NotOpen),
             number: 0,
         },
     })
@@ -130,9 +133,11 @@ pub fn verify_batch(
     tokio::spawn(async move {
         let failures = streamlet.head(lane).map(|head| head.failures());
         let (producer, epoch) = (member.producer, member.epoch);
+        let id = member.id.clone();
         let part = Part::Partition(key.stream, partition);
         match verify(&shared, member, part).await {
             Ok(Ok(number)) => {
+                shared.transactions.belongs(producer, &id);
                 let grant = Grant {
                     producer,
                     epoch,
@@ -140,7 +145,11 @@ pub fn verify_batch(
                 };
                 streamlet.grant(lane, grant, failures, now_ms());
             }
-            Ok(Err(_)) => streamlet.refuse_transaction(lane, producer, epoch, now_ms()),
+            Ok(Err(Fault::Fenced | Fault::NotOpen)) => {
+                shared.transactions.belongs(producer, &id);
+                streamlet.refuse_transaction(lane, producer, epoch, now_ms());
+            }
+            Ok(Err(_)) => shared.transactions.is_not(producer, &id),
             Err(error) => {
                 tracing::debug!(lane = %key, producer, %error, "a transaction could not be asked for");
             }

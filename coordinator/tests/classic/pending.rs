@@ -131,3 +131,19 @@ fn a_group_is_kept_while_offsets_are_pending() {
     end(&mut w, of(7, 1), true);
     assert_eq!(stable(&mut w, None), [(0, Some((5, false)))]);
 }
+
+#[test]
+fn what_is_pending_goes_with_a_group_that_is_deleted_as_at_kafka() {
+    let mut w = World::new();
+    w.commit("", -1, &[(0, 1)]).unwrap();
+    commit(&mut w, ALONE, of(7, 1), &[(0, 5), (1, 6)]).unwrap();
+    assert_eq!(w.call(Request::Delete(GROUP.into())), Reply::Deleted);
+    for _ in 0..2 {
+        assert_eq!(stable(&mut w, None), []);
+        w.restart();
+    }
+    // What the transaction commits after that counts with it.
+    commit(&mut w, ALONE, of(7, 1), &[(2, 7)]).unwrap();
+    end(&mut w, of(7, 1), true);
+    assert_eq!(stable(&mut w, None), [(2, Some((7, false)))]);
+}

@@ -75,6 +75,11 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (35, Whole, "the data directory is the one log directory"),
     (36, Whole, "connections live on when a password changes"),
     (
+        42,
+        Whole,
+        "with a group go offsets that open transactions have not committed yet, as with Kafka",
+    ),
+    (
         43,
         Partly,
         "never needed: the brokers choose owners by themselves",

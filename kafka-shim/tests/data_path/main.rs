@@ -8,3 +8,4 @@ mod owners;
 mod producing;
 mod quotas;
 mod retained;
+mod transactions;

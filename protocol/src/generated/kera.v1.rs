@@ -2720,6 +2720,9 @@ pub struct GrantTransactionRequest {
     pub transaction: ::core::option::Option<ProducerTransaction>,
     #[prost(message, repeated, tag = "2")]
     pub lanes: ::prost::alloc::vec::Vec<TransactionLane>,
+    /// whose producer it is; empty: not told
+    #[prost(string, tag = "3")]
+    pub transactional_id: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GrantTransactionResponse {}
@@ -2748,6 +2751,9 @@ pub struct VerifyTransactionResponse {
     pub fenced: bool,
     #[prost(uint64, tag = "3")]
     pub number: u64,
+    /// the producer id was given to this transactional id
+    #[prost(bool, tag = "4")]
+    pub is_producer: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EndTransactionsRequest {
