@@ -8,6 +8,7 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_rpc::v1::consumers_client::ConsumersClient;
 use kera_rpc::v1::lanes_client::LanesClient;
 use kera_rpc::v1::streams_client::StreamsClient;
+use kera_rpc::v1::transaction_tools_client::TransactionToolsClient;
 use kera_rpc::{RpcError, error_of_status};
 use kera_streamlet::Streamlet;
 use tonic::Status;
@@ -100,6 +101,18 @@ pub fn lanes(shared: &Shared, broker: u32) -> Result<LanesClient<Channel>, WireE
 /// As [`channel`].
 pub fn consumers(shared: &Shared, broker: u32) -> Result<ConsumersClient<Channel>, WireError> {
     let stub = ConsumersClient::new(channel(shared, broker)?);
+    Ok(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
+}
+
+/// The service `TransactionTools` of another broker.
+///
+/// # Errors
+/// As [`channel`].
+pub fn transaction_tools(
+    shared: &Shared,
+    broker: u32,
+) -> Result<TransactionToolsClient<Channel>, WireError> {
+    let stub = TransactionToolsClient::new(channel(shared, broker)?);
     Ok(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
 }
 

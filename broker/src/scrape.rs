@@ -365,21 +365,29 @@ fn streams(shared: &Shared, registry: &mut Registry) {
     let bytes = Family::<Labels, Gauge>::default();
     let groups = Family::<Labels, Gauge>::default();
     let lag = Family::<Labels, Gauge>::default();
+    let unstable = Family::<Labels, Gauge>::default();
     let short = Family::<Labels, Gauge>::default();
     let waiting = Family::<Labels, Gauge>::default();
     for stream in shared.data.catalog.all() {
         let labels: Labels = vec![("stream", stream.name())];
         let (mut held, mut size, mut count, mut behind) = (0, 0, 0, 0);
-        for lane in stream.streamlets.iter().flat_map(|s| s.describe()) {
-            held += lane.head.saturating_sub(lane.log_start);
-            behind += lane.end_ordinal.saturating_sub(lane.head);
-            count += lane.groups.len();
-            size += lane.groups.iter().map(|g| g.bytes).sum::<u64>();
+        // Of the lane where it is most: one that waits is not hidden by others that go on.
+        let mut above_stable = 0;
+        for streamlet in &stream.streamlets {
+            for lane in streamlet.describe() {
+                held += lane.head.saturating_sub(lane.log_start);
+                behind += lane.end_ordinal.saturating_sub(lane.head);
+                count += lane.groups.len();
+                size += lane.groups.iter().map(|g| g.bytes).sum::<u64>();
+                let stable = streamlet.stable(lane.lane).unwrap_or(lane.head);
+                above_stable = lane.head.saturating_sub(stable).max(above_stable);
+            }
         }
         records.get_or_create(&labels).set(held as i64);
         bytes.get_or_create(&labels).set(size as i64);
         groups.get_or_create(&labels).set(count as i64);
         lag.get_or_create(&labels).set(behind as i64);
+        unstable.get_or_create(&labels).set(above_stable as i64);
         if !stream.record.load().config.is_replicated() {
             continue;
         }
@@ -396,6 +404,11 @@ fn streams(shared: &Shared, registry: &mut Registry) {
         "stream_head_lag_records",
         "Records appended and not yet durable",
         lag,
+    );
+    registry.register(
+        "stream_stable_lag_records",
+        "Durable records at and above the first one of an open transaction, in the lane where they are most",
+        unstable,
     );
     if shared.clustered.is_some() {
         registry.register(

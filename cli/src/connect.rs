@@ -13,6 +13,7 @@ use kera_rpc::v1::clusters_client::ClustersClient;
 use kera_rpc::v1::consumers_client::ConsumersClient;
 use kera_rpc::v1::quotas_client::QuotasClient;
 use kera_rpc::v1::streams_client::StreamsClient;
+use kera_rpc::v1::transaction_tools_client::TransactionToolsClient;
 use kera_rpc::v1::users_client::UsersClient;
 use kera_rpc::{
     Client, ClientOptions, ClientTls, ConnectOptions, Login, RetryPolicy, RpcError, SaslMechanism,
@@ -135,6 +136,8 @@ pub(crate) struct Control {
     pub users: UsersClient<Watched>,
     /// How much clients may do.
     pub quotas: QuotasClient<Watched>,
+    /// Transactions, as operators see them.
+    pub transactions: TransactionToolsClient<Watched>,
     /// Who may do what.
     pub access: AccessClient<Watched>,
     /// Copies, at the address where a broker listens for others.
@@ -255,6 +258,8 @@ async fn connect(address: &str, way: &Way) -> Result<Control, Failure> {
         consumers: ConsumersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         users: UsersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         quotas: QuotasClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
+        transactions: TransactionToolsClient::new(channel.clone())
+            .max_decoding_message_size(LARGEST_ANSWER),
         access: AccessClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         clusters: ClustersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         backups: BackupsClient::new(channel),

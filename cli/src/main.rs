@@ -26,6 +26,7 @@ mod segment;
 mod serve;
 mod stream;
 mod top;
+mod transaction;
 mod user;
 mod version;
 mod waits;
@@ -76,6 +77,9 @@ enum Command {
     /// List, describe, reset and delete consumer groups.
     #[command(subcommand)]
     Group(group::GroupCommand),
+    /// List, describe and abort transactions of producers.
+    #[command(subcommand)]
+    Transaction(transaction::TransactionCommand),
     /// Say who may do what, where brokers enforce it.
     #[command(subcommand)]
     Acl(acl::AclCommand),
@@ -122,6 +126,7 @@ impl Command {
             Command::Produce(args) => client(produce::run(args)),
             Command::Consume(args) => client(consume::run(args)),
             Command::Group(command) => client(group::run(command)),
+            Command::Transaction(command) => client(transaction::run(command)),
             Command::Acl(command) => client(acl::run(command)),
             Command::User(command) => client(user::run(command)),
             Command::Quota(command) => client(quota::run(command)),

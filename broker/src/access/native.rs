@@ -12,7 +12,7 @@ use kera_rpc::serve::Caller;
 use kera_rpc::status_of;
 use kera_rpc::v1::{
     access_server, clusters_server, consumers_server, lanes_server, quotas_server, streams_server,
-    users_server,
+    transaction_tools_server, users_server,
 };
 use tonic::{Request, Response, Status};
 
@@ -30,6 +30,8 @@ pub(crate) enum Need<'a> {
     StreamOfId(Operation, &'a [u8]),
     /// To do this to a group.
     Group(Operation, &'a str),
+    /// To do this under a transactional id.
+    TransactionalId(Operation, &'a str),
     /// To do this to the cluster.
     Cluster(Operation),
     /// To make a stream of this name, or any.
@@ -83,6 +85,9 @@ impl Access {
                 }
                 Need::Group(operation, name) => {
                     self.require(who, operation, (Kind::Group, name))?
+                }
+                Need::TransactionalId(operation, id) => {
+                    self.require(who, operation, (Kind::TransactionalId, id))?
                 }
                 Need::Cluster(operation) => self.require(who, operation, cluster)?,
                 Need::Create(name) => {
@@ -246,6 +251,13 @@ guarded! { users_server::Users:
 guarded! { quotas_server::Quotas:
     list_quotas(ListQuotasRequest) -> ListQuotasResponse needs |_r| vec![Need::Cluster(DescribeConfigs)];
     alter_quota(AlterQuotaRequest) -> AlterQuotaResponse needs |_r| vec![Need::Cluster(AlterConfigs)];
+}
+
+guarded! { transaction_tools_server::TransactionTools:
+    list_transactions(ListTransactionsRequest) -> ListTransactionsResponse needs |_r| Vec::new();
+    describe_transaction(DescribeTransactionRequest) -> DescribeTransactionResponse
+        needs |r| vec![Need::TransactionalId(Describe, &r.transactional_id)];
+    abort_transaction(AbortTransactionRequest) -> AbortTransactionResponse needs |_r| vec![Need::Cluster(Alter)];
 }
 
 guarded! { access_server::Access:

@@ -5,12 +5,14 @@
 //! | `grant` | a coordinator tells the owners of lanes that batches may come |
 //! | `verify` | an owner that was told nothing asks the coordinator |
 //! | `finish` | decided transactions: markers in lanes, and the end of what groups keep aside |
+//! | `tools` | operators look at transactions, and abort them |
 //!
 //! A coordinator is a state machine of [`kera_coordinator::transactions`], hosted by [`crate::coordination`]. What a lane
 //! does is in [`kera_streamlet::transactions`].
 
 mod finish;
 mod grant;
+pub(crate) mod tools;
 mod under_way;
 mod verify;
 

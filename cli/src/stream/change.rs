@@ -64,13 +64,23 @@ pub(super) async fn delete(args: DeleteArgs) -> Outcome {
 /// Has a person on a terminal type the name of what is about to be deleted; elsewhere `--yes` is
 /// what says so.
 pub(crate) fn confirm(name: &str, what: &str, yes: bool) -> Result<(), Failure> {
+    confirm_to(("delete", "deleted"), name, what, yes)
+}
+
+/// As [`confirm`], for what else cannot be undone: a verb, and its participle.
+pub(crate) fn confirm_to(
+    (verb, done): (&str, &str),
+    name: &str,
+    what: &str,
+    yes: bool,
+) -> Result<(), Failure> {
     if yes {
         return Ok(());
     }
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::Usage(format!("add --yes to delete the {what}")));
+        return Err(Failure::Usage(format!("add --yes to {verb} the {what}")));
     }
-    eprint!("This deletes the {what}. Type its name to go on: ");
+    eprint!("This {verb}s the {what}. Type its name to go on: ");
     std::io::stderr().flush()?;
     let mut typed = String::new();
     std::io::stdin().lock().read_line(&mut typed)?;
@@ -78,7 +88,7 @@ pub(crate) fn confirm(name: &str, what: &str, yes: bool) -> Result<(), Failure> 
         return Ok(());
     }
     Err(Failure::message(format!(
-        "that is not `{name}`; nothing was deleted"
+        "that is not `{name}`; nothing was {done}"
     )))
 }
 

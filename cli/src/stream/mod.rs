@@ -14,7 +14,7 @@ use crate::failure::Outcome;
 use crate::output::OutputArgs;
 use crate::parse;
 
-pub(crate) use change::confirm;
+pub(crate) use change::{confirm, confirm_to};
 pub(crate) use create::CreateArgs;
 
 /// `kera stream ...`

@@ -9,6 +9,7 @@ use kera_rpc::v1::access_client::AccessClient;
 use kera_rpc::v1::clusters_client::ClustersClient;
 use kera_rpc::v1::lanes_client::LanesClient;
 use kera_rpc::v1::quotas_client::QuotasClient;
+use kera_rpc::v1::transaction_tools_client::TransactionToolsClient;
 use kera_rpc::v1::users_client::UsersClient;
 use kera_rpc::wire_error_of_status;
 use tonic::Status;
@@ -145,7 +146,8 @@ fn the_calls_that_are_no_frames_are_denied_as_well() {
         let mut clusters = ClustersClient::new(channel.clone());
         let mut access = AccessClient::new(channel.clone());
         let mut users = UsersClient::new(channel.clone());
-        let mut quotas = QuotasClient::new(channel);
+        let mut quotas = QuotasClient::new(channel.clone());
+        let mut transactions = TransactionToolsClient::new(channel);
         macro_rules! denied_all {
             ($($stub:ident.$call:ident($request:ident { $($field:ident: $value:expr)? });)*) => {
                 $({
@@ -176,6 +178,8 @@ fn the_calls_that_are_no_frames_are_denied_as_well() {
             users.delete_user(DeleteUserRequest {});
             quotas.list_quotas(ListQuotasRequest {});
             quotas.alter_quota(AlterQuotaRequest {});
+            transactions.describe_transaction(DescribeTransactionRequest {});
+            transactions.abort_transaction(AbortTransactionRequest {});
         }
     });
 }

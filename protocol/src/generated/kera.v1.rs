@@ -1215,6 +1215,9 @@ pub struct LaneDescription {
     /// Of the groups that are not closed, where brokers share replicas; the owner tells.
     #[prost(message, repeated, tag = "9")]
     pub replicas: ::prost::alloc::vec::Vec<ReplicaPosition>,
+    /// Below it all records are durable and of no open transaction; left out while that is not known.
+    #[prost(uint64, optional, tag = "10")]
+    pub stable_ordinal: ::core::option::Option<u64>,
 }
 /// How far one replica of a group has come that is not closed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2925,3 +2928,96 @@ pub struct AlterQuotaRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AlterQuotaResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListTransactionsRequest {
+    /// ids without an open transaction as well
+    #[prost(bool, tag = "1")]
+    pub all: bool,
+    /// only what the broker asked coordinates; otherwise it asks the other brokers too
+    #[prost(bool, tag = "2")]
+    pub local: bool,
+    /// only ids above it: the last one of the page before
+    #[prost(string, tag = "3")]
+    pub after: ::prost::alloc::string::String,
+    /// of a page; 0: no limit
+    #[prost(uint32, tag = "4")]
+    pub max_transactions: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListTransactionsResponse {
+    /// sorted by id
+    #[prost(message, repeated, tag = "1")]
+    pub transactions: ::prost::alloc::vec::Vec<TransactionSummary>,
+    /// the page ends and the list does not
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TransactionSummary {
+    #[prost(string, tag = "1")]
+    pub transactional_id: ::prost::alloc::string::String,
+    /// as Kafka names it
+    #[prost(string, tag = "2")]
+    pub state: ::prost::alloc::string::String,
+    #[prost(int64, tag = "3")]
+    pub producer: i64,
+    /// for how long its transaction has been open; left out without one
+    #[prost(uint64, optional, tag = "4")]
+    pub open_ms: ::core::option::Option<u64>,
+    /// the broker that coordinates it
+    #[prost(uint32, tag = "5")]
+    pub coordinator: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DescribeTransactionRequest {
+    #[prost(string, tag = "1")]
+    pub transactional_id: ::prost::alloc::string::String,
+    /// only if the broker asked coordinates it
+    #[prost(bool, tag = "2")]
+    pub local: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DescribeTransactionResponse {
+    #[prost(message, optional, tag = "1")]
+    pub summary: ::core::option::Option<TransactionSummary>,
+    #[prost(int32, tag = "2")]
+    pub epoch: i32,
+    #[prost(uint32, tag = "3")]
+    pub timeout_ms: u32,
+    /// of a transaction that is ending, those that lack their marker
+    #[prost(message, repeated, tag = "4")]
+    pub partitions: ::prost::alloc::vec::Vec<TransactionPartition>,
+    /// whose offsets are committed with it
+    #[prost(string, repeated, tag = "5")]
+    pub groups: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// for how long it has been prepared; left out if it is not
+    #[prost(uint64, optional, tag = "6")]
+    pub prepared_ms: ::core::option::Option<u64>,
+    /// the user that prepared it
+    #[prost(string, tag = "7")]
+    pub prepared_by: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TransactionPartition {
+    #[prost(string, tag = "1")]
+    pub stream: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub partition: u32,
+    #[prost(uint32, tag = "3")]
+    pub streamlet: u32,
+    #[prost(uint32, tag = "4")]
+    pub lane: u32,
+    /// the broker that owns it
+    #[prost(uint32, tag = "5")]
+    pub owner: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AbortTransactionRequest {
+    #[prost(string, tag = "1")]
+    pub transactional_id: ::prost::alloc::string::String,
+    /// only if the broker asked coordinates it
+    #[prost(bool, tag = "2")]
+    pub local: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AbortTransactionResponse {}

@@ -90,6 +90,7 @@ pub(crate) async fn stream_description(
                 end_ordinal: lane.end_ordinal,
                 bytes: lane.groups.iter().map(|g| g.bytes).sum(),
                 producers: lane.producers as u32,
+                stable_ordinal: streamlet.stable(lane.lane).map(|at| at.min(lane.head)),
                 groups: lane
                     .groups
                     .iter()

@@ -9,6 +9,7 @@ mod generations;
 mod lanes;
 mod quotas;
 mod streams;
+mod transaction_tools;
 mod users;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use kera_rpc::v1::consumers_server::ConsumersServer;
 use kera_rpc::v1::lanes_server::LanesServer;
 use kera_rpc::v1::quotas_server::QuotasServer;
 use kera_rpc::v1::streams_server::StreamsServer;
+use kera_rpc::v1::transaction_tools_server::TransactionToolsServer;
 use kera_rpc::v1::users_server::UsersServer;
 use tonic::Status;
 use tonic::service::Routes;
@@ -54,13 +56,16 @@ pub fn server(shared: &Arc<Shared>) -> (CallServer, CallsEnded) {
     let users = UsersServer::new(Guarded::new(users, shared));
     let quotas = quotas::QuotasService::new(shared.clone());
     let quotas = QuotasServer::new(Guarded::new(quotas, shared));
+    let tools = transaction_tools::TransactionToolsService::new(shared.clone());
+    let tools = TransactionToolsServer::new(Guarded::new(tools, shared));
     let routes = Routes::new(streams.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(consumers.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(lanes.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(clusters.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(access.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(users.max_decoding_message_size(MAX_REQUEST_BYTES))
-        .add_service(quotas.max_decoding_message_size(MAX_REQUEST_BYTES));
+        .add_service(quotas.max_decoding_message_size(MAX_REQUEST_BYTES))
+        .add_service(tools.max_decoding_message_size(MAX_REQUEST_BYTES));
     let config = &shared.config.server;
     let limits = CallLimits {
         first_call: config.hello_timeout,

@@ -1,0 +1,141 @@
+//! The `TransactionTools` service: what operators ask of transactions, and how they end one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kera_metadata::access::Kind;
+use kera_protocol::error::WireError;
+use kera_protocol::v1;
+use kera_rpc::serve::Caller;
+use kera_rpc::v1::transaction_tools_server::TransactionTools;
+use tonic::{Request, Response, Status};
+
+use super::{page_of, status};
+use crate::access::may_see;
+use crate::others;
+use crate::shared::Shared;
+use crate::transactions::tools;
+
+/// How long another broker is given.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// Serves transactions to operators.
+pub(super) struct TransactionToolsService {
+    shared: Arc<Shared>,
+}
+
+impl TransactionToolsService {
+    /// A service over the broker's coordinators.
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// The other broker to ask about an id; `None` if it is this one, or only this one is meant.
+    async fn elsewhere(&self, id: &str, local: bool) -> Result<Option<u32>, WireError> {
+        if local {
+            return Ok(None);
+        }
+        let broker = tools::coordinator(&self.shared, id).await?;
+        Ok(Some(broker).filter(|broker| *broker != self.shared.data.directory.me()))
+    }
+
+    async fn describe(
+        &self,
+        request: v1::DescribeTransactionRequest,
+    ) -> Result<v1::DescribeTransactionResponse, WireError> {
+        let id = request.transactional_id;
+        let Some(broker) = self.elsewhere(&id, request.local).await? else {
+            return tools::describe(&self.shared, &id).await;
+        };
+        let mut stub = others::transaction_tools(&self.shared, broker)?;
+        let request = v1::DescribeTransactionRequest {
+            transactional_id: id,
+            local: true,
+        };
+        others::answer(broker, ANSWER_WITHIN, stub.describe_transaction(request)).await
+    }
+
+    async fn abort(&self, request: v1::AbortTransactionRequest) -> Result<(), WireError> {
+        let id = request.transactional_id;
+        let Some(broker) = self.elsewhere(&id, request.local).await? else {
+            return tools::abort(&self.shared, &id).await;
+        };
+        let mut stub = others::transaction_tools(&self.shared, broker)?;
+        let request = v1::AbortTransactionRequest {
+            transactional_id: id,
+            local: true,
+        };
+        others::answer(broker, ANSWER_WITHIN, stub.abort_transaction(request)).await?;
+        Ok(())
+    }
+}
+
+/// The transactions that other brokers coordinate.
+///
+/// # Errors
+/// The first broker's that does not answer: a list that lacks some would be taken for all of them.
+async fn elsewhere(shared: &Shared, all: bool) -> Result<Vec<v1::TransactionSummary>, WireError> {
+    let me = shared.data.directory.me();
+    let brokers = shared.data.directory.brokers();
+    let others = brokers
+        .iter()
+        .map(|broker| broker.id)
+        .filter(|id| *id != me);
+    let asked = others.map(|broker| async move {
+        let mut stub = others::transaction_tools(shared, broker)?;
+        let request = v1::ListTransactionsRequest {
+            all,
+            local: true,
+            ..v1::ListTransactionsRequest::default()
+        };
+        others::answer(broker, ANSWER_WITHIN, stub.list_transactions(request)).await
+    });
+    let lists = futures::future::try_join_all(asked).await?;
+    let lists = lists.into_iter();
+    Ok(lists.flat_map(|list| list.transactions).collect())
+}
+
+#[tonic::async_trait]
+impl TransactionTools for TransactionToolsService {
+    async fn list_transactions(
+        &self,
+        request: Request<v1::ListTransactionsRequest>,
+    ) -> Result<Response<v1::ListTransactionsResponse>, Status> {
+        let caller = request.extensions().get::<Caller>().cloned();
+        let request = request.into_inner();
+        let here = tools::list(&self.shared, request.all).await;
+        let mut all = here.map_err(status)?;
+        if !request.local && self.shared.data.directory.is_shared() {
+            let others = elsewhere(&self.shared, request.all).await;
+            all.extend(others.map_err(status)?);
+        }
+        all.sort_by(|a, b| a.transactional_id.cmp(&b.transactional_id));
+        let all = all.into_iter().filter(|one| {
+            let id = one.transactional_id.as_str();
+            id > request.after.as_str()
+                && may_see(&self.shared, caller.as_ref(), (Kind::TransactionalId, id))
+        });
+        let (transactions, more) = page_of(all, request.max_transactions);
+        Ok(Response::new(v1::ListTransactionsResponse {
+            transactions,
+            more,
+        }))
+    }
+
+    async fn describe_transaction(
+        &self,
+        request: Request<v1::DescribeTransactionRequest>,
+    ) -> Result<Response<v1::DescribeTransactionResponse>, Status> {
+        let described = self.describe(request.into_inner()).await;
+        described.map(Response::new).map_err(status)
+    }
+
+    async fn abort_transaction(
+        &self,
+        request: Request<v1::AbortTransactionRequest>,
+    ) -> Result<Response<v1::AbortTransactionResponse>, Status> {
+        let aborted = self.abort(request.into_inner()).await;
+        aborted.map_err(status)?;
+        Ok(Response::new(v1::AbortTransactionResponse {}))
+    }
+}
