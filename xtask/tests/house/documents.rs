@@ -225,6 +225,8 @@ fn every_metric_is_documented_and_every_documented_metric_exists() {
     exist.extend(literals_after(&code, "gauge(&mut registry,"));
     exist.extend(literals_after(&code, "gauge(registry,"));
     exist.extend(literals_after(&code, "counter(registry,"));
+    exist.extend(literals_after(&code, "gauges(registry,"));
+    exist.extend(literals_after(&code, "counters(registry,"));
     assert!(exist.len() > 10, "only {exist:?} were found in the code");
     let quoted = document.split('`').skip(1).step_by(2);
     // A counter is exposed with a suffix of its own.
