@@ -44,7 +44,7 @@ impl Shared {
     /// The brokers that are recorded to hold copies of a streamlet's groups, by number; none where
     /// brokers share nothing.
     pub fn holders_of(&self, streamlet: &Streamlet) -> Vec<u32> {
-        let held = self.pictured(|picture| {
+        let held = self.cluster_view(|picture| {
             let view = picture.streamlet(streamlet.key())?;
             Some(view.holders.keys().copied().collect())
         });

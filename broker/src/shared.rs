@@ -126,8 +126,8 @@ impl Shared {
     }
 
     /// Looks at owners and replicas of all streamlets; `None` where brokers share nothing, or nothing was read yet.
-    pub(crate) fn pictured<T>(&self, look: impl FnOnce(&Picture) -> T) -> Option<T> {
-        self.clustered.as_ref()?.pictured.read(look)
+    pub(crate) fn cluster_view<T>(&self, look: impl FnOnce(&Picture) -> T) -> Option<T> {
+        self.clustered.as_ref()?.cluster_view.read(look)
     }
 
     /// Whether a connection from `peer` may stay, which is counted already. Where there are too many, one that has not

@@ -14,7 +14,7 @@
 //! | [`records`] | groups' records, and the trait of a store that compares epoch and revision |
 //! | [`transport`] | links for data, calls for control: over TCP, over RDMA (feature `rdma`), and simulated |
 //! | [`backup`] | the passive side: buffers that outlive the process, seals, flushes |
-//! | [`primary`] | copy sets, pumps, the durable head of a lane, what ends a group |
+//! | [`primary`] | replica sets, shippers, the durable head of a lane, what ends a group |
 //! | [`recovery`] | after an owner: seal, scan, choose, complete, close |
 //! | [`placement`] | which may hold copies of one group together |
 //! | [`jobs`] | work in the background: closed groups get back the copies they lost |

@@ -2,7 +2,7 @@
 //!
 //! A broker that writes groups into files of its own counts them as copies of its groups' sets. Who
 //! writes a file says how far it is ([`crate::primary::ReplicaSet::own_completed`]); recovery asks
-//! [`OwnCopies`] what it asks of a backup, and gets its answers without a network. Nobody else is at
+//! [`OwnReplicas`] what it asks of a backup, and gets its answers without a network. Nobody else is at
 //! work on these files when a streamlet is recovered, so sealing them means nothing more than reading
 //! them.
 
@@ -39,8 +39,8 @@ use crate::transport::{
 /// The epoch of a listed file whose header cannot be read. No group has it.
 pub const UNREADABLE: Epoch = Epoch(0);
 
-/// A broker's own copies, asked as a backup is asked.
-pub trait OwnCopies: Send + Sync {
+/// A broker's own replicas, asked as a replica store is asked.
+pub trait OwnReplicas: Send + Sync {
     /// The life over which what is written and not synced survives; what groups' records name.
     fn incarnation(&self) -> Incarnation;
 
@@ -62,12 +62,12 @@ pub trait OwnCopies: Send + Sync {
     /// [`CopyAnswer::Absent`]; whether that can be believed is recovery's to decide.
     ///
     /// # Errors
-    /// As a backup's; [`Refusal::Invalid`] to what is never asked of own copies.
+    /// As a backup's; [`Refusal::Invalid`] to what is never asked of own replicas.
     fn ask(&self, request: Request) -> Pending<Result<Reply, Refusal>>;
 }
 
-/// Shared own copies.
-pub type OwnRef = Arc<dyn OwnCopies>;
+/// Shared own replicas.
+pub type OwnRef = Arc<dyn OwnReplicas>;
 
 /// Own copies as a broker's group files lie: `<root>/<stream uuid>/<streamlet>/<group>.<generation>.log`.
 #[derive(Clone)]
@@ -331,7 +331,7 @@ impl OwnFiles {
     /// Answers a request at once; may wait for a disk.
     ///
     /// # Errors
-    /// As [`OwnCopies::ask`].
+    /// As [`OwnReplicas::ask`].
     pub fn handle(&self, request: Request) -> Result<Reply, Refusal> {
         match request {
             Request::Seal {
@@ -635,7 +635,7 @@ impl OwnFiles {
     }
 }
 
-impl OwnCopies for OwnFiles {
+impl OwnReplicas for OwnFiles {
     fn incarnation(&self) -> Incarnation {
         self.incarnation
     }

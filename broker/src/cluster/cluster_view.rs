@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 /// A picture that follows the metadata store.
 #[derive(Debug, Default)]
-pub(crate) struct Pictured {
+pub(crate) struct ClusterView {
     held: RwLock<Option<Held>>,
     /// Grows whenever somebody else owns something.
     owners: watch::Sender<u64>,
@@ -45,7 +45,7 @@ impl Held {
     }
 }
 
-impl Pictured {
+impl ClusterView {
     /// Reads the picture; `None` until it was loaded for the first time.
     pub(crate) fn read<T>(&self, look: impl FnOnce(&Picture) -> T) -> Option<T> {
         self.held.read().as_ref().map(|held| look(&held.picture))
@@ -165,24 +165,24 @@ mod tests {
             streamlets: vec![mine.clone(), other.clone()],
             ..Image::default()
         };
-        let pictured = Pictured::default();
-        assert_eq!(pictured.followed(mine.key()), None);
-        pictured.load(&image);
+        let cluster_view = ClusterView::default();
+        assert_eq!(cluster_view.followed(mine.key()), None);
+        cluster_view.load(&image);
         let at = |loads, changes| Some(Followed { loads, changes });
-        assert_eq!(pictured.followed(mine.key()), at(1, 0));
+        assert_eq!(cluster_view.followed(mine.key()), at(1, 0));
         let group = mine.key().group(GroupId(4));
         let record = GroupRecord::new(group, LaneId(0), Epoch(1));
-        pictured.apply(&[change(Key::Group(group), Some(Record::Group(record)))]);
-        pictured.apply(&[change(Key::Group(group), None)]);
+        cluster_view.apply(&[change(Key::Group(group), Some(Record::Group(record)))]);
+        cluster_view.apply(&[change(Key::Group(group), None)]);
         let altered = Record::Streamlet(mine.clone());
-        pictured.apply(&[change(Key::Streamlet(mine.key()), Some(altered))]);
-        assert_eq!(pictured.followed(mine.key()), at(1, 3));
-        assert_eq!(pictured.followed(other.key()), at(1, 0));
-        pictured.load(&image);
-        assert_eq!(pictured.followed(mine.key()), at(2, 0));
-        pictured.apply(&[change(Key::Streamlet(mine.key()), None)]);
-        pictured.apply(&[change(Key::Group(group), None)]);
-        let held = pictured.held.read();
+        cluster_view.apply(&[change(Key::Streamlet(mine.key()), Some(altered))]);
+        assert_eq!(cluster_view.followed(mine.key()), at(1, 3));
+        assert_eq!(cluster_view.followed(other.key()), at(1, 0));
+        cluster_view.load(&image);
+        assert_eq!(cluster_view.followed(mine.key()), at(2, 0));
+        cluster_view.apply(&[change(Key::Streamlet(mine.key()), None)]);
+        cluster_view.apply(&[change(Key::Group(group), None)]);
+        let held = cluster_view.held.read();
         assert!(held.as_ref().is_some_and(|held| held.changes.is_empty()));
     }
 }

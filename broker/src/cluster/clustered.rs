@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kera_metadata::{ClusterStore, Image, Membership, MetadataStore};
 
-use super::cluster_view::Pictured;
+use super::cluster_view::ClusterView;
 use super::ownership::joining::Joined;
 use super::ownership::members::Members;
 use super::ownership::owner_changes::Ownership;
@@ -31,7 +31,7 @@ pub struct Clustered {
     /// How streamlets come to this broker and leave it.
     pub(crate) ownership: Ownership,
     /// Owners and replicas of all streamlets.
-    pub(crate) pictured: Arc<Pictured>,
+    pub(crate) cluster_view: Arc<ClusterView>,
 }
 
 impl std::fmt::Debug for Clustered {
@@ -53,18 +53,23 @@ impl Clustered {
         forget: PathBuf,
         image: &Image,
     ) -> Self {
-        let pictured = Arc::new(Pictured::default());
-        pictured.load(image);
+        let cluster_view = Arc::new(ClusterView::default());
+        cluster_view.load(image);
         let replicated = Replicated::new(peers.primary.clone(), recorder.clone(), forget);
         Self {
             broker_id: joined.id,
             peers,
             replicated: Arc::new(replicated),
-            members: Members::new(image.cluster, catalog.clone(), pictured.clone(), &joined),
+            members: Members::new(
+                image.cluster,
+                catalog.clone(),
+                cluster_view.clone(),
+                &joined,
+            ),
             store: joined.store,
             membership: joined.membership,
             ownership: Ownership::new(image.revision),
-            pictured,
+            cluster_view,
         }
     }
 
@@ -78,7 +83,7 @@ impl Clustered {
             broker_id: self.broker_id,
             catalog: Arc::downgrade(catalog),
             metadata: Arc::downgrade(metadata),
-            pictured: self.pictured.clone(),
+            cluster_view: self.cluster_view.clone(),
             replicated: Arc::downgrade(&self.replicated),
         });
     }

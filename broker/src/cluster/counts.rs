@@ -11,7 +11,7 @@ use crate::metrics::{Counter, Family, Labels, gauge};
 
 /// Counts of this process.
 #[derive(Debug)]
-pub(crate) struct Changes {
+pub(crate) struct OwnershipMetrics {
     /// Seconds from being named the owner, or from the start, until a streamlet is served.
     takeovers: Histogram,
     begun: Counter,
@@ -22,7 +22,7 @@ pub(crate) struct Changes {
     removed_bytes: Counter,
 }
 
-impl Default for Changes {
+impl Default for OwnershipMetrics {
     fn default() -> Self {
         let hand_overs = Family::default();
         for outcome in ["done", "failed"] {
@@ -51,7 +51,7 @@ fn labels(outcome: &'static str) -> Labels {
 
 /// A streamlet that is being taken over; dropped before it is served, it was given up.
 pub(crate) struct Taken<'a> {
-    changes: &'a Changes,
+    metrics: &'a OwnershipMetrics,
     begun: Instant,
     served: bool,
 }
@@ -61,7 +61,7 @@ impl Taken<'_> {
     pub(crate) fn served(mut self) -> Duration {
         self.served = true;
         let took = self.begun.elapsed();
-        self.changes.takeovers.observe(took.as_secs_f64());
+        self.metrics.takeovers.observe(took.as_secs_f64());
         took
     }
 }
@@ -69,16 +69,16 @@ impl Taken<'_> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let outcome = if self.served { "served" } else { "given_up" };
-        self.changes.ended.get_or_create(&labels(outcome)).inc();
+        self.metrics.ended.get_or_create(&labels(outcome)).inc();
     }
 }
 
-impl Changes {
+impl OwnershipMetrics {
     /// This broker begins to take a streamlet over.
     pub(crate) fn taking_over(&self) -> Taken<'_> {
         self.begun.inc();
         Taken {
-            changes: self,
+            metrics: self,
             begun: Instant::now(),
             served: false,
         }
@@ -102,7 +102,7 @@ impl Changes {
     }
 }
 
-impl Changes {
+impl OwnershipMetrics {
     /// Take-overs of this broker.
     pub(crate) fn register_takeovers(&self, registry: &mut Registry) {
         registry.register(
@@ -149,7 +149,7 @@ impl Changes {
 
 /// Counts of this process, and of its reign if it is the controller.
 #[derive(Debug)]
-pub(crate) struct Ruling {
+pub(crate) struct ControllerMetrics {
     elections: Counter,
     reassigned: Counter,
     /// Seconds from when an owner was found to be gone until others are recorded in its place.
@@ -160,7 +160,7 @@ pub(crate) struct Ruling {
     looked_ms: AtomicU64,
 }
 
-impl Default for Ruling {
+impl Default for ControllerMetrics {
     fn default() -> Self {
         Self {
             elections: Counter::default(),
@@ -174,7 +174,7 @@ impl Default for Ruling {
     }
 }
 
-impl Ruling {
+impl ControllerMetrics {
     /// This broker was elected.
     pub(crate) fn elected(&self) {
         self.elections.inc();
@@ -271,19 +271,19 @@ mod tests {
 
     #[test]
     fn a_reign_that_is_over_has_nothing_under_way() {
-        let ruling = Ruling::default();
-        ruling.elected();
-        ruling.looked(3, 2);
-        ruling.reassigned(7, Duration::from_millis(300));
+        let metrics = ControllerMetrics::default();
+        metrics.elected();
+        metrics.looked(3, 2);
+        metrics.reassigned(7, Duration::from_millis(300));
         let value = |of: &AtomicU64| of.load(Ordering::Relaxed);
         assert_eq!(
-            (value(&ruling.without_owner), value(&ruling.under_way)),
+            (value(&metrics.without_owner), value(&metrics.under_way)),
             (3, 2)
         );
-        assert!(value(&ruling.looked_ms) > 0);
-        ruling.over();
-        assert_eq!(value(&ruling.without_owner), 0);
-        assert_eq!(value(&ruling.looked_ms), 0);
-        assert_eq!((ruling.elections.get(), ruling.reassigned.get()), (1, 7));
+        assert!(value(&metrics.looked_ms) > 0);
+        metrics.over();
+        assert_eq!(value(&metrics.without_owner), 0);
+        assert_eq!(value(&metrics.looked_ms), 0);
+        assert_eq!((metrics.elections.get(), metrics.reassigned.get()), (1, 7));
     }
 }

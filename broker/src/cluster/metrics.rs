@@ -295,8 +295,8 @@ fn register_peers(registry: &mut Registry, cluster: &Peers) {
 
 /// Owners' changes at this broker; how many streamlets it owns.
 fn register_owners(registry: &mut Registry, shared: &Shared, replicated: &Replicated) {
-    replicated.changes().register_takeovers(registry);
-    replicated.ruling().register(registry);
+    replicated.ownership_metrics().register_takeovers(registry);
+    replicated.controller_metrics().register(registry);
     let me = shared.broker_id;
     let streams = shared.data.catalog.all();
     let owned = streams.iter().map(|stream| {
@@ -309,5 +309,5 @@ fn register_owners(registry: &mut Registry, shared: &Shared, replicated: &Replic
         "Streamlets that are recorded to be this broker's, as far as it knows",
         owned.sum(),
     );
-    replicated.changes().register_moves(registry);
+    replicated.ownership_metrics().register_moves(registry);
 }

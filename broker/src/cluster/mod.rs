@@ -41,8 +41,8 @@ pub(crate) use ownership::joining::Joined;
 pub use ownership::joining::host_name;
 pub use peers::{Peer, Peers};
 pub use replica::backup::{Backup, BackupOptions};
-pub use replica::copies::Replicas;
 pub use replica::replicated::Replicated;
+pub use replica::streamlet_replicas::Replicas;
 pub use replica::transports::{TransportState, Ways, transports};
 pub use replica_store::BackupProcess;
 

@@ -20,7 +20,7 @@ use crate::fault_rules::{self, Rule};
 use super::LATER;
 use super::ownership::joining::{elsewhere, host_name};
 use super::replica::backup::Backup;
-use super::replica::local::{Known, LocalCopies, OwnWriters};
+use super::replica::local::{Known, LocalReplicas, OwnWriters};
 use super::replica::transports::Ways;
 
 /// How long a broker that breaks [`Rule::OwnFilesDenied`] denies them: some rounds of others' jobs.
@@ -86,7 +86,7 @@ impl Peers {
         let me = BrokerId(id);
         let ways = Ways::new(me, config)?;
         let writers = OwnWriters::new(own.clone());
-        let own: OwnRef = LocalCopies::new(me, own, backup.store().clone());
+        let own: OwnRef = LocalReplicas::new(me, own, backup.store().clone());
         let primary = Primary::new(
             me,
             vec![me],

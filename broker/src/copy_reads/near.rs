@@ -52,7 +52,7 @@ pub fn nearby(
     if groups.is_empty() {
         return None;
     }
-    let found = shared.clustered.as_ref()?.pictured.read(|picture| {
+    let found = shared.clustered.as_ref()?.cluster_view.read(|picture| {
         let recorded = picture.streamlet(streamlet.key())?;
         let runs = brokers.iter().filter_map(|broker| {
             let holds = |view: &&GroupView| {

@@ -32,7 +32,7 @@ pub use ship::Rewritten;
 use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
 use crate::pace::Pace;
 use crate::primary::tidy::{self, List, Tidied};
-use crate::primary::{Lane, Lives, MoreCopies, Primary};
+use crate::primary::{Lane, Lives, MoreReplicas, Primary};
 use crate::runtime::{all, within};
 use crate::seldom::Seldom;
 use crate::signal::Signal;
@@ -506,7 +506,7 @@ impl Jobs {
     /// Ends open groups whose copies are not where they should be, and sees them closed; true if there were
     /// any.
     async fn renew(&self, primary: &Arc<Primary>, owned: &[Owned]) -> bool {
-        let (runtime, mut more) = (&*primary.runtime, MoreCopies::default());
+        let (runtime, mut more) = (&*primary.runtime, MoreReplicas::default());
         let mut ended = Vec::new();
         for lane in owned.iter().flat_map(|one| &one.lanes) {
             for set in lane.renew(&mut more).await {

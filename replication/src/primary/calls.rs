@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::transport::Pending;
 
-/// Calls under way, each with what the caller keeps of it. A pump may wait for thousands of answers:
+/// Calls under way, each with what the caller keeps of it. A shipper may wait for thousands of answers:
 /// looking at all of them whenever one comes would cost a square of that.
 pub(super) struct Calls<K, T> {
     slots: Vec<Option<Call<K, T>>>,

@@ -60,9 +60,9 @@ pub(super) async fn begin(lane: Weak<Lane>, set: Arc<ReplicaSet>) {
         return;
     }
     let Some(lane) = lane.upgrade() else { return };
-    set.join_pumps();
+    set.join_shippers();
     if lane.is_deposed() {
-        set.leave_pumps();
+        set.leave_shippers();
         return;
     }
     set.has_begun();
@@ -76,7 +76,7 @@ pub(super) async fn begin(lane: Weak<Lane>, set: Arc<ReplicaSet>) {
 /// dropped.
 pub(super) async fn end(lane: Weak<Lane>, set: Arc<ReplicaSet>) {
     close(&lane, &set).await;
-    set.leave_pumps();
+    set.leave_shippers();
 }
 
 /// Sees to the open record; false if this broker is deposed.
@@ -142,7 +142,7 @@ async fn drain(lane: &Lane, set: &Arc<ReplicaSet>, end: Place) {
 async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
     let end = set.freeze();
     set.froze();
-    set.wake_pumps();
+    set.wake_shippers();
     set.write_out();
     if let Some(lane) = lane.upgrade() {
         // The lane's next group is wanted now, whatever this one's end takes.

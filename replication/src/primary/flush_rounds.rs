@@ -18,7 +18,7 @@ use crate::transport::{CallError, Pending, Refusal, Reply, Request};
 /// Groups of one round, at most: more are left for the next, so that a request stays small.
 const GROUPS: usize = 8192;
 
-/// The rounds of one pump.
+/// The rounds of one shipper.
 pub(super) struct FlushRounds {
     /// Groups with bytes that are placed and not flushed, by number; each once.
     due: Vec<(u32, CopyId)>,

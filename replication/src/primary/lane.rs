@@ -413,7 +413,7 @@ impl Lane {
         };
         for set in groups {
             set.signal.notify();
-            set.leave_pumps();
+            set.leave_shippers();
             if news {
                 set.deposed();
             }
@@ -454,7 +454,7 @@ impl Lane {
             return Vec::new();
         }
         let ill = |set: &&Arc<ReplicaSet>| {
-            let is_short = set.copies_recorded() < self.spec.replicas;
+            let is_short = set.replicas_recorded() < self.spec.replicas;
             let ends = is_short || self.names_one_that_leaves(set.holders().iter());
             set.revision() != 0 && ends && !set.group().is_frozen()
         };
@@ -720,7 +720,7 @@ impl Drop for Lane {
         // Tasks that end groups find that they are over.
         for set in &self.inner.get_mut().groups {
             set.signal.notify();
-            set.leave_pumps();
+            set.leave_shippers();
         }
         self.signal.notify();
     }

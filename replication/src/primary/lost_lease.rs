@@ -9,9 +9,9 @@ use super::peers::Left;
 use crate::ids::BrokerId;
 use crate::transport::Pending;
 
-/// What a pump knows of its backup's absence from the brokers that are alive.
+/// What a shipper knows of its backup's absence from the brokers that are alive.
 #[derive(Default)]
-pub(super) enum Absence {
+pub(super) enum LostLease {
     /// It is alive, as far as is known.
     #[default]
     None,
@@ -21,7 +21,7 @@ pub(super) enum Absence {
     Silent(Pending<()>),
 }
 
-impl Absence {
+impl LostLease {
     /// It has answered, or nothing is to be answered.
     pub(super) fn heard(&mut self) {
         if let Self::Silent(_) = self {

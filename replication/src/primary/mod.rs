@@ -1,4 +1,4 @@
-//! The primary's side: copy sets, pumps, and what ends a group.
+//! The primary's side: replica sets, shippers, and what ends a group.
 //!
 //! A [`Primary`] is one per broker. Its [`Lane`]s take groups in order ([`Lane::open`]); each group's
 //! bytes go to every replica of its set ([`ReplicaSet`]), and count once all of them have
@@ -40,11 +40,11 @@ use describe::WithoutDisk;
 pub(crate) use incarnations::Lives;
 pub use lane::{Lane, LaneSpec};
 use peers::{Around, Neighbours};
-pub(crate) use renew::MoreCopies;
+pub(crate) use renew::MoreReplicas;
 pub use replica_set::{Appender, ReplicaSet, Shape};
 pub use shipper_handle::ShipperHandle;
 pub use stall_report::{
-    CopyStands, ReplicaPosition, ShipmentStands, Standstill, StillLane, WayStands,
+    ReplicaPosition, ReplicaStands, ShipmentStands, Standstill, StillLane, WayStands,
 };
 pub use streamlet_lanes::StreamletLanes;
 pub use traffic::PeerTraffic;
@@ -144,7 +144,7 @@ pub struct Primary {
     pub(crate) config: Config,
     pub(crate) faults: Faults,
     health: Arc<Health>,
-    pumps: Mutex<BTreeMap<BrokerId, Arc<ShipperHandle>>>,
+    shippers: Mutex<BTreeMap<BrokerId, Arc<ShipperHandle>>>,
     /// Copies that are being built, and how often: nobody frees them, though no record names them yet.
     building: Mutex<BTreeMap<(CopyId, BrokerId), u32>>,
     /// Room for what recoveries have in memory, in pieces.
@@ -195,8 +195,8 @@ impl Drop for Building {
 
 impl Drop for Primary {
     fn drop(&mut self) {
-        for pump in self.pumps.get_mut().values() {
-            pump.end();
+        for shipper in self.shippers.get_mut().values() {
+            shipper.end();
         }
     }
 }
@@ -223,7 +223,7 @@ impl Primary {
             config,
             faults: Faults::default(),
             health: Arc::default(),
-            pumps: Mutex::default(),
+            shippers: Mutex::default(),
             building: Mutex::default(),
             pieces: Semaphore::new(PIECES),
             silent: Silent::default(),
@@ -270,7 +270,7 @@ impl Primary {
 
     /// What goes to `backup`; nothing as long as no group has a copy there.
     pub fn traffic(&self, backup: BrokerId) -> PeerTraffic {
-        let handle = self.pumps.lock().get(&backup).cloned();
+        let handle = self.shippers.lock().get(&backup).cloned();
         handle.map_or_else(PeerTraffic::default, |handle| handle.traffic.now())
     }
 
@@ -369,20 +369,20 @@ impl Primary {
         there.map(|(copy, _)| *copy).collect()
     }
 
-    /// The pump of a backup; it starts with its first group. None for own files.
-    pub(crate) fn pump(&self, backup: BrokerId) -> Option<Arc<ShipperHandle>> {
+    /// The shipper of a backup; it starts with its first group. None for own files.
+    pub(crate) fn shipper(&self, backup: BrokerId) -> Option<Arc<ShipperHandle>> {
         if self.is_own(backup) {
             return None;
         }
-        let mut pumps = self.pumps.lock();
-        if let Some(handle) = pumps.get(&backup) {
+        let mut shippers = self.shippers.lock();
+        if let Some(handle) = shippers.get(&backup) {
             return Some(handle.clone());
         }
-        let pump = Shipper::new(backup, self.caller(), self.health.clone(), self.faults);
-        let handle = pump.handle();
-        pumps.insert(backup, handle.clone());
-        drop(pumps);
-        self.runtime.spawn(Box::pin(pump.run()));
+        let shipper = Shipper::new(backup, self.caller(), self.health.clone(), self.faults);
+        let handle = shipper.handle();
+        shippers.insert(backup, handle.clone());
+        drop(shippers);
+        self.runtime.spawn(Box::pin(shipper.run()));
         Some(handle)
     }
 

@@ -95,7 +95,7 @@ pub(super) struct Left {
 impl Future for Left {
     type Output = ();
 
-    /// Cheap while nothing has changed: pumps ask on their way.
+    /// Cheap while nothing has changed: shippers ask on their way.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let changes = self.neighbours.changes.load(Ordering::Acquire);
         if let Some((waker, looked)) = &self.waits

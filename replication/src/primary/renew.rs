@@ -15,11 +15,11 @@ use crate::ids::{AckPolicy, BrokerId};
 /// Whether brokers could be had beside those that hold copies already, as found out in one round:
 /// lanes with the same holders need not ask again.
 #[derive(Debug, Default)]
-pub(crate) struct MoreCopies {
+pub(crate) struct MoreReplicas {
     beside: BTreeMap<(AckPolicy, Vec<BrokerId>), bool>,
 }
 
-impl MoreCopies {
+impl MoreReplicas {
     async fn beside(
         &mut self,
         primary: &Primary,
@@ -44,7 +44,7 @@ impl Lane {
     /// Ends the lane's open groups that have too few copies or one at a broker that leaves, where others
     /// can be had now. Returns them: each closes in a moment. The lane's next append opens a group with all
     /// of its copies; those that ended get their other copies as any closed group does.
-    pub(crate) async fn renew(&self, more: &mut MoreCopies) -> Vec<Arc<ReplicaSet>> {
+    pub(crate) async fn renew(&self, more: &mut MoreReplicas) -> Vec<Arc<ReplicaSet>> {
         let mut ended = Vec::new();
         for set in self.ill_placed() {
             let holders = set.holders().iter().map(|holder| holder.broker).collect();

@@ -14,14 +14,14 @@ use parking_lot::Mutex;
 use super::Primary;
 use super::batch_ends::BatchEnds;
 use super::shipper_handle::ShipperHandle;
-use super::stall_report::CopyStands;
+use super::stall_report::ReplicaStands;
 use crate::faults::Faults;
 use crate::ids::{AckPolicy, CopyId, Replica};
 use crate::signal::Signal;
 
 /// The lane that a group is in, as far as the group knows it.
 pub(super) trait InOrder: Send + Sync {
-    /// Moves the lane's head over what all copies hold, and wakes who waited.
+    /// Moves the lane's head over what all replicas hold, and wakes who waited.
     fn advance(&self);
 
     /// Has the group closed: it is complete, or has lost a replica. Called once.
@@ -56,7 +56,7 @@ pub struct ReplicaSet {
     ends: BatchEnds,
     lane: Weak<dyn InOrder>,
     recorded: OnceLock<Recorded>,
-    /// Below this address this broker's own file has everything; kept apart from the copies, since
+    /// Below this address this broker's own file has everything; kept apart from the replicas, since
     /// the file may be ahead of the record.
     own: AtomicU64,
     /// Below this address the own file has everything, where bytes count before that.
@@ -74,22 +74,22 @@ pub struct ReplicaSet {
     pub(super) signal: Signal,
 }
 
-/// What the open record says, and how far each copy of it has come.
+/// What the open record says, and how far each replica of it has come.
 struct Recorded {
     revision: u64,
-    copies: Vec<SetCopy>,
+    replicas: Vec<SetReplica>,
 }
 
-struct SetCopy {
+struct SetReplica {
     holder: Replica,
     /// None for this broker's own file, to which nothing is shipped.
-    pump: Option<Arc<ShipperHandle>>,
+    shipper: Option<Arc<ShipperHandle>>,
     /// Below this address the holder has everything, as durably as the group asks for.
     durable: AtomicU64,
     lost: Mutex<Option<String>>,
-    /// The pump was told that the group grew, and has not looked since.
+    /// The shipper was told that the group grew, and has not looked since.
     is_told: AtomicBool,
-    /// Where the pump keeps it, so that it need not be looked up; only a hint.
+    /// Where the shipper keeps it, so that it need not be looked up; only a hint.
     slot: AtomicU32,
 }
 
@@ -183,19 +183,19 @@ impl ReplicaSet {
         }
     }
 
-    /// How far each copy of the recorded set is, and who ships to it.
-    pub(super) fn copies_stand(&self) -> Vec<(CopyStands, Option<Arc<ShipperHandle>>)> {
-        let copies = self.copies().iter().map(|copy| {
-            let stands = CopyStands {
-                holder: copy.holder.broker,
-                durable: copy.durable.load(Ordering::Acquire),
-                written: self.keeps(copy),
-                lost: copy.lost.lock().clone(),
+    /// How far each replica of the recorded set is, and who ships to it.
+    pub(super) fn replicas_stand(&self) -> Vec<(ReplicaStands, Option<Arc<ShipperHandle>>)> {
+        let replicas = self.replicas().iter().map(|replica| {
+            let stands = ReplicaStands {
+                holder: replica.holder.broker,
+                durable: replica.durable.load(Ordering::Acquire),
+                written: self.keeps(replica),
+                lost: replica.lost.lock().clone(),
                 way: None,
             };
-            (stands, copy.pump.clone())
+            (stands, replica.shipper.clone())
         });
-        copies.collect()
+        replicas.collect()
     }
 
     /// The group.
@@ -210,7 +210,10 @@ impl ReplicaSet {
 
     /// True if number `index` is the last of the replicas to which bytes are shipped.
     pub(super) fn is_last_shipped(&self, index: usize) -> bool {
-        let shipped = self.copies().iter().rposition(|copy| copy.pump.is_some());
+        let shipped = self
+            .replicas()
+            .iter()
+            .rposition(|replica| replica.shipper.is_some());
         shipped == Some(index)
     }
 
@@ -286,9 +289,9 @@ impl ReplicaSet {
 
     /// The record with the group's set is durable.
     pub(super) fn set_recorded(&self, revision: u64, holders: &[Replica], primary: &Primary) {
-        let copies = holders.iter().map(|holder| SetCopy {
+        let replicas = holders.iter().map(|holder| SetReplica {
             holder: *holder,
-            pump: primary.pump(holder.broker),
+            shipper: primary.shipper(holder.broker),
             durable: AtomicU64::new(0),
             lost: Mutex::default(),
             is_told: AtomicBool::new(false),
@@ -296,7 +299,7 @@ impl ReplicaSet {
         });
         let recorded = self.recorded.get_or_init(|| Recorded {
             revision,
-            copies: copies.collect(),
+            replicas: replicas.collect(),
         });
         invariant!(
             recorded.revision == revision,
@@ -316,12 +319,14 @@ impl ReplicaSet {
     }
 
     fn own_index(&self) -> Option<usize> {
-        self.copies().iter().position(|copy| copy.pump.is_none())
+        self.replicas()
+            .iter()
+            .position(|replica| replica.shipper.is_none())
     }
 
     /// This broker's own file has all bytes below `address`: its turn saw them written, or synced, as
     /// the stream's policy wants. Call without holding a lock. Counts also if it comes before the
-    /// group's record is known; does nothing where the own copy is not a file
+    /// group's record is known; does nothing where the own replica is not a file
     /// ([`super::Primary::with_own`]).
     pub fn own_completed(&self, address: u64) {
         self.own.fetch_max(address, Ordering::AcqRel);
@@ -351,41 +356,41 @@ impl ReplicaSet {
     }
 
     /// Starts shipping to all of the set.
-    pub(super) fn join_pumps(self: &Arc<Self>) {
-        for (index, copy) in self.copies().iter().enumerate() {
-            if let Some(pump) = &copy.pump {
-                pump.join(self.clone(), index);
+    pub(super) fn join_shippers(self: &Arc<Self>) {
+        for (index, replica) in self.replicas().iter().enumerate() {
+            if let Some(shipper) = &replica.shipper {
+                shipper.join(self.clone(), index);
             }
         }
     }
 
-    /// Tells the pumps that the group grew.
-    pub(super) fn wake_pumps(&self) {
-        for copy in self.copies() {
+    /// Tells the shippers that the group grew.
+    pub(super) fn wake_shippers(&self) {
+        for replica in self.replicas() {
             // Whoever has told and is not heard yet, told of these bytes too: what is swapped orders
-            // the bytes before the pump's look.
-            if let Some(pump) = &copy.pump
-                && !copy.is_told.swap(true, Ordering::AcqRel)
+            // the bytes before the shipper's look.
+            if let Some(shipper) = &replica.shipper
+                && !replica.is_told.swap(true, Ordering::AcqRel)
             {
-                pump.grew(copy.slot.load(Ordering::Relaxed), self.id);
+                shipper.grew(replica.slot.load(Ordering::Relaxed), self.id);
             }
         }
     }
 
-    /// The pump of holder number `index` is about to look how far the group has grown, which it keeps in
+    /// The shipper of holder number `index` is about to look how far the group has grown, which it keeps in
     /// `slot`.
-    pub(super) fn pump_looks(&self, index: usize, slot: u32) {
-        if let Some(copy) = self.copies().get(index) {
-            copy.slot.store(slot, Ordering::Relaxed);
-            copy.is_told.swap(false, Ordering::AcqRel);
+    pub(super) fn shipper_looks(&self, index: usize, slot: u32) {
+        if let Some(replica) = self.replicas().get(index) {
+            replica.slot.store(slot, Ordering::Relaxed);
+            replica.is_told.swap(false, Ordering::AcqRel);
         }
     }
 
     /// Ships no more.
-    pub(super) fn leave_pumps(&self) {
-        for copy in self.copies() {
-            if let Some(pump) = &copy.pump {
-                pump.leave(self.id);
+    pub(super) fn leave_shippers(&self) {
+        for replica in self.replicas() {
+            if let Some(shipper) = &replica.shipper {
+                shipper.leave(self.id);
             }
         }
     }
@@ -395,25 +400,28 @@ impl ReplicaSet {
         self.recorded.get().map_or(0, |r| r.revision)
     }
 
-    fn copies(&self) -> &[SetCopy] {
-        self.recorded.get().map_or(&[], |r| &r.copies)
+    fn replicas(&self) -> &[SetReplica] {
+        self.recorded.get().map_or(&[], |r| &r.replicas)
     }
 
     /// The holders of the recorded set.
     pub fn holders(&self) -> Vec<Replica> {
-        self.copies().iter().map(|copy| copy.holder).collect()
+        self.replicas()
+            .iter()
+            .map(|replica| replica.holder)
+            .collect()
     }
 
-    /// How many copies the record names; none as long as there is no record.
-    pub(super) fn copies_recorded(&self) -> usize {
-        self.copies().len()
+    /// How many replicas the record names; none as long as there is no record.
+    pub(super) fn replicas_recorded(&self) -> usize {
+        self.replicas().len()
     }
 
     /// Holder number `index` has all bytes below `address`, as durably as the group asks for.
     pub(super) fn completed(&self, index: usize, address: u64) {
-        if let Some(copy) = self.copies().get(index) {
-            copy.durable.fetch_max(address, Ordering::AcqRel);
-            // Of two copies that complete at once one sees the other; and either this sees that the
+        if let Some(replica) = self.replicas().get(index) {
+            replica.durable.fetch_max(address, Ordering::AcqRel);
+            // Of two replicas that complete at once one sees the other; and either this sees that the
             // group is frozen, or whoever froze it sees what is complete ([`Self::froze`]).
             fence(Ordering::SeqCst);
             if self.group.is_frozen() {
@@ -427,10 +435,10 @@ impl ReplicaSet {
 
     /// Holder number `index` will not get any further.
     pub(super) fn lose(&self, index: usize, reason: &str) {
-        if let Some(copy) = self.copies().get(index) {
-            let mut lost = copy.lost.lock();
+        if let Some(replica) = self.replicas().get(index) {
+            let mut lost = replica.lost.lock();
             if lost.is_none() {
-                tracing::info!(group = %self.id, broker = %copy.holder.broker, reason, "a replica is lost; the group ends and the lane goes on in a new one");
+                tracing::info!(group = %self.id, broker = %replica.holder.broker, reason, "a replica is lost; the group ends and the lane goes on in a new one");
                 *lost = Some(reason.to_string());
             }
             drop(lost);
@@ -440,40 +448,40 @@ impl ReplicaSet {
 
     /// The holders that were lost.
     pub(super) fn lost(&self) -> Vec<Replica> {
-        let lost = self.copies().iter().filter(|c| c.lost.lock().is_some());
-        lost.map(|copy| copy.holder).collect()
+        let lost = self.replicas().iter().filter(|c| c.lost.lock().is_some());
+        lost.map(|replica| replica.holder).collect()
     }
 
     /// Published bytes that holder number `index` does not have.
     pub(super) fn missing_at(&self, index: usize) -> u64 {
-        let durable = self.copies().get(index);
-        let durable = durable.map_or(0, |copy| copy.durable.load(Ordering::Acquire));
+        let durable = self.replicas().get(index);
+        let durable = durable.map_or(0, |replica| replica.durable.load(Ordering::Acquire));
         self.group.end().address.saturating_sub(durable)
     }
 
     /// Below this address a replica holds all that it is to hold once the group is closed.
-    fn keeps(&self, copy: &SetCopy) -> u64 {
-        match (&copy.pump, self.ack()) {
+    fn keeps(&self, replica: &SetReplica) -> u64 {
+        match (&replica.shipper, self.ack()) {
             (None, AckPolicy::Memory) => self.own_written.load(Ordering::Acquire),
-            _ => copy.durable.load(Ordering::Acquire),
+            _ => replica.durable.load(Ordering::Acquire),
         }
     }
 
     /// The holders, with their numbers, that are not lost and have less than `address`.
     pub(super) fn behind(&self, address: u64) -> Vec<usize> {
-        let copies = self.copies().iter().enumerate();
-        copies
-            .filter(|(_, copy)| copy.lost.lock().is_none() && self.keeps(copy) < address)
+        let replicas = self.replicas().iter().enumerate();
+        replicas
+            .filter(|(_, replica)| replica.lost.lock().is_none() && self.keeps(replica) < address)
             .map(|(index, _)| index)
             .collect()
     }
 
     /// The holders that are not lost and have all below `address`.
     pub(super) fn holding(&self, address: u64) -> Vec<Replica> {
-        let copies = self.copies().iter();
-        copies
-            .filter(|copy| copy.lost.lock().is_none() && self.keeps(copy) >= address)
-            .map(|copy| copy.holder)
+        let replicas = self.replicas().iter();
+        replicas
+            .filter(|replica| replica.lost.lock().is_none() && self.keeps(replica) >= address)
+            .map(|replica| replica.holder)
             .collect()
     }
 
@@ -493,21 +501,21 @@ impl ReplicaSet {
         self.stage.is(GroupStage::Closed)
     }
 
-    /// Below this address every copy of the recorded set holds the group, or its close says who does.
-    /// Nothing else may be acknowledged: then sealing any one copy ends all acknowledgements.
+    /// Below this address every replica of the recorded set holds the group, or its close says who does.
+    /// Nothing else may be acknowledged: then sealing any one replica ends all acknowledgements.
     pub fn durable(&self) -> u64 {
         if self.is_closed() {
             return self.group.end().address;
         }
-        let copies = self.copies();
+        let replicas = self.replicas();
         let counted = if self.faults.acknowledge_without_copy() {
-            copies.len().saturating_sub(1)
+            replicas.len().saturating_sub(1)
         } else {
-            copies.len()
+            replicas.len()
         };
-        let durable = copies[..counted].iter();
+        let durable = replicas[..counted].iter();
         durable
-            .map(|copy| copy.durable.load(Ordering::Acquire))
+            .map(|replica| replica.durable.load(Ordering::Acquire))
             .min()
             .unwrap_or(0)
     }
@@ -565,7 +573,7 @@ impl ReplicaSet {
 impl Shipping for ReplicaSet {
     fn grew(&self) {
         self.ends.note(self.group.end());
-        self.wake_pumps();
+        self.wake_shippers();
     }
 
     fn wrote(&self) {

@@ -1,4 +1,4 @@
-//! One pump per backup: ships what grew, of all groups, as one submission.
+//! One shipper per backup: ships what grew, of all groups, as one submission.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Caller;
 use super::calls::Calls;
 use super::flush_rounds::{FlushRounds, Went};
-use super::lost_lease::Absence;
+use super::lost_lease::LostLease;
 use super::shipment::Shipment;
 use super::shipper_handle::ShipperHandle;
 use super::slots::Slots;
@@ -104,7 +104,7 @@ pub(super) struct Shipper {
     flushing: Option<Flushing>,
     /// The flushes that acknowledgements of synced groups wait for.
     rounds: FlushRounds,
-    absence: Absence,
+    lost_lease: LostLease,
 }
 
 impl Shipper {
@@ -137,7 +137,7 @@ impl Shipper {
             alarm: None,
             to_flush: VecDeque::new(),
             flushing: None,
-            absence: Absence::default(),
+            lost_lease: LostLease::default(),
         }
     }
 
@@ -158,7 +158,7 @@ impl Shipper {
             moved |= self.poll_unread(cx);
             moved |= self.poll_flushes(cx);
             moved |= self.poll_rounds(cx);
-            moved |= self.poll_absence(cx);
+            moved |= self.poll_lost_lease(cx);
             if self.ended && self.shipments.is_empty() {
                 return Poll::Ready(());
             }
@@ -192,7 +192,7 @@ impl Shipper {
             let id = set.id();
             let number = self.shipments.insert(Shipment::new(set.clone(), index));
             // What it has by now is looked at once there are buffers.
-            set.pump_looks(index, number);
+            set.shipper_looks(index, number);
             self.open(id, 0, 0, false);
         }
         for id in left {
@@ -206,7 +206,7 @@ impl Shipper {
             if let Some(number) = number
                 && let Some(shipment) = self.shipments.at(number)
             {
-                shipment.set.pump_looks(shipment.index, number);
+                shipment.set.shipper_looks(shipment.index, number);
                 self.make_ready(number);
             }
         }
@@ -376,7 +376,7 @@ impl Shipper {
     /// The backup has given buffers, which would go to `end` if it had enough room.
     fn opened(&mut self, id: CopyId, opened: &Opened, end: u64) {
         self.health.success(self.backup);
-        self.absence.heard();
+        self.lost_lease.heard();
         if self.process != Some(opened.process) {
             if self.any_has_buffers() {
                 // Either this reply or the link is of a process that has ended. A link that carries nothing
@@ -465,7 +465,7 @@ impl Shipper {
     }
 
     fn completed(&mut self, number: u64) {
-        self.absence.heard();
+        self.lost_lease.heard();
         self.breaks = 0;
         self.health.success(self.backup);
         while let Some(mut flight) = self.flights.pop_front_if(|flight| flight.number <= number) {
@@ -564,7 +564,7 @@ impl Shipper {
         };
         self.handle.traffic.flushed(ended.groups, ended.took);
         match ended.went {
-            Went::Well => self.absence.heard(),
+            Went::Well => self.lost_lease.heard(),
             // Not again with the next group.
             Went::DiskFailed => self.health.full(backup, caller.runtime.now()),
             Went::Unanswered => {
@@ -579,12 +579,12 @@ impl Shipper {
 
     /// A backup that is not among the brokers that are alive and is silent while something is under way to
     /// it has no copy of any group any more.
-    fn poll_absence(&mut self, cx: &mut Context<'_>) -> bool {
+    fn poll_lost_lease(&mut self, cx: &mut Context<'_>) -> bool {
         let connecting = matches!(self.way, Way::Connecting(_));
         let asked = !self.openings.is_empty() || self.rounds.is_under_way();
         let under_way = !self.flights.is_empty() || asked || connecting;
         let waiting = !self.shipments.is_empty() && under_way;
-        if !self.absence.poll(cx, &self.caller, self.backup, waiting) {
+        if !self.lost_lease.poll(cx, &self.caller, self.backup, waiting) {
             return false;
         }
         self.health.failure(self.backup, self.caller.runtime.now());

@@ -1,4 +1,4 @@
-//! What others tell a pump: which groups it ships, and that they grew.
+//! What others tell a shipper: which groups it ships, and that they grew.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -12,7 +12,7 @@ use super::traffic::Traffic;
 use crate::ids::CopyId;
 use crate::transport::Pending;
 
-/// What others tell a pump.
+/// What others tell a shipper.
 #[derive(Debug, Default)]
 pub struct ShipperHandle {
     pub(super) inbox: Mutex<Inbox>,
@@ -23,7 +23,7 @@ pub struct ShipperHandle {
 pub(super) struct Inbox {
     pub(super) joined: Vec<(Arc<ReplicaSet>, usize)>,
     pub(super) left: Vec<CopyId>,
-    /// With the number that the pump gave them, if it had by then.
+    /// With the number that the shipper gave them, if it had by then.
     pub(super) grown: Vec<(u32, CopyId)>,
     /// Who wants to know where a group is.
     pub(super) asked: Vec<(CopyId, oneshot::Sender<WayStands>)>,
@@ -45,19 +45,19 @@ impl ShipperHandle {
         self.tell(|inbox| inbox.left.push(copy));
     }
 
-    /// A group has grown. Told once until the pump has looked, see [`ReplicaSet::pump_looks`].
+    /// A group has grown. Told once until the shipper has looked, see [`ReplicaSet::shipper_looks`].
     pub(super) fn grew(&self, number: u32, copy: CopyId) {
         self.tell(|inbox| inbox.grown.push((number, copy)));
     }
 
-    /// Where a group is on its way, and the pump with all others; none if the pump is gone.
+    /// Where a group is on its way, and the shipper with all others; none if the shipper is gone.
     pub(super) fn stands(&self, copy: CopyId) -> Pending<Option<WayStands>> {
         let (answer, answered) = oneshot::channel();
         self.tell(|inbox| inbox.asked.push((copy, answer)));
         Box::pin(async move { answered.await.ok() })
     }
 
-    /// The primary is gone: the pump ends with its last group.
+    /// The primary is gone: the shipper ends with its last group.
     pub(super) fn end(&self) {
         self.tell(|inbox| inbox.ended = true);
     }

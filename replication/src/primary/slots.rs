@@ -1,4 +1,4 @@
-//! The shipments of a pump: found by number where the number is known, which costs nothing however many
+//! The shipments of a shipper: found by number where the number is known, which costs nothing however many
 //! there are, and by id.
 
 use std::collections::BTreeMap;

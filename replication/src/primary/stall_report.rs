@@ -11,7 +11,7 @@ use crate::ids::{BrokerId, CopyId};
 
 /// How far one copy of a group is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CopyStands {
+pub struct ReplicaStands {
     /// The broker that holds it.
     pub holder: BrokerId,
     /// All below this address is there.
@@ -41,7 +41,7 @@ pub struct ReplicaPosition {
     pub lost: Option<String>,
 }
 
-/// What a pump knows of the way to one copy.
+/// What a shipper knows of the way to one copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WayStands {
     /// It does not say.
@@ -74,7 +74,7 @@ pub struct ShipmentStands {
     pub is_queued: bool,
 }
 
-impl Display for CopyStands {
+impl Display for ReplicaStands {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} has {}", self.holder, self.durable)?;
         if let Some(reason) = &self.lost {
@@ -136,7 +136,7 @@ pub struct Standstill {
     /// Why that takes long, if it knows.
     pub trouble: Option<String>,
     /// Its copies; none while it is not recorded.
-    pub copies: Vec<CopyStands>,
+    pub copies: Vec<ReplicaStands>,
 }
 
 impl Display for Standstill {

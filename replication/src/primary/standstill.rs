@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::lane::Lane;
 use super::replica_set::ReplicaSet;
-use super::stall_report::{CopyStands, Mark, ReplicaPosition, Standstill, StillLane, WayStands};
+use super::stall_report::{Mark, ReplicaPosition, ReplicaStands, Standstill, StillLane, WayStands};
 use crate::ids::AckPolicy;
 use crate::runtime::{Local, all, within};
 
-/// Longest wait for a pump to say where it is.
+/// Longest wait for a shipper to say where it is.
 const SAID_WITHIN: Duration = Duration::from_secs(1);
 
 impl Lane {
@@ -65,11 +65,11 @@ impl Lane {
     }
 
     /// Where each replica of a group stands, as the shippers say within a moment.
-    async fn stand(&self, set: &ReplicaSet) -> Vec<CopyStands> {
+    async fn stand(&self, set: &ReplicaSet) -> Vec<ReplicaStands> {
         let (group, runtime) = (set.id(), &self.primary.runtime);
-        let asked = set.copies_stand().into_iter();
-        let asked = asked.map(|(mut copy, pump)| -> Local<_> {
-            let said = pump.map(|pump| pump.stands(group));
+        let asked = set.replicas_stand().into_iter();
+        let asked = asked.map(|(mut copy, shipper)| -> Local<_> {
+            let said = shipper.map(|shipper| shipper.stands(group));
             Box::pin(async move {
                 if let Some(said) = said {
                     let said = within(&**runtime, SAID_WITHIN, said).await;

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::replica_set::ReplicaSet;
 use crate::ids::CopyId;
 
-/// Counters of a pump. They grow while the process runs.
+/// Counters of a shipper. They grow while the process runs.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     shipped: AtomicU64,

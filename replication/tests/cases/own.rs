@@ -8,7 +8,7 @@ use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::{GroupId, LaneId};
 use kera_records::{GroupRecord, Transaction};
 use kera_replication::ids::{AckPolicy, BrokerId, CopyId, Incarnation, Replica};
-use kera_replication::own::{OwnCopies, OwnFiles};
+use kera_replication::own::{OwnFiles, OwnReplicas};
 use kera_replication::primary::{Lane, Primary};
 use kera_replication::records::commit;
 use kera_replication::recovery::{Recovered, Stopped, Unclean};

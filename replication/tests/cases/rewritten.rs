@@ -8,7 +8,7 @@ use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use kera_records::{GroupRecord, Transaction};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation};
 use kera_replication::jobs::{Jobs, Rewritten};
-use kera_replication::own::{OwnCopies, OwnRef};
+use kera_replication::own::{OwnRef, OwnReplicas};
 use kera_replication::primary::Primary;
 use kera_replication::records::{RecordsError, commit};
 use kera_replication::recovery::{Recovered, Unclean};
@@ -103,7 +103,7 @@ struct WithStore {
     kept: Mutex<Option<CopyId>>,
 }
 
-impl OwnCopies for WithStore {
+impl OwnReplicas for WithStore {
     fn incarnation(&self) -> Incarnation {
         self.files.incarnation()
     }

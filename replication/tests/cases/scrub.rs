@@ -9,7 +9,7 @@ use kera_protocol::ids::Epoch;
 use kera_records::{GroupRecord, Transaction, Write};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation};
 use kera_replication::jobs::{JobConfig, Jobs, Mend, Mended, Owned};
-use kera_replication::own::{OwnCopies, OwnRef};
+use kera_replication::own::{OwnRef, OwnReplicas};
 use kera_replication::primary::Primary;
 use kera_replication::records::commit;
 use kera_replication::recovery::{Recovered, Unclean};
@@ -400,7 +400,7 @@ struct Mute {
     is_mute: AtomicBool,
 }
 
-impl OwnCopies for Mute {
+impl OwnReplicas for Mute {
     fn incarnation(&self) -> Incarnation {
         self.files.incarnation()
     }
@@ -483,7 +483,7 @@ impl Going {
     }
 }
 
-impl OwnCopies for Going {
+impl OwnReplicas for Going {
     fn incarnation(&self) -> Incarnation {
         self.files.incarnation()
     }

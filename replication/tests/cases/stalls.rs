@@ -6,7 +6,9 @@ use std::time::Duration;
 use kera_log_segments::group_life::GroupStage;
 use kera_log_segments::ship::Shipping;
 use kera_replication::ids::BrokerId;
-use kera_replication::primary::{CopyStands, Lane, Primary, ShipmentStands, Standstill, WayStands};
+use kera_replication::primary::{
+    Lane, Primary, ReplicaStands, ShipmentStands, Standstill, WayStands,
+};
 use kera_replication::recovery::Unclean;
 
 use crate::jobs;
@@ -125,7 +127,7 @@ fn a_lane_says_which_copy_it_waits_for_until_that_has_all() {
         assert_eq!(still.group, group.0.id());
         assert_eq!((still.stage, still.durable), (GroupStage::Open, before));
         assert_eq!((still.end, still.is_frozen, still.behind), (end, false, 0));
-        let at = |holder, durable, way| CopyStands {
+        let at = |holder, durable, way| ReplicaStands {
             holder,
             durable,
             written: durable,

@@ -9,7 +9,7 @@ use kera_protocol::ids::{LaneId, Ordinal};
 use kera_records::GroupRecord;
 use kera_replication::certificate::FetchedFile;
 use kera_replication::ids::{BrokerId, CopyId};
-use kera_replication::own::OwnCopies;
+use kera_replication::own::OwnReplicas;
 use kera_replication::recovery::Recovered;
 use kera_replication::transport::{Reply, Request};
 

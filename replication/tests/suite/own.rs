@@ -11,7 +11,7 @@ use kera_log_segments::io::{EngineKind, Io, OpenHow, open_engine};
 use kera_log_segments::layout::{DurableMark, FOOTER_OFFSET};
 use kera_log_segments::scan::write_mark;
 use kera_replication::ids::{BrokerId, CopyId, Incarnation};
-use kera_replication::own::{OwnCopies, OwnFiles};
+use kera_replication::own::{OwnFiles, OwnReplicas};
 use kera_replication::primary::ReplicaSet;
 use uuid::Uuid;
 

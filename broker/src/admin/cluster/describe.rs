@@ -39,7 +39,7 @@ pub async fn describe_cluster(
         answer
     };
     let mut answer = with_picture(shared, look).await?;
-    if let Some(cluster) = clustered.pictured.cluster() {
+    if let Some(cluster) = clustered.cluster_view.cluster() {
         answer.cluster = cluster.as_bytes().to_vec().into();
     }
     answer.store = shared.config.cluster.store.clone().unwrap_or_default();

@@ -41,9 +41,9 @@ async fn with_picture<T: Send + 'static>(
 ) -> Result<T, WireError> {
     let living = living(shared)?;
     let members = members_of(shared, &living);
-    let pictured = clustered(shared)?.pictured.clone();
+    let cluster_view = clustered(shared)?.cluster_view.clone();
     blocking(move || {
-        let seen = pictured.read(|picture| look(picture, &members, &living));
+        let seen = cluster_view.read(|picture| look(picture, &members, &living));
         seen.ok_or_else(|| {
             let text = "this broker has not read the metadata store yet; ask again in a moment";
             WireError::new(ErrorCode::Overloaded, text)

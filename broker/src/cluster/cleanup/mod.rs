@@ -32,8 +32,8 @@ pub(crate) fn start(shared: &Arc<Shared>, clustered: &Arc<Clustered>) {
         ..JobConfig::default()
     });
     spreading::begin(shared, &repairs);
-    let pictured = clustered.pictured.clone();
-    repairs.set_followed(Box::new(move |streamlet| pictured.followed(streamlet)));
+    let cluster_view = clustered.cluster_view.clone();
+    repairs.set_followed(Box::new(move |streamlet| cluster_view.followed(streamlet)));
     let forgetting = forget(shared.clone(), clustered.clone(), config.repair_interval);
     let counting = shortage::count(shared.clone(), clustered.clone(), config.repair_interval);
     let raising = raise(shared.clone(), config.repair_interval);
@@ -59,7 +59,7 @@ pub(crate) fn start(shared: &Arc<Shared>, clustered: &Arc<Clustered>) {
 /// what it had none of: copies may be better elsewhere now, or not needed any more.
 async fn stir(clustered: Arc<Clustered>, interval: Duration) {
     let replicated = &clustered.replicated;
-    let (mut owners, mut stirs) = (clustered.pictured.owners(), replicated.stirs());
+    let (mut owners, mut stirs) = (clustered.cluster_view.owners(), replicated.stirs());
     loop {
         let changed = tokio::select! {
             changed = owners.changed() => changed,

@@ -119,7 +119,7 @@ pub(crate) fn count_all(shared: &Shared, clustered: &Clustered) {
         let short = match wanted(shared, stream) {
             None => Some(0),
             Some(wanted) => clustered
-                .pictured
+                .cluster_view
                 .read(|picture| short_in(picture, stream, wanted, &missing)),
         };
         if let Some(short) = short {

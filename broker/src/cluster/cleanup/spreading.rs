@@ -36,7 +36,7 @@ fn planned(shared: &Weak<Shared>, most: usize) -> Vec<Shift> {
     };
     let tolerance = shared.config.cluster.spread_tolerance_bytes;
     let plan = clustered
-        .pictured
+        .cluster_view
         .read(|picture| spread(picture, &members, tolerance));
     let mine = mine(plan.unwrap_or_default(), shared.broker_id);
     let moving = mine.iter().filter(|one| one.to.is_some());

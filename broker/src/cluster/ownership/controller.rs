@@ -21,8 +21,8 @@ use tokio::time::Instant;
 
 use super::external_moves::Movers;
 use super::suspicion::Suspects;
-use crate::cluster::cluster_view::Pictured;
-use crate::cluster::counts::Ruling;
+use crate::cluster::cluster_view::ClusterView;
+use crate::cluster::counts::ControllerMetrics;
 
 /// When the controller acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub(crate) type Fence = Box<dyn Fn() -> Option<Compare> + Send + Sync>;
 /// What a controller works with.
 pub(crate) struct Tools {
     pub(crate) store: Arc<dyn ClusterStore>,
-    pub(crate) pictured: Arc<Pictured>,
+    pub(crate) cluster_view: Arc<ClusterView>,
     pub(crate) fence: Fence,
     pub(crate) hand_overs: Arc<dyn HandOvers>,
     /// Brokers that are most likely gone though their lease goes on.
@@ -86,7 +86,7 @@ pub(crate) struct Tools {
     pub(crate) allow_same_host: bool,
     pub(crate) timing: Timing,
     pub(crate) limits: Limits,
-    pub(crate) ruling: Arc<Ruling>,
+    pub(crate) metrics: Arc<ControllerMetrics>,
 }
 
 /// A broker that is or may become controller.
@@ -152,7 +152,7 @@ impl Controller {
         mut stopping: watch::Receiver<bool>,
     ) {
         let mut living = self.tools.store.living();
-        let mut owners = self.tools.pictured.owners();
+        let mut owners = self.tools.cluster_view.owners();
         let mut suspects = self.tools.suspects.clone();
         let mut term = None;
         let mut leased = false;
@@ -173,13 +173,16 @@ impl Controller {
                 match term {
                     Some(term) => {
                         let movers = &mut self.movers;
-                        let begun = self.tools.pictured.read(|picture| movers.begin(picture));
+                        let begun = self
+                            .tools
+                            .cluster_view
+                            .read(|picture| movers.begin(picture));
                         begun.unwrap_or_default();
-                        self.tools.ruling.elected();
+                        self.tools.metrics.elected();
                         tracing::info!(term, "this broker is controller");
                     }
                     None => {
-                        self.tools.ruling.over();
+                        self.tools.metrics.over();
                         tracing::info!("this broker is not controller any more");
                     }
                 }
@@ -188,7 +191,7 @@ impl Controller {
                 Some(_) => {
                     let again = self.step(owners_changed).await;
                     let under_way = self.under_way.len() as u64;
-                    self.tools.ruling.looked(self.without_owner(), under_way);
+                    self.tools.metrics.looked(self.without_owner(), under_way);
                     again
                 }
                 None => Instant::now() + self.tools.timing.look,
@@ -246,7 +249,7 @@ impl Controller {
         };
         let movers = &mut self.movers;
         let read = |picture: &Picture| movers.look(picture, stays);
-        let moved = self.tools.pictured.read(read) == Some(true);
+        let moved = self.tools.cluster_view.read(read) == Some(true);
         if moved {
             self.moved = Some(Instant::now());
         }
@@ -329,7 +332,7 @@ impl Controller {
 
     /// Owners that are not alive, and until when each is waited for.
     fn awaited(&self) -> BTreeMap<u32, Instant> {
-        let owners = self.tools.pictured.read(|picture| {
+        let owners = self.tools.cluster_view.read(|picture| {
             let owners = picture.streamlets().map(|(_, _, s)| s.owner());
             owners.collect::<BTreeSet<_>>()
         });
@@ -348,7 +351,7 @@ impl Controller {
 
     /// How many streamlets have an owner that is not alive.
     fn without_owner(&self) -> u64 {
-        let count = self.tools.pictured.read(|picture| {
+        let count = self.tools.cluster_view.read(|picture| {
             let streamlets = picture.streamlets();
             streamlets
                 .filter(|(_, _, s)| !self.lives(s.owner()))
@@ -359,11 +362,11 @@ impl Controller {
 
     async fn decide(&self, under_way: UnderWay) -> Option<Decided> {
         let (members, limits) = (self.members(), self.tools.limits);
-        let pictured = self.tools.pictured.clone();
+        let cluster_view = self.tools.cluster_view.clone();
         // Beside the changes, each of these transactions compares that this broker is controller.
         let most = self.tools.store.max_operations().saturating_sub(1);
         let deciding = tokio::task::spawn_blocking(move || {
-            pictured.read(|picture| {
+            cluster_view.read(|picture| {
                 let plan = plan(picture, &members, &under_way, &limits);
                 let transactions = takeovers(picture, &plan.moves, most);
                 Decided { plan, transactions }
@@ -402,7 +405,7 @@ impl Controller {
             match committing.await {
                 Ok(done) => self
                     .tools
-                    .pictured
+                    .cluster_view
                     .recorded(&transaction.write, done.revision),
                 Err(MetadataError::Conflict(Conflict::NotController { .. })) => {
                     tracing::info!("another broker is controller by now");
@@ -426,7 +429,7 @@ impl Controller {
             for (from, streamlets) in of_each {
                 // One that is suspected was found so just now.
                 let since = self.missing.get(&from).copied().unwrap_or(asked);
-                self.tools.ruling.reassigned(streamlets, since.elapsed());
+                self.tools.metrics.reassigned(streamlets, since.elapsed());
             }
         }
         all
@@ -446,7 +449,7 @@ impl Controller {
         let mut all = true;
         for (write, committing) in begun {
             match committing.await {
-                Ok(done) => self.tools.pictured.recorded(&[write], done.revision),
+                Ok(done) => self.tools.cluster_view.recorded(&[write], done.revision),
                 Err(error) => {
                     tracing::debug!(%error, "a streamlet was changed by somebody else");
                     all = false;

@@ -65,17 +65,17 @@ impl HandOvers for Owners {
 
 /// Keeps a picture of the store, as brokers do.
 async fn follow(
-    pictured: Arc<Pictured>,
+    cluster_view: Arc<ClusterView>,
     cluster: Arc<MemoryCluster>,
     mut stopping: watch::Receiver<bool>,
 ) {
     let image = cluster.load().unwrap();
     let mut changes = cluster.watch(image.revision);
-    pictured.load(&image);
+    cluster_view.load(&image);
     loop {
         tokio::select! {
             changes = changes.recv() => match changes {
-                Some(Ok(told)) => pictured.apply(&told.changes),
+                Some(Ok(told)) => cluster_view.apply(&told.changes),
                 lost => panic!("the watch ended: {lost:?}"),
             },
             _ = stopping.wait_for(|stop| *stop) => return,
@@ -88,8 +88,8 @@ struct World {
     cluster: Arc<MemoryCluster>,
     owners: Arc<Owners>,
     seats: BTreeMap<u32, Arc<Membership>>,
-    rulings: BTreeMap<u32, Arc<Ruling>>,
-    pictured: Arc<Pictured>,
+    rulings: BTreeMap<u32, Arc<ControllerMetrics>>,
+    cluster_view: Arc<ClusterView>,
     suspects: watch::Sender<Suspects>,
     stop: watch::Sender<bool>,
 }
@@ -110,8 +110,12 @@ impl World {
     fn new() -> Self {
         let cluster = Arc::new(MemoryCluster::new());
         let stop = watch::Sender::new(false);
-        let pictured = Arc::new(Pictured::default());
-        tokio::spawn(follow(pictured.clone(), cluster.clone(), stop.subscribe()));
+        let cluster_view = Arc::new(ClusterView::default());
+        tokio::spawn(follow(
+            cluster_view.clone(),
+            cluster.clone(),
+            stop.subscribe(),
+        ));
         Self {
             owners: Arc::new(Owners {
                 cluster: cluster.clone(),
@@ -121,7 +125,7 @@ impl World {
             cluster,
             seats: BTreeMap::new(),
             rulings: BTreeMap::new(),
-            pictured,
+            cluster_view,
             suspects: watch::Sender::new(Suspects::new()),
             stop,
         }
@@ -138,15 +142,15 @@ impl World {
     fn join(&mut self, id: u32, timing: Timing) {
         let seat = self.cluster.join(live(id), Duration::from_secs(3)).unwrap();
         let seat = Arc::new(seat);
-        let pictured = Arc::new(Pictured::default());
+        let cluster_view = Arc::new(ClusterView::default());
         let following = follow(
-            pictured.clone(),
+            cluster_view.clone(),
             self.cluster.clone(),
             self.stop.subscribe(),
         );
         tokio::spawn(following);
-        let ruling = self.rulings.entry(id).or_default().clone();
-        let controller = self.controller(&seat, pictured, timing, ruling);
+        let metrics = self.rulings.entry(id).or_default().clone();
+        let controller = self.controller(&seat, cluster_view, timing, metrics);
         let (elected, valid) = (seat.campaign(), seat.valid());
         tokio::spawn(controller.run(elected, valid, self.stop.subscribe()));
         self.seats.insert(id, seat);
@@ -155,21 +159,21 @@ impl World {
     fn controller(
         &self,
         seat: &Arc<Membership>,
-        pictured: Arc<Pictured>,
+        cluster_view: Arc<ClusterView>,
         timing: Timing,
-        ruling: Arc<Ruling>,
+        metrics: Arc<ControllerMetrics>,
     ) -> Controller {
         let fencing = seat.clone();
         Controller::new(Tools {
             store: self.cluster.clone(),
-            pictured,
+            cluster_view,
             fence: Box::new(move || fencing.fence()),
             hand_overs: self.owners.clone(),
             suspects: self.suspects.subscribe(),
             allow_same_host: false,
             timing,
             limits: Limits::default(),
-            ruling,
+            metrics,
         })
     }
 
@@ -193,7 +197,7 @@ impl World {
 
     /// Waits until the streamlets of a stream are as wanted.
     async fn until(&self, name: &str, wanted: impl Fn(&[StreamletRecord]) -> bool) {
-        let mut owners = self.pictured.owners();
+        let mut owners = self.cluster_view.owners();
         loop {
             owners.borrow_and_update();
             let now = self.streamlets(name);
@@ -322,9 +326,9 @@ async fn what_was_handed_over_counts_before_the_picture_shows_it() {
     let (seat, _others) = (Arc::new(join(1)), [join(2), join(3)]);
     world.create("flights", 6, 3, 1);
     // From now on the controller receives no changes.
-    let pictured = Arc::new(Pictured::default());
-    pictured.load(&world.cluster.load().unwrap());
-    let mut controller = world.controller(&seat, pictured, AT_ONCE, Arc::default());
+    let cluster_view = Arc::new(ClusterView::default());
+    cluster_view.load(&world.cluster.load().unwrap());
+    let mut controller = world.controller(&seat, cluster_view, AT_ONCE, Arc::default());
     controller.look_round(world.cluster.living().borrow().clone());
     for made in 0..=4 {
         assert_eq!(owned(&world.streamlets("flights"), 1), 6 - made);

@@ -26,7 +26,8 @@ impl HandOvers for Askers {
         let shared = self.0.upgrade();
         async move {
             let shared = shared.ok_or("this broker is stopping")?;
-            let stream = shared.pictured(|picture| Some(picture.stream(one.stream)?.name.clone()));
+            let stream =
+                shared.cluster_view(|picture| Some(picture.stream(one.stream)?.name.clone()));
             let stream = stream.flatten().ok_or("the stream is gone")?;
             let request = v1::MoveStreamletRequest {
                 stream,
@@ -67,14 +68,14 @@ pub(crate) fn start(shared: &Arc<Shared>, clustered: &Arc<Clustered>) {
     let fencing = Arc::downgrade(clustered);
     let controller = Controller::new(Tools {
         store: store.clone(),
-        pictured: clustered.pictured.clone(),
+        cluster_view: clustered.cluster_view.clone(),
         fence: Box::new(move || fencing.upgrade()?.membership.fence()),
         hand_overs: Arc::new(Askers(weak)),
         suspects: suspected,
         allow_same_host: shared.config.cluster.allow_same_host,
         timing: Timing::default(),
         limits: Limits::default(),
-        ruling: clustered.replicated.ruling().clone(),
+        metrics: clustered.replicated.controller_metrics().clone(),
     });
     tokio::spawn(controller.run(elected, membership.valid(), stopping));
 }

@@ -112,7 +112,7 @@ async fn hand(
         // While appends go on: what can be closed before they stop, they need not wait for.
         now.end_long(LONG_BYTES, now_ms());
         if let Err(error) = in_time(&name, copies.lanes().closed_frozen()).await {
-            replicated.changes().handed_over(false);
+            replicated.ownership_metrics().handed_over(false);
             return Err(error);
         }
     }
@@ -124,7 +124,7 @@ async fn hand(
         Ok(()) => change_owner(shared, &now, to).await,
         Err(error) => Err(error),
     };
-    replicated.changes().handed_over(outcome.is_ok());
+    replicated.ownership_metrics().handed_over(outcome.is_ok());
     let (shared, clustered) = (shared.clone(), clustered.clone());
     let outcome_known = outcome.clone();
     let done = tokio::task::spawn_blocking(move || match outcome_known {
@@ -247,7 +247,7 @@ fn planned(shared: &Shared) -> Vec<Move> {
         return Vec::new();
     };
     let me = shared.broker_id;
-    let moves = shared.pictured(|picture| farewell(picture, &members, me));
+    let moves = shared.cluster_view(|picture| farewell(picture, &members, me));
     moves.unwrap_or_default()
 }
 

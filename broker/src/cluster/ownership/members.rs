@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::joining::Joined;
-use crate::cluster::cluster_view::Pictured;
+use crate::cluster::cluster_view::ClusterView;
 use crate::data::catalog::Catalog;
 use crate::data::directory::{BrokerInfo, Directory, Owner};
 
@@ -26,7 +26,7 @@ pub struct Members {
     controller: watch::Receiver<Option<u32>>,
     membership: Arc<Membership>,
     /// Owners and replicas of all streamlets.
-    pictured: Arc<Pictured>,
+    cluster_view: Arc<ClusterView>,
     /// This broker as it described itself last.
     live: Arc<Mutex<LiveBroker>>,
 }
@@ -36,7 +36,7 @@ impl Members {
     pub(crate) fn new(
         cluster: Uuid,
         catalog: Arc<Catalog>,
-        pictured: Arc<Pictured>,
+        cluster_view: Arc<ClusterView>,
         joined: &Joined,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -46,7 +46,7 @@ impl Members {
             living: joined.store.living(),
             controller: joined.store.controller(),
             membership: joined.membership.clone(),
-            pictured,
+            cluster_view,
             live: Arc::new(Mutex::new(joined.live.clone())),
         })
     }
@@ -144,7 +144,7 @@ impl Directory for Members {
     }
 
     fn holders(&self, group: GroupKey) -> Vec<u32> {
-        let held = self.pictured.read(|picture| {
+        let held = self.cluster_view.read(|picture| {
             let streamlet = picture.streamlet(group.streamlet_key())?;
             Some(streamlet.groups.get(&group.group)?.copies.to_vec())
         });

@@ -143,7 +143,7 @@ fn recorded(
     };
     if record.owner != shared.broker_id {
         if known.is_some_and(|known| known.broker == shared.broker_id) {
-            clustered.replicated.changes().given_up();
+            clustered.replicated.ownership_metrics().given_up();
             tracing::info!(stream = stream.name(), streamlet = id.0, owner = record.owner, epoch = %record.epoch, "another broker owns it now");
         }
         give_up(shared, clustered, stream, &now);

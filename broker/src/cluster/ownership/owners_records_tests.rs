@@ -69,7 +69,7 @@ impl Trio {
 
     /// Whether broker `at` has heard of a record that names a file of its in the stream's first streamlet.
     fn knows_a_file(&self, at: u32, stream: StreamId) -> bool {
-        let named = self.shared(at).pictured(|picture| {
+        let named = self.shared(at).cluster_view(|picture| {
             let view = picture.streamlet(StreamletKey {
                 stream,
                 streamlet: StreamletId(0),

@@ -86,7 +86,7 @@ impl TakeOver {
         let mut pause = PAUSE;
         let mut told = String::new();
         let replicated = &self.clustered.replicated;
-        let taken = replicated.changes().taking_over();
+        let taken = replicated.ownership_metrics().taking_over();
         let waiting = replicated.waiting();
         while !*stopping.borrow() {
             let taking = replicated.taking(self.streamlet.key());

@@ -130,7 +130,7 @@ async fn off_runtime(
 /// Applies the changes of whole transactions, one after the other.
 fn apply(shared: &Arc<Shared>, clustered: &Arc<Clustered>, told: Changes) {
     let ownership = &clustered.ownership;
-    clustered.pictured.apply(&told.changes);
+    clustered.cluster_view.apply(&told.changes);
     for of_one in told.changes.chunk_by(|a, b| a.revision == b.revision) {
         let mut news = News::default();
         for change in of_one {
@@ -155,7 +155,7 @@ fn apply(shared: &Arc<Shared>, clustered: &Arc<Clustered>, told: Changes) {
 /// recorded, or this one had once, which would say that streams are gone.
 pub(crate) fn apply_all(shared: &Arc<Shared>, clustered: &Arc<Clustered>, image: Image) {
     let ownership = &clustered.ownership;
-    let (seen, mine) = (*ownership.seen().borrow(), clustered.pictured.cluster());
+    let (seen, mine) = (*ownership.seen().borrow(), clustered.cluster_view.cluster());
     if image.revision < seen || mine.is_some_and(|mine| mine != image.cluster) {
         tracing::warn!(
             seen,
@@ -165,7 +165,7 @@ pub(crate) fn apply_all(shared: &Arc<Shared>, clustered: &Arc<Clustered>, image:
         );
         return;
     }
-    clustered.pictured.load(&image);
+    clustered.cluster_view.load(&image);
     shared.take_all_settings(&image);
     if let Some(rules) = &image.rules {
         shared.access.take(rules);

@@ -14,7 +14,7 @@ use kera_metadata::{GroupState, MetadataStore, Replica};
 use kera_protocol::ids::Epoch;
 use kera_replication::backup::{Beside, ReplicaStore};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, StreamletKey};
-use kera_replication::own::{OwnCopies, OwnFiles};
+use kera_replication::own::{OwnFiles, OwnReplicas};
 use kera_replication::transport::{
     CopyAnswer, CopyInfo, CopyVersion, Pending, Refusal, Reply, Request, SealedCopy,
 };
@@ -22,19 +22,19 @@ use kera_streamlet::Streamlet;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::replicated::Replicated;
-use crate::cluster::cluster_view::Pictured;
+use crate::cluster::cluster_view::ClusterView;
 use crate::data::catalog::Catalog;
 use crate::fault_rules::Rule;
 
 /// What this broker asks itself when it takes a streamlet over: a group's record may name a file that it
 /// wrote as an earlier owner, or a copy in its store.
-pub(crate) struct LocalCopies {
+pub(crate) struct LocalReplicas {
     me: BrokerId,
     files: Arc<OwnFiles>,
     store: Arc<ReplicaStore>,
 }
 
-impl LocalCopies {
+impl LocalReplicas {
     pub(crate) fn new(me: BrokerId, files: Arc<OwnFiles>, store: Arc<ReplicaStore>) -> Arc<Self> {
         Arc::new(Self { me, files, store })
     }
@@ -102,7 +102,7 @@ fn sealed_of(reply: Reply) -> Vec<SealedCopy> {
     }
 }
 
-impl OwnCopies for LocalCopies {
+impl OwnReplicas for LocalReplicas {
     fn incarnation(&self) -> Incarnation {
         self.files.incarnation()
     }
@@ -135,7 +135,7 @@ pub(crate) struct Known {
     pub(crate) catalog: Weak<Catalog>,
     pub(crate) metadata: Weak<dyn MetadataStore>,
     /// Owners and replicas of all streamlets, as far as they are known here.
-    pub(crate) pictured: Arc<Pictured>,
+    pub(crate) cluster_view: Arc<ClusterView>,
     pub(crate) replicated: Weak<Replicated>,
 }
 
@@ -160,7 +160,7 @@ impl Known {
 
     /// Whether a record that is known here names this broker's replica of a group. The latest may not be known.
     fn is_named(&self, copy: &CopyId) -> bool {
-        let named = self.pictured.read(|picture| {
+        let named = self.cluster_view.read(|picture| {
             let view = picture.streamlet(copy.streamlet);
             let group = view.and_then(|view| view.groups.get(&copy.group));
             group.is_some_and(|group| {
@@ -172,7 +172,7 @@ impl Known {
 
     /// How long a closed group is of which this broker has a replica, by the records that are known here.
     fn recorded(&self, copy: &CopyId) -> Option<u64> {
-        let length = self.pictured.read(|picture| {
+        let length = self.cluster_view.read(|picture| {
             let view = picture.streamlet(copy.streamlet)?;
             let group = view.groups.get(&copy.group)?;
             let named =
@@ -285,7 +285,7 @@ impl OwnWriters {
         let freed = self.files.handle(request)?;
         if let Some(replicated) = known.and_then(|(known, _)| known.replicated.upgrade()) {
             tracing::debug!(file = %path.display(), "another broker owns its streamlet, and no record names it any more: it is removed");
-            replicated.changes().removed(1, bytes);
+            replicated.ownership_metrics().removed(1, bytes);
         }
         Ok(freed)
     }

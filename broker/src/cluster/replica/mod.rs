@@ -9,7 +9,7 @@
 //! | `transports` | over what replicas travel |
 //! | `backup` | the passive side: a store of other brokers' replicas, and its listener |
 //! | `own_files` | own files of closed groups: whether they are whole, and how they are made so or freed |
-//! | `copies` | the replicas of one streamlet's groups |
+//! | `streamlet_replicas` | the replicas of one streamlet's groups |
 //! | `waiting` | streamlets that wait for their replicas, and the operator's decision |
 //! | `deleted_streams` | deleted streams that not every replica store has heard of |
 //! | `replicated` | the streamlets with replicas elsewhere that are served |
@@ -21,11 +21,11 @@ mod cards;
 #[cfg(not(feature = "rdma"))]
 #[path = "no_cards.rs"]
 mod cards;
-pub(crate) mod copies;
 pub(crate) mod deleted_streams;
 pub(crate) mod local;
 pub(crate) mod own_files;
 pub(crate) mod replicated;
 pub(crate) mod rewritten;
+pub(crate) mod streamlet_replicas;
 pub(crate) mod transports;
 pub(crate) mod waiting;

@@ -16,11 +16,11 @@ use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
-use super::copies::{Replicas, StreamletCopies};
 use super::deleted_streams::Forgotten;
 use super::rewritten::ShipRewritten;
+use super::streamlet_replicas::{Replicas, StreamletReplicas};
 use super::waiting::WaitingList;
-use crate::cluster::counts::{Changes, Ruling, WaitingMoves};
+use crate::cluster::counts::{ControllerMetrics, OwnershipMetrics, WaitingMoves};
 use crate::group_records::GroupRecords;
 
 /// For so long after a stream was deleted its directory is looked for. Nobody is at work for it any more then.
@@ -36,7 +36,7 @@ pub(crate) type Counted = Mutex<HashMap<StreamId, u64>>;
 pub struct Replicated {
     primary: Arc<Primary>,
     records: Arc<GroupRecords>,
-    served: Mutex<HashMap<StreamletKey, Arc<StreamletCopies>>>,
+    served: Mutex<HashMap<StreamletKey, Arc<StreamletReplicas>>>,
     waiting: WaitingList,
     forgotten: Forgotten,
     jobs: OnceLock<Arc<Jobs>>,
@@ -44,11 +44,11 @@ pub struct Replicated {
     turns: Arc<Semaphore>,
     /// Streamlets that are being taken over.
     taking: Mutex<HashMap<StreamletKey, Weak<Taking>>>,
-    changes: Changes,
+    ownership_metrics: OwnershipMetrics,
     counted: Counted,
     spreading: WaitingMoves,
     stirred: watch::Sender<u64>,
-    ruling: Arc<Ruling>,
+    controller_metrics: Arc<ControllerMetrics>,
     /// Streams that were deleted in this process's time, and when.
     gone: Mutex<HashMap<StreamId, Instant>>,
 }
@@ -78,11 +78,11 @@ impl Replicated {
             jobs: OnceLock::new(),
             turns: Arc::new(Semaphore::new(AT_ONCE)),
             taking: Mutex::default(),
-            changes: Changes::default(),
+            ownership_metrics: OwnershipMetrics::default(),
             counted: Counted::default(),
             spreading: WaitingMoves::default(),
             stirred: watch::Sender::new(0),
-            ruling: Arc::default(),
+            controller_metrics: Arc::default(),
             gone: Mutex::default(),
         }
     }
@@ -100,8 +100,8 @@ impl Replicated {
     }
 
     /// What owners' changes come to here.
-    pub(crate) fn changes(&self) -> &Changes {
-        &self.changes
+    pub(crate) fn ownership_metrics(&self) -> &OwnershipMetrics {
+        &self.ownership_metrics
     }
 
     /// Groups that lack copies, as they were counted last.
@@ -110,8 +110,8 @@ impl Replicated {
     }
 
     /// What it counts as controller.
-    pub(crate) fn ruling(&self) -> &Arc<Ruling> {
-        &self.ruling
+    pub(crate) fn controller_metrics(&self) -> &Arc<ControllerMetrics> {
+        &self.controller_metrics
     }
 
     /// Copies that are to move, as they were counted last.
@@ -155,7 +155,7 @@ impl Replicated {
     }
 
     /// The copies of `streamlet`, if it is served with copies.
-    pub(crate) fn served(&self, streamlet: &Arc<Streamlet>) -> Option<Arc<StreamletCopies>> {
+    pub(crate) fn served(&self, streamlet: &Arc<Streamlet>) -> Option<Arc<StreamletReplicas>> {
         let served = self.served.lock().get(&streamlet.key()).cloned();
         served.filter(|copies| copies.are_of(streamlet))
     }
@@ -200,7 +200,8 @@ impl Replicated {
             min_insync_replicas: config.min_insync_replicas,
         };
         let (primary, records) = (self.primary.clone(), self.records.clone());
-        let copies = StreamletCopies::new(primary, records, streamlet, epoch, next_group, promise);
+        let copies =
+            StreamletReplicas::new(primary, records, streamlet, epoch, next_group, promise);
         {
             let mut served = self.served.lock();
             // Whoever ends it later comes here to remove it.

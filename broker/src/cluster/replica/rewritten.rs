@@ -9,7 +9,7 @@ use kera_replication::jobs::Jobs;
 use kera_streamlet::{Ship, ShipError, Shipped};
 use tokio::sync::oneshot;
 
-use super::copies::StreamletCopies;
+use super::streamlet_replicas::StreamletReplicas;
 
 /// It is looked so often whether to go on.
 const LOOK: Duration = Duration::from_millis(100);
@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Makes the replicas of a streamlet's rewritten groups.
 pub(crate) struct ShipRewritten {
     pub(super) jobs: Arc<Jobs>,
-    pub(super) copies: Arc<StreamletCopies>,
+    pub(super) copies: Arc<StreamletReplicas>,
 }
 
 impl Ship for ShipRewritten {

@@ -1,4 +1,4 @@
-//! The copies of one streamlet's groups: its lanes, as replication has them.
+//! The replicas of one streamlet's groups: its lanes, as replication has them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -24,17 +24,17 @@ const MEND_WITHIN: Duration = Duration::from_secs(20);
 /// A group that could not be fetched is tried again after this.
 const MEND_AGAIN: Duration = Duration::from_secs(5);
 
-/// What a stream promises of its copies.
+/// What a stream promises of its replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
-    /// Copies of each group, this broker's own included.
+    /// Replicas of each group, this broker's own included.
     pub replicas: u32,
-    /// Copies without which nothing is acknowledged.
+    /// Replicas without which nothing is acknowledged.
     pub min_insync_replicas: u32,
 }
 
-/// Makes the copies of one streamlet, under one epoch.
-pub(crate) struct StreamletCopies {
+/// Makes the replicas of one streamlet, under one epoch.
+pub(crate) struct StreamletReplicas {
     lanes: StreamletLanes,
     records: Arc<GroupRecords>,
     streamlet: Weak<Streamlet>,
@@ -42,14 +42,14 @@ pub(crate) struct StreamletCopies {
     mend_failed: Mutex<HashMap<GroupId, Instant>>,
 }
 
-impl std::fmt::Debug for StreamletCopies {
+impl std::fmt::Debug for StreamletReplicas {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.lanes.fmt(f)
     }
 }
 
-impl StreamletCopies {
-    /// Copies of `streamlet`, which is to be served under `epoch`; its next group is `next_group` at
+impl StreamletReplicas {
+    /// Replicas of `streamlet`, which is to be served under `epoch`; its next group is `next_group` at
     /// the least.
     pub(crate) fn new(
         primary: Arc<Primary>,
@@ -107,7 +107,7 @@ impl StreamletCopies {
         }
     }
 
-    /// Whether these are the copies of `streamlet`, and not of another stretch of its ownership.
+    /// Whether these are the replicas of `streamlet`, and not of another stretch of its ownership.
     pub(crate) fn are_of(&self, streamlet: &Arc<Streamlet>) -> bool {
         std::ptr::eq(self.streamlet.as_ptr(), Arc::as_ptr(streamlet))
     }
@@ -178,7 +178,7 @@ async fn free_beside(primary: &Primary, copy: CopyId, epoch: Epoch) -> Result<()
     Ok(())
 }
 
-impl Copies for StreamletCopies {
+impl Copies for StreamletReplicas {
     fn next_group(&self, lane: LaneId, ack: AckPolicy) -> GroupId {
         self.lanes.next_group(lane, ack)
     }
