@@ -24,7 +24,7 @@ use crate::auth::Auth;
 use crate::clock::wall_ms;
 use crate::cluster::{Backup, Clustered, Joined, Peers, host_name};
 use crate::cluster_version;
-use crate::config::{BrokerConfig, EngineChoice};
+use crate::config::{BrokerConfig, EngineChoice, TlsListener};
 use crate::coordination::Coordination;
 use crate::copy_reads::listed::Listed;
 use crate::data::DataPlane;
@@ -166,7 +166,14 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     let peers = match (&joined, backup) {
         (Some(joined), Some(backup)) => {
             let recorder = recorder.clone();
-            Some(Peers::new(&config, joined.id, backup, own, recorder)?)
+            Some(Peers::new(
+                &config,
+                joined.id,
+                tls.as_deref(),
+                backup,
+                own,
+                recorder,
+            )?)
         }
         _ => None,
     };
@@ -226,7 +233,9 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     };
     let config = Arc::new(config);
     let settings = Settings::new(&config, broker_id, metadata.made_with()?, &image);
-    let for_brokers = tls.as_ref().and_then(|tls| tls.for_brokers());
+    let for_brokers = tls
+        .as_ref()
+        .and_then(|tls| tls.for_brokers(TlsListener::Native));
     let others = Channels::new(CONNECT_WITHIN).with_tls(for_brokers);
     let shared = Arc::new(Shared {
         failed_reads: parking_lot::Mutex::default(),

@@ -60,12 +60,13 @@ impl Broker {
         let since = Instant::now();
         let path = config.data_dir.clone();
         let dir = off_runtime(move || StoreDir::open(&path)).await?;
+        let tls = ServerTls::open(&config.tls)?;
         // First of all, so that brokers that start together find each other's copies.
         let backup = match &store {
-            Some(_) => Some(Backup::start(&config, true).await?),
+            Some(_) => Some(Backup::start(&config, tls.as_ref(), true).await?),
             None => None,
         };
-        let started = Self::start_over(config, dir, backup.clone(), store, since).await;
+        let started = Self::start_over(config, dir, tls, backup.clone(), store, since).await;
         if let (Err(_), Some(backup)) = (&started, backup) {
             backup.stop().await;
         }
@@ -75,11 +76,11 @@ impl Broker {
     async fn start_over(
         config: BrokerConfig,
         dir: StoreDir,
+        tls: Option<Arc<ServerTls>>,
         backup: Option<Arc<Backup>>,
         store: Option<Arc<dyn ClusterStore>>,
         since: Instant,
     ) -> Result<Self, BrokerError> {
-        let tls = ServerTls::open(&config.tls)?;
         let native = tls
             .as_ref()
             .is_some_and(|tls| tls.serves(TlsListener::Native));
@@ -130,7 +131,13 @@ impl Broker {
         let mut tasks = listener::serve(listening, shared.clone());
         if let Some(tls) = &shared.tls {
             let calling = shared.clone();
-            let changed = move |tls: &ServerTls| calling.others.use_tls(tls.for_brokers());
+            let changed = move |tls: &ServerTls| {
+                calling.others.use_tls(tls.for_brokers(TlsListener::Native));
+                if let Some(clustered) = &calling.clustered {
+                    let replicas = tls.for_brokers(TlsListener::Cluster);
+                    clustered.peers.use_tls(replicas);
+                }
+            };
             tasks.push(tokio::spawn(tls::watch(tls.clone(), changed)));
         }
         tasks.push(tokio::spawn(crate::coordination::drive(shared.clone())));

@@ -17,9 +17,17 @@ use kera_replication::primary::{Config, Lane, LaneSpec, Primary};
 use kera_replication::records::MemoryRecords;
 use kera_replication::recovery::{RecoverSpec, Unclean, recover};
 use kera_replication::runtime::TokioRuntime;
-use kera_replication::transport::tcp::{BackupServer, LinkOptions, ServerOptions, TcpTransport};
-use kera_replication::transport::{Reply, Request, TransportRef};
-use tokio::net::TcpListener;
+use kera_replication::transport::tcp::{
+    BackupServer, Door, LinkOptions, Peers, ServerOptions, TcpTransport,
+};
+use kera_replication::transport::{Pending, Reply, Request, TransportRef};
+use kera_rpc::ClientTls;
+use kera_rpc::stream::{FRAMES, HTTP2, Stream};
+use rcgen::{CertificateParams, KeyPair};
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::PrivateKeyDer;
+use tokio::net::{TcpListener, TcpStream};
 
 use sockets::gates::Gates;
 use sockets::{TcpWay, Way};
@@ -44,6 +52,94 @@ impl Way for OverTcp {
 #[test]
 fn everything_acknowledged_is_recovered() {
     let way: Arc<dyn Way> = Arc::new(OverTcp);
+    sockets::suite(&way, 6);
+}
+
+/// The same with TLS.
+#[derive(Debug)]
+struct OverTls {
+    server: Arc<ServerConfig>,
+    client: ClientTls,
+}
+
+impl OverTls {
+    fn new() -> Self {
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a name");
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.self_signed(&key).expect("it signs itself");
+        let pem = certificate.pem();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key in DER");
+        let server = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key);
+        let mut server = server.expect("they go together");
+        server.alpn_protocols = vec![HTTP2.to_vec(), FRAMES.to_vec()];
+        Self {
+            server: Arc::new(server),
+            client: ClientTls::from_pem(pem.as_bytes(), None).expect("an authority"),
+        }
+    }
+}
+
+/// Lets in whoever speaks TLS.
+#[derive(Debug)]
+struct TlsDoor(Arc<ServerConfig>);
+
+impl Door for TlsDoor {
+    fn enter(
+        self: Arc<Self>,
+        socket: TcpStream,
+        _: SocketAddr,
+        within: Duration,
+    ) -> Pending<std::io::Result<Stream>> {
+        Box::pin(async move {
+            let entered = tokio::time::timeout(within, Stream::accept(socket, self.0.clone()));
+            entered.await.unwrap_or_else(|late| Err(late.into()))
+        })
+    }
+}
+
+impl Way for OverTls {
+    fn address(&self) -> IpAddr {
+        Ipv4Addr::LOCALHOST.into()
+    }
+
+    fn serve(&self, _: &Arc<ReplicaStore>, _: SocketAddr) {}
+
+    fn answer(
+        &self,
+        store: Arc<ReplicaStore>,
+        listener: TcpListener,
+        runtime: &tokio::runtime::Handle,
+    ) -> Box<dyn Send> {
+        let door = Arc::new(TlsDoor(self.server.clone()));
+        let options = ServerOptions::default();
+        let server = BackupServer::among(store, options, Arc::new(Strangers), Some(door));
+        runtime.spawn(async move { server.serve(listener).await });
+        Box::new(())
+    }
+
+    fn transport(&self, _: BrokerId, tcp: TcpWay, _: &Arc<Gates>) -> TransportRef {
+        tcp.transport.use_tls(Some(self.client.clone()));
+        Arc::new(tcp.transport)
+    }
+}
+
+/// No broker is known anywhere.
+#[derive(Debug)]
+struct Strangers;
+
+impl Peers for Strangers {
+    fn is_at(&self, _: IpAddr, _: Option<BrokerId>) -> bool {
+        false
+    }
+}
+
+#[test]
+fn everything_acknowledged_is_recovered_with_tls() {
+    let way: Arc<dyn Way> = Arc::new(OverTls::new());
     sockets::suite(&way, 6);
 }
 

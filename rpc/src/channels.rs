@@ -69,10 +69,7 @@ impl Channels {
             .keep_alive_timeout(SILENCE)
             .tcp_nodelay(true);
         let way = self.way.lock();
-        let channel = match way.is_plain() {
-            true => endpoint.connect_lazy(),
-            false => endpoint.connect_with_connector_lazy(way.connector(address)),
-        };
+        let channel = way.channel(endpoint, address);
         self.known
             .lock()
             .insert(address.to_owned(), channel.clone());

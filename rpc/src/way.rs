@@ -8,6 +8,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
+use tonic::transport::{Channel, Endpoint};
 
 use crate::login::Login;
 use crate::stream::Stream;
@@ -24,7 +25,7 @@ pub struct Way {
 
 impl Way {
     /// True if a connection begins at once.
-    pub(crate) fn is_plain(&self) -> bool {
+    fn is_plain(&self) -> bool {
         self.tls.is_none() && self.login.is_none()
     }
 
@@ -56,6 +57,15 @@ impl Way {
             login.prove(&mut stream).await?;
         }
         Ok(stream)
+    }
+
+    /// A channel for gRPC to the broker at `address`, HOST:PORT, which is where `endpoint` leads; connects with its first
+    /// call. To be called within a tokio runtime.
+    pub fn channel(&self, endpoint: Endpoint, address: &str) -> Channel {
+        match self.is_plain() {
+            true => endpoint.connect_lazy(),
+            false => endpoint.connect_with_connector_lazy(self.connector(address)),
+        }
     }
 
     /// Connects to the broker at `address`, HOST:PORT, for gRPC.

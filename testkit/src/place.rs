@@ -32,6 +32,11 @@ impl Place {
         self.shared.path()
     }
 
+    /// The address at which replicas come.
+    pub fn replicas_at(&self) -> &str {
+        self.port.address()
+    }
+
     /// Flags of the broker with this number, whose cluster is told by the flag and the value `cluster`. Others may
     /// run on the same machine.
     pub fn flags(&self, number: usize, cluster: [&str; 2]) -> Vec<String> {

@@ -12,10 +12,12 @@ use kera_replication::placement::Placement;
 use kera_replication::primary::{Config as PrimaryConfig, Primary};
 use kera_replication::records::RecordsRef;
 use kera_replication::runtime::TokioRuntime;
+use kera_rpc::ClientTls;
 
-use crate::config::{BrokerConfig, is_of_every_machine};
+use crate::config::{BrokerConfig, TlsListener, is_of_every_machine};
 use crate::error::BrokerError;
 use crate::fault_rules::{self, Rule};
+use crate::tls::ServerTls;
 
 use super::LATER;
 use super::ownership::joining::{elsewhere, host_name};
@@ -78,6 +80,7 @@ impl Peers {
     pub fn new(
         config: &BrokerConfig,
         id: u32,
+        tls: Option<&ServerTls>,
         backup: Arc<Backup>,
         own: Arc<OwnFiles>,
         records: RecordsRef,
@@ -85,6 +88,7 @@ impl Peers {
         let cluster = &config.cluster;
         let me = BrokerId(id);
         let ways = Ways::new(me, config)?;
+        ways.use_tls(tls.and_then(|tls| tls.for_brokers(TlsListener::Cluster)));
         let writers = OwnWriters::new(own.clone());
         let own: OwnRef = LocalReplicas::new(me, own, backup.store().clone());
         let primary = Primary::new(
@@ -114,6 +118,11 @@ impl Peers {
         let rack = cluster.rack.clone().map(|rack| (me, rack));
         this.set_peers(Vec::new(), rack.into_iter().collect(), Vec::new());
         Ok(this)
+    }
+
+    /// Reaches replicas with `tls` from now on, or without.
+    pub(crate) fn use_tls(&self, tls: Option<ClientTls>) {
+        self.ways.use_tls(tls);
     }
 
     /// The other brokers: numbers, addresses and hosts fit together.

@@ -86,7 +86,8 @@ impl BackupProcess {
         store: Arc<dyn ClusterStore>,
     ) -> Result<Self, BrokerError> {
         // It has no listener for clients.
-        let tls = match config.tls.listeners.contains(&TlsListener::Http) {
+        let own = [TlsListener::Http, TlsListener::Cluster];
+        let tls = match own.iter().any(|own| config.tls.listeners.contains(own)) {
             true => ServerTls::open(&config.tls)?,
             false => None,
         };
@@ -97,7 +98,7 @@ impl BackupProcess {
         };
         let path = config.data_dir.clone();
         let dir = Arc::new(off_runtime(move || StoreDir::open(&path)).await?);
-        let backup = Backup::start(config, false).await?;
+        let backup = Backup::start(config, tls.as_ref(), false).await?;
         let joined = match join(config, store, &dir, &backup).await {
             Ok(joined) => joined,
             Err(error) => {

@@ -50,13 +50,23 @@ impl Exposure {
             });
         }
         if config.cluster.store.is_some() {
+            let has_tls = config.tls.listeners.contains(&TlsListener::Cluster);
+            let who = match (has_tls, config.acl.enabled) {
+                (false, _) => "everybody",
+                (true, false) => {
+                    "brokers: whoever has a certificate of an authority in tls.broker_ca"
+                }
+                (true, true) => {
+                    "brokers: users in acl.super_users with a certificate of an authority in tls.broker_ca"
+                }
+            };
             all.push(Self {
                 listener: Listener::Cluster,
                 address: config.cluster.listen.clone(),
                 is_loopback: is_loopback(&config.cluster.listen),
-                has_tls: false,
-                is_guarded: false,
-                lets_in: "everybody, to write and read replicas".to_owned(),
+                has_tls,
+                is_guarded: has_tls,
+                lets_in: format!("{who}, to write and read replicas"),
             });
         }
         all
@@ -119,7 +129,9 @@ impl Exposure {
             Listener::Http => {
                 "it has no authentication: keep others off it by a firewall or a proxy"
             }
-            Listener::Cluster => "it has no authentication: keep it to a network of the brokers",
+            Listener::Cluster => {
+                "have brokers prove who they are by certificates (cluster in tls.listeners)"
+            }
         };
         let (key, address, name) = (self.listener.key(), &self.address, self.listener);
         let lets_in = &self.lets_in;

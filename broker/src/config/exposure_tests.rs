@@ -55,6 +55,14 @@ fn loopback_is_open_to_this_machine_and_other_addresses_to_nobody() {
     // A replica store has no address for clients.
     let of_store = refused_of(&everywhere, &Listener::OF_REPLICA_STORES);
     assert_eq!(of_store, ["http.listen", "cluster.listen"]);
+    let with_tls = [
+        &[HTTP][..],
+        &CLUSTER,
+        &FILES,
+        &[("tls.listeners", "cluster"), ("tls.broker_ca", "/ca.pem")],
+    ];
+    let of_store = refused_of(&with_tls.concat(), &Listener::OF_REPLICA_STORES);
+    assert_eq!(of_store, ["http.listen"]);
     // Alone nobody listens there.
     assert_eq!(refused_of(&CLUSTER[..1], &Listener::ALL), CLOSED);
 }

@@ -423,8 +423,9 @@ config_keys! {
     /// TLS 1.3 and 1.2 at the listeners for clients. What it protects, and what not: docs/security.md.
     tls: TlsConfig {
         /// The listeners that have TLS: `native` is `server.listen`, `kafka` all addresses of `kafka.listen`,
-        /// `http` is `http.listen`, which asks nobody for a certificate: probes have none. Such a listener takes no connections without TLS. With `native` and `cluster.store` the brokers call each other with TLS,
-        /// see `tls.broker_ca`.
+        /// `http` is `http.listen`, which asks nobody for a certificate: probes have none. `cluster` is `cluster.listen`, which
+        /// asks everybody for a broker's certificate. Such a listener takes no connections without TLS. With `native` and
+        /// `cluster.store` the brokers call each other with TLS, see `tls.broker_ca`.
         listeners: Vec<TlsListener>, TlsListeners [] = "off";
         /// The broker's certificate in PEM, followed by those of intermediate authorities if there are any. It
         /// must have the names or IP addresses that clients connect to. Needed with `tls.listeners`.
@@ -439,8 +440,8 @@ config_keys! {
         /// that are let in may do is for `acl.enabled` to say.
         client_auth: ClientAuth, ClientAuthKind [] = "none";
         /// The certificates in PEM of the authorities that sign the certificates of the cluster's other brokers. Needed
-        /// with `native` and `cluster.store`: this broker calls the others at their native addresses, checks their
-        /// certificates by it, and shows them its own.
+        /// with `cluster`, and with `native` and `cluster.store`: this broker calls the others at these addresses, checks
+        /// their certificates by it, and shows them its own. At `cluster.listen` it lets in nobody else.
         broker_ca: Option<PathBuf>, FileOrOff [] = "off";
         /// How often the broker looks whether these files have changed. New connections get the new certificate;
         /// those that are open stay. Files that cannot be used are told in the log, and the certificate in use stays.
@@ -498,8 +499,8 @@ config_keys! {
         /// The rack, or zone, of that machine. Streamlets and replicas are spread over racks. Readers that name
         /// their rack get closed groups from a broker in it.
         rack: Option<String>, RackName [] = "off";
-        /// Where other brokers connect, for replication and control calls. There is no authentication: listen
-        /// where only brokers can reach it.
+        /// Where other brokers connect, for replication and control calls. Without `cluster` in
+        /// `tls.listeners` there is no authentication: listen where only brokers can reach it.
         listen: String, Address [] = "127.0.0.1:7601";
         /// The address for these connections that the other brokers of a shared store get. `auto` is
         /// `cluster.listen` or, if that is every interface, the host of `server.advertise`.
@@ -539,7 +540,7 @@ config_keys! {
         /// connection after 60 s without data if its broker has no open replica here.
         max_connections: u32, Count [16, 100_000] = "1024";
         /// The transport for replication. `auto` is RDMA where the build (feature `rdma`) and both machines
-        /// support it, and TCP otherwise. With `rdma` a broker that cannot use it does not start, and peers
+        /// support it and `cluster.listen` has no TLS, and TCP otherwise. With `rdma` a broker that cannot use it does not start, and peers
         /// that cannot use it get no replicas.
         transport: TransportChoice, TransportKind [] = "auto";
     }

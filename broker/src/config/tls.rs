@@ -13,16 +13,19 @@ pub enum TlsListener {
     Kafka,
     /// `http.listen`.
     Http,
+    /// `cluster.listen`.
+    Cluster,
 }
 
 impl TlsListener {
-    const ALL: [Self; 3] = [Self::Native, Self::Kafka, Self::Http];
+    const ALL: [Self; 4] = [Self::Native, Self::Kafka, Self::Http, Self::Cluster];
 
     fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
             Self::Kafka => "kafka",
             Self::Http => "http",
+            Self::Cluster => "cluster",
         }
     }
 
@@ -32,6 +35,7 @@ impl TlsListener {
             Self::Native => "server.listen",
             Self::Kafka => "kafka.listen",
             Self::Http => "http.listen",
+            Self::Cluster => "cluster.listen",
         }
     }
 }
@@ -47,8 +51,7 @@ pub(super) enum TlsListeners {}
 
 impl Kind for TlsListeners {
     type Value = Vec<TlsListener>;
-    const FORM: &'static str =
-        "`native`, `kafka` and `http`, with commas between them (in a file also a list), or `off`";
+    const FORM: &'static str = "`native`, `kafka`, `http` and `cluster`, with commas between them (in a file also a list), or `off`";
     const LIST: bool = true;
 
     fn parse(text: &str, _: &Limits) -> Result<Vec<TlsListener>, String> {
@@ -60,7 +63,7 @@ impl Kind for TlsListeners {
         for part in text.split(',').map(str::trim) {
             let known = TlsListener::ALL.into_iter().find(|one| one.name() == part);
             let listener = known.ok_or_else(|| {
-                format!("`{part}` is no listener; write native, kafka, http, or off alone")
+                format!("`{part}` is no listener; write native, kafka, http, cluster, or off alone")
             })?;
             if !listeners.contains(&listener) {
                 listeners.push(listener);

@@ -1,7 +1,7 @@
 //! What the keys about TLS need of each other, and of others.
 
 use super::keys::BrokerConfig;
-use super::kinds::ClientAuth;
+use super::kinds::{ClientAuth, TransportChoice};
 use super::tls::TlsListener;
 
 /// What is wrong with TLS at the native listener of a broker that does not know whom to trust among the others.
@@ -51,22 +51,47 @@ pub(super) fn check_tls(config: &BrokerConfig) -> Result<(), (&'static str, Stri
         let problem = "has http but http.listen is off; set http.listen, or take http out";
         return Err(("tls.listeners", problem.to_owned()));
     }
-    let calls_brokers = listeners.contains(&TlsListener::Native) && config.cluster.store.is_some();
+    let clustered = config.cluster.store.is_some();
+    if listeners.contains(&TlsListener::Cluster) {
+        check_cluster(config)?;
+    }
+    let calls_brokers = clustered
+        && (listeners.contains(&TlsListener::Native) || listeners.contains(&TlsListener::Cluster));
     if calls_brokers && !knows_brokers {
         return Err(("tls.listeners", NEEDS_BROKER_CA.to_owned()));
     }
     if knows_brokers && !calls_brokers {
-        let problem = "is set but brokers call each other with TLS only where tls.listeners has native and cluster.store is set; set these, or remove this";
+        let problem = "is set but brokers call each other with TLS only where tls.listeners has native or cluster, and cluster.store is set; set these, or remove this";
         return Err(("tls.broker_ca", problem.to_owned()));
+    }
+    Ok(())
+}
+
+/// What TLS on the way to replicas needs.
+fn check_cluster(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
+    if config.cluster.store.is_none() {
+        let problem = "has cluster but cluster.store is off, so there are no replicas on other brokers; set cluster.store, or take cluster out";
+        return Err(("tls.listeners", problem.to_owned()));
+    }
+    if config.tls.broker_ca.is_none() {
+        let problem = "has cluster but tls.broker_ca is off: brokers prove to each other who they are on the way to replicas; name the certificate of the authority that signed the brokers' certificates there";
+        return Err(("tls.listeners", problem.to_owned()));
+    }
+    if config.cluster.transport == TransportChoice::Rdma {
+        let problem = "is rdma but tls.listeners has cluster: network cards write replicas without TLS; set tcp or auto, or take cluster out of tls.listeners and keep the cards to a network of the brokers";
+        return Err(("cluster.transport", problem.to_owned()));
     }
     Ok(())
 }
 
 /// What is allowed and leaves more open than it may seem.
 pub(super) fn doubt(config: &BrokerConfig) -> Option<String> {
-    let is_doubtful = !config.tls.listeners.is_empty() && config.cluster.store.is_some();
+    let listeners = &config.tls.listeners;
+    let is_doubtful = !listeners.is_empty()
+        && !listeners.contains(&TlsListener::Cluster)
+        && config.cluster.store.is_some();
     is_doubtful.then(|| {
-        let native = config.tls.listeners.contains(&TlsListener::Native);
+        let native = listeners.contains(&TlsListener::Native);
         let calls = if native { "" } else { ", nor server.listen, at which brokers call each other" };
         format!("tls.listeners does not cover cluster.listen{calls}: records travel to replicas on other brokers without TLS (docs/security.md)")
     })

@@ -96,6 +96,22 @@ fn brokers_that_share_a_store_are_never_silently_without_tls() {
     let (_, warnings) = with(&[NATIVE, CERTIFICATE, KEY, STORE, ID, authority]).unwrap();
     let told = |warning: &String| warning.contains("does not cover cluster.listen");
     assert!(warnings.iter().any(told), "{warnings:?}");
+    let both = ("tls.listeners", "native,cluster");
+    let (_, warnings) = with(&[both, CERTIFICATE, KEY, STORE, ID, authority]).unwrap();
+    assert!(!warnings.iter().any(told), "{warnings:?}");
+    let cluster = ("tls.listeners", "cluster");
+    for (flags, said) in [
+        (vec![authority], "cluster.store is off"),
+        (vec![STORE, ID], "tls.broker_ca is off"),
+        (
+            vec![STORE, ID, authority, ("cluster.transport", "rdma")],
+            "without TLS",
+        ),
+    ] {
+        let flags = [vec![cluster, CERTIFICATE, KEY], flags].concat();
+        let error = with(&flags).unwrap_err();
+        assert!(error.contains(said), "{flags:?}: {error}");
+    }
     let kafka = [("tls.listeners", "kafka"), ("kafka.listen", "127.0.0.1:0")];
     let (_, warnings) = with(&[kafka[0], kafka[1], CERTIFICATE, KEY, STORE, ID]).unwrap();
     assert!(warnings.iter().any(told), "{warnings:?}");

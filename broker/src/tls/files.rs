@@ -31,16 +31,19 @@ pub(super) struct Configs {
     native: Arc<ServerConfig>,
     kafka: Arc<ServerConfig>,
     http: Arc<ServerConfig>,
+    /// `None` without the authorities of brokers, which `cluster` in `tls.listeners` needs.
+    cluster: Option<Arc<ServerConfig>>,
     /// How this broker calls others.
     pub(super) brokers: Option<ClientTls>,
 }
 
 impl Configs {
-    pub(super) fn of(&self, listener: TlsListener) -> Arc<ServerConfig> {
+    pub(super) fn of(&self, listener: TlsListener) -> Option<Arc<ServerConfig>> {
         match listener {
-            TlsListener::Native => self.native.clone(),
-            TlsListener::Kafka => self.kafka.clone(),
-            TlsListener::Http => self.http.clone(),
+            TlsListener::Native => Some(self.native.clone()),
+            TlsListener::Kafka => Some(self.kafka.clone()),
+            TlsListener::Http => Some(self.http.clone()),
+            TlsListener::Cluster => self.cluster.clone(),
         }
     }
 }
@@ -97,9 +100,24 @@ pub(super) fn load(settings: &TlsConfig, contents: &Contents) -> Result<Loaded, 
     let key_file = file_of(&settings.key);
     let key = private_key(&contents.key).map_err(|error| format!("tls.key: {key_file} {error}"))?;
     let provider = Arc::new(ring::default_provider());
-    let verifier = match &contents.client_ca {
+    let clients: Arc<dyn ClientCertVerifier> = match &contents.client_ca {
         None => Arc::new(NoClientAuth),
-        Some(authorities) => verifier(settings, authorities, provider.clone())?,
+        Some(authorities) => {
+            let file = format!("tls.client_ca: {}", file_of(&settings.client_ca));
+            verifier(&file, authorities, settings.client_auth, &provider)?
+        }
+    };
+    let brokers: Option<Arc<dyn ClientCertVerifier>> = match &contents.broker_ca {
+        None => None,
+        Some(authorities) => {
+            let file = format!("tls.broker_ca: {}", file_of(&settings.broker_ca));
+            Some(verifier(
+                &file,
+                authorities,
+                ClientAuth::Required,
+                &provider,
+            )?)
+        }
     };
     let make = |verifier: Arc<dyn ClientCertVerifier>, protocols: &[&[u8]]| {
         let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -120,11 +138,14 @@ pub(super) fn load(settings: &TlsConfig, contents: &Contents) -> Result<Loaded, 
     };
     Ok(Loaded {
         configs: Configs {
-            native: make(verifier.clone(), &[HTTP2, FRAMES])?,
+            native: make(clients.clone(), &[HTTP2, FRAMES])?,
             // Kafka's clients need not say what they speak, and are served whatever they say.
-            kafka: make(verifier, &[])?,
+            kafka: make(clients, &[])?,
             http: make(Arc::new(NoClientAuth), &[HTTP1])?,
-            brokers: brokers(settings, contents)?,
+            cluster: brokers
+                .map(|brokers| make(brokers, &[HTTP2, FRAMES]))
+                .transpose()?,
+            brokers: caller(settings, contents)?,
         },
         not_after: end,
         name: common_name(&chain[0]),
@@ -132,7 +153,7 @@ pub(super) fn load(settings: &TlsConfig, contents: &Contents) -> Result<Loaded, 
 }
 
 /// How this broker calls others: it trusts the authorities of their certificates, and shows its own.
-fn brokers(settings: &TlsConfig, contents: &Contents) -> Result<Option<ClientTls>, String> {
+fn caller(settings: &TlsConfig, contents: &Contents) -> Result<Option<ClientTls>, String> {
     let Some(authorities) = &contents.broker_ca else {
         return Ok(None);
     };
@@ -145,22 +166,22 @@ fn brokers(settings: &TlsConfig, contents: &Contents) -> Result<Option<ClientTls
 }
 
 fn verifier(
-    settings: &TlsConfig,
+    file: &str,
     authorities: &[u8],
-    provider: Arc<rustls::crypto::CryptoProvider>,
+    asked: ClientAuth,
+    provider: &Arc<rustls::crypto::CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, String> {
-    let file = file_of(&settings.client_ca);
-    let unusable = |error: String| format!("tls.client_ca: {file} {error}");
+    let unusable = |error: String| format!("{file} {error}");
     let mut roots = RootCertStore::empty();
     for authority in certificates(authorities).map_err(unusable)? {
         roots.add(authority).map_err(|error| {
             unusable(format!(
-                "holds a certificate of no authority: {error}; name the one that signed the clients' certificates"
+                "holds a certificate of no authority: {error}; name the one that signed their certificates"
             ))
         })?;
     }
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-    let verifier = match settings.client_auth {
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+    let verifier = match asked {
         ClientAuth::Required => verifier,
         ClientAuth::Requested | ClientAuth::None => verifier.allow_unauthenticated(),
     };

@@ -51,6 +51,7 @@ impl ServerTls {
             self.under_way.end_oldest();
         }
         let config = self.current.load().of(listener);
+        let config = config.ok_or_else(|| io::Error::other("tls.broker_ca is off"))?;
         let handshake = Stream::accept(socket, config);
         let outcome = tokio::select! {
             outcome = timeout(within, handshake) => outcome,
@@ -61,8 +62,7 @@ impl ServerTls {
             }
         };
         let outcome = outcome.unwrap_or_else(|_| {
-            let text =
-                format!("the TLS handshake took longer than server.receive_timeout, {within:?}");
+            let text = format!("the TLS handshake took longer than {within:?}");
             Err(io::Error::new(ErrorKind::TimedOut, text))
         });
         match &outcome {
@@ -70,7 +70,7 @@ impl ServerTls {
                 self.completed.inc();
                 self.note_client(peer, listener.key(), stream);
             }
-            Err(error) => self.note_failure(peer, listener.key(), error),
+            Err(error) => self.note_failure(peer, listener, error),
         }
         outcome
     }
@@ -94,7 +94,7 @@ impl ServerTls {
             .inc();
     }
 
-    fn note_failure(&self, peer: SocketAddr, key: &str, error: &io::Error) {
+    fn note_failure(&self, peer: SocketAddr, listener: TlsListener, error: &io::Error) {
         self.failed.inc();
         let inner = error.get_ref();
         let found = inner.and_then(|inner| inner.downcast_ref::<TlsFailure>());
@@ -109,12 +109,16 @@ impl ServerTls {
         ) {
             self.note_authentication("failure");
         }
-        let reason = reason(found);
+        let reason = reason(found, listener);
+        self.tell(peer, listener, &format!("a TLS handshake failed: {reason}"));
+    }
+
+    /// Tells an operator why somebody was not let in, but not of each.
+    pub(crate) fn tell(&self, peer: SocketAddr, listener: TlsListener, reason: &str) {
+        let key = listener.key();
         match self.may_tell() {
-            Some(others) => {
-                tracing::info!(%peer, others, "{key}: a TLS handshake failed: {reason}");
-            }
-            None => tracing::debug!(%peer, "{key}: a TLS handshake failed: {reason}"),
+            Some(others) => tracing::info!(%peer, others, "{key}: {reason}"),
+            None => tracing::debug!(%peer, "{key}: {reason}"),
         }
     }
 }
@@ -136,16 +140,20 @@ fn labels(result: &str) -> Labels {
 }
 
 /// What an operator is told of a failed handshake.
-fn reason(error: &Error) -> String {
+fn reason(error: &Error, listener: TlsListener) -> String {
+    let asked = match listener {
+        TlsListener::Cluster => ("brokers alone are let in", "tls.broker_ca"),
+        _ => ("tls.client_auth is `required`", "tls.client_ca"),
+    };
     match error {
         Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
             "the client does not speak TLS, and this listener speaks nothing else; have the client use TLS, or take the listener out of tls.listeners".to_owned()
         }
         Error::NoCertificatesPresented => {
-            "the client has no certificate, and tls.client_auth is `required`; give the client one".to_owned()
+            format!("the client has no certificate, and {}; give the client one", asked.0)
         }
         Error::InvalidCertificate(error) => format!(
-            "the client's certificate is refused: {error}; it must be signed by an authority in tls.client_ca"
+            "the client's certificate is refused: {error}; it must be signed by an authority in {}", asked.1
         ),
         Error::AlertReceived(AlertDescription::UnknownCA) => {
             "the client does not know the authority that signed tls.certificate; name that authority to the client".to_owned()

@@ -107,9 +107,12 @@ impl ServerTls {
         self.settings.listeners.contains(&listener)
     }
 
-    /// How other brokers are called, where they have TLS as well. Changes with the files.
-    pub(crate) fn for_brokers(&self) -> Option<ClientTls> {
-        self.current.load().brokers.clone()
+    /// How listeners of this kind at other brokers are reached, which have TLS if this one has. Changes with the files.
+    pub(crate) fn for_brokers(&self, at: TlsListener) -> Option<ClientTls> {
+        match self.serves(at) {
+            true => self.current.load().brokers.clone(),
+            false => None,
+        }
     }
 
     /// Whom other brokers take this one for.

@@ -269,7 +269,7 @@ fn brokers_of_a_cluster_enforce_the_same_rules_and_serve_each_other() {
         ["--acl-super-users", users],
         ["--tls-client-auth", "requested"],
     ];
-    let Some(trio) = Trio::with(&authority, broker, flags.as_flattened()) else {
+    let Some(trio) = Trio::with(&authority, broker, "native", flags.as_flattened()) else {
         return;
     };
     let user = |name| User::new(&authority.client(name), &authority);

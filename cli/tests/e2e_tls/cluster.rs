@@ -21,10 +21,15 @@ pub struct Trio {
     files: Vec<Files>,
     ca: PathBuf,
     _etcd: Etcd,
-    _places: Vec<Place>,
+    places: Vec<Place>,
 }
 
 impl Trio {
+    /// Where replicas come to the broker with this number.
+    pub fn replicas_at(&self, number: usize) -> &str {
+        self.places[number].replicas_at()
+    }
+
     /// Whose certificates `signer` gives to each broker; all trust `authority`. `None`, and said so, where there is
     /// no etcd.
     fn start(
@@ -36,13 +41,15 @@ impl Trio {
             true => authority.broker(&NAMES),
             false => other.broker(&NAMES),
         };
-        Self::with(authority, identity, &["--tls-client-auth", "required"])
+        let required = ["--tls-client-auth", "required"];
+        Self::with(authority, identity, "native", &required)
     }
 
-    /// Brokers with these certificates, which trust `authority`.
+    /// Brokers with these certificates, which trust `authority`; `listeners` have TLS.
     pub fn with(
         authority: &Authority,
         identity: impl Fn(usize) -> Identity,
+        listeners: &str,
         more: &[&str],
     ) -> Option<Self> {
         let etcd = Etcd::start()?;
@@ -57,7 +64,7 @@ impl Trio {
             ca = of_broker.write("ca.pem", &authority.pem);
             let ca = text(&ca);
             let tls = ["--tls-broker-ca", &ca, "--tls-reload-interval", "100ms"];
-            let broker = of_broker.broker("native", &[flags, &tls, more].concat());
+            let broker = of_broker.broker(listeners, &[flags, &tls, more].concat());
             files.push(of_broker);
             broker
         });
@@ -66,12 +73,12 @@ impl Trio {
             files,
             ca,
             _etcd: etcd,
-            _places: places,
+            places,
         })
     }
 
     /// Runs a command at one broker, with a broker's own certificate.
-    fn attempt(&self, at: usize, words: &[&str], input: &[u8]) -> Finished {
+    pub fn attempt(&self, at: usize, words: &[&str], input: &[u8]) -> Finished {
         let files = &self.files[0];
         let mut command = kera();
         command
@@ -84,7 +91,7 @@ impl Trio {
     }
 
     /// As [`attempt`](Self::attempt), until it succeeds: brokers hear of each other when they do.
-    fn run(&self, at: usize, words: &[&str], input: &[u8]) -> String {
+    pub fn run(&self, at: usize, words: &[&str], input: &[u8]) -> String {
         let begin = Instant::now();
         loop {
             let finished = self.attempt(at, words, input);
@@ -95,7 +102,7 @@ impl Trio {
         }
     }
 
-    fn until(&self, at: usize, words: &[&str], wanted: impl Fn(&Value) -> bool) {
+    pub fn until(&self, at: usize, words: &[&str], wanted: impl Fn(&Value) -> bool) {
         let begin = Instant::now();
         loop {
             let told = self.run(at, words, b"");

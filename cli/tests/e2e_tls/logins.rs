@@ -127,7 +127,7 @@ fn brokers_of_a_cluster_get_in_by_certificates_and_users_at_each_of_them() {
         ["--tls-client-auth", "requested"],
     ];
     let broker = |_| authority.broker_named(&NAMES, "broker");
-    let Some(trio) = Trio::with(&authority, broker, flags.as_flattened()) else {
+    let Some(trio) = Trio::with(&authority, broker, "native", flags.as_flattened()) else {
         return;
     };
     let files = Files::new(&authority.client("admin"), None);

@@ -15,6 +15,7 @@ mod listeners;
 mod logins;
 mod principals;
 mod reload;
+mod replicas;
 mod session;
 mod users;
 

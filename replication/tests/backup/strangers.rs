@@ -57,7 +57,8 @@ async fn served(server: ServerOptions, known: &[(Ipv4Addr, BrokerId)]) -> Served
     let store = ReplicaStore::start(memory, limits(), Faults::default()).expect("starts");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let server = BackupServer::among(store.clone(), server, Arc::new(Known(known.to_vec())));
+    let known = Arc::new(Known(known.to_vec()));
+    let server = BackupServer::among(store.clone(), server, known, None);
     let serving = server.clone();
     tokio::spawn(async move { serving.serve(listener).await });
     let transport = TcpTransport::new(PRIMARY, LinkOptions::default());

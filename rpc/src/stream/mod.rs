@@ -2,9 +2,11 @@
 //!
 //! An enum and not a trait object: without TLS each operation is one comparison more than the socket's own.
 
+mod blocking;
 mod session;
 
 use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -15,6 +17,7 @@ use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
 
+pub use blocking::BlockingTls;
 pub use session::{TlsFailure, TlsStream};
 
 /// Decrypted at a time into a buffer that grows.
@@ -157,6 +160,27 @@ impl Stream {
         self.socket().writable().await
     }
 
+    /// As [`readable`](Self::readable), for whoever polls.
+    ///
+    /// # Errors
+    /// The socket's.
+    #[inline]
+    pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(socket) => socket.poll_read_ready(context),
+            Self::Tls(stream) => stream.poll_readable(context),
+        }
+    }
+
+    /// As [`writable`](Self::writable), for whoever polls.
+    ///
+    /// # Errors
+    /// The socket's.
+    #[inline]
+    pub fn poll_writable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket().poll_write_ready(context)
+    }
+
     /// Looks at the first bytes that a read would bring, and waits for the first of them; 0 at the end.
     ///
     /// # Errors
@@ -187,6 +211,12 @@ impl Stream {
 impl From<TcpStream> for Stream {
     fn from(socket: TcpStream) -> Self {
         Self::Plain(socket)
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket().as_fd()
     }
 }
 

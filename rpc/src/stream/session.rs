@@ -1,12 +1,13 @@
-//! A TLS session over a socket that does not block.
+//! A TLS session over a socket that does not block, or over one that does.
 
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
-use parking_lot::Mutex;
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use rustls::Connection;
 use tokio::io::{AsyncWrite, Interest, Ready};
 use tokio::net::TcpStream;
@@ -39,11 +40,12 @@ impl std::error::Error for TlsFailure {}
 #[derive(Debug)]
 pub struct TlsStream {
     socket: TcpStream,
-    session: Mutex<Session>,
+    /// `None` once a [thread](super::BlockingTls) has it.
+    session: Mutex<Option<Session>>,
 }
 
 #[derive(Debug)]
-struct Session {
+pub(super) struct Session {
     tls: Connection,
     /// Taken from the socket and not yet given to TLS. Without memory while nothing comes.
     arrived: BytesMut,
@@ -55,16 +57,49 @@ struct Session {
     unsent: usize,
 }
 
-/// The socket, as TLS writes to it.
-struct Unblocking<'a>(&'a TcpStream);
+/// What a session reads and writes.
+pub(super) trait Socket {
+    /// Reads at most about [`READ_BYTES`] behind what `buffer` has.
+    fn take(&self, buffer: &mut BytesMut) -> io::Result<usize>;
+    /// Writes some of `slices`.
+    fn give(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
+}
 
-impl Write for Unblocking<'_> {
+impl Socket for TcpStream {
+    fn take(&self, buffer: &mut BytesMut) -> io::Result<usize> {
+        buffer.reserve(READ_BYTES);
+        self.try_read_buf(buffer)
+    }
+
+    fn give(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.try_write_vectored(slices)
+    }
+}
+
+impl Socket for std::net::TcpStream {
+    fn take(&self, buffer: &mut BytesMut) -> io::Result<usize> {
+        let there = buffer.len();
+        buffer.resize(there + READ_BYTES, 0);
+        let read = (&mut &*self).read(&mut buffer[there..]);
+        buffer.truncate(there + read.as_ref().map_or(0, |read| *read));
+        read
+    }
+
+    fn give(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&mut &*self).write_vectored(slices)
+    }
+}
+
+/// The socket, as TLS writes to it.
+struct Given<'a, S>(&'a S);
+
+impl<S: Socket> Write for Given<'_, S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.try_write(bytes)
+        self.0.give(&[IoSlice::new(bytes)])
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.0.try_write_vectored(slices)
+        self.0.give(slices)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -74,17 +109,37 @@ impl Write for Unblocking<'_> {
 
 impl TlsStream {
     pub(super) fn new(socket: TcpStream, tls: Connection) -> Self {
-        let session = Session {
-            tls,
-            arrived: BytesMut::new(),
-            ahead: Vec::new(),
-            decrypted: 0,
-            unsent: 0,
-        };
+        Self::over(
+            socket,
+            Session {
+                tls,
+                arrived: BytesMut::new(),
+                ahead: Vec::new(),
+                decrypted: 0,
+                unsent: 0,
+            },
+        )
+    }
+
+    pub(super) fn over(socket: TcpStream, session: Session) -> Self {
         Self {
             socket,
-            session: Mutex::new(session),
+            session: Mutex::new(Some(session)),
         }
+    }
+
+    /// The session, and a second handle of the socket; this one is of no use from now on.
+    pub(super) fn take(self) -> io::Result<(std::net::TcpStream, Session)> {
+        let socket = std::net::TcpStream::from(self.socket.as_fd().try_clone_to_owned()?);
+        let session = self.session.lock().take();
+        let gone = || io::Error::other("the TLS session has gone");
+        Ok((socket, session.ok_or_else(gone)?))
+    }
+
+    fn session(&self) -> MappedMutexGuard<'_, Session> {
+        MutexGuard::map(self.session.lock(), |session| {
+            session.as_mut().expect("only who has the stream takes it")
+        })
     }
 
     pub(super) fn socket(&self) -> &TcpStream {
@@ -92,19 +147,19 @@ impl TlsStream {
     }
 
     pub(super) fn agreed_protocol(&self) -> Option<Vec<u8>> {
-        let session = self.session.lock();
+        let session = self.session();
         session.tls.alpn_protocol().map(<[u8]>::to_vec)
     }
 
     pub(super) fn peer_certificate(&self) -> Option<Vec<u8>> {
-        let session = self.session.lock();
+        let session = self.session();
         let chain = session.tls.peer_certificates()?;
         chain.first().map(|certificate| certificate.to_vec())
     }
 
     pub(super) async fn handshake(&self) -> io::Result<()> {
         loop {
-            let step = self.session.lock().handshake(&self.socket)?;
+            let step = self.session().handshake(&self.socket)?;
             match step {
                 Step::Done => return Ok(()),
                 Step::Write => self.socket.writable().await?,
@@ -114,18 +169,11 @@ impl TlsStream {
     }
 
     pub(super) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut session = self.session.lock();
-        if !session.ahead.is_empty() {
-            let read = session.ahead.len().min(buffer.len());
-            buffer[..read].copy_from_slice(&session.ahead[..read]);
-            session.ahead.drain(..read);
-            return Ok(read);
-        }
-        session.read(&self.socket, buffer)
+        self.session().read(&self.socket, buffer)
     }
 
     pub(super) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut session = self.session.lock();
+        let mut session = self.session();
         // What was taken before goes first, so that TLS never keeps more than its own limit.
         session.flush(&self.socket)?;
         let taken = session.tls.writer().write_vectored(slices)?;
@@ -137,7 +185,7 @@ impl TlsStream {
     }
 
     pub(super) fn try_flush(&self) -> io::Result<usize> {
-        let mut session = self.session.lock();
+        let mut session = self.session();
         match session.flush(&self.socket) {
             Ok(()) => Ok(0),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(session.unsent.max(1)),
@@ -146,15 +194,22 @@ impl TlsStream {
     }
 
     pub(super) async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        if interest.is_readable() && self.session.lock().has_more() {
+        if interest.is_readable() && self.session().has_more() {
             return Ok(Ready::READABLE);
         }
         self.socket.ready(interest).await
     }
 
+    pub(super) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.session().has_more() {
+            true => Poll::Ready(Ok(())),
+            false => self.socket.poll_read_ready(context),
+        }
+    }
+
     pub(super) async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            let looked = self.session.lock().look(&self.socket, buffer);
+            let looked = self.session().look(&self.socket, buffer);
             match looked {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.socket.readable().await?;
@@ -172,7 +227,7 @@ impl TlsStream {
     }
 
     pub(super) fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.session.get_mut().tls.send_close_notify();
+        self.session().tls.send_close_notify();
         ready!(self.poll_flush(context))?;
         Pin::new(&mut self.socket).poll_shutdown(context)
     }
@@ -180,7 +235,9 @@ impl TlsStream {
 
 impl Drop for TlsStream {
     fn drop(&mut self) {
-        let session = self.session.get_mut();
+        let Some(session) = self.session.get_mut() else {
+            return;
+        };
         if session.tls.is_handshaking() {
             return;
         }
@@ -199,7 +256,7 @@ enum Step {
 }
 
 impl Session {
-    fn handshake(&mut self, socket: &TcpStream) -> io::Result<Step> {
+    fn handshake(&mut self, socket: &impl Socket) -> io::Result<Step> {
         loop {
             match self.flush(socket) {
                 Ok(()) => {}
@@ -221,7 +278,17 @@ impl Session {
         }
     }
 
-    fn read(&mut self, socket: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn read(&mut self, socket: &impl Socket, buffer: &mut [u8]) -> io::Result<usize> {
+        if !self.ahead.is_empty() {
+            let read = self.ahead.len().min(buffer.len());
+            buffer[..read].copy_from_slice(&self.ahead[..read]);
+            self.ahead.drain(..read);
+            return Ok(read);
+        }
+        self.decrypt(socket, buffer)
+    }
+
+    fn decrypt(&mut self, socket: &impl Socket, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.tls.reader().read(buffer) {
                 Ok(read) => {
@@ -238,10 +305,10 @@ impl Session {
     }
 
     /// Copies what the next reads will bring; `WouldBlock` while that is nothing.
-    fn look(&mut self, socket: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    fn look(&mut self, socket: &impl Socket, buffer: &mut [u8]) -> io::Result<usize> {
         let there = self.ahead.len();
         if there < buffer.len() {
-            match self.read(socket, &mut buffer[there..]) {
+            match self.decrypt(socket, &mut buffer[there..]) {
                 Ok(read) => self.ahead.extend_from_slice(&buffer[there..there + read]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock && there > 0 => {}
                 Err(error) => return Err(error),
@@ -253,10 +320,9 @@ impl Session {
     }
 
     /// Gives TLS more bytes of the socket; false at their end.
-    fn take_in(&mut self, socket: &TcpStream) -> io::Result<bool> {
+    fn take_in(&mut self, socket: &impl Socket) -> io::Result<bool> {
         if self.arrived.is_empty() {
-            self.arrived.reserve(READ_BYTES);
-            if let Err(error) = socket.try_read_buf(&mut self.arrived) {
+            if let Err(error) = socket.take(&mut self.arrived) {
                 // Thousands of connections wait like this: they hold no buffer.
                 self.arrived = BytesMut::new();
                 return Err(error);
@@ -285,9 +351,19 @@ impl Session {
         Ok(taken > 0)
     }
 
-    fn flush(&mut self, socket: &TcpStream) -> io::Result<()> {
+    /// Encrypts `bytes` and hands all of it to the socket.
+    pub(super) fn write_all(&mut self, socket: &impl Socket, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let taken = self.tls.writer().write(bytes)?;
+            bytes = &bytes[taken..];
+            self.flush(socket)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, socket: &impl Socket) -> io::Result<()> {
         while self.tls.wants_write() {
-            let written = self.tls.write_tls(&mut Unblocking(socket))?;
+            let written = self.tls.write_tls(&mut Given(socket))?;
             if written == 0 {
                 return Err(ErrorKind::WriteZero.into());
             }

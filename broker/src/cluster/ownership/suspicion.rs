@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
+use crate::config::TlsListener;
 use crate::tls::ServerTls;
 
 /// Refusals in a row that make a suspicion.
@@ -120,7 +121,9 @@ async fn watch_one(
                     tracing::info!(broker = id, "the broker is reached again");
                 }
                 // Nothing is said on it; it ends with the process, or when the broker tires of it.
-                let tls = tls.as_ref().and_then(|tls| tls.for_brokers());
+                let tls = tls
+                    .as_ref()
+                    .and_then(|tls| tls.for_brokers(TlsListener::Native));
                 rest(connection, tls, &address).await;
             }
             Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {

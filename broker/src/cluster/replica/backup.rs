@@ -11,12 +11,14 @@ use kera_replication::transport::tcp::{BackupServer, Counts, ServerOptions};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
+use super::door::BrokersDoor;
 use super::{cards, transports};
 use crate::config::{BrokerConfig, TransportChoice, units};
 use crate::error::BrokerError;
 use crate::fault_rules::{self, Rule};
 use crate::peer_addresses::PeerAddresses;
 use crate::socket;
+use crate::tls::ServerTls;
 
 /// Where shared memory is.
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -104,7 +106,11 @@ impl Backup {
     /// # Errors
     /// [`BrokerError`] if another process has the store, if the file system cannot hold the quota,
     /// if the address cannot be listened on, or if RDMA is asked for by name and cannot be used there.
-    pub async fn start(config: &BrokerConfig, has_files: bool) -> Result<Arc<Self>, BrokerError> {
+    pub(crate) async fn start(
+        config: &BrokerConfig,
+        tls: Option<&Arc<ServerTls>>,
+        has_files: bool,
+    ) -> Result<Arc<Self>, BrokerError> {
         let options = BackupOptions::of(config)?;
         let kind = transports::pick(config)?;
         let opening = options.clone();
@@ -152,6 +158,7 @@ impl Backup {
                 ..ServerOptions::default()
             },
             Arc::new(peers.clone()),
+            BrokersDoor::of(config, tls),
         );
         let serving = server.clone();
         let task = tokio::spawn(async move { serving.serve(listener).await });

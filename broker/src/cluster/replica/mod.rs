@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `cards` | network cards that write replicas by themselves |
 //! | `transports` | over what replicas travel |
+//! | `door` | who gets to replicas where their listener has TLS |
 //! | `backup` | the passive side: a store of other brokers' replicas, and its listener |
 //! | `own_files` | own files of closed groups: whether they are whole, and how they are made so or freed |
 //! | `streamlet_replicas` | the replicas of one streamlet's groups |
@@ -22,6 +23,7 @@ mod cards;
 #[path = "no_cards.rs"]
 mod cards;
 pub(crate) mod deleted_streams;
+mod door;
 pub(crate) mod local;
 pub(crate) mod own_files;
 pub(crate) mod replicated;

@@ -8,9 +8,10 @@ use kera_replication::transport::tcp::{LinkOptions, TcpTransport};
 use kera_replication::transport::{
     Capability, Preference, TransportKind, TransportRef, capabilities,
 };
+use kera_rpc::ClientTls;
 
 use super::cards;
-use crate::config::{BrokerConfig, TransportChoice};
+use crate::config::{BrokerConfig, TlsListener, TransportChoice};
 use crate::error::BrokerError;
 
 /// A way for copies between brokers.
@@ -28,7 +29,7 @@ pub struct TransportState {
 
 /// Every transport, with the one that `config` comes to.
 pub fn transports(config: &BrokerConfig) -> Vec<TransportState> {
-    let known = capabilities(config.replica_store.memory_bytes);
+    let known = known(config);
     let picked = preference(config.cluster.transport).pick(&known);
     // Where the one that was asked for cannot be used, the broker does not start.
     let picked = picked.unwrap_or(TransportKind::Tcp);
@@ -50,7 +51,7 @@ pub fn transports(config: &BrokerConfig) -> Vec<TransportState> {
 /// [`BrokerError::Transport`] if one is asked for by name and cannot be used.
 pub(crate) fn pick(config: &BrokerConfig) -> Result<TransportKind, BrokerError> {
     let choice = config.cluster.transport;
-    let known = capabilities(config.replica_store.memory_bytes);
+    let known = known(config);
     preference(choice).pick(&known).map_err(|reason| {
         let unusable = known.into_iter().find_map(|one| one.usable.err());
         BrokerError::Transport {
@@ -58,6 +59,23 @@ pub(crate) fn pick(config: &BrokerConfig) -> Result<TransportKind, BrokerError> 
             reason: unusable.unwrap_or(reason),
         }
     })
+}
+
+/// What this build and machine can do, and the configuration allows.
+fn known(config: &BrokerConfig) -> Vec<Capability> {
+    let mut known = capabilities(config.replica_store.memory_bytes);
+    if config.tls.listeners.contains(&TlsListener::Cluster) {
+        let cards = known
+            .iter_mut()
+            .filter(|one| one.kind == TransportKind::Rdma);
+        for one in cards {
+            one.usable = Err(
+                "cluster.listen has TLS (tls.listeners), and network cards write replicas without"
+                    .to_owned(),
+            );
+        }
+    }
+    known
 }
 
 fn preference(choice: TransportChoice) -> Preference {
@@ -106,6 +124,13 @@ impl Ways {
         match self {
             Self::Tcp(tcp) => tcp.set_address(peer, address),
             Self::Rdma(cards) => cards.set_address(peer, address),
+        }
+    }
+
+    /// Connects with `tls` from now on, or without; connections that exist stay as they are. Network cards have none.
+    pub fn use_tls(&self, tls: Option<ClientTls>) {
+        if let Self::Tcp(tcp) = self {
+            tcp.use_tls(tls);
         }
     }
 

@@ -76,7 +76,7 @@ etcd://{{ join "," $members }}{{ with .Values.cluster.prefix }}/{{ trimSuffix "/
   value: {{ join "," .Values.insecure | default "false" | quote }}
 {{- if .Values.tls.secret }}
 - name: KERA_TLS_LISTENERS
-  value: native{{ if .Values.kafka.enabled }},kafka{{ end }}
+  value: native{{ if .Values.kafka.enabled }},kafka{{ end }}{{ if and .Values.tls.replicas (include "kera.store" .) }},cluster{{ end }}
 - name: KERA_TLS_CERTIFICATE
   value: /etc/kera-tls/tls.crt
 - name: KERA_TLS_KEY

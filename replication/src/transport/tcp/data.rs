@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use kera_rpc::stream::{BlockingTls, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::oneshot;
 
@@ -42,7 +43,46 @@ pub(super) struct DataConnection {
     leave: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     /// Once this has come, the thread touches the socket no more.
-    ended: oneshot::Receiver<Result<(), Farewell>>,
+    ended: oneshot::Receiver<(Result<(), Farewell>, Incoming)>,
+    /// What the thread had of the connection, after it has ended.
+    left: Option<Incoming>,
+}
+
+/// Where the bytes of a connection come from.
+#[derive(Debug)]
+enum Incoming {
+    Plain(TcpStream),
+    Tls(Box<BlockingTls>),
+}
+
+impl Incoming {
+    fn of(stream: Stream) -> io::Result<Self> {
+        match stream {
+            Stream::Plain(stream) => {
+                let socket = stream.into_std()?;
+                socket.set_nonblocking(false)?;
+                Ok(Self::Plain(socket))
+            }
+            Stream::Tls(stream) => Ok(Self::Tls(Box::new(BlockingTls::new(*stream)?))),
+        }
+    }
+
+    fn into_stream(self) -> io::Result<Stream> {
+        match self {
+            Self::Plain(socket) => {
+                socket.set_nonblocking(true)?;
+                Ok(tokio::net::TcpStream::from_std(socket)?.into())
+            }
+            Self::Tls(stream) => stream.into_stream(),
+        }
+    }
+
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.socket(),
+        }
+    }
 }
 
 impl DataConnection {
@@ -51,13 +91,13 @@ impl DataConnection {
     /// # Errors
     /// The system's, as when it has no more threads.
     pub(super) fn begin(
-        stream: tokio::net::TcpStream,
+        stream: Stream,
         receiver: Receiver,
         times: Times,
         received: Arc<AtomicU64>,
     ) -> io::Result<Self> {
-        let socket = stream.into_std()?;
-        socket.set_nonblocking(false)?;
+        let incoming = Incoming::of(stream)?;
+        let socket = incoming.socket().try_clone()?;
         let stalled = times.stalled;
         let patience = Patience {
             quiet: stalled,
@@ -68,8 +108,8 @@ impl DataConnection {
         socket.set_write_timeout(Some(stalled))?;
         let leave = Arc::new(AtomicBool::new(false));
         let (end, ended) = oneshot::channel();
-        let line = Line {
-            socket: socket.try_clone()?,
+        let mut line = Line {
+            incoming,
             receiver,
             times,
             leave: leave.clone(),
@@ -81,20 +121,25 @@ impl DataConnection {
         let thread = thread.spawn(move || {
             let outcome = line.receive();
             // Nobody waits for it any more where the task behind it was dropped.
-            let _ = end.send(outcome);
+            let _ = end.send((outcome, line.incoming));
         })?;
         Ok(Self {
             socket,
             leave,
             thread: Some(thread),
             ended,
+            left: None,
         })
     }
 
     /// Waits until the primary closes, or breaks a rule.
     pub(super) async fn ended(&mut self) -> Result<(), Farewell> {
         // A thread that panicked says nothing.
-        (&mut self.ended).await.unwrap_or(Ok(()))
+        let Ok((outcome, incoming)) = (&mut self.ended).await else {
+            return Ok(());
+        };
+        self.left = Some(incoming);
+        outcome
     }
 
     /// Ends it; once this returns, its last byte is placed.
@@ -105,14 +150,9 @@ impl DataConnection {
         let _ = self.ended().await;
     }
 
-    /// The connection after its thread has ended, to say why.
-    ///
-    /// # Errors
-    /// The system's.
-    pub(super) fn parting(&self) -> io::Result<tokio::net::TcpStream> {
-        let socket = self.socket.try_clone()?;
-        socket.set_nonblocking(true)?;
-        tokio::net::TcpStream::from_std(socket)
+    /// The connection after its thread has ended, to say why; `None` where there is nothing left of it.
+    pub(super) fn parting(mut self) -> Option<Stream> {
+        self.left.take()?.into_stream().ok()
     }
 }
 
@@ -131,7 +171,7 @@ impl Drop for DataConnection {
 
 /// What the thread has.
 struct Line {
-    socket: TcpStream,
+    incoming: Incoming,
     receiver: Receiver,
     times: Times,
     leave: Arc<AtomicBool>,
@@ -143,13 +183,17 @@ struct Line {
 }
 
 impl Line {
-    fn receive(mut self) -> Result<(), Farewell> {
+    fn receive(&mut self) -> Result<(), Farewell> {
         if !self.say(Word::Welcome) {
             return Ok(());
         }
         let (mut told, mut untold) = (0, 0);
         while !self.leave.load(Ordering::Acquire) {
-            match self.receiver.step(self.socket.as_fd()) {
+            let step = match &mut self.incoming {
+                Incoming::Plain(socket) => self.receiver.step(socket.as_fd()),
+                Incoming::Tls(stream) => self.receiver.step_decrypting(&mut **stream),
+            };
+            match step {
                 Ok(Ok(Step::Read(read))) => {
                     self.received.fetch_add(read as u64, Ordering::Relaxed);
                     untold += read;
@@ -183,7 +227,13 @@ impl Line {
         if !self.receiver.is_amid() {
             return self.rest_between_writes();
         }
-        let comes = self.receiver.is_in_copy() && readable(self.socket.as_fd(), self.times.stalled);
+        let comes = match &self.incoming {
+            // That step did not wait.
+            Incoming::Plain(socket) if self.receiver.is_in_copy() => {
+                readable(socket.as_fd(), self.times.stalled)
+            }
+            _ => false,
+        };
         if comes { Ok(()) } else { Err(self.halfway()) }
     }
 
@@ -231,7 +281,11 @@ impl Line {
 
     /// Sends a word; false if the primary is gone, or does not read.
     fn say(&mut self, word: Word) -> bool {
-        self.socket.write_all(&word.encode()).is_ok()
+        let word = word.encode();
+        match &mut self.incoming {
+            Incoming::Plain(socket) => socket.write_all(&word).is_ok(),
+            Incoming::Tls(stream) => stream.write_all(&word).is_ok(),
+        }
     }
 }
 

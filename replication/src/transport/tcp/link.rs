@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use tokio::net::TcpStream;
+use kera_rpc::stream::Stream;
 
 use super::quiet::Patience;
 use super::wire::{Cause, WORD_BYTES, WRITE_BYTES, Word, WriteHead};
@@ -66,7 +66,7 @@ impl Default for LinkOptions {
 #[derive(Debug)]
 pub(super) struct TcpLink {
     backup: BrokerId,
-    stream: TcpStream,
+    stream: Stream,
     options: LinkOptions,
     unsent: VecDeque<Bytes>,
     /// Heads, and small writes behind theirs, before they are unsent; memory that is used again.
@@ -80,7 +80,7 @@ pub(super) struct TcpLink {
 }
 
 impl TcpLink {
-    pub(super) fn new(backup: BrokerId, stream: TcpStream, options: LinkOptions) -> Self {
+    pub(super) fn new(backup: BrokerId, stream: Stream, options: LinkOptions) -> Self {
         Self {
             backup,
             stream,
@@ -148,8 +148,7 @@ impl TcpLink {
     /// Reads what the backup has said.
     fn listen(&mut self) -> Result<(), LinkError> {
         loop {
-            self.unread.reserve(READ_BYTES);
-            match self.stream.try_read_buf(&mut self.unread) {
+            match self.stream.try_read_behind(&mut self.unread, READ_BYTES) {
                 Ok(0) => return Err(self.broken("the replica store closed the connection")),
                 Ok(_) => self.understand()?,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -201,10 +200,18 @@ impl TcpLink {
     fn drive(&mut self, cx: &mut Context<'_>) -> Result<(), LinkError> {
         loop {
             self.send()?;
-            if self.unsent.is_empty() {
+            // What TLS keeps has still to reach the socket.
+            let kept = match self.stream.try_flush() {
+                Ok(kept) => kept,
+                Err(error) => {
+                    self.listen()?;
+                    return Err(self.broken(error));
+                }
+            };
+            if self.unsent.is_empty() && kept == 0 {
                 break;
             }
-            match self.stream.poll_write_ready(cx) {
+            match self.stream.poll_writable(cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Err(self.broken(error)),
                 Poll::Pending => break,
@@ -212,7 +219,7 @@ impl TcpLink {
         }
         loop {
             self.listen()?;
-            match self.stream.poll_read_ready(cx) {
+            match self.stream.poll_readable(cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Err(self.broken(error)),
                 Poll::Pending => return self.poll_alarm(cx),

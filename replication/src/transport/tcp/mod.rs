@@ -9,6 +9,7 @@ mod client;
 mod control;
 mod convert;
 mod data;
+mod door;
 mod link;
 mod places;
 mod quiet;
@@ -23,13 +24,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kera_rpc::Way;
+use kera_rpc::stream::Stream;
+use kera_rpc::tls::ClientTls;
 use parking_lot::RwLock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 
 pub use control::BackupService;
+pub use door::Door;
 pub use link::LinkOptions;
 pub use places::{Counts, Peers};
 pub use server::{BackupServer, ServerOptions};
@@ -48,12 +52,14 @@ use wire::{Cause, PROTOCOL, WORD_BYTES, Word};
 pub struct TcpTransport {
     me: BrokerId,
     options: LinkOptions,
+    way: RwLock<Way>,
     peers: RwLock<HashMap<BrokerId, Peer>>,
 }
 
 #[derive(Clone, Debug)]
 struct Peer {
     address: String,
+    way: Way,
     channel: Channel,
     seals: Arc<Seals>,
 }
@@ -64,7 +70,22 @@ impl TcpTransport {
         Self {
             me,
             options,
+            way: RwLock::default(),
             peers: RwLock::default(),
+        }
+    }
+
+    /// Connects with `tls` from now on, or without; connections that exist stay as they are.
+    pub fn use_tls(&self, tls: Option<ClientTls>) {
+        let mut peers = self.peers.write();
+        self.way.write().tls = tls;
+        for peer in peers.values_mut() {
+            let endpoint = endpoint(&peer.address, self.options);
+            // It was one before.
+            if let Ok(endpoint) = endpoint {
+                peer.way = self.way.read().clone();
+                peer.channel = peer.way.channel(endpoint, &peer.address);
+            }
         }
     }
 
@@ -73,24 +94,21 @@ impl TcpTransport {
     /// # Errors
     /// `InvalidInput` if it is not HOST:PORT.
     pub fn set_address(&self, backup: BrokerId, address: &str) -> io::Result<()> {
-        let endpoint = Endpoint::from_shared(format!("http://{address}"));
-        let endpoint = endpoint.map_err(|_| {
+        let endpoint = endpoint(address, self.options).map_err(|_| {
             let reason = format!("\"{address}\" is not an address of {backup}: use HOST:PORT");
             io::Error::new(io::ErrorKind::InvalidInput, reason)
         })?;
-        let channel = endpoint
-            .connect_timeout(self.options.connect_timeout)
-            .http2_keep_alive_interval(Duration::from_secs(20))
-            .keep_alive_timeout(Duration::from_secs(10))
-            .tcp_nodelay(true)
-            .connect_lazy();
+        let mut peers = self.peers.write();
+        let way = self.way.read().clone();
+        let channel = way.channel(endpoint, address);
         let address = address.to_owned();
         let peer = Peer {
             address,
+            way,
             channel,
             seals: Arc::default(),
         };
-        self.peers.write().insert(backup, peer);
+        peers.insert(backup, peer);
         Ok(())
     }
 
@@ -114,7 +132,7 @@ impl Transport for TcpTransport {
         Box::pin(async move {
             let unreachable = |reason: String| LinkError::Unreachable { backup: to, reason };
             let peer = peer.ok_or_else(|| unreachable("its address is not known".into()))?;
-            let greeted = greet(&peer.address, hello, options.patience());
+            let greeted = greet(&peer.way, &peer.address, hello, options.patience());
             let stream = match timeout(options.connect_timeout, greeted).await {
                 Ok(Ok(Ok(stream))) => stream,
                 Ok(Ok(Err((cause, text)))) => {
@@ -155,16 +173,26 @@ impl Transport for TcpTransport {
     }
 }
 
+fn endpoint(address: &str, options: LinkOptions) -> Result<Endpoint, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
+    Ok(endpoint
+        .connect_timeout(options.connect_timeout)
+        .http2_keep_alive_interval(Duration::from_secs(20))
+        .keep_alive_timeout(Duration::from_secs(10))
+        .tcp_nodelay(true))
+}
+
 /// Connects, says who it is, and waits to be welcomed: by then every earlier connection is gone.
 async fn greet(
+    way: &Way,
     address: &str,
     hello: Hello,
     patience: Patience,
-) -> io::Result<Result<TcpStream, (Cause, String)>> {
-    let mut stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
+) -> io::Result<Result<Stream, (Cause, String)>> {
+    let mut stream = way.frames(address).await?;
     ask_when_quiet(&stream, patience)?;
     stream.write_all(&hello.encode(&PROTOCOL)).await?;
+    stream.flush().await?;
     let mut word = [0; WORD_BYTES];
     stream.read_exact(&mut word).await?;
     match Word::decode(&word) {

@@ -49,6 +49,7 @@ mod tests {
     use std::os::fd::BorrowedFd;
     use std::sync::Arc;
 
+    use kera_rpc::Way;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
@@ -96,7 +97,9 @@ mod tests {
             process: ProcessId(7),
         };
         let patience = LinkOptions::default().patience();
-        let greeted = greet(&address, hello, patience).await.expect("an answer");
+        let greeted = greet(&Way::default(), &address, hello, patience)
+            .await
+            .expect("an answer");
         let stream = greeted.expect("it is welcome");
         // No longer than a second for what a cut cable does not carry.
         assert_eq!(asks(stream.as_fd()), (true, QUIET, BETWEEN, 1_000));
@@ -118,7 +121,9 @@ mod tests {
             rested: QUIET,
             wrote: LastWrite::never(),
         };
-        let connection = DataConnection::begin(stream, receiver, times, received).expect("begins");
+        let begun = DataConnection::begin(stream.into(), receiver, times, received);
+        let mut connection = begun.expect("begins");
+        connection.leave().await;
         let socket = connection.parting().expect("a socket");
         assert_eq!(asks(socket.as_fd()), (true, QUIET, BETWEEN, 20_000));
     }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -171,38 +171,52 @@ impl Receiver {
     pub(super) fn step(&mut self, socket: BorrowedFd<'_>) -> Result<io::Result<Step>, Farewell> {
         // Beyond what is known to be wanted.
         let ahead = if self.large { LOOK_AHEAD } else { SPARE_BYTES };
-        let read = match &mut self.current {
-            Some(current) => {
-                // While a write is under way, nothing waits in the spare bytes.
-                let spare = &mut self.spare[..ahead];
-                let read = current
-                    .region
-                    .receive(socket, current.offset, current.left, spare);
-                let read = read.map_err(|refusal| Farewell::refused(current.buffer, &refusal))?;
-                if let Ok(read) = read {
-                    let own = read.min(current.left);
-                    current.left -= own;
-                    current.offset += own as u64;
-                    (self.start, self.end) = (0, read - own);
-                    if current.left == 0 {
-                        let signalled = current.signalled;
-                        self.current = None;
-                        self.placed(signalled);
-                    }
-                }
-                read
-            }
-            None => {
-                self.spare.copy_within(self.start..self.end, 0);
-                (self.start, self.end) = (0, self.end - self.start);
-                let free = self.end..(self.end + ahead).min(SPARE_BYTES);
-                let read = rustix::net::recv(socket, &mut self.spare[free], RecvFlags::empty());
-                if let Ok((read, _)) = read {
-                    self.end += read;
-                }
+        let Some(current) = &mut self.current else {
+            let read = self.read_spare(ahead, |free| {
+                let read = rustix::net::recv(socket, free, RecvFlags::empty());
                 read.map(|(read, _)| read).map_err(io::Error::from)
-            }
+            });
+            return self.came(read);
         };
+        // While a write is under way, nothing waits in the spare bytes.
+        let spare = &mut self.spare[..ahead];
+        let read = current
+            .region
+            .receive(socket, current.offset, current.left, spare);
+        let read = read.map_err(|refusal| Farewell::refused(current.buffer, &refusal))?;
+        if let Ok(read) = read {
+            let own = read.min(current.left);
+            (self.start, self.end) = (0, read - own);
+            self.went_on(own);
+        }
+        self.came(read)
+    }
+
+    /// The same from a TLS session: what it decrypts is copied from the spare bytes.
+    pub(super) fn step_decrypting(
+        &mut self,
+        session: &mut impl Read,
+    ) -> Result<io::Result<Step>, Farewell> {
+        let read = self.read_spare(SPARE_BYTES, |free| session.read(free));
+        self.came(read)
+    }
+
+    /// Reads up to `ahead` bytes behind those that wait in the spare bytes.
+    fn read_spare(
+        &mut self,
+        ahead: usize,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        self.spare.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        let free = self.end..(self.end + ahead).min(SPARE_BYTES);
+        let read = read(&mut self.spare[free])?;
+        self.end += read;
+        Ok(read)
+    }
+
+    /// Places what a read brought, or tells why it brought nothing.
+    fn came(&mut self, read: io::Result<usize>) -> Result<io::Result<Step>, Farewell> {
         let read = match read {
             Ok(0) => return Ok(Ok(Step::Ended)),
             Ok(read) => read,
@@ -212,8 +226,40 @@ impl Receiver {
             }
             Err(error) => return Ok(Err(error)),
         };
+        self.go_on()?;
         self.take_spare()?;
         Ok(Ok(Step::Read(read)))
+    }
+
+    /// So many more bytes of the write under way are placed.
+    fn went_on(&mut self, bytes: usize) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        current.left -= bytes;
+        current.offset += bytes as u64;
+        if current.left == 0 {
+            let signalled = current.signalled;
+            self.current = None;
+            self.placed(signalled);
+        }
+    }
+
+    /// Places what the spare bytes have of the write under way.
+    fn go_on(&mut self) -> Result<(), Farewell> {
+        let Some(current) = &self.current else {
+            return Ok(());
+        };
+        let there = current.left.min(self.end - self.start);
+        if there == 0 {
+            return Ok(());
+        }
+        let bytes = &self.spare[self.start..self.start + there];
+        let placed = current.region.place(current.offset, bytes);
+        placed.map_err(|refusal| Farewell::refused(current.buffer, &refusal))?;
+        self.start += there;
+        self.went_on(there);
+        Ok(())
     }
 
     /// A write is placed to its end.

@@ -23,6 +23,8 @@ struct Fed {
     key: BufferKey,
     near: UnixStream,
     far: UnixStream,
+    /// Bytes come as those that a TLS session decrypts.
+    decrypted: bool,
     _dir: tempfile::TempDir,
 }
 
@@ -71,6 +73,7 @@ fn fed_with(bytes: u32) -> Fed {
         copy,
         near,
         far,
+        decrypted: false,
         _dir: dir,
     }
 }
@@ -86,7 +89,10 @@ impl Fed {
             bytes = later;
             let mut step = Step::Read(0);
             while matches!(step, Step::Read(_)) {
-                let taken = self.receiver.step(self.near.as_fd())?;
+                let taken = match self.decrypted {
+                    false => self.receiver.step(self.near.as_fd())?,
+                    true => self.receiver.step_decrypting(&mut self.near)?,
+                };
                 step = taken.expect("the socket is well");
             }
         }
@@ -116,8 +122,9 @@ proptest! {
             (0..SEGMENT / 2, 1..40_000u32, any::<u8>()), 1..12),
         pieces in prop::collection::vec(
             prop_oneof![0..30usize, 0..5_000usize, 30_000..60_000usize], 1..8),
+        decrypted: bool,
     ) {
-        let mut fed = fed();
+        let mut fed = Fed { decrypted, ..fed() };
         let mut wanted = vec![0; SEGMENT as usize];
         let mut sent = Vec::new();
         for (offset, len, value) in &writes {
@@ -143,8 +150,9 @@ proptest! {
         heads in prop::collection::vec(
             (any::<bool>(), any::<u64>(), prop_oneof![0..200_000u32, any::<u32>()], 0..300usize), 0..6),
         pieces in prop::collection::vec(0..64usize, 1..5),
+        decrypted: bool,
     ) {
-        let mut fed = fed_with(SEGMENT / 2);
+        let mut fed = Fed { decrypted, ..fed_with(SEGMENT / 2) };
         let mut sent = Vec::new();
         for (known, number, len, follow) in &heads {
             let buffer = if *known { fed.key } else { BufferKey(*number) };

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use kera_log_segments::pool::heap;
 use kera_rpc::serve::CallServer;
+use kera_rpc::stream::Stream;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,6 +16,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::data::{DataConnection, Times};
+use super::door::Door;
 use super::places::{Counts, NoPeers, Peers, Places};
 use super::receiver::{Farewell, Receiver, SPARE_BYTES};
 use super::seats::{Occupied, Seats};
@@ -80,6 +82,8 @@ pub struct BackupServer {
     store: Arc<ReplicaStore>,
     options: ServerOptions,
     peers: Arc<dyn Peers>,
+    /// Through which connections come; `None` takes them as they are.
+    door: Option<Arc<dyn Door>>,
     seats: Seats,
     received: Arc<AtomicU64>,
     /// Bytes that connections gave back to the allocator, and it not yet to the system.
@@ -93,18 +97,20 @@ pub struct BackupServer {
 impl BackupServer {
     /// A server of `store` that knows no other brokers; nothing is listened to yet.
     pub fn new(store: Arc<ReplicaStore>, options: ServerOptions) -> Arc<Self> {
-        Self::among(store, options, Arc::new(NoPeers))
+        Self::among(store, options, Arc::new(NoPeers), None)
     }
 
-    /// As [`new`](Self::new), among these brokers.
+    /// As [`new`](Self::new), among these brokers, which come through `door` if there is one.
     pub fn among(
         store: Arc<ReplicaStore>,
         options: ServerOptions,
         peers: Arc<dyn Peers>,
+        door: Option<Arc<dyn Door>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             store,
             peers,
+            door,
             places: Places::new(options.connections, options.reserved),
             seats: Seats::new(options.seat_kept),
             options,
@@ -235,10 +241,26 @@ impl BackupServer {
         }
     }
 
-    async fn connection(&self, mut stream: TcpStream, peer: SocketAddr, control: CallServer) {
-        let _ = stream.set_nodelay(true);
+    async fn connection(&self, socket: TcpStream, peer: SocketAddr, control: CallServer) {
+        let _ = socket.set_nodelay(true);
         let mut first = [0; HELLO_MAGIC.len()];
         let mut stopping = self.stopping.subscribe();
+        let entered = async {
+            match &self.door {
+                None => Ok(Stream::Plain(socket)),
+                Some(door) => {
+                    door.clone()
+                        .enter(socket, peer, self.options.hello_timeout)
+                        .await
+                }
+            }
+        };
+        let entered = tokio::select! {
+            entered = entered => entered,
+            _ = stopping.wait_for(|stop| *stop) => return,
+        };
+        // The door has told why.
+        let Ok(mut stream) = entered else { return };
         let peeked = async {
             let mut pause = FIRST_LOOK;
             loop {
@@ -293,10 +315,10 @@ impl BackupServer {
     /// the connection to say it on.
     async fn data(
         &self,
-        stream: TcpStream,
+        stream: Stream,
         primary: BrokerId,
         from: IpAddr,
-    ) -> Option<(TcpStream, Farewell)> {
+    ) -> Option<(Stream, Farewell)> {
         let mut seated = match self.seats.take(primary, from, &*self.peers).await {
             Ok(seated) => seated,
             Err(occupied) => return Some((stream, self.occupied(primary, from, occupied))),
@@ -310,7 +332,7 @@ impl BackupServer {
         let ended = match DataConnection::begin(stream, receiver, times, self.received.clone()) {
             Ok(mut connection) => {
                 let ended = self.until_ended(&mut connection, &mut seated.leaving).await;
-                let farewell = |farewell| Some((connection.parting().ok()?, farewell));
+                let farewell = |farewell| Some((connection.parting()?, farewell));
                 ended.err().and_then(farewell)
             }
             Err(error) => {
@@ -354,7 +376,7 @@ impl BackupServer {
 }
 
 /// Says why, and reads on for a moment: closing with unread bytes would take the word back.
-async fn part(stream: &mut TcpStream, farewell: &Farewell) {
+async fn part(stream: &mut Stream, farewell: &Farewell) {
     let mut text = farewell.text.as_str();
     while text.len() > MAX_TEXT {
         text = &text[..text.floor_char_boundary(MAX_TEXT)];
@@ -365,6 +387,7 @@ async fn part(stream: &mut TcpStream, farewell: &Farewell) {
     bytes.extend_from_slice(text.as_bytes());
     let parting = async {
         stream.write_all(&bytes).await?;
+        stream.flush().await?;
         stream.shutdown().await?;
         let mut unread = vec![0; 64 << 10];
         let mut total = 0;
