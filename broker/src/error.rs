@@ -27,6 +27,9 @@ pub enum BrokerError {
     /// The metadata store cannot be used.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
+    /// The user that is to be made where there is none.
+    #[error("the first user was not made: {0}")]
+    FirstUser(String),
     /// An address cannot be bound.
     #[error("cannot listen on {address}: {error}; choose another {key}")]
     Listen {

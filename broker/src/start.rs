@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use kera_metadata::ClusterStore;
 
 use crate::api::Api;
+use crate::auth::make_first_user;
 use crate::clock::now_ms;
 use crate::cluster::ownership::{takeover, watching};
 use crate::cluster::{self, Backup};
@@ -122,6 +123,7 @@ impl Broker {
             cluster::cleanup::start(&shared, clustered);
             cluster::ownership::election::start(&shared, clustered);
         }
+        make_first_user(&shared).await?;
         shared.coordination.open(&shared).await?;
         let took = since.elapsed();
         shared

@@ -1,6 +1,7 @@
 //! Seeing and changing users.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use kera_metadata::user::check_user_name;
@@ -13,6 +14,8 @@ use crate::replaced_record::{change_record, read_record};
 use crate::shared::Shared;
 
 const SECRET_BYTES: usize = 32;
+/// Of the salt that this broker draws itself, as `kera user create` does.
+const SALT_BYTES: usize = 24;
 /// Fewest and most bytes of a salt.
 const SALT: std::ops::RangeInclusive<usize> = 8..=64;
 
@@ -39,6 +42,25 @@ pub enum Change {
 }
 
 impl NewCredential {
+    /// What is made of `password` for `mechanism`, with a salt of its own. Takes milliseconds.
+    ///
+    /// # Errors
+    /// The system has no random bytes.
+    pub(super) fn of_password(
+        mechanism: Mechanism,
+        password: &str,
+    ) -> Result<Self, scram::ScramError> {
+        let salt = scram::random::<SALT_BYTES>()?.to_vec();
+        let iterations = *ITERATIONS.start();
+        let rounds = NonZeroU32::new(iterations).unwrap_or(NonZeroU32::MIN);
+        Ok(Self {
+            mechanism,
+            iterations,
+            salted: mechanism.salted(password.as_bytes(), &salt, rounds),
+            salt,
+        })
+    }
+
     fn stored(&self) -> Result<UserCredential, WireError> {
         let invalid = |text: String| WireError::new(ErrorCode::InvalidArgument, text);
         if rounds(self.iterations).is_none() {
@@ -87,10 +109,22 @@ pub async fn alter(
     shared: &Arc<Shared>,
     changes: &[(String, Change)],
 ) -> Result<Vec<Result<(), WireError>>, WireError> {
+    alter_if(shared, changes, |_| true).await
+}
+
+/// As [`alter`], but only while `wanted` says so of the users that there are; makes no change otherwise.
+pub(super) async fn alter_if(
+    shared: &Arc<Shared>,
+    changes: &[(String, Change)],
+    wanted: impl Fn(&[User]) -> bool,
+) -> Result<Vec<Result<(), WireError>>, WireError> {
     let changed = change_record(
         &shared.metadata,
         |store| store.users(),
         |record| {
+            if !wanted(&record.users) {
+                return Ok((Vec::new(), false));
+            }
             let users = record.users.iter();
             let mut users: BTreeMap<String, User> = users
                 .map(|user| (user.name.clone(), user.clone()))

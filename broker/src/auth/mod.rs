@@ -4,6 +4,7 @@
 //! passwords costs no reads of the store.
 
 mod alter;
+mod first_user;
 mod native;
 mod plain;
 
@@ -25,6 +26,7 @@ use crate::unheard::Source;
 
 pub use kera_rpc::scram;
 
+pub(crate) use first_user::make_first_user;
 pub(crate) use native::prove;
 pub use plain::told;
 
@@ -209,11 +211,6 @@ impl Auth {
                     drop(authentications.get_or_create_owned(&labels(*mechanism, is_right)));
                 }
             }
-            if recorded.is_none_or(|recorded| recorded.users.is_empty()) {
-                tracing::warn!(
-                    "auth.listeners asks clients for passwords, and there is no user: nobody gets in there but who has a certificate; make one with `kera user create NAME`, for the first with a certificate or while auth.listeners is without native"
-                );
-            }
         }
         Self {
             listeners: config.listeners.clone(),
@@ -318,6 +315,7 @@ pub(crate) fn rounds(iterations: u32) -> Option<NonZeroU32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::BrokerConfig;
 
     fn record() -> UsersRecord {
         let mechanism = Mechanism::Sha512;
@@ -405,6 +403,7 @@ mod tests {
         AuthConfig {
             listeners: vec![Listener::Kafka],
             mechanisms: SaslMechanism::ALL.to_vec(),
+            ..BrokerConfig::default().auth
         }
     }
 

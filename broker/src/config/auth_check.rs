@@ -3,7 +3,7 @@
 use kera_rpc::SaslMechanism;
 
 use super::exposure::Exposure;
-use super::keys::BrokerConfig;
+use super::keys::{AuthConfig, BrokerConfig};
 use super::kinds::ClientAuth;
 use super::listeners::Listener;
 use super::tls::TlsListener;
@@ -15,6 +15,7 @@ pub(super) fn check_auth(config: &BrokerConfig) -> Result<(), (&'static str, Str
         let problem = "has kafka but kafka.listen is off; set kafka.listen, or take kafka out";
         return Err(("auth.listeners", problem.to_owned()));
     }
+    check_first_user(&config.auth)?;
     let has_tls = config.tls.listeners.contains(&TlsListener::Native);
     let brokers_prove = has_tls && config.tls.client_auth != ClientAuth::None;
     if asks(Listener::Native) && config.cluster.store.is_some() && !brokers_prove {
@@ -30,6 +31,23 @@ pub(super) fn check_auth(config: &BrokerConfig) -> Result<(), (&'static str, Str
         return Err(("auth.mechanisms", problem));
     }
     Ok(())
+}
+
+/// What a first user needs.
+fn check_first_user(auth: &AuthConfig) -> Result<(), (&'static str, String)> {
+    const USER: &str = "auth.first_user";
+    const FILE: &str = "auth.first_user_password_file";
+    let (set, missing) = match (&auth.first_user, &auth.first_user_password_file) {
+        (None, None) => return Ok(()),
+        (Some(_), Some(_)) if !auth.listeners.is_empty() => return Ok(()),
+        (Some(_), Some(_)) => (USER, "auth.listeners"),
+        (Some(_), None) => (USER, FILE),
+        (None, Some(_)) => (FILE, USER),
+    };
+    Err((
+        set,
+        format!("is set but {missing} is off; set both, or none"),
+    ))
 }
 
 /// Listeners with passwords where others may listen on the way.
@@ -87,6 +105,32 @@ mod tests {
         config.auth.listeners.push(Listener::Native);
         assert!(check_auth(&config).unwrap_err().1.contains("server.listen"));
         assert_eq!(doubted(&config), 1);
+    }
+
+    #[test]
+    fn a_first_user_has_a_password_and_is_asked_for() {
+        let mut config = BrokerConfig::default();
+        config.auth.first_user = Some("admin".to_owned());
+        let (key, told) = check_auth(&config).unwrap_err();
+        assert_eq!(key, "auth.first_user");
+        assert!(
+            told.contains("auth.first_user_password_file is off"),
+            "{told}"
+        );
+        config.auth.first_user_password_file = Some("/password".into());
+        assert!(
+            check_auth(&config)
+                .unwrap_err()
+                .1
+                .contains("auth.listeners is off")
+        );
+        config.auth.listeners = vec![Listener::Native];
+        assert_eq!(check_auth(&config), Ok(()));
+        config.auth.first_user = None;
+        assert_eq!(
+            check_auth(&config).unwrap_err().0,
+            "auth.first_user_password_file"
+        );
     }
 
     #[test]

@@ -457,6 +457,12 @@ config_keys! {
         /// The ways to prove it. With PLAIN the client sends the password itself, so these listeners must be among
         /// `tls.listeners` unless they listen on loopback alone. Old tools may know nothing else.
         mechanisms: Vec<SaslMechanism>, Mechanisms [] = "SCRAM-SHA-256,SCRAM-SHA-512";
+        /// A user that a broker makes when it starts and there is none: otherwise nobody could log in to make others. Needs
+        /// `auth.first_user_password_file`. With `acl.enabled` name it in `acl.super_users` as well.
+        first_user: Option<String>, UserName [] = "off";
+        /// A file whose first line is that user's password. It is read only where there are no users, so it may be
+        /// removed afterwards.
+        first_user_password_file: Option<PathBuf>, FileOrOff [] = "off";
     }
 
     /// Who may do what, by rules as Kafka's access control lists have them: docs/security.md.

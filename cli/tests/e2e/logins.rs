@@ -76,6 +76,52 @@ impl World {
     }
 }
 
+#[test]
+fn the_first_user_is_made_of_a_file_where_there_are_none() {
+    let home = home();
+    let file = home.path().join("right");
+    let path = file.to_str().expect("a path of the build");
+    let flags = [
+        ["--auth-listeners", "native"],
+        ["--auth-first-user", "admin"],
+        ["--auth-first-user-password-file", path],
+    ];
+    let flags = flags.as_flattened();
+    let mut serve = kera();
+    let data = home.path().join("data");
+    serve
+        .args(["serve", "--listen", "127.0.0.1:0", "--http-listen", "off"])
+        .args(flags)
+        .arg("--data-dir")
+        .arg(&data);
+    let without = finish(serve, b"");
+    assert!(!without.status.success(), "{}", without.text());
+    assert!(
+        without.stderr.contains("cannot be read"),
+        "{}",
+        without.stderr
+    );
+
+    std::fs::write(&file, PASSWORD).expect("a file can be written");
+    std::fs::write(home.path().join("wrong"), "guessed").expect("a file can be written");
+    let broker = Broker::with(flags);
+    let mut world = World { broker, home };
+    let wrong = world.attempt("admin", "wrong", &["user", "list"], b"");
+    assert!(!wrong.status.success(), "{}", wrong.text());
+    world.run("admin", &["user", "create", "ann"], PASSWORD.as_bytes());
+    world.run("admin", &["user", "delete", "admin", "--yes"], b"");
+    // Others are there: it is not made again, and nobody needs its password.
+    std::fs::rename(world.password("right"), world.password("kept")).expect("it is renamed");
+    world.broker.stop();
+    world.broker.restart();
+    let gone = world.attempt("admin", "kept", &["user", "list"], b"");
+    assert!(!gone.status.success(), "{}", gone.text());
+    let listed = world.attempt("ann", "kept", &["user", "list", "--json"], b"");
+    let listed: serde_json::Value = serde_json::from_str(&listed.text()).expect("JSON");
+    assert!(listed.to_string().contains("ann"), "{listed}");
+    assert!(!listed.to_string().contains("admin"), "{listed}");
+}
+
 /// A broker's message: its status, and its text.
 fn message(stream: &mut TcpStream) -> (u16, String) {
     let mut head = [0; 8];

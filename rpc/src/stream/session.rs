@@ -321,12 +321,12 @@ impl Session {
 
     /// Gives TLS more bytes of the socket; false at their end.
     fn take_in(&mut self, socket: &impl Socket) -> io::Result<bool> {
-        if self.arrived.is_empty() {
-            if let Err(error) = socket.take(&mut self.arrived) {
-                // Thousands of connections wait like this: they hold no buffer.
-                self.arrived = BytesMut::new();
-                return Err(error);
-            }
+        if self.arrived.is_empty()
+            && let Err(error) = socket.take(&mut self.arrived)
+        {
+            // Thousands of connections wait like this: they hold no buffer.
+            self.arrived = BytesMut::new();
+            return Err(error);
         }
         let mut bytes = &self.arrived[..];
         let taken = self.tls.read_tls(&mut bytes)?;
