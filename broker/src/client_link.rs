@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use kera_log_segments::group::Group;
 use kera_rpc::stream::Stream;
 use tokio::io::Interest;
@@ -70,6 +71,12 @@ pub trait Protocol: Send {
     /// True while bytes may be taken from the socket, as far as the protocol knows.
     fn takes_input(&self, link: &ClientLink) -> bool {
         self.takes_frames(link)
+    }
+
+    /// True if the request that has begun to arrive, and that memory is to be claimed for, may arrive whole. If it may
+    /// not, the protocol takes no input until it may.
+    fn may_arrive(&mut self, _link: &mut ClientLink) -> bool {
+        true
     }
 
     /// Bytes that will be sent and are not among those that wait to be: those that come from a disk.
@@ -160,6 +167,8 @@ pub struct ClientLink {
     looked: Instant,
     sent_before: u64,
     last_input: Instant,
+    /// The peer sends no more.
+    ended: bool,
     counted: Counted,
 }
 
@@ -167,6 +176,11 @@ impl ClientLink {
     /// The client has said what it wants.
     pub fn heard(&mut self) {
         self.counted.heard();
+    }
+
+    /// True if the peer sends no more: nobody waits for what is not there yet.
+    pub fn has_ended(&self) -> bool {
+        self.ended
     }
 
     /// The client has proved who it is.
@@ -198,6 +212,7 @@ impl ClientLink {
             looked: now,
             sent_before: 0,
             last_input: now,
+            ended: false,
             counted,
         }
     }
@@ -221,6 +236,9 @@ impl ClientLink {
             self.claims.hold_incoming(self.input.capacity());
             if protocol.is_over(self) {
                 return Ok(());
+            }
+            if self.ended && !self.is_whole(protocol) {
+                return Err(self.end_of_input().into());
             }
             let wanted = self.next_look(protocol);
             if wanted < set_to {
@@ -263,7 +281,7 @@ impl ClientLink {
 
     /// True while bytes may be taken: within the limits on what is in flight, and with memory.
     fn takes_input<P: Protocol>(&self, protocol: &P) -> bool {
-        !self.crowded && self.may_take() && protocol.takes_input(self)
+        !self.ended && !self.crowded && self.may_take() && protocol.takes_input(self)
     }
 
     /// True while frames may be taken: within the limits on bytes in flight, and with memory.
@@ -281,6 +299,9 @@ impl ClientLink {
             let there = self.input.len();
             let frame = protocol.frame_bytes(self)?;
             let missing = frame.saturating_sub(there);
+            if missing > 0 && self.claims.is_needed_for(frame) && !protocol.may_arrive(self) {
+                return Ok(());
+            }
             if missing > 0 && !self.claims.admit_frame(frame) {
                 self.crowded = true;
                 return Ok(());
@@ -295,21 +316,31 @@ impl ClientLink {
                 Received::Nothing => return Ok(()),
                 Received::Bytes(_) => self.last_input = Instant::now(),
                 Received::End => {
-                    // Whoever wants no answers sends, and goes.
-                    protocol.work(self)?;
-                    if !self.input.is_empty() {
-                        tracing::debug!(
-                            bytes = self.input.len(),
-                            "a connection ended within a frame"
-                        );
-                    }
-                    return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+                    // Whoever wants no answers sends, and goes. What has arrived is worked on, as fast as limits and
+                    // quotas allow.
+                    self.ended = true;
+                    return Ok(());
                 }
             }
             if self.input.len() >= READ_AHEAD && self.is_whole(protocol) {
                 return Ok(());
             }
         }
+    }
+
+    /// True if the peer sends no more, and all that it sent was received.
+    fn is_at_end(&self) -> bool {
+        let looked = self.stream.peek(&mut [0]).now_or_never();
+        matches!(looked, Some(Ok(0)))
+    }
+
+    /// Why a connection ends whose peer sends no more.
+    fn end_of_input(&self) -> std::io::Error {
+        if !self.input.is_empty() {
+            let bytes = self.input.len();
+            tracing::debug!(bytes, "a connection ended within a frame");
+        }
+        std::io::ErrorKind::UnexpectedEof.into()
     }
 
     /// True if the frame at the front has arrived, or can be told to be none.
@@ -391,6 +422,8 @@ impl ClientLink {
         }
         self.looked = now;
         protocol.look(self, now);
+        // Where nothing is received because of a quota or a limit, its end would not be seen as long.
+        self.ended |= !self.takes_input(protocol) && self.is_at_end();
         if self.out.sent() == self.sent_before {
             self.out.detach();
         }

@@ -228,6 +228,9 @@ impl Protocol for Connection {
         append::pump(&link.shared.data, &mut link.touched);
         self.acknowledge(link);
         outcome?;
+        if link.has_ended() && (self.waits_for_others() || is_in_vain(link)) {
+            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+        }
         self.serve_fetch(link);
         self.send_answer(link);
         if self.has_request(link) {
@@ -240,6 +243,23 @@ impl Protocol for Connection {
     fn takes_input(&self, link: &ClientLink) -> bool {
         let room = matches!(self.current, Current::Nothing) || link.input.len() < READ_AHEAD;
         room && !self.stopping && !is_muted(link) && self.pending.len() < MAX_PENDING
+    }
+
+    /// Nothing is claimed for a request that would wait until its client owes nothing: others would be without that
+    /// memory as long.
+    fn may_arrive(&mut self, link: &mut ClientLink) -> bool {
+        let input = link.input.bytes().get(LENGTH_BYTES..);
+        // One whose head is not there yet is charged when it is.
+        let Some(Ok(head)) = input.map(RequestHead::parse) else {
+            return true;
+        };
+        let metered = match head.api_key {
+            0 => Metered::Appends,
+            1 => Metered::Reads,
+            _ => return true,
+        };
+        link.meter.set_client(head.client_id.unwrap_or_default());
+        !link.meter.waits(metered)
     }
 
     /// What is owed to the client is bounded.
@@ -363,6 +383,14 @@ impl Connection {
         }
     }
 
+    /// True while the current request may take as long as its client said.
+    fn waits_for_others(&self) -> bool {
+        matches!(
+            self.current,
+            Current::Fetching(_) | Current::Running { waits: true, .. }
+        )
+    }
+
     fn is_answered(&self) -> bool {
         matches!(self.current, Current::Answered(_))
     }
@@ -475,7 +503,7 @@ impl Connection {
         correlation: i32,
         body: &mut [u8],
     ) -> Result<bool, Ended> {
-        if self.placing.is_none() && link.meter.waits(Metered::Appends) {
+        if self.placing.is_none() && must_wait(link, Metered::Appends) {
             return Ok(false);
         }
         let request = ProduceRequest::parse(body, version)?;
@@ -511,7 +539,7 @@ impl Connection {
         correlation: i32,
         body: &[u8],
     ) -> Result<bool, Ended> {
-        if link.meter.waits(Metered::Reads) {
+        if must_wait(link, Metered::Reads) {
             return Ok(false);
         }
         let request = FetchRequest::parse(body, version)?;
@@ -613,9 +641,30 @@ impl Connection {
     }
 }
 
-/// True while the client waits because it has used up a quota: nothing is read of it, and what it is owed is sent.
+/// True while the client waits because it has used up a quota: nothing is read of it, and what it is owed is sent. But
+/// for what memory was claimed before, which others may wait for.
 fn is_muted(link: &ClientLink) -> bool {
-    link.meter.is_waiting(Metered::Appends) || link.meter.is_waiting(Metered::Reads)
+    let waits = link.meter.is_waiting(Metered::Appends) || link.meter.is_waiting(Metered::Reads);
+    waits && !link.claims.has_frame()
+}
+
+/// True if the request at the front waits for a quota and its client, who has gone, would be answered.
+fn is_in_vain(link: &ClientLink) -> bool {
+    let front = link.input.bytes().get(LENGTH_BYTES..).unwrap_or_default();
+    let wants_answer = || {
+        let head = RequestHead::parse(front)
+            .ok()
+            .filter(|head| head.api_key == 0);
+        let request =
+            head.map(|head| ProduceRequest::parse(&front[head.body_at..], head.api_version));
+        request.is_none_or(|request| request.is_ok_and(|request| request.acks != 0))
+    };
+    is_muted(link) && wants_answer()
+}
+
+/// True if the request at the front waits until its client owes nothing.
+fn must_wait(link: &mut ClientLink, metered: Metered) -> bool {
+    !link.claims.has_frame() && link.meter.waits(metered)
 }
 
 /// What has come of the current request.

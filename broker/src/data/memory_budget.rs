@@ -48,10 +48,15 @@ impl Claims {
         }
     }
 
+    /// True if an incoming frame of `total` bytes needs a claim that it does not have.
+    pub fn is_needed_for(&self, total: usize) -> bool {
+        self.frame == 0 && total > self.read_ahead()
+    }
+
     /// Claims room for an incoming frame of `total` bytes. False: there is too much in flight; ask
     /// again later.
     pub fn admit_frame(&mut self, total: usize) -> bool {
-        if self.frame > 0 || total <= self.read_ahead() {
+        if !self.is_needed_for(total) {
             return true;
         }
         let limit = self.data.config.server.max_in_flight_bytes;

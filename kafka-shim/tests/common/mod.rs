@@ -88,6 +88,7 @@ impl World {
 /// A connection.
 pub struct Client {
     pub stream: TcpStream,
+    pub id: &'static str,
     next: i32,
 }
 
@@ -95,6 +96,7 @@ impl Client {
     pub async fn connect(address: SocketAddr) -> Self {
         Self {
             stream: TcpStream::connect(address).await.unwrap(),
+            id: "test",
             next: 0,
         }
     }
@@ -124,7 +126,7 @@ impl Client {
             .with_request_api_key(api as i16)
             .with_request_api_version(version)
             .with_correlation_id(self.next)
-            .with_client_id(Some(StrBytes::from_static_str("test")));
+            .with_client_id(Some(StrBytes::from_static_str(self.id)));
         header.encode(&mut out, Q::header_version(version)).unwrap();
         request.encode(&mut out, version).unwrap();
         let length = out.len() as i32 - 4;

@@ -7,7 +7,8 @@ use kafka_protocol::protocol::StrBytes;
 use kera_metadata::{StreamConfig, TimestampType};
 use kera_protocol::batch::{Compression, ProducerStamp};
 
-use crate::common::{Client, World, batch};
+use crate::common::{Client, PATIENCE, World, batch};
+use crate::fetching;
 
 pub fn request(topic: &str, acks: i16, parts: &[(i32, Bytes)]) -> ProduceRequest {
     let partitions = parts.iter().map(|(index, records)| {
@@ -278,4 +279,34 @@ async fn a_batch_behind_one_that_failed_is_sent_again_and_not_told_of_a_gap() {
     let unknown = batch("v", 1, Compression::None, stamp(42, 0, 5));
     let answer = code(produce(&mut client, 9, "t", 0, unknown).await);
     assert_eq!(answer, Some(ResponseError::UnknownProducerId));
+}
+
+/// Waits until a partition of a topic ends at an offset.
+pub async fn wait_for_end(world: &World, topic: &str, end: i64) {
+    let mut client = world.client().await;
+    let reached = async {
+        while fetching::one(&mut client, 11, topic, 0, 0)
+            .await
+            .high_watermark
+            < end
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    let reached = tokio::time::timeout(PATIENCE, reached).await;
+    reached.unwrap_or_else(|_| panic!("{topic} does not come to {end}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_sent_that_wants_no_answers_is_kept_when_it_goes() {
+    let world = World::start().await;
+    world.topic("t", 1);
+    let mut client = world.client().await;
+    // More than are worked on at once.
+    for _ in 0..1000 {
+        let request = request("t", 0, &[(0, plain(1))]);
+        client.send(ApiKey::Produce, 9, &request).await;
+    }
+    drop(client);
+    wait_for_end(&world, "t", 1000).await;
 }

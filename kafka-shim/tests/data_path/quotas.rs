@@ -1,6 +1,7 @@
 //! Clients that use up their quotas: they are told to wait, and wait. Nothing here waits for time to pass but where a
 //! rate is measured: a quota of one byte a second lets nobody go on before the test is over.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use kera_broker::quotas::{self, Change};
 use kera_metadata::quota::{QuotaEntity, Whom};
 use kera_protocol::batch::{Compression, ProducerStamp};
 
-use crate::common::{Client, World, batch};
+use crate::common::{Client, PATIENCE, World, batch};
 use crate::{fetching, producing};
 
 const VERSION: i16 = 11;
@@ -141,4 +142,77 @@ async fn a_consumer_beyond_its_quota_gets_a_batch_and_waits() {
     limit(&world, "consumer_byte_rate", None).await;
     let reply: FetchResponse = client.receive(ApiKey::Fetch, VERSION, next).await;
     assert_eq!((bytes(&reply), reply.throttle_time_ms), (2 * least, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_sent_that_wants_no_answers_and_went_is_kept_beyond_its_quota() {
+    const MANY: usize = 20;
+    let world = World::start().await;
+    world.topic("t", 1);
+    limit(&world, "producer_byte_rate", Some(1.0)).await;
+    let mut client = world.client().await;
+    let request = producing::request("t", 0, &[(0, records(1))]);
+    for _ in 0..MANY {
+        client.send(ApiKey::Produce, VERSION, &request).await;
+    }
+    drop(client);
+    producing::wait_for_end(&world, "t", 1).await;
+    limit(&world, "producer_byte_rate", Some(1e12)).await;
+    producing::wait_for_end(&world, "t", MANY as i64).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_request_that_waits_for_a_quota_takes_no_memory_from_others() {
+    let world = World::with(|config| config.server.max_in_flight_bytes = 1 << 20).await;
+    world.topic("t", 1);
+    limit(&world, "producer_byte_rate", Some(1.0)).await;
+    let large = batch(
+        &"x".repeat(1000),
+        700,
+        Compression::None,
+        ProducerStamp::NONE,
+    );
+    let mut one = world.client().await;
+    let first = send(&mut one, &records(100)).await;
+    assert_eq!(placed(&mut one, first).await.0, 0);
+    let (mut held, of_held) = (world.client().await, large.clone());
+    assert!(topics(&mut held).await > 0);
+    let held = tokio::spawn(async move {
+        let sent = send(&mut held, &of_held).await;
+        (held, sent)
+    });
+    // Nothing limits another client; of both there is room for one.
+    let mut other = world.client().await;
+    other.id = "other";
+    for _ in 0..3 {
+        assert!(is_silent(&world, &one).await);
+        let sent = send(&mut other, &large).await;
+        assert_eq!(placed(&mut other, sent).await.1, 0);
+    }
+    limit(&world, "producer_byte_rate", Some(1e12)).await;
+    let (mut held, sent) = held.await.expect("it is sent");
+    assert_eq!(placed(&mut held, sent).await.0, 100 + 3 * 700);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_while_it_waits_leaves_no_connection() {
+    let world = World::start().await;
+    world.topic("t", 1);
+    limit(&world, "producer_byte_rate", Some(1.0)).await;
+    let mut one = world.client().await;
+    let first = send(&mut one, &records(100)).await;
+    placed(&mut one, first).await;
+    let mut two = world.client().await;
+    send(&mut two, &records(100)).await;
+    assert!(is_silent(&world, &two).await, "it waits");
+    // One has sent nothing that waits, the other has.
+    drop((one, two));
+    let connections = &world.broker.shared().connections;
+    let gone = async {
+        while connections.load(Ordering::Relaxed) > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let gone = tokio::time::timeout(PATIENCE, gone).await;
+    gone.expect("no connection is left");
 }
