@@ -144,7 +144,14 @@ impl Filter {
 
 fn wanted(part: &ComponentData) -> Result<Wanted, Refusal> {
     match (part.match_type, &part._match) {
-        (EXACT, Some(name)) => Ok(Wanted::Exactly(Whom::Name(name.to_string()))),
+        (EXACT, Some(name)) => {
+            let is_address = part.entity_type.as_str() == IP;
+            let name = match is_address {
+                true => quotas::address_text(name),
+                false => name.to_string(),
+            };
+            Ok(Wanted::Exactly(Whom::Name(name)))
+        }
         (EXACT, None) => Err(invalid("an exact match needs a name")),
         (DEFAULT, None) => Ok(Wanted::Exactly(Whom::Default)),
         (ANY, None) => Ok(Wanted::Any),

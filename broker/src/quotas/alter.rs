@@ -1,10 +1,11 @@
 //! Seeing and changing quotas.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use kera_metadata::Quota;
-use kera_metadata::quota::{Limit, QuotaEntity, QuotaKind, check_limit};
+use kera_metadata::quota::{Limit, QuotaEntity, QuotaKind, Whom, check_limit};
 use kera_protocol::error::{ErrorCode, WireError};
 
 use super::ENFORCED;
@@ -21,6 +22,15 @@ pub struct Change {
 }
 
 impl Change {
+    /// Whom it is about, as quotas are looked for and stored.
+    fn stored_entity(&self) -> QuotaEntity {
+        let mut entity = self.entity.clone();
+        if let Some(Whom::Name(name)) = &mut entity.ip {
+            *name = address_text(name);
+        }
+        entity
+    }
+
     /// What is to be stored.
     fn checked(&self) -> Result<Vec<(QuotaKind, Option<Limit>)>, WireError> {
         let invalid = |text: String| WireError::new(ErrorCode::InvalidArgument, text);
@@ -39,6 +49,12 @@ impl Change {
         });
         limits.collect()
     }
+}
+
+/// The text of an address that all ways to write it share: `::ffff:192.0.2.1` is 192.0.2.1. What is no address stays.
+pub fn address_text(name: &str) -> String {
+    let address = name.parse::<IpAddr>();
+    address.map_or_else(|_| name.to_owned(), |ip| ip.to_canonical().to_string())
 }
 
 /// The quotas that are recorded, by entity.
@@ -76,7 +92,7 @@ pub async fn alter(
                 .collect();
             for (change, limits) in changes.iter().zip(&checked) {
                 let Ok(limits) = limits else { continue };
-                let quota = quotas.entry(change.entity.clone()).or_default();
+                let quota = quotas.entry(change.stored_entity()).or_default();
                 for (kind, limit) in limits {
                     match limit {
                         Some(limit) => quota.insert(*kind, *limit),

@@ -26,7 +26,7 @@ use crate::principal::Principal;
 use bucket::Bucket;
 use limits::{Limits, Sharers};
 
-pub use alter::{Change, alter, list};
+pub use alter::{Change, address_text, alter, list};
 pub use meter::{Meter, Metered};
 
 /// Buckets that are kept while they are in use or in debt; clients beyond share one of each kind.

@@ -305,3 +305,24 @@ async fn quotas_are_there_after_a_restart() {
     let mut meter = kera_broker::quotas::Meter::new(shared.quotas.clone(), &principal);
     assert_eq!(meter.most(kera_broker::quotas::Metered::Reads, 1000), 12);
 }
+
+/// A limit of an address counts however it was written: it is looked for as the system writes the address.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_is_one_however_it_is_written() {
+    const RATE: &str = "connection_creation_rate";
+    let world = World::start().await;
+    let mut client = world.client().await;
+    let limit = &[(RATE, Some(50.0))];
+    let set = vec![
+        entry(&[("ip", Some("::ffff:192.0.2.1"))], limit),
+        entry(&[("ip", Some("2001:DB8:0::1"))], limit),
+    ];
+    assert_eq!(alter(&mut client, 1, false, set).await, [0; 2]);
+    let texts = ["ip 192.0.2.1", "ip 2001:db8::1"].map(|ip| format!("{ip}, {RATE}=50"));
+    let (_, all) = found(&mut client, 1, &[], false).await;
+    assert_eq!(all, texts);
+    for (name, text) in ["::ffff:192.0.2.1", "2001:DB8:0::1"].into_iter().zip(texts) {
+        let (_, one) = found(&mut client, 1, &[("ip", 0, Some(name))], true).await;
+        assert_eq!(one, [text]);
+    }
+}
