@@ -67,9 +67,11 @@ impl Drop for Member {
 }
 
 /// A group and its members.
-struct Group<'a> {
-    stage: &'a mut Stage,
+pub struct Group<'a> {
+    pub stage: &'a mut Stage,
     strategy: &'static str,
+    /// Of the topic.
+    partitions: usize,
     members: Vec<Member>,
     /// How often each value was read.
     seen: BTreeMap<String, u32>,
@@ -77,19 +79,20 @@ struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    fn new(stage: &'a mut Stage, strategy: &'static str) -> Self {
+    pub fn new(stage: &'a mut Stage, strategy: &'static str) -> Self {
         stage.client.create_topic(&stage.topic, PARTITIONS, &[]);
         stage.client.producer("p", json!({}));
         Self {
             stage,
             strategy,
+            partitions: PARTITIONS as usize,
             members: Vec::new(),
             seen: BTreeMap::new(),
             sent: 0,
         }
     }
 
-    fn send(&mut self, count: usize) {
+    pub fn send(&mut self, count: usize) {
         let records: Vec<NewRecord> = (self.sent..self.sent + count)
             .map(|n| NewRecord::new(&n.to_string(), &n.to_string()))
             .collect();
@@ -97,7 +100,7 @@ impl<'a> Group<'a> {
         self.sent += count;
     }
 
-    fn join(&mut self, name: &str, more: Value) {
+    pub fn join(&mut self, name: &str, more: Value) {
         let mut settings = json!({"group": self.stage.group, "strategy": self.strategy});
         for (name, value) in more.as_object().expect("settings") {
             settings[name] = value.clone();
@@ -113,29 +116,39 @@ impl<'a> Group<'a> {
         });
     }
 
+    /// Gives the topic more partitions.
+    pub fn grow(&mut self, partitions: i32) {
+        let grown = self
+            .stage
+            .client
+            .create_partitions(&self.stage.topic, partitions);
+        grown.expect("partitions can be added");
+        self.partitions = partitions as usize;
+    }
+
     fn remove(&mut self, name: &str) -> Member {
         let at = self.members.iter().position(|each| each.name == name);
         self.members.remove(at.expect("there is such a member"))
     }
 
     /// A member goes, and says so.
-    fn leave(&mut self, name: &str) {
+    pub fn leave(&mut self, name: &str) {
         self.remove(name).session.close_consumer(name);
     }
 
     /// A member dies with its process.
-    fn die(&mut self, name: &str) {
+    pub fn die(&mut self, name: &str) {
         drop(self.remove(name));
     }
 
-    fn last(&self, name: &str) -> &Polled {
+    pub fn last(&self, name: &str) -> &Polled {
         let member = self.members.iter().find(|each| each.name == name);
         let last = member.and_then(|member| member.last.as_ref());
         last.expect("the member has polled")
     }
 
     /// Polls all members once, at the same time.
-    fn poll(&mut self) {
+    pub fn poll(&mut self) {
         let topic = &self.stage.topic;
         std::thread::scope(|scope| {
             let polls: Vec<_> = self
@@ -153,9 +166,9 @@ impl<'a> Group<'a> {
 
     /// Polls until the members hold that many partitions each, all different, and all records sent
     /// so far were read.
-    fn settle(&mut self, sizes: &[usize]) {
+    pub fn settle(&mut self, sizes: &[usize]) {
         let total: usize = sizes.iter().sum();
-        assert_eq!(total, PARTITIONS as usize);
+        assert_eq!(total, self.partitions);
         until(&format!("{} has {sizes:?}", self.stage.name), || {
             self.poll();
             let held: Vec<BTreeSet<i32>> = self.members.iter().map(Member::held).collect();
@@ -166,7 +179,7 @@ impl<'a> Group<'a> {
         });
     }
 
-    fn rebalances(&mut self) {
+    pub fn rebalances(&mut self) {
         self.join("a", json!({}));
         self.send(60);
         self.settle(&[6]);

@@ -13,6 +13,7 @@ mod matrix;
 mod admin;
 mod broker_settings;
 mod compaction;
+mod consumer_protocol;
 mod groups;
 mod interop;
 mod kcat;
@@ -32,10 +33,16 @@ every!(
 );
 
 matrix! {
+    java_consumer_protocol = Java: [consumer_protocol::{
+        members_come_and_go, a_member_keeps_its_name,
+    }];
+    librdkafka_consumer_protocol = Librdkafka: [consumer_protocol::{
+        members_come_and_go, a_group_outlives_its_broker_and_a_member, a_member_keeps_its_name,
+    }];
     java_transactions = Java: [transactions::{
         what_is_open_or_aborted_is_not_read, another_instance_fences_the_one_before,
         a_transaction_whose_time_is_over_is_aborted, offsets_count_with_the_transaction,
-        records_are_copied_once_over_kills,
+        records_are_copied_once_over_kills, operators_see_and_end_what_is_open,
     }];
     java_3_transactions = Java3: [transactions::{
         what_is_open_or_aborted_is_not_read, another_instance_fences_the_one_before,
@@ -44,7 +51,7 @@ matrix! {
     librdkafka_transactions = Librdkafka: [transactions::{
         what_is_open_or_aborted_is_not_read, another_instance_fences_the_one_before,
         a_transaction_whose_time_is_over_is_aborted, offsets_count_with_the_transaction,
-        records_are_copied_once_over_kills,
+        records_are_copied_once_over_kills, operators_see_and_end_what_is_open,
     }];
     franz_go_transactions = FranzGo: [transactions::{
         what_is_open_or_aborted_is_not_read, another_instance_fences_the_one_before,

@@ -104,6 +104,53 @@ scenario!(
 );
 
 scenario!(
+    operators_see_and_end_what_is_open,
+    PLAIN,
+    anyone,
+    |stage: &mut Stage| {
+        if !stage.broker.is_kera() {
+            return;
+        }
+        let (topic, id) = (stage.topic.clone(), format!("{}-id", stage.topic));
+        stage.client.create_topic(&topic, 2, &[]);
+        begin(stage, "p", 600_000);
+        stage.client.transaction("begin_transaction", "p");
+        stage.client.send("p", &topic, &records(0..10));
+        stage.client.producer("plain", json!({}));
+        stage.client.send("plain", &topic, &records(10..30));
+        let told = |stage: &Stage, words: &[&str]| -> serde_json::Value {
+            let told = stage.broker.kera(words, b"");
+            serde_json::from_str(&told).expect("JSON")
+        };
+        let listed = told(stage, &["transaction", "list", "--json"]);
+        let of_id = listed.as_array().expect("a list").iter();
+        let of_id = of_id.filter(|one| one["transactional_id"] == id.as_str());
+        let states: Vec<_> = of_id.map(|one| one["state"].clone()).collect();
+        assert_eq!(states, ["Ongoing"], "{listed}");
+        let described = told(stage, &["transaction", "describe", &id, "--json"]);
+        let partitions = described["partitions"].as_array().expect("partitions");
+        assert!(partitions.iter().all(|one| one["stream"] == topic.as_str()));
+        let waiting = partitions.iter().map(|one| one["waiting_records"].as_u64());
+        let waiting: u64 = waiting.map(|records| records.expect("a number")).sum();
+        assert!((10..=30).contains(&waiting), "{described}");
+        assert_eq!(described["timeout_ms"], 600_000);
+        let aborted = ["transaction", "abort", &id, "--yes"];
+        let aborted = stage.broker.kera(&aborted, b"");
+        assert_eq!(aborted.trim(), format!("aborted: transaction of {id}"));
+        // Nobody waits for it any more, and its producer is fenced.
+        reader(stage, "committed", &topic, "read_committed");
+        assert_eq!(read(stage, "committed", 20), texts(10..30));
+        let refused = stage.client.try_transaction("commit_transaction", "p");
+        assert!(refused.is_err(), "the producer commits what was aborted");
+        until("each partition has its marker", || {
+            let described = told(stage, &["transaction", "describe", &id, "--json"]);
+            let ended = described["state"] == "CompleteAbort";
+            (ended && described.get("open_ms").is_none()).then_some(())
+        });
+    }
+);
+
+scenario!(
     a_transaction_whose_time_is_over_is_aborted,
     PLAIN,
     anyone,

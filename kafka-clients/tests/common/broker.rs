@@ -160,6 +160,8 @@ fn kera(kafka: &str, auto_create: bool) -> kera_testkit::Broker {
         ("KERA_KAFKA_AUTO_CREATE_TOPICS", auto_create.to_string()),
         ("KERA_LOG_LEVEL", "debug".to_owned()),
         ("KERA_KAFKA_SESSION_MIN", "500ms".to_owned()),
+        ("KERA_KAFKA_CONSUMER_HEARTBEAT", "300ms".to_owned()),
+        ("KERA_KAFKA_CONSUMER_SESSION", "6s".to_owned()),
         ("KERA_KAFKA_GROUP_INITIAL_REBALANCE_DELAY", "0ms".to_owned()),
     ];
     kera_testkit::Broker::unstarted(Vec::new(), "127.0.0.1:0", flags, environment)

@@ -55,15 +55,6 @@ impl Member {
             .set("group.id", group)
             .set("client.id", text(request, "consumer"))
             .set(
-                "session.timeout.ms",
-                match request["session_ms"].as_i64() {
-                    None => "10000".to_owned(),
-                    Some(session) => session.to_string(),
-                },
-            )
-            .set("heartbeat.interval.ms", "300")
-            .set("partition.assignment.strategy", strategy)
-            .set(
                 "isolation.level",
                 match text(request, "isolation") {
                     "" => "read_uncommitted",
@@ -78,6 +69,16 @@ impl Member {
             )
             .set("fetch.wait.max.ms", "200")
             .set("fetch.error.backoff.ms", "50");
+        if text(request, "strategy") == "consumer" {
+            // The broker says how long sessions are.
+            config.set("group.protocol", "consumer");
+        } else {
+            let session = request["session_ms"].as_i64().unwrap_or(10_000);
+            config
+                .set("session.timeout.ms", session.to_string())
+                .set("heartbeat.interval.ms", "300")
+                .set("partition.assignment.strategy", strategy);
+        }
         if let Some(instance) = request["instance"].as_str() {
             config.set("group.instance.id", instance);
         }

@@ -104,14 +104,19 @@ final class Consumers {
         settings.put("client.id", name);
         if (request.path("group").isTextual()) {
             settings.put("group.id", request.get("group").asText());
-            settings.put("session.timeout.ms", request.path("session_ms").asText("10000"));
-            settings.put("heartbeat.interval.ms", "300");
             String strategy = request.path("strategy").asText("range");
-            settings.put(
-                    "partition.assignment.strategy",
-                    strategy.equals("cooperative")
-                            ? "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
-                            : "org.apache.kafka.clients.consumer.RangeAssignor");
+            if (strategy.equals("consumer")) {
+                // The broker says how long sessions are.
+                settings.put("group.protocol", "consumer");
+            } else {
+                settings.put("session.timeout.ms", request.path("session_ms").asText("10000"));
+                settings.put("heartbeat.interval.ms", "300");
+                settings.put(
+                        "partition.assignment.strategy",
+                        strategy.equals("cooperative")
+                                ? "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
+                                : "org.apache.kafka.clients.consumer.RangeAssignor");
+            }
         }
         if (request.path("instance").isTextual()) {
             settings.put("group.instance.id", request.get("instance").asText());
