@@ -12,6 +12,8 @@ use crate::counted::counted;
 #[path = "../../../bench/benches/support/mod.rs"]
 mod support;
 
+pub(super) mod replicated;
+
 use support::{Bench, batch};
 
 const READ_BYTES: usize = 64 << 10;

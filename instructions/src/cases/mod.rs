@@ -25,7 +25,7 @@ pub(crate) struct Case {
 const RECORDS: u64 = 150;
 
 /// All cases.
-pub(crate) const CASES: [Case; 8] = [
+pub(crate) const CASES: [Case; 9] = [
     Case {
         name: "encode",
         what: "150 records of 100 bytes into a batch, with its checksum",
@@ -57,6 +57,14 @@ pub(crate) const CASES: [Case; 8] = [
         times: 100,
         units: 1,
         run: lanes::append,
+    },
+    Case {
+        name: "append-replicated",
+        what: "1 KiB to a lane with three replicas, until all have it; links that take no time",
+        unit: "a batch",
+        times: 200,
+        units: 1,
+        run: lanes::replicated::append_small,
     },
     Case {
         name: "read",
