@@ -9,6 +9,7 @@ use kera_rpc::v1::consumers_client::ConsumersClient;
 use kera_rpc::v1::lanes_client::LanesClient;
 use kera_rpc::v1::streams_client::StreamsClient;
 use kera_rpc::v1::transaction_tools_client::TransactionToolsClient;
+use kera_rpc::v1::transactions_client::TransactionsClient;
 use kera_rpc::{RpcError, error_of_status};
 use kera_streamlet::Streamlet;
 use tonic::Status;
@@ -113,6 +114,18 @@ pub fn transaction_tools(
     broker: u32,
 ) -> Result<TransactionToolsClient<Channel>, WireError> {
     let stub = TransactionToolsClient::new(channel(shared, broker)?);
+    Ok(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
+}
+
+/// The service `Transactions` of another broker.
+///
+/// # Errors
+/// As [`channel`].
+pub fn transactions(
+    shared: &Shared,
+    broker: u32,
+) -> Result<TransactionsClient<Channel>, WireError> {
+    let stub = TransactionsClient::new(channel(shared, broker)?);
     Ok(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
 }
 

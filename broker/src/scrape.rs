@@ -466,15 +466,33 @@ fn groups(shared: &Shared, registry: &mut Registry) {
     gauge(
         registry,
         "transactions_open",
-        "Transactions that are open or ending, of the transactional ids that this broker coordinates",
+        "Transactions that are open or ending and not prepared, of the transactional ids that this broker coordinates",
         open as u64,
     );
     gauge(
         registry,
         "transactions_oldest_seconds",
         "How long the oldest of them has been open; 0 if there is none",
-        oldest_ms.map_or(0, |since| {
-            crate::clock::now_ms().saturating_sub(since) / 1000
-        }),
+        seconds_since(oldest_ms),
     );
+    let (prepared, oldest_ms) = crate::transactions::prepared(shared);
+    gauge(
+        registry,
+        "transactions_prepared",
+        "Transactions that are prepared and wait for somebody to end them, of the transactional ids that this broker coordinates",
+        prepared as u64,
+    );
+    gauge(
+        registry,
+        "transactions_prepared_oldest_seconds",
+        "How long ago the oldest of them was prepared; 0 if there is none",
+        seconds_since(oldest_ms),
+    );
+}
+
+/// How long a time, milliseconds since 1970, is past; 0 for none.
+fn seconds_since(since_ms: Option<u64>) -> u64 {
+    since_ms.map_or(0, |since| {
+        crate::clock::now_ms().saturating_sub(since) / 1000
+    })
 }

@@ -136,6 +136,11 @@ impl Shared {
                 if let Some(error) = &state.failed {
                     break Err(AppendError::LaneFailed(error.clone()));
                 }
+                if let Some(transactional) = &self.transactional
+                    && let Err(error) = transactional.check_open()
+                {
+                    break Err(error);
+                }
                 let bytes = HEADER_BYTES + bound;
                 if bytes > self.record_bytes {
                     break Err(AppendError::TooLarge {

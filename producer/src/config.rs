@@ -8,26 +8,16 @@ use kera_rpc::{Client, ClientOptions, ConnectOptions, DEFAULT_BOOTSTRAP, RetryPo
 
 use crate::Producer;
 use crate::error::BuildError;
+use crate::settings::Settings;
 
 /// Batches of one lane that may be under way: as many as a broker remembers of a producer.
 pub const MAX_IN_FLIGHT_BATCHES: usize = 16;
 /// Longest deadline accepted.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
+/// Longest that brokers let a transaction be open.
+const LONGEST_TRANSACTION: Duration = Duration::from_secs(15 * 60);
 /// Smallest batch size accepted.
 const MIN_BATCH_BYTES: usize = 1 << 10;
-
-#[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) stream: String,
-    pub(crate) batch_bytes: usize,
-    pub(crate) linger: Duration,
-    pub(crate) memory_limit: usize,
-    pub(crate) in_flight_batches: usize,
-    pub(crate) compression: Compression,
-    pub(crate) deadline: Duration,
-    pub(crate) idempotent: bool,
-    pub(crate) retry: RetryPolicy,
-}
 
 /// Settings of a producer to be; see [`Producer::builder`].
 #[derive(Clone, Debug)]
@@ -53,6 +43,8 @@ impl ProducerBuilder {
                 compression: Compression::None,
                 deadline: Duration::from_secs(30),
                 idempotent: true,
+                transactional_id: None,
+                transaction_timeout: Duration::from_secs(60),
                 retry: RetryPolicy::default(),
             },
         }
@@ -133,6 +125,22 @@ impl ProducerBuilder {
         self
     }
 
+    /// Appends records in transactions, under this id. A producer that begins under an id fences the one before it, and
+    /// what that left open is aborted: so each instance of a program has an id of its own, the same after a restart.
+    #[must_use]
+    pub fn transactional_id(mut self, id: impl Into<String>) -> Self {
+        self.settings.transactional_id = Some(id.into());
+        self
+    }
+
+    /// How long a transaction may be open; the broker aborts it then, unless it is prepared. Default a minute, at most 15
+    /// minutes.
+    #[must_use]
+    pub fn transaction_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.transaction_timeout = timeout;
+        self
+    }
+
     /// Pauses between attempts. Their deadline is that of control calls, not of batches.
     #[must_use]
     pub fn retry(mut self, retry: RetryPolicy) -> Self {
@@ -178,6 +186,16 @@ impl ProducerBuilder {
         }
         if settings.linger >= settings.deadline {
             return wrong("linger", "it is not below the deadline");
+        }
+        if settings.transactional_id.as_deref() == Some("") {
+            return wrong("transactional_id", "it is empty");
+        }
+        if settings.transactional_id.is_some() && !settings.idempotent {
+            return wrong("idempotent", "transactions need it");
+        }
+        let timeout_ms = settings.transaction_timeout.as_millis();
+        if !(1..=LONGEST_TRANSACTION.as_millis()).contains(&timeout_ms) {
+            return wrong("transaction_timeout", "use a millisecond to 15 minutes");
         }
         let client = match self.client {
             Some(client) => client,

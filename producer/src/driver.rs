@@ -108,6 +108,7 @@ impl Shared {
                 self.look_for_owners(&mut driver);
             }
             self.tend_slots();
+            self.tend_transaction();
             self.expire(&mut driver);
             self.tend_memory(&mut driver);
             self.tend_meta(&mut driver);
@@ -197,6 +198,7 @@ impl Shared {
                     self.renewed(slot, &mut state, answer);
                 }
             }
+            Event::Added(identity, slots, added) => self.added(identity, &slots, added),
             Event::Meta(answer) => {
                 driver.fetching_meta = false;
                 match answer {

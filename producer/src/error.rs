@@ -23,6 +23,12 @@ pub enum AppendError {
     /// The producer is closed.
     #[error("producer is closed")]
     Closed,
+    /// The producer has a transactional id, and no transaction is open.
+    #[error("no transaction is open: begin one with Producer::transaction")]
+    NoTransaction,
+    /// An earlier record of the transaction was given up: it cannot be committed any more.
+    #[error("the transaction cannot be committed after an earlier error, abort it: {0}")]
+    TransactionFailed(ProduceError),
     /// The record's lane failed for good: its order could not be kept.
     #[error("lane takes no more records after an earlier error: {0}")]
     LaneFailed(ProduceError),
@@ -50,6 +56,9 @@ pub enum ProduceError {
         /// What kept it.
         last: String,
     },
+    /// The record's transaction was aborted before it was acknowledged.
+    #[error("the transaction was aborted")]
+    Aborted,
     /// The producer was closed or dropped before.
     #[error("producer was dropped before the record was acknowledged: close it first")]
     Closed,
@@ -61,14 +70,14 @@ impl ProduceError {
         match self {
             Self::Refused(error) | Self::Uncertain(error) => Some(error.code),
             Self::Timeout { .. } => Some(ErrorCode::Timeout),
-            Self::Closed => None,
+            Self::Closed | Self::Aborted => None,
         }
     }
 
     /// True if the record may be stored all the same.
     pub fn is_uncertain(&self) -> bool {
         match self {
-            Self::Refused(_) => false,
+            Self::Refused(_) | Self::Aborted => false,
             Self::Timeout { uncertain, .. } => *uncertain,
             Self::Uncertain(_) | Self::Closed => true,
         }
@@ -79,6 +88,41 @@ impl ProduceError {
         match self {
             Self::Refused(error) if uncertain => Self::Uncertain(error),
             error => error,
+        }
+    }
+}
+
+/// Why a transaction did not begin, or did not end as it was to.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransactionError {
+    /// The producer has no transactional id.
+    #[error("producer has no transactional id: set one with ProducerBuilder::transactional_id")]
+    NotTransactional,
+    /// The producer's transaction before is neither committed nor aborted.
+    #[error("a transaction of the producer is open: commit or abort it first")]
+    AlreadyOpen,
+    /// A record of it was given up, and the transaction was aborted.
+    #[error("the transaction is aborted, because a record of it was given up: {0}")]
+    Records(ProduceError),
+    /// It was aborted: its time was over, or somebody aborted it.
+    #[error("the transaction was aborted: its time was over, or somebody aborted it")]
+    Aborted,
+    /// It was committed, and cannot be aborted.
+    #[error("the transaction was committed before")]
+    Committed,
+    /// The brokers were not reached, or refused.
+    #[error(transparent)]
+    Rpc(#[from] RpcError),
+}
+
+impl TransactionError {
+    /// The broker's code, if a broker refused.
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Rpc(error) => error.code(),
+            Self::Records(error) => error.code(),
+            _ => None,
         }
     }
 }

@@ -12,4 +12,6 @@ pub(crate) enum Event {
     Connected(Arc<Link>, Result<Arc<DataConnection>, RpcError>),
     Identity(usize, Result<v1::InitProducerResponse, RpcError>),
     Meta(Result<Arc<StreamMeta>, RpcError>),
+    /// Lanes of these slots were to become part of the transaction of a producer of this id and epoch.
+    Added((i64, i16), Vec<usize>, Result<u64, RpcError>),
 }

@@ -16,6 +16,9 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! With a [transactional id](ProducerBuilder::transactional_id) records are appended in transactions: see
+//! [`Producer::transaction`].
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
@@ -25,6 +28,7 @@ mod delivery;
 mod driver;
 mod error;
 mod event;
+mod handle;
 mod link;
 mod link_sink;
 mod memory;
@@ -33,17 +37,22 @@ mod producer;
 mod record;
 mod reply;
 mod resplit;
+mod settings;
 mod settle;
 mod shared;
 mod slot;
 mod slots;
 mod stall;
 mod timer;
+mod transaction;
+mod transactional;
 
 pub use config::{Compression, MAX_IN_FLIGHT_BATCHES, ProducerBuilder};
 pub use delivery::Delivery;
-pub use error::{AppendError, BuildError, ProduceError};
+pub use error::{AppendError, BuildError, ProduceError, TransactionError};
+pub use handle::TransactionHandle;
 pub use kera_rpc::{Client, RetryPolicy, Stall};
 pub use metrics::Metrics;
 pub use producer::Producer;
 pub use record::{Header, Record, RecordPlace};
+pub use transaction::{PreparedTransaction, Transaction, Transactions};

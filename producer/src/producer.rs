@@ -6,12 +6,16 @@ use std::time::Duration;
 use kera_protocol::v1;
 use kera_rpc::{Client, RetryPolicy, RpcError, Stall, StreamMeta};
 
-use crate::config::{ProducerBuilder, Settings};
+use crate::config::ProducerBuilder;
 use crate::delivery::Delivery;
-use crate::error::{AppendError, BuildError, ProduceError};
+use crate::error::{AppendError, BuildError, ProduceError, TransactionError};
+use crate::handle::TransactionHandle;
 use crate::metrics::Metrics;
 use crate::record::Record;
+use crate::settings::Settings;
 use crate::shared::{Shared, check_slots};
+use crate::transaction::Transaction;
+use crate::transactional::Transactional;
 
 /// Appends records to one stream. Cheap to clone; clones share everything, from any thread.
 ///
@@ -49,7 +53,13 @@ impl Producer {
     pub(crate) async fn open(client: Client, settings: Settings) -> Result<Self, BuildError> {
         let meta = client.refresh(&settings.stream).await?;
         check_slots(&meta)?;
-        let identity = if settings.idempotent {
+        let transactional = match &settings.transactional_id {
+            Some(id) => Some(begin_transactional(&client, &meta, id, &settings).await?),
+            None => None,
+        };
+        let identity = if let Some(transactional) = &transactional {
+            Some(transactional.identity())
+        } else if settings.idempotent {
             let request = v1::InitProducerRequest {
                 name: settings.stream.clone(),
             };
@@ -69,6 +79,7 @@ impl Producer {
             client,
             meta,
             identity,
+            transactional,
             max_frame_bytes,
         ));
         let links: Vec<_> = shared.links.lock().values().cloned().collect();
@@ -166,6 +177,55 @@ impl Producer {
         result.and(given_up.map_or(Ok(()), Err))
     }
 
+    /// Begins a transaction: the records that are appended from now on count together, or not at all.
+    ///
+    /// ```no_run
+    /// # use kera_producer::{Producer, Record};
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let producer = Producer::builder()
+    ///     .stream("payments")
+    ///     .transactional_id("payments-1")
+    ///     .build()
+    ///     .await?;
+    /// let transaction = producer.transaction().await?;
+    /// transaction.append(&Record::keyed(b"alice", b"-10"))?;
+    /// transaction.append(&Record::keyed(b"bob", b"+10"))?;
+    /// transaction.commit().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`TransactionError::AlreadyOpen`] while one is open. `FENCED_PRODUCER` if another producer has begun under the
+    /// transactional id, `TRANSACTION_PREPARED` as long as the one before is prepared.
+    pub async fn transaction(&self) -> Result<Transaction<'_>, TransactionError> {
+        let shared = &self.guard.shared;
+        let Some(transactional) = &shared.transactional else {
+            return Err(TransactionError::NotTransactional);
+        };
+        let _turn = transactional.beginning.lock().await;
+        if transactional.is_open() {
+            return Err(TransactionError::AlreadyOpen);
+        }
+        if let Some(identity) = transactional.renewed(&shared.client).await? {
+            shared.go_on_as(identity);
+        }
+        shared.take_given_up();
+        match transactional.open() {
+            true => Ok(Transaction::new(self, transactional)),
+            false => Err(TransactionError::AlreadyOpen),
+        }
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.guard.shared.client
+    }
+
+    /// Ends the transaction here: what is not acknowledged is given up. Its handle, if it has lanes.
+    pub(crate) fn give_up_transaction(&self) -> Option<TransactionHandle> {
+        self.guard.shared.give_up_transaction()
+    }
+
     /// The lanes that have batches to send of which none was acknowledged for `longer`, and why; `None` if all
     /// goes on. What takes 2 s is also told in the log, as a warning, once for each cause and again at growing
     /// intervals.
@@ -182,6 +242,26 @@ impl Producer {
             ..shared.counters.snapshot()
         }
     }
+}
+
+/// Begins under a transactional id.
+async fn begin_transactional(
+    client: &Client,
+    meta: &StreamMeta,
+    id: &str,
+    settings: &Settings,
+) -> Result<Transactional, BuildError> {
+    if meta.config.ack() == v1::AckPolicy::Memory {
+        return Err(BuildError::Setting {
+            name: "transactional_id",
+            reason: format!(
+                "stream {} has ack = memory, which promises nothing that a transaction needs; alter it to written or synced",
+                meta.name
+            ),
+        });
+    }
+    let timeout_ms = u32::try_from(settings.transaction_timeout.as_millis()).unwrap_or(u32::MAX);
+    Ok(Transactional::begin(client, id, timeout_ms).await?)
 }
 
 /// Connects to any owner, which tells the frame limit; all of one cluster have the same. After each

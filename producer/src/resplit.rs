@@ -130,6 +130,9 @@ impl Shared {
     ) {
         state.pop_done(finished);
         let uncertain = state.is_uncertain();
+        if uncertain && self.transactional.is_some() {
+            self.fail_transaction(state, finished);
+        }
         for sent in std::mem::take(&mut state.in_flight) {
             if let Status::Done(outcome) = sent.status {
                 let batch = Finished {
@@ -183,7 +186,7 @@ impl Shared {
         // are still on their way would be taken for batches that get it now; where the epoch cannot be
         // raised, the lanes that they were split by still have them refused.
         state.next_sequence = state.resume_sequence;
-        if uncertain {
+        if uncertain && self.transactional.is_none() {
             state.raise_epoch();
         }
         state.renumber = false;

@@ -46,6 +46,10 @@ impl Shared {
             return (Next::Leave, None);
         }
         state.pop_done(finished);
+        if self.transactional.is_some() && is_beyond_repair(state) {
+            self.fail_transaction(state, finished);
+            return (Next::Leave, None);
+        }
         if state.renumber {
             // None of them is stored, since what was refused before them is not.
             if !renumber(slot, state) {
@@ -185,6 +189,17 @@ impl Shared {
         state.mode = Mode::Running;
     }
 
+    /// The batches of a transaction cannot go on as another epoch's: it is aborted.
+    pub(crate) fn fail_transaction(&self, state: &mut SlotState, finished: &mut Vec<Finished>) {
+        let error = match state.last_error.take() {
+            Some(error) => ProduceError::Refused(error),
+            None => ProduceError::Aborted,
+        };
+        state.fail_all(&error, finished);
+        state.renumber = false;
+        state.mode = Mode::Running;
+    }
+
     /// Asks for a new producer id for one slot.
     pub(crate) fn renew(self: &Arc<Self>, slot: &Slot) {
         let shared = self.clone();
@@ -230,6 +245,16 @@ impl Shared {
         state.mode = Mode::Recovering;
         self.attend(slot, state);
     }
+}
+
+/// True if what is in flight needs other sequences, or the broker misses what came before it.
+fn is_beyond_repair(state: &SlotState) -> bool {
+    let front = state.in_flight.front().map(|sent| &sent.status);
+    state.renumber
+        || matches!(
+            front,
+            Some(Status::Again(Again::Gap | Again::UnknownProducer))
+        )
 }
 
 /// Gives what is in flight, none of which is stored, sequences of the identity that the slot has now.

@@ -12,21 +12,24 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::FrameKind;
-use kera_protocol::ids::ANY_LANE;
+use kera_protocol::ids::{ANY_LANE, StreamletId};
+use kera_protocol::partition::lanes_of;
 use kera_protocol::v1;
 use kera_rpc::{Client, ConnectionError, DataConnection, RpcError, StreamMeta};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::config::Settings;
 use crate::delivery::{BatchCell, Targets};
 use crate::error::ProduceError;
 use crate::event::Event;
+use crate::handle::TransactionHandle;
 use crate::link::{Flushes, Link};
 use crate::memory::Memory;
 use crate::metrics::Counters;
+use crate::settings::Settings;
 use crate::slot::{Finished, Identity, Mode, ReadyBatch, Slot, SlotState, Split, Status};
 use crate::slots::{Shape, Slots};
+use crate::transactional::Transactional;
 
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
@@ -44,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) resplitting: Mutex<()>,
     pub(crate) links: Mutex<HashMap<String, Arc<Link>>>,
     pub(crate) identity: Identity,
+    /// Of a producer with a transactional id.
+    pub(crate) transactional: Option<Transactional>,
     pub(crate) memory: Memory,
     pub(crate) counters: Counters,
     /// Bytes at which a batch is full.
@@ -76,6 +81,7 @@ impl Shared {
         client: Client,
         meta: Arc<StreamMeta>,
         identity: Identity,
+        transactional: Option<Transactional>,
         max_frame_bytes: usize,
     ) -> Self {
         let batch_bytes = settings.batch_bytes.min(meta.max_batch_bytes);
@@ -97,6 +103,7 @@ impl Shared {
             resplitting: Mutex::default(),
             links: Mutex::default(),
             identity,
+            transactional,
             counters: Counters::default(),
             batch_bytes,
             record_bytes,
@@ -129,16 +136,27 @@ impl Shared {
             false => meta.streamlets,
         };
         let count = count as usize;
+        let identity = match &self.transactional {
+            Some(transactional) => Some(transactional.identity()),
+            None => self.identity,
+        };
         self.slots.prepare(count, |index| {
             let streamlet = (index % meta.streamlets as usize) as u32;
             let lane = (index / meta.streamlets as usize) as u32;
             Slot::new(
                 index,
                 streamlet,
-                if by_key { lane } else { ANY_LANE },
+                match (by_key, identity) {
+                    (true, _) => lane,
+                    // The lanes of a transaction are known to its coordinator.
+                    (false, Some((producer, _))) if self.transactional.is_some() => {
+                        lane_for(producer, meta, streamlet)
+                    }
+                    (false, _) => ANY_LANE,
+                },
                 Split::of(meta),
                 self.link(&meta.owners()[streamlet as usize]),
-                self.identity,
+                identity,
             )
         });
         Shape {
@@ -213,11 +231,18 @@ impl Shared {
         {
             return None;
         }
+        let transactional = self.transactional.as_ref();
+        if transactional.is_some_and(|transactional| !transactional.may_send(slot.index)) {
+            self.wake_driver();
+            return None;
+        }
         let Some(connection) = state.link.connection() else {
             self.wake_driver();
             return None;
         };
-        while state.in_flight.len() < self.settings.in_flight_batches && state.promote() {
+        while state.in_flight.len() < self.settings.in_flight_batches
+            && state.promote(transactional.is_some())
+        {
             let last = state.in_flight.len() - 1;
             if let Err(error) = self.submit(slot, state, last, &connection) {
                 state.last_error = Some(wire_error(&error));
@@ -243,6 +268,10 @@ impl Shared {
             lane: slot.lane,
             lane_generation: state.split.generation,
             partitions: state.split.uneven_partitions,
+            transactional_id: match &self.transactional {
+                Some(transactional) => transactional.id.clone(),
+                None => String::new(),
+            },
         };
         let ticket = state.ticket();
         let link = state.link.clone();
@@ -280,6 +309,9 @@ impl Shared {
                 Err(error) => {
                     tracing::debug!(%error, records, "batch given up");
                     Counters::add(&self.counters.records_failed, records);
+                    if let Some(transactional) = &self.transactional {
+                        transactional.fail(error);
+                    }
                 }
             }
             self.memory.give(batch.bytes, batch.counted);
@@ -327,6 +359,100 @@ impl Shared {
         first
     }
 
+    /// Adds the lanes of slots with batches to the transaction, in a task of its own.
+    pub(crate) fn tend_transaction(self: &Arc<Self>) {
+        let Some(transactional) = &self.transactional else {
+            return;
+        };
+        let wanted = transactional.take_wanted();
+        if wanted.is_empty() {
+            return;
+        }
+        let slots = wanted.iter().filter_map(|index| self.slots.get(*index));
+        let lanes = slots.map(|slot| v1::LaneOfTransaction {
+            streamlet: slot.streamlet,
+            lane: slot.lane,
+        });
+        let streams = vec![v1::LanesOfTransaction {
+            stream: self.stream_id.clone(),
+            lanes: lanes.collect(),
+        }];
+        let (shared, identity) = (self.clone(), transactional.identity());
+        tokio::spawn(async move {
+            if let Some(transactional) = &shared.transactional {
+                let added = transactional.add(&shared.client, identity, streams).await;
+                shared.post(Event::Added(identity, wanted, added));
+            }
+        });
+    }
+
+    /// Lanes are part of the transaction from now on, or the broker refuses that.
+    pub(crate) fn added(
+        &self,
+        identity: (i64, i16),
+        slots: &[usize],
+        added: Result<u64, RpcError>,
+    ) {
+        let Some(transactional) = &self.transactional else {
+            return;
+        };
+        transactional.added(identity, slots, added.as_ref().ok().copied());
+        let refused = match added {
+            Err(RpcError::Broker(error)) if !error.code.is_retryable() => {
+                Some(ProduceError::Refused(error))
+            }
+            Err(error) => {
+                tracing::debug!(%error, "lanes are not part of the transaction yet");
+                None
+            }
+            Ok(_) => None,
+        };
+        let mut flushes = Flushes::default();
+        let mut finished = Vec::new();
+        for slot in slots.iter().filter_map(|index| self.slots.get(*index)) {
+            let mut state = slot.state.lock();
+            if state.identity != Some(identity) {
+                continue;
+            }
+            match &refused {
+                Some(error) => state.fail_all(error, &mut finished),
+                None => flushes.add(self.send(slot, &mut state)),
+            }
+        }
+        self.finish(finished);
+        flushes.run();
+    }
+
+    /// Nothing of the transaction is sent any more. Its handle, if it has lanes.
+    pub(crate) fn give_up_transaction(&self) -> Option<TransactionHandle> {
+        let handle = self.transactional.as_ref()?.take();
+        let mut finished = Vec::new();
+        {
+            let _no_resplit = self.resplitting.lock();
+            for slot in self.slots.iter() {
+                let mut state = slot.state.lock();
+                state.fail_all(&ProduceError::Aborted, &mut finished);
+                state.mode = Mode::Running;
+                state.given_up = None;
+            }
+        }
+        self.finish(finished);
+        handle
+    }
+
+    /// Goes on under another epoch: nothing is in flight.
+    pub(crate) fn go_on_as(&self, identity: (i64, i16)) {
+        let _no_resplit = self.resplitting.lock();
+        for slot in self.slots.iter() {
+            let mut state = slot.state.lock();
+            state.begin_as(Some(identity));
+            state.renumber = false;
+            state.attempt = 0;
+            state.not_before = None;
+            state.last_error = None;
+        }
+    }
+
     /// Ends everything at once: what is not acknowledged fails.
     pub(crate) fn end(&self) {
         if self.ended.swap(true, Ordering::SeqCst) {
@@ -352,6 +478,12 @@ impl Shared {
         self.memory.wake();
         self.wake_driver();
     }
+}
+
+/// The lane of a streamlet that a transactional producer appends to, where lanes are not chosen by key.
+fn lane_for(producer: i64, meta: &StreamMeta, streamlet: u32) -> u32 {
+    let lanes = lanes_of(StreamletId(streamlet), meta.streamlets, meta.partitions).max(1);
+    (producer.unsigned_abs() % u64::from(lanes)) as u32
 }
 
 /// Most slots: lanes of all streamlets.

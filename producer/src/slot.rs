@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
-use kera_protocol::batch::{BatchBuilder, Compression, ProducerStamp, next_sequence, write_stamp};
+use kera_protocol::batch::{
+    BatchBuilder, Compression, ProducerStamp, mark_transactional, next_sequence, write_stamp,
+};
 use kera_protocol::error::WireError;
 use kera_rpc::StreamMeta;
 use parking_lot::Mutex;
@@ -270,12 +272,17 @@ impl SlotState {
     }
 
     /// Gives the oldest ready batch its sequence; it is then the last in flight, not yet sent.
-    pub(crate) fn promote(&mut self) -> bool {
+    pub(crate) fn promote(&mut self, transactional: bool) -> bool {
         let Some(ready) = self.queue.pop_front() else {
             return false;
         };
         let base_sequence = self.next_sequence;
-        let bytes = ReadyBatch::encode(ready.content, self.stamp(base_sequence));
+        let mut bytes = ReadyBatch::encode(ready.content, self.stamp(base_sequence));
+        if transactional {
+            let mut marked = into_mut(bytes);
+            mark_transactional(&mut marked);
+            bytes = marked.freeze();
+        }
         self.next_sequence = next_sequence(base_sequence, ready.records);
         self.in_flight.push_back(SentBatch {
             bytes,

@@ -129,6 +129,16 @@ error_codes! {
     NotAuthorized = 36, "NOT_AUTHORIZED", false, NotPlaced;
     /// There is no such user, or it has no such password.
     UnknownUser = 37, "UNKNOWN_USER", false, NotPlaced;
+    /// No such transaction is known: it never was, or how it ended is not remembered any more.
+    UnknownTransaction = 38, "UNKNOWN_TRANSACTION", false, NotPlaced;
+    /// No transaction is open that this could be done to, or the lane is no part of it: it has ended, or its time was over.
+    TransactionNotOpen = 39, "TRANSACTION_NOT_OPEN", false, NotPlaced;
+    /// The transaction before it is still ending, or whether it is open is being asked. Try again.
+    TransactionPending = 40, "TRANSACTION_PENDING", true, NotPlaced;
+    /// The transaction of this id is prepared: it ends by its handle, and no other begins before.
+    TransactionPrepared = 41, "TRANSACTION_PREPARED", false, NotPlaced;
+    /// The transaction cannot go on as it is, for example because it has too many lanes. Abort it and begin again.
+    TransactionAbortable = 42, "TRANSACTION_ABORTABLE", false, NotPlaced;
 }
 
 impl fmt::Display for ErrorCode {

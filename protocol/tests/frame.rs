@@ -19,6 +19,7 @@ fn append_frame(correlation: u32, lane: u32, body: &[u8]) -> BytesMut {
         lane,
         lane_generation: 1,
         partitions: 0,
+        transactional_id: String::new(),
     };
     let mut out = BytesMut::new();
     encode_head(

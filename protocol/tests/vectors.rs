@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use kera_protocol::Message;
 use kera_protocol::batch::{
     BatchBuilder, BatchHeader, Compression, Header, NewRecord, ProducerStamp, Records,
-    check_produced, patch, patch_append_time, verify,
+    check_produced, mark_transactional, patch, patch_append_time, verify,
 };
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::{
@@ -268,6 +268,57 @@ fn check_calls(v: &mut BTreeMap<&str, Vec<u8>>) {
     );
 }
 
+fn check_transactions(v: &mut BTreeMap<&str, Vec<u8>>) {
+    let (id, producer, epoch) = ("pay/0/7", STAMP.producer_id, 2);
+    let call_of = |method: v1::CallMethod| v1::CallRequest {
+        method: method.into(),
+        deadline_ms: 5000,
+    };
+    let (streamlet, lane) = (3, 2);
+    let add = v1::AddToTransactionRequest {
+        transactional_id: id.into(),
+        producer,
+        epoch,
+        streams: vec![v1::LanesOfTransaction {
+            stream: Bytes::from_static(&STREAM),
+            lanes: vec![v1::LaneOfTransaction { streamlet, lane }],
+        }],
+    };
+    let call = call_of(v1::CallMethod::AddToTransaction);
+    let (sent, body) = ((FrameKind::Call, 11), add.encode_to_vec());
+    check(v, "add-to-transaction", sent, &call, &body);
+    let added = v1::AddToTransactionResponse { number: 9 }.encode_to_vec();
+    let (sent, answered) = ((FrameKind::CallReply, 11), v1::CallResponse::default());
+    check(v, "add-to-transaction-reply", sent, &answered, &added);
+
+    let mut batch = built(STAMP);
+    mark_transactional(&mut batch);
+    assert!(verify(&batch).expect("whole").is_transactional());
+    let append = v1::AppendRequest {
+        stream: Bytes::from_static(&STREAM),
+        streamlet,
+        lane,
+        lane_generation: 1,
+        partitions: 12,
+        transactional_id: id.into(),
+    };
+    let sent = (FrameKind::Append, 1);
+    check(v, "append-transactional", sent, &append, &batch);
+
+    let end = v1::EndTransactionRequest {
+        transaction: Some(v1::TransactionHandle {
+            transactional_id: id.into(),
+            producer,
+            epoch,
+            number: 9,
+        }),
+        commit: true,
+    };
+    let call = call_of(v1::CallMethod::EndTransaction);
+    let (sent, body) = ((FrameKind::Call, 12), end.encode_to_vec());
+    check(v, "end-transaction", sent, &call, &body);
+}
+
 fn at(ordinal: u64) -> Option<v1::Cursor> {
     Some(v1::Cursor {
         ordinal,
@@ -291,6 +342,7 @@ fn frames_are_written_and_read_as_the_vectors_have_them() {
         lane,
         lane_generation: 1,
         partitions: 12,
+        transactional_id: String::new(),
     };
     let v = &mut vectors;
     check(v, "append", (FrameKind::Append, 1), &append, &sent);
@@ -392,5 +444,6 @@ fn frames_are_written_and_read_as_the_vectors_have_them() {
         assert_eq!(v.remove(name).as_deref(), Some(&reply.encode()[..]));
     }
     check_calls(v);
+    check_transactions(v);
     assert!(v.is_empty(), "nothing checks {:?}", v.keys());
 }

@@ -109,6 +109,8 @@ numbered! {
         CreateTokens = 13 "create-tokens",
         /// Seeing delegation tokens.
         DescribeTokens = 14 "describe-tokens",
+        /// Preparing transactions, which then have no timeout.
+        TwoPhaseCommit = 15 "two-phase-commit",
     }
 }
 

@@ -19,6 +19,7 @@ use crate::meta::StreamMeta;
 use crate::retry::RetryPolicy;
 use crate::v1::consumers_client::ConsumersClient;
 use crate::v1::streams_client::StreamsClient;
+use crate::v1::transactions_client::TransactionsClient;
 
 /// Where clients look for a broker unless told otherwise.
 pub const DEFAULT_BOOTSTRAP: &str = "127.0.0.1:7600";
@@ -46,7 +47,7 @@ pub struct Client {
 pub(crate) struct Inner {
     pub(crate) brokers: Brokers,
     /// Brokers that coordinate consumer groups, by group.
-    coordinators: Mutex<HashMap<String, Arc<str>>>,
+    coordinators: Mutex<HashMap<Coordinated, Arc<str>>>,
     pub(crate) options: ClientOptions,
     channels: Channels,
     pub(crate) streams: Mutex<HashMap<String, Arc<StreamMeta>>>,
@@ -59,6 +60,13 @@ impl std::fmt::Debug for Client {
             .field("brokers", &self.inner.brokers)
             .finish_non_exhaustive()
     }
+}
+
+/// What a broker coordinates.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Coordinated {
+    Group(String),
+    TransactionalId(String),
 }
 
 impl Client {
@@ -190,6 +198,73 @@ impl Client {
         F: FnMut(ConsumersClient<Channel>) -> Fut,
         Fut: Future<Output = Result<tonic::Response<T>, Status>>,
     {
+        let mut call = call;
+        let of = Coordinated::Group(group.to_owned());
+        self.coordinator_call(of, within, |channel| {
+            let stub = ConsumersClient::new(channel);
+            call(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
+        })
+        .await
+    }
+
+    /// Calls the service `Transactions` at the broker that coordinates a transactional id, as
+    /// [`group_call`](Self::group_call) does.
+    ///
+    /// # Errors
+    /// What the last attempt returned.
+    pub async fn transaction_call<T, F, Fut>(
+        &self,
+        id: &str,
+        within: Duration,
+        mut call: F,
+    ) -> Result<T, RpcError>
+    where
+        F: FnMut(TransactionsClient<Channel>) -> Fut,
+        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
+    {
+        let of = Coordinated::TransactionalId(id.to_owned());
+        self.coordinator_call(of, within, |channel| {
+            let stub = TransactionsClient::new(channel);
+            call(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
+        })
+        .await
+    }
+
+    /// Calls the service `Transactions` at any broker, as [`streams_call`](Self::streams_call) does.
+    ///
+    /// # Errors
+    /// What the last attempt returned.
+    pub async fn transactions_call<T, F, Fut>(&self, mut call: F) -> Result<T, RpcError>
+    where
+        F: FnMut(TransactionsClient<Channel>) -> Fut,
+        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
+    {
+        let retry = self.inner.options.retry;
+        retry
+            .run_told(
+                || Some(self.waits_for()),
+                || {
+                    let address = self.bootstrap();
+                    let attempt = self.channel(&address).map(|channel| {
+                        let stub = TransactionsClient::new(channel);
+                        call(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
+                    });
+                    async move { self.finish(&address, answered(&address, None, attempt?).await) }
+                },
+            )
+            .await
+    }
+
+    async fn coordinator_call<T, F, Fut>(
+        &self,
+        of: Coordinated,
+        within: Duration,
+        call: F,
+    ) -> Result<T, RpcError>
+    where
+        F: FnMut(Channel) -> Fut,
+        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
+    {
         let retry = self.inner.options.retry;
         let call = Mutex::new(call);
         // Some of these calls wait at the coordinator for what there is to do.
@@ -197,15 +272,14 @@ impl Client {
             .run_told(
                 || None,
                 || async {
-                    let address = self.coordinator(group).await?;
-                    let stub = ConsumersClient::new(self.channel(&address)?)
-                        .max_decoding_message_size(MAX_ANSWER_BYTES);
-                    let under_way = (*call.lock())(stub);
+                    let address = self.coordinator(&of).await?;
+                    let channel = self.channel(&address)?;
+                    let under_way = (*call.lock())(channel);
                     let answer = answered(&address, Some(within), under_way).await;
                     if let Err(error) = &answer
                         && (is_unreached(error) || error.code() == Some(ErrorCode::NotCoordinator))
                     {
-                        self.inner.coordinators.lock().remove(group);
+                        self.inner.coordinators.lock().remove(&of);
                         // Who named it may hear of no changes any more.
                         self.inner.brokers.move_on(&self.bootstrap());
                     }
@@ -215,15 +289,20 @@ impl Client {
             .await
     }
 
-    /// The address of the broker that coordinates `group`, as last heard; asked for if it is not known.
-    async fn coordinator(&self, group: &str) -> Result<Arc<str>, RpcError> {
-        if let Some(address) = self.inner.coordinators.lock().get(group) {
+    /// The address of the broker that coordinates it, as last heard; asked for if it is not known.
+    async fn coordinator(&self, of: &Coordinated) -> Result<Arc<str>, RpcError> {
+        if let Some(address) = self.inner.coordinators.lock().get(of) {
             return Ok(address.clone());
         }
         let asked = self.bootstrap();
         let mut stub = ConsumersClient::new(self.channel(&asked)?);
+        let (group, transactional_id) = match of.clone() {
+            Coordinated::Group(group) => (group, String::new()),
+            Coordinated::TransactionalId(id) => (String::new(), id),
+        };
         let request = v1::FindCoordinatorRequest {
-            group: group.to_owned(),
+            group,
+            transactional_id,
         };
         let found = async {
             match stub.find_coordinator(request).await {
@@ -254,7 +333,7 @@ impl Client {
         if coordinators.len() >= MAX_COORDINATORS {
             coordinators.clear();
         }
-        coordinators.insert(group.to_owned(), address.clone());
+        coordinators.insert(of.clone(), address.clone());
         Ok(address)
     }
 
@@ -314,7 +393,7 @@ impl Client {
     }
 }
 
-/// Most groups whose coordinators are remembered.
+/// Most groups and transactional ids whose coordinators are remembered.
 const MAX_COORDINATORS: usize = 1024;
 /// Descriptions of streams with thousands of lanes and groups are large.
 pub(crate) const MAX_ANSWER_BYTES: usize = 64 << 20;

@@ -115,6 +115,7 @@ pub fn status_of(error: &WireError) -> Status {
         | E::UnknownConsumerGroup
         | E::UnknownMember
         | E::UnknownProducer
+        | E::UnknownTransaction
         | E::UnknownUser => Code::NotFound,
         E::StreamExists => Code::AlreadyExists,
         E::InvalidName

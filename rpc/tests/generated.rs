@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-const PROTO_FILES: [&str; 10] = [
+const PROTO_FILES: [&str; 11] = [
     "kera/v1/access.proto",
     "kera/v1/cluster.proto",
     "kera/v1/common.proto",
@@ -16,6 +16,7 @@ const PROTO_FILES: [&str; 10] = [
     "kera/v1/users.proto",
     "kera/v1/quotas.proto",
     "kera/v1/transaction_tools.proto",
+    "kera/v1/transactions.proto",
 ];
 const MESSAGES: &str = "protocol/src/generated/kera.v1.rs";
 const STUBS: &str = "rpc/src/generated/kera.v1.rs";

@@ -420,7 +420,9 @@ fn choose_lane(
     spec: &AppendSpec,
 ) -> Result<LaneId, AppendError> {
     let lanes = inner.lanes.len() as u32;
-    if spec.lane != ANY_LANE && (settings.lane_by_key || !header.is_idempotent()) {
+    // The lanes of a transaction are known to its coordinator before its batches come.
+    let is_named = settings.lane_by_key || !header.is_idempotent() || header.is_transactional();
+    if spec.lane != ANY_LANE && is_named {
         if spec.lane >= lanes {
             return Err(AppendError::UnknownLane {
                 lane: spec.lane,

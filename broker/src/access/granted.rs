@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use kera_metadata::access::{Kind, Operation};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::StreamId;
+use kera_protocol::v1;
 
 use super::Who;
 use crate::principal::Principal;
@@ -41,6 +42,27 @@ impl Granted {
             self.streams.clear();
         }
         before != revision
+    }
+
+    /// Checks that the client may append so.
+    ///
+    /// # Errors
+    /// As [`Self::require`].
+    pub(crate) fn require_append(
+        &mut self,
+        shared: &Shared,
+        request: &v1::AppendRequest,
+    ) -> Result<(), WireError> {
+        self.require(shared, Operation::Write, &request.stream)?;
+        if request.transactional_id.is_empty() || !shared.access.is_enforced() {
+            return Ok(());
+        }
+        let who = Who {
+            principal: &self.principal,
+            host: self.host,
+        };
+        let thing = (Kind::TransactionalId, request.transactional_id.as_str());
+        shared.access.require(who, Operation::Write, thing)
     }
 
     /// Checks that the client may do this to a stream.

@@ -12,7 +12,7 @@ use kera_rpc::serve::Caller;
 use kera_rpc::status_of;
 use kera_rpc::v1::{
     access_server, clusters_server, consumers_server, lanes_server, quotas_server, streams_server,
-    transaction_tools_server, users_server,
+    transaction_tools_server, transactions_server, users_server,
 };
 use tonic::{Request, Response, Status};
 
@@ -169,7 +169,10 @@ macro_rules! guarded {
     };
 }
 
-use Operation::{Alter, AlterConfigs, ClusterAction, Delete, Describe, DescribeConfigs, Read};
+use Operation::{
+    Alter, AlterConfigs, ClusterAction, Delete, Describe, DescribeConfigs, Read, TwoPhaseCommit,
+    Write,
+};
 
 guarded! { streams_server::Streams:
     create_stream(CreateStreamRequest) -> StreamInfo needs |r| vec![Need::Create(&r.name)];
@@ -215,7 +218,38 @@ guarded! { consumers_server::Consumers:
     describe_group(DescribeGroupRequest) -> DescribeGroupResponse needs |r| vec![Need::Group(Describe, &r.group)];
     reset_group(ResetGroupRequest) -> ResetGroupResponse needs |r| vec![Need::Group(Read, &r.group)];
     delete_group(DeleteGroupRequest) -> DeleteGroupResponse needs |r| vec![Need::Group(Delete, &r.group)];
-    find_coordinator(FindCoordinatorRequest) -> FindCoordinatorResponse needs |r| vec![Need::Group(Describe, &r.group)];
+    find_coordinator(FindCoordinatorRequest) -> FindCoordinatorResponse needs |r| match r.transactional_id.as_str() {
+        "" => vec![Need::Group(Describe, &r.group)],
+        id => vec![Need::TransactionalId(Describe, id)],
+    };
+}
+
+/// The transactional id of a handle.
+fn id_of(handle: Option<&v1::TransactionHandle>) -> &str {
+    handle.map_or("", |handle| &handle.transactional_id)
+}
+
+/// To write under the transactional id, and to all streams.
+fn adds(request: &v1::AddToTransactionRequest) -> Vec<Need<'_>> {
+    let mut needs = vec![Need::TransactionalId(Write, &request.transactional_id)];
+    let streams = request.streams.iter();
+    needs.extend(streams.map(|added| Need::StreamOfId(Write, &added.stream)));
+    needs
+}
+
+guarded! { transactions_server::Transactions:
+    init_transactions(InitTransactionsRequest) -> InitTransactionsResponse
+        needs |r| vec![Need::TransactionalId(Write, &r.transactional_id)];
+    add_to_transaction(AddToTransactionRequest) -> AddToTransactionResponse needs |r| adds(r);
+    prepare_transaction(PrepareTransactionRequest) -> PrepareTransactionResponse needs |r| {
+        let id = id_of(r.transaction.as_ref());
+        vec![Need::TransactionalId(Write, id), Need::TransactionalId(TwoPhaseCommit, id)]
+    };
+    end_transaction(EndTransactionRequest) -> EndTransactionResponse
+        needs |r| vec![Need::TransactionalId(Write, id_of(r.transaction.as_ref()))];
+    forget_transaction(ForgetTransactionRequest) -> ForgetTransactionResponse
+        needs |r| vec![Need::TransactionalId(Write, id_of(r.transaction.as_ref()))];
+    list_open_transactions(ListOpenTransactionsRequest) -> ListOpenTransactionsResponse needs |_r| Vec::new();
 }
 
 // Stream engines, and brokers among themselves.

@@ -266,6 +266,9 @@ fn find(
         if !is_served(shared, &streamlet)? {
             continue;
         }
+        // Records of open transactions are nobody's to read yet.
+        let stable = streamlet.stable(lane).unwrap_or(head);
+        let head = head.min(stable).max(log_start);
         let located = match at {
             At::Earliest(_) => Located {
                 ordinal: log_start,

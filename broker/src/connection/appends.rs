@@ -7,7 +7,6 @@
 
 use std::time::{Duration, Instant};
 
-use kera_metadata::access::Operation;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::FrameKind;
 use kera_protocol::v1;
@@ -16,6 +15,7 @@ use super::{Connection, HeldAnswer};
 use crate::client_link::ClientLink;
 use crate::data::append::{self, Partial, Placed};
 use crate::quotas::Metered;
+use crate::transactions;
 
 /// Longest time that an answer is held back, and the debt above which appends are refused: clients give up on answers
 /// that do not come.
@@ -33,7 +33,8 @@ impl Connection {
     ) -> bool {
         let granted = self
             .granted
-            .require(&link.shared, Operation::Write, &request.stream);
+            .require_append(&link.shared, request)
+            .and_then(|()| transactions::check_append(&link.shared, request, body));
         if let Err(error) = granted {
             // It may have waited for memory, with batches placed, when the rules changed.
             let partial = std::mem::take(&mut self.partial);
@@ -69,6 +70,9 @@ impl Connection {
                 self.pending.push_back((not_before, pending));
             }
             Placed::Refused(reply) => {
+                if reply.error == ErrorCode::TransactionPending as u32 {
+                    transactions::verify_append(&link.shared, request, body);
+                }
                 self.partial = Partial::default();
                 link.out
                     .push(FrameKind::AppendReply, correlation, &reply, Vec::new());

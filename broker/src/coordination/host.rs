@@ -366,11 +366,18 @@ impl Host {
             .is_some_and(Coordinator::has_decided)
     }
 
-    /// Transactions that are open or ending, and when the oldest began.
+    /// Transactions that are open or ending and not prepared, and when the oldest began.
     pub(crate) fn open_transactions(&self) -> (usize, Option<u64>) {
         let state = self.state.lock();
         let coordinator = state.coordinator.as_ref();
         coordinator.map_or((0, None), Coordinator::open_transactions)
+    }
+
+    /// Transactions that are prepared, and when the oldest was.
+    pub(crate) fn prepared_transactions(&self) -> (usize, Option<u64>) {
+        let state = self.state.lock();
+        let coordinator = state.coordinator.as_ref();
+        coordinator.map_or((0, None), Coordinator::prepared_transactions)
     }
 
     /// Groups of this coordinator.

@@ -41,7 +41,7 @@ impl CoordinatorKind {
     }
 
     /// One of what it decides about, for people.
-    pub(super) fn one(self, name: &str) -> String {
+    pub(crate) fn one(self, name: &str) -> String {
         match self {
             Self::Groups => format!("group \"{name}\""),
             Self::Transactions => format!("transactional id \"{name}\""),

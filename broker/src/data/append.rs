@@ -7,9 +7,10 @@ use std::time::Instant;
 use kera_log_segments::group::{AckPolicy, Group};
 use kera_protocol::batch::{self, BatchError, BatchHeader};
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{Ordinal, StreamId, StreamletId};
+use kera_protocol::ids::{ANY_LANE, Ordinal, StreamId, StreamletId};
 use kera_protocol::v1;
 use kera_streamlet::producers::{REMEMBERED_BATCHES, SequenceError};
+use kera_streamlet::transactions::TransactionError;
 use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Streamlet};
 
 use super::DataPlane;
@@ -122,7 +123,7 @@ fn place_all(
     if settings.uneven_partitions != request.partitions {
         check_split(&streamlet, &settings, request)?;
     }
-    check(&streamlet, &settings, &body[partial.at..])?;
+    check(&streamlet, &settings, request, &body[partial.at..])?;
     check_repeatable(&streamlet, body)?;
     while partial.at < bytes {
         let header =
@@ -181,7 +182,12 @@ fn internal(streamlet: &Streamlet) -> WireError {
 ///
 /// # Errors
 /// What the first batch that is wrong is refused with.
-fn check(streamlet: &Streamlet, settings: &Settings, body: &[u8]) -> Result<(), WireError> {
+fn check(
+    streamlet: &Streamlet,
+    settings: &Settings,
+    request: &v1::AppendRequest,
+    body: &[u8],
+) -> Result<(), WireError> {
     let mut rest = body;
     while !rest.is_empty() {
         let header = batch::verify(rest).map_err(|e| batch_error(streamlet, &e))?;
@@ -189,10 +195,37 @@ fn check(streamlet: &Streamlet, settings: &Settings, body: &[u8]) -> Result<(), 
         if settings.rules.any() {
             accept::check(settings, &header, rest).map_err(|e| batch_error(streamlet, &e))?;
         }
+        if header.is_transactional() {
+            check_transactional(streamlet, settings, request)?;
+        }
         rest = &rest[header.total_bytes..];
     }
     Ok(())
 }
+
+/// Whether batches of a transaction may be appended so.
+fn check_transactional(
+    streamlet: &Streamlet,
+    settings: &Settings,
+    request: &v1::AppendRequest,
+) -> Result<(), WireError> {
+    let stream = streamlet.stream();
+    let (code, text) = if request.transactional_id.is_empty() {
+        let text = "a batch of a transaction came without its transactional id; name it";
+        (ErrorCode::InvalidBatch, text)
+    } else if request.lane == ANY_LANE {
+        let text = "a batch of a transaction names its lane, which is part of the transaction";
+        (ErrorCode::InvalidArgument, text)
+    } else if settings.ack == AckPolicy::Memory {
+        (ErrorCode::InvalidArgument, NO_TRANSACTIONS)
+    } else {
+        return Ok(());
+    };
+    Err(WireError::new(code, format!("stream {stream}: {text}")))
+}
+
+/// Why a stream takes no transactions that acknowledges in memory.
+pub(crate) const NO_TRANSACTIONS: &str = "it has ack = memory, which promises nothing that a transaction needs; alter it to written or synced";
 
 /// Refuses batches of a client that takes each streamlet to have as many lanes as the others: its keys
 /// would go to other lanes than everybody else's. What was split for an older generation is refused
@@ -469,12 +502,22 @@ fn batch_error(streamlet: &Streamlet, error: &BatchError) -> WireError {
     WireError::new(code, format!("stream {}: {error}", streamlet.stream()))
 }
 
+/// What it means to the sender of a batch that its transaction does not take it.
+fn transaction_code(error: &TransactionError) -> ErrorCode {
+    match error {
+        TransactionError::Unverified { .. } => ErrorCode::TransactionPending,
+        TransactionError::NotOpen { .. } => ErrorCode::TransactionNotOpen,
+        TransactionError::Open { .. } => ErrorCode::InvalidBatch,
+        TransactionError::TooManyOpen { .. } => ErrorCode::TransactionAbortable,
+    }
+}
+
 /// What a refused append means to its sender.
 pub fn append_error(streamlet: &Streamlet, error: &AppendError) -> WireError {
     let code = match error {
         AppendError::UnknownLane { .. } => ErrorCode::UnknownLane,
         AppendError::StaleLanes { .. } => ErrorCode::StaleLanes,
-        AppendError::Sequence(SequenceError::Transaction(_)) => ErrorCode::InvalidBatch,
+        AppendError::Sequence(SequenceError::Transaction(error)) => transaction_code(error),
         AppendError::Sequence(SequenceError::Gap { .. }) => ErrorCode::SequenceGap,
         AppendError::Sequence(SequenceError::Fenced { .. }) => ErrorCode::FencedProducer,
         AppendError::Sequence(SequenceError::Unknown { .. }) => ErrorCode::UnknownProducer,

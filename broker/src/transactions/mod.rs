@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `grant` | a coordinator tells the owners of lanes that batches may come |
 //! | `verify` | an owner that was told nothing asks the coordinator |
+//! | `native` | what native producers ask, and whoever ends what they prepared |
 //! | `finish` | decided transactions: markers in lanes, and the end of what groups keep aside |
 //! | `tools` | operators look at transactions, and abort them |
 //!
@@ -12,6 +13,7 @@
 
 mod finish;
 mod grant;
+mod native;
 pub(crate) mod tools;
 mod under_way;
 mod verify;
@@ -27,21 +29,33 @@ use kera_protocol::partition::place_of;
 use kera_protocol::v1;
 use kera_streamlet::Streamlet;
 
+use crate::coordination::Host;
 use crate::shared::Shared;
 
 pub use finish::{drive, end_here};
 pub use grant::{grant, grant_here};
+pub(crate) use native::{add, end, forget, id_of, init, list_open, prepare};
 pub use under_way::Transactions;
+pub(crate) use verify::{check_append, verify_append};
 pub use verify::{verify, verify_batch, verify_here};
 
 /// How long another broker is given.
 const ASK_WITHIN: Duration = Duration::from_secs(2);
 
-/// Transactions that this broker coordinates and that are open or ending, and when the oldest began.
+/// Transactions that this broker coordinates and that are open or ending and not prepared, and when the oldest began.
 pub(crate) fn open(shared: &Shared) -> (usize, Option<u64>) {
+    count(shared, Host::open_transactions)
+}
+
+/// Likewise those that are prepared, and when the oldest was.
+pub(crate) fn prepared(shared: &Shared) -> (usize, Option<u64>) {
+    count(shared, Host::prepared_transactions)
+}
+
+fn count(shared: &Shared, of: impl Fn(&Host) -> (usize, Option<u64>)) -> (usize, Option<u64>) {
     let hosts = shared.coordination.transaction_hosts();
-    let open = hosts.iter().map(|host| host.open_transactions());
-    open.fold((0, None), |(count, oldest), (more, since)| {
+    let counts = hosts.iter().map(|host| of(host));
+    counts.fold((0, None), |(count, oldest), (more, since)| {
         (count + more, oldest.into_iter().chain(since).min())
     })
 }

@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use kera_coordinator::transactions::{Fault, Member, Part, Reply, Request};
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
+use kera_log_segments::group::AckPolicy;
+use kera_protocol::batch::BatchHeader;
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{LaneId, LaneKey};
+use kera_protocol::ids::{ANY_LANE, LaneId, LaneKey, StreamletId};
+use kera_protocol::partition::partition_of;
 use kera_protocol::v1;
 use kera_streamlet::Streamlet;
 use kera_streamlet::transactions::Grant;
@@ -156,4 +159,73 @@ pub fn verify_batch(
         }
         shared.transactions.asking.lock().remove(&asked);
     });
+}
+
+/// Whether the batches of a native producer's append may count under its transactional id: a producer id is guessed
+/// easily. What is wrong with the append otherwise is not looked at.
+///
+/// # Errors
+/// [`ErrorCode::TransactionPending`] while the coordinator is asked, [`ErrorCode::TransactionNotOpen`] if it has said no.
+pub(crate) fn check_append(
+    shared: &Arc<Shared>,
+    request: &v1::AppendRequest,
+    batch: &[u8],
+) -> Result<(), WireError> {
+    let id = request.transactional_id.as_str();
+    if id.is_empty() || request.lane == ANY_LANE {
+        return Ok(());
+    }
+    let (Ok(header), Ok(stream)) = (
+        BatchHeader::peek(batch),
+        shared.data.catalog.of_id(&request.stream),
+    ) else {
+        return Ok(());
+    };
+    let takes_none = stream.record.load().config.ack == AckPolicy::Memory;
+    if !header.is_transactional() || takes_none {
+        return Ok(());
+    }
+    let producer = header.producer_id;
+    // The id is the client's own word, and may be long.
+    let short: String = id.chars().take(249).collect();
+    match shared.transactions.is_of(producer, id) {
+        Some(true) => Ok(()),
+        Some(false) => {
+            let text =
+                format!("producer id {producer} is not that of transactional id \"{short}\"");
+            Err(WireError::new(ErrorCode::TransactionNotOpen, text))
+        }
+        None => {
+            verify_append(shared, request, batch);
+            let text = format!(
+                "the coordinator of transactional id \"{short}\" is being asked about producer id {producer}; send again"
+            );
+            Err(WireError::new(ErrorCode::TransactionPending, text))
+        }
+    }
+}
+
+/// As [`verify_batch`], of an append of a native producer, whose batches are of one transaction.
+pub(crate) fn verify_append(shared: &Arc<Shared>, request: &v1::AppendRequest, batch: &[u8]) {
+    let Ok(header) = BatchHeader::peek(batch) else {
+        return;
+    };
+    let stream = shared.data.catalog.of_id(&request.stream);
+    let Ok(stream) = stream else {
+        return;
+    };
+    let streamlets = stream.record.load().config.streamlets;
+    let Some(streamlet) = stream.streamlet(StreamletId(request.streamlet)) else {
+        return;
+    };
+    let lane = LaneId(request.lane);
+    let Ok(partition) = u32::try_from(partition_of(streamlet.id(), lane, streamlets)) else {
+        return;
+    };
+    let member = Member {
+        id: request.transactional_id.clone(),
+        producer: header.producer_id,
+        epoch: header.producer_epoch,
+    };
+    verify_batch(shared, member, streamlet, lane, partition);
 }

@@ -50,10 +50,16 @@ fn request_of(method: CallMethod, id: &Bytes) -> Option<Vec<u8>> {
         }};
     }
     let stream = name.clone();
+    let transaction = Some(v1::TransactionHandle {
+        transactional_id: name.clone(),
+        ..Default::default()
+    });
     Some(match method {
         CallMethod::Unspecified => return None,
         // These leave out what may not be seen.
-        CallMethod::ListStreams | CallMethod::ListGroups => return None,
+        CallMethod::ListStreams | CallMethod::ListGroups | CallMethod::ListOpenTransactions => {
+            return None;
+        }
         CallMethod::GetStream => of!(GetStreamRequest { name }),
         CallMethod::CreateStream => v1::CreateStreamRequest {
             name: named("other"),
@@ -84,6 +90,17 @@ fn request_of(method: CallMethod, id: &Bytes) -> Option<Vec<u8>> {
             let stream = id.clone();
             of!(CutLaneRequest { stream })
         }
+        CallMethod::InitTransactions => {
+            let transactional_id = name;
+            of!(InitTransactionsRequest { transactional_id })
+        }
+        CallMethod::AddToTransaction => {
+            let transactional_id = name;
+            of!(AddToTransactionRequest { transactional_id })
+        }
+        CallMethod::PrepareTransaction => of!(PrepareTransactionRequest { transaction }),
+        CallMethod::EndTransaction => of!(EndTransactionRequest { transaction }),
+        CallMethod::ForgetTransaction => of!(ForgetTransactionRequest { transaction }),
         CallMethod::WatchLanes => {
             let stream = id.clone();
             of!(WatchLanesRequest { stream })
@@ -124,8 +141,12 @@ fn every_call_is_denied_without_a_right_and_says_what_to_do() {
         assert!(error.message.contains(advice), "{method:?}: {error}");
         denied += 1;
     }
-    assert!(denied >= 23, "only {denied} methods");
-    for method in [CallMethod::ListStreams, CallMethod::ListGroups] {
+    assert!(denied >= 28, "only {denied} methods");
+    for method in [
+        CallMethod::ListStreams,
+        CallMethod::ListGroups,
+        CallMethod::ListOpenTransactions,
+    ] {
         let listed = call(&mut raw, method, &[]).expect("a list");
         assert!(listed.is_empty(), "{method:?}: nothing may be seen");
     }
@@ -253,4 +274,56 @@ fn records_are_neither_stored_nor_told_without_a_right() {
     let (error, bytes) = read(&mut raw, &id, false);
     assert_eq!(error, 0);
     assert!(!bytes.is_empty());
+}
+
+#[test]
+fn preparing_a_transaction_needs_a_right_of_its_own() {
+    let allow = |operation| {
+        let user = ["--allow", "User:ANONYMOUS", "--operation", operation];
+        [&user[..], &["--transactional-id", "secret"]].concat()
+    };
+    let (write, prepare) = (allow("write"), allow("two-phase-commit"));
+    let request = v1::PrepareTransactionRequest {
+        transaction: Some(v1::TransactionHandle {
+            transactional_id: named("secret"),
+            ..Default::default()
+        }),
+    };
+    let cases: [(&[&[&str]], ErrorCode); 3] = [
+        (&[&write], ErrorCode::NotAuthorized),
+        (&[&prepare], ErrorCode::NotAuthorized),
+        (&[&write, &prepare], ErrorCode::UnknownTransaction),
+    ];
+    for (rules, code) in cases {
+        let (broker, _) = enforcing(rules);
+        let mut raw = Raw::open(&broker);
+        let body = request.encode_to_vec();
+        let error = loop {
+            let answer = call(&mut raw, CallMethod::PrepareTransaction, &body);
+            let error = answer.expect_err("there is no such transaction");
+            // The first to ask has the coordinator made.
+            if error.code != ErrorCode::CoordinatorLoading {
+                break error;
+            }
+        };
+        assert_eq!(error.code, code, "{error}");
+    }
+    // A batch under a transactional id needs the right to write under it.
+    let producer = [
+        "--allow",
+        "User:ANONYMOUS",
+        "--producer",
+        "--stream",
+        "secret",
+    ];
+    let (broker, id) = enforcing(&[&producer]);
+    let request = v1::AppendRequest {
+        stream: id,
+        transactional_id: named("secret"),
+        ..Default::default()
+    };
+    let mut raw = Raw::open(&broker);
+    raw.send(&frame_of(FrameKind::Append, 2, &request, &batch_of(b"v")));
+    let answer = raw.append_answer().1;
+    assert_eq!(answer.error, ErrorCode::NotAuthorized as u32, "{answer:?}");
 }

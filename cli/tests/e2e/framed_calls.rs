@@ -200,7 +200,10 @@ fn every_method_answers_as_it_does_over_grpc() {
 
 fn groups_answer_as_they_do_over_grpc(ways: &mut Ways) {
     let group = || named("framed");
-    let find = v1::FindCoordinatorRequest { group: group() };
+    let find = v1::FindCoordinatorRequest {
+        group: group(),
+        ..Default::default()
+    };
     let found = same!(ways, FindCoordinator, consumers.find_coordinator, find);
     assert!(found.is_ok());
     let join = |group| {

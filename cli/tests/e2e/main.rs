@@ -25,6 +25,7 @@ mod round_trip;
 mod sharing;
 mod streams;
 mod top;
+mod transactions;
 mod waits;
 
 use kera_testkit::etcd;

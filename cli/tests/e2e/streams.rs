@@ -165,6 +165,7 @@ fn a_producer_that_knows_equal_numbers_of_lanes_only_is_refused() {
             lane,
             lane_generation,
             partitions,
+            transactional_id: String::new(),
         };
         let frame = frame_of(FrameKind::Append, 1, &request, &batch_of(b"v"));
         raw.send(&frame);

@@ -686,6 +686,9 @@ pub struct AppendRequest {
     /// lanes in all that the client split by; 0: each streamlet has as many as the others
     #[prost(uint32, tag = "5")]
     pub partitions: u32,
+    /// of batches of a transaction; then the lane is named, whatever lane_by says
+    #[prost(string, tag = "6")]
+    pub transactional_id: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AppendResponse {
@@ -908,8 +911,8 @@ impl Placement {
         }
     }
 }
-/// Calls of the services Streams and Consumers in control.proto, and of Lanes in lanes.proto as far as they
-/// are for clients. Numbers are never reused.
+/// Calls of the services Streams and Consumers in control.proto, of Lanes in lanes.proto as far as they are for clients,
+/// and of Transactions in transactions.proto. Numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum CallMethod {
@@ -940,6 +943,12 @@ pub enum CallMethod {
     WatchLanes = 24,
     CommitPositions = 25,
     CompactStream = 26,
+    InitTransactions = 27,
+    AddToTransaction = 28,
+    PrepareTransaction = 29,
+    EndTransaction = 30,
+    ForgetTransaction = 31,
+    ListOpenTransactions = 32,
 }
 impl CallMethod {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -975,6 +984,12 @@ impl CallMethod {
             Self::WatchLanes => "CALL_METHOD_WATCH_LANES",
             Self::CommitPositions => "CALL_METHOD_COMMIT_POSITIONS",
             Self::CompactStream => "CALL_METHOD_COMPACT_STREAM",
+            Self::InitTransactions => "CALL_METHOD_INIT_TRANSACTIONS",
+            Self::AddToTransaction => "CALL_METHOD_ADD_TO_TRANSACTION",
+            Self::PrepareTransaction => "CALL_METHOD_PREPARE_TRANSACTION",
+            Self::EndTransaction => "CALL_METHOD_END_TRANSACTION",
+            Self::ForgetTransaction => "CALL_METHOD_FORGET_TRANSACTION",
+            Self::ListOpenTransactions => "CALL_METHOD_LIST_OPEN_TRANSACTIONS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1007,6 +1022,12 @@ impl CallMethod {
             "CALL_METHOD_WATCH_LANES" => Some(Self::WatchLanes),
             "CALL_METHOD_COMMIT_POSITIONS" => Some(Self::CommitPositions),
             "CALL_METHOD_COMPACT_STREAM" => Some(Self::CompactStream),
+            "CALL_METHOD_INIT_TRANSACTIONS" => Some(Self::InitTransactions),
+            "CALL_METHOD_ADD_TO_TRANSACTION" => Some(Self::AddToTransaction),
+            "CALL_METHOD_PREPARE_TRANSACTION" => Some(Self::PrepareTransaction),
+            "CALL_METHOD_END_TRANSACTION" => Some(Self::EndTransaction),
+            "CALL_METHOD_FORGET_TRANSACTION" => Some(Self::ForgetTransaction),
+            "CALL_METHOD_LIST_OPEN_TRANSACTIONS" => Some(Self::ListOpenTransactions),
             _ => None,
         }
     }
@@ -1364,6 +1385,7 @@ pub struct LaneCursor {
     pub lane: u32,
     #[prost(message, optional, tag = "3")]
     pub cursor: ::core::option::Option<Cursor>,
+    /// where what can be read ends: the durable head, or the oldest open transaction
     #[prost(uint64, tag = "4")]
     pub head_ordinal: u64,
     #[prost(uint64, tag = "5")]
@@ -1981,6 +2003,9 @@ pub struct DeleteGroupResponse {}
 pub struct FindCoordinatorRequest {
     #[prost(string, tag = "1")]
     pub group: ::prost::alloc::string::String,
+    /// in place of a group
+    #[prost(string, tag = "2")]
+    pub transactional_id: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FindCoordinatorResponse {
@@ -3021,3 +3046,134 @@ pub struct AbortTransactionRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AbortTransactionResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TransactionHandle {
+    #[prost(string, tag = "1")]
+    pub transactional_id: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub producer: i64,
+    #[prost(int32, tag = "3")]
+    pub epoch: i32,
+    /// which of the id's transactions
+    #[prost(uint64, tag = "4")]
+    pub number: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct InitTransactionsRequest {
+    #[prost(string, tag = "1")]
+    pub transactional_id: ::prost::alloc::string::String,
+    /// a transaction that is neither prepared nor ended is aborted after so long; 0: one minute
+    #[prost(uint32, tag = "2")]
+    pub timeout_ms: u32,
+    /// what the client had, if it goes on after an error
+    #[prost(int64, optional, tag = "3")]
+    pub known_producer: ::core::option::Option<i64>,
+    #[prost(int32, tag = "4")]
+    pub known_epoch: i32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct InitTransactionsResponse {
+    #[prost(int64, tag = "1")]
+    pub producer: i64,
+    #[prost(int32, tag = "2")]
+    pub epoch: i32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AddToTransactionRequest {
+    #[prost(string, tag = "1")]
+    pub transactional_id: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub producer: i64,
+    #[prost(int32, tag = "3")]
+    pub epoch: i32,
+    #[prost(message, repeated, tag = "4")]
+    pub streams: ::prost::alloc::vec::Vec<LanesOfTransaction>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LanesOfTransaction {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: ::prost::bytes::Bytes,
+    #[prost(message, repeated, tag = "2")]
+    pub lanes: ::prost::alloc::vec::Vec<LaneOfTransaction>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LaneOfTransaction {
+    #[prost(uint32, tag = "1")]
+    pub streamlet: u32,
+    #[prost(uint32, tag = "2")]
+    pub lane: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AddToTransactionResponse {
+    /// which of the id's transactions it is
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PrepareTransactionRequest {
+    #[prost(message, optional, tag = "1")]
+    pub transaction: ::core::option::Option<TransactionHandle>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PrepareTransactionResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndTransactionRequest {
+    #[prost(message, optional, tag = "1")]
+    pub transaction: ::core::option::Option<TransactionHandle>,
+    #[prost(bool, tag = "2")]
+    pub commit: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndTransactionResponse {
+    /// how it ended, whatever was asked for
+    #[prost(bool, tag = "1")]
+    pub committed: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForgetTransactionRequest {
+    #[prost(message, optional, tag = "1")]
+    pub transaction: ::core::option::Option<TransactionHandle>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForgetTransactionResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListOpenTransactionsRequest {
+    /// only ids that begin so
+    #[prost(string, tag = "1")]
+    pub prefix: ::prost::alloc::string::String,
+    /// only those that are prepared
+    #[prost(bool, tag = "2")]
+    pub prepared: bool,
+    /// only what the broker asked coordinates; otherwise it asks the other brokers too
+    #[prost(bool, tag = "3")]
+    pub local: bool,
+    /// only ids above it: the last one of the page before
+    #[prost(string, tag = "4")]
+    pub after: ::prost::alloc::string::String,
+    /// of a page; 0: no limit
+    #[prost(uint32, tag = "5")]
+    pub max_transactions: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListOpenTransactionsResponse {
+    /// sorted by id
+    #[prost(message, repeated, tag = "1")]
+    pub transactions: ::prost::alloc::vec::Vec<OpenTransaction>,
+    /// the page ends and the list does not
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpenTransaction {
+    #[prost(message, optional, tag = "1")]
+    pub transaction: ::core::option::Option<TransactionHandle>,
+    /// when it began, milliseconds since 1970
+    #[prost(uint64, tag = "2")]
+    pub started_ms: u64,
+    /// when it was prepared; 0: it is not
+    #[prost(uint64, tag = "3")]
+    pub prepared_ms: u64,
+    /// who prepared it
+    #[prost(string, tag = "4")]
+    pub user: ::prost::alloc::string::String,
+}

@@ -176,23 +176,28 @@ impl Consumers for ConsumersService {
         &self,
         request: Request<v1::FindCoordinatorRequest>,
     ) -> Result<Response<v1::FindCoordinatorResponse>, Status> {
-        let group = request.into_inner().group;
+        let request = request.into_inner();
+        let (kind, name) = match request.transactional_id.is_empty() {
+            true => (CoordinatorKind::Groups, request.group),
+            false => (CoordinatorKind::Transactions, request.transactional_id),
+        };
         let place = self
             .shared
             .coordination
-            .place(&self.shared, CoordinatorKind::Groups, &group)
+            .place(&self.shared, kind, &name)
             .await;
+        let one = kind.one(&name);
         let broker_id = place.map_err(status)?.broker;
         if broker_id == self.shared.data.directory.me() && !self.shared.data.directory.is_current()
         {
             let text = format!(
-                "this broker has lost its lease and cannot know who coordinates group \"{group}\" now; ask another"
+                "this broker has lost its lease and cannot know who coordinates {one} now; ask another"
             );
             return Err(status(WireError::new(ErrorCode::NotCoordinator, text)));
         }
         let Some(broker) = self.shared.data.directory.broker(broker_id) else {
             let text = format!(
-                "group \"{group}\" is coordinated by broker {broker_id}, which is not running; try again: another takes over if it can"
+                "{one} is coordinated by broker {broker_id}, which is not running; try again: another takes over if it can"
             );
             return Err(status(WireError::new(ErrorCode::CoordinatorLoading, text)));
         };

@@ -14,6 +14,7 @@ use kera_rpc::serve::Caller;
 use kera_rpc::v1::consumers_server::Consumers;
 use kera_rpc::v1::lanes_server::Lanes;
 use kera_rpc::v1::streams_server::Streams;
+use kera_rpc::v1::transactions_server::Transactions;
 use kera_rpc::wire_error_of_status;
 use tokio::task::{Id, JoinError, JoinSet};
 use tonic::{Request, Status};
@@ -21,6 +22,7 @@ use tonic::{Request, Status};
 use super::consumers::ConsumersService;
 use super::lanes::LanesService;
 use super::streams::StreamsService;
+use super::transactions::TransactionsService;
 use super::{CONNECTION_BYTES, TOTAL_BYTES, TOTAL_CALLS};
 use crate::access::Guarded;
 use crate::shared::Shared;
@@ -43,6 +45,7 @@ pub(crate) struct FramedCalls {
     streams: Guarded<StreamsService>,
     consumers: Guarded<ConsumersService>,
     lanes: Guarded<LanesService>,
+    transactions: Guarded<TransactionsService>,
     /// Calls under way, and bytes that they take.
     calls: AtomicUsize,
     bytes: AtomicUsize,
@@ -80,6 +83,7 @@ impl FramedCalls {
             streams: super::guarded_streams(shared),
             consumers: super::guarded_consumers(shared),
             lanes: super::guarded_lanes(shared),
+            transactions: super::guarded_transactions(shared),
             calls: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
         }
@@ -118,6 +122,12 @@ impl FramedCalls {
             GetGenerations => lanes.get_generations(GetGenerationsRequest),
             CutLane => lanes.cut_lane(CutLaneRequest),
             WatchLanes => lanes.watch_lanes(WatchLanesRequest),
+            InitTransactions => transactions.init_transactions(InitTransactionsRequest),
+            AddToTransaction => transactions.add_to_transaction(AddToTransactionRequest),
+            PrepareTransaction => transactions.prepare_transaction(PrepareTransactionRequest),
+            EndTransaction => transactions.end_transaction(EndTransactionRequest),
+            ForgetTransaction => transactions.forget_transaction(ForgetTransactionRequest),
+            ListOpenTransactions => transactions.list_open_transactions(ListOpenTransactionsRequest),
         }
     }
 }

@@ -10,6 +10,7 @@ mod lanes;
 mod quotas;
 mod streams;
 mod transaction_tools;
+mod transactions;
 mod users;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use kera_rpc::v1::lanes_server::LanesServer;
 use kera_rpc::v1::quotas_server::QuotasServer;
 use kera_rpc::v1::streams_server::StreamsServer;
 use kera_rpc::v1::transaction_tools_server::TransactionToolsServer;
+use kera_rpc::v1::transactions_server::TransactionsServer;
 use kera_rpc::v1::users_server::UsersServer;
 use tonic::Status;
 use tonic::service::Routes;
@@ -48,6 +50,7 @@ pub fn server(shared: &Arc<Shared>) -> (CallServer, CallsEnded) {
     let streams = StreamsServer::new(guarded_streams(shared));
     let consumers = ConsumersServer::new(guarded_consumers(shared));
     let lanes = LanesServer::new(guarded_lanes(shared));
+    let transactions = TransactionsServer::new(guarded_transactions(shared));
     let clusters = cluster::ClustersService::new(shared.clone());
     let clusters = ClustersServer::new(Guarded::new(clusters, shared));
     let access = access::AccessService::new(shared.clone());
@@ -61,6 +64,7 @@ pub fn server(shared: &Arc<Shared>) -> (CallServer, CallsEnded) {
     let routes = Routes::new(streams.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(consumers.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(lanes.max_decoding_message_size(MAX_REQUEST_BYTES))
+        .add_service(transactions.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(clusters.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(access.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(users.max_decoding_message_size(MAX_REQUEST_BYTES))
@@ -93,6 +97,11 @@ fn guarded_consumers(shared: &Arc<Shared>) -> Guarded<consumers::ConsumersServic
 
 fn guarded_lanes(shared: &Arc<Shared>) -> Guarded<lanes::LanesService> {
     Guarded::new(lanes::LanesService::new(shared.clone()), shared)
+}
+
+fn guarded_transactions(shared: &Arc<Shared>) -> Guarded<transactions::TransactionsService> {
+    let service = transactions::TransactionsService::new(shared.clone());
+    Guarded::new(service, shared)
 }
 
 fn status(error: WireError) -> Status {

@@ -1,0 +1,92 @@
+//! The `Transactions` service: each call goes to the coordinator of its transactional id.
+
+use std::sync::Arc;
+
+use kera_metadata::access::Kind;
+use kera_protocol::v1;
+use kera_rpc::serve::Caller;
+use kera_rpc::v1::transactions_server::Transactions;
+use tonic::{Request, Response, Status};
+
+use super::{page_of, status};
+use crate::access::{ANONYMOUS, may_see};
+use crate::shared::Shared;
+use crate::transactions;
+
+/// Serves transactions of native producers.
+pub(super) struct TransactionsService {
+    shared: Arc<Shared>,
+}
+
+impl TransactionsService {
+    /// A service over the broker's coordinators.
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+#[tonic::async_trait]
+impl Transactions for TransactionsService {
+    async fn init_transactions(
+        &self,
+        request: Request<v1::InitTransactionsRequest>,
+    ) -> Result<Response<v1::InitTransactionsResponse>, Status> {
+        let begun = transactions::init(&self.shared, request.into_inner()).await;
+        begun.map(Response::new).map_err(status)
+    }
+
+    async fn add_to_transaction(
+        &self,
+        request: Request<v1::AddToTransactionRequest>,
+    ) -> Result<Response<v1::AddToTransactionResponse>, Status> {
+        let added = transactions::add(&self.shared, request.into_inner()).await;
+        added.map(Response::new).map_err(status)
+    }
+
+    async fn prepare_transaction(
+        &self,
+        request: Request<v1::PrepareTransactionRequest>,
+    ) -> Result<Response<v1::PrepareTransactionResponse>, Status> {
+        let caller = request.extensions().get::<Caller>();
+        let user = caller.and_then(|caller| caller.user.clone());
+        let user = user.as_deref().unwrap_or(ANONYMOUS);
+        let request = request.into_inner();
+        let prepared = transactions::prepare(&self.shared, request, user).await;
+        prepared.map(Response::new).map_err(status)
+    }
+
+    async fn end_transaction(
+        &self,
+        request: Request<v1::EndTransactionRequest>,
+    ) -> Result<Response<v1::EndTransactionResponse>, Status> {
+        let ended = transactions::end(&self.shared, request.into_inner()).await;
+        ended.map(Response::new).map_err(status)
+    }
+
+    async fn forget_transaction(
+        &self,
+        request: Request<v1::ForgetTransactionRequest>,
+    ) -> Result<Response<v1::ForgetTransactionResponse>, Status> {
+        let forgotten = transactions::forget(&self.shared, request.into_inner()).await;
+        forgotten.map(Response::new).map_err(status)
+    }
+
+    async fn list_open_transactions(
+        &self,
+        request: Request<v1::ListOpenTransactionsRequest>,
+    ) -> Result<Response<v1::ListOpenTransactionsResponse>, Status> {
+        let caller = request.extensions().get::<Caller>().cloned();
+        let request = request.into_inner();
+        let listed = transactions::list_open(&self.shared, &request).await;
+        let listed = listed.map_err(status)?.into_iter().filter(|open| {
+            let id = transactions::id_of(open);
+            let thing = (Kind::TransactionalId, id);
+            id > request.after.as_str() && may_see(&self.shared, caller.as_ref(), thing)
+        });
+        let (transactions, more) = page_of(listed, request.max_transactions);
+        Ok(Response::new(v1::ListOpenTransactionsResponse {
+            transactions,
+            more,
+        }))
+    }
+}

@@ -1,0 +1,273 @@
+//! What a producer with a transactional id knows of its transaction.
+
+use std::collections::HashSet;
+
+use kera_protocol::v1;
+use kera_rpc::{Client, RpcError};
+use parking_lot::Mutex;
+
+use crate::error::{AppendError, ProduceError};
+use crate::handle::{ANSWER_WITHIN, TransactionHandle};
+
+/// The transaction of a producer, and the slots whose lanes are part of it.
+#[derive(Debug)]
+pub(crate) struct Transactional {
+    pub(crate) id: String,
+    timeout_ms: u32,
+    state: Mutex<State>,
+    /// One transaction begins at a time.
+    pub(crate) beginning: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    identity: (i64, i16),
+    /// The next transaction begins under another epoch: the one before failed, and its batches may yet arrive.
+    is_spoilt: bool,
+    phase: Phase,
+    /// Which of the id's transactions it is, once it has lanes.
+    number: Option<u64>,
+    /// Slots whose lanes are part of it.
+    added: HashSet<usize>,
+    /// Slots whose lanes are to be, and those that are asked for.
+    wanted: HashSet<usize>,
+    asked: HashSet<usize>,
+    failure: Option<ProduceError>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// None is open.
+    None,
+    /// Records are taken.
+    Open,
+    /// No more records are taken, those that were are waited for.
+    Closing,
+    /// Nothing of it is sent any more; how it ends is asked for.
+    Ending,
+}
+
+impl Phase {
+    /// True while batches may be sent.
+    fn sends(self) -> bool {
+        matches!(self, Self::Open | Self::Closing)
+    }
+}
+
+impl Transactional {
+    /// Begins under a transactional id: what other instances left open is aborted.
+    pub(crate) async fn begin(
+        client: &Client,
+        id: &str,
+        timeout_ms: u32,
+    ) -> Result<Self, RpcError> {
+        let identity = init(client, id, timeout_ms, None).await?;
+        Ok(Self {
+            id: id.to_owned(),
+            timeout_ms,
+            state: Mutex::new(State {
+                identity,
+                is_spoilt: false,
+                phase: Phase::None,
+                number: None,
+                added: HashSet::new(),
+                wanted: HashSet::new(),
+                asked: HashSet::new(),
+                failure: None,
+            }),
+            beginning: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    pub(crate) fn identity(&self) -> (i64, i16) {
+        self.state.lock().identity
+    }
+
+    /// Another epoch, if the next transaction needs one.
+    pub(crate) async fn renewed(&self, client: &Client) -> Result<Option<(i64, i16)>, RpcError> {
+        let known = {
+            let state = self.state.lock();
+            if !state.is_spoilt {
+                return Ok(None);
+            }
+            state.identity
+        };
+        let identity = init(client, &self.id, self.timeout_ms, Some(known)).await?;
+        let mut state = self.state.lock();
+        state.identity = identity;
+        state.is_spoilt = false;
+        Ok(Some(identity))
+    }
+
+    /// Records are taken from now on. False if a transaction is open.
+    pub(crate) fn open(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_free = state.phase == Phase::None;
+        if is_free {
+            state.phase = Phase::Open;
+            state.number = None;
+            state.failure = None;
+        }
+        is_free
+    }
+
+    /// Whether records are taken.
+    ///
+    /// # Errors
+    /// [`AppendError::NoTransaction`] or [`AppendError::TransactionFailed`].
+    pub(crate) fn check_open(&self) -> Result<(), AppendError> {
+        let state = self.state.lock();
+        match (&state.failure, state.phase) {
+            (Some(error), _) => Err(AppendError::TransactionFailed(error.clone())),
+            (None, Phase::Open) => Ok(()),
+            (None, _) => Err(AppendError::NoTransaction),
+        }
+    }
+
+    /// True until it is over.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state.lock().phase != Phase::None
+    }
+
+    /// True while batches of it may be sent.
+    pub(crate) fn sends(&self) -> bool {
+        self.state.lock().phase.sends()
+    }
+
+    /// The next one may begin.
+    pub(crate) fn over(&self) {
+        self.state.lock().phase = Phase::None;
+    }
+
+    pub(crate) fn close(&self) {
+        self.state.lock().phase = Phase::Closing;
+    }
+
+    /// The handle of what is open, if it has lanes.
+    pub(crate) fn handle(&self) -> Option<TransactionHandle> {
+        let state = self.state.lock();
+        state.number.map(|number| self.handle_of(&state, number))
+    }
+
+    /// Nothing of it is sent any more; its handle, if it has lanes. Unless it is [settled](Self::settled), the
+    /// next one begins under another epoch: what is left of this one must not become part of it.
+    pub(crate) fn take(&self) -> Option<TransactionHandle> {
+        let mut state = self.state.lock();
+        let was_asked_for = !state.asked.is_empty();
+        state.phase = Phase::Ending;
+        state.added.clear();
+        state.wanted.clear();
+        state.asked.clear();
+        state.failure = None;
+        let number = state.number.take();
+        state.is_spoilt |= was_asked_for || number.is_some();
+        number.map(|number| self.handle_of(&state, number))
+    }
+
+    fn handle_of(&self, state: &State, number: u64) -> TransactionHandle {
+        let (producer, epoch) = state.identity;
+        TransactionHandle {
+            transactional_id: self.id.clone(),
+            producer,
+            epoch,
+            number,
+        }
+    }
+
+    /// All batches of it were acknowledged, and it is committed or prepared for certain.
+    pub(crate) fn settled(&self) {
+        self.state.lock().is_spoilt = false;
+    }
+
+    /// A batch was given up: the transaction cannot be committed.
+    pub(crate) fn fail(&self, error: &ProduceError) {
+        let mut state = self.state.lock();
+        if state.phase.sends() {
+            state.failure.get_or_insert_with(|| error.clone());
+        }
+    }
+
+    pub(crate) fn failure(&self) -> Option<ProduceError> {
+        self.state.lock().failure.clone()
+    }
+
+    /// Whether batches of a slot may be sent. If its lane is no part of the transaction yet, it is to be.
+    pub(crate) fn may_send(&self, slot: usize) -> bool {
+        let mut state = self.state.lock();
+        if state.added.contains(&slot) {
+            return true;
+        }
+        if state.phase.sends() && !state.asked.contains(&slot) {
+            state.wanted.insert(slot);
+        }
+        false
+    }
+
+    /// Slots whose lanes are to be added now; they are asked for from now on.
+    pub(crate) fn take_wanted(&self) -> Vec<usize> {
+        let mut state = self.state.lock();
+        let wanted: Vec<usize> = std::mem::take(&mut state.wanted).into_iter().collect();
+        state.asked.extend(wanted.iter().copied());
+        wanted
+    }
+
+    /// The lanes of these slots were added, or not.
+    pub(crate) fn added(&self, identity: (i64, i16), slots: &[usize], number: Option<u64>) {
+        let mut state = self.state.lock();
+        if state.identity != identity {
+            return;
+        }
+        for slot in slots {
+            let is_awaited = state.asked.remove(slot);
+            if is_awaited && number.is_some() {
+                state.added.insert(*slot);
+            }
+        }
+        // Also of one that was given up meanwhile: it is to be aborted.
+        state.number = number.or(state.number);
+    }
+
+    /// Adds lanes to the transaction.
+    pub(crate) async fn add(
+        &self,
+        client: &Client,
+        (producer, epoch): (i64, i16),
+        streams: Vec<v1::LanesOfTransaction>,
+    ) -> Result<u64, RpcError> {
+        let request = v1::AddToTransactionRequest {
+            transactional_id: self.id.clone(),
+            producer,
+            epoch: epoch.into(),
+            streams,
+        };
+        let call = client.transaction_call(&self.id, ANSWER_WITHIN, |mut stub| {
+            let request = request.clone();
+            async move { stub.add_to_transaction(request).await }
+        });
+        call.await.map(|answer| answer.number)
+    }
+}
+
+async fn init(
+    client: &Client,
+    id: &str,
+    timeout_ms: u32,
+    known: Option<(i64, i16)>,
+) -> Result<(i64, i16), RpcError> {
+    let request = v1::InitTransactionsRequest {
+        transactional_id: id.to_owned(),
+        timeout_ms,
+        known_producer: known.map(|(producer, _)| producer),
+        known_epoch: known.map_or(0, |(_, epoch)| epoch.into()),
+    };
+    let call = client.transaction_call(id, ANSWER_WITHIN, |mut stub| {
+        let request = request.clone();
+        async move { stub.init_transactions(request).await }
+    });
+    let begun = call.await?;
+    let epoch = i16::try_from(begun.epoch).map_err(|_| {
+        let text = format!("transactional id {id}: {} is no epoch", begun.epoch);
+        RpcError::BadAnswer(text)
+    })?;
+    Ok((begun.producer, epoch))
+}
