@@ -109,6 +109,10 @@ final class BatchBuilder {
     }
 
     /** Writes whose batch it is, and the checksum. */
+    static void markTransactional(byte[] batch) {
+        batch[22] |= 0x10;
+    }
+
     static void stamp(byte[] batch, long producer, short epoch, int sequence) {
         ByteBuffer head = ByteBuffer.wrap(batch);
         head.putLong(PRODUCER_AT, producer).putShort(PRODUCER_AT + 8, epoch).putInt(PRODUCER_AT + 10, sequence);

@@ -86,8 +86,17 @@ final class Cluster implements AutoCloseable {
     }
 
     /** The address of the broker that has a group's leases and commits. */
-    synchronized String coordinator(String group) throws IOException {
-        Wire.Reader fields = new Wire.Reader(call(Methods.FIND_COORDINATOR, Admin.named(group)));
+    String coordinator(String group) throws IOException {
+        return coordinator(Admin.named(group));
+    }
+
+    /** The address of the broker that has a transactional id's transactions. */
+    String transactionCoordinator(String id) throws IOException {
+        return coordinator(new Wire.Writer().text(2, id).done());
+    }
+
+    private synchronized String coordinator(byte[] request) throws IOException {
+        Wire.Reader fields = new Wire.Reader(call(Methods.FIND_COORDINATOR, request));
         String address = "";
         for (int field; (field = fields.next()) != 0; ) {
             if (field == 2) {

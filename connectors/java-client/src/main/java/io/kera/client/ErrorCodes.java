@@ -10,6 +10,7 @@ public final class ErrorCodes {
     public static final int STREAM_EXISTS = 4;
     public static final int BATCH_TOO_LARGE = 9;
     public static final int SEQUENCE_GAP = 13;
+    public static final int FENCED_PRODUCER = 14;
     public static final int UNKNOWN_PRODUCER = 15;
     public static final int STALE_LANES = 16;
     public static final int NOT_OWNER = 17;
@@ -24,11 +25,16 @@ public final class ErrorCodes {
     public static final int NOT_ENOUGH_COPIES = 34;
     public static final int NOT_COORDINATOR = 35;
     public static final int NOT_AUTHORIZED = 36;
+    public static final int UNKNOWN_TRANSACTION = 38;
+    public static final int TRANSACTION_NOT_OPEN = 39;
+    public static final int TRANSACTION_PENDING = 40;
+    public static final int TRANSACTION_PREPARED = 41;
+    public static final int TRANSACTION_ABORTABLE = 42;
 
-    private static final int NEWEST = 37;
+    private static final int NEWEST = 42;
     private static final Set<Integer> RETRYABLE = Set.of(
             STALE_LANES, NOT_OWNER, 18, 19, 20, TIMEOUT, SHUTTING_DOWN, COORDINATOR_LOADING, 32, NOT_ENOUGH_COPIES,
-            NOT_COORDINATOR);
+            NOT_COORDINATOR, TRANSACTION_PENDING);
     private static final Set<Integer> OPEN = Set.of(10, 11, 12, NOT_OWNER, 19, 20, TIMEOUT, SHUTTING_DOWN, 33, NOT_ENOUGH_COPIES);
 
     private ErrorCodes() {}

@@ -48,6 +48,8 @@ final class LaneQueue {
     private final int streamlet;
     /** What a broker forgot of a stream in memory was promised to nobody. */
     private final boolean forgetful;
+    /** What cannot go on as it is goes on under another epoch; not so a transaction, which is aborted. */
+    private final boolean transactional;
     private final Deque<SealedBatch> queue = new ArrayDeque<>();
     private final ArrayList<SealedBatch> inFlight = new ArrayList<>();
     /** Given up before they were ever sent. */
@@ -74,6 +76,11 @@ final class LaneQueue {
     private ProduceException failed;
 
     LaneQueue(int streamlet, boolean forgetful, long producer, short epoch) {
+        this(streamlet, forgetful, false, producer, epoch);
+    }
+
+    LaneQueue(int streamlet, boolean forgetful, boolean transactional, long producer, short epoch) {
+        this.transactional = transactional;
         this.streamlet = streamlet;
         this.forgetful = forgetful;
         this.producer = producer;
@@ -127,6 +134,9 @@ final class LaneQueue {
         while (fresh && inFlight.size() < MOST_IN_FLIGHT && !queue.isEmpty()) {
             SealedBatch batch = queue.remove();
             batch.baseSequence = nextSequence;
+            if (transactional) {
+                BatchBuilder.markTransactional(batch.bytes);
+            }
             BatchBuilder.stamp(batch.bytes, producer, epoch, nextSequence);
             nextSequence = after(batch);
             inFlight.add(batch);
@@ -275,6 +285,11 @@ final class LaneQueue {
                 // It is to be taken first: sequences follow from its fate.
                 return Step.LATER;
             }
+            if (transactional && isBeyondRepair()) {
+                giveUpAll("the transaction cannot go on, and is to be aborted");
+                renumber = false;
+                return Step.LATER;
+            }
             // None of them is stored, since what was refused before them is not.
             if (renumber && !renumbered()) {
                 return Step.RENEW;
@@ -317,6 +332,12 @@ final class LaneQueue {
             }
         }
         return mode == Mode.RUNNING ? Step.SEND : Step.NONE;
+    }
+
+    /** True if what is in flight needs other sequences, or the broker misses what came before it. */
+    private boolean isBeyondRepair() {
+        Verdict why = inFlight.isEmpty() ? Verdict.RETRY : inFlight.get(0).why;
+        return renumber || why == Verdict.GAP || why == Verdict.UNKNOWN_PRODUCER;
     }
 
     private Step retry(long now) {
@@ -383,6 +404,16 @@ final class LaneQueue {
         beginAs(producer, (short) (epoch + 1));
         restamp();
         return true;
+    }
+
+    /** The next transaction is of this epoch. Nothing is left of the one before. */
+    void goOnAs(long newProducer, short newEpoch) {
+        beginAs(newProducer, newEpoch);
+        renumber = false;
+        probing = false;
+        failures = 0;
+        pauseBegun = false;
+        lastError = null;
     }
 
     private void beginAs(long newProducer, short newEpoch) {
@@ -462,13 +493,21 @@ final class LaneQueue {
             uncertain |= batch.uncertain;
             taken.add(batch);
         }
+        if (uncertain && transactional) {
+            for (SealedBatch batch : inFlight) {
+                if (batch.status != Status.DONE) {
+                    batch.giveUp("the stream's lanes have grown, and it is not known what of a transaction is stored", true,
+                            lastError);
+                }
+            }
+        }
         inFlight.clear();
         taken.addAll(queue);
         queue.clear();
         // What is gone from here was never stored: the broker still expects this sequence. Attempts that may be on
         // their way would be taken for batches that get it now.
         nextSequence = resumeSequence;
-        if (uncertain && epoch < Short.MAX_VALUE) {
+        if (uncertain && !transactional && epoch < Short.MAX_VALUE) {
             beginAs(producer, (short) (epoch + 1));
         }
         renumber = false;

@@ -19,6 +19,12 @@ final class Methods {
     static final int CUT_LANE = 23;
     static final int WATCH_LANES = 24;
     static final int COMMIT_POSITIONS = 25;
+    static final int INIT_TRANSACTIONS = 27;
+    static final int ADD_TO_TRANSACTION = 28;
+    static final int PREPARE_TRANSACTION = 29;
+    static final int END_TRANSACTION = 30;
+    static final int FORGET_TRANSACTION = 31;
+    static final int LIST_OPEN_TRANSACTIONS = 32;
 
     private Methods() {}
 

@@ -51,6 +51,11 @@ final class Outstanding {
         check();
     }
 
+    /** What was given up before is told to nobody any more. */
+    synchronized void forgive() {
+        failure = null;
+    }
+
     /** Throws why a batch was given up, once. */
     synchronized void check() throws ProduceException {
         ProduceException told = failure;

@@ -38,6 +38,11 @@ public final class Partitions {
         return partition % streamlets;
     }
 
+    /** How many of a stream's lanes are a streamlet's. */
+    static int lanes(int streamlet, int streamlets, int partitions) {
+        return partitions / streamlets + (streamlet < partitions % streamlets ? 1 : 0);
+    }
+
     /** A partition's lane within its streamlet. */
     public static int lane(int partition, int streamlets) {
         return partition / streamlets;

@@ -112,6 +112,9 @@ public final class Producer implements AutoCloseable {
         if (closed) {
             throw new IOException("the producer is closed");
         }
+        if (driver.transaction() != null && !driver.transaction().takesRecords()) {
+            throw new IllegalStateException("no transaction of the producer is open: begin one");
+        }
         if (lane.queue.failed() != null) {
             throw lane.queue.failed();
         }
@@ -204,14 +207,18 @@ public final class Producer implements AutoCloseable {
         return memory.used();
     }
 
-    /** Flushes, and ends. Use it also after an error. */
+    /** Flushes, and ends; a transaction that is open is aborted. Use it also after an error. */
     @Override
     public void close() throws IOException {
         if (closed) {
             return;
         }
         try {
-            flush();
+            if (driver.transaction() != null && driver.transaction().sends()) {
+                abortTransaction();
+            } else {
+                flush();
+            }
         } finally {
             closed = true;
             driver.close();
@@ -223,6 +230,9 @@ public final class Producer implements AutoCloseable {
         for (SealedBatch batch : done) {
             memory.release(batch.counted);
             batch.complete();
+            if (batch.error != null && driver.transaction() != null) {
+                driver.transaction().fail(batch.error);
+            }
             outstanding.end(batch.number, batch.error);
         }
     }
@@ -235,8 +245,114 @@ public final class Producer implements AutoCloseable {
         driver.unreachable();
     }
 
-    boolean isPaused() {
-        return driver.isPaused();
+    /** Whether batches of a lane may be sent for the first time. */
+    boolean maySend(ProducerLane lane) {
+        ProducerTransaction transaction = driver.transaction();
+        return !driver.isPaused() && (transaction == null || lane.queue.isEmpty() || transaction.maySend(lane));
+    }
+
+    /**
+     * Begins a transaction: the records that are appended from now on count together, or not at all. Only for producers
+     * {@linkplain ProducerOptions#withTransactionalId with a transactional id}, which append nothing outside of one. A
+     * producer that begins under an id fences the one before it.
+     *
+     * @throws KeraException with {@link ErrorCodes#FENCED_PRODUCER} if another producer has begun under the id, with
+     *     {@link ErrorCodes#TRANSACTION_PREPARED} as long as the one before is prepared
+     */
+    public void beginTransaction() throws IOException {
+        ProducerTransaction transaction = transaction();
+        Cluster.ProducerId renewed = transaction.renewed();
+        if (renewed != null) {
+            driver.goOnAs(renewed);
+        }
+        outstanding.forgive();
+        transaction.open();
+    }
+
+    /**
+     * Sends what is open, waits until all records are acknowledged, and commits.
+     *
+     * @throws ProduceException if records were given up; the transaction is aborted
+     * @throws IOException if the transaction was aborted meanwhile, or whether it is committed is not known
+     */
+    public void commitTransaction() throws IOException {
+        ProducerTransaction transaction = transaction();
+        TransactionHandle handle = closeTransaction();
+        try {
+            if (handle == null) {
+                return;
+            }
+            if (!transaction.end(handle, true)) {
+                throw new IOException("the transaction of " + handle.transactionalId()
+                        + " was aborted: its time was over, or somebody aborted it");
+            }
+            transaction.settled();
+        } finally {
+            transaction.over();
+        }
+    }
+
+    /**
+     * Sends what is open, waits until all records are acknowledged, and has the transaction wait from then on, without a
+     * timeout, until somebody ends it by its handle: see {@link Transactions}. The next one begins once it has ended.
+     *
+     * @return null if nothing was appended
+     * @throws ProduceException if records were given up; the transaction is aborted
+     * @throws IOException if it was aborted meanwhile, or whether it is prepared is not known
+     */
+    public TransactionHandle prepareTransaction() throws IOException {
+        ProducerTransaction transaction = transaction();
+        TransactionHandle handle = closeTransaction();
+        try {
+            if (handle != null) {
+                transaction.prepare(handle);
+                transaction.settled();
+            }
+        } finally {
+            transaction.over();
+        }
+        return handle;
+    }
+
+    /** Gives up all records of the transaction. */
+    public void abortTransaction() throws IOException {
+        ProducerTransaction transaction = transaction();
+        TransactionHandle handle = transaction.take();
+        driver.giveUpTransaction();
+        outstanding.forgive();
+        try {
+            if (handle != null) {
+                transaction.end(handle, false);
+            }
+        } finally {
+            transaction.over();
+        }
+    }
+
+    /** Takes no more records, and waits for those that were taken. Null if there were none. */
+    private TransactionHandle closeTransaction() throws IOException {
+        ProducerTransaction transaction = transaction();
+        transaction.closing();
+        try {
+            flush();
+            transaction.check();
+        } catch (IOException error) {
+            try {
+                abortTransaction();
+            } catch (IOException also) {
+                error.addSuppressed(also);
+            }
+            throw error;
+        }
+        return transaction.take();
+    }
+
+    private ProducerTransaction transaction() {
+        ProducerTransaction transaction = driver.transaction();
+        if (transaction == null) {
+            throw new IllegalStateException("the producer has no transactional id: set one in its options");
+        }
+        return transaction;
     }
 
     ConnectOptions connect() {
@@ -247,7 +363,8 @@ public final class Producer implements AutoCloseable {
     byte[] header(ProducerLane lane) {
         Wire.Writer header = new Wire.Writer().bytes(1, streamId).number(2, lane.streamlet);
         header.number(3, Integer.toUnsignedLong(lane.lane)).number(4, lane.split.generation());
-        return header.number(5, byKey ? lane.split.partitions() : 0).done();
+        header.number(5, byKey ? lane.split.partitions() : 0);
+        return options.transactionalId().isEmpty() ? header.done() : header.text(6, options.transactionalId()).done();
     }
 
     Resplit resplit(ProducerLane[] lanes) {

@@ -25,6 +25,7 @@ final class ProducerDriver {
     private final MetadataWatch metadata;
     private final ProducerOptions options;
     private final Cluster.ProducerId id;
+    private final ProducerTransaction transaction;
     private final ConcurrentLinkedQueue<Lingering> lingering = new ConcurrentLinkedQueue<>();
     private final Set<ProducerLane> attention = ConcurrentHashMap.newKeySet();
     private final Map<String, ProducerLink> links = new ConcurrentHashMap<>();
@@ -39,7 +40,17 @@ final class ProducerDriver {
         this.producer = producer;
         this.first = first;
         this.options = options;
-        id = cluster.newProducer(stream);
+        if (options.transactionalId().isEmpty()) {
+            transaction = null;
+            id = cluster.newProducer(stream);
+        } else {
+            if (first.inMemory()) {
+                throw new IllegalArgumentException("stream " + stream
+                        + " has ack = memory, which promises nothing that a transaction needs; alter it to written or synced");
+            }
+            transaction = new ProducerTransaction(first, options, this::added);
+            id = transaction.identity();
+        }
         metadata = new MetadataWatch(stream, cluster, "kera-producer-" + stream + "-owners", this::wake);
         thread = new Thread(this::run, "kera-producer-" + stream);
         thread.setDaemon(true);
@@ -64,13 +75,66 @@ final class ProducerDriver {
                 continue;
             }
             int streamlet = Partitions.streamlet(n, streamlets);
-            int lane = info.byKey() ? Partitions.lane(n, streamlets) : ProducerLane.ANY;
-            LaneQueue queue = new LaneQueue(streamlet, info.inMemory(), id.id(), id.epoch());
+            int lane = info.byKey() ? Partitions.lane(n, streamlets) : laneOf(info, streamlet);
+            Cluster.ProducerId as = transaction == null ? id : transaction.identity();
+            LaneQueue queue = new LaneQueue(streamlet, info.inMemory(), transaction != null, as.id(), as.epoch());
             lanes[n] = new ProducerLane(n, streamlet, lane, queue);
             lanes[n].split = split;
             lanes[n].link = link(info.owner(streamlet));
         }
         return split;
+    }
+
+    /** The lane of a streamlet where lanes are not chosen by key: those of a transaction are known to its coordinator. */
+    private int laneOf(StreamInfo info, int streamlet) {
+        if (transaction == null) {
+            return ProducerLane.ANY;
+        }
+        int lanes = Partitions.lanes(streamlet, info.streamlets().size(), info.partitions());
+        return (int) Long.remainderUnsigned(id.id(), Math.max(1, lanes));
+    }
+
+    /** The transaction of a producer with a transactional id; null without. */
+    ProducerTransaction transaction() {
+        return transaction;
+    }
+
+    /** A lane is part of the transaction, or is not to be: what it has is sent, or given up. */
+    private void added(ProducerLane lane, IOException refused) {
+        List<SealedBatch> done = List.of();
+        synchronized (lane) {
+            if (refused == null) {
+                goOn(lane);
+            } else {
+                lane.queue.giveUpAll("the lane cannot be part of the transaction: " + refused.getMessage());
+                done = lane.queue.takeDone();
+            }
+        }
+        producer.finish(done);
+    }
+
+    /** Gives up what is left of a transaction. */
+    void giveUpTransaction() {
+        for (ProducerLane lane : producer.split().lanes()) {
+            List<SealedBatch> done;
+            synchronized (lane) {
+                if (lane.open() != null) {
+                    producer.seal(lane);
+                }
+                lane.queue.giveUpAll("the transaction was aborted");
+                done = lane.queue.takeDone();
+            }
+            producer.finish(done);
+        }
+    }
+
+    /** The next transaction is of this epoch. */
+    void goOnAs(Cluster.ProducerId identity) {
+        for (ProducerLane lane : producer.split().lanes()) {
+            synchronized (lane) {
+                lane.queue.goOnAs(identity.id(), identity.epoch());
+            }
+        }
     }
 
     /** The link to an owner; to the first broker where there is none: it says who is. */
@@ -342,6 +406,9 @@ final class ProducerDriver {
         closed = true;
         wake();
         links.values().forEach(ProducerLink::close);
+        if (transaction != null) {
+            transaction.end();
+        }
         metadata.close();
         giveUp("the producer was closed");
     }

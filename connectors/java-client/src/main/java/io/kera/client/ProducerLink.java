@@ -56,7 +56,7 @@ final class ProducerLink extends BrokerLink<ProducerLane, ProducerLink.Attempt> 
                 return;
             }
             lane.scheduled = false;
-            for (SealedBatch batch : lane.queue.takeToSend(!producer.isPaused())) {
+            for (SealedBatch batch : lane.queue.takeToSend(producer.maySend(lane))) {
                 appends.add(new Append(new Attempt(lane, batch, batch.attempt), producer.header(lane), batch.bytes));
             }
         }

@@ -13,6 +13,8 @@ import java.util.List;
  * @param memoryLimit bytes of all batches that are not acknowledged
  * @param compression how batches are compressed
  * @param deadline how long after its first record a batch is given up; until then it is sent again
+ * @param transactionalId under which records are appended in transactions; empty without
+ * @param transactionTimeout how long a transaction may be open that is not prepared; at most 15 minutes
  */
 public record ProducerOptions(
         List<String> bootstrap,
@@ -21,7 +23,9 @@ public record ProducerOptions(
         Duration linger,
         long memoryLimit,
         Compression compression,
-        Duration deadline) {
+        Duration deadline,
+        String transactionalId,
+        Duration transactionTimeout) {
     private static final int SMALLEST_BATCH = 1 << 10;
 
     public ProducerOptions {
@@ -30,6 +34,8 @@ public record ProducerOptions(
         check(batchSize >= SMALLEST_BATCH, "batchSize is " + batchSize + ": use " + SMALLEST_BATCH + " or more");
         check(!linger.isNegative() && linger.compareTo(deadline) < 0, "linger must be below the deadline of " + deadline);
         check(memoryLimit >= batchSize, "memoryLimit is " + memoryLimit + ": it must hold a batch");
+        check(transactionTimeout.toMillis() > 0 && transactionTimeout.compareTo(Duration.ofMinutes(15)) <= 0,
+                "transactionTimeout is " + transactionTimeout + ": use a millisecond to 15 minutes");
         check(deadline.compareTo(Duration.ofDays(1)) <= 0, "deadline is " + deadline + ": use at most a day");
     }
 
@@ -48,30 +54,49 @@ public record ProducerOptions(
                 Duration.ofMillis(1),
                 64L << 20,
                 Compression.NONE,
-                Duration.ofSeconds(30));
+                Duration.ofSeconds(30),
+                "",
+                Duration.ofMinutes(1));
     }
 
     public ProducerOptions withConnect(ConnectOptions other) {
-        return new ProducerOptions(bootstrap, other, batchSize, linger, memoryLimit, compression, deadline);
+        return new ProducerOptions(bootstrap, other, batchSize, linger, memoryLimit, compression, deadline, transactionalId,
+                transactionTimeout);
     }
 
     public ProducerOptions withBatchSize(int bytes) {
-        return new ProducerOptions(bootstrap, connect, bytes, linger, memoryLimit, compression, deadline);
+        return new ProducerOptions(bootstrap, connect, bytes, linger, memoryLimit, compression, deadline, transactionalId,
+                transactionTimeout);
     }
 
     public ProducerOptions withLinger(Duration other) {
-        return new ProducerOptions(bootstrap, connect, batchSize, other, memoryLimit, compression, deadline);
+        return new ProducerOptions(bootstrap, connect, batchSize, other, memoryLimit, compression, deadline, transactionalId,
+                transactionTimeout);
     }
 
     public ProducerOptions withMemoryLimit(long bytes) {
-        return new ProducerOptions(bootstrap, connect, batchSize, linger, bytes, compression, deadline);
+        return new ProducerOptions(bootstrap, connect, batchSize, linger, bytes, compression, deadline, transactionalId,
+                transactionTimeout);
     }
 
     public ProducerOptions withCompression(Compression other) {
-        return new ProducerOptions(bootstrap, connect, batchSize, linger, memoryLimit, other, deadline);
+        return new ProducerOptions(bootstrap, connect, batchSize, linger, memoryLimit, other, deadline, transactionalId,
+                transactionTimeout);
     }
 
     public ProducerOptions withDeadline(Duration other) {
-        return new ProducerOptions(bootstrap, connect, batchSize, linger, memoryLimit, compression, other);
+        return new ProducerOptions(bootstrap, connect, batchSize, linger, memoryLimit, compression, other, transactionalId,
+                transactionTimeout);
+    }
+
+    /** Records are appended in transactions: see {@link Producer#beginTransaction}. */
+    public ProducerOptions withTransactionalId(String id) {
+        return new ProducerOptions(bootstrap, connect, batchSize, linger, memoryLimit, compression, deadline, id,
+                transactionTimeout);
+    }
+
+    public ProducerOptions withTransactionTimeout(Duration other) {
+        return new ProducerOptions(bootstrap, connect, batchSize, linger, memoryLimit, compression, deadline, transactionalId,
+                other);
     }
 }

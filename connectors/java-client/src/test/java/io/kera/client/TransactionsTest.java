@@ -1,0 +1,189 @@
+package io.kera.client;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** All of a transaction is read, or nothing; those that are prepared wait for whoever has their handle. */
+@Timeout(120)
+class TransactionsTest {
+    private static Admin admin(TestBroker broker) {
+        return new Admin(List.of(broker.address()), ConnectOptions.DEFAULT);
+    }
+
+    private static Producer producer(TestBroker broker, String id) throws IOException {
+        ProducerOptions options = ProducerOptions.to(broker.address()).withBatchSize(1 << 10);
+        return new Producer("s", options.withTransactionalId(id));
+    }
+
+    private static void append(Producer producer, int from, int to) throws IOException {
+        for (int n = from; n < to; n++) {
+            byte[] text = String.valueOf(n).getBytes(StandardCharsets.UTF_8);
+            producer.append(n % 2 == 0 ? text : null, text);
+        }
+    }
+
+    /** What readers see, sorted. */
+    private static List<Integer> seen(Admin admin) throws IOException {
+        List<Integer> seen = new ArrayList<>();
+        StreamInfo stream = admin.stream("s");
+        for (Admin.LaneBounds lane : admin.bounds("s")) {
+            try (LaneReader reader = new LaneReader(
+                    stream, lane.streamlet(), lane.lane(), lane.start(), lane.head(), ConnectOptions.DEFAULT)) {
+                while (!reader.finished()) {
+                    for (KeraRecord record : reader.read(1 << 20, 100)) {
+                        seen.add(Integer.parseInt(new String(record.value(), StandardCharsets.UTF_8)));
+                    }
+                }
+            }
+        }
+        seen.sort(null);
+        return seen;
+    }
+
+    /** Readers see this and nothing else, once markers have followed the decision. */
+    private static void sees(Admin admin, List<Integer> expected) throws Exception {
+        for (int n = 0; n < 500 && !seen(admin).equals(expected); n++) {
+            Thread.sleep(10);
+        }
+        assertEquals(expected, seen(admin));
+    }
+
+    private static List<Integer> numbers(int... bounds) {
+        List<Integer> all = new ArrayList<>();
+        for (int n = 0; n < bounds.length; n += 2) {
+            IntStream.range(bounds[n], bounds[n + 1]).forEach(all::add);
+        }
+        return all;
+    }
+
+    @Test
+    void requestsAreAsTheVectorsHaveThem() throws IOException {
+        TransactionHandle handle = new TransactionHandle("pay/0/7", 4711, (short) 2, 9);
+        byte[] vector = Vectors.read().get("end-transaction");
+        // Behind the prefix and the header of a call.
+        byte[] body = Arrays.copyOfRange(vector, 12 + 5, vector.length);
+        assertArrayEquals(body, new Wire.Writer().bytes(1, handle.encoded()).number(2, 1).done());
+        assertEquals(handle, TransactionHandle.decoded(handle.encoded()));
+        byte[] append = Vectors.read().get("append-transactional");
+        byte[] plain = Vectors.read().get("batch");
+        byte[] batch = Arrays.copyOfRange(append, append.length - plain.length, append.length);
+        BatchBuilder.markTransactional(plain);
+        BatchBuilder.stamp(plain, 4711, (short) 2, 7);
+        assertArrayEquals(batch, plain);
+    }
+
+    @Test
+    void whatIsCommittedIsReadAndWhatIsAbortedIsNot() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            admin.createStream("s", 2, 2);
+            try (Producer producer = producer(broker, "one")) {
+                assertThrows(IllegalStateException.class, () -> producer.append(null, new byte[1]));
+                for (int round = 0; round < 4; round++) {
+                    producer.beginTransaction();
+                    append(producer, round * 100, round * 100 + 100);
+                    if (round % 2 == 0) {
+                        producer.commitTransaction();
+                    } else {
+                        producer.abortTransaction();
+                    }
+                }
+                producer.beginTransaction();
+                assertThrows(IllegalStateException.class, producer::beginTransaction);
+                producer.commitTransaction();
+                producer.beginTransaction();
+                append(producer, 400, 500);
+                producer.flush();
+                try (Producer second = producer(broker, "one")) {
+                    KeraException fenced = assertThrows(KeraException.class, producer::commitTransaction);
+                    assertEquals(ErrorCodes.UNKNOWN_TRANSACTION, fenced.code(), fenced.getMessage());
+                    fenced = assertThrows(KeraException.class, producer::beginTransaction);
+                    assertEquals(ErrorCodes.FENCED_PRODUCER, fenced.code(), fenced.getMessage());
+                    second.beginTransaction();
+                    append(second, 500, 600);
+                    second.commitTransaction();
+                    // What is open when it is closed is aborted.
+                    second.beginTransaction();
+                    append(second, 600, 700);
+                }
+            }
+            sees(admin, numbers(0, 100, 200, 300, 500, 600));
+        }
+    }
+
+    @Test
+    void whatIsPreparedIsEndedByItsHandle() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            admin.createStream("s", 2, 1);
+            List<TransactionHandle> handles = new ArrayList<>();
+            for (int n = 0; n < 3; n++) {
+                try (Producer producer = producer(broker, "job/" + n + "/1")) {
+                    producer.beginTransaction();
+                    assertNull(producer.prepareTransaction(), "it has no records");
+                    producer.beginTransaction();
+                    append(producer, n * 100, n * 100 + 100);
+                    handles.add(producer.prepareTransaction());
+                }
+            }
+            broker.kill();
+            broker.restart();
+            List<Transactions.Open> open;
+            try (Transactions transactions = new Transactions(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+                open = transactions.open("job/");
+                assertEquals(handles, open.stream().map(Transactions.Open::handle).toList());
+                assertTrue(open.stream().allMatch(Transactions.Open::prepared));
+                assertTrue(transactions.open("other").isEmpty());
+                // As bytes, as an engine keeps it.
+                TransactionHandle first = TransactionHandle.decoded(handles.get(0).encoded());
+                assertTrue(transactions.commit(first));
+                assertTrue(transactions.commit(first), "again");
+                assertFalse(transactions.abort(first), "it was committed");
+                transactions.abortAll(open.get(1));
+                KeraException forgotten = assertThrows(KeraException.class, () -> transactions.commit(handles.get(1)));
+                assertEquals(ErrorCodes.UNKNOWN_TRANSACTION, forgotten.code(), forgotten.getMessage());
+                assertTrue(transactions.abort(handles.get(2)));
+                assertFalse(transactions.commit(handles.get(2)), "it was aborted");
+                transactions.forget(first);
+                assertThrows(KeraException.class, () -> transactions.commit(first));
+            }
+            sees(admin, numbers(0, 100));
+        }
+    }
+
+    @Test
+    void aBrokerThatIsKilledLosesNoCommit() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            admin.createStream("s", 1, 2);
+            try (Producer producer = producer(broker, "one")) {
+                for (int round = 0; round < 5; round++) {
+                    producer.beginTransaction();
+                    append(producer, round * 100, round * 100 + 100);
+                    Thread killer = new Thread(() -> {
+                        try {
+                            broker.kill();
+                            broker.restart();
+                        } catch (IOException | InterruptedException error) {
+                            throw new IllegalStateException(error);
+                        }
+                    });
+                    killer.start();
+                    producer.commitTransaction();
+                    killer.join();
+                    sees(admin, numbers(0, round * 100 + 100));
+                }
+            }
+        }
+    }
+}
