@@ -3,20 +3,31 @@ package io.kera.flink;
 import io.kera.client.Compression;
 import io.kera.client.Producer;
 import io.kera.client.ProducerOptions;
+import io.kera.client.TransactionHandle;
+import io.kera.client.Transactions;
 import java.io.IOException;
 import java.time.Duration;
+import java.util.Collection;
 import java.util.List;
 import java.util.Objects;
+import org.apache.flink.api.connector.sink2.Committer;
+import org.apache.flink.api.connector.sink2.CommitterInitContext;
 import org.apache.flink.api.connector.sink2.Sink;
 import org.apache.flink.api.connector.sink2.SinkWriter;
+import org.apache.flink.api.connector.sink2.StatefulSinkWriter;
+import org.apache.flink.api.connector.sink2.SupportsCommitter;
+import org.apache.flink.api.connector.sink2.SupportsWriterState;
 import org.apache.flink.api.connector.sink2.WriterInitContext;
 import org.apache.flink.connector.base.DeliveryGuarantee;
+import org.apache.flink.core.io.SimpleVersionedSerializer;
 
 /**
- * Writes to a stream, at least once: a checkpoint completes only when everything before it is acknowledged. After a
- * failure the job writes again what came after its last checkpoint.
+ * Writes to a stream. At least once: a checkpoint completes only when everything before it is acknowledged, and after a
+ * failure the job writes again what came after its last checkpoint. Or {@linkplain Builder#guarantee exactly once}: readers
+ * see what is between two checkpoints once the second one has completed, all of it, and once.
  */
-public final class KeraSink<T> implements Sink<T> {
+public final class KeraSink<T>
+        implements Sink<T>, SupportsWriterState<T, String>, SupportsCommitter<TransactionHandle> {
     private static final long serialVersionUID = 1L;
     private final List<String> bootstrap;
     private final String stream;
@@ -24,6 +35,9 @@ public final class KeraSink<T> implements Sink<T> {
     private final Compression compression;
     private final Duration linger;
     private final Connecting connection;
+    /** Of transactional ids; null without transactions. */
+    private final String prefix;
+    private final Duration transactionTimeout;
 
     private KeraSink(Builder<T> builder) {
         bootstrap = builder.bootstrap;
@@ -32,6 +46,8 @@ public final class KeraSink<T> implements Sink<T> {
         compression = builder.compression;
         linger = builder.linger;
         connection = builder.connection();
+        prefix = builder.guarantee == DeliveryGuarantee.EXACTLY_ONCE ? builder.prefix : null;
+        transactionTimeout = builder.transactionTimeout;
     }
 
     /** A sink to be. */
@@ -41,6 +57,12 @@ public final class KeraSink<T> implements Sink<T> {
 
     @Override
     public SinkWriter<T> createWriter(WriterInitContext context) throws IOException {
+        return restoreWriter(context, List.of());
+    }
+
+    @Override
+    public StatefulSinkWriter<T, String> restoreWriter(WriterInitContext context, Collection<String> prefixes)
+            throws IOException {
         try {
             serializer.open(context.asSerializationSchemaInitializationContext());
         } catch (IOException | RuntimeException error) {
@@ -52,44 +74,32 @@ public final class KeraSink<T> implements Sink<T> {
                 .withConnect(connection.options())
                 .withCompression(compression)
                 .withLinger(linger);
-        return new Writer<>(new Producer(stream, options), serializer, context);
+        if (prefix == null) {
+            return new KeraSinkWriter<>(new Producer(stream, options), serializer, context);
+        }
+        options = options.withTransactionTimeout(transactionTimeout);
+        try (Transactions transactions = transactions()) {
+            return new TransactionalWriter<>(stream, options, prefix, prefixes, transactions, serializer, context);
+        }
     }
 
-    private static final class Writer<T> implements SinkWriter<T> {
-        private final Producer producer;
-        private final KeraSerializer<T> serializer;
-        private final WriterInitContext context;
+    private Transactions transactions() throws IOException {
+        return new Transactions(bootstrap, connection.options());
+    }
 
-        Writer(Producer producer, KeraSerializer<T> serializer, WriterInitContext context) {
-            this.producer = producer;
-            this.serializer = serializer;
-            this.context = context;
-        }
+    @Override
+    public Committer<TransactionHandle> createCommitter(CommitterInitContext context) throws IOException {
+        return new TransactionCommitter(transactions());
+    }
 
-        @Override
-        public void write(T element, Context of) throws IOException {
-            // What was given up meanwhile fails the job now, and not at the next checkpoint.
-            producer.checkFailures();
-            byte[] key = serializer.key(element);
-            byte[] value = serializer.value(element);
-            producer.append(key, value, serializer.headers(element), serializer.timestamp(element, of.timestamp()));
-            context.metricGroup().getNumRecordsSendCounter().inc();
-            context.metricGroup().getNumBytesSendCounter().inc(length(key) + length(value));
-        }
+    @Override
+    public SimpleVersionedSerializer<TransactionHandle> getCommittableSerializer() {
+        return new TransactionHandleSerializer();
+    }
 
-        private static int length(byte[] bytes) {
-            return bytes == null ? 0 : bytes.length;
-        }
-
-        @Override
-        public void flush(boolean endOfInput) throws IOException {
-            producer.flush();
-        }
-
-        @Override
-        public void close() throws IOException {
-            producer.close();
-        }
+    @Override
+    public SimpleVersionedSerializer<String> getWriterStateSerializer() {
+        return new PrefixSerializer();
     }
 
     /** Settings of a {@link KeraSink}. */
@@ -98,6 +108,9 @@ public final class KeraSink<T> implements Sink<T> {
         private KeraSerializer<T> serializer;
         private Compression compression = Compression.NONE;
         private Duration linger = Duration.ofMillis(5);
+        private DeliveryGuarantee guarantee = DeliveryGuarantee.AT_LEAST_ONCE;
+        private String prefix;
+        private Duration transactionTimeout = Duration.ofMinutes(15);
 
         private Builder() {}
 
@@ -131,12 +144,35 @@ public final class KeraSink<T> implements Sink<T> {
         }
 
         /**
-         * What a failure may cost. Only at least once is possible.
+         * What a failure may cost. Default: records may be written again. For {@code EXACTLY_ONCE} the job needs
+         * checkpoints, and the sink a {@linkplain #transactionalIdPrefix prefix}.
          *
-         * @throws IllegalArgumentException for any other
+         * @throws IllegalArgumentException for {@code NONE}
          */
         public Builder<T> guarantee(DeliveryGuarantee wanted) {
-            KeraSink.check(wanted);
+            if (wanted == DeliveryGuarantee.NONE) {
+                throw new IllegalArgumentException(
+                        "a checkpoint always waits for acknowledgements; choose at-least-once");
+            }
+            guarantee = Objects.requireNonNull(wanted);
+            return this;
+        }
+
+        /**
+         * What transactional ids begin with. Each sink of each job needs one of its own, and keeps it over restarts: what
+         * failed attempts left is found by it, and aborted.
+         */
+        public Builder<T> transactionalIdPrefix(String wanted) {
+            prefix = Objects.requireNonNull(wanted);
+            return this;
+        }
+
+        /**
+         * After which time brokers abort a transaction that no checkpoint has prepared. Longer than checkpoints are apart
+         * and take; default and most: 15 minutes.
+         */
+        public Builder<T> transactionTimeout(Duration wanted) {
+            transactionTimeout = Objects.requireNonNull(wanted);
             return this;
         }
 
@@ -145,17 +181,12 @@ public final class KeraSink<T> implements Sink<T> {
             if (stream == null || serializer == null) {
                 throw new IllegalArgumentException("name the stream to write to, and say by a serializer what values become");
             }
+            if (guarantee == DeliveryGuarantee.EXACTLY_ONCE && (prefix == null || prefix.isEmpty())) {
+                throw new IllegalArgumentException(
+                        "exactly-once needs a prefix of transactional ids that no other sink has: set transactionalIdPrefix, for a"
+                                + " table sink.transactional-id-prefix");
+            }
             return new KeraSink<>(this);
-        }
-    }
-
-    static void check(DeliveryGuarantee wanted) {
-        if (wanted == DeliveryGuarantee.EXACTLY_ONCE) {
-            throw new IllegalArgumentException(
-                    "exactly-once needs transactions, which this version does not have; choose at-least-once");
-        }
-        if (wanted == DeliveryGuarantee.NONE) {
-            throw new IllegalArgumentException("a checkpoint always waits for acknowledgements; choose at-least-once");
         }
     }
 }

@@ -37,10 +37,15 @@ class BuildersTest {
     }
 
     @Test
-    void exactlyOnceIsRefusedAndNotDowngraded() {
-        IllegalArgumentException error = assertThrows(IllegalArgumentException.class,
-                () -> KeraSink.<String>builder().guarantee(DeliveryGuarantee.EXACTLY_ONCE));
-        assertTrue(error.getMessage().contains("transactions"), error.getMessage());
+    void exactlyOnceNeedsAPrefix() {
+        KeraSink.Builder<String> builder = KeraSink.<String>builder()
+                .stream("s")
+                .serializer(KeraSerializer.values(new SimpleStringSchema()))
+                .guarantee(DeliveryGuarantee.EXACTLY_ONCE);
+        IllegalArgumentException error = assertThrows(IllegalArgumentException.class, builder::build);
+        assertTrue(error.getMessage().contains("transactionalIdPrefix"), error.getMessage());
+        builder.transactionalIdPrefix("job").build();
+        assertThrows(IllegalArgumentException.class, () -> builder.guarantee(DeliveryGuarantee.NONE));
     }
 
     @Test

@@ -22,7 +22,7 @@ class KeraSinkSuiteTest extends SinkTestSuiteBase<String> {
     KeraSystem kera = new KeraSystem();
 
     @TestSemantics
-    CheckpointingMode[] semantics = {CheckpointingMode.AT_LEAST_ONCE};
+    CheckpointingMode[] semantics = {CheckpointingMode.AT_LEAST_ONCE, CheckpointingMode.EXACTLY_ONCE};
 
     @TestContext
     ExternalContextFactory<KeraSystem.SinkContext> context = name -> {

@@ -24,6 +24,7 @@ import org.apache.flink.api.connector.sink2.Sink;
 import org.apache.flink.api.connector.source.Boundedness;
 import org.apache.flink.api.connector.source.Source;
 import org.apache.flink.configuration.Configuration;
+import org.apache.flink.connector.base.DeliveryGuarantee;
 import org.apache.flink.connector.testframe.TestResource;
 import org.apache.flink.connector.testframe.external.ExternalSystemDataReader;
 import org.apache.flink.connector.testframe.external.ExternalSystemSplitDataWriter;
@@ -143,11 +144,14 @@ final class KeraSystem implements TestResource {
         }
 
         @Override
+        @SuppressWarnings("deprecation")
         public Sink<String> createSink(TestingSinkSettings settings) {
             return KeraSink.<String>builder()
                     .bootstrap(address())
                     .stream(stream)
                     .serializer(KeraSerializer.values(new SimpleStringSchema()))
+                    .guarantee(DeliveryGuarantee.valueOf(settings.getCheckpointingMode().name()))
+                    .transactionalIdPrefix(stream)
                     .build();
         }
 

@@ -176,11 +176,17 @@ class TablesTest {
     }
 
     @Test
-    void exactlyOnceIsRefusedWithWords() throws Exception {
+    void exactlyOnceWithoutAPrefixIsRefusedWithWords() throws Exception {
         stream("once", 1);
         TableEnvironment flink = TableEnvironment.create(EnvironmentSettings.inStreamingMode());
         flink.executeSql(table("once (n INT)", "once", ", 'format' = 'json', 'sink.delivery-guarantee' = 'exactly-once'"));
-        isRefused("needs transactions", () -> flink.executeSql("INSERT INTO once VALUES (1)"));
+        isRefused("sink.transactional-id-prefix", () -> flink.executeSql("INSERT INTO once VALUES (1)"));
+        String prefix = ", 'sink.delivery-guarantee' = 'exactly-once', 'sink.transactional-id-prefix' = 'once'";
+        flink.executeSql(table("twice (n INT)", "once", ", 'format' = 'json'" + prefix));
+        flink.executeSql("INSERT INTO twice VALUES (1), (2)").await();
+        String bounded = ", 'format' = 'json', 'scan.bounded.mode' = 'latest'";
+        flink.executeSql(table("written (n INT)", "once", bounded));
+        assertEquals(List.of("+I[1]", "+I[2]"), rows(flink.executeSql("SELECT * FROM written")));
     }
 
     @Test

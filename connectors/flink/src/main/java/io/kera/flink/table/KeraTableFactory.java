@@ -92,6 +92,8 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
                 KeraTableOptions.DISCOVERY,
                 KeraTableOptions.GROUP,
                 KeraTableOptions.GUARANTEE,
+                KeraTableOptions.TRANSACTIONAL_ID_PREFIX,
+                KeraTableOptions.TRANSACTION_TIMEOUT,
                 KeraTableOptions.COMPRESSION,
                 KeraTableOptions.LINGER,
                 KeraTableOptions.TLS_CA,

@@ -69,7 +69,13 @@ public final class KeraTableOptions {
             .stringType().noDefaultValue().withDescription("The consumer group that shows where the job stands.");
     public static final ConfigOption<DeliveryGuarantee> GUARANTEE = ConfigOptions.key("sink.delivery-guarantee")
             .enumType(DeliveryGuarantee.class).defaultValue(DeliveryGuarantee.AT_LEAST_ONCE)
-            .withDescription("Only at-least-once is possible.");
+            .withDescription("`exactly-once` needs checkpoints, and sink.transactional-id-prefix.");
+    public static final ConfigOption<String> TRANSACTIONAL_ID_PREFIX = ConfigOptions.key("sink.transactional-id-prefix")
+            .stringType().noDefaultValue()
+            .withDescription("What transactional ids begin with; each exactly-once sink of each job has one of its own.");
+    public static final ConfigOption<Duration> TRANSACTION_TIMEOUT = ConfigOptions.key("sink.transaction-timeout")
+            .durationType().defaultValue(Duration.ofMinutes(15))
+            .withDescription("After which time a transaction is aborted that no checkpoint has prepared.");
     public static final ConfigOption<Compression> COMPRESSION = ConfigOptions.key("sink.compression")
             .enumType(Compression.class).defaultValue(Compression.NONE).withDescription("How batches are compressed.");
     public static final ConfigOption<Duration> LINGER = ConfigOptions.key("sink.linger")

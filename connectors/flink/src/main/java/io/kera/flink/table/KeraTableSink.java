@@ -58,6 +58,8 @@ final class KeraTableSink implements DynamicTableSink, SupportsWritingMetadata {
                         getters(columns.value()),
                         place(RowMetadata.TIMESTAMP),
                         place(RowMetadata.HEADERS)));
+        builder.transactionTimeout(options.get(KeraTableOptions.TRANSACTION_TIMEOUT));
+        options.getOptional(KeraTableOptions.TRANSACTIONAL_ID_PREFIX).ifPresent(builder::transactionalIdPrefix);
         KeraTableFactory.connect(options, builder);
         return SinkV2Provider.of(
                 builder.build(), options.getOptional(FactoryUtil.SINK_PARALLELISM).orElse(null));
