@@ -32,7 +32,7 @@ pub fn play(args: &Args, dir: &Path) -> ! {
     let (log, machines) = (dir.join(LOG), dir.join("m"));
     os::begin(seed, args.trace, log.clone());
     inside::watch_panics();
-    let (findings, facts) = run::play(seed, &machines, &args.cut, args.losses);
+    let (findings, facts) = run::play(seed, &machines, &args.cut, !args.no_losses);
     for finding in &findings {
         os::log(&format!("FINDING {finding}"));
     }

@@ -38,9 +38,11 @@ pub async fn run(
         };
         number += 1;
         let until = os::now() + Duration::from_millis(dice.between(1_000, 40_000));
+        // Some commit each batch.
+        let often = *dice.one(&[100, 100, 1_000]);
         // The last one stays to the end.
         while !over() && (os::now() < until || load.is_stopping()) {
-            let commits = dice.chance(100);
+            let commits = dice.chance(often);
             if let Err(error) = member.step(commits).await {
                 load.complain(format!("consumer {} ended: {error}", member.number));
                 return;

@@ -23,6 +23,7 @@ mod run;
 mod seeds;
 mod shrink;
 mod store;
+mod watching;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -71,9 +72,9 @@ pub struct Args {
     /// Runs that are played for that at most.
     #[arg(long, default_value_t = 200)]
     tries: u32,
-    /// One machine of a run, the same all the time, loses its power or its disk now and then.
+    /// No machine loses its power or its disk. Otherwise one of a run, the same all the time, does now and then.
     #[arg(long)]
-    losses: bool,
+    no_losses: bool,
     #[command(flatten)]
     cut: cut::Cut,
     /// Play here: the caller has made a process for this run. The directory is for all that it writes.
@@ -86,7 +87,7 @@ impl Args {
     fn options(&self, cut: &cut::Cut) -> Vec<String> {
         let rule = self.planted.iter();
         let rule = rule.flat_map(|rule| ["--planted".to_owned(), rule.clone()]);
-        let losses = self.losses.then(|| "--losses".to_owned());
+        let losses = self.no_losses.then(|| "--no-losses".to_owned());
         rule.chain(losses).chain(cut.options()).collect()
     }
 }

@@ -42,6 +42,8 @@ pub struct Plan {
     pub producers: Vec<ProducerPlan>,
     /// Members of the group that reads the first stream in order.
     pub members: u32,
+    /// Readers without a group, which begin anew again and again.
+    pub watchers: u32,
     /// How long there are faults.
     pub trouble: Duration,
     /// Longest pause between two faults.
@@ -65,7 +67,10 @@ impl Plan {
         let producers = (0..producers)
             .map(|_| producer(dice, streams.len() as u64))
             .collect();
+        // Apart from the rest: what a seed decided before there were any stays.
+        let watchers = *Dice::new(seed, "watchers").one(&[0, 1, 1, 2]);
         Self {
+            watchers,
             brokers,
             racks: *dice.one(&[0, 0, 2, 3]),
             streams,

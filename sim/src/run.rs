@@ -16,14 +16,18 @@ use crate::faults::Faults;
 use crate::load::{Load, PATIENCE, on_own};
 use crate::plan::Plan;
 use crate::store::Store;
-use crate::{consuming, finale, inside, os, producing};
+use crate::{consuming, finale, inside, os, producing, watching};
 
 /// The machine of the first producer, of the first member, and of who reads everything in the end.
 const PRODUCERS: u32 = 101;
 const MEMBERS: u32 = 111;
 const LAST: u32 = 120;
+/// The machine of the first reader without a group.
+const WATCHERS: u32 = 116;
 /// Numbers of the history that each place of a member has.
 const NUMBERS_EACH: u32 = 1_000;
+/// The number of the first reader without a group.
+const FIRST_WATCHER: u32 = 100_000;
 
 /// Plays the run of `seed` in `root`, without what `cut` leaves out of it; its findings, and what it was like.
 ///
@@ -75,6 +79,16 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
         })
         .collect();
 
+    let watchers: Vec<JoinHandle<()>> = (0..plan.watchers)
+        .map(|number| {
+            let (load, dice) = (load.clone(), Dice::new(seed, &format!("watcher {number}")));
+            let first = FIRST_WATCHER + number * NUMBERS_EACH;
+            on_own(WATCHERS + number, "watcher", move || {
+                watching::run(load, first, dice)
+            })
+        })
+        .collect();
+
     let mut faults = Faults::new(
         seed,
         brokers.clone(),
@@ -91,6 +105,7 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
         .into_iter()
         .sum::<u64>();
     os::log(&format!("all {sent} records have their outcome"));
+    join_all(&mut faults, &load, watchers, "readers");
     if plan.members > 0 {
         let draining = load.clone();
         let drain = on_own(LAST, "drain", move || finale::drain(draining));

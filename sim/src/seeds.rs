@@ -148,8 +148,8 @@ fn start(
     if args.trace {
         command.arg("--trace");
     }
-    if args.losses {
-        command.arg("--losses");
+    if args.no_losses {
+        command.arg("--no-losses");
     }
     if let Some(rule) = rule {
         command.env(RULE, rule);

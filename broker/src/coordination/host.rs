@@ -41,6 +41,8 @@ const MEMORY_ATTEMPTS: usize = 100;
 const EVENTS_BYTES: usize = 64 << 20;
 /// Longest pause between attempts to read a state that cannot be read.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// What could not be trimmed is tried again after this: requests wait while the metadata store does not answer.
+const TRIM_AGAIN: Duration = Duration::from_secs(30);
 /// So many attempts fail before the broker says that consumer groups cannot be read: what moves or is
 /// fetched from other brokers can be read soon.
 const ATTEMPTS: u32 = 4;
@@ -93,8 +95,15 @@ struct State {
     /// Bytes of the last snapshot, and of the events since.
     snapshot_bytes: usize,
     since_snapshot: usize,
-    /// Below this nothing is needed once the snapshot is durable.
-    trim: Option<(Appended, Ordinal)>,
+    surplus: Option<Surplus>,
+}
+
+/// What lies before a snapshot, and is not needed once that is durable.
+struct Surplus {
+    snapshot: Appended,
+    below: Ordinal,
+    /// When it is tried again to trim it.
+    again: Option<Instant>,
 }
 
 impl Host {
@@ -506,7 +515,11 @@ impl Host {
             if let (Some(first), Some(end)) = (written.first(), written.last()) {
                 state.snapshot_in = Some(end.group.id());
                 state.last = Some(end.clone());
-                state.trim = Some((end.clone(), first.base_ordinal));
+                state.surplus = Some(Surplus {
+                    snapshot: end.clone(),
+                    below: first.base_ordinal,
+                    again: None,
+                });
             }
         }
         Ok(())
@@ -573,19 +586,27 @@ impl Host {
                 Outcome::Pending => break,
             }
         }
-        if let Some((appended, below)) = &state.trim {
-            match appended.outcome() {
-                Outcome::Durable => {
-                    let below = *below;
-                    state.trim = None;
-                    if let Err(error) = self.streamlet.trim(LANE, below) {
-                        let what = self.kind.what();
-                        tracing::warn!(%error, "old state of {what} could not be trimmed");
-                    }
+        self.trim(state);
+    }
+
+    /// Removes what a durable snapshot stands for.
+    fn trim(&self, state: &mut State) {
+        let Some(surplus) = &mut state.surplus else {
+            return;
+        };
+        match surplus.snapshot.outcome() {
+            Outcome::Durable if surplus.again.is_some_and(|again| Instant::now() < again) => {}
+            Outcome::Durable => match self.streamlet.trim(LANE, surplus.below) {
+                Ok(_) => state.surplus = None,
+                Err(error) => {
+                    // Perhaps it was: the groups stay here until that is known.
+                    surplus.again = Some(Instant::now() + TRIM_AGAIN);
+                    let what = self.kind.what();
+                    tracing::warn!(%error, "old state of {what} could not be trimmed; it is tried again");
                 }
-                Outcome::Lost => state.trim = None,
-                Outcome::Pending => {}
-            }
+            },
+            Outcome::Lost => state.surplus = None,
+            Outcome::Pending => {}
         }
     }
 
@@ -638,7 +659,7 @@ fn batched<'a>(
 fn drop_coordinator(state: &mut State, reason: &WireError) {
     state.coordinator = None;
     state.last = None;
-    state.trim = None;
+    state.surplus = None;
     state.snapshot_in = None;
     state.snapshot_bytes = 0;
     for (_, replies) in state.held.drain(..) {
