@@ -131,8 +131,8 @@ fn seen_by_kafka(broker: &Broker, partition: i32) -> Vec<u32> {
     seen
 }
 
-fn numbers(ranges: impl IntoIterator<Item = std::ops::Range<u32>>) -> Vec<u32> {
-    ranges.into_iter().flatten().collect()
+fn numbers(numbers: impl IntoIterator<Item = u32>) -> Vec<u32> {
+    numbers.into_iter().collect()
 }
 
 fn transactions(broker: &Broker) -> Transactions {
@@ -179,7 +179,7 @@ fn what_is_committed_is_read_and_what_is_aborted_is_not() {
             append(&transaction, 600..700);
             transaction.commit().await.expect("it is committed");
         });
-        let counts = numbers([0..100, 200..300, 600..700]);
+        let counts = numbers((0..100).chain(200..300).chain(600..700));
         sees(&broker, &counts, lane_by);
         let mut kafka: Vec<u32> = (0..4).flat_map(|p| seen_by_kafka(&broker, p)).collect();
         kafka.sort_unstable();
@@ -228,7 +228,7 @@ fn a_prepared_transaction_outlives_its_producer_and_the_broker() {
         all.commit(&first).await.expect("it is committed");
         all.abort(&second).await.expect("it is aborted");
     });
-    sees(&broker, &numbers([0..100]), "one is committed");
+    sees(&broker, &numbers(0..100), "one is committed");
     broker.kill();
     broker.restart();
     // How they ended is told again.
@@ -254,13 +254,13 @@ fn a_prepared_transaction_outlives_its_producer_and_the_broker() {
         assert_eq!(error.code(), Some(ErrorCode::TransactionPrepared));
     });
     // Behind one that is prepared nothing is read.
-    assert_eq!(seen(&broker), numbers([0..100]));
+    assert_eq!(seen(&broker), numbers(0..100));
     runtime.block_on(async {
         let all = transactions(&broker);
         let other = all.prepared("other/").await.expect("a list").remove(0);
         all.commit(&other.handle).await.expect("it is committed");
     });
-    sees(&broker, &numbers([0..100, 200..301]), "all are ended");
+    sees(&broker, &numbers((0..100).chain(200..301)), "all are ended");
 }
 
 async fn prepared_next(producer: &Producer) -> Result<(), TransactionError> {
@@ -339,7 +339,7 @@ fn a_transaction_whose_time_is_over_is_aborted() {
         append(&next, 10..20);
         next.commit().await.expect("it is committed");
     });
-    sees(&broker, &numbers([10..20]), "the second one");
+    sees(&broker, &numbers(10..20), "the second one");
 }
 
 fn call(raw: &mut Raw, method: CallMethod, request: &impl Message) -> Result<bytes::Bytes, u32> {
