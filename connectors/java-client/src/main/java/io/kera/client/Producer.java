@@ -334,7 +334,9 @@ public final class Producer implements AutoCloseable {
         ProducerTransaction transaction = transaction();
         transaction.closing();
         try {
-            flush();
+            sealAll();
+            // What another thread was about to append has its number only since its lane is sealed.
+            outstanding.await(outstanding.mark());
             transaction.check();
         } catch (IOException error) {
             try {

@@ -8,10 +8,12 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
+import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.FutureTask;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -120,6 +122,45 @@ class TransactionsTest {
                 }
             }
             sees(admin, numbers(0, 100, 200, 300, 500, 600));
+        }
+    }
+
+    @Test
+    void whatAnotherThreadIsAboutToAppendIsWaitedFor() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            admin.createStream("s", 1, 1);
+            try (Producer producer = producer(broker, "one")) {
+                producer.beginTransaction();
+                append(producer, 0, 2);
+                producer.flush();
+                // An append that finds the transaction open stops at the next thing that it takes, the memory of its batch.
+                Field field = Producer.class.getDeclaredField("memory");
+                field.setAccessible(true);
+                FutureTask<Void> append = new FutureTask<>(() -> {
+                    append(producer, 2, 3);
+                    return null;
+                });
+                FutureTask<Void> commit = new FutureTask<>(() -> {
+                    producer.commitTransaction();
+                    return null;
+                });
+                synchronized (field.get(producer)) {
+                    blocked(append);
+                    blocked(commit);
+                }
+                append.get();
+                commit.get();
+            }
+            sees(admin, numbers(0, 3));
+        }
+    }
+
+    /** Runs it in another thread, which comes to where something that is held here is needed. */
+    private static void blocked(Runnable run) {
+        Thread thread = new Thread(run);
+        thread.start();
+        while (thread.isAlive() && thread.getState() != Thread.State.BLOCKED) {
+            Thread.onSpinWait();
         }
     }
 
