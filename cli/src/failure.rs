@@ -52,11 +52,24 @@ impl Failure {
     }
 }
 
+/// A text as a terminal may show it: some of it may be another program's words, which are to move no cursor.
+fn shown(text: &str) -> String {
+    let control = |c: char| c.is_control() && c != '\n';
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match control(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
 /// The causes of an error in one line, without those that an outer one repeats.
 fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
-        let cause = cause.to_string();
+        let cause = shown(&cause.to_string());
         if text.contains(&cause) {
             continue;
         }
@@ -112,6 +125,12 @@ mod tests {
             chain(&error),
             "cannot flush: cannot write a.log: disk on fire"
         );
+    }
+
+    #[test]
+    fn what_another_program_says_moves_no_cursor() {
+        let error = anyhow::anyhow!("refused: \u{1b}[31mred\u{7}\r");
+        assert_eq!(chain(&error), "refused: \\u{1b}[31mred\\u{7}\\r");
     }
 
     #[test]

@@ -129,8 +129,10 @@ pub enum MetadataError {
         /// What failed.
         detail: String,
     },
-    /// The store cannot be reached; nothing was written. It is tried again with every call.
-    #[error("the metadata store at {store} cannot be reached: {detail}; it is tried again")]
+    /// The store cannot be reached; nothing was written. A store that is open tries again with every call.
+    #[error(
+        "the metadata store at {store} cannot be reached: {detail}; check that it runs, and that the address is right (cluster.store)"
+    )]
     Unavailable {
         /// Where the store is.
         store: String,

@@ -131,6 +131,17 @@ impl Coordination {
         outcome
     }
 
+    /// Whether a coordinator of transactions is still the one for its streamlet.
+    pub(crate) fn still_coordinates(shared: &Shared, host: &Host) -> bool {
+        let stream = CoordinatorKind::Transactions.stream();
+        let stream = shared.data.catalog.named(stream);
+        stream.is_some_and(|stream| {
+            let streamlet = stream.streamlet(host.streamlet());
+            let serves = shared.data.directory.serves(stream.id(), host.streamlet());
+            serves && streamlet.is_some_and(|streamlet| host.is_for(&streamlet))
+        })
+    }
+
     /// Before a request that depends on where lanes end: asks the owners of lanes that this broker does
     /// not serve. The time that was looked up, if there is one in the request.
     async fn look_elsewhere(

@@ -189,13 +189,24 @@ fn check(
     body: &[u8],
 ) -> Result<(), WireError> {
     let mut rest = body;
+    // Whose transaction the batches are of, if they are. That its producer id belongs to the transactional id is asked of
+    // the first one alone.
+    let mut first = None;
     while !rest.is_empty() {
         let header = batch::verify(rest).map_err(|e| batch_error(streamlet, &e))?;
         batch::check_produced(&header, rest).map_err(|e| batch_error(streamlet, &e))?;
         if settings.rules.any() {
             accept::check(settings, &header, rest).map_err(|e| batch_error(streamlet, &e))?;
         }
-        if header.is_transactional() {
+        let of = header.is_transactional().then_some(header.producer_id);
+        if *first.get_or_insert(of) != of {
+            let stream = streamlet.stream();
+            let text = format!(
+                "stream {stream}: batches of one append are of one producer's transaction, or of none; send them one by one"
+            );
+            return Err(WireError::new(ErrorCode::InvalidBatch, text));
+        }
+        if of.is_some() {
             check_transactional(streamlet, settings, request)?;
         }
         rest = &rest[header.total_bytes..];

@@ -288,3 +288,32 @@ fn what_is_deleted_before_its_record_is_there_is_not_left_behind() {
         .expect("deleted");
     assert_eq!(stage.store.group(key), Ok(None));
 }
+
+#[test]
+fn a_group_whose_closing_was_not_answered_closes_again() {
+    let stage = Stage::new();
+    let opened = GroupRecord {
+        copies: Vec::new(),
+        ..stage.opened(1)
+    };
+    let record = |record: GroupRecord| {
+        let put = vec![Write::PutGroup(record)];
+        stage.records.record_now(stage.epoch, put)
+    };
+    record(opened.clone()).expect("recorded");
+    let closed = |closed_ms: u64| GroupRecord {
+        closed_ms,
+        ..opened.clone().closed(0, (500, 5), 5, Vec::new())
+    };
+    stage.store.fail(1, Fault::UnknownApplied);
+    record(closed(1)).expect_err("nobody knows whether it is recorded");
+    // Later: the closing's time is another.
+    record(closed(2)).expect("it is recorded");
+    let found = stage.store.group(opened.key()).expect("it is read");
+    assert_eq!(found.map(|found| found.closed_ms), Some(1));
+    record(GroupRecord {
+        end_ordinal: 4,
+        ..closed(3)
+    })
+    .expect_err("a closed group ends where it ends");
+}

@@ -64,6 +64,15 @@ impl Inner {
                     transaction.write.push(Write::PutGroup(record));
                 }
                 Write::PutGroup(mut record) => {
+                    // The answer to its closing was lost, and it closes again: when it did stays.
+                    if let Some(closed) = found.filter(|found| found.is_closed())
+                        && ends_alike(closed, &record)
+                    {
+                        transaction
+                            .compare
+                            .push(Compare::revision_of(key, revision));
+                        continue;
+                    }
                     match found.filter(|found| !found.is_closed()) {
                         Some(open) if open.state >= record.state => continue,
                         Some(open) if record.is_closed() => {
@@ -86,6 +95,12 @@ impl Inner {
         }
         transaction
     }
+}
+
+/// Whether a closed group is recorded as `record` closes it.
+fn ends_alike(closed: &GroupRecord, record: &GroupRecord) -> bool {
+    let ends = |one: &GroupRecord| (one.first_ordinal, one.end_ordinal, one.next_ordinal);
+    record.is_closed() && ends(closed) == ends(record)
 }
 
 fn failed(error: MetadataError) -> RecordError {

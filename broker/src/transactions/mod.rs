@@ -18,6 +18,7 @@ pub(crate) mod tools;
 mod under_way;
 mod verify;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ use kera_protocol::partition::place_of;
 use kera_protocol::v1;
 use kera_streamlet::Streamlet;
 
-use crate::coordination::Host;
+use crate::coordination::{Coordination, Host};
 use crate::shared::Shared;
 
 pub use finish::{drive, end_here};
@@ -62,16 +63,28 @@ fn count(shared: &Shared, of: impl Fn(&Host) -> (usize, Option<u64>)) -> (usize,
 
 /// The transactional ids that this broker coordinates; `None` while one of its coordinators is loading.
 pub async fn list(shared: &Arc<Shared>, filter: Filter) -> Option<Vec<Listed>> {
-    let mut all = Vec::new();
+    Some(list_coordinated(shared, filter).await?.0)
+}
+
+/// As [`list`], and the streamlets of whose coordinators these are all.
+async fn list_coordinated(
+    shared: &Arc<Shared>,
+    filter: Filter,
+) -> Option<(Vec<Listed>, BTreeSet<StreamletId>)> {
+    let (mut all, mut answered) = (Vec::new(), BTreeSet::new());
     for host in shared.coordination.transaction_hosts() {
         let request = AnyRequest::Transaction(Request::List(filter.clone()));
         match shared.coordination.call_at(shared, &host, request).await? {
             Ok(AnyReply::Transaction(Reply::Listed(listed))) => all.extend(listed),
             _ => return None,
         }
+        // Another broker may have taken it over meanwhile, and knows more.
+        if Coordination::still_coordinates(shared, &host) {
+            answered.insert(host.streamlet());
+        }
     }
     all.sort_by(|a, b| a.id.cmp(&b.id));
-    Some(all)
+    Some((all, answered))
 }
 
 /// A lane that takes part, with who owns it.

@@ -16,8 +16,9 @@ use kera_protocol::partition::{lanes_of, partition_of};
 use kera_protocol::v1;
 use tokio::time::Instant;
 
-use super::{epoch_of, grant, list};
+use super::{epoch_of, grant, list_coordinated};
 use crate::admin;
+use crate::coordination::TRANSACTIONS_STREAM;
 use crate::data::append::NO_TRANSACTIONS;
 use crate::others;
 use crate::shared::Shared;
@@ -247,14 +248,16 @@ pub(crate) async fn forget(
     }
 }
 
-/// Transactions that are open or prepared, sorted by id: those of this broker's coordinators, or all.
+/// Transactions that are open or prepared, sorted by id: those of this broker's coordinators, or all. The streamlets of
+/// the coordinators that have answered as well.
 ///
 /// # Errors
-/// A coordinator is loading, or another broker does not answer: a list that lacks some would be taken for all of them.
+/// A coordinator is loading, has no broker yet, or another broker does not answer: a list that lacks some would be taken
+/// for all of them.
 pub(crate) async fn list_open(
     shared: &Arc<Shared>,
     request: &v1::ListOpenTransactionsRequest,
-) -> Result<Vec<v1::OpenTransaction>, WireError> {
+) -> Result<(Vec<v1::OpenTransaction>, BTreeSet<StreamletId>), WireError> {
     let mut stages = vec![Stage::Prepared];
     if !request.prepared {
         stages.push(Stage::Ongoing);
@@ -264,16 +267,28 @@ pub(crate) async fn list_open(
         prefix: request.prefix.clone(),
         ..Filter::default()
     };
-    let here = list(shared, filter).await.ok_or_else(|| {
+    let loading = || {
         let text = "a coordinator of transactions is reading its state; try again";
         WireError::new(ErrorCode::CoordinatorLoading, text)
-    })?;
+    };
+    let here = list_coordinated(shared, filter).await;
+    let (here, mut answered) = here.ok_or_else(loading)?;
     let mut all: Vec<v1::OpenTransaction> = here.into_iter().map(open_transaction).collect();
-    if !request.local && shared.data.directory.is_shared() {
-        all.extend(open_elsewhere(shared, request).await?);
+    if !request.local {
+        if shared.data.directory.is_shared() {
+            for list in open_elsewhere(shared, request).await? {
+                all.extend(list.transactions);
+                answered.extend(list.coordinators.into_iter().map(StreamletId));
+            }
+        }
+        // One whose broker has just died, or that recovers at its next one, is nobody's to list.
+        let stream = shared.data.catalog.named(TRANSACTIONS_STREAM);
+        if stream.is_some_and(|stream| answered.len() < stream.streamlets.len()) {
+            return Err(loading());
+        }
     }
     all.sort_by(|a, b| id_of(a).cmp(id_of(b)));
-    Ok(all)
+    Ok((all, answered))
 }
 
 /// The transactional id of one in a list.
@@ -300,7 +315,7 @@ fn open_transaction(listed: Listed) -> v1::OpenTransaction {
 async fn open_elsewhere(
     shared: &Shared,
     request: &v1::ListOpenTransactionsRequest,
-) -> Result<Vec<v1::OpenTransaction>, WireError> {
+) -> Result<Vec<v1::ListOpenTransactionsResponse>, WireError> {
     let me = shared.data.directory.me();
     let brokers = shared.data.directory.brokers();
     let others = brokers.iter().map(|broker| broker.id);
@@ -315,9 +330,5 @@ async fn open_elsewhere(
         let answer = stub.list_open_transactions(request);
         others::answer(broker, LIST_WITHIN, answer).await
     });
-    let lists = futures::future::try_join_all(asked).await?;
-    Ok(lists
-        .into_iter()
-        .flat_map(|list| list.transactions)
-        .collect())
+    futures::future::try_join_all(asked).await
 }

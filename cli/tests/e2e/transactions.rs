@@ -367,22 +367,15 @@ fn what_is_no_part_of_an_open_transaction_is_refused() {
     broker.run(&["stream", "create", "s"]);
     broker.run(&["stream", "create", "m", "--ack", "memory"]);
     let mut raw = Raw::open(&broker);
-    let refused = |raw: &mut Raw, stream: &str, id: &str, lane: u32| {
+    let refused_of = |raw: &mut Raw, stream: &str, id: &str, lane: u32, batches: &[u8]| {
         let request = v1::AppendRequest {
             stream: stream_id(&broker, stream),
             lane,
             transactional_id: id.into(),
             ..Default::default()
         };
-        let stamp = ProducerStamp {
-            producer_id: 1000,
-            producer_epoch: 0,
-            base_sequence: 0,
-        };
-        let mut batch = batch_by(stamp, b"v");
-        mark_transactional(&mut batch);
         loop {
-            raw.send(&frame_of(FrameKind::Append, 2, &request, &batch));
+            raw.send(&frame_of(FrameKind::Append, 2, &request, batches));
             let (_, answer) = raw.append_answer();
             let code = ErrorCode::from_number(answer.error).expect("a code");
             assert_eq!(answer.placement(), v1::Placement::NotPlaced, "{code}");
@@ -391,6 +384,16 @@ fn what_is_no_part_of_an_open_transaction_is_refused() {
                 return code;
             }
         }
+    };
+    let refused = |raw: &mut Raw, stream: &str, id: &str, lane: u32| {
+        let stamp = ProducerStamp {
+            producer_id: 1000,
+            producer_epoch: 0,
+            base_sequence: 0,
+        };
+        let mut batch = batch_by(stamp, b"v");
+        mark_transactional(&mut batch);
+        refused_of(raw, stream, id, lane, &batch)
     };
     assert_eq!(refused(&mut raw, "s", "", 0), ErrorCode::InvalidBatch);
     assert_eq!(
@@ -402,6 +405,41 @@ fn what_is_no_part_of_an_open_transaction_is_refused() {
         refused(&mut raw, "s", "id", 0),
         ErrorCode::TransactionNotOpen
     );
+
+    // Of several batches each is looked at: the first one is not the only one that could be of another's transaction.
+    let init = v1::InitTransactionsRequest {
+        transactional_id: "own".into(),
+        ..Default::default()
+    };
+    let begun = call(&mut raw, CallMethod::InitTransactions, &init).expect("it begins");
+    let own = v1::InitTransactionsResponse::decode(begun).expect("a reply");
+    let batch_of = |producer_id: i64, is_transactional: bool| {
+        let stamp = ProducerStamp {
+            producer_id,
+            producer_epoch: 0,
+            base_sequence: 0,
+        };
+        let mut batch = batch_by(stamp, b"v");
+        if is_transactional {
+            mark_transactional(&mut batch);
+        }
+        batch
+    };
+    let several = [
+        [
+            batch_of(own.producer, true),
+            batch_of(own.producer + 1, true),
+        ],
+        [
+            batch_of(own.producer, false),
+            batch_of(own.producer + 1, true),
+        ],
+        [batch_of(own.producer, true), batch_of(own.producer, false)],
+    ];
+    for batches in several {
+        let code = refused_of(&mut raw, "s", "own", 0, &batches.concat());
+        assert_eq!(code, ErrorCode::InvalidBatch);
+    }
 
     let add = |stream: &str, lane: u32| v1::AddToTransactionRequest {
         transactional_id: "id".into(),

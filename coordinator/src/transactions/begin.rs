@@ -52,7 +52,7 @@ impl Coordinator {
         let id = request.id.as_str();
         let Some(known) = self.state.transactions.get(id) else {
             // Also of a client that had another producer id, which was forgotten with the transactional id.
-            self.transactions_make_room(step)?;
+            self.transactions_make_room(now_ms, step)?;
             let new = Transaction {
                 producer: request.fresh_producer,
                 epoch: 0,
@@ -187,20 +187,36 @@ impl Coordinator {
         }
     }
 
-    /// Makes room for one more id: the one without a transaction that was silent for longest goes.
-    fn transactions_make_room(&mut self, step: &mut Step) -> Result<(), Fault> {
-        if self.state.transactions.len() < self.limits.transactions.ids {
+    /// Makes room for one more id: the one without a transaction that was silent for longest goes. How prepared ones ended
+    /// is counted apart, or an engine that prepares one with each checkpoint would drive out everybody else's ids.
+    fn transactions_make_room(&mut self, now_ms: u64, step: &mut Step) -> Result<(), Fault> {
+        let limits = &self.limits.transactions;
+        let known = &self.state.transactions;
+        if known.len() < limits.ids.min(limits.outcomes) {
             return Ok(());
         }
-        let idle = self.state.transactions.iter();
-        let idle = idle.filter(|(_, transaction)| !transaction.stage.is_open());
-        // How a prepared one ended is asked for longer.
-        let longest = idle.min_by_key(|(_, transaction)| {
-            (transaction.prepared.is_some(), transaction.updated_ms)
-        });
-        let id = longest.ok_or(Fault::TooManyIds)?.0.clone();
-        tracing::debug!(id, "a transactional id makes room for another");
-        self.emit(step, &id, Body::TransactionEnded(TransactionEnded {}));
+        let is_outcome = |one: &Transaction| one.prepared.is_some() && !one.stage.is_open();
+        let outcomes = known.values().filter(|one| is_outcome(one)).count();
+        let mut going = Vec::new();
+        if outcomes >= limits.outcomes {
+            let ended = known.iter().filter(|(_, one)| is_outcome(one));
+            going.extend(ended.min_by_key(|(_, one)| one.updated_ms));
+        }
+        if known.len() - outcomes >= limits.ids {
+            // Whoever began lately is about to add to it.
+            let is_silent = |one: &Transaction| {
+                !one.stage.is_open() && one.updated_ms + u64::from(one.timeout_ms) <= now_ms
+            };
+            let idle = known.iter();
+            let idle = idle.filter(|(_, one)| !is_outcome(one) && is_silent(one));
+            let longest = idle.min_by_key(|(_, one)| one.updated_ms);
+            going.push(longest.ok_or(Fault::TooManyIds)?);
+        }
+        let going: Vec<String> = going.into_iter().map(|(id, _)| id.clone()).collect();
+        for id in going {
+            tracing::debug!(id, "a transactional id makes room for another");
+            self.emit(step, &id, Body::TransactionEnded(TransactionEnded {}));
+        }
         Ok(())
     }
 }

@@ -3,8 +3,11 @@
 /// Limits of the transactions of one [`Coordinator`](crate::Coordinator).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Transactional ids. At the limit the one without a transaction that was silent for longest makes room.
+    /// Transactional ids, without [`Self::outcomes`]. At the limit the one without a transaction that was silent for longest
+    /// makes room, once it was so for its transactions' timeout.
     pub ids: usize,
+    /// Transactional ids whose last transaction was prepared and has ended. At the limit the oldest is forgotten.
+    pub outcomes: usize,
     /// Bytes of a transactional id.
     pub id_bytes: usize,
     /// Partitions and groups of one transaction.
@@ -32,6 +35,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             ids: 20_000,
+            outcomes: 100_000,
             id_bytes: 1_024,
             parts: 10_000,
             groups: 64,

@@ -349,6 +349,10 @@ fn what_is_out_of_bounds_is_refused_and_nothing_open_makes_room() {
     bench.add(101, 0, &[1, 2, 3]);
     assert_eq!(bench.add(7, 0, &[1]), Reply::Refused(Fault::OtherProducer));
     assert_eq!(bench.call(init("a", 1_000, 1)), Reply::Begun(1, 0));
+    // Who has just begun stays until it was silent for the time of a transaction.
+    let refused = Reply::Refused(Fault::TooManyIds);
+    assert_eq!(bench.call(init("b", 1_000, 2)), refused);
+    bench.now += 1_000;
     assert_eq!(bench.call(init("b", 1_000, 2)), Reply::Begun(2, 0));
     let list = bench.call(Request::List(Filter::default()));
     let Reply::Listed(listed) = list else {

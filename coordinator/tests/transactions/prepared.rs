@@ -141,12 +141,60 @@ fn a_user_prepares_no_more_than_it_may_and_outcomes_outlive_other_ids() {
     bench.tick(30 * 24 * 3_600_000);
     let unknown = Reply::Refused(Fault::UnknownId);
     assert_eq!(bench.end_by(a, true), unknown);
-    // What never had a transaction makes room before an outcome does.
+    // An outcome is counted apart from ids that have a transaction, or may begin one.
     assert_eq!(bench.call(init("d")), Reply::Begun(8, 0));
     assert_eq!(bench.end_by(b.clone(), false), Reply::Ended(false));
     bench.write_markers();
     bench.now += 1;
     assert_eq!(bench.call(init("e")), Reply::Begun(8, 0));
     assert_eq!(bench.end_by(b, false), Reply::Ended(false));
+    bench.restart();
+}
+
+#[test]
+fn outcomes_make_room_for_each_other_and_drive_out_nobody_who_is_at_work() {
+    let mut limits = Limits::default();
+    limits.transactions.ids = 2;
+    limits.transactions.outcomes = 2;
+    let mut bench = Bench::with(limits);
+    let member = |id: &str| Member {
+        id: id.into(),
+        producer: 7,
+        epoch: 0,
+    };
+    let init = |id: &str| {
+        Request::Init(Init {
+            id: id.into(),
+            timeout_ms: TIMEOUT_MS,
+            known: None,
+            fresh_producer: 7,
+        })
+    };
+    let add = |id: &str| Request::Add(member(id), [part(1)].into());
+    let handle = |id: &str| Handle {
+        member: member(id),
+        number: 1,
+    };
+    for id in ["a", "b"] {
+        assert_eq!(bench.call(init(id)), Reply::Begun(7, 0));
+        assert!(matches!(bench.call(add(id)), Reply::Added(1, _)));
+        assert_eq!(bench.prepare(handle(id)), Reply::Prepared);
+        assert_eq!(bench.end_by(handle(id), true), Reply::Ended(true));
+        bench.write_markers();
+        bench.now += 1;
+    }
+    // The oldest outcome goes; who has just begun stays.
+    for id in ["d", "e"] {
+        assert_eq!(bench.call(init(id)), Reply::Begun(7, 0));
+    }
+    assert!(matches!(bench.call(add("d")), Reply::Added(1, _)));
+    assert_eq!(bench.end_by(handle("b"), true), Reply::Ended(true));
+    let unknown = Reply::Refused(Fault::UnknownId);
+    assert_eq!(bench.end_by(handle("a"), true), unknown);
+    assert_eq!(bench.call(init("f")), Reply::Refused(Fault::TooManyIds));
+    // Until it was silent for the time of a transaction.
+    bench.now += u64::try_from(TIMEOUT_MS).expect("a time");
+    assert_eq!(bench.call(init("f")), Reply::Begun(7, 0));
+    assert_eq!(bench.end_by(handle("b"), true), Reply::Ended(true));
     bench.restart();
 }

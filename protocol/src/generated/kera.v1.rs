@@ -3162,6 +3162,9 @@ pub struct ListOpenTransactionsResponse {
     /// the page ends and the list does not
     #[prost(bool, tag = "2")]
     pub more: bool,
+    /// between brokers: the streamlets whose coordinators have answered
+    #[prost(uint32, repeated, tag = "3")]
+    pub coordinators: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenTransaction {

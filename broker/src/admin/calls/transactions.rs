@@ -78,7 +78,8 @@ impl Transactions for TransactionsService {
         let caller = request.extensions().get::<Caller>().cloned();
         let request = request.into_inner();
         let listed = transactions::list_open(&self.shared, &request).await;
-        let listed = listed.map_err(status)?.into_iter().filter(|open| {
+        let (listed, answered) = listed.map_err(status)?;
+        let listed = listed.into_iter().filter(|open| {
             let id = transactions::id_of(open);
             let thing = (Kind::TransactionalId, id);
             id > request.after.as_str() && may_see(&self.shared, caller.as_ref(), thing)
@@ -87,6 +88,7 @@ impl Transactions for TransactionsService {
         Ok(Response::new(v1::ListOpenTransactionsResponse {
             transactions,
             more,
+            coordinators: answered.into_iter().map(|streamlet| streamlet.0).collect(),
         }))
     }
 }
