@@ -272,7 +272,8 @@ public final class Producer implements AutoCloseable {
     /**
      * Sends what is open, waits until all records are acknowledged, and commits.
      *
-     * @throws ProduceException if records were given up; the transaction is aborted
+     * @throws ProduceException if records were given up; the transaction is aborted, unless somebody else has ended it by
+     *     its handle before
      * @throws IOException if the transaction was aborted meanwhile, or whether it is committed is not known
      */
     public void commitTransaction() throws IOException {

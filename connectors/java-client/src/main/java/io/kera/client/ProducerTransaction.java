@@ -199,7 +199,9 @@ final class ProducerTransaction {
         }
     }
 
-    private void noted(List<ProducerLane> lanes, Cluster.ProducerId as, long given, IOException refused) {
+    private void noted(List<ProducerLane> lanes, Cluster.ProducerId as, long given, IOException error) {
+        IOException refused = error;
+        TransactionHandle other = null;
         synchronized (this) {
             if (!as.equals(identity) || ended) {
                 return;
@@ -209,13 +211,32 @@ final class ProducerTransaction {
                 // It was given up meanwhile.
                 return;
             }
-            if (refused == null) {
+            if (refused != null) {
+                // The coordinator may have forgotten the id: then only beginning anew helps.
+                spoilt |= number == 0;
+            } else if (number != 0 && number != given) {
+                // What was added before is no part of the other one: a commit would be of some of the records.
+                other = new TransactionHandle(id, as.id(), as.epoch(), given);
+                refused = new IOException("somebody else has ended the transaction while records were appended");
+                fail(new ProduceException(refused.getMessage(), true, null));
+            } else {
                 added.addAll(lanes);
                 number = given;
             }
         }
         for (ProducerLane lane : lanes) {
             told.accept(lane, refused);
+        }
+        if (other != null) {
+            abort(other);
+        }
+    }
+
+    private void abort(TransactionHandle other) {
+        try {
+            calls.end(other, false);
+        } catch (IOException | RuntimeException left) {
+            // It is aborted when the next one begins, or when its time is over.
         }
     }
 

@@ -165,6 +165,53 @@ class TransactionsTest {
     }
 
     @Test
+    void whatSomebodyEndsMeanwhileIsNotCommittedInPart() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker);
+                Transactions others = new Transactions(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 8);
+            try (Producer producer = producer(broker, "one")) {
+                producer.beginTransaction();
+                append(producer, 0, 1);
+                producer.flush();
+                assertTrue(others.abort(others.open("one").get(0).handle()));
+                // Other lanes: they would be part of another transaction, without the first record.
+                for (int n = 1; n < 50; n++) {
+                    byte[] text = String.valueOf(n).getBytes(StandardCharsets.UTF_8);
+                    producer.append(text, text);
+                }
+                assertThrows(ProduceException.class, producer::commitTransaction);
+                producer.beginTransaction();
+                append(producer, 50, 60);
+                producer.commitTransaction();
+            }
+            sees(admin, numbers(50, 60));
+        }
+    }
+
+    @Test
+    void aProducerWhoseIdWasForgottenBeginsAnew() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker);
+                Transactions others = new Transactions(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 1);
+            try (Producer producer = producer(broker, "one")) {
+                producer.beginTransaction();
+                append(producer, 0, 10);
+                TransactionHandle handle = producer.prepareTransaction();
+                assertTrue(others.commit(handle));
+                others.forget(handle);
+                // Nobody has told it yet.
+                producer.beginTransaction();
+                append(producer, 10, 20);
+                assertThrows(ProduceException.class, producer::commitTransaction);
+                producer.beginTransaction();
+                append(producer, 20, 30);
+                producer.commitTransaction();
+            }
+            sees(admin, numbers(0, 10, 20, 30));
+        }
+    }
+
+    @Test
     void whatIsPreparedIsEndedByItsHandle() throws Exception {
         try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
             admin.createStream("s", 2, 1);
