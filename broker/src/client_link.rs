@@ -74,9 +74,15 @@ pub trait Protocol: Send {
     }
 
     /// True if the request that has begun to arrive, and that memory is to be claimed for, may arrive whole. If it may
-    /// not, the protocol takes no input until it may.
-    fn may_arrive(&mut self, _link: &mut ClientLink) -> bool {
-        true
+    /// not, the protocol takes no input until it may. `None` while that cannot be told; it can be before as much is
+    /// there as is read ahead.
+    fn may_arrive(&mut self, _link: &mut ClientLink) -> Option<bool> {
+        Some(true)
+    }
+
+    /// True if something has arrived that wants no answer, and is worked on although its client has gone.
+    fn outlives_client(&self, _link: &ClientLink) -> bool {
+        false
     }
 
     /// Bytes that will be sent and are not among those that wait to be: those that come from a disk.
@@ -169,6 +175,8 @@ pub struct ClientLink {
     last_input: Instant,
     /// The peer sends no more.
     ended: bool,
+    /// Nothing can be sent to the peer any more.
+    lost: bool,
     counted: Counted,
 }
 
@@ -213,6 +221,7 @@ impl ClientLink {
             sent_before: 0,
             last_input: now,
             ended: false,
+            lost: false,
             counted,
         }
     }
@@ -230,7 +239,7 @@ impl ClientLink {
         loop {
             self.starved = false;
             protocol.work(self)?;
-            self.out.send(&self.stream)?;
+            self.send(protocol)?;
             self.claims
                 .hold_outgoing(self.out.bytes() + protocol.coming());
             self.claims.hold_incoming(self.input.capacity());
@@ -246,21 +255,25 @@ impl ClientLink {
                 set_to = wanted;
                 look.as_mut().reset(set_to.into());
             }
+            let takes_input = self.takes_input(protocol);
             let mut interest = Interest::ERROR;
-            if self.takes_input(protocol) {
+            if takes_input {
                 interest |= Interest::READABLE;
             }
             if !self.out.is_empty() {
                 interest |= Interest::WRITABLE;
             }
             tokio::select! {
-                ready = self.stream.ready(interest) => {
+                // One that is lost is read to its end; its error is known.
+                ready = self.stream.ready(interest), if takes_input || !self.lost => {
                     let ready = ready?;
                     if ready.is_readable() && self.takes_input(protocol) {
                         self.read_input(protocol)?;
                     }
-                    if ready.is_error() || (ready.is_write_closed() && !self.out.is_empty()) {
-                        return Err(self.stream.take_error()?.unwrap_or_else(|| std::io::ErrorKind::ConnectionReset.into()).into());
+                    let closed = ready.is_error() || (ready.is_write_closed() && !self.out.is_empty());
+                    if closed && !self.lost {
+                        let error = self.stream.take_error()?;
+                        self.lose(protocol, error.unwrap_or_else(|| std::io::ErrorKind::ConnectionReset.into()))?;
                     }
                 }
                 () = self.bell.rung() => protocol.rung(),
@@ -294,17 +307,43 @@ impl ClientLink {
                 || self.shared.data.in_flight.load(Ordering::Relaxed) < server.max_in_flight_bytes)
     }
 
+    /// Sends what waits; it is dropped if nobody is there to take it.
+    fn send<P: Protocol>(&mut self, protocol: &P) -> Result<(), P::Ended> {
+        if !self.lost {
+            match self.out.send(&self.stream) {
+                Ok(_) => return Ok(()),
+                Err(error) => self.lose(protocol, error)?,
+            }
+        }
+        self.out = Outbox::default();
+        Ok(())
+    }
+
+    /// The connection ends with `error`, unless something is still to be worked on that nobody waits for.
+    fn lose<P: Protocol>(&mut self, protocol: &P, error: std::io::Error) -> Result<(), P::Ended> {
+        if !protocol.outlives_client(self) {
+            return Err(error.into());
+        }
+        self.lost = true;
+        Ok(())
+    }
+
     fn read_input<P: Protocol>(&mut self, protocol: &mut P) -> Result<(), P::Ended> {
         loop {
             let there = self.input.len();
             let frame = protocol.frame_bytes(self)?;
-            let missing = frame.saturating_sub(there);
-            if missing > 0 && self.claims.is_needed_for(frame) && !protocol.may_arrive(self) {
-                return Ok(());
-            }
-            if missing > 0 && !self.claims.admit_frame(frame) {
-                self.crowded = true;
-                return Ok(());
+            let mut missing = frame.saturating_sub(there);
+            if missing > 0 && self.claims.is_needed_for(frame) {
+                match protocol.may_arrive(self) {
+                    Some(true) if self.claims.admit_frame(frame) => {}
+                    Some(true) => {
+                        self.crowded = true;
+                        return Ok(());
+                    }
+                    Some(false) => return Ok(()),
+                    // Read ahead, and no further: what has a claim waits for nothing any more.
+                    None => missing = 0,
+                }
             }
             let room = self.input.room_for(missing, self.claims.read_ahead());
             if room == 0 {
@@ -312,10 +351,14 @@ impl ClientLink {
                 self.crowded = !protocol.takes_frames(self);
                 return Ok(());
             }
-            match self.input.receive(&self.stream, room)? {
-                Received::Nothing => return Ok(()),
-                Received::Bytes(_) => self.last_input = Instant::now(),
-                Received::End => {
+            match self.input.receive(&self.stream, room) {
+                Ok(Received::Nothing) => return Ok(()),
+                Ok(Received::Bytes(_)) => self.last_input = Instant::now(),
+                Err(error) => {
+                    self.ended = true;
+                    return self.lose(protocol, error);
+                }
+                Ok(Received::End) => {
                     // Whoever wants no answers sends, and goes. What has arrived is worked on, as fast as limits and
                     // quotas allow.
                     self.ended = true;

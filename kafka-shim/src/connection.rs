@@ -36,7 +36,7 @@ use crate::sasl;
 use crate::topic::TopicRef;
 use crate::versions;
 use crate::wire::reader::ReadError;
-use crate::wire::request::{HeadError, LENGTH_BYTES, RequestHead};
+use crate::wire::request::{HeadError, LENGTH_BYTES, RequestHead, metered_by, whole_requests};
 
 /// Requests other than Produce are no longer than this: nothing real comes near it.
 const MAX_OTHER_REQUEST: usize = 16 << 20;
@@ -228,7 +228,8 @@ impl Protocol for Connection {
         append::pump(&link.shared.data, &mut link.touched);
         self.acknowledge(link);
         outcome?;
-        if link.has_ended() && (self.waits_for_others() || is_in_vain(link)) {
+        let waits = self.waits_for_others() || is_muted(link);
+        if link.has_ended() && waits && !self.outlives_client(link) {
             return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
         }
         self.serve_fetch(link);
@@ -247,19 +248,20 @@ impl Protocol for Connection {
 
     /// Nothing is claimed for a request that would wait until its client owes nothing: others would be without that
     /// memory as long.
-    fn may_arrive(&mut self, link: &mut ClientLink) -> bool {
-        let input = link.input.bytes().get(LENGTH_BYTES..);
-        // One whose head is not there yet is charged when it is.
-        let Some(Ok(head)) = input.map(RequestHead::parse) else {
-            return true;
-        };
-        let metered = match head.api_key {
+    fn may_arrive(&mut self, link: &mut ClientLink) -> Option<bool> {
+        let (key, client) = metered_by(link.input.bytes().get(LENGTH_BYTES..)?)?;
+        let metered = match key {
             0 => Metered::Appends,
             1 => Metered::Reads,
-            _ => return true,
+            _ => return Some(true),
         };
-        link.meter.set_client(head.client_id.unwrap_or_default());
-        !link.meter.waits(metered)
+        link.meter.set_client(client);
+        Some(!link.meter.waits(metered))
+    }
+
+    /// Batches that are not acknowledged are stored, also behind requests that would be answered.
+    fn outlives_client(&self, link: &ClientLink) -> bool {
+        self.gate.is_none() && whole_requests(link.input.bytes()).any(wants_no_answer)
     }
 
     /// What is owed to the client is bounded.
@@ -648,18 +650,14 @@ fn is_muted(link: &ClientLink) -> bool {
     waits && !link.claims.has_frame()
 }
 
-/// True if the request at the front waits for a quota and its client, who has gone, would be answered.
-fn is_in_vain(link: &ClientLink) -> bool {
-    let front = link.input.bytes().get(LENGTH_BYTES..).unwrap_or_default();
-    let wants_answer = || {
-        let head = RequestHead::parse(front)
-            .ok()
-            .filter(|head| head.api_key == 0);
-        let request =
-            head.map(|head| ProduceRequest::parse(&front[head.body_at..], head.api_version));
-        request.is_none_or(|request| request.is_ok_and(|request| request.acks != 0))
-    };
-    is_muted(link) && wants_answer()
+/// True for a Produce request with acks = 0.
+fn wants_no_answer(request: &[u8]) -> bool {
+    let head = RequestHead::parse(request)
+        .ok()
+        .filter(|head| head.api_key == 0);
+    let produce =
+        head.map(|head| ProduceRequest::parse(&request[head.body_at..], head.api_version));
+    produce.is_some_and(|produce| produce.is_ok_and(|produce| produce.acks == 0))
 }
 
 /// True if the request at the front waits until its client owes nothing.

@@ -11,7 +11,7 @@ use crate::access::ANONYMOUS;
 use crate::principal::Principal;
 
 /// Most bytes of a client id that tell one client from another.
-const MOST_OF_A_CLIENT_ID: usize = 255;
+pub const MOST_OF_A_CLIENT_ID: usize = 255;
 /// A connection that waits looks so often whether it still has to: quotas may have been raised.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 

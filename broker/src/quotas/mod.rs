@@ -27,7 +27,7 @@ use bucket::Bucket;
 use limits::{Limits, Sharers};
 
 pub use alter::{Change, address_text, alter, list};
-pub use meter::{Meter, Metered};
+pub use meter::{MOST_OF_A_CLIENT_ID, Meter, Metered};
 
 /// Buckets that are kept while they are in use or in debt; clients beyond share one of each kind.
 const MOST_BUCKETS: usize = 16_384;

@@ -1,6 +1,7 @@
 //! The head of a request: which API, which version, whose.
 
 use kafka_protocol::messages::ApiKey;
+use kera_broker::quotas::MOST_OF_A_CLIENT_ID;
 
 use super::reader::{ReadError, Reader};
 use crate::apis;
@@ -73,6 +74,32 @@ impl<'a> RequestHead<'a> {
         head.body_at = reader.at() + rest.at();
         Ok(head)
     }
+}
+
+/// What tells how a Produce or Fetch request is metered, as soon as so much of it has arrived: the number of its API, and
+/// of its client's name for itself as much as counts. Fewer bytes are needed than are ever read ahead, however long the
+/// head is. Of another API the name may be none.
+pub fn metered_by(request: &[u8]) -> Option<(i16, &str)> {
+    let mut reader = Reader::new(request, false);
+    let key = reader.i16().ok()?;
+    let (_version, _correlation) = (reader.i16().ok()?, reader.i32().ok()?);
+    let length = usize::try_from(reader.i16().ok()?).unwrap_or(0);
+    let name = &request[reader.at()..];
+    let name = name.get(..length.min(MOST_OF_A_CLIENT_ID))?;
+    let valid = name.utf8_chunks().next();
+    Some((key, valid.map_or("", |chunk| chunk.valid())))
+}
+
+/// The requests of which all has arrived, their lengths excluded.
+pub fn whole_requests(input: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = input;
+    std::iter::from_fn(move || {
+        let (field, behind) = rest.split_first_chunk::<LENGTH_BYTES>()?;
+        let length = usize::try_from(i32::from_be_bytes(*field)).ok()?;
+        let (request, behind) = behind.split_at_checked(length)?;
+        rest = behind;
+        Some(request)
+    })
 }
 
 /// True if structures of this API and version end with tagged fields.

@@ -119,6 +119,17 @@ impl Client {
         version: i16,
         request: &Q,
     ) -> std::io::Result<()> {
+        let out = self.frame_of(api, version, request);
+        self.stream.write_all(&out).await
+    }
+
+    /// The bytes of a request that is not sent yet.
+    pub fn frame_of<Q: Encodable + HeaderVersion>(
+        &mut self,
+        api: ApiKey,
+        version: i16,
+        request: &Q,
+    ) -> BytesMut {
         self.next += 1;
         let mut out = BytesMut::new();
         out.put_i32(0);
@@ -131,7 +142,12 @@ impl Client {
         request.encode(&mut out, version).unwrap();
         let length = out.len() as i32 - 4;
         out[..4].copy_from_slice(&length.to_be_bytes());
-        self.stream.write_all(&out).await
+        out
+    }
+
+    /// The correlation of the newest request.
+    pub fn last(&self) -> i32 {
+        self.next
     }
 
     /// Receives one reply as it is.

@@ -11,6 +11,7 @@ use kafka_protocol::messages::{
 use kera_broker::quotas::{self, Change};
 use kera_metadata::quota::{QuotaEntity, Whom};
 use kera_protocol::batch::{Compression, ProducerStamp};
+use tokio::io::AsyncWriteExt;
 
 use crate::common::{Client, PATIENCE, World, batch};
 use crate::{fetching, producing};
@@ -32,6 +33,12 @@ async fn limit(world: &World, name: &str, value: Option<f64>) {
 
 fn records(many: usize) -> Bytes {
     batch("value-", many, Compression::None, ProducerStamp::NONE)
+}
+
+/// 700 records, of which a request is not read before there is room for all of it.
+fn large() -> Bytes {
+    let value = "x".repeat(1000);
+    batch(&value, 700, Compression::None, ProducerStamp::NONE)
 }
 
 async fn send(client: &mut Client, records: &Bytes) -> i32 {
@@ -59,6 +66,17 @@ async fn is_silent(world: &World, client: &Client) -> bool {
     topics(&mut other).await;
     let mut byte = [0];
     client.stream.try_read(&mut byte).is_err()
+}
+
+async fn no_connection_is_left(world: &World) {
+    let connections = &world.broker.shared().connections;
+    let gone = async {
+        while connections.load(Ordering::Relaxed) > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let gone = tokio::time::timeout(PATIENCE, gone).await;
+    gone.expect("no connection is left");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -162,16 +180,31 @@ async fn what_a_client_sent_that_wants_no_answers_and_went_is_kept_beyond_its_qu
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_sent_that_wants_no_answers_and_went_is_kept_behind_what_would_be_answered() {
+    const MANY: usize = 4;
+    let world = World::start().await;
+    world.topic("t", 1);
+    // Each batch leaves a debt of about a second, in which it is seen that the client is gone.
+    limit(&world, "producer_byte_rate", Some(100.0)).await;
+    let mut client = world.client().await;
+    let request = producing::request("t", 0, &[(0, records(1))]);
+    let all = MetadataRequest::default().with_topics(None);
+    for _ in 0..MANY {
+        client.send(ApiKey::Produce, VERSION, &request).await;
+        // The answer finds nobody, and the system tells so while batches behind it still wait.
+        client.send(ApiKey::Metadata, 9, &all).await;
+    }
+    drop(client);
+    producing::wait_for_end(&world, "t", MANY as i64).await;
+    no_connection_is_left(&world).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_large_request_that_waits_for_a_quota_takes_no_memory_from_others() {
     let world = World::with(|config| config.server.max_in_flight_bytes = 1 << 20).await;
     world.topic("t", 1);
     limit(&world, "producer_byte_rate", Some(1.0)).await;
-    let large = batch(
-        &"x".repeat(1000),
-        700,
-        Compression::None,
-        ProducerStamp::NONE,
-    );
+    let large = large();
     let mut one = world.client().await;
     let first = send(&mut one, &records(100)).await;
     assert_eq!(placed(&mut one, first).await.0, 0);
@@ -195,6 +228,46 @@ async fn a_large_request_that_waits_for_a_quota_takes_no_memory_from_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_new_connection_waits_for_a_quota_also_if_a_length_comes_before_the_rest() {
+    let world = World::start().await;
+    world.topic("t", 1);
+    limit(&world, "producer_byte_rate", Some(1.0)).await;
+    let mut one = world.client().await;
+    let first = send(&mut one, &records(100)).await;
+    assert_eq!(placed(&mut one, first).await.0, 0);
+    let mut two = world.client().await;
+    let all = MetadataRequest::default().with_topics(None);
+    let asked = two.frame_of(ApiKey::Metadata, 9, &all);
+    let request = producing::request("t", -1, &[(0, large())]);
+    let mut sent = two.frame_of(ApiKey::Produce, VERSION, &request);
+    let correlation = two.last();
+    // Both are so short that they come at once: with the answer to the one the other is there.
+    let length = sent.split_to(4);
+    two.stream
+        .write_all(&[&asked[..], &length].concat())
+        .await
+        .unwrap();
+    let reply: MetadataResponse = two.receive(ApiKey::Metadata, 9, correlation - 1).await;
+    assert!(!reply.topics.is_empty());
+    let two = tokio::spawn(async move {
+        two.stream.write_all(&sent).await.unwrap();
+        two
+    });
+    // Nothing limits another client. What the broker takes in of it comes after what it has of the others.
+    let mut other = world.client().await;
+    other.id = "other";
+    for _ in 0..3 {
+        assert!(is_silent(&world, &one).await);
+        let sent = send(&mut other, &large()).await;
+        assert_eq!(placed(&mut other, sent).await.1, 0);
+    }
+    limit(&world, "producer_byte_rate", Some(1e12)).await;
+    let mut two = two.await.expect("it is sent");
+    let (offset, throttle) = placed(&mut two, correlation).await;
+    assert_eq!((offset, throttle), (100 + 3 * 700, 0), "it has waited");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_goes_while_it_waits_leaves_no_connection() {
     let world = World::start().await;
     world.topic("t", 1);
@@ -207,12 +280,5 @@ async fn a_client_that_goes_while_it_waits_leaves_no_connection() {
     assert!(is_silent(&world, &two).await, "it waits");
     // One has sent nothing that waits, the other has.
     drop((one, two));
-    let connections = &world.broker.shared().connections;
-    let gone = async {
-        while connections.load(Ordering::Relaxed) > 0 {
-            tokio::task::yield_now().await;
-        }
-    };
-    let gone = tokio::time::timeout(PATIENCE, gone).await;
-    gone.expect("no connection is left");
+    no_connection_is_left(&world).await;
 }
