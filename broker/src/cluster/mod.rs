@@ -18,7 +18,7 @@
 //! | `replica_store` | a process that only keeps replicas |
 //!
 //! The order of a start: the replica store waits for its predecessor to be gone, reads its seals and
-//! seals what was open ([`Backup::start`]), then listens, all before this broker's own streamlets are
+//! seals what was open ([`Backup`]), then listens, all before this broker's own streamlets are
 //! recovered. So brokers that start at the same time find each other's replicas.
 
 pub(crate) mod cleanup;
