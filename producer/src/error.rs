@@ -111,6 +111,16 @@ pub enum TransactionError {
     /// It was committed, and cannot be aborted.
     #[error("the transaction was committed before")]
     Committed,
+    /// Nobody can tell how it ended: an answer was lost, or somebody else ended it, and by now the broker refuses.
+    #[error(
+        "it is not known how the transaction of {id} ended; ask by its handle, or look at what is stored before the records are written again: {error}"
+    )]
+    Unknown {
+        /// The transactional id.
+        id: String,
+        /// What the broker says by now.
+        error: RpcError,
+    },
     /// The brokers were not reached, or refused.
     #[error(transparent)]
     Rpc(#[from] RpcError),
@@ -120,7 +130,7 @@ impl TransactionError {
     /// The broker's code, if a broker refused.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
-            Self::Rpc(error) => error.code(),
+            Self::Rpc(error) | Self::Unknown { error, .. } => error.code(),
             Self::Records(error) => error.code(),
             _ => None,
         }

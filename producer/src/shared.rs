@@ -29,6 +29,7 @@ use crate::metrics::Counters;
 use crate::settings::Settings;
 use crate::slot::{Finished, Identity, Mode, ReadyBatch, Slot, SlotState, Split, Status};
 use crate::slots::{Shape, Slots};
+use crate::transaction;
 use crate::transactional::Transactional;
 
 pub(crate) struct Shared {
@@ -396,7 +397,16 @@ impl Shared {
         let Some(transactional) = &self.transactional else {
             return;
         };
-        transactional.added(identity, slots, added.as_ref().ok().copied());
+        if let Some(other) = transactional.added(identity, slots, added.as_ref().ok().copied()) {
+            tracing::warn!(
+                id = transactional.id,
+                "somebody has ended a transaction whose producer still appends"
+            );
+            self.fail_all(&ProduceError::Aborted);
+            let client = self.client.clone();
+            tokio::spawn(async move { transaction::abort(&client, &other).await.is_ok() });
+            return;
+        }
         let refused = match added {
             Err(RpcError::Broker(error)) if !error.code.is_retryable() => {
                 Some(ProduceError::Refused(error))
@@ -426,18 +436,24 @@ impl Shared {
     /// Nothing of the transaction is sent any more. Its handle, if it has lanes.
     pub(crate) fn give_up_transaction(&self) -> Option<TransactionHandle> {
         let handle = self.transactional.as_ref()?.take();
+        self.fail_all(&ProduceError::Aborted);
+        // Whoever ends it is told, not the next flush.
+        self.take_given_up();
+        handle
+    }
+
+    /// Gives up all batches, open ones as well.
+    fn fail_all(&self, error: &ProduceError) {
         let mut finished = Vec::new();
         {
             let _no_resplit = self.resplitting.lock();
             for slot in self.slots.iter() {
                 let mut state = slot.state.lock();
-                state.fail_all(&ProduceError::Aborted, &mut finished);
+                state.fail_all(error, &mut finished);
                 state.mode = Mode::Running;
-                state.given_up = None;
             }
         }
         self.finish(finished);
-        handle
     }
 
     /// Goes on under another epoch: nothing is in flight.

@@ -1,7 +1,10 @@
 //! Transactions: all records of one count, or none.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
-use kera_rpc::{Client, RpcError};
+use kera_rpc::{Client, RpcError, wire_error_of_status};
 
 use crate::delivery::Delivery;
 use crate::error::{AppendError, TransactionError};
@@ -45,7 +48,8 @@ impl<'a> Transaction<'a> {
     /// is lost it is asked for again until it is known.
     ///
     /// # Errors
-    /// [`TransactionError`]; the transaction is aborted.
+    /// [`TransactionError::Unknown`] if nobody can tell whether it is committed. After any other [`TransactionError`]
+    /// it is aborted, or will be when the next one begins or its time is over.
     pub async fn commit(self) -> Result<(), TransactionError> {
         let Some(handle) = self.close().await? else {
             return Ok(());
@@ -66,28 +70,40 @@ impl<'a> Transaction<'a> {
     /// The producer's next transaction can begin once it has ended. `None` if nothing was appended.
     ///
     /// # Errors
-    /// [`TransactionError`]; the transaction is aborted.
+    /// [`TransactionError::Unknown`] if nobody can tell whether it is prepared, [`TransactionError::Committed`] if
+    /// somebody has committed it. After any other [`TransactionError`] it is aborted, or will be when the next one
+    /// begins or its time is over.
     pub async fn prepare(self) -> Result<Option<TransactionHandle>, TransactionError> {
         let Some(handle) = self.close().await? else {
             return Ok(None);
         };
-        let prepared = until_known(|| {
+        let lost = Lost::default();
+        let prepared = until_known(&handle, &lost, || {
             let request = v1::PrepareTransactionRequest {
                 transaction: handle.message(),
             };
             let client = self.producer.client();
-            let id = &handle.transactional_id;
+            let (id, lost) = (&handle.transactional_id, &lost);
             async move {
                 let call = client.transaction_call(id, ANSWER_WITHIN, |mut stub| {
                     let request = request.clone();
-                    async move { stub.prepare_transaction(request).await }
+                    async move {
+                        let before = lost.begun();
+                        let answer = stub.prepare_transaction(request).await;
+                        lost.answered(before, answer.as_ref().err().map(wire_error_of_status));
+                        answer
+                    }
                 });
                 call.await.map(drop)
             }
         });
         if let Err(error) = prepared.await {
-            self.abort_of(&handle).await;
-            return Err(error);
+            let aborted = abort(self.producer.client(), &handle).await;
+            return Err(match (aborted, error) {
+                (Ok(true), _) => TransactionError::Committed,
+                (Ok(false), TransactionError::Unknown { .. }) => TransactionError::Aborted,
+                (_, error) => error,
+            });
         }
         self.state.settled();
         Ok(Some(handle))
@@ -112,21 +128,20 @@ impl<'a> Transaction<'a> {
         self.state.close();
         let flushed = self.producer.flush().await;
         let failed = self.state.failure().or(flushed.err());
-        if let Some(error) = failed {
-            if let Some(handle) = self.producer.give_up_transaction() {
-                self.abort_of(&handle).await;
-            }
+        let Some(error) = failed else {
+            return Ok(self.state.take());
+        };
+        let was_ended = self.state.was_ended();
+        let Some(handle) = self.producer.give_up_transaction() else {
             return Err(TransactionError::Records(error));
-        }
-        Ok(self.state.take())
-    }
-
-    /// What it was aborted for is told; that the broker does not hear of it now is not.
-    async fn abort_of(&self, handle: &TransactionHandle) {
-        let aborted = once(self.producer.client(), handle, false).await;
-        if let Err(error) = aborted {
-            tracing::debug!(id = handle.transactional_id, %error, "a transaction is left to be aborted when the next begins");
-        }
+        };
+        let aborted = abort(self.producer.client(), &handle).await;
+        Err(match (was_ended, aborted) {
+            (_, Ok(true)) => TransactionError::Committed,
+            (true, Ok(false)) => TransactionError::Aborted,
+            (true, Err(error)) => unknown(&handle, error),
+            (false, _) => TransactionError::Records(error),
+        })
     }
 }
 
@@ -140,15 +155,69 @@ impl Drop for Transaction<'_> {
     }
 }
 
+/// Aborts a transaction that failed. What it failed for is told; that the broker does not hear of it now is not. True
+/// if somebody has committed it before.
+pub(crate) async fn abort(client: &Client, handle: &TransactionHandle) -> Result<bool, RpcError> {
+    let aborted = once(client, handle, false, &Lost::default()).await;
+    if let Err(error) = &aborted {
+        tracing::debug!(id = handle.transactional_id, %error, "a transaction is left to be aborted when the next begins");
+    }
+    aborted
+}
+
+fn unknown(handle: &TransactionHandle, error: RpcError) -> TransactionError {
+    TransactionError::Unknown {
+        id: handle.transactional_id.clone(),
+        error,
+    }
+}
+
+/// Whether an attempt may have taken effect whose answer did not come, or left it open.
+#[derive(Debug, Default)]
+struct Lost(AtomicBool);
+
+impl Lost {
+    /// An attempt begins: if it is cut off it is lost. What was before.
+    fn begun(&self) -> bool {
+        self.0.swap(true, Ordering::Relaxed)
+    }
+
+    /// It was answered: by a yes, or by what a broker said, if one did.
+    fn answered(&self, before: bool, refused: Option<Option<WireError>>) {
+        let is_known = match refused {
+            None => true,
+            Some(None) => false,
+            // A coordinator that is one no more may have done it before.
+            Some(Some(error)) => {
+                error.code.placement() == v1::Placement::NotPlaced
+                    && error.code != ErrorCode::NotCoordinator
+            }
+        };
+        if is_known {
+            self.0.store(before, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Ends a transaction once; how it ended.
-async fn once(client: &Client, handle: &TransactionHandle, commit: bool) -> Result<bool, RpcError> {
+async fn once(
+    client: &Client,
+    handle: &TransactionHandle,
+    commit: bool,
+    lost: &Lost,
+) -> Result<bool, RpcError> {
     let request = v1::EndTransactionRequest {
         transaction: handle.message(),
         commit,
     };
     let call = client.transaction_call(&handle.transactional_id, ANSWER_WITHIN, |mut stub| {
         let request = request.clone();
-        async move { stub.end_transaction(request).await }
+        async move {
+            let before = lost.begun();
+            let answer = stub.end_transaction(request).await;
+            lost.answered(before, answer.as_ref().err().map(wire_error_of_status));
+            answer
+        }
     });
     call.await.map(|answer| answer.committed)
 }
@@ -159,7 +228,8 @@ async fn end(
     handle: &TransactionHandle,
     commit: bool,
 ) -> Result<(), TransactionError> {
-    let committed = until_known(|| once(client, handle, commit)).await?;
+    let lost = Lost::default();
+    let committed = until_known(handle, &lost, || once(client, handle, commit, &lost)).await?;
     match (committed, commit) {
         (true, true) | (false, false) => Ok(()),
         (false, true) => Err(TransactionError::Aborted),
@@ -167,8 +237,12 @@ async fn end(
     }
 }
 
-/// Asks again until the answer is one: a yes, or a refusal.
-async fn until_known<T, F, Fut>(mut ask: F) -> Result<T, TransactionError>
+/// Asks again until the answer is one: a yes, or a refusal. That says nothing of the attempts before it.
+async fn until_known<T, F, Fut>(
+    handle: &TransactionHandle,
+    lost: &Lost,
+    mut ask: F,
+) -> Result<T, TransactionError>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, RpcError>>,
@@ -176,7 +250,12 @@ where
     loop {
         match ask().await {
             Ok(answer) => return Ok(answer),
-            Err(error) if !error.is_retryable() => return Err(error.into()),
+            Err(error) if !error.is_retryable() => {
+                return Err(match lost.0.load(Ordering::Relaxed) {
+                    true => unknown(handle, error),
+                    false => error.into(),
+                });
+            }
             Err(error) => {
                 tracing::warn!(%error, "how a transaction ended is not known yet; asking again");
             }
@@ -211,8 +290,8 @@ impl Transactions {
     /// Commits a transaction. One that was committed before is committed.
     ///
     /// # Errors
-    /// [`TransactionError::Aborted`] if it was aborted, and the broker's refusals. An answer that is lost is asked for
-    /// again until it is known.
+    /// [`TransactionError::Aborted`] if it was aborted, [`TransactionError::Unknown`] if nobody can tell, and the
+    /// broker's refusals. An answer that is lost is asked for again until it is known.
     pub async fn commit(&self, handle: &TransactionHandle) -> Result<(), TransactionError> {
         end(&self.client, handle, true).await
     }
@@ -283,5 +362,40 @@ impl Transactions {
                 return Ok(all);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_no_answer_to_an_attempt_before_that_was_lost() {
+        let refused = |code| Some(Some(WireError::new(code, "planted")));
+        let lost = Lost::default();
+        let before = lost.begun();
+        lost.answered(before, refused(ErrorCode::UnknownTransaction));
+        assert!(!lost.0.load(Ordering::Relaxed), "it did nothing");
+        for open in [
+            None,
+            Some(ErrorCode::Timeout),
+            Some(ErrorCode::NotCoordinator),
+        ] {
+            let lost = Lost::default();
+            let before = lost.begun();
+            lost.answered(
+                before,
+                Some(open.map(|code| WireError::new(code, "planted"))),
+            );
+            let before = lost.begun();
+            lost.answered(before, refused(ErrorCode::UnknownTransaction));
+            assert!(lost.0.load(Ordering::Relaxed), "{open:?}");
+        }
+        // One that was cut off has no answer at all.
+        let lost = Lost::default();
+        lost.begun();
+        let before = lost.begun();
+        lost.answered(before, refused(ErrorCode::UnknownTransaction));
+        assert!(lost.0.load(Ordering::Relaxed));
     }
 }

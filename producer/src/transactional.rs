@@ -33,6 +33,8 @@ struct State {
     wanted: HashSet<usize>,
     asked: HashSet<usize>,
     failure: Option<ProduceError>,
+    /// It failed because somebody else ended it.
+    was_ended: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +76,7 @@ impl Transactional {
                 wanted: HashSet::new(),
                 asked: HashSet::new(),
                 failure: None,
+                was_ended: false,
             }),
             beginning: tokio::sync::Mutex::new(()),
         })
@@ -107,6 +110,7 @@ impl Transactional {
             state.phase = Phase::Open;
             state.number = None;
             state.failure = None;
+            state.was_ended = false;
         }
         is_free
     }
@@ -187,6 +191,11 @@ impl Transactional {
         }
     }
 
+    /// True if somebody else ended it while records were appended.
+    pub(crate) fn was_ended(&self) -> bool {
+        self.state.lock().was_ended
+    }
+
     pub(crate) fn failure(&self) -> Option<ProduceError> {
         self.state.lock().failure.clone()
     }
@@ -211,20 +220,40 @@ impl Transactional {
         wanted
     }
 
-    /// The lanes of these slots were added, or not.
-    pub(crate) fn added(&self, identity: (i64, i16), slots: &[usize], number: Option<u64>) {
+    /// The lanes of these slots were added, or not. If somebody has ended the transaction meanwhile they have begun
+    /// another one: this one is failed from now on, and the handle of the other is returned, which is to be aborted.
+    pub(crate) fn added(
+        &self,
+        identity: (i64, i16),
+        slots: &[usize],
+        number: Option<u64>,
+    ) -> Option<TransactionHandle> {
         let mut state = self.state.lock();
         if state.identity != identity {
-            return;
+            return None;
         }
+        let mut is_awaited = false;
         for slot in slots {
-            let is_awaited = state.asked.remove(slot);
-            if is_awaited && number.is_some() {
-                state.added.insert(*slot);
-            }
+            is_awaited |= state.asked.remove(slot);
         }
-        // Also of one that was given up meanwhile: it is to be aborted.
-        state.number = number.or(state.number);
+        if !is_awaited {
+            // It was given up meanwhile.
+            return None;
+        }
+        let Some(given) = number else {
+            // The coordinator may have forgotten the id: then only beginning anew helps.
+            state.is_spoilt |= state.number.is_none();
+            return None;
+        };
+        if *state.number.get_or_insert(given) != given {
+            // What was added before is no part of the other one: a commit would be of some of the records.
+            state.failure.get_or_insert(ProduceError::Aborted);
+            state.was_ended = true;
+            state.wanted.clear();
+            return Some(self.handle_of(&state, given));
+        }
+        state.added.extend(slots);
+        None
     }
 
     /// Adds lanes to the transaction.

@@ -342,6 +342,65 @@ fn a_transaction_whose_time_is_over_is_aborted() {
     sees(&broker, &numbers(10..20), "the second one");
 }
 
+#[test]
+fn a_transaction_that_somebody_ends_while_records_are_appended_is_not_committed_in_part() {
+    let broker = Broker::start();
+    broker.run(&["stream", "create", "s", "--streamlets", "1", "--lanes", "8"]);
+    runtime().block_on(async {
+        let producer = open(&broker, "one").await;
+        let others = transactions(&broker);
+        for _ in 0..2 {
+            let transaction = producer.transaction().await.expect("it begins");
+            transaction
+                .append(&Record::keyed(b"0", b"0"))
+                .expect("room");
+            producer.flush().await.expect("it is stored");
+            let handle = transaction.handle().expect("it has a record");
+            others.abort(&handle).await.expect("it is aborted");
+            // Other lanes: they would be part of another transaction, without the first record.
+            for number in 1..50 {
+                let text = number.to_string();
+                let record = Record::keyed(text.as_bytes(), text.as_bytes());
+                if let Err(error) = transaction.append(&record) {
+                    let told = matches!(error, AppendError::TransactionFailed(_));
+                    assert!(told, "{error}");
+                }
+            }
+            // How is not remembered since the other one has begun.
+            let ended = transaction.commit().await.expect_err("it was ended");
+            assert!(matches!(ended, TransactionError::Unknown { .. }), "{ended}");
+        }
+        let next = producer.transaction().await.expect("it begins");
+        append(&next, 100..110);
+        next.commit().await.expect("it is committed");
+    });
+    sees(&broker, &numbers(100..110), "the last one");
+}
+
+#[test]
+fn a_producer_whose_id_was_forgotten_begins_anew() {
+    let broker = Broker::start();
+    broker.run(&["stream", "create", "s"]);
+    runtime().block_on(async {
+        let producer = open(&broker, "one").await;
+        let transaction = producer.transaction().await.expect("it begins");
+        append(&transaction, 0..10);
+        let prepared = transaction.prepare().await.expect("it is prepared");
+        let handle = prepared.expect("it has records");
+        let others = transactions(&broker);
+        others.commit(&handle).await.expect("it is committed");
+        others.forget(&handle).await.expect("it is forgotten");
+        // Nobody has told it yet.
+        let transaction = producer.transaction().await.expect("it begins");
+        append(&transaction, 10..20);
+        is_of(transaction.commit().await, ErrorCode::FencedProducer);
+        let next = producer.transaction().await.expect("it begins");
+        append(&next, 20..30);
+        next.commit().await.expect("it is committed");
+    });
+    sees(&broker, &numbers((0..10).chain(20..30)), "it goes on");
+}
+
 fn call(raw: &mut Raw, method: CallMethod, request: &impl Message) -> Result<bytes::Bytes, u32> {
     let header = v1::CallRequest {
         method: method.into(),
