@@ -26,6 +26,7 @@ mod append;
 mod config;
 mod delivery;
 mod driver;
+mod end;
 mod error;
 mod event;
 mod handle;

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::delivery::{BatchCell, Targets};
+use crate::end::abort;
 use crate::error::ProduceError;
 use crate::event::Event;
 use crate::handle::TransactionHandle;
@@ -29,7 +30,6 @@ use crate::metrics::Counters;
 use crate::settings::Settings;
 use crate::slot::{Finished, Identity, Mode, ReadyBatch, Slot, SlotState, Split, Status};
 use crate::slots::{Shape, Slots};
-use crate::transaction;
 use crate::transactional::Transactional;
 
 pub(crate) struct Shared {
@@ -404,7 +404,7 @@ impl Shared {
             );
             self.fail_all(&ProduceError::Aborted);
             let client = self.client.clone();
-            tokio::spawn(async move { transaction::abort(&client, &other).await.is_ok() });
+            tokio::spawn(async move { abort(&client, &other).await.is_ok() });
             return;
         }
         let refused = match added {
