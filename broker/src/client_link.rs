@@ -359,8 +359,8 @@ impl ClientLink {
                     return self.lose(protocol, error);
                 }
                 Ok(Received::End) => {
-                    // Whoever wants no answers sends, and goes. What has arrived is worked on, as fast as limits and
-                    // quotas allow.
+                    // A client that wants no answers closes right after it has sent. What has arrived is worked on, as
+                    // fast as limits and quotas allow.
                     self.ended = true;
                     return Ok(());
                 }

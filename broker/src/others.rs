@@ -66,6 +66,25 @@ impl Shared {
     }
 }
 
+/// The numbers of the other brokers.
+pub fn all(shared: &Shared) -> Vec<u32> {
+    let me = shared.data.directory.me();
+    let brokers = shared.data.directory.brokers();
+    let numbers = brokers.iter().map(|broker| broker.id);
+    numbers.filter(|number| *number != me).collect()
+}
+
+/// What all other brokers answer, asked at once.
+///
+/// # Errors
+/// That of the first one that does not answer.
+pub async fn ask_all<T, F>(shared: &Shared, ask: impl Fn(u32) -> F) -> Result<Vec<T>, WireError>
+where
+    F: Future<Output = Result<T, WireError>>,
+{
+    futures::future::try_join_all(all(shared).into_iter().map(ask)).await
+}
+
 /// The channel to another broker.
 ///
 /// # Errors

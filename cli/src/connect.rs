@@ -1,11 +1,11 @@
 //! How client commands find a broker and read its refusals.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use kera_protocol::error::ErrorCode;
+use kera_rpc::login::{self, PasswordError};
 use kera_rpc::tls::reason_in;
 use kera_rpc::v1::access_client::AccessClient;
 use kera_rpc::v1::backups_client::BackupsClient;
@@ -35,36 +35,22 @@ const LARGEST_ANSWER: usize = 256 << 20;
 
 /// The variable with a user's password.
 const PASSWORD: &str = "KERA_USER_PASSWORD";
-/// Most bytes of a password.
-const MOST: u64 = 1024;
-
 /// The password in the first line of a file.
 pub(crate) fn password_in(file: &Path) -> Result<String, Failure> {
-    let mut text = String::new();
-    let opened = std::fs::File::open(file);
-    let read = opened.and_then(|file| file.take(MOST + 2).read_to_string(&mut text));
-    read.map_err(|error| Failure::message(format!("{} cannot be read: {error}", file.display())))?;
-    password_of(&text)
-}
-
-/// The password in the first line of a text.
-pub(crate) fn password_of(text: &str) -> Result<String, Failure> {
-    let line = text.lines().next().unwrap_or_default();
-    if line.is_empty() || line.len() as u64 > MOST {
-        let text = format!(
-            "the password has {} bytes; 1 to {MOST} are taken",
-            line.len()
-        );
-        return Err(Failure::Usage(text));
-    }
-    Ok(line.to_owned())
+    login::password_in_file(file).map_err(|error| match error {
+        PasswordError::Read(error) => {
+            Failure::message(format!("{} cannot be read: {error}", file.display()))
+        }
+        error @ PasswordError::Length(_) => Failure::Usage(error.to_string()),
+    })
 }
 
 /// A password from standard input.
 pub(crate) fn password_from_input() -> Result<String, Failure> {
-    let mut text = String::new();
-    std::io::stdin().take(MOST + 2).read_to_string(&mut text)?;
-    password_of(&text)
+    login::password_in(std::io::stdin()).map_err(|error| match error {
+        PasswordError::Read(error) => error.into(),
+        error @ PasswordError::Length(_) => Failure::Usage(error.to_string()),
+    })
 }
 
 /// Which broker a client command talks to.

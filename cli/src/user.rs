@@ -1,22 +1,18 @@
 //! `kera user`.
 
 use std::io::IsTerminal;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use kera_protocol::v1;
-use kera_rpc::scram::{self, Mechanism};
+use kera_rpc::scram::Mechanism;
 use serde::Serialize;
 
 use crate::connect::{ConnectArgs, password_from_input, password_in, refused};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, OutputArgs, Table, next, print_json, print_line, say};
 use crate::stream::confirm;
-
-/// Bytes of a salt.
-const SALT: usize = 24;
 
 /// `kera user ...`
 #[derive(Debug, Subcommand)]
@@ -103,13 +99,12 @@ fn password(file: Option<&Path>) -> Result<String, Failure> {
 
 /// What is sent of a password for one mechanism.
 fn made(mechanism: Mechanism, password: &str, iterations: u32) -> Result<v1::NewPassword, Failure> {
-    let salt = scram::random::<SALT>().map_err(|error| Failure::message(error.to_string()))?;
-    let rounds = NonZeroU32::new(iterations).unwrap_or(NonZeroU32::MIN);
-    let salted = mechanism.salted(password.as_bytes(), &salt, rounds);
+    let made = mechanism.salted_anew(password, iterations);
+    let (salt, salted) = made.map_err(|error| Failure::message(error.to_string()))?;
     Ok(v1::NewPassword {
         mechanism: mechanism.number().into(),
         iterations,
-        salt: salt.to_vec().into(),
+        salt: salt.into(),
         salted: salted.into(),
     })
 }

@@ -4,7 +4,8 @@
 //! some: [`kera_protocol::login`] has their form.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Read};
+use std::path::Path;
 use std::sync::Arc;
 
 use kera_protocol::login::{
@@ -14,6 +15,44 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::scram::{self, Mechanism, Salted};
+
+/// Bytes of the longest password.
+pub const MOST_PASSWORD_BYTES: u64 = 1024;
+
+/// Why there is no password where one was looked for.
+#[derive(Debug, thiserror::Error)]
+pub enum PasswordError {
+    /// It was not read.
+    #[error(transparent)]
+    Read(#[from] io::Error),
+    /// It has so many bytes.
+    #[error("the password has {0} bytes; 1 to {MOST_PASSWORD_BYTES} are taken")]
+    Length(usize),
+}
+
+/// The password in the first line of a file.
+///
+/// # Errors
+/// [`PasswordError`].
+pub fn password_in_file(file: &Path) -> Result<String, PasswordError> {
+    password_in(std::fs::File::open(file)?)
+}
+
+/// The password in the first line of what is read.
+///
+/// # Errors
+/// [`PasswordError`].
+pub fn password_in(input: impl Read) -> Result<String, PasswordError> {
+    let mut text = String::new();
+    input
+        .take(MOST_PASSWORD_BYTES + 2)
+        .read_to_string(&mut text)?;
+    let line = text.lines().next().unwrap_or_default();
+    if line.is_empty() || line.len() as u64 > MOST_PASSWORD_BYTES {
+        return Err(PasswordError::Length(line.len()));
+    }
+    Ok(line.to_owned())
+}
 
 /// What advice begins with, wherever it turns up among the causes of an error.
 pub(crate) const MARK: &str = "authentication: ";

@@ -33,6 +33,8 @@ pub const MAX_NAME: usize = 255;
 /// Most bytes of a message: a name, two nonces and a proof, generously.
 const MAX_MESSAGE: usize = 4096;
 const NONCE_BYTES: usize = 24;
+/// Of a salt that is drawn here.
+const SALT_BYTES: usize = 24;
 
 /// Which hash is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -109,6 +111,17 @@ impl Mechanism {
         let mut salted = vec![0; self.key_bytes()];
         pbkdf2::derive(algorithm, iterations, salt, password, &mut salted);
         salted
+    }
+
+    /// The same with a salt that is drawn for it: the salt, and what is made.
+    ///
+    /// # Errors
+    /// [`ScramError::NoRandom`].
+    pub fn salted_anew(self, password: &str, iterations: u32) -> Result<(Vec<u8>, Vec<u8>)> {
+        let salt = random::<SALT_BYTES>()?.to_vec();
+        let rounds = NonZeroU32::new(iterations).unwrap_or(NonZeroU32::MIN);
+        let salted = self.salted(password.as_bytes(), &salt, rounds);
+        Ok((salt, salted))
     }
 }
 

@@ -92,10 +92,7 @@ pub(super) async fn observe_others(
     shared: &Arc<Shared>,
     within: Duration,
 ) -> Vec<(u32, Result<v1::ObserveResponse, WireError>)> {
-    let me = shared.data.directory.me();
-    let brokers = shared.data.directory.brokers();
-    let others = brokers.iter().map(|broker| broker.id);
-    let asked = others.filter(|id| *id != me).map(|id| async move {
+    let asked = others::all(shared).into_iter().map(|id| async move {
         let answer = async {
             let mut stub = others::lanes(shared, id)?;
             others::answer(id, within, stub.observe(v1::ObserveRequest {})).await

@@ -1,7 +1,6 @@
 //! Seeing and changing users.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use kera_metadata::user::check_user_name;
@@ -14,8 +13,6 @@ use crate::replaced_record::{change_record, read_record};
 use crate::shared::Shared;
 
 const SECRET_BYTES: usize = 32;
-/// Of the salt that this broker draws itself, as `kera user create` does.
-const SALT_BYTES: usize = 24;
 /// Fewest and most bytes of a salt.
 const SALT: std::ops::RangeInclusive<usize> = 8..=64;
 
@@ -50,14 +47,13 @@ impl NewCredential {
         mechanism: Mechanism,
         password: &str,
     ) -> Result<Self, scram::ScramError> {
-        let salt = scram::random::<SALT_BYTES>()?.to_vec();
         let iterations = *ITERATIONS.start();
-        let rounds = NonZeroU32::new(iterations).unwrap_or(NonZeroU32::MIN);
+        let (salt, salted) = mechanism.salted_anew(password, iterations)?;
         Ok(Self {
             mechanism,
             iterations,
-            salted: mechanism.salted(password.as_bytes(), &salt, rounds),
             salt,
+            salted,
         })
     }
 

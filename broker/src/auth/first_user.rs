@@ -1,19 +1,15 @@
 //! The first user, whom the configuration names: without it nobody could log in to make others.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
 use kera_protocol::error::WireError;
+use kera_rpc::login::{self, MOST_PASSWORD_BYTES, PasswordError};
 use kera_rpc::scram::Mechanism;
 
 use super::alter::{Change, NewCredential, alter_if, list};
 use crate::error::BrokerError;
 use crate::shared::Shared;
-
-/// Bytes of the longest password.
-const MOST_BYTES: u64 = 1024;
 
 /// Makes `auth.first_user` if there are no users yet. Where several brokers start together, one of them does.
 ///
@@ -52,22 +48,14 @@ fn refused(error: WireError) -> BrokerError {
     BrokerError::FirstUser(error.to_string())
 }
 
-/// The first line of a file.
 fn password_in(file: &Path) -> Result<String, String> {
-    let mut text = String::new();
-    let opened = File::open(file);
-    let read = opened.and_then(|file| file.take(MOST_BYTES + 2).read_to_string(&mut text));
-    read.map_err(|error| {
-        let file = file.display();
-        format!("auth.first_user_password_file: {file} cannot be read: {error}; check the path and its permissions")
-    })?;
-    let line = text.lines().next().unwrap_or_default();
-    if line.is_empty() || line.len() as u64 > MOST_BYTES {
-        return Err(format!(
-            "auth.first_user_password_file: the first line of {} is the password, and has {} bytes; 1 to {MOST_BYTES} are taken",
-            file.display(),
-            line.len()
-        ));
-    }
-    Ok(line.to_owned())
+    let shown = file.display();
+    login::password_in_file(file).map_err(|error| match error {
+        PasswordError::Read(error) => format!(
+            "auth.first_user_password_file: {shown} cannot be read: {error}; check the path and its permissions"
+        ),
+        PasswordError::Length(bytes) => format!(
+            "auth.first_user_password_file: the first line of {shown} is the password, and has {bytes} bytes; 1 to {MOST_PASSWORD_BYTES} are taken"
+        ),
+    })
 }

@@ -1,8 +1,8 @@
 //! Groups, recorded in the metadata store: every change is a transaction that compares the streamlet's epoch and the
 //! record's revision, and counts once it is durable.
 //!
-//! Here is what both kinds of streamlets share: which group ids are reserved. A record's revision is with whoever
-//! changes it: lanes of replicated streamlets keep those of their groups ([`replicated`]); what a streamlet itself
+//! Here is what both kinds of streamlets share: which group ids are reserved. The two compare revisions
+//! differently: lanes of replicated streamlets keep those of their groups ([`replicated`]); what a streamlet itself
 //! changes, its own groups and what retention gives up, is compared with what is read just before ([`unreplicated`]).
 
 mod replicated;

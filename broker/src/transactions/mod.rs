@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `grant` | a coordinator tells the owners of lanes that batches may come |
 //! | `verify` | an owner that was told nothing asks the coordinator |
-//! | `native` | what native producers ask, and whoever ends what they prepared |
+//! | `native` | what native producers ask, and programs that end prepared transactions |
 //! | `finish` | decided transactions: markers in lanes, and the end of what groups keep aside |
 //! | `tools` | operators look at transactions, and abort them |
 //!

@@ -1,4 +1,4 @@
-//! What native producers ask about their transactions, and whoever ends what they prepared.
+//! What native producers ask about their transactions, and programs that end prepared ones.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -316,10 +316,7 @@ async fn open_elsewhere(
     shared: &Shared,
     request: &v1::ListOpenTransactionsRequest,
 ) -> Result<Vec<v1::ListOpenTransactionsResponse>, WireError> {
-    let me = shared.data.directory.me();
-    let brokers = shared.data.directory.brokers();
-    let others = brokers.iter().map(|broker| broker.id);
-    let asked = others.filter(|id| *id != me).map(|broker| async move {
+    let lists = others::ask_all(shared, |broker| async move {
         let mut stub = others::transactions(shared, broker)?;
         let request = v1::ListOpenTransactionsRequest {
             prefix: request.prefix.clone(),
@@ -330,5 +327,5 @@ async fn open_elsewhere(
         let answer = stub.list_open_transactions(request);
         others::answer(broker, LIST_WITHIN, answer).await
     });
-    futures::future::try_join_all(asked).await
+    lists.await
 }

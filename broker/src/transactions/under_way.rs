@@ -32,7 +32,7 @@ impl Transactions {
     }
 
     /// Whether a producer id was given to this transactional id, as a coordinator says; `None` if none has said so yet.
-    /// A producer id is guessed easily, and whoever guesses one has no part in its transaction.
+    /// A client that guesses a producer id, which is easy, has no part in its transaction.
     pub fn is_of(&self, producer: i64, id: &str) -> Option<bool> {
         self.producers.is_of(producer, id)
     }

@@ -139,7 +139,7 @@ fn every_field_is_documented_and_tells_what_the_command_line_tells() {
     assert_eq!(group["why"], "it has no member, so nobody reads for it");
     let overview = get(&broker, "overview");
     assert_eq!(overview["health"]["state"], "attention");
-    // The disk of the machine that runs this test may be nearly full. That is told of first.
+    // The disk of the machine that runs this test may be nearly full. Then that is the first problem shown.
     let problems = overview["health"]["problems"].as_array();
     let of_disk = |one: &&Value| one["problem"].to_string().contains("of its disk free");
     let mut others = problems.expect("problems").iter().skip_while(of_disk);

@@ -38,7 +38,7 @@ fn one_look_for_programs_and_for_people() {
     // Where there is no terminal one look is printed, asked for or not.
     let text = top(&[]).text();
     let first = text.lines().next().unwrap_or_default();
-    // The disk of the machine that runs this test may be nearly full. That is told of first.
+    // The disk of the machine that runs this test may be nearly full. Then that is the first problem shown.
     let lags = "Group billing is behind by 2 records; it has no member";
     assert!(
         first.starts_with(lags) || first.contains("of its disk free"),

@@ -16,7 +16,7 @@ use crate::tells;
 const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
 const STORE: BrokerId = BrokerId(2);
 
-/// What whoever has `tls` gets of the replica store at `address`: over a control call, and over a link.
+/// What a client with `tls` gets of the replica store at `address`: over a control call, and over a link.
 fn asks(address: &str, tls: Option<ClientTls>) -> (Result<Reply, CallError>, Option<LinkError>) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {

@@ -71,13 +71,7 @@ fn mismatch(reply: &Reply) -> Status {
 /// # Errors
 /// The first broker's that does not answer: a list that lacks groups would be taken for all of them.
 async fn groups_elsewhere(shared: &Shared) -> Result<Vec<v1::GroupSummary>, WireError> {
-    let me = shared.data.directory.me();
-    let brokers = shared.data.directory.brokers();
-    let others = brokers
-        .iter()
-        .map(|broker| broker.id)
-        .filter(|id| *id != me);
-    let asked = others.map(|broker| async move {
+    let lists = others::ask_all(shared, |broker| async move {
         let mut stub = others::consumers(shared, broker)?;
         let request = v1::ListGroupsRequest {
             local: true,
@@ -85,7 +79,7 @@ async fn groups_elsewhere(shared: &Shared) -> Result<Vec<v1::GroupSummary>, Wire
         };
         others::answer(broker, ANSWER_WITHIN, stub.list_groups(request)).await
     });
-    let lists = futures::future::try_join_all(asked).await?;
+    let lists = lists.await?;
     Ok(lists.into_iter().flat_map(|list| list.groups).collect())
 }
 

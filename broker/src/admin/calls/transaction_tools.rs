@@ -75,13 +75,7 @@ impl TransactionToolsService {
 /// # Errors
 /// The first broker's that does not answer: a list that lacks some would be taken for all of them.
 async fn elsewhere(shared: &Shared, all: bool) -> Result<Vec<v1::TransactionSummary>, WireError> {
-    let me = shared.data.directory.me();
-    let brokers = shared.data.directory.brokers();
-    let others = brokers
-        .iter()
-        .map(|broker| broker.id)
-        .filter(|id| *id != me);
-    let asked = others.map(|broker| async move {
+    let lists = others::ask_all(shared, |broker| async move {
         let mut stub = others::transaction_tools(shared, broker)?;
         let request = v1::ListTransactionsRequest {
             all,
@@ -90,8 +84,7 @@ async fn elsewhere(shared: &Shared, all: bool) -> Result<Vec<v1::TransactionSumm
         };
         others::answer(broker, ANSWER_WITHIN, stub.list_transactions(request)).await
     });
-    let lists = futures::future::try_join_all(asked).await?;
-    let lists = lists.into_iter();
+    let lists = lists.await?.into_iter();
     Ok(lists.flat_map(|list| list.transactions).collect())
 }
 

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use crate::config::{BrokerConfig, TlsListener};
 use crate::tls::{ServerTls, Stream, principal_of};
 
-/// Lets in whoever has a certificate of an authority in `tls.broker_ca`; with rules, of these only who is a super user, as
+/// Lets in clients with a certificate of an authority in `tls.broker_ca`; with rules only those that are super users, as
 /// brokers are.
 pub(super) struct BrokersDoor {
     tls: Arc<ServerTls>,
