@@ -16,6 +16,11 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -53,7 +58,6 @@ class ConsumerTest {
         private final Set<Integer> seen = ConcurrentHashMap.newKeySet();
         private final AtomicInteger again = new AtomicInteger();
         private final Map<String, Integer> newest = new ConcurrentHashMap<>();
-        private final Map<Thread, Integer> perMember = new ConcurrentHashMap<>();
         private final List<Throwable> failures = new ArrayList<>();
         private final List<Thread> threads = new ArrayList<>();
         private volatile int wanted = Integer.MAX_VALUE;
@@ -76,7 +80,6 @@ class ConsumerTest {
                     for (KeraRecord record : batch.records()) {
                         take(record, options.order());
                     }
-                    perMember.merge(Thread.currentThread(), batch.records().size(), Integer::sum);
                 }
             } catch (IOException | AssertionError error) {
                 synchronized (failures) {
@@ -138,10 +141,52 @@ class ConsumerTest {
                 }
             }
             members.await(12_000);
-            if (order == Order.NONE) {
-                assertTrue(members.perMember.size() > 2, "members outnumber lanes: " + members.perMember);
-            }
             assertNothingLeft(broker.address(), order);
+        }
+    }
+
+    /** Each member keeps what it has until all have something: no lane is left to the last ones. */
+    @Test
+    void withoutOrderMoreMembersThanLanesReadAtOnce() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker.address())) {
+            admin.createStream("s", 2, 1);
+            int members = 5;
+            CountDownLatch without = new CountDownLatch(members);
+            ConsumerOptions options = ConsumerOptions.to(broker.address()).withOrder(Order.NONE).withMaxLeases(2);
+            List<Future<Integer>> first = new ArrayList<>();
+            ExecutorService threads = Executors.newCachedThreadPool();
+            for (int n = 0; n < members; n++) {
+                first.add(threads.submit(() -> firstOf(options, without)));
+            }
+            threads.shutdown();
+            long deadline = System.nanoTime() + PATIENCE.toNanos();
+            int produced = 0;
+            while (!without.await(20, TimeUnit.MILLISECONDS) && System.nanoTime() < deadline) {
+                produce(broker.address(), produced, produced + 40, 40);
+                produced += 40;
+            }
+            Set<Integer> different = new HashSet<>();
+            for (Future<Integer> each : first) {
+                different.add(each.get());
+            }
+            assertEquals(members, different.size(), "a record goes to one member: " + different);
+        }
+    }
+
+    /** The first record of a new member, which stays until all have theirs. */
+    private static int firstOf(ConsumerOptions options, CountDownLatch without) throws Exception {
+        long deadline = System.nanoTime() + PATIENCE.toNanos();
+        try (Consumer consumer = new Consumer("s", "g", options)) {
+            ConsumedBatch batch = null;
+            while (batch == null) {
+                assertTrue(System.nanoTime() < deadline, without.getCount() + " members got nothing");
+                batch = consumer.next(SOON);
+            }
+            without.countDown();
+            while (!without.await(SOON.toMillis(), TimeUnit.MILLISECONDS)) {
+                assertTrue(System.nanoTime() < deadline, without.getCount() + " members got nothing");
+            }
+            return number(batch.records().get(0));
         }
     }
 
