@@ -34,6 +34,8 @@ pub(crate) struct FetchRequest {
     pub(crate) max_bytes: usize,
     pub(crate) session_id: i32,
     pub(crate) session_epoch: i32,
+    /// Whether it and its answer name topics by id.
+    pub(crate) by_id: bool,
     pub(crate) wanted: Vec<Wanted>,
     pub(crate) forgotten: Vec<(TopicRef, i32)>,
     /// Whether only what is committed is to be given.
@@ -93,6 +95,7 @@ impl FetchRequest {
             max_bytes,
             session_id,
             session_epoch,
+            by_id,
             wanted,
             forgotten,
             committed,

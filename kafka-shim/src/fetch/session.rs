@@ -156,6 +156,8 @@ pub(crate) struct Session {
     /// 0: none, the request stands for itself.
     pub(crate) id: i32,
     next_epoch: i32,
+    /// Whether it names topics by id.
+    by_id: bool,
     pub(crate) entries: Vec<Entry>,
     index: HashMap<(TopicRef, i32), usize>,
     /// Only what changed is answered.
@@ -256,7 +258,10 @@ impl Sessions {
             if ends || epoch != NO_SESSION {
                 self.current = None;
             }
-            let mut session = Session::default();
+            let mut session = Session {
+                by_id: request.by_id,
+                ..Session::default()
+            };
             if epoch != NO_SESSION {
                 session.id = NEXT_SESSION
                     .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| {
@@ -280,6 +285,12 @@ impl Sessions {
         if session.next_epoch != epoch {
             self.current = Some(session);
             return Err(ResponseError::InvalidFetchSessionEpoch.code());
+        }
+        // Java's client begins with names while it has no topic ids, as after a restart of its only broker, and goes on with
+        // ids in the same session. An answer with names among ids would be unreadable to it: it begins anew.
+        if session.by_id != request.by_id {
+            self.current = Some(session);
+            return Err(ResponseError::FetchSessionTopicIdError.code());
         }
         session.next_epoch = epoch.checked_add(1).unwrap_or(1);
         session.incremental = true;

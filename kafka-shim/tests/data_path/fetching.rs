@@ -366,3 +366,46 @@ async fn what_left_memory_is_read_from_the_disk() {
         assert!(moved);
     }
 }
+
+/// Java's client may begin a session without topic ids and go on with them. Names among ids are no answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_names_topics_in_one_way() {
+    let world = World::start().await;
+    world.topic("t", 1);
+    let stream = world.broker.shared().data.catalog.named("t").unwrap();
+    let id = stream.id().0;
+    let mut client = world.client().await;
+    produce(&mut client, 9, "t", 0, plain("v", 1)).await;
+    for (begun, goes_on) in [(12, 13), (12, 18), (18, 12)] {
+        let of_version = |version: i16, partitions: Vec<FetchPartition>| {
+            let mut request = request("t", partitions);
+            if version >= 13 {
+                request.topics[0].topic = name("");
+                request.topics[0].topic_id = id;
+            }
+            request
+        };
+        let all = || vec![partition(0, 0)];
+        let first = of_version(begun, all()).with_session_epoch(0);
+        let session = fetch(&mut client, begun, &first).await.session_id;
+        assert_ne!(session, 0);
+        // As one that names no topic, and one that names a topic in the other way.
+        for topics in [Vec::new(), of_version(goes_on, all()).topics] {
+            let next = of_version(goes_on, Vec::new())
+                .with_topics(topics)
+                .with_session_id(session)
+                .with_session_epoch(1);
+            let reply = fetch(&mut client, goes_on, &next).await;
+            let error = ResponseError::FetchSessionTopicIdError.code();
+            assert_eq!((reply.error_code, reply.responses.len()), (error, 0));
+        }
+        // What a client does then.
+        let anew = of_version(goes_on, all())
+            .with_session_id(session)
+            .with_session_epoch(0);
+        let reply = fetch(&mut client, goes_on, &anew).await;
+        assert_eq!(reply.error_code, 0);
+        let read = records(&reply.responses[0].partitions[0]);
+        assert_eq!(read, [(0, "v0".to_owned())]);
+    }
+}
