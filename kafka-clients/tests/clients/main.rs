@@ -34,7 +34,7 @@ every!(
 
 matrix! {
     java_consumer_protocol = Java: [consumer_protocol::{
-        members_come_and_go, a_member_keeps_its_name,
+        members_come_and_go, a_group_outlives_its_broker_and_a_member, a_member_keeps_its_name,
     }];
     librdkafka_consumer_protocol = Librdkafka: [consumer_protocol::{
         members_come_and_go, a_group_outlives_its_broker_and_a_member, a_member_keeps_its_name,
