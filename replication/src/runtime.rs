@@ -1,10 +1,13 @@
 //! The little that this crate needs of a runtime, so that a simulation can stand in for tokio.
 
-use std::future::Future;
+use std::future::{Future, pending};
+use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
 
 use crate::transport::Pending;
 
@@ -18,6 +21,10 @@ pub trait Runtime: Send + Sync {
 
     /// Time since some fixed moment.
     fn now(&self) -> Duration;
+
+    /// Runs `step`, which may wait for a disk, where it holds up no task. It begins at once and goes on to its end,
+    /// whether or not anybody waits for that; see [`off`].
+    fn off(&self, step: Box<dyn FnOnce() + Send>) -> Pending<()>;
 }
 
 /// A shared runtime.
@@ -33,6 +40,26 @@ pub async fn within<T>(runtime: &dyn Runtime, time: Duration, mut future: Pendin
         sleep.as_mut().poll(cx).map(|()| None)
     })
     .await
+}
+
+/// What `step` returns, which may wait for a disk: it runs where it holds up no task.
+pub fn off<T: Send + 'static>(
+    runtime: &dyn Runtime,
+    step: impl FnOnce() -> T + Send + 'static,
+) -> Pending<T> {
+    let (tell, told) = oneshot::channel();
+    let over = runtime.off(Box::new(move || {
+        // Whoever asked may have given up.
+        let _ = tell.send(step());
+    }));
+    Box::pin(async move {
+        over.await;
+        match told.await {
+            Ok(value) => value,
+            // It never ran: whatever it was for ends with the runtime.
+            Err(_) => pending().await,
+        }
+    })
 }
 
 /// A future on the heap that may borrow.
@@ -137,5 +164,17 @@ impl Runtime for TokioRuntime {
 
     fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    fn off(&self, step: Box<dyn FnOnce() + Send>) -> Pending<()> {
+        let running = self.handle.spawn_blocking(step);
+        Box::pin(async move {
+            match running.await.map_err(|error| error.try_into_panic()) {
+                Ok(()) => {}
+                Err(Ok(panic)) => resume_unwind(panic),
+                // The runtime ends.
+                Err(Err(_)) => pending().await,
+            }
+        })
     }
 }

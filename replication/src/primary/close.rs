@@ -10,13 +10,13 @@ use kera_log_segments::ship::Shipping;
 use kera_log_segments::window::Place;
 use kera_records::{GroupRecord, Transaction};
 
-use super::lane::Lane;
+use super::lane::{Lane, group_ids};
 use super::replica_set::ReplicaSet;
 use super::{Building, tidy};
 use crate::build_replica::{Build, GroupBytes};
 use crate::ids::{BrokerId, Replica};
 use crate::records::{RecordsError, commit};
-use crate::runtime::{all, within};
+use crate::runtime::{all, off, within};
 use crate::transport::{Pending, Request};
 
 /// Attempts at a close that conflicts with records this owner itself may have changed.
@@ -143,8 +143,10 @@ async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
     let end = set.freeze();
     set.froze();
     set.wake_shippers();
-    set.write_out();
     if let Some(lane) = lane.upgrade() {
+        // The drain waits for it, and for a disk that stands still not for ever.
+        let writes_out = set.clone();
+        let _goes_on = off(&*lane.primary.runtime, move || writes_out.write_out());
         // The lane's next group is wanted now, whatever this one's end takes.
         lane.signal.notify();
     }
@@ -246,7 +248,7 @@ async fn commit_close(
         let (records, runtime) = (&primary.records, &*primary.runtime);
         match commit(records, runtime, &transaction, unsure).await {
             Ok(_) => {
-                lane.drop_files_of(&unused, true);
+                let _goes_on = lane.drop_files(group_ids(&unused), true);
                 return Ok(());
             }
             Err(error @ RecordsError::Unknown(_)) => {
@@ -267,7 +269,7 @@ async fn commit_close(
                 let of = |group| found.groups.iter().find(|r| r.group == group);
                 match of(group) {
                     Some(found) if found.agrees(&record) => {
-                        lane.drop_files_of(&unused, false);
+                        let _goes_on = lane.drop_files(group_ids(&unused), false);
                         return Ok(());
                     }
                     Some(found) if !found.is_closed() => record = closed(found.clone()),
@@ -279,7 +281,7 @@ async fn commit_close(
                         true
                     }
                     _ => {
-                        lane.drop_files_of(std::slice::from_ref(ahead), false);
+                        let _goes_on = lane.drop_files(vec![ahead.group], false);
                         false
                     }
                 });

@@ -2,6 +2,7 @@
 //! durable head itself is the streamlet's.
 
 use std::collections::VecDeque;
+use std::future::ready;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,7 +19,9 @@ use super::stall_report::Watched;
 use super::{Config, MAX_AHEAD, Primary, close};
 use crate::ids::{AckPolicy, BrokerId, CopyId, Replica, StreamletKey, asked_of};
 use crate::records::{MAX_CHANGES, RecordsError, StreamletRecords, commit, read};
+use crate::runtime::off;
 use crate::signal::Signal;
+use crate::transport::Pending;
 
 /// What a lane is, and what it promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +118,11 @@ pub(super) struct Ahead {
     pub(super) holders: Vec<Replica>,
     /// What was asked of them.
     pub(super) ack: AckPolicy,
+}
+
+/// The groups that are recorded, and not used yet.
+pub(super) fn group_ids(ahead: &[Ahead]) -> Vec<GroupId> {
+    ahead.iter().map(|ahead| ahead.group).collect()
 }
 
 impl std::fmt::Debug for Lane {
@@ -303,15 +311,14 @@ impl Lane {
         Write::delete_group(self.spec.streamlet.group(ahead.group), ahead.revision)
     }
 
-    /// Has this broker's own files of groups that are not used go.
-    pub(super) fn drop_files_of(&self, unused: &[Ahead], is_unrecorded: bool) {
-        let groups = unused.iter().map(|ahead| ahead.group);
-        self.drop_files(groups, is_unrecorded);
-    }
-
-    fn drop_files(&self, groups: impl Iterator<Item = GroupId>, is_unrecorded: bool) {
-        if let Some(owner) = self.owner() {
-            groups.for_each(|group| owner.drop_ahead(group, is_unrecorded));
+    /// Has this broker's own files of groups that are not used go; nobody need wait for it.
+    pub(super) fn drop_files(&self, unused: Vec<GroupId>, is_unrecorded: bool) -> Pending<()> {
+        match self.owner().filter(|_| !unused.is_empty()) {
+            Some(owner) => off(&*self.primary.runtime, move || {
+                let unused = unused.into_iter();
+                unused.for_each(|group| owner.drop_ahead(group, is_unrecorded));
+            }),
+            None => Box::pin(ready(())),
         }
     }
 
@@ -320,14 +327,23 @@ impl Lane {
         owner.and_then(|owner| owner.upgrade())
     }
 
-    /// Makes this broker's own files of groups that are about to be recorded ahead, and leaves out those that it cannot
-    /// make.
-    fn make_files(&self, groups: &mut Vec<GroupId>, ack: AckPolicy) {
-        let owner = self.owner();
-        groups.retain(|group| {
-            let owner = owner.as_ref();
-            owner.is_some_and(|owner| owner.make_ahead(self.spec.lane, *group, ack))
-        });
+    /// Makes this broker's own files of groups that are about to be recorded: of `begun`, and of those `ahead` of
+    /// their use. Whether that one is there, and which of the others could be made.
+    fn make_files(
+        &self,
+        begun: Option<Arc<Group>>,
+        mut ahead: Vec<GroupId>,
+        ack: AckPolicy,
+    ) -> Pending<(bool, Vec<GroupId>)> {
+        let (owner, lane) = (self.owner(), self.spec.lane);
+        off(&*self.primary.runtime, move || {
+            ahead.retain(|group| {
+                let owner = owner.as_ref();
+                owner.is_some_and(|owner| owner.make_ahead(lane, *group, ack))
+            });
+            // If it cannot be made, the first write says so.
+            (begun.is_some_and(|group| group.file().is_ok()), ahead)
+        })
     }
 
     /// Deletes the records of groups that are not used and never will be.
@@ -340,12 +356,12 @@ impl Lane {
             let (records, runtime) = (&self.primary.records, &*self.primary.runtime);
             if let Err(error) = commit(records, runtime, &transaction, false).await {
                 // Asked again, this goes on where it stopped.
-                let unsure = left.iter().map(|ahead| ahead.group);
-                self.inner.lock().unsure.extend(unsure);
-                self.drop_files_of(left, false);
+                let unsure = group_ids(left);
+                self.inner.lock().unsure.extend(&unsure);
+                self.drop_files(unsure, false).await;
                 return Err(error);
             }
-            self.drop_files_of(some, true);
+            self.drop_files(group_ids(some), true).await;
             left = rest;
         }
         Ok(())
@@ -627,11 +643,11 @@ impl Lane {
         // process answers, and no file.
         let has_file = set.ack() != AckPolicy::Memory
             && holders.iter().any(|holder| primary.is_own(holder.broker));
+        let mut is_made = false;
         if has_file {
-            self.make_files(&mut ahead, set.ack());
+            let begun = itself.map(|_| set.group().clone());
+            (is_made, ahead) = self.make_files(begun, ahead, set.ack()).await;
         }
-        // If it cannot be made, the first write says so.
-        let is_made = has_file && itself.is_some() && set.group().file().is_ok();
         let groups: Vec<_> = itself.into_iter().chain(ahead.iter().copied()).collect();
         if groups.is_empty() {
             return Ok(true);
@@ -654,10 +670,10 @@ impl Lane {
             Ok(revision) => revision,
             Err(error) => {
                 let is_unknown = matches!(error, RecordsError::Unknown(_));
-                self.drop_files(ahead.iter().copied(), !is_unknown);
                 if is_unknown {
-                    self.inner.lock().unsure.extend(ahead);
+                    self.inner.lock().unsure.extend(&ahead);
                 }
+                self.drop_files(ahead, !is_unknown).await;
                 return Err(error);
             }
         };

@@ -22,6 +22,7 @@ mod scrub;
 mod severed;
 mod shifts;
 mod slow;
+mod stalled_disk;
 mod stalls;
 mod stopped;
 #[path = "../suite/mod.rs"]

@@ -96,6 +96,10 @@ impl Runtime for Mortal {
     fn now(&self) -> Duration {
         self.clock.now()
     }
+
+    fn off(&self, step: Box<dyn FnOnce() + Send>) -> Pending<()> {
+        self.clock.off(step)
+    }
 }
 
 pub struct SocketStage {

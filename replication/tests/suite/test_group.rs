@@ -157,7 +157,12 @@ impl TestGroup {
     /// Its lane ships it from now on.
     pub fn open(self: &Arc<Self>, lane: &Arc<Lane>) -> Arc<ReplicaSet> {
         let owner: Arc<dyn GroupOwner> = self.clone();
-        let streamlet = Arc::downgrade(&owner);
+        self.open_as(lane, &owner)
+    }
+
+    /// The same; its files are made and removed by `owner`.
+    pub fn open_as(&self, lane: &Arc<Lane>, owner: &Arc<dyn GroupOwner>) -> Arc<ReplicaSet> {
+        let streamlet = Arc::downgrade(owner);
         lane.open(&self.group, Appender { streamlet, clock })
     }
 

@@ -11,6 +11,7 @@ use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use kera_replication::ids::CopyId;
 use kera_replication::jobs::{Mend, Mended, Owned};
 use kera_replication::primary::{LaneSpec, Primary, StreamletLanes};
+use kera_replication::runtime::off;
 use kera_replication::transport::{CallError, Pending, Request};
 use kera_streamlet::{Copies, Streamlet};
 use parking_lot::Mutex;
@@ -206,8 +207,8 @@ impl Copies for StreamletReplicas {
         let (told, outcome) = std::sync::mpsc::sync_channel(1);
         let runtime = primary.runtime().clone();
         runtime.spawn(Box::pin(async move {
-            let stored = records.stored(key).map_err(|error| error.to_string());
-            let mended = match stored {
+            let stored = off(&**primary.runtime(), move || records.stored(key)).await;
+            let mended = match stored.map_err(|error| error.to_string()) {
                 Ok(Some(record)) if record.is_closed() => {
                     own_files::replace(&primary, &streamlet, &record).await
                 }

@@ -378,4 +378,18 @@ impl Runtime for SimRuntime {
     fn now(&self) -> Duration {
         self.sim.world.lock().now
     }
+
+    /// A disk takes as long as a message does. A process that is dead takes no step.
+    fn off(&self, step: Box<dyn FnOnce() + Send>) -> Pending<()> {
+        let over = Once::new();
+        let ended = over.clone();
+        let takes = self.sim.world.lock().delay();
+        let waits = self.sleep(takes);
+        self.spawn(Box::pin(async move {
+            waits.await;
+            step();
+            ended.set(());
+        }));
+        Box::pin(over)
+    }
 }
