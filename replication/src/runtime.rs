@@ -22,8 +22,8 @@ pub trait Runtime: Send + Sync {
     /// Time since some fixed moment.
     fn now(&self) -> Duration;
 
-    /// Runs `step`, which may wait for a disk, where it holds up no task. It begins at once and goes on to its end,
-    /// whether or not anybody waits for that; see [`off`].
+    /// Runs `step`, which may block on a disk, on a thread where it holds up no task. It starts at once and runs to its
+    /// end, whether or not the answer is awaited; see [`off`].
     fn off(&self, step: Box<dyn FnOnce() + Send>) -> Pending<()>;
 }
 
@@ -42,21 +42,21 @@ pub async fn within<T>(runtime: &dyn Runtime, time: Duration, mut future: Pendin
     .await
 }
 
-/// What `step` returns, which may wait for a disk: it runs where it holds up no task.
+/// Runs `step`, which may block on a disk, where it holds up no task, and gives what it returns.
 pub fn off<T: Send + 'static>(
     runtime: &dyn Runtime,
     step: impl FnOnce() -> T + Send + 'static,
 ) -> Pending<T> {
     let (tell, told) = oneshot::channel();
     let over = runtime.off(Box::new(move || {
-        // Whoever asked may have given up.
+        // This fails if the caller waits no more; the step is done all the same.
         let _ = tell.send(step());
     }));
     Box::pin(async move {
         over.await;
         match told.await {
             Ok(value) => value,
-            // It never ran: whatever it was for ends with the runtime.
+            // The runtime ends and dropped the step before it ran.
             Err(_) => pending().await,
         }
     })

@@ -287,7 +287,8 @@ impl Sessions {
             return Err(ResponseError::InvalidFetchSessionEpoch.code());
         }
         // Java's client begins with names while it has no topic ids, as after a restart of its only broker, and goes on with
-        // ids in the same session. An answer with names among ids would be unreadable to it: it begins anew.
+        // ids in the same session. It cannot read an answer that has names where it expects ids. With this error it begins
+        // a new session.
         if session.by_id != request.by_id {
             self.current = Some(session);
             return Err(ResponseError::FetchSessionTopicIdError.code());

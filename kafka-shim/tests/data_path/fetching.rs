@@ -367,7 +367,7 @@ async fn what_left_memory_is_read_from_the_disk() {
     }
 }
 
-/// Java's client may begin a session without topic ids and go on with them. Names among ids are no answer.
+/// Java's client may begin a session with names and go on with topic ids: it is told to begin a new one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_names_topics_in_one_way() {
     let world = World::start().await;

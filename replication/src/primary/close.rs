@@ -144,7 +144,7 @@ async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
     set.froze();
     set.wake_shippers();
     if let Some(lane) = lane.upgrade() {
-        // The drain waits for it, and for a disk that stands still not for ever.
+        // The drain waits for this write, but not for ever: the disk may stall.
         let writes_out = set.clone();
         let _goes_on = off(&*lane.primary.runtime, move || writes_out.write_out());
         // The lane's next group is wanted now, whatever this one's end takes.

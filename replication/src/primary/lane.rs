@@ -311,7 +311,7 @@ impl Lane {
         Write::delete_group(self.spec.streamlet.group(ahead.group), ahead.revision)
     }
 
-    /// Has this broker's own files of groups that are not used go; nobody need wait for it.
+    /// Removes this broker's own files of groups that are not used. It goes on without being awaited.
     pub(super) fn drop_files(&self, unused: Vec<GroupId>, is_unrecorded: bool) -> Pending<()> {
         match self.owner().filter(|_| !unused.is_empty()) {
             Some(owner) => off(&*self.primary.runtime, move || {
@@ -327,8 +327,8 @@ impl Lane {
         owner.and_then(|owner| owner.upgrade())
     }
 
-    /// Makes this broker's own files of groups that are about to be recorded: of `begun`, and of those `ahead` of
-    /// their use. Whether that one is there, and which of the others could be made.
+    /// Makes this broker's own files of groups that are about to be recorded: of `begun`, which is in use, and of those
+    /// `ahead` of their use. Returns whether the first is there, and those of the others whose file could be made.
     fn make_files(
         &self,
         begun: Option<Arc<Group>>,

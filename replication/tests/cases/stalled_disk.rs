@@ -1,4 +1,4 @@
-//! An owner whose disk stands still: what needs the disk waits, and no task that does not.
+//! The owner's disk stalls: what needs the disk waits, other tasks go on.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
