@@ -87,6 +87,12 @@ rules! {
     CommitAnsweredEarly = "commit_answered_early",
     /// A coordinator that starts reads its last events not at all.
     LastEventsNotRead = "last_events_not_read",
+    /// A coordinator takes a transaction's markers for written where the owner of a lane did not answer.
+    MarkersAssumed = "markers_assumed",
+    /// Readers get what is durable, whether or not its transaction is still open.
+    OpenTransactionsShown = "open_transactions_shown",
+    /// Readers get batches of transactions that were aborted.
+    AbortedShown = "aborted_shown",
 }
 
 impl Rule {

@@ -12,6 +12,9 @@ pub struct Cut {
     /// Only the first so many members of the group.
     #[arg(long, value_name = "COUNT")]
     pub members: Option<u32>,
+    /// Only the first so many producers with transactions.
+    #[arg(long, value_name = "COUNT")]
+    pub transactions: Option<u32>,
     /// No fault begins after so many milliseconds.
     #[arg(long, value_name = "MS")]
     pub trouble: Option<u64>,
@@ -30,6 +33,10 @@ impl Cut {
         add("without", (!numbers.is_empty()).then(|| numbers.join(",")));
         add("producers", self.producers.map(|count| count.to_string()));
         add("members", self.members.map(|count| count.to_string()));
+        add(
+            "transactions",
+            self.transactions.map(|count| count.to_string()),
+        );
         add("trouble", self.trouble.map(|millis| millis.to_string()));
         options
     }

@@ -161,7 +161,8 @@ impl Load {
     pub async fn create_streams(&self) -> Result<(), String> {
         let client = self.client();
         let mut ids = BTreeMap::new();
-        for (number, stream) in self.plan.streams.iter().enumerate() {
+        let apart = self.plan.transactions.iter().map(|plan| &plan.stream);
+        for (number, stream) in self.plan.streams.iter().chain(apart).enumerate() {
             let config = v1::StreamConfig {
                 streamlets: Some(stream.streamlets),
                 lanes: Some(stream.lanes),

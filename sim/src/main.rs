@@ -23,6 +23,7 @@ mod run;
 mod seeds;
 mod shrink;
 mod store;
+mod transactions;
 mod watching;
 
 use std::path::PathBuf;

@@ -33,6 +33,19 @@ pub struct ProducerPlan {
     pub largest: u64,
 }
 
+/// What producers with transactional ids do, in a stream of their own.
+#[derive(Clone, Debug)]
+pub struct TransactionPlan {
+    pub stream: StreamPlan,
+    pub producers: u32,
+    /// Readers that begin anew again and again.
+    pub readers: u32,
+    /// Records without a transaction come in between.
+    pub plain: bool,
+    pub batch_bytes: usize,
+    pub largest: u64,
+}
+
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -44,6 +57,7 @@ pub struct Plan {
     pub members: u32,
     /// Readers without a group, which begin anew again and again.
     pub watchers: u32,
+    pub transactions: Option<TransactionPlan>,
     /// How long there are faults.
     pub trouble: Duration,
     /// Longest pause between two faults.
@@ -71,6 +85,7 @@ impl Plan {
         let watchers = *Dice::new(seed, "watchers").one(&[0, 1, 1, 2]);
         Self {
             watchers,
+            transactions: transactions(seed, brokers),
             brokers,
             racks: *dice.one(&[0, 0, 2, 3]),
             streams,
@@ -96,10 +111,38 @@ impl Plan {
     pub fn cut(mut self, cut: &Cut) -> Self {
         self.producers.truncate(cut.producers.unwrap_or(usize::MAX));
         self.members = self.members.min(cut.members.unwrap_or(u32::MAX));
+        if let Some(plan) = &mut self.transactions {
+            plan.producers = plan.producers.min(cut.transactions.unwrap_or(u32::MAX));
+        }
+        self.transactions = self.transactions.filter(|plan| plan.producers > 0);
         let trouble = Duration::from_millis(cut.trouble.unwrap_or(u64::MAX));
         self.trouble = self.trouble.min(trouble);
         self
     }
+}
+
+/// Every other run has transactions. Apart from the rest, as readers are.
+fn transactions(seed: u64, brokers: u32) -> Option<TransactionPlan> {
+    let dice = &mut Dice::new(seed, "transactions");
+    if dice.chance(500) {
+        return None;
+    }
+    let mut stream = stream(dice, 0, brokers);
+    stream.name = "transactions".to_owned();
+    // Without what a transaction needs there is none.
+    stream.ack = *dice.one(&[
+        v1::AckPolicy::Written,
+        v1::AckPolicy::Written,
+        v1::AckPolicy::Synced,
+    ]);
+    Some(TransactionPlan {
+        stream,
+        producers: dice.between(1, 3) as u32,
+        readers: dice.between(1, 2) as u32,
+        plain: dice.chance(500),
+        batch_bytes: *dice.one(&[1 << 10, 4 << 10]),
+        largest: *dice.one(&[40, 400, 2_000]),
+    })
 }
 
 fn stream(dice: &mut Dice, number: u64, brokers: u32) -> StreamPlan {

@@ -16,12 +16,15 @@ use crate::faults::Faults;
 use crate::load::{Load, PATIENCE, on_own};
 use crate::plan::Plan;
 use crate::store::Store;
-use crate::{consuming, finale, inside, os, producing, watching};
+use crate::{consuming, finale, inside, os, producing, transactions, watching};
 
 /// The machine of the first producer, of the first member, and of who reads everything in the end.
 const PRODUCERS: u32 = 101;
 const MEMBERS: u32 = 111;
 const LAST: u32 = 120;
+/// The machines of the first producer with transactions, and of the first reader of them.
+const TRANSACTIONS: u32 = 105;
+const COMMITTED: u32 = 118;
 /// The machine of the first reader without a group.
 const WATCHERS: u32 = 116;
 /// Numbers of the history that each place of a member has.
@@ -89,6 +92,9 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
         })
         .collect();
 
+    let transactional = transactions::Shared::of(&load);
+    let (beginning, committed) = transactional_clients(seed, &load, transactional.as_ref());
+
     let mut faults = Faults::new(
         seed,
         brokers.clone(),
@@ -106,6 +112,8 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
         .sum::<u64>();
     os::log(&format!("all {sent} records have their outcome"));
     join_all(&mut faults, &load, watchers, "readers");
+    join_all(&mut faults, &load, beginning, "producers of transactions");
+    join_all(&mut faults, &load, committed, "readers of transactions");
     if plan.members > 0 {
         let draining = load.clone();
         let drain = on_own(LAST, "drain", move || finale::drain(draining));
@@ -116,12 +124,67 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     let reading = load.clone();
     let read = on_own(LAST, "read", move || finale::read_everything(reading, 0));
     join_all(&mut faults, &load, vec![read], "reading everything");
+    let counts = transactional.map(|shared| judge_transactions(shared, &load, &mut faults));
     os::log("everything is read");
     inside::look(&load, &brokers, &store, &mut faults);
     over.store(true, Ordering::SeqCst);
     let took = os::now() - healed;
     let faults = faults.drawn();
-    judge(&load, sent, took, faults)
+    let (findings, mut facts) = judge(&load, sent, took, faults);
+    if let (Some(counts), Value::Object(facts)) = (counts, &mut facts) {
+        facts.insert("transactions".to_owned(), counts);
+    }
+    (findings, facts)
+}
+
+/// Who begins and ends transactions, and who reads what counts of them.
+fn transactional_clients(
+    seed: u64,
+    load: &Load,
+    shared: Option<&Arc<transactions::Shared>>,
+) -> (Vec<JoinHandle<()>>, Vec<JoinHandle<()>>) {
+    let (Some(shared), Some(plan)) = (shared, &load.plan.transactions) else {
+        return (Vec::new(), Vec::new());
+    };
+    let beginning = (0..plan.producers).map(|number| {
+        let dice = Dice::new(seed, &format!("transactions {number}"));
+        let shared = shared.clone();
+        on_own(TRANSACTIONS + number, "transactions", move || {
+            transactions::produce(shared, number, dice)
+        })
+    });
+    let readers = (0..plan.readers).map(|number| {
+        let dice = Dice::new(seed, &format!("reader of transactions {number}"));
+        let shared = shared.clone();
+        on_own(COMMITTED + number, "committed", move || {
+            transactions::watch(shared, (number + 1) * 100, dice)
+        })
+    });
+    (beginning.collect(), readers.collect())
+}
+
+/// Reads what counts until nothing is held up any more, and judges it; how many transactions ended how.
+fn judge_transactions(
+    shared: Arc<transactions::Shared>,
+    load: &Arc<Load>,
+    faults: &mut Faults,
+) -> Value {
+    let judging = shared.clone();
+    let read = on_own(LAST, "transactions", move || {
+        transactions::until_all_is_read(judging)
+    });
+    let findings = join_all(faults, load, vec![read], "reading transactions");
+    findings
+        .into_iter()
+        .flatten()
+        .for_each(|finding| load.complain(finding));
+    let count = |outcome| shared.ledger.count(outcome);
+    json!({
+        "committed": count(transactions::Outcome::Committed),
+        "aborted": count(transactions::Outcome::Aborted),
+        "left": count(transactions::Outcome::Left),
+        "unknown": count(transactions::Outcome::Unknown),
+    })
 }
 
 /// Ends leases of who is not heard of, until the run is over.

@@ -221,7 +221,7 @@ fn tell(args: &Args, outcome: &Outcome) {
     }
     let facts = &outcome.facts;
     println!(
-        "seed {}: {} in {:.1} s: {:.0} s of the cluster, {} records, {} kills, {} turns, log {}",
+        "seed {}: {} in {:.1} s: {:.0} s of the cluster, {} records, {} transactions, {} kills, {} turns, log {}",
         outcome.seed,
         if !outcome.has_findings() {
             "well"
@@ -231,6 +231,7 @@ fn tell(args: &Args, outcome: &Outcome) {
         outcome.took.as_secs_f64(),
         facts["seconds"].as_f64().unwrap_or(0.0),
         facts["history"]["acknowledged"],
+        facts["transactions"]["committed"].as_u64().unwrap_or(0),
         facts["history"]["kills"],
         outcome.turns,
         outcome.digest,

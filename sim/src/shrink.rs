@@ -76,6 +76,11 @@ impl Shrinking<'_> {
                 break;
             }
         }
+        let transactions = Some(0);
+        self.try_out(Cut {
+            transactions,
+            ..self.best.clone()
+        });
         for count in 0..members {
             let members = Some(count);
             if self.try_out(Cut {

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 /// Seeds that every change plays, from 1 on.
 const SEEDS: &str = "40";
 /// Seeds beyond those whose runs failed once, for whatever reason, and what was said of them.
-const FAILED_ONCE: [&[&str]; 1] = [&["--seed", "46", "--no-losses"]];
+const FAILED_ONCE: [&[&str]; 1] = [&["--seed", "46", "--no-losses", "--transactions", "0"]];
 
 fn sim(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kera-sim"));
@@ -54,6 +54,20 @@ fn seeds_that_failed_once_are_well() {
     for seed in FAILED_ONCE {
         let played = sim(seed);
         assert!(played.status.success(), "{}", text(&played));
+    }
+}
+
+/// A last stable ordinal that passes open transactions, and aborted batches that are read.
+#[test]
+fn transactions_that_do_not_count_are_noticed_by_their_readers() {
+    for rule in ["open_transactions_shown", "aborted_shown"] {
+        let noticed = text(&sim(&["--planted", rule, "--seeds", "6"]));
+        let sums = noticed.lines().last().unwrap_or_default();
+        assert!(
+            sums.ends_with("which is well with the rule kept"),
+            "{noticed}"
+        );
+        assert!(noticed.contains("nobody has asked for"), "{noticed}");
     }
 }
 

@@ -9,11 +9,13 @@ use kera_log_segments::read::ReadError;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{GroupId, LaneId, Ordinal};
 use kera_protocol::v1;
+use kera_streamlet::transactions::Committed;
 use kera_streamlet::{Found, GroupView, LaneReadError, LaneReadSpec, Located, Streamlet};
 
 use super::DataPlane;
 use super::directory::Directory;
 use crate::data::append::find_streamlet;
+use crate::fault_rules::Rule;
 
 /// Most bytes of one reply or push, whatever is asked for.
 const MAX_READ_BYTES: usize = 8 << 20;
@@ -141,13 +143,24 @@ impl Target {
     /// [`ReadError::WouldBlock`] inside means: from a thread that may wait.
     fn read(&self, max_bytes: usize, cached_only: bool) -> Result<Found, LaneReadError> {
         let _ = self.head.ordinal();
-        let read = self.streamlet.read_committed(LaneReadSpec {
+        let spec = LaneReadSpec {
             lane: self.lane,
             from: self.at,
             end_ordinal: self.end(),
             max_bytes: max_bytes.clamp(1, MAX_READ_BYTES),
             cached_only,
-        })?;
+        };
+        let mut read = match Rule::OpenTransactionsShown.is_broken() {
+            true => Committed {
+                found: self.streamlet.read(spec)?,
+                stable: Ordinal::MAX,
+                aborted: Vec::new(),
+            },
+            false => self.streamlet.read_committed(spec)?,
+        };
+        if Rule::AbortedShown.is_broken() {
+            read.aborted.clear();
+        }
         Ok(read.only_committed())
     }
 
