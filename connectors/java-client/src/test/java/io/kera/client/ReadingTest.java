@@ -157,7 +157,9 @@ class ReadingTest {
     void rangesEndAtBatchBoundaries() throws Exception {
         admin.createStream("cut", 1, 1);
         for (int batch = 0; batch < 3; batch++) {
-            broker.run(numbers(0, 10).stream().map(n -> n + "\n").collect(Collectors.joining()), "produce", "cut");
+            String lines = numbers(0, 10).stream().map(n -> n + "\n").collect(Collectors.joining());
+            // One batch, however slowly the lines come.
+            broker.run(lines, "produce", "cut", "--linger", "20s");
         }
         try (LaneCutter cutter = new LaneCutter(admin, ConnectOptions.DEFAULT)) {
             assertEquals(new LaneCutter.Range(0, 10), cutter.cut("cut", 0, 0, 0, 1));
