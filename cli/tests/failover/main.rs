@@ -7,6 +7,7 @@ mod common;
 mod import;
 mod init;
 mod memory;
+mod prepared;
 mod replaced;
 mod secured;
 mod synced;
