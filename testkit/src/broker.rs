@@ -119,10 +119,16 @@ impl Broker {
         Self::started(BACKUP, Vec::new(), &address, owned(flags), None)
     }
 
-    /// A broker whose data directory is elsewhere.
-    pub fn on(data_dir: &Path) -> Self {
-        let flags = Vec::new();
+    /// As [`with`](Self::with), with a data directory that is elsewhere.
+    pub fn on(data_dir: &Path, flags: &[&str]) -> Self {
+        let flags = owned(flags);
         Self::started(SERVE, Vec::new(), "127.0.0.1:0", flags, Some(data_dir))
+    }
+
+    /// The same of a `kera replica-store`.
+    pub fn backup_on(data_dir: &Path, flags: &[&str]) -> Self {
+        let flags = owned(flags);
+        Self::started(BACKUP, Vec::new(), "127.0.0.1:0", flags, Some(data_dir))
     }
 
     /// A broker at an address of its own, whose process is started by the program `within`.

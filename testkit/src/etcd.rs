@@ -101,6 +101,19 @@ impl Etcd {
         Some(etcd)
     }
 
+    /// As [`start`](Self::start), with what another etcd left behind in this directory.
+    pub fn on(directory: &Path) -> Option<Self> {
+        if !is_installed() {
+            return None;
+        }
+        let mut etcd = Self::on_loopback();
+        etcd.flags = QUICK.map(str::to_owned).into();
+        // A whole path: it is not one of those in its own directory.
+        etcd.state = Mutex::new(directory.display().to_string());
+        etcd.restart();
+        Some(etcd)
+    }
+
     /// One with etcd's own settings, on loopback, that answers.
     pub fn plain() -> Self {
         let etcd = Self::on_loopback();

@@ -25,7 +25,7 @@ async fn producers_are_told_readers_go_on_and_space_brings_it_back() {
         Ok(small) => small,
         Err(reason) => return skip("e2e disk_full", &reason),
     };
-    let mut broker = tokio::task::block_in_place(|| Broker::on(&small.path().join("data")));
+    let mut broker = tokio::task::block_in_place(|| Broker::on(&small.path().join("data"), &[]));
     tokio::task::block_in_place(|| {
         let sizes = ["--segment-size", "256KiB", "--segments-per-group", "4"];
         for stream in ["ballast", "s"] {
