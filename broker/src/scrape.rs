@@ -475,6 +475,12 @@ fn groups(shared: &Shared, registry: &mut Registry) {
         "How long the oldest of them has been open; 0 if there is none",
         seconds_since(oldest_ms),
     );
+    gauge(
+        registry,
+        "transactions_overdue_seconds",
+        "For how long the time of one of them has been over that has not ended; 0 if there is none",
+        seconds_since(crate::transactions::due_ms(shared)),
+    );
     let (prepared, oldest_ms) = crate::transactions::prepared(shared);
     gauge(
         registry,

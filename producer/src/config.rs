@@ -14,8 +14,8 @@ use crate::settings::Settings;
 pub const MAX_IN_FLIGHT_BATCHES: usize = 16;
 /// Longest deadline accepted.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
-/// Longest that brokers let a transaction be open.
-const LONGEST_TRANSACTION: Duration = Duration::from_secs(15 * 60);
+/// Longest that brokers can be told to let a transaction be open.
+const LONGEST_TRANSACTION: Duration = Duration::from_secs(24 * 24 * 3600);
 /// Smallest batch size accepted.
 const MIN_BATCH_BYTES: usize = 1 << 10;
 
@@ -133,8 +133,8 @@ impl ProducerBuilder {
         self
     }
 
-    /// How long a transaction may be open; the broker aborts it then, unless it is prepared. Default a minute, at most 15
-    /// minutes.
+    /// How long a transaction may be open; the broker aborts it then, unless it is prepared. Default a minute, at most
+    /// `transactions.max_timeout` of the brokers, which is 15 minutes if they do not say otherwise.
     #[must_use]
     pub fn transaction_timeout(mut self, timeout: Duration) -> Self {
         self.settings.transaction_timeout = timeout;
@@ -195,7 +195,7 @@ impl ProducerBuilder {
         }
         let timeout_ms = settings.transaction_timeout.as_millis();
         if !(1..=LONGEST_TRANSACTION.as_millis()).contains(&timeout_ms) {
-            return wrong("transaction_timeout", "use a millisecond to 15 minutes");
+            return wrong("transaction_timeout", "use a millisecond to 24 days");
         }
         let client = match self.client {
             Some(client) => client,

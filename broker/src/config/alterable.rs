@@ -113,6 +113,11 @@ pub const ALTERABLE: &[Alterable] = &[
         "log.flush.interval.ms",
         Milliseconds,
     ),
+    alterable(
+        "transactions.max_timeout",
+        "transaction.max.timeout.ms",
+        Milliseconds,
+    ),
 ];
 
 impl Alterable {

@@ -420,6 +420,18 @@ config_keys! {
         internal_streamlets: u32, Count [1, 1024] = "4";
     }
 
+    /// Transactions: docs/transactions.md.
+    transactions: TransactionsConfig {
+        /// The longest time that a producer may have a transaction open, Kafka's `transaction.max.timeout.ms`. A producer
+        /// that asks for more is refused. Readers of what is committed wait behind an open transaction, and retention
+        /// deletes nothing behind it. What was prepared has no such time. Transactions of stream engines are open from one
+        /// checkpoint to the next: use more than that takes.
+        max_timeout: Duration, Time [SECOND, 24 * DAY] = "15m";
+        /// A prepared transaction that nobody has ended for this long is aborted, and whoever has its handle is told so: a job
+        /// that is restored later from a checkpoint which has it fails. 0 has it wait for as long as it takes.
+        max_prepared: Duration, Time [0, 3650 * DAY] = "0";
+    }
+
     /// TLS 1.3 and 1.2 at the listeners for clients. What it protects, and what not: docs/security.md.
     tls: TlsConfig {
         /// The listeners that have TLS: `native` is `server.listen`, `kafka` all addresses of `kafka.listen`,

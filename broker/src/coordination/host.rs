@@ -382,6 +382,12 @@ impl Host {
         coordinator.map_or((0, None), Coordinator::open_transactions)
     }
 
+    /// See [`Coordinator::transactions_due_ms`].
+    pub(crate) fn transactions_due_ms(&self) -> Option<u64> {
+        let state = self.state.lock();
+        state.coordinator.as_ref()?.transactions_due_ms()
+    }
+
     /// Transactions that are prepared, and when the oldest was.
     pub(crate) fn prepared_transactions(&self) -> (usize, Option<u64>) {
         let state = self.state.lock();

@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicBool;
 use std::task::Waker;
 use std::time::Duration;
 
-use kera_coordinator::{Limits, classic};
+use kera_coordinator::{Limits, classic, transactions};
 use kera_protocol::ids::StreamletId;
 use kera_replication::seldom::Seldom;
 use parking_lot::{Mutex, RwLock};
@@ -48,6 +48,7 @@ const COALESCE: Duration = Duration::from_millis(1);
 /// What bounds a coordinator.
 fn limits_of(config: &BrokerConfig) -> Limits {
     let (consumers, kafka) = (&config.consumers, &config.kafka);
+    let max_prepared = config.transactions.max_prepared;
     let ms = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
     Limits {
         groups: consumers.max_groups as usize,
@@ -65,6 +66,12 @@ fn limits_of(config: &BrokerConfig) -> Limits {
                 .unwrap_or(u64::MAX),
             total_bytes: usize::try_from(consumers.max_group_bytes).unwrap_or(usize::MAX),
             ..classic::Limits::default()
+        },
+        transactions: transactions::Limits {
+            max_timeout_ms: ms(config.transactions.max_timeout),
+            max_prepared_ms: (!max_prepared.is_zero())
+                .then(|| u64::try_from(max_prepared.as_millis()).unwrap_or(u64::MAX)),
+            ..transactions::Limits::default()
         },
         ..Limits::default()
     }

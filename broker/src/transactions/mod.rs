@@ -53,6 +53,15 @@ pub(crate) fn prepared(shared: &Shared) -> (usize, Option<u64>) {
     count(shared, Host::prepared_transactions)
 }
 
+/// When the time of the transaction was over that this broker coordinates and that is longest overdue.
+pub(crate) fn due_ms(shared: &Shared) -> Option<u64> {
+    let hosts = shared.coordination.transaction_hosts();
+    hosts
+        .iter()
+        .filter_map(|host| host.transactions_due_ms())
+        .min()
+}
+
 fn count(shared: &Shared, of: impl Fn(&Host) -> (usize, Option<u64>)) -> (usize, Option<u64>) {
     let hosts = shared.coordination.transaction_hosts();
     let counts = hosts.iter().map(|host| of(host));

@@ -157,16 +157,18 @@ impl Coordinator {
 
     /// Aborts transactions whose time is over, and forgets ids that were silent for long.
     pub(crate) fn transactions_tick(&mut self, now_ms: u64, step: &mut Step) {
-        let over = self.state.transactions.iter().filter(|(_, known)| {
-            known.stage == Stage::Ongoing
-                && known.started_ms.saturating_add(known.timeout_ms.into()) <= now_ms
-        });
+        let over = self
+            .state
+            .transactions
+            .iter()
+            .filter(|(_, known)| known.stage == Stage::Ongoing && known.over_ms() <= now_ms);
         let over: Vec<String> = over.map(|(id, _)| id.clone()).collect();
         for id in over {
             tracing::info!(id, "the time of a transaction is over; it is aborted");
             // Whoever is the producer goes on with an Init that names the epoch it has.
             let _ = self.transaction_abort(now_ms, &id, step);
         }
+        self.transactions_abort_prepared(now_ms, step);
         if self.transactions_sweep_ms > now_ms {
             return;
         }

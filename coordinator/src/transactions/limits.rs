@@ -23,8 +23,10 @@ pub struct Limits {
     pub small_parts: usize,
     /// Prepared transactions of one user.
     pub prepared_per_user: usize,
-    /// Longest time that a transaction may be open, milliseconds.
+    /// Longest time that a producer may have a transaction open, milliseconds.
     pub max_timeout_ms: u32,
+    /// A transaction that was prepared so long ago is aborted, milliseconds; `None`: it waits for its handle.
+    pub max_prepared_ms: Option<u64>,
     /// How long an id without a transaction is remembered, milliseconds.
     pub expiry_ms: u64,
     /// Likewise of one whose last transaction was prepared: whoever prepared it may ask how it ended.
@@ -44,6 +46,7 @@ impl Default for Limits {
             small_parts: 100,
             prepared_per_user: 2_000,
             max_timeout_ms: 900_000,
+            max_prepared_ms: None,
             expiry_ms: 7 * 24 * 3_600_000,
             outcome_ms: 30 * 24 * 3_600_000,
         }

@@ -23,7 +23,7 @@
 //!   another producer id.
 //! - **A prepared transaction has no time.** Whoever prepared it has said that all of it is durable, and may be gone. It
 //!   ends by its [`Handle`], from any process, and by nothing else: no Init, no Add and no operator's abort is taken
-//!   meanwhile. How it ended is remembered until its id begins again, is forgotten at somebody's wish, or was silent for
+//!   meanwhile; only a limit that operators may set, and that is off by default, aborts it. How it ended is remembered until its id begins again, is forgotten at somebody's wish, or was silent for
 //!   long.
 //! - **What was decided is never forgotten** before every part has its marker; an open transaction ends with its time.
 

@@ -82,6 +82,35 @@ impl Coordinator {
         }
     }
 
+    /// Aborts what nobody has ended for as long as operators let it wait. Its epoch stays: all of it is durable, nothing of
+    /// it comes late, and whoever has its handle is told how it ended.
+    pub(super) fn transactions_abort_prepared(&mut self, now_ms: u64, step: &mut Step) {
+        let Some(longest_ms) = self.limits.transactions.max_prepared_ms else {
+            return;
+        };
+        let waited_ms = |known: &Transaction| {
+            let by = known.prepared.as_ref();
+            let by = by.filter(|_| known.stage == Stage::Prepared)?;
+            Some(now_ms.saturating_sub(by.since_ms))
+        };
+        let all = self.state.transactions.iter();
+        let over = all.filter(|(_, known)| waited_ms(known).is_some_and(|ms| ms >= longest_ms));
+        let over: Vec<String> = over.map(|(id, _)| id.clone()).collect();
+        for id in over {
+            let Some(known) = self.state.transactions.get(&id).cloned() else {
+                continue;
+            };
+            let number = known.number;
+            tracing::warn!(
+                id,
+                number,
+                longest_ms,
+                "nobody has ended a prepared transaction in time; it is aborted"
+            );
+            self.transaction_decide(now_ms, &id, known, false, step);
+        }
+    }
+
     /// Forgets how a transaction ended, and its id. One that is not known is forgotten already.
     pub(super) fn transaction_forget(
         &mut self,

@@ -230,7 +230,7 @@ pub enum Fault {
     #[error("the transactional id is empty or too long")]
     InvalidId,
     /// The timeout is out of bounds.
-    #[error("the transaction timeout is out of bounds")]
+    #[error("the transaction timeout is 0, or longer than the broker's `transactions.max_timeout`")]
     InvalidTimeout,
     /// No such transactional id.
     #[error("no transaction of this id is known")]

@@ -117,6 +117,11 @@ pub struct Prepared {
 }
 
 impl Transaction {
+    /// When its time is over, unless it is prepared.
+    pub(crate) fn over_ms(&self) -> u64 {
+        self.started_ms.saturating_add(self.timeout_ms.into())
+    }
+
     /// The epoch that the transaction's batches carry.
     pub(crate) fn batch_epoch(&self) -> i16 {
         match self.raised {

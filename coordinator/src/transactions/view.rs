@@ -66,6 +66,14 @@ impl Coordinator {
         count_with_oldest(open.filter_map(started_ms))
     }
 
+    /// When the time of the transaction was over that is longest overdue, of those that are open or ending and not prepared.
+    /// It may be to come.
+    pub fn transactions_due_ms(&self) -> Option<u64> {
+        let all = self.state.transactions.values();
+        let open = all.filter(|known| known.stage.is_open() && known.stage != Stage::Prepared);
+        open.map(Transaction::over_ms).min()
+    }
+
     /// Transactions that are prepared, and when the oldest was.
     pub fn prepared_transactions(&self) -> (usize, Option<u64>) {
         let all = self.state.transactions.values();

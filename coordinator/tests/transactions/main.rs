@@ -320,6 +320,43 @@ fn an_id_without_epochs_gets_another_producer_id() {
 }
 
 #[test]
+fn a_transaction_is_open_for_as_long_as_its_producer_wants_and_operators_let_it() {
+    const HOURS_MS: u64 = 6 * 3_600_000;
+    let mut limits = Limits::default();
+    limits.transactions.max_timeout_ms = HOURS_MS as u32;
+    let mut bench = Bench::with(limits);
+    let init = |timeout_ms: u64| {
+        Request::Init(Init {
+            id: ID.into(),
+            timeout_ms: timeout_ms as i32,
+            known: None,
+            fresh_producer: 101,
+        })
+    };
+    let refused = bench.call(init(HOURS_MS + 1));
+    assert_eq!(refused, Reply::Refused(Fault::InvalidTimeout));
+    assert_eq!(bench.call(init(HOURS_MS)), Reply::Begun(101, 0));
+    assert_eq!(bench.coordinator.transactions_due_ms(), None);
+    bench.tick(HOURS_MS);
+    let began = bench.now;
+    bench.add(101, 0, &[1]);
+    bench.tick(HOURS_MS - 1);
+    // Those that began under a higher limit keep their time.
+    bench.coordinator.set_limits(Limits::default());
+    bench.add(101, 0, &[2]);
+    assert_eq!(bench.describe().stage, Stage::Ongoing);
+    let due = Some(began + HOURS_MS);
+    assert_eq!(bench.coordinator.transactions_due_ms(), due);
+    bench.tick(1);
+    assert_eq!(bench.end(101, 0, true), FENCED);
+    assert!(!bench.decided()[0].commit);
+    // It is overdue until the last marker.
+    assert_eq!(bench.coordinator.transactions_due_ms(), due);
+    bench.write_markers();
+    assert_eq!(bench.coordinator.transactions_due_ms(), None);
+}
+
+#[test]
 fn what_is_out_of_bounds_is_refused_and_nothing_open_makes_room() {
     let mut limits = Limits::default();
     limits.transactions.ids = 2;

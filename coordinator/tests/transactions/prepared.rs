@@ -58,6 +58,37 @@ fn a_prepared_transaction_has_no_time_and_ends_only_by_its_handle() {
 }
 
 #[test]
+fn a_prepared_transaction_waits_no_longer_than_operators_let_it() {
+    const HOUR_MS: u64 = 3_600_000;
+    let mut limits = Limits::default();
+    limits.transactions.max_prepared_ms = Some(HOUR_MS);
+    let mut bench = Bench::with(limits.clone());
+    bench.init(None);
+    bench.add(101, 0, &[1, 2]);
+    bench.tick(TIMEOUT_MS as u64 - 1);
+    let one = handle(101, 0, 1);
+    assert_eq!(bench.prepare(one.clone()), Reply::Prepared);
+    // Counted from when it was prepared, over a restart as well.
+    bench.tick(HOUR_MS - 2);
+    bench.restart();
+    bench.coordinator.set_limits(limits);
+    bench.tick(1);
+    assert_eq!(bench.describe().stage, Stage::Prepared);
+    bench.tick(1);
+    assert_eq!(bench.describe().stage, Stage::PrepareAbort);
+    assert_eq!(bench.coordinator.prepared_transactions(), (0, None));
+    // Whoever has its handle is told, and no marker is of another epoch than its batches.
+    assert_eq!(bench.end_by(one.clone(), true), Reply::Ended(false));
+    let decided = bench.decided().remove(0);
+    assert_eq!((decided.commit, decided.parts.len()), (false, 2));
+    assert_eq!((decided.epoch, decided.batch_epoch), (0, 0));
+    bench.write_markers();
+    bench.restart();
+    assert_eq!(bench.end_by(one, true), Reply::Ended(false));
+    assert_eq!(bench.add(101, 0, &[1]), Reply::Added(2, [part(1)].into()));
+}
+
+#[test]
 fn a_handle_tells_that_the_time_of_its_transaction_was_over() {
     let mut bench = Bench::new();
     bench.init(None);

@@ -3,7 +3,10 @@
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use kafka_protocol::messages::describe_configs_response::DescribeConfigsResult;
-use kafka_protocol::messages::{AlterConfigsRequest, AlterConfigsResponse, ApiKey};
+use kafka_protocol::messages::{
+    AlterConfigsRequest, AlterConfigsResponse, ApiKey, InitProducerIdRequest,
+    InitProducerIdResponse, ProducerId, TransactionalId,
+};
 use kera_broker::settings::Scope;
 
 use crate::common::{Client, World};
@@ -98,6 +101,19 @@ async fn a_broker_setting_takes_effect_is_told_and_outlives_a_restart() {
     assert!(all.configs.is_empty());
 }
 
+/// Begins under a transactional id, once its coordinator has read its state.
+async fn init(client: &mut Client, request: &InitProducerIdRequest) -> i16 {
+    loop {
+        let begun: InitProducerIdResponse = client.call(ApiKey::InitProducerId, 4, request).await;
+        match ResponseError::try_from_code(begun.error_code) {
+            Some(
+                ResponseError::CoordinatorLoadInProgress | ResponseError::CoordinatorNotAvailable,
+            ) => {}
+            _ => return begun.error_code,
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn settings_reach_what_reads_them() {
     let world = World::start().await;
@@ -131,6 +147,17 @@ async fn settings_reach_what_reads_them() {
     ] {
         assert_eq!(told(&result, name).0, value, "{name}");
     }
+    // A producer may have its transactions open for longer once operators allow it.
+    let long = InitProducerIdRequest::default()
+        .with_transactional_id(Some(TransactionalId(words("slow"))))
+        .with_transaction_timeout_ms(3_600_000)
+        .with_producer_id(ProducerId(-1))
+        .with_producer_epoch(-1);
+    let refused = init(&mut client, &long).await;
+    assert_code(refused, ResponseError::InvalidTransactionTimeout);
+    let longer = [("transaction.max.timeout.ms", SET, Some("3600000"))];
+    changed(&mut client, "", &longer).await;
+    assert_eq!(init(&mut client, &long).await, 0);
     // A request that is too long now ends its connection.
     let long = AlterConfigsRequest::default().with_resources(vec![
         AlterConfigsResource::default()

@@ -169,7 +169,7 @@ public final class KeraSink<T>
 
         /**
          * After which time brokers abort a transaction that no checkpoint has prepared. Longer than checkpoints are apart
-         * and take; default and most: 15 minutes.
+         * and take; default 15 minutes, at most {@code transactions.max_timeout} of the brokers.
          */
         public Builder<T> transactionTimeout(Duration wanted) {
             transactionTimeout = Objects.requireNonNull(wanted);

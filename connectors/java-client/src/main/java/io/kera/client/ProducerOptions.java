@@ -14,7 +14,8 @@ import java.util.List;
  * @param compression how batches are compressed
  * @param deadline how long after its first record a batch is given up; until then it is sent again
  * @param transactionalId under which records are appended in transactions; empty without
- * @param transactionTimeout how long a transaction may be open that is not prepared; at most 15 minutes
+ * @param transactionTimeout how long a transaction may be open that is not prepared; at most
+ *     {@code transactions.max_timeout} of the brokers, which is 15 minutes if they do not say otherwise
  */
 public record ProducerOptions(
         List<String> bootstrap,
@@ -34,8 +35,8 @@ public record ProducerOptions(
         check(batchSize >= SMALLEST_BATCH, "batchSize is " + batchSize + ": use " + SMALLEST_BATCH + " or more");
         check(!linger.isNegative() && linger.compareTo(deadline) < 0, "linger must be below the deadline of " + deadline);
         check(memoryLimit >= batchSize, "memoryLimit is " + memoryLimit + ": it must hold a batch");
-        check(transactionTimeout.toMillis() > 0 && transactionTimeout.compareTo(Duration.ofMinutes(15)) <= 0,
-                "transactionTimeout is " + transactionTimeout + ": use a millisecond to 15 minutes");
+        check(transactionTimeout.toMillis() > 0 && transactionTimeout.compareTo(Duration.ofDays(24)) <= 0,
+                "transactionTimeout is " + transactionTimeout + ": use a millisecond to 24 days");
         check(deadline.compareTo(Duration.ofDays(1)) <= 0, "deadline is " + deadline + ": use at most a day");
     }
 
