@@ -10,7 +10,7 @@ use kera_log_segments::io::{EngineKind, open_engine};
 use kera_log_segments::local_writer::LocalWriter;
 use kera_log_segments::pool::ChunkPool;
 use kera_metadata::{
-    BrokerRecord, ClusterStore, Compare, EmbeddedOptions, EmbeddedStore, Image, MetadataError,
+    BrokerRecord, ClusterStore, Compare, EmbeddedOptions, EmbeddedStore, Image, Key, MetadataError,
     MetadataStore, Role, Transaction, Write,
 };
 use kera_replication::own::OwnFiles;
@@ -352,7 +352,7 @@ pub(crate) fn record_broker(
         revision: 0,
     };
     metadata.commit(Transaction::new(
-        vec![Compare::BrokerRevision { id, revision }],
+        vec![Compare::revision(Key::Broker(id), revision)],
         vec![Write::PutBroker(record)],
     ))?;
     Ok(())

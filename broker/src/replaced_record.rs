@@ -21,8 +21,8 @@ pub(crate) trait Replaced: Clone + Send + 'static {
     /// Its revision, or that of the record that it is to replace.
     fn revision(&mut self) -> &mut u64;
 
-    /// Replaces the record of its revision, and no other.
-    fn replace(self) -> (Compare, Write);
+    /// Writes it.
+    fn put(self) -> Write;
 }
 
 impl Replaced for SettingsRecord {
@@ -32,10 +32,8 @@ impl Replaced for SettingsRecord {
         &mut self.revision
     }
 
-    fn replace(self) -> (Compare, Write) {
-        let (broker, revision) = (self.broker, self.revision);
-        let compare = Compare::SettingsRevision { broker, revision };
-        (compare, Write::PutSettings(self))
+    fn put(self) -> Write {
+        Write::PutSettings(self)
     }
 }
 
@@ -46,9 +44,8 @@ impl Replaced for RulesRecord {
         &mut self.revision
     }
 
-    fn replace(self) -> (Compare, Write) {
-        let revision = self.revision;
-        (Compare::RulesRevision { revision }, Write::PutRules(self))
+    fn put(self) -> Write {
+        Write::PutRules(self)
     }
 }
 
@@ -59,9 +56,8 @@ impl Replaced for UsersRecord {
         &mut self.revision
     }
 
-    fn replace(self) -> (Compare, Write) {
-        let revision = self.revision;
-        (Compare::UsersRevision { revision }, Write::PutUsers(self))
+    fn put(self) -> Write {
+        Write::PutUsers(self)
     }
 }
 
@@ -72,9 +68,8 @@ impl Replaced for QuotasRecord {
         &mut self.revision
     }
 
-    fn replace(self) -> (Compare, Write) {
-        let revision = self.revision;
-        (Compare::QuotasRevision { revision }, Write::PutQuotas(self))
+    fn put(self) -> Write {
+        Write::PutQuotas(self)
     }
 }
 
@@ -124,8 +119,10 @@ pub(crate) async fn change_record<R: Replaced, T>(
 }
 
 /// Writes a record over that of its revision, which it has then; `None` if that has been replaced by now.
-fn write(store: &dyn MetadataStore, record: impl Replaced) -> Result<Option<u64>, WireError> {
-    let (compare, write) = record.replace();
+fn write(store: &dyn MetadataStore, mut record: impl Replaced) -> Result<Option<u64>, WireError> {
+    let revision = *record.revision();
+    let write = record.put();
+    let compare = Compare::revision(write.key(), revision);
     match store.commit(Transaction::new(vec![compare], vec![write])) {
         Ok(committed) => Ok(Some(committed.revision)),
         Err(MetadataError::Conflict(_)) => Ok(None),

@@ -93,11 +93,7 @@ pub fn takeovers(picture: &Picture, moves: &[Move], max_operations: usize) -> Ve
             let next = now.epoch.0.checked_add(1)?;
             let fits = now.epoch == one.epoch && now.owner == one.from && next <= i32::MAX as u32;
             fits.then(|| {
-                let compare = Compare::StreamletRevision {
-                    stream: now.stream,
-                    streamlet: now.streamlet,
-                    revision: now.revision,
-                };
+                let compare = Compare::streamlet(now);
                 let write = StreamletRecord {
                     owner: one.to,
                     epoch: next.into(),

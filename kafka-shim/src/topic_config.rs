@@ -377,16 +377,12 @@ impl Wanted {
                 Bytes::Default => StreamConfig::default_max_batch_bytes(present.segment_size),
                 Bytes::Of(bytes) => bytes,
             }),
-            timestamp_type: self.timestamps.map(|t| v1::TimestampType::from(t).into()),
+            timestamp_type: self.timestamps.map(|t| t.number().into()),
             timestamp_before_max_ms: self.timestamp_before_ms,
             timestamp_after_max_ms: self.timestamp_after_ms,
-            validate: self
-                .validate
-                .map(|check| v1::BatchCheck::from(check).into()),
+            validate: self.validate.map(|check| check.number().into()),
             ack: ack.map(|ack| v1::AckPolicy::from(ack).into()),
-            cleanup: self
-                .cleanup
-                .map(|cleanup| v1::Cleanup::from(cleanup).into()),
+            cleanup: self.cleanup.map(|cleanup| cleanup.number().into()),
             min_compaction_lag_ms: self.min_compaction_lag_ms,
             max_compaction_lag_ms: self.max_compaction_lag_ms,
             delete_retention_ms: self.delete_retention_ms,

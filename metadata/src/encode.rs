@@ -5,6 +5,7 @@
 
 use kera_protocol::batch::crc32c;
 use kera_protocol::ids::{BrokerId, Epoch, GroupId, Incarnation, LaneId, StreamId, StreamletId};
+use kera_protocol::v1;
 use prost::Message;
 use uuid::Uuid;
 
@@ -119,7 +120,7 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
                 boot_id: uuid(&m.boot_id)?,
                 started_ms: m.started_ms,
                 version: m.version,
-                role: Role::from_number(m.role).ok_or("its role is unknown")?,
+                role: Role::of_number(m.role).ok_or("its role is unknown")?,
                 revision,
             })
         }
@@ -166,12 +167,7 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
                 generation: m.generation,
                 lane: LaneId(m.lane),
                 epoch: Epoch(m.epoch),
-                state: match m.state {
-                    1 => GroupState::Ahead,
-                    2 => GroupState::Open,
-                    3 => GroupState::Closed,
-                    n => return Err(unknown("state", n)),
-                },
+                state: known("state", m.state, GroupState::of_number)?,
                 first_ordinal: m.first_ordinal,
                 length: m.length,
                 end_ordinal: m.end_ordinal,
@@ -233,7 +229,7 @@ fn broker_message(r: &BrokerRecord) -> BrokerMessage {
         boot_id: r.boot_id.as_bytes().to_vec(),
         started_ms: r.started_ms,
         version: r.version.clone(),
-        role: r.role.number(),
+        role: r.role.number().into(),
     }
 }
 
@@ -331,15 +327,13 @@ fn rules_message(record: &RulesRecord) -> RulesMessage {
 /// A rule of a newer build is an error: left out, it might be the one that denies.
 fn rule(m: RuleMessage) -> Result<Rule, String> {
     Ok(Rule {
-        kind: Kind::of_number(m.kind).ok_or_else(|| unknown("kind", m.kind))?,
+        kind: known("kind", m.kind, Kind::of_number)?,
         name: m.name,
-        pattern: Pattern::of_number(m.pattern).ok_or_else(|| unknown("pattern", m.pattern))?,
+        pattern: known("pattern", m.pattern, Pattern::of_number)?,
         principal: m.principal,
         host: m.host,
-        operation: Operation::of_number(m.operation)
-            .ok_or_else(|| unknown("operation", m.operation))?,
-        permission: Permission::of_number(m.permission)
-            .ok_or_else(|| unknown("permission", m.permission))?,
+        operation: known("operation", m.operation, Operation::of_number)?,
+        permission: known("permission", m.permission, Permission::of_number)?,
     })
 }
 
@@ -348,11 +342,7 @@ fn group_message(r: &GroupRecord) -> GroupMessage {
         generation: r.generation,
         lane: r.lane.0,
         epoch: r.epoch.0,
-        state: match r.state {
-            GroupState::Ahead => 1,
-            GroupState::Open => 2,
-            GroupState::Closed => 3,
-        },
+        state: r.state.number().into(),
         first_ordinal: r.first_ordinal,
         length: r.length,
         end_ordinal: r.end_ordinal,
@@ -386,34 +376,21 @@ fn stream_message(r: &StreamRecord) -> StreamMessage {
             streamlets: c.streamlets,
             lanes: c.lanes,
             short_streamlets: c.short_streamlets,
-            lane_by: match c.lane_by {
-                LaneBy::Key => 0,
-                LaneBy::Producer => 1,
-            },
+            lane_by: c.lane_by.number().into(),
             segment_size: c.segment_size,
             segments_per_group: c.segments_per_group,
-            ack: match c.ack {
-                AckPolicy::Written => 0,
-                AckPolicy::Memory => 1,
-                AckPolicy::Synced => 2,
-            },
+            ack: v1::AckPolicy::from(c.ack) as u32,
             retention_ms: counting(c.retention_ms),
             retention_bytes: counting(c.retention_bytes),
             group_max_age_ms: c.group_max_age_ms,
             max_batch_bytes: c.max_batch_bytes,
-            timestamp_type: match c.timestamp_type {
-                TimestampType::Create => 0,
-                TimestampType::Append => 1,
-            },
+            timestamp_type: c.timestamp_type.number().into(),
             // A stream without copies elsewhere is stored as it always was.
             replicas: stored_count(c.replicas),
             min_insync_replicas: stored_count(c.min_insync_replicas),
             timestamp_before_max_ms: c.timestamp_before_max_ms,
             timestamp_after_max_ms: c.timestamp_after_max_ms,
-            validate: match c.validate {
-                BatchCheck::Header => 0,
-                BatchCheck::Full => 1,
-            },
+            validate: c.validate.number().into(),
             compaction: compaction_message(c),
         }),
         lane_generations: r
@@ -442,11 +419,7 @@ fn stream_message(r: &StreamRecord) -> StreamMessage {
 fn compaction_message(c: &StreamConfig) -> Option<CompactionMessage> {
     let idle = |limit: u64| if c.cleanup.deletes() { 0 } else { limit };
     let message = CompactionMessage {
-        cleanup: match c.cleanup {
-            Cleanup::Delete => 0,
-            Cleanup::Compact => 1,
-            Cleanup::CompactDelete => 2,
-        },
+        cleanup: c.cleanup.number().into(),
         min_lag_ms: c.min_compaction_lag_ms,
         max_lag_ms: c.max_compaction_lag_ms,
         delete_retention_ms: c.delete_retention_ms,
@@ -479,43 +452,21 @@ fn stream_record(id: StreamId, m: StreamMessage, revision: u64) -> Result<Stream
             streamlets: c.streamlets,
             lanes: c.lanes,
             short_streamlets: c.short_streamlets,
-            lane_by: match c.lane_by {
-                0 => LaneBy::Key,
-                1 => LaneBy::Producer,
-                n => return Err(unknown("lane_by", n)),
-            },
+            lane_by: known("lane_by", c.lane_by, LaneBy::of_number)?,
             segment_size: c.segment_size,
             segments_per_group: c.segments_per_group,
-            ack: match c.ack {
-                0 => AckPolicy::Written,
-                1 => AckPolicy::Memory,
-                2 => AckPolicy::Synced,
-                n => return Err(unknown("ack", n)),
-            },
+            ack: known("ack", c.ack, ack)?,
             retention_ms: c.retention_ms.max(compaction.idle_retention_ms),
             retention_bytes: c.retention_bytes.max(compaction.idle_retention_bytes),
             group_max_age_ms: c.group_max_age_ms,
             max_batch_bytes: c.max_batch_bytes,
-            timestamp_type: match c.timestamp_type {
-                0 => TimestampType::Create,
-                1 => TimestampType::Append,
-                n => return Err(unknown("timestamp_type", n)),
-            },
+            timestamp_type: known("timestamp_type", c.timestamp_type, TimestampType::of_number)?,
             replicas: c.replicas.max(1),
             min_insync_replicas: c.min_insync_replicas.max(1),
             timestamp_before_max_ms: c.timestamp_before_max_ms,
             timestamp_after_max_ms: c.timestamp_after_max_ms,
-            validate: match c.validate {
-                0 => BatchCheck::Header,
-                1 => BatchCheck::Full,
-                n => return Err(unknown("validate", n)),
-            },
-            cleanup: match compaction.cleanup {
-                0 => Cleanup::Delete,
-                1 => Cleanup::Compact,
-                2 => Cleanup::CompactDelete,
-                n => return Err(unknown("cleanup", n)),
-            },
+            validate: known("validate", c.validate, BatchCheck::of_number)?,
+            cleanup: known("cleanup", compaction.cleanup, Cleanup::of_number)?,
             min_compaction_lag_ms: compaction.min_lag_ms,
             max_compaction_lag_ms: compaction.max_lag_ms,
             delete_retention_ms: compaction.delete_retention_ms,
@@ -577,6 +528,17 @@ fn parse<M: Message + Default>(message: &[u8]) -> Result<M, String> {
 
 fn uuid(bytes: &[u8]) -> Result<Uuid, String> {
     Uuid::from_slice(bytes).map_err(|_| "an id is not 16 bytes long".into())
+}
+
+/// What `of` makes of a field's number, which may be a newer build's.
+fn known<T>(field: &str, number: u32, of: impl Fn(u32) -> Option<T>) -> Result<T, String> {
+    of(number).ok_or_else(|| unknown(field, number))
+}
+
+/// The policy of the number in requests, by which it is stored as well.
+fn ack(number: u32) -> Option<AckPolicy> {
+    let wire = v1::AckPolicy::try_from(i32::try_from(number).ok()?);
+    wire.ok().map(AckPolicy::from)
 }
 
 fn unknown(field: &str, number: u32) -> String {

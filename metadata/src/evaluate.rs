@@ -154,33 +154,53 @@ pub(crate) fn evaluate(
                     view.put(&write.key(), &record, revision);
                 }
                 Write::PutBroker(r) => {
-                    guards.require_revision(write)?;
-                    check::broker(r)?;
-                    view.put(&write.key(), &Record::Broker(r.clone()), revision);
+                    view.replace(
+                        write,
+                        &guards,
+                        check::broker(r),
+                        Record::Broker(r.clone()),
+                        revision,
+                    )?;
                 }
                 Write::DeleteBroker(_) => {
                     guards.require_existing(write)?;
                     view.changes.insert(write.key().encode(), None);
                 }
                 Write::PutSettings(r) => {
-                    guards.require_revision(write)?;
-                    check::settings(r)?;
-                    view.put(&write.key(), &Record::Settings(r.clone()), revision);
+                    view.replace(
+                        write,
+                        &guards,
+                        check::settings(r),
+                        Record::Settings(r.clone()),
+                        revision,
+                    )?;
                 }
                 Write::PutUsers(r) => {
-                    guards.require_revision(write)?;
-                    check::users(r)?;
-                    view.put(&write.key(), &Record::Users(r.clone()), revision);
+                    view.replace(
+                        write,
+                        &guards,
+                        check::users(r),
+                        Record::Users(r.clone()),
+                        revision,
+                    )?;
                 }
                 Write::PutQuotas(r) => {
-                    guards.require_revision(write)?;
-                    check::quotas(r)?;
-                    view.put(&write.key(), &Record::Quotas(r.clone()), revision);
+                    view.replace(
+                        write,
+                        &guards,
+                        check::quotas(r),
+                        Record::Quotas(r.clone()),
+                        revision,
+                    )?;
                 }
                 Write::PutRules(r) => {
-                    guards.require_revision(write)?;
-                    check::rules(r)?;
-                    view.put(&write.key(), &Record::Rules(r.clone()), revision);
+                    view.replace(
+                        write,
+                        &guards,
+                        check::rules(r),
+                        Record::Rules(r.clone()),
+                        revision,
+                    )?;
                 }
                 Write::PutCounter {
                     counter: Counter::EpochFloor,
@@ -234,34 +254,8 @@ impl View<'_> {
                     self.name_is_free(name)?;
                     guards.names.insert(name.clone());
                 }
-                Compare::StreamRevision { id, revision } => {
-                    self.revision(Key::Stream(*id), *revision, &mut guards)?;
-                }
-                &Compare::StreamletRevision {
-                    stream,
-                    streamlet,
-                    revision,
-                } => {
-                    let key = Key::Streamlet(StreamletKey { stream, streamlet });
-                    self.revision(key, revision, &mut guards)?;
-                }
-                Compare::GroupRevision { key, revision } => {
-                    self.revision(Key::Group(*key), *revision, &mut guards)?;
-                }
-                Compare::BrokerRevision { id, revision } => {
-                    self.revision(Key::Broker(*id), *revision, &mut guards)?;
-                }
-                Compare::SettingsRevision { broker, revision } => {
-                    self.revision(Key::Settings(*broker), *revision, &mut guards)?;
-                }
-                Compare::UsersRevision { revision } => {
-                    self.revision(Key::Users, *revision, &mut guards)?;
-                }
-                Compare::QuotasRevision { revision } => {
-                    self.revision(Key::Quotas, *revision, &mut guards)?;
-                }
-                Compare::RulesRevision { revision } => {
-                    self.revision(Key::Rules, *revision, &mut guards)?;
+                Compare::Revision { key, revision } => {
+                    self.revision(key, *revision, &mut guards)?;
                 }
                 Compare::StreamletEpoch {
                     stream,
@@ -328,23 +322,23 @@ impl View<'_> {
         Ok(())
     }
 
-    fn revision(&self, key: Key, expected: u64, guards: &mut Guards) -> Result<(), MetadataError> {
+    fn revision(&self, key: &Key, expected: u64, guards: &mut Guards) -> Result<(), MetadataError> {
         let bytes = key.encode();
         let found = match self.get(&bytes)? {
             Some(value) => {
-                decode_revision(&bytes, &value).map_err(|detail| self.corrupt(&key, &detail))?
+                decode_revision(&bytes, &value).map_err(|detail| self.corrupt(key, &detail))?
             }
             None => 0,
         };
         if found != expected {
             return Err(Conflict::Revision {
-                key,
+                key: key.clone(),
                 expected,
                 found,
             }
             .into());
         }
-        guards.revisions.insert(key, found);
+        guards.revisions.insert(key.clone(), found);
         Ok(())
     }
 
@@ -356,6 +350,21 @@ impl View<'_> {
             }
             .into());
         }
+        Ok(())
+    }
+
+    /// Writes a record that is replaced as a whole.
+    fn replace(
+        &mut self,
+        write: &Write,
+        guards: &Guards,
+        checked: Result<(), MetadataError>,
+        record: Record,
+        revision: u64,
+    ) -> Result<(), MetadataError> {
+        guards.require_revision(write)?;
+        checked?;
+        self.put(&write.key(), &record, revision);
         Ok(())
     }
 

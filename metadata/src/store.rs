@@ -296,10 +296,7 @@ pub fn creation_over(
         Compare::StreamAbsent {
             name: stream.name.clone(),
         },
-        Compare::StreamRevision {
-            id: stream.id,
-            revision: 0,
-        },
+        Compare::revision(Key::Stream(stream.id), 0),
         Compare::CounterValue {
             counter: Counter::EpochFloor,
             value: floor,
@@ -353,11 +350,7 @@ pub(crate) fn bump_epochs<S: MetadataStore + ?Sized>(
         let waiting: Vec<_> = left
             .chunks(size)
             .map(|chunk| {
-                let compare = chunk.iter().map(|s| Compare::StreamletRevision {
-                    stream: s.stream,
-                    streamlet: s.streamlet,
-                    revision: s.revision,
-                });
+                let compare = chunk.iter().map(Compare::streamlet);
                 let write = chunk.iter().cloned().map(Write::PutStreamlet);
                 store.commit_async(Transaction::new(compare.collect(), write.collect()))
             })

@@ -291,10 +291,7 @@ fn a_watch_tells_settings_that_others_change() {
         let mut watch = two.watch(one.load().unwrap().revision);
         let mut record = one.settings(None).unwrap();
         record.values.insert("a.b".into(), "1".into());
-        let compare = Compare::SettingsRevision {
-            broker: None,
-            revision: 0,
-        };
+        let compare = Compare::revision(Key::Settings(None), 0);
         let write = Write::PutSettings(record.clone());
         let put = Transaction::new(vec![compare], vec![write]);
         record.revision = one.commit(put).unwrap().revision;
@@ -326,7 +323,7 @@ fn a_watch_tells_rules_that_others_change() {
             }],
             revision: 0,
         };
-        let compare = Compare::RulesRevision { revision: 0 };
+        let compare = Compare::revision(Key::Rules, 0);
         let write = Write::PutRules(record.clone());
         let put = Transaction::new(vec![compare], vec![write]);
         record.revision = one.commit(put).unwrap().revision;

@@ -59,14 +59,11 @@ fn settings_and_rules_are_there_after_a_restart_and_apart_from_what_older_builds
     fill(&store, 4);
     let mut record = store.settings(Some(1)).unwrap();
     record.values.insert("a.b".into(), "1".into());
-    let compare = Compare::SettingsRevision {
-        broker: Some(1),
-        revision: 0,
-    };
+    let compare = Compare::revision(Key::Settings(Some(1)), 0);
     let write = Write::PutSettings(record.clone());
     let put = Transaction::new(vec![compare], vec![write]);
     record.revision = store.commit(put).unwrap().revision;
-    let compare = Compare::RulesRevision { revision: 0 };
+    let compare = Compare::revision(Key::Rules, 0);
     let write = Write::PutRules(RulesRecord::default());
     let put = Transaction::new(vec![compare], vec![write]);
     let rules = store.commit(put).unwrap().revision;

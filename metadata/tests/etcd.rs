@@ -419,11 +419,7 @@ fn a_wide_stream_is_created_in_parts_that_nobody_sees_alone() {
         epoch: Epoch(streamlets[0].epoch.0 + 1),
         ..streamlets[0].clone()
     };
-    let compare = Compare::StreamletRevision {
-        stream: stream.id,
-        streamlet: StreamletId(0),
-        revision: streamlets[0].revision,
-    };
+    let compare = Compare::streamlet(&streamlets[0]);
     let change = Transaction::new(vec![compare], vec![Write::PutStreamlet(bumped)]);
     store.commit(change).unwrap();
     // A name that is taken is refused, and leaves nothing.
@@ -451,10 +447,7 @@ fn a_wide_stream_changes_under_the_epochs_of_all_its_streamlets() {
     assert!(one.max_operations() < streamlets.len());
     for round in 0..30 {
         let compare = vec![
-            Compare::StreamRevision {
-                id: stream.id,
-                revision: stream.revision,
-            },
+            Compare::revision(Key::Stream(stream.id), stream.revision),
             Compare::StreamletEpochs {
                 stream: stream.id,
                 epochs: streamlets.iter().map(|s| (s.streamlet, s.epoch)).collect(),

@@ -60,7 +60,7 @@ fn rules(user: &str) -> Write {
 fn alone(id: u32) -> MemoryStore {
     let store = MemoryStore::new();
     let commit = |compare, write| store.commit(Transaction::new(compare, write)).unwrap();
-    let compare = Compare::BrokerRevision { id, revision: 0 };
+    let compare = Compare::revision(Key::Broker(id), 0);
     commit(vec![compare], vec![Write::PutBroker(broker(id))]);
     let (gone, _) = store.create_stream(stream("gone"), id).unwrap();
     let mut copied = stream("b");
@@ -93,14 +93,11 @@ fn alone(id: u32) -> MemoryStore {
     for broker in [None, Some(id)] {
         let revision = 0;
         commit(
-            vec![Compare::SettingsRevision { broker, revision }],
+            vec![Compare::revision(Key::Settings(broker), revision)],
             vec![settings(broker, "warn")],
         );
     }
-    commit(
-        vec![Compare::RulesRevision { revision: 0 }],
-        vec![rules("ann")],
-    );
+    commit(vec![Compare::revision(Key::Rules, 0)], vec![rules("ann")]);
     store.allocate_producer_ids(1000).unwrap();
     store
 }
@@ -206,7 +203,7 @@ fn a_second_broker_is_imported_beside_the_first() {
     let first = alone(1).load().unwrap();
     store.import(&first, FIRST, &mut |_| Ok(())).unwrap();
     let two = MemoryStore::new();
-    let compare = Compare::BrokerRevision { id: 2, revision: 0 };
+    let compare = Compare::revision(Key::Broker(2), 0);
     two.commit(Transaction::new(
         vec![compare],
         vec![Write::PutBroker(broker(2))],
@@ -266,7 +263,7 @@ fn an_import_says_what_stands_in_its_way() {
     };
     let put = |record: BrokerRecord| {
         let (id, revision) = (record.id, 0);
-        let compare = vec![Compare::BrokerRevision { id, revision }];
+        let compare = vec![Compare::revision(Key::Broker(id), revision)];
         Transaction::new(compare, vec![Write::PutBroker(record)])
     };
     store.commit(put(other)).unwrap();
@@ -280,10 +277,7 @@ fn an_import_says_what_stands_in_its_way() {
     assert!(said.contains("that of broker 5"), "{said}");
 
     let store = beside(&etcd, "settings");
-    let compare = Compare::SettingsRevision {
-        broker: None,
-        revision: 0,
-    };
+    let compare = Compare::revision(Key::Settings(None), 0);
     store
         .commit(Transaction::new(
             vec![compare],
@@ -294,7 +288,7 @@ fn an_import_says_what_stands_in_its_way() {
     assert!(said.contains("settings of all brokers"), "{said}");
 
     let store = beside(&etcd, "rules");
-    let compare = Compare::RulesRevision { revision: 0 };
+    let compare = Compare::revision(Key::Rules, 0);
     store
         .commit(Transaction::new(vec![compare], vec![rules("bob")]))
         .unwrap();
@@ -318,7 +312,7 @@ fn the_groups_of_a_second_broker_are_left_behind_if_there_are_none_or_if_that_is
     };
     let of = |id: u32, held: bool| {
         let store = MemoryStore::new();
-        let compare = Compare::BrokerRevision { id, revision: 0 };
+        let compare = Compare::revision(Key::Broker(id), 0);
         store
             .commit(Transaction::new(
                 vec![compare],

@@ -277,10 +277,10 @@ impl Model {
                 if b.within.contains(&name) || !b.whole.insert(name) {
                     return;
                 }
-                t.compare.push(Compare::StreamRevision {
-                    id: stream.id,
-                    revision: stream.revision + u64::from(stale),
-                });
+                t.compare.push(Compare::revision(
+                    Key::Stream(stream.id),
+                    stream.revision + u64::from(stale),
+                ));
                 t.write.push(Write::DeleteStream(stream.id));
                 b.refused |= stale;
             }
@@ -303,10 +303,10 @@ impl Model {
                         .map(|n| (StreamletId(n % 2), LaneId(n / 2), u64::from(n)))
                         .collect(),
                 });
-                t.compare.push(Compare::StreamRevision {
-                    id: stream.id,
-                    revision: stream.revision + u64::from(stale),
-                });
+                t.compare.push(Compare::revision(
+                    Key::Stream(stream.id),
+                    stream.revision + u64::from(stale),
+                ));
                 t.write.push(Write::PutStream(grown));
                 b.refused |= stale;
             }
@@ -321,11 +321,10 @@ impl Model {
                 if b.within.contains(&name) || !b.whole.insert(name) {
                     return;
                 }
-                t.compare.push(Compare::StreamletRevision {
-                    stream: s.stream,
-                    streamlet: s.streamlet,
-                    revision: s.revision + u64::from(stale),
-                });
+                t.compare.push(Compare::revision(
+                    Key::Streamlet(s.key()),
+                    s.revision + u64::from(stale),
+                ));
                 t.write.push(Write::PutStreamlet(StreamletRecord {
                     epoch: Epoch(s.epoch.0 + 1),
                     ..s.clone()
@@ -439,10 +438,10 @@ fn guard(t: &mut Transaction, s: &StreamletRecord, group: &GroupRecord, stale: S
         streamlet: s.streamlet,
         epoch: Epoch(s.epoch.0 + u32::from(stale == Stale::Epoch)),
     });
-    t.compare.push(Compare::GroupRevision {
-        key: group.key(),
-        revision: group.revision + u64::from(stale == Stale::Revision),
-    });
+    t.compare.push(Compare::revision(
+        Key::Group(group.key()),
+        group.revision + u64::from(stale == Stale::Revision),
+    ));
 }
 
 fn agree<S: MetadataStore>(

@@ -99,9 +99,11 @@ fn a_stream_is_created_with_its_streamlets_and_deleted_with_everything() {
 fn the_epochs_of_many_streamlets_are_one_comparison() {
     on_each_store(|store| {
         let (stream, streamlets) = store.create_stream(stream("a"), 1).unwrap();
-        let now = |stream: &StreamRecord| Compare::StreamRevision {
-            id: stream.id,
-            revision: store.stream(stream.id).unwrap().unwrap().revision,
+        let now = |stream: &StreamRecord| {
+            Compare::revision(
+                Key::Stream(stream.id),
+                store.stream(stream.id).unwrap().unwrap().revision,
+            )
         };
         let epochs = |of: &[StreamletRecord]| Compare::StreamletEpochs {
             stream: stream.id,
@@ -151,10 +153,7 @@ fn a_taken_name_is_refused_with_its_own_code() {
         // Also where the caller compared only the id.
         let again = stream("a");
         let outcome = store.commit(Transaction::new(
-            vec![Compare::StreamRevision {
-                id: again.id,
-                revision: 0,
-            }],
+            vec![Compare::revision(Key::Stream(again.id), 0)],
             vec![Write::PutStream(again)],
         ));
         assert!(matches!(
@@ -210,10 +209,9 @@ fn a_refused_transaction_writes_nothing_and_refuses_no_other() {
                 if n % 3 == 0 {
                     // One comparison of two fails; the other writes must not happen either.
                     let other = open_group(&raised, 500 + n, 1);
-                    transaction.compare.push(Compare::GroupRevision {
-                        key: other.key(),
-                        revision: 5,
-                    });
+                    transaction
+                        .compare
+                        .push(Compare::revision(Key::Group(other.key()), 5));
                     transaction.write.push(Write::PutGroup(other));
                 }
                 (n, store.commit_async(transaction))
@@ -281,10 +279,8 @@ fn contradicting_writes_in_one_transaction_are_refused() {
         twice.write.push(Write::PutGroup(open_group(s, 1, 1)));
         assert_invalid(store.commit(twice), "twice");
         let mut both = put_group(s, open_group(s, 1, 0));
-        both.compare.push(Compare::StreamRevision {
-            id: stream.id,
-            revision: stream.revision,
-        });
+        both.compare
+            .push(Compare::revision(Key::Stream(stream.id), stream.revision));
         both.write.push(Write::DeleteStream(stream.id));
         assert_invalid(store.commit(both), "deletes its stream");
         assert_eq!(store.load().unwrap().revision, s.revision);
@@ -460,10 +456,7 @@ fn streams_only_change_as_they_may() {
         let (mut stream, _) = store.create_stream(stream("a"), 1).unwrap();
         let alter = |stream: &StreamRecord| {
             store.commit(Transaction::new(
-                vec![Compare::StreamRevision {
-                    id: stream.id,
-                    revision: stream.revision,
-                }],
+                vec![Compare::revision(Key::Stream(stream.id), stream.revision)],
                 vec![Write::PutStream(stream.clone())],
             ))
         };
@@ -596,10 +589,7 @@ fn brokers_are_recorded_and_forgotten() {
             role: Default::default(),
             revision: 0,
         };
-        let compare = |b: &BrokerRecord| Compare::BrokerRevision {
-            id: b.id,
-            revision: b.revision,
-        };
+        let compare = |b: &BrokerRecord| Compare::revision(Key::Broker(b.id), b.revision);
         let put = |b: &BrokerRecord| {
             store.commit(Transaction::new(
                 vec![compare(b)],

@@ -26,6 +26,25 @@ impl AckPolicy {
             _ => Self::Written,
         }
     }
+
+    /// As people write it.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Written => "written",
+            Self::Synced => "synced",
+        }
+    }
+}
+
+impl From<v1::AckPolicy> for AckPolicy {
+    fn from(value: v1::AckPolicy) -> Self {
+        match value {
+            v1::AckPolicy::Memory => Self::Memory,
+            v1::AckPolicy::Written => Self::Written,
+            v1::AckPolicy::Synced => Self::Synced,
+        }
+    }
 }
 
 impl From<AckPolicy> for v1::AckPolicy {

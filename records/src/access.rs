@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use crate::numbered::numbered;
+
 /// Most rules of a store, and most bytes of their principals, hosts and names: they are one record, and etcd takes no
 /// larger one.
 pub const MAX_RULES: usize = 8192;
@@ -15,52 +17,6 @@ pub const MAX_RULE_TEXT: usize = 512;
 pub const ANY: &str = "*";
 /// The name of the cluster among things of its kind.
 pub const CLUSTER_NAME: &str = "kafka-cluster";
-
-/// Makes an enum whose values have Kafka's number and name.
-macro_rules! numbered {
-    ($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $number:literal $text:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name {
-            $($(#[$value_doc])* $value = $number,)*
-        }
-
-        impl $name {
-            /// Every value.
-            pub const ALL: &'static [Self] = &[$(Self::$value),*];
-
-            /// Kafka's number.
-            pub fn number(self) -> u8 {
-                self as u8
-            }
-
-            /// The value of Kafka's number.
-            pub fn of_number(number: u32) -> Option<Self> {
-                Self::ALL.iter().copied().find(|value| u32::from(value.number()) == number)
-            }
-
-            /// As people write it.
-            pub fn text(self) -> &'static str {
-                match self {
-                    $(Self::$value => $text,)*
-                }
-            }
-
-            /// What people wrote, in whatever case, `_` for `-` or left out.
-            pub fn of_text(text: &str) -> Option<Self> {
-                let plain = |text: &str| text.replace(['-', '_'], "").to_ascii_lowercase();
-                let wanted = plain(text);
-                Self::ALL.iter().copied().find(|value| plain(value.text()) == wanted)
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.text())
-            }
-        }
-    };
-}
 
 numbered! {
     /// What a rule is about.

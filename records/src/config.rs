@@ -5,6 +5,7 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::StreamletId;
 use kera_protocol::partition::lanes_of;
 
+use crate::numbered::numbered;
 use crate::record::MAX_COPIES;
 
 pub use kera_protocol::ack::AckPolicy;
@@ -32,46 +33,54 @@ pub const MAX_DURATION_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
 /// Largest size that may be configured, in bytes.
 pub const MAX_RETENTION_BYTES: u64 = i64::MAX as u64;
 
-/// How records find their lane within a streamlet. Fixed at creation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum LaneBy {
-    /// By the key's hash: records of a key stay in order.
-    #[default]
-    Key,
-    /// By the producer: records of a producer stay in order, lanes may grow without a boundary.
-    Producer,
+numbered! {
+    /// How records find their lane within a streamlet. Fixed at creation.
+    #[derive(Default)]
+    LaneBy {
+        /// By the key's hash: records of a key stay in order.
+        #[default]
+        Key = 0 "key",
+        /// By the producer: records of a producer stay in order, lanes may grow without a boundary.
+        Producer = 1 "producer",
+    }
 }
 
-/// Which clock a record's timestamp comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum TimestampType {
-    /// The producer's.
-    #[default]
-    Create,
-    /// The broker's, one per batch.
-    Append,
+numbered! {
+    /// Which clock a record's timestamp comes from.
+    #[derive(Default)]
+    TimestampType {
+        /// The producer's.
+        #[default]
+        Create = 0 "create",
+        /// The broker's, one per batch.
+        Append = 1 "append",
+    }
 }
 
-/// What the broker looks at in a batch before it is stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum BatchCheck {
-    /// Checksum and header: the same work for a batch of any size.
-    #[default]
-    Header,
-    /// Also every record, decompressed.
-    Full,
+numbered! {
+    /// What the broker looks at in a batch before it is stored.
+    #[derive(Default)]
+    BatchCheck {
+        /// Checksum and header: the same work for a batch of any size.
+        #[default]
+        Header = 0 "header",
+        /// Also every record, decompressed.
+        Full = 1 "full",
+    }
 }
 
-/// What becomes of old records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Cleanup {
-    /// Retention deletes them, by time and by size.
-    #[default]
-    Delete,
-    /// Of each key of a lane the newest is kept, and retention deletes nothing.
-    Compact,
-    /// Both.
-    CompactDelete,
+numbered! {
+    /// What becomes of old records.
+    #[derive(Default)]
+    Cleanup {
+        /// Retention deletes them, by time and by size.
+        #[default]
+        Delete = 0 "delete",
+        /// Of each key of a lane the newest is kept, and retention deletes nothing.
+        Compact = 1 "compact",
+        /// Both.
+        CompactDelete = 2 "compact and delete",
+    }
 }
 
 impl Cleanup {
@@ -253,37 +262,23 @@ impl StreamConfig {
                 self.streamlets
             )));
         }
-        range(
-            "segment_size",
-            self.segment_size,
-            MIN_SEGMENT_SIZE,
-            MAX_SEGMENT_SIZE,
-        )?;
+        let (least, most) = (MIN_SEGMENT_SIZE, MAX_SEGMENT_SIZE);
+        range("segment_size", self.segment_size, least, most)?;
         if !self.segment_size.is_multiple_of(SEGMENT_SIZE_STEP) {
             return Err(invalid(format!(
                 "segment_size is {} bytes; it must be a multiple of {SEGMENT_SIZE_STEP}, from {MIN_SEGMENT_SIZE} to {MAX_SEGMENT_SIZE}",
                 self.segment_size
             )));
         }
-        range(
-            "segments_per_group",
-            self.segments_per_group,
-            1,
-            MAX_SEGMENTS_PER_GROUP,
-        )?;
-        range("retention_ms", self.retention_ms, 0, MAX_DURATION_MS)?;
-        range(
-            "retention_bytes",
-            self.retention_bytes,
-            0,
-            MAX_RETENTION_BYTES,
-        )?;
-        range(
-            "group_max_age_ms",
-            self.group_max_age_ms,
-            0,
-            MAX_DURATION_MS,
-        )?;
+        let most = MAX_SEGMENTS_PER_GROUP;
+        range("segments_per_group", self.segments_per_group, 1, most)?;
+        for (key, limit, most) in [
+            ("retention_ms", self.retention_ms, MAX_DURATION_MS),
+            ("retention_bytes", self.retention_bytes, MAX_RETENTION_BYTES),
+            ("group_max_age_ms", self.group_max_age_ms, MAX_DURATION_MS),
+        ] {
+            range(key, limit, 0, most)?;
+        }
         for (key, limit) in [
             ("timestamp_before_max_ms", self.timestamp_before_max_ms),
             ("timestamp_after_max_ms", self.timestamp_after_max_ms),
@@ -337,29 +332,26 @@ impl StreamConfig {
     /// [`ErrorCode::InvalidArgument`] with the key and both values.
     pub fn validate_change(&self, new: &StreamConfig) -> Result<(), WireError> {
         new.validate()?;
-        let fixed = |key: &str, old: &dyn std::fmt::Debug, new: &dyn std::fmt::Debug| {
-            let (old, new) = (format!("{old:?}"), format!("{new:?}"));
-            if old == new {
-                return Ok(());
-            }
-            Err(invalid(format!(
-                "{key} is fixed at creation: it is {old} and cannot become {new}; create another stream"
-            )))
+        let fixed = |config: &Self| {
+            [
+                ("streamlets", config.streamlets.to_string()),
+                ("lane_by", format!("{:?}", config.lane_by)),
+                ("segment_size", config.segment_size.to_string()),
+                ("segments_per_group", config.segments_per_group.to_string()),
+                ("replicas", config.replicas.to_string()),
+                (
+                    "min_insync_replicas",
+                    config.min_insync_replicas.to_string(),
+                ),
+            ]
         };
-        fixed("streamlets", &self.streamlets, &new.streamlets)?;
-        fixed("lane_by", &self.lane_by, &new.lane_by)?;
-        fixed("segment_size", &self.segment_size, &new.segment_size)?;
-        fixed(
-            "segments_per_group",
-            &self.segments_per_group,
-            &new.segments_per_group,
-        )?;
-        fixed("replicas", &self.replicas, &new.replicas)?;
-        fixed(
-            "min_insync_replicas",
-            &self.min_insync_replicas,
-            &new.min_insync_replicas,
-        )?;
+        for ((key, old), (_, new)) in fixed(self).into_iter().zip(fixed(new)) {
+            if old != new {
+                return Err(invalid(format!(
+                    "{key} is fixed at creation: it is {old} and cannot become {new}; create another stream"
+                )));
+            }
+        }
         if new.lanes < self.lanes {
             return Err(invalid(format!(
                 "lanes is {} and may only grow; {} is less, the legal range is {} to {}",

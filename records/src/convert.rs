@@ -8,43 +8,6 @@ use crate::config::{
     TimestampType,
 };
 
-impl From<LaneBy> for v1::LaneBy {
-    fn from(value: LaneBy) -> Self {
-        match value {
-            LaneBy::Key => v1::LaneBy::Key,
-            LaneBy::Producer => v1::LaneBy::Producer,
-        }
-    }
-}
-
-impl From<TimestampType> for v1::TimestampType {
-    fn from(value: TimestampType) -> Self {
-        match value {
-            TimestampType::Create => v1::TimestampType::Create,
-            TimestampType::Append => v1::TimestampType::Append,
-        }
-    }
-}
-
-impl From<BatchCheck> for v1::BatchCheck {
-    fn from(value: BatchCheck) -> Self {
-        match value {
-            BatchCheck::Header => v1::BatchCheck::Header,
-            BatchCheck::Full => v1::BatchCheck::Full,
-        }
-    }
-}
-
-impl From<Cleanup> for v1::Cleanup {
-    fn from(value: Cleanup) -> Self {
-        match value {
-            Cleanup::Delete => v1::Cleanup::Delete,
-            Cleanup::Compact => v1::Cleanup::Compact,
-            Cleanup::CompactDelete => v1::Cleanup::CompactDelete,
-        }
-    }
-}
-
 impl StreamConfig {
     /// The settings of a stream to create: what the request leaves out is the default.
     ///
@@ -84,7 +47,7 @@ impl StreamConfig {
         v1::StreamConfig {
             streamlets: Some(self.streamlets),
             lanes: Some(self.lanes),
-            lane_by: Some(v1::LaneBy::from(self.lane_by).into()),
+            lane_by: Some(self.lane_by.number().into()),
             segment_size: Some(self.segment_size),
             segments_per_group: Some(self.segments_per_group),
             ack: Some(v1::AckPolicy::from(self.ack).into()),
@@ -92,14 +55,14 @@ impl StreamConfig {
             retention_bytes: Some(self.retention_bytes),
             group_max_age_ms: Some(self.group_max_age_ms),
             max_batch_bytes: Some(self.max_batch_bytes),
-            timestamp_type: Some(v1::TimestampType::from(self.timestamp_type).into()),
+            timestamp_type: Some(self.timestamp_type.number().into()),
             replicas: Some(self.replicas),
             min_insync_replicas: Some(self.min_insync_replicas),
             partitions: Some(self.partitions()),
             timestamp_before_max_ms: Some(self.timestamp_before_max_ms),
             timestamp_after_max_ms: Some(self.timestamp_after_max_ms),
-            validate: Some(v1::BatchCheck::from(self.validate).into()),
-            cleanup: Some(v1::Cleanup::from(self.cleanup).into()),
+            validate: Some(self.validate.number().into()),
+            cleanup: Some(self.cleanup.number().into()),
             min_compaction_lag_ms: Some(self.min_compaction_lag_ms),
             max_compaction_lag_ms: Some(self.max_compaction_lag_ms),
             delete_retention_ms: Some(self.delete_retention_ms),
@@ -108,80 +71,35 @@ impl StreamConfig {
     }
 
     fn take(&mut self, wire: &v1::StreamConfig) -> Result<(), WireError> {
-        fn set<T>(field: &mut T, value: Option<T>) {
-            if let Some(value) = value {
-                *field = value;
-            }
+        /// Takes those fields that the request has.
+        macro_rules! set {
+            ($($field:ident)*) => {
+                $(if let Some(value) = wire.$field {
+                    self.$field = value;
+                })*
+            };
         }
-        set(&mut self.streamlets, wire.streamlets);
+        set!(streamlets);
         self.take_lanes(wire.lanes, wire.partitions)?;
-        set(&mut self.segment_size, wire.segment_size);
-        set(&mut self.segments_per_group, wire.segments_per_group);
-        set(&mut self.retention_ms, wire.retention_ms);
-        set(&mut self.retention_bytes, wire.retention_bytes);
-        set(&mut self.group_max_age_ms, wire.group_max_age_ms);
-        set(&mut self.max_batch_bytes, wire.max_batch_bytes);
-        set(&mut self.replicas, wire.replicas);
-        set(&mut self.min_insync_replicas, wire.min_insync_replicas);
-        set(
-            &mut self.timestamp_before_max_ms,
-            wire.timestamp_before_max_ms,
-        );
-        set(
-            &mut self.timestamp_after_max_ms,
-            wire.timestamp_after_max_ms,
-        );
-        set(&mut self.min_compaction_lag_ms, wire.min_compaction_lag_ms);
-        set(&mut self.max_compaction_lag_ms, wire.max_compaction_lag_ms);
-        set(&mut self.delete_retention_ms, wire.delete_retention_ms);
-        set(&mut self.min_dirty_permille, wire.min_dirty_permille);
-        if let Some(number) = wire.cleanup {
-            self.cleanup = match v1::Cleanup::try_from(number) {
-                Ok(v1::Cleanup::Delete) => Cleanup::Delete,
-                Ok(v1::Cleanup::Compact) => Cleanup::Compact,
-                Ok(v1::Cleanup::CompactDelete) => Cleanup::CompactDelete,
-                Err(_) => {
-                    let legal = "0 (delete), 1 (compact), 2 (compact and delete)";
-                    return Err(unknown("cleanup", number, legal));
-                }
+        set!(segment_size segments_per_group retention_ms retention_bytes group_max_age_ms);
+        set!(max_batch_bytes replicas min_insync_replicas timestamp_before_max_ms);
+        set!(timestamp_after_max_ms min_compaction_lag_ms max_compaction_lag_ms);
+        set!(delete_retention_ms min_dirty_permille);
+        /// Takes those fields that the request has, by the numbers of their values.
+        macro_rules! set_numbered {
+            ($($field:ident: $values:expr, $named:expr;)*) => {
+                $(if let Some(number) = wire.$field {
+                    self.$field = of_number(stringify!($field), number, $values, $named)?;
+                })*
             };
         }
-        if let Some(number) = wire.lane_by {
-            self.lane_by = match v1::LaneBy::try_from(number) {
-                Ok(v1::LaneBy::Key) => LaneBy::Key,
-                Ok(v1::LaneBy::Producer) => LaneBy::Producer,
-                Err(_) => return Err(unknown("lane_by", number, "0 (key), 1 (producer)")),
-            };
-        }
-        if let Some(number) = wire.ack {
-            self.ack = match v1::AckPolicy::try_from(number) {
-                Ok(v1::AckPolicy::Written) => AckPolicy::Written,
-                Ok(v1::AckPolicy::Memory) => AckPolicy::Memory,
-                Ok(v1::AckPolicy::Synced) => AckPolicy::Synced,
-                Err(_) => {
-                    return Err(unknown(
-                        "ack",
-                        number,
-                        "0 (written), 1 (memory), 2 (synced)",
-                    ));
-                }
-            };
-        }
-        if let Some(number) = wire.timestamp_type {
-            self.timestamp_type = match v1::TimestampType::try_from(number) {
-                Ok(v1::TimestampType::Create) => TimestampType::Create,
-                Ok(v1::TimestampType::Append) => TimestampType::Append,
-                Err(_) => {
-                    return Err(unknown("timestamp_type", number, "0 (create), 1 (append)"));
-                }
-            };
-        }
-        if let Some(number) = wire.validate {
-            self.validate = match v1::BatchCheck::try_from(number) {
-                Ok(v1::BatchCheck::Header) => BatchCheck::Header,
-                Ok(v1::BatchCheck::Full) => BatchCheck::Full,
-                Err(_) => return Err(unknown("validate", number, "0 (header), 1 (full)")),
-            };
+        let acks = [AckPolicy::Written, AckPolicy::Memory, AckPolicy::Synced];
+        set_numbered! {
+            cleanup: Cleanup::ALL, |v| (v.number().into(), v.text());
+            lane_by: LaneBy::ALL, |v| (v.number().into(), v.text());
+            ack: &acks, |v| (v1::AckPolicy::from(v).into(), v.text());
+            timestamp_type: TimestampType::ALL, |v| (v.number().into(), v.text());
+            validate: BatchCheck::ALL, |v| (v.number().into(), v.text());
         }
         Ok(())
     }
@@ -212,11 +130,25 @@ impl StreamConfig {
     }
 }
 
-fn unknown(key: &str, number: i32, legal: &str) -> WireError {
-    WireError::new(
-        ErrorCode::InvalidArgument,
-        format!("{key} is {number}; the legal values are {legal}"),
-    )
+/// The one of `values` that has `number`.
+fn of_number<T: Copy>(
+    key: &str,
+    number: i32,
+    values: &[T],
+    named: fn(T) -> (i32, &'static str),
+) -> Result<T, WireError> {
+    let found = values.iter().find(|value| named(**value).0 == number);
+    found.copied().ok_or_else(|| {
+        let legal = values.iter().map(|value| named(*value));
+        let legal: Vec<_> = legal.map(|(n, text)| format!("{n} ({text})")).collect();
+        WireError::new(
+            ErrorCode::InvalidArgument,
+            format!(
+                "{key} is {number}; the legal values are {}",
+                legal.join(", ")
+            ),
+        )
+    })
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ pub mod config;
 mod convert;
 pub mod key;
 mod name;
+mod numbered;
 pub mod quota;
 mod record;
 mod transaction;

@@ -10,47 +10,22 @@ use uuid::Uuid;
 
 use crate::access::RulesRecord;
 use crate::config::{StreamConfig, partitions_of};
+use crate::numbered::numbered;
 use crate::quota::QuotasRecord;
 use crate::user::UsersRecord;
 
 pub use kera_protocol::ids::GroupKey;
 
-/// What a process that shares the store does for the others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// It owns streamlets, serves clients, and holds replicas.
-    #[default]
-    Broker,
-    /// It holds replicas and nothing else: it never owns a streamlet, is never controller, and no client
-    /// reaches it.
-    ReplicaStore,
-}
-
-impl Role {
-    /// The number that is stored.
-    pub const fn number(self) -> u32 {
-        match self {
-            Role::Broker => 0,
-            Role::ReplicaStore => 1,
-        }
-    }
-
-    /// The role of a stored number; 0 is what older versions left out. `None`: a later version's.
-    pub const fn from_number(number: u32) -> Option<Self> {
-        match number {
-            0 => Some(Role::Broker),
-            1 => Some(Role::ReplicaStore),
-            _ => None,
-        }
-    }
-}
-
-impl std::fmt::Display for Role {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Role::Broker => "broker",
-            Role::ReplicaStore => "replica store",
-        })
+numbered! {
+    /// What a process that shares the store does for the others.
+    #[derive(Default)]
+    Role {
+        /// It owns streamlets, serves clients, and holds replicas. Older versions left it out.
+        #[default]
+        Broker = 0 "broker",
+        /// It holds replicas and nothing else: it never owns a streamlet, is never controller, and no client
+        /// reaches it.
+        ReplicaStore = 1 "replica store",
     }
 }
 
@@ -178,15 +153,16 @@ impl StreamletRecord {
     }
 }
 
-/// Where a group stands in its life; it only ever moves down this list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum GroupState {
-    /// Recorded ahead of its use; nothing is written yet, and it may be deleted unopened.
-    Ahead,
-    /// In use, or left behind by an owner that ended; its set of copies never changes.
-    Open,
-    /// Ended by its one close: length and ordinals are final.
-    Closed,
+numbered! {
+    /// Where a group stands in its life; it only ever moves down this list.
+    GroupState {
+        /// Recorded ahead of its use; nothing is written yet, and it may be deleted unopened.
+        Ahead = 1 "ahead",
+        /// In use, or left behind by an owner that ended; its set of copies never changes.
+        Open = 2 "open",
+        /// Ended by its one close: length and ordinals are final.
+        Closed = 3 "closed",
+    }
 }
 
 /// Where a replica of a group is: at which broker, and in which life of its store. The same broker in

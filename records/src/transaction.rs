@@ -30,10 +30,10 @@ pub enum Compare {
         /// The name.
         name: String,
     },
-    /// The stream has this revision; 0: it does not exist.
-    StreamRevision {
-        /// The stream.
-        id: StreamId,
+    /// The record has this revision; 0: it does not exist, and of settings, rules, users and quotas there were never any.
+    Revision {
+        /// The record.
+        key: Key,
         /// The revision.
         revision: u64,
     },
@@ -54,51 +54,6 @@ pub enum Compare {
         /// The streamlets with their epochs.
         epochs: Vec<(StreamletId, Epoch)>,
     },
-    /// The streamlet has this revision; 0: it does not exist.
-    StreamletRevision {
-        /// The stream.
-        stream: StreamId,
-        /// The streamlet.
-        streamlet: StreamletId,
-        /// The revision.
-        revision: u64,
-    },
-    /// The group has this revision; 0: it does not exist.
-    GroupRevision {
-        /// The group.
-        key: GroupKey,
-        /// The revision.
-        revision: u64,
-    },
-    /// The broker has this revision; 0: it is not known.
-    BrokerRevision {
-        /// The broker's number.
-        id: u32,
-        /// The revision.
-        revision: u64,
-    },
-    /// The settings have this revision; 0: none were ever changed.
-    SettingsRevision {
-        /// The broker; `None`: all.
-        broker: Option<u32>,
-        /// The revision.
-        revision: u64,
-    },
-    /// The rules of access have this revision; 0: there were never any.
-    RulesRevision {
-        /// The revision.
-        revision: u64,
-    },
-    /// The users have this revision; 0: there were never any.
-    UsersRevision {
-        /// The revision.
-        revision: u64,
-    },
-    /// The quotas have this revision; 0: there were never any.
-    QuotasRevision {
-        /// The revision.
-        revision: u64,
-    },
     /// The counter has this value; 0: it was never used.
     CounterValue {
         /// The counter.
@@ -115,14 +70,19 @@ pub enum Compare {
 }
 
 impl Compare {
-    /// A comparison with the revision of `group`, as it was read or written last.
-    pub fn group(group: &GroupRecord) -> Self {
-        Self::revision_of(group.key(), group.revision)
+    /// A comparison of a record's revision with `revision`; 0: it does not exist.
+    pub fn revision(key: Key, revision: u64) -> Self {
+        Self::Revision { key, revision }
     }
 
-    /// A comparison of a group's revision with `revision`; 0: it does not exist.
-    pub fn revision_of(key: GroupKey, revision: u64) -> Self {
-        Self::GroupRevision { key, revision }
+    /// A comparison with the revision of `group`, as it was read or written last.
+    pub fn group(group: &GroupRecord) -> Self {
+        Self::revision(Key::Group(group.key()), group.revision)
+    }
+
+    /// A comparison with the revision of `streamlet`, as it was read or written last.
+    pub fn streamlet(streamlet: &StreamletRecord) -> Self {
+        Self::revision(Key::Streamlet(streamlet.key()), streamlet.revision)
     }
 
     /// A comparison with the epoch of `streamlet`, as it was read or written last.
@@ -144,20 +104,20 @@ impl Compare {
 /// One change. The `revision` within a record is ignored and stamped by the store.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
-    /// Creates or changes a stream. Requires [`Compare::StreamRevision`] or, for a new one,
+    /// Creates or changes a stream. Requires [`Compare::Revision`] or, for a new one,
     /// [`Compare::StreamAbsent`].
     PutStream(StreamRecord),
     /// Deletes a stream with its name, streamlets, groups and log starts, and raises
     /// [`Counter::EpochFloor`] to its streamlets' highest epoch. Requires
-    /// [`Compare::StreamRevision`] of the stream as it is; no other write may touch the stream.
+    /// [`Compare::Revision`] of the stream as it is; no other write may touch the stream.
     DeleteStream(StreamId),
     /// Creates or changes a streamlet. Requires [`Compare::StreamletEpoch`] or
-    /// [`Compare::StreamletRevision`], unless the same transaction creates the stream.
+    /// [`Compare::Revision`], unless the same transaction creates the stream.
     PutStreamlet(StreamletRecord),
     /// Creates or changes a group. Requires [`Compare::StreamletEpoch`] and
-    /// [`Compare::GroupRevision`].
+    /// [`Compare::Revision`].
     PutGroup(GroupRecord),
-    /// Deletes a group. Requires [`Compare::StreamletEpoch`] and [`Compare::GroupRevision`] of the
+    /// Deletes a group. Requires [`Compare::StreamletEpoch`] and [`Compare::Revision`] of the
     /// group as it is.
     DeleteGroup(GroupKey),
     /// Moves the log start of a lane up. Requires [`Compare::StreamletEpoch`].
@@ -167,17 +127,17 @@ pub enum Write {
         /// The least ordinal that may be read.
         ordinal: Ordinal,
     },
-    /// Records a broker. Requires [`Compare::BrokerRevision`].
+    /// Records a broker. Requires [`Compare::Revision`].
     PutBroker(BrokerRecord),
-    /// Forgets a broker. Requires [`Compare::BrokerRevision`] of the broker as it is.
+    /// Forgets a broker. Requires [`Compare::Revision`] of the broker as it is.
     DeleteBroker(u32),
-    /// Replaces the settings of a broker, or of all. Requires [`Compare::SettingsRevision`].
+    /// Replaces the settings of a broker, or of all. Requires [`Compare::Revision`].
     PutSettings(SettingsRecord),
-    /// Replaces the rules of access. Requires [`Compare::RulesRevision`].
+    /// Replaces the rules of access. Requires [`Compare::Revision`].
     PutRules(RulesRecord),
-    /// Replaces the users. Requires [`Compare::UsersRevision`].
+    /// Replaces the users. Requires [`Compare::Revision`].
     PutUsers(UsersRecord),
-    /// Replaces the quotas. Requires [`Compare::QuotasRevision`].
+    /// Replaces the quotas. Requires [`Compare::Revision`].
     PutQuotas(QuotasRecord),
     /// Moves a counter up, but for [`Counter::EpochFloor`]. Requires [`Compare::CounterValue`].
     PutCounter {
@@ -201,7 +161,7 @@ impl GroupRecord {
 impl Write {
     /// Deletes the record of a group that has this revision.
     pub fn delete_group(key: GroupKey, revision: u64) -> GroupChange {
-        let compare = Compare::revision_of(key, revision);
+        let compare = Compare::revision(Key::Group(key), revision);
         (compare, Self::DeleteGroup(key))
     }
 

@@ -272,7 +272,7 @@ fn now_ms() -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kera_metadata::{BrokerRecord, EmbeddedOptions, EmbeddedStore, StreamConfig};
+    use kera_metadata::{BrokerRecord, EmbeddedOptions, EmbeddedStore, Key, StreamConfig};
     use uuid::Uuid;
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
         let store = EmbeddedStore::open(store, EmbeddedOptions::default()).unwrap();
         store
             .commit(Transaction::new(
-                vec![Compare::BrokerRevision { id: 1, revision: 0 }],
+                vec![Compare::revision(Key::Broker(1), 0)],
                 vec![Write::PutBroker(BrokerRecord {
                     id: 1,
                     address: "h:1".into(),

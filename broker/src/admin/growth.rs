@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use kera_metadata::{
-    Compare, LaneBy, LaneGeneration, MetadataError, StreamRecord, Transaction, Write,
+    Compare, Key, LaneBy, LaneGeneration, MetadataError, StreamRecord, Transaction, Write,
 };
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{Epoch, LaneId, Ordinal, StreamletId};
@@ -118,10 +118,7 @@ async fn record(
     mut new: StreamRecord,
     cuts: &[Cut],
 ) -> Result<(), Failed> {
-    let mut compare = vec![Compare::StreamRevision {
-        id: old.id,
-        revision: old.revision,
-    }];
+    let mut compare = vec![Compare::revision(Key::Stream(old.id), old.revision)];
     if shared.clustered.is_some() {
         // All at once: a stream may have more streamlets than a transaction comparisons.
         compare.push(Compare::StreamletEpochs {
@@ -331,10 +328,7 @@ fn touch(shared: &Shared, stream: &Stream) -> Result<bool, WireError> {
     let Some(found) = found.filter(|found| found.lane_generations.len() == generations) else {
         return Ok(false);
     };
-    let compare = Compare::StreamRevision {
-        id,
-        revision: found.revision,
-    };
+    let compare = Compare::revision(Key::Stream(id), found.revision);
     let touch = Transaction::new(vec![compare], vec![Write::PutStream(found)]);
     let touched = shared.metadata.commit(touch);
     touched.map(|_| true).map_err(|e| metadata_error(&e))

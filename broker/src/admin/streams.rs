@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kera_metadata::{
-    Compare, Conflict, Feature, StreamConfig, StreamRecord, Transaction, Write,
+    Compare, Conflict, Feature, Key, StreamConfig, StreamRecord, Transaction, Write,
     validate_stream_name,
 };
 use kera_protocol::error::{ErrorCode, WireError};
@@ -183,10 +183,7 @@ fn write_record(
     let committed = shared
         .metadata
         .commit(Transaction::new(
-            vec![Compare::StreamRevision {
-                id: old.id,
-                revision: old.revision,
-            }],
+            vec![Compare::revision(Key::Stream(old.id), old.revision)],
             vec![Write::PutStream(new.clone())],
         ))
         .map_err(|e| metadata_error(&e))?;
@@ -209,10 +206,7 @@ fn delete(shared: &Shared, stream: &Stream) -> Result<(), WireError> {
     shared
         .metadata
         .commit(Transaction::new(
-            vec![Compare::StreamRevision {
-                id: record.id,
-                revision: record.revision,
-            }],
+            vec![Compare::revision(Key::Stream(record.id), record.revision)],
             vec![Write::DeleteStream(record.id)],
         ))
         .map_err(|e| metadata_error(&e))?;

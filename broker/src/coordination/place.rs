@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_metadata::{
-    Compare, Conflict, MetadataError, StreamConfig, StreamRecord, Transaction, Write,
+    Compare, Conflict, Key, MetadataError, StreamConfig, StreamRecord, Transaction, Write,
 };
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::StreamletId;
@@ -214,10 +214,7 @@ fn raise_copies_of(shared: &Shared, kind: CoordinatorKind) -> Result<bool, Metad
     }
     let mut new = (*old).clone();
     new.config.min_insync_replicas = least;
-    let unchanged = Compare::StreamRevision {
-        id: old.id,
-        revision: old.revision,
-    };
+    let unchanged = Compare::revision(Key::Stream(old.id), old.revision);
     let raised = Transaction::new(vec![unchanged], vec![Write::PutStream(new.clone())]);
     new.revision = shared.metadata.commit(raised)?.revision;
     stream.altered(new);

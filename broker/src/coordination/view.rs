@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use kera_coordinator::{Cut, CutWish, LaneStatus, LaneView, StreamShape};
-use kera_metadata::StreamRecord;
 use kera_metadata::access::{Kind, Operation};
+use kera_metadata::{LaneBy, StreamRecord};
 use kera_protocol::ids::{LaneKey, Ordinal, StreamId};
+use kera_protocol::v1;
 use kera_streamlet::Streamlet;
 
 use super::remote::Remote;
@@ -63,7 +64,10 @@ fn shape(stream: &Stream) -> StreamShape {
         id: record.id,
         name: record.name.clone(),
         streamlets: record.config.streamlets,
-        lane_by: record.config.lane_by.into(),
+        lane_by: match record.config.lane_by {
+            LaneBy::Key => v1::LaneBy::Key,
+            LaneBy::Producer => v1::LaneBy::Producer,
+        },
         generations: {
             let generations = record.lane_generations.iter();
             let all = generations.map(|g| g.partitions(record.config.streamlets));

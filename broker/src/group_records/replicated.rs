@@ -125,11 +125,7 @@ impl Inner {
         record.epoch = Epoch(record.epoch.0 + 1);
         // Before others can see it: it is this broker's own doing.
         self.state.lock().latest.insert(streamlet, record.epoch);
-        let compare = Compare::StreamletRevision {
-            stream: record.stream,
-            streamlet: record.streamlet,
-            revision: record.revision,
-        };
+        let compare = Compare::streamlet(&record);
         let write = Write::PutStreamlet(record.clone());
         let committed = self
             .store

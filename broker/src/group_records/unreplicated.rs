@@ -70,7 +70,7 @@ impl Inner {
                     {
                         transaction
                             .compare
-                            .push(Compare::revision_of(key, revision));
+                            .push(Compare::revision(Key::Group(key), revision));
                         continue;
                     }
                     match found.filter(|found| !found.is_closed()) {
@@ -90,7 +90,7 @@ impl Inner {
                 // Of one that is not recorded only that is compared: its record may be on its way.
                 deleted => transaction.write.extend(found.map(|_| deleted)),
             }
-            let compare = Compare::revision_of(key, revision);
+            let compare = Compare::revision(Key::Group(key), revision);
             transaction.compare.push(compare);
         }
         transaction

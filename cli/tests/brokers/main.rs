@@ -122,11 +122,7 @@ impl Cluster {
         let owned = image.streamlets.iter().filter(|s| s.owner == from);
         let others = (1..=3).filter(|id| *id != from).cycle();
         for (streamlet, owner) in owned.zip(others) {
-            let compare = Compare::StreamletRevision {
-                stream: streamlet.stream,
-                streamlet: streamlet.streamlet,
-                revision: streamlet.revision,
-            };
+            let compare = Compare::streamlet(streamlet);
             let next = StreamletRecord {
                 owner,
                 epoch: Epoch(streamlet.epoch.0 + 1),

@@ -2,8 +2,8 @@
 
 use kera_broker::import::Import;
 use kera_metadata::{
-    Compare, Counter, EmbeddedOptions, EmbeddedStore, EtcdAccess, MetadataError, MetadataStore,
-    Replica, Transaction, Write,
+    Compare, Counter, EmbeddedOptions, EmbeddedStore, EtcdAccess, Key, MetadataError,
+    MetadataStore, Replica, Transaction, Write,
 };
 use kera_protocol::ids::{BrokerId, Incarnation};
 use serde_json::Value;
@@ -84,7 +84,7 @@ fn had_a_peer(broker: &Broker, stream: &str, at: Option<u32>) {
     };
     for broker in image.brokers.iter().cloned() {
         let (id, revision) = (broker.id, 0);
-        let compare = Compare::BrokerRevision { id, revision };
+        let compare = Compare::revision(Key::Broker(id), revision);
         commit(vec![compare], Write::PutBroker(broker));
     }
     for (counter, value) in &image.counters {
@@ -103,11 +103,7 @@ fn had_a_peer(broker: &Broker, stream: &str, at: Option<u32>) {
         let made = store.create_stream(new, streamlets[0].owner);
         let (_, made) = made.expect("it is recorded");
         for (streamlet, made) in streamlets.iter().zip(made) {
-            let compare = Compare::StreamletRevision {
-                stream: made.stream,
-                streamlet: made.streamlet,
-                revision: made.revision,
-            };
+            let compare = Compare::streamlet(&made);
             commit(vec![compare], Write::PutStreamlet(streamlet.clone()));
             for group in image.groups_of(streamlet.stream, streamlet.streamlet) {
                 let mut group = group.clone();
@@ -116,7 +112,7 @@ fn had_a_peer(broker: &Broker, stream: &str, at: Option<u32>) {
                     group.copies.extend(at.map(of_a_peer));
                 }
                 let (key, revision) = (group.key(), 0);
-                let compare = Compare::GroupRevision { key, revision };
+                let compare = Compare::revision(Key::Group(key), revision);
                 let epoch = Compare::epoch(streamlet);
                 commit(vec![epoch, compare], Write::PutGroup(group));
             }

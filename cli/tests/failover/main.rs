@@ -123,11 +123,7 @@ fn reassign(store: &EtcdStore, from: u32, to: &[u32]) {
     let image = store.load().expect("it can be read");
     let owned = image.streamlets.iter().filter(|s| s.owner == from);
     for (streamlet, owner) in owned.zip(to.iter().cycle()) {
-        let compare = Compare::StreamletRevision {
-            stream: streamlet.stream,
-            streamlet: streamlet.streamlet,
-            revision: streamlet.revision,
-        };
+        let compare = Compare::streamlet(streamlet);
         let next = StreamletRecord {
             owner: *owner,
             epoch: Epoch(streamlet.epoch.0 + 1),

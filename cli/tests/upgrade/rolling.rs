@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use kera_metadata::{Compare, EtcdOptions, EtcdStore, MetadataStore, Transaction, Write as Put};
+use kera_metadata::{
+    Compare, EtcdOptions, EtcdStore, Key, MetadataStore, Transaction, Write as Put,
+};
 use kera_testkit::command::{ended_within, run};
 use kera_testkit::etcd::Etcd;
 use kera_testkit::place::{Place, start_each};
@@ -225,10 +227,7 @@ fn brokers_are_upgraded_one_by_one_under_load_and_back_and_nothing_is_lost() {
     let store = store.expect("it opens");
     let mut settings = store.settings(None).expect("it is read");
     settings.cluster_version = 99;
-    let compare = Compare::SettingsRevision {
-        broker: None,
-        revision: settings.revision,
-    };
+    let compare = Compare::revision(Key::Settings(None), settings.revision);
     let put = Transaction::new(vec![compare], vec![Put::PutSettings(settings)]);
     store.commit(put).expect("it is recorded");
     for broker in &mut trio.brokers {

@@ -22,16 +22,13 @@ fn created(transaction: &Transaction) -> Option<&StreamRecord> {
     let Write::PutStream(stream) = first else {
         return None;
     };
-    let absent = |c: &Compare| match c {
-        Compare::StreamRevision { id, revision } => *id == stream.id && *revision == 0,
-        _ => false,
-    };
+    let is_new = Compare::revision(Key::Stream(stream.id), 0);
     let known = |c: &Compare| match c {
         Compare::StreamAbsent { .. } | Compare::CounterValue { .. } => true,
-        other => absent(other),
+        other => *other == is_new,
     };
     let part = |w: &Write| matches!(w, Write::PutStreamlet(s) if s.stream == stream.id);
-    let creates = transaction.compare.iter().any(absent)
+    let creates = transaction.compare.contains(&is_new)
         && transaction.compare.iter().all(known)
         && rest.iter().all(part);
     creates.then_some(stream)

@@ -92,7 +92,7 @@ pub(super) fn encode(live: &LiveBroker) -> Vec<u8> {
             (Role::Broker, LiveState::Draining) | (Role::ReplicaStore, _) => 1,
         },
         version: live.version.clone(),
-        role: live.role.number(),
+        role: live.role.number().into(),
         cluster_version: live.cluster_version,
     };
     message.encode_to_vec()
@@ -102,7 +102,7 @@ pub(super) fn encode(live: &LiveBroker) -> Vec<u8> {
 pub(super) fn decode(id: u32, value: &[u8]) -> Result<LiveBroker, &'static str> {
     let message = LiveMessage::decode(value).map_err(|_| "it cannot be decoded")?;
     let uuid = |bytes: &[u8]| Uuid::from_slice(bytes).map_err(|_| "an id is not 16 bytes long");
-    let role = Role::from_number(message.role).ok_or("its role is unknown")?;
+    let role = Role::of_number(message.role).ok_or("its role is unknown")?;
     Ok(LiveBroker {
         id,
         incarnation: Incarnation {

@@ -88,8 +88,12 @@ impl View {
     pub(super) fn compared(&self, transaction: &Transaction) -> Vec<(Vec<u8>, u64)> {
         let mut needed: BTreeSet<Vec<u8>> = BTreeSet::new();
         for compare in &transaction.compare {
-            if let Compare::StreamRevision { id, .. } = compare {
-                needed.insert(Key::Stream(*id).encode());
+            if let Compare::Revision {
+                key: key @ Key::Stream(_),
+                ..
+            } = compare
+            {
+                needed.insert(key.encode());
             }
         }
         for write in &transaction.write {
@@ -170,7 +174,7 @@ impl Footprint {
         for compare in &transaction.compare {
             let (key, absent) = match compare {
                 Compare::StreamAbsent { name } => (Key::StreamName(name.clone()), true),
-                Compare::StreamRevision { id, revision } => (Key::Stream(*id), *revision == 0),
+                Compare::Revision { key, revision } => (key.clone(), *revision == 0),
                 &Compare::StreamletEpoch {
                     stream, streamlet, ..
                 } => (Key::Streamlet(StreamletKey { stream, streamlet }), false),
@@ -180,22 +184,6 @@ impl Footprint {
                     all.prefixes.push(prefix);
                     continue;
                 }
-                &Compare::StreamletRevision {
-                    stream,
-                    streamlet,
-                    revision,
-                } => (
-                    Key::Streamlet(StreamletKey { stream, streamlet }),
-                    revision == 0,
-                ),
-                Compare::GroupRevision { key, revision } => (Key::Group(*key), *revision == 0),
-                Compare::BrokerRevision { id, revision } => (Key::Broker(*id), *revision == 0),
-                Compare::SettingsRevision { broker, revision } => {
-                    (Key::Settings(*broker), *revision == 0)
-                }
-                Compare::RulesRevision { revision } => (Key::Rules, *revision == 0),
-                Compare::UsersRevision { revision } => (Key::Users, *revision == 0),
-                Compare::QuotasRevision { revision } => (Key::Quotas, *revision == 0),
                 Compare::CounterValue { counter, value } => (Key::Counter(*counter), *value == 0),
                 Compare::Controller { .. } => {
                     all.keys.insert(CONTROLLER.to_vec());

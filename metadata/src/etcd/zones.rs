@@ -2,27 +2,15 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use kera_protocol::ids::{StreamId, StreamletId};
+use kera_protocol::ids::StreamletKey;
 
 use kera_records::Counter;
+use kera_records::key::Key;
 use kera_records::{Compare, Transaction, Write};
 
-/// A part of the store.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Zone {
-    Name(String),
-    Broker(u32),
-    Counter(Counter),
-    /// Settings of a broker, or of all.
-    Settings(Option<u32>),
-    Rules,
-    Users,
-    Quotas,
-    /// A stream's own record and, for whoever has it alone, all of the stream.
-    Stream(StreamId),
-    /// A streamlet with its groups and log starts.
-    Streamlet(StreamId, StreamletId),
-}
+/// A part of the store, by the key of its first record. A stream's is its own record and, for whoever has it alone, all
+/// of the stream; a streamlet's its groups and log starts as well.
+type Zone = Key;
 
 /// What a transaction compares and writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,25 +25,19 @@ impl Zones {
         let mut zones = Self::default();
         for compare in &transaction.compare {
             match compare {
-                Compare::StreamAbsent { name } => zones.alone(Zone::Name(name.clone())),
-                Compare::StreamRevision { id, .. } => zones.alone(Zone::Stream(*id)),
-                Compare::StreamletEpoch {
+                Compare::StreamAbsent { name } => zones.alone(Zone::StreamName(name.clone())),
+                Compare::Revision { key, .. } => zones.of_record(key.clone()),
+                &Compare::StreamletEpoch {
                     stream, streamlet, ..
-                }
-                | Compare::StreamletRevision {
-                    stream, streamlet, ..
-                } => zones.streamlet(*stream, *streamlet),
+                } => zones.streamlet(StreamletKey { stream, streamlet }),
                 Compare::StreamletEpochs { stream, epochs } => {
                     for (streamlet, _) in epochs {
-                        zones.streamlet(*stream, *streamlet);
+                        zones.streamlet(StreamletKey {
+                            stream: *stream,
+                            streamlet: *streamlet,
+                        });
                     }
                 }
-                Compare::GroupRevision { key, .. } => zones.streamlet(key.stream, key.streamlet),
-                Compare::BrokerRevision { id, .. } => zones.alone(Zone::Broker(*id)),
-                Compare::SettingsRevision { broker, .. } => zones.alone(Zone::Settings(*broker)),
-                Compare::RulesRevision { .. } => zones.alone(Zone::Rules),
-                Compare::UsersRevision { .. } => zones.alone(Zone::Users),
-                Compare::QuotasRevision { .. } => zones.alone(Zone::Quotas),
                 Compare::CounterValue { counter, .. } => {
                     zones.shared.insert(Zone::Counter(*counter));
                 }
@@ -63,38 +45,30 @@ impl Zones {
             }
         }
         for write in &transaction.write {
+            zones.of_record(write.key());
             match write {
-                Write::PutStream(r) => {
-                    zones.alone(Zone::Stream(r.id));
-                    zones.alone(Zone::Name(r.name.clone()));
-                }
-                Write::DeleteStream(id) => {
-                    zones.alone(Zone::Stream(*id));
-                    zones.alone(Zone::Counter(Counter::EpochFloor));
-                }
-                Write::PutStreamlet(r) => zones.streamlet(r.stream, r.streamlet),
-                Write::PutGroup(r) => zones.streamlet(r.stream, r.streamlet),
-                Write::DeleteGroup(key) => zones.streamlet(key.stream, key.streamlet),
-                Write::PutLaneStart { key, .. } => zones.streamlet(key.stream, key.streamlet),
-                Write::PutBroker(r) => zones.alone(Zone::Broker(r.id)),
-                Write::DeleteBroker(id) => zones.alone(Zone::Broker(*id)),
-                Write::PutSettings(r) => zones.alone(Zone::Settings(r.broker)),
-                Write::PutRules(_) => zones.alone(Zone::Rules),
-                Write::PutUsers(_) => zones.alone(Zone::Users),
-                Write::PutQuotas(_) => zones.alone(Zone::Quotas),
-                Write::PutCounter { counter, .. } => zones.alone(Zone::Counter(*counter)),
+                Write::PutStream(r) => zones.alone(Zone::StreamName(r.name.clone())),
+                Write::DeleteStream(_) => zones.alone(Zone::Counter(Counter::EpochFloor)),
+                _ => {}
             }
         }
         zones
+    }
+
+    fn of_record(&mut self, key: Key) {
+        match key.streamlet_of() {
+            Some(streamlet) => self.streamlet(streamlet),
+            None => self.alone(key),
+        }
     }
 
     fn alone(&mut self, zone: Zone) {
         self.alone.insert(zone);
     }
 
-    fn streamlet(&mut self, stream: StreamId, streamlet: StreamletId) {
-        self.alone.insert(Zone::Streamlet(stream, streamlet));
-        self.shared.insert(Zone::Stream(stream));
+    fn streamlet(&mut self, streamlet: StreamletKey) {
+        self.alone.insert(Zone::Streamlet(streamlet));
+        self.shared.insert(Zone::Stream(streamlet.stream));
     }
 }
 
@@ -157,7 +131,7 @@ impl Busy {
 mod tests {
     use super::*;
     use crate::store::creation;
-    use kera_protocol::ids::Epoch;
+    use kera_protocol::ids::{Epoch, StreamId, StreamletId};
     use kera_records::StreamRecord;
     use kera_records::config::StreamConfig;
 
@@ -171,10 +145,7 @@ mod tests {
     }
 
     fn deletion(stream: StreamId) -> Zones {
-        let compare = Compare::StreamRevision {
-            id: stream,
-            revision: 1,
-        };
+        let compare = Compare::revision(Key::Stream(stream), 1);
         let write = vec![Write::DeleteStream(stream)];
         Zones::of(&Transaction::new(vec![compare], write))
     }

@@ -18,9 +18,7 @@ fn rule(name: &str, permission: Permission) -> Rule {
 }
 
 fn put(store: &dyn MetadataStore, record: &RulesRecord) -> Result<Committed, MetadataError> {
-    let compare = Compare::RulesRevision {
-        revision: record.revision,
-    };
+    let compare = Compare::revision(Key::Rules, record.revision);
     let write = Write::PutRules(record.clone());
     store.commit(Transaction::new(vec![compare], vec![write]))
 }
@@ -107,9 +105,7 @@ fn quotas_are_replaced_by_whoever_knows_them() {
     on_each_store(|store| {
         assert_eq!(store.quotas().unwrap(), QuotasRecord::default());
         let put = |record: &QuotasRecord| {
-            let compare = Compare::QuotasRevision {
-                revision: record.revision,
-            };
+            let compare = Compare::revision(Key::Quotas, record.revision);
             let write = Write::PutQuotas(record.clone());
             store.commit(Transaction::new(vec![compare], vec![write]))
         };
@@ -159,9 +155,7 @@ fn users_are_replaced_by_whoever_knows_them() {
     on_each_store(|store| {
         assert_eq!(store.users().unwrap(), UsersRecord::default());
         let put = |record: &UsersRecord| {
-            let compare = Compare::UsersRevision {
-                revision: record.revision,
-            };
+            let compare = Compare::revision(Key::Users, record.revision);
             let write = Write::PutUsers(record.clone());
             store.commit(Transaction::new(vec![compare], vec![write]))
         };

@@ -14,10 +14,7 @@ fn lanes_grow_to_any_larger_number() {
         let mut stream = store.create_stream(record, 1).unwrap().0;
         let alter = |stream: &StreamRecord| {
             store.commit(Transaction::new(
-                vec![Compare::StreamRevision {
-                    id: stream.id,
-                    revision: stream.revision,
-                }],
+                vec![Compare::revision(Key::Stream(stream.id), stream.revision)],
                 vec![Write::PutStream(stream.clone())],
             ))
         };

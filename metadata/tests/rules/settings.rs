@@ -3,10 +3,7 @@
 use super::*;
 
 fn put(store: &dyn MetadataStore, record: &SettingsRecord) -> Result<Committed, MetadataError> {
-    let compare = Compare::SettingsRevision {
-        broker: record.broker,
-        revision: record.revision,
-    };
+    let compare = Compare::revision(Key::Settings(record.broker), record.revision);
     let write = Write::PutSettings(record.clone());
     store.commit(Transaction::new(vec![compare], vec![write]))
 }

@@ -138,10 +138,7 @@ pub fn put_start(streamlet: &StreamletRecord, lane: u32, ordinal: u64) -> Transa
 /// The transaction that deletes a stream.
 pub fn delete_stream(stream: &StreamRecord) -> Transaction {
     Transaction::new(
-        vec![Compare::StreamRevision {
-            id: stream.id,
-            revision: stream.revision,
-        }],
+        vec![Compare::revision(Key::Stream(stream.id), stream.revision)],
         vec![Write::DeleteStream(stream.id)],
     )
 }

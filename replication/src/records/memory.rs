@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kera_protocol::ids::{Epoch, GroupId};
+use kera_records::key::Key;
 use kera_records::{Compare, GroupRecord, StreamletRecord, Transaction, Write};
 use parking_lot::Mutex;
 
@@ -306,7 +307,10 @@ impl Streamlet {
                     });
                 }
             }
-            Compare::GroupRevision { key, revision } => {
+            Compare::Revision {
+                key: Key::Group(key),
+                revision,
+            } => {
                 let deleted = self.deleted.get(&key.group).filter(|_| revision == 0);
                 let found = match self.groups.get(&key.group) {
                     Some(record) => record.revision,

@@ -91,7 +91,7 @@ impl Records for Told {
 fn encode(transaction: &Transaction) -> String {
     let compared = transaction.compare.iter().map(|compare| match compare {
         Compare::StreamletEpoch { epoch, .. } => epoch.to_string(),
-        Compare::GroupRevision { revision, .. } => revision.to_string(),
+        Compare::Revision { revision, .. } => revision.to_string(),
         other => panic!("records of groups do not compare {other:?}"),
     });
     let written = transaction.write.iter().map(|write| match write {

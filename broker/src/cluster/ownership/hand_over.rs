@@ -180,11 +180,7 @@ async fn change_owner(
             epoch: Epoch(now.epoch.0 + 1),
             ..now.clone()
         };
-        let compare = Compare::StreamletRevision {
-            stream,
-            streamlet: id,
-            revision: now.revision,
-        };
+        let compare = Compare::streamlet(&now);
         let write = Write::PutStreamlet(next.clone());
         match shared
             .metadata

@@ -1,6 +1,7 @@
 //! Owners that change while something else is going on.
 
 use kera_log_segments::group::GroupSpec;
+use kera_metadata::Key;
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::transport::{Refusal, Request};
 
@@ -77,11 +78,7 @@ async fn assign_at_last(trio: &Trio, stream: StreamId, number: u32, to: u32) -> 
         let found = trio.store.streamlet(stream, id).expect("it is read");
         let found = found.expect("it is recorded");
         let epoch = Epoch(found.epoch.0 + 1);
-        let compare = Compare::StreamletRevision {
-            stream,
-            streamlet: id,
-            revision: found.revision,
-        };
+        let compare = Compare::streamlet(&found);
         let next = StreamletRecord {
             owner: to,
             epoch,
@@ -179,10 +176,7 @@ async fn a_stream_that_is_younger_than_an_image_of_the_store_is_not_gone() {
         .catalog
         .get(stream)
         .expect("it is known");
-    let compare = Compare::StreamRevision {
-        id: stream,
-        revision: found.record.load().revision,
-    };
+    let compare = Compare::revision(Key::Stream(stream), found.record.load().revision);
     let deletion = Transaction::new(vec![compare], vec![Write::DeleteStream(stream)]);
     trio.store.commit(deletion).expect("it is deleted");
     let image = trio.store.load().expect("it is read");

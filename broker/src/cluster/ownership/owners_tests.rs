@@ -303,11 +303,7 @@ impl Trio {
         let found = self.store.streamlet(stream, StreamletId(number));
         let found = found.expect("it is read").expect("it is recorded");
         let epoch = Epoch(found.epoch.0 + 1);
-        let compare = Compare::StreamletRevision {
-            stream,
-            streamlet: StreamletId(number),
-            revision: found.revision,
-        };
+        let compare = Compare::streamlet(&found);
         let next = StreamletRecord {
             owner: to,
             epoch,

@@ -240,7 +240,7 @@ fn read(dir: &Path) -> io::Result<BTreeMap<StreamId, Mark>> {
 #[cfg(test)]
 mod tests {
     use kera_metadata::{
-        Compare, FIRST_EPOCH, MemoryCluster, StreamConfig, StreamRecord, Transaction, Write,
+        Compare, FIRST_EPOCH, Key, MemoryCluster, StreamConfig, StreamRecord, Transaction, Write,
     };
 
     use super::*;
@@ -263,10 +263,7 @@ mod tests {
         };
         // A stream that nobody has deleted is one that this store has not come to yet.
         assert_eq!(asked(), []);
-        let revision = Compare::StreamRevision {
-            id: dropped.id,
-            revision: dropped.revision,
-        };
+        let revision = Compare::revision(Key::Stream(dropped.id), dropped.revision);
         let deletion = Transaction::new(vec![revision], vec![Write::DeleteStream(dropped.id)]);
         store.commit(deletion).expect("it is deleted");
         let mut expected = [dropped.id, stranger];
