@@ -151,7 +151,12 @@ impl GroupOwner for Streamlet {
         let mut inner = self.inner.lock();
         match made {
             Ok(file) => {
-                inner.made_ahead.insert(group, Some(file.put_away()));
+                // Several may wait long for their use where there are replicas.
+                let file = match self.has_copies() {
+                    true => file.put_away(),
+                    false => file,
+                };
+                inner.made_ahead.insert(group, Some(file));
                 true
             }
             Err(error) => {

@@ -221,13 +221,17 @@ impl Streamlet {
             for group in discarded {
                 slot.groups.remove(&group.id());
             }
-            slot.prepared = Prepared::No;
+            let prepared = std::mem::replace(&mut slot.prepared, Prepared::No);
             // What was cut may have held markers.
             slot.ends.clear();
             // Before the lane takes appends again: all below is durable, or lost for good.
             slot.head.raise(carry.next_ordinal);
             slot.slot = LaneSlot::Idle(carry);
-            slot.head.clone()
+            let head = slot.head.clone();
+            if let Prepared::Asked(id) | Prepared::Ready(id) = prepared {
+                inner.made_ahead.remove(&id);
+            }
+            head
         };
         head.wake_all();
         discarded.iter().for_each(|group| self.remove_file(group));

@@ -4,8 +4,9 @@
 //! record and its file follow; until the record is durable the head stands still before it. On hot
 //! lanes the record is made ahead, so that not even the first acknowledgement waits.
 
-use kera_log_segments::group::{AckPolicy, Group, MadeFile};
+use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::invariant;
+use kera_log_segments::replicas::GroupOwner;
 use kera_log_segments::sync::{Arc, Ordering};
 use kera_protocol::ids::{GroupId, LaneId, LaneKey};
 use kera_records::{GroupRecord, GroupState, Write};
@@ -109,19 +110,16 @@ impl Streamlet {
         let lane_generation = inner.lane_generation;
         let copies = self.copies.get();
         let slot = &mut inner.lanes[lane.0 as usize];
-        let (group_id, record, file) = match std::mem::replace(&mut slot.prepared, Prepared::No) {
-            Prepared::Ready(id, file) => (id, RecordOf::Ahead, file),
+        let (group_id, record) = match std::mem::replace(&mut slot.prepared, Prepared::No) {
+            Prepared::Ready(id) => (id, RecordOf::Ahead),
             // Whoever asked for it finds the group begun.
-            Prepared::Asked(id, file) => (id, RecordOf::OnItsWay, file),
+            Prepared::Asked(id) => (id, RecordOf::OnItsWay),
             Prepared::No => match copies {
                 // They record it, and say when it counts.
-                Some(copies) => {
-                    let next = copies.next_group(lane, settings.ack);
-                    (next, RecordOf::OnItsWay, None)
-                }
+                Some(copies) => (copies.next_group(lane, settings.ack), RecordOf::OnItsWay),
                 None => {
                     inner.next_group += 1;
-                    (GroupId(inner.next_group), RecordOf::Wanted, None)
+                    (GroupId(inner.next_group), RecordOf::Wanted)
                 }
             },
         };
@@ -156,7 +154,7 @@ impl Streamlet {
             (None, Some(before)) if before.spec().epoch == epoch => group.follow(before),
             (None, _) => {}
         }
-        if let Some(file) = file.or(made_ahead) {
+        if let Some(file) = made_ahead {
             group.adopt(file);
         }
         slot.head.push_group(group.clone());
@@ -229,14 +227,9 @@ impl Streamlet {
             inner.next_group += 1;
             (inner.epoch, GroupId(inner.next_group))
         };
-        let settings = self.settings.load();
-        let spec = self.spec(&settings, lane, group, epoch, 0, 0);
-        let file = match settings.ack {
-            AckPolicy::Memory => None,
-            // If it cannot be made now, the group's first write tries again.
-            ack => MadeFile::make(&spec, ack, &self.env.io).ok(),
-        };
-        let file_made = file.is_some();
+        let ack = self.settings.load().ack;
+        // If it cannot be made now, the group's first write tries again.
+        let file_made = ack != AckPolicy::Memory && self.make_ahead(lane, group, ack);
         {
             let mut inner = self.inner.lock();
             let slot = &mut inner.lanes[lane.0 as usize];
@@ -244,12 +237,9 @@ impl Streamlet {
             if !is_unprepared(slot) || newest.is_some_and(|newest| *newest > group) {
                 // The lane has ended meanwhile, or rolled: ids rise along a lane.
                 drop(inner);
-                if file_made && let Err(error) = self.env.io.remove_file(&spec.path) {
-                    tracing::warn!(file = %spec.path.display(), %error, "a file made ahead of its use could not be removed");
-                }
-                return;
+                return self.drop_ahead(group, true);
             }
-            slot.prepared = Prepared::Asked(group, file);
+            slot.prepared = Prepared::Asked(group);
         }
         let change = Write::PutGroup(GroupRecord {
             file_made,
@@ -261,15 +251,17 @@ impl Streamlet {
             vec![change],
             Box::new(move |outcome| {
                 let mut inner = this.inner.lock();
-                let slot = &mut inner.lanes[lane.0 as usize];
-                if let Prepared::Asked(id, file) = &mut slot.prepared
-                    && *id == group
-                {
-                    let file = file.take();
-                    slot.prepared = if outcome.is_ok() {
-                        Prepared::Ready(group, file)
-                    } else {
-                        Prepared::No
+                let Inner {
+                    lanes, made_ahead, ..
+                } = &mut *inner;
+                let slot = &mut lanes[lane.0 as usize];
+                if matches!(slot.prepared, Prepared::Asked(id) if id == group) {
+                    slot.prepared = match outcome {
+                        Ok(()) => Prepared::Ready(group),
+                        Err(_) => {
+                            made_ahead.remove(&group);
+                            Prepared::No
+                        }
                     };
                 } else if let Some(begun) = slot.groups.get(&group).cloned() {
                     drop(inner);

@@ -10,7 +10,7 @@ use std::io::ErrorKind;
 use kera_log_segments::group::GroupSpec;
 use kera_protocol::ids::GroupId;
 
-use crate::streamlet::{Prepared, Streamlet};
+use crate::streamlet::Streamlet;
 
 /// Generations from here on are in the names of files that are being made, and that a start removes.
 const UNFINISHED: u32 = 1 << 31;
@@ -119,10 +119,6 @@ impl Streamlet {
             .collect();
         known.extend(inner.announcing.iter().map(|id| (*id, 0)));
         known.extend(inner.made_ahead.keys().map(|id| (*id, 0)));
-        known.extend(inner.lanes.iter().filter_map(|lane| match &lane.prepared {
-            Prepared::No => None,
-            Prepared::Asked(id, _) | Prepared::Ready(id, _) => Some((*id, 0)),
-        }));
         known
     }
 }

@@ -171,7 +171,7 @@ pub(crate) struct Inner {
     pub(crate) pins_limit: usize,
     /// Groups begun whose record is not asked for yet: repair must not close them before.
     pub(crate) announcing: Vec<GroupId>,
-    /// Files of replicated groups that are recorded ahead, or about to be; `None` while one is being made.
+    /// Files of groups that are recorded ahead, or about to be; `None` while one is being made.
     pub(crate) made_ahead: HashMap<GroupId, Option<MadeFile>>,
     /// The lane generation of groups that begin now. While lanes are cut for a growth it is the one to come, and
     /// nothing split by the old number is appended any more.
@@ -216,8 +216,8 @@ pub(crate) struct Carry {
 /// The next group, recorded ahead so that a roll need not wait for the metadata store.
 pub(crate) enum Prepared {
     No,
-    Asked(GroupId, Option<MadeFile>),
-    Ready(GroupId, Option<MadeFile>),
+    Asked(GroupId),
+    Ready(GroupId),
 }
 
 /// A group that takes appends, with its group lock: second of the two levels.
