@@ -22,6 +22,7 @@ use crate::http::Http;
 use crate::maintenance::Maintenance;
 use crate::open::{Begun, open};
 use crate::shared::Shared;
+use crate::store_calls::blocking;
 use crate::store_dir::StoreDir;
 use crate::tls::{self, ServerTls};
 use crate::{listener, machine, socket};
@@ -45,7 +46,7 @@ impl Broker {
     /// [`BrokerError`] says what stands in the way and what to do.
     pub async fn start(config: BrokerConfig) -> Result<Self, BrokerError> {
         let named = config.clone();
-        let store = off_runtime(move || cluster::ownership::joining::open_store(&named)).await?;
+        let store = blocking(move || cluster::ownership::joining::open_store(&named)).await?;
         Self::start_sharing(config, store).await
     }
 
@@ -60,7 +61,7 @@ impl Broker {
     ) -> Result<Self, BrokerError> {
         let since = Instant::now();
         let path = config.data_dir.clone();
-        let dir = off_runtime(move || StoreDir::open(&path)).await?;
+        let dir = blocking(move || StoreDir::open(&path)).await?;
         let tls = ServerTls::open(&config.tls)?;
         // First of all, so that brokers that start together find each other's copies.
         let backup = match &store {
@@ -115,7 +116,7 @@ impl Broker {
             freed,
             tls,
         };
-        let (shared, maintenance) = off_runtime(move || open(begun)).await?;
+        let (shared, maintenance) = blocking(move || open(begun)).await?;
         machine::report(&machine::Needs::of(&shared.config, shared.data.engine()));
         if let Some(clustered) = &shared.clustered {
             watching::start(&shared, clustered);
@@ -249,16 +250,4 @@ fn close(shared: &Shared) {
         }
     }
     shared.data.env.pump.stop();
-}
-
-/// Runs a step of the start that waits for the disk.
-pub(crate) async fn off_runtime<T: Send + 'static>(
-    step: impl FnOnce() -> Result<T, BrokerError> + Send + 'static,
-) -> Result<T, BrokerError> {
-    tokio::task::spawn_blocking(step)
-        .await
-        .map_err(|panic| BrokerError::System {
-            what: "starting failed",
-            error: std::io::Error::other(panic),
-        })?
 }

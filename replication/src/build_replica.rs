@@ -150,8 +150,9 @@ impl<'a> Replicas<'a> {
     }
 }
 
-/// Where the piece ends that begins at `at`.
-pub(crate) fn piece_end(at: u64, end: u64, segment_size: u32) -> u64 {
+/// Where the piece ends that begins at `at`, of a group that ends at `end`: pieces are read and written one by one, and
+/// none lies in two segments.
+pub fn piece_end(at: u64, end: u64, segment_size: u32) -> u64 {
     let size = u64::from(segment_size);
     end.min(at + PIECE_BYTES).min((at / size + 1) * size)
 }

@@ -76,3 +76,5 @@ pub mod runtime;
 pub mod seldom;
 mod signal;
 pub mod transport;
+
+pub use build_replica::piece_end;

@@ -33,7 +33,7 @@ use crate::aside;
 use crate::ids::{CopyId, Incarnation, StreamletKey};
 use crate::transport::{
     CopyAnswer, CopyInfo, CopyState, CopyVersion, MAX_TRANSFER_BYTES, Pending, Refusal, Reply,
-    Request, SealedCopy,
+    Request, Seal, SealedCopy,
 };
 
 /// The epoch of a listed file whose header cannot be read. No group has it.
@@ -334,11 +334,11 @@ impl OwnFiles {
     /// As [`OwnReplicas::ask`].
     pub fn handle(&self, request: Request) -> Result<Reply, Refusal> {
         match request {
-            Request::Seal {
+            Request::Seal(Seal {
                 streamlet,
                 epoch,
                 copies,
-            } => {
+            }) => {
                 self.end_making(streamlet, epoch).map_err(failed)?;
                 let answers = copies.into_iter().map(|(copy, recorded)| SealedCopy {
                     copy,

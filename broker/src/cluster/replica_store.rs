@@ -21,7 +21,7 @@ use crate::error::BrokerError;
 use crate::http::{Http, Told};
 use crate::open::{advertised_address, record_broker};
 use crate::peer_addresses::PeerAddresses;
-use crate::start::off_runtime;
+use crate::store_calls::blocking;
 use crate::store_dir::StoreDir;
 use crate::tls::{self, ServerTls};
 use crate::{machine, scrape};
@@ -72,7 +72,7 @@ impl BackupProcess {
     /// [`BrokerError`] says what stands in the way and what to do.
     pub async fn start(config: &BrokerConfig) -> Result<Self, BrokerError> {
         let named = config.clone();
-        let store = off_runtime(move || joining::open_store(&named)).await?;
+        let store = blocking(move || joining::open_store(&named)).await?;
         Self::start_sharing(config, store.ok_or(BrokerError::NoStore)?).await
     }
 
@@ -97,7 +97,7 @@ impl BackupProcess {
             None => None,
         };
         let path = config.data_dir.clone();
-        let dir = Arc::new(off_runtime(move || StoreDir::open(&path)).await?);
+        let dir = Arc::new(blocking(move || StoreDir::open(&path)).await?);
         let backup = Backup::start(config, tls.as_ref(), false).await?;
         let joined = match join(config, store, &dir, &backup).await {
             Ok(joined) => joined,
@@ -165,7 +165,7 @@ async fn join(
     backup: &Arc<Backup>,
 ) -> Result<Joined, BrokerError> {
     let (config, dir, backup) = (config.clone(), dir.clone(), backup.clone());
-    off_runtime(move || {
+    blocking(move || {
         let advertise = config.server.advertise.clone();
         let advertised = advertise.unwrap_or_else(|| advertised_address(backup.local_addr()));
         let role = Role::ReplicaStore;

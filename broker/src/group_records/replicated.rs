@@ -13,6 +13,7 @@ use kera_replication::transport::Pending;
 
 use super::{GroupRecords, Inner};
 use crate::clock::now_ms;
+use crate::store_calls::blocking;
 
 impl GroupRecords {
     /// The record makes this broker the owner: recovery goes on under its epoch.
@@ -51,7 +52,7 @@ impl Records for GroupRecords {
     fn try_read(&self, streamlet: StreamletKey) -> Pending<Result<StreamletRecords, RecordsError>> {
         let store = self.0.store.clone();
         Box::pin(async move {
-            off_runtime(move || {
+            blocking(move || {
                 let found = store.load_streamlet(streamlet.stream, streamlet.streamlet);
                 let image = found.map_err(|error| of_store(streamlet, error))?;
                 records_of(streamlet, image)
@@ -70,17 +71,9 @@ impl Records for GroupRecords {
             if let Some(taken) = inner.state.lock().taken.remove(&streamlet) {
                 return Ok(taken);
             }
-            off_runtime(move || inner.take_epoch(streamlet, owner)).await
+            blocking(move || inner.take_epoch(streamlet, owner)).await
         })
     }
-}
-
-/// Runs what may wait for a disk or a network.
-async fn off_runtime<T: Send + 'static>(
-    step: impl FnOnce() -> Result<T, RecordsError> + Send + 'static,
-) -> Result<T, RecordsError> {
-    let done = tokio::task::spawn_blocking(step).await;
-    done.unwrap_or_else(|error| Err(RecordsError::Unknown(error.to_string())))
 }
 
 impl Inner {

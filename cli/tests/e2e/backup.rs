@@ -4,7 +4,7 @@ use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, StreamletKey};
 use kera_replication::transport::tcp::{LinkOptions, TcpTransport};
 use kera_replication::transport::{
-    CallError, CopyAnswer, Refusal, Reply, Request, Transport, Write,
+    CallError, CopyAnswer, Refusal, Reply, Request, Seal, Transport, Write,
 };
 
 use super::cluster::{SEALS, cluster, flags, shared};
@@ -162,11 +162,11 @@ fn copies_outlive_a_backups_process_and_are_sealed_when_it_is_back() {
             })
         );
         assert!(refused, "{again:?}");
-        let seal = Request::Seal {
+        let seal = Request::Seal(Seal {
             streamlet: copy.streamlet,
             epoch: Epoch(2),
             copies: vec![(copy, incarnation)],
-        };
+        });
         match primary.call(seal).await {
             // The bytes are no batch.
             Ok(Reply::Sealed(sealed)) => assert!(

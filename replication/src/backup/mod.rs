@@ -54,4 +54,4 @@ pub use seals::SealTable;
 pub use shm::{ShmMemory, ShmOptions, Took};
 #[cfg(any(test, feature = "testing"))]
 pub use simulated::SimMemory;
-pub use store::{Limits, ReplicaStore, Seal, StoreStats};
+pub use store::{Limits, ReplicaStore, StoreStats};

@@ -17,7 +17,7 @@ mod ship;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub use ship::Rewritten;
 
 use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
 use crate::pace::Pace;
-use crate::primary::tidy::{self, List, Tidied};
+use crate::primary::tidy::{self, List};
 use crate::primary::{Lane, Lives, MoreReplicas, Primary};
 use crate::runtime::{all, within};
 use crate::seldom::Seldom;
@@ -156,41 +156,13 @@ pub struct JobStats {
     pub scrub_whole: Option<Duration>,
 }
 
-#[derive(Debug, Default)]
-struct Counts {
-    rounds: AtomicU64,
-    built: AtomicU64,
-    bytes: AtomicU64,
-    shifted: AtomicU64,
-    surplus: AtomicU64,
-    freed: AtomicU64,
-    flushed: AtomicU64,
-    failed: AtomicU64,
-    renewed: AtomicU64,
-    wanting: AtomicU64,
-    scrubbed: AtomicU64,
-    scrubbed_bytes: AtomicU64,
-    damaged: AtomicU64,
-    missing: AtomicU64,
-    differing: AtomicU64,
-    mended: AtomicU64,
-}
-
-impl Counts {
-    fn tidied(&self, tidied: &Tidied) {
-        self.freed.fetch_add(tidied.freed, Ordering::Relaxed);
-        self.flushed.fetch_add(tidied.flushed, Ordering::Relaxed);
-        self.failed.fetch_add(tidied.failed, Ordering::Relaxed);
-    }
-}
-
 /// The jobs of one broker. They end when its [`Primary`] is dropped.
 pub struct Jobs {
     primary: Weak<Primary>,
     owned: OwnedNow,
     config: JobConfig,
     pace: Pace,
-    counts: Counts,
+    counts: Mutex<JobStats>,
     /// Since when each broker has not answered.
     silent: Mutex<BTreeMap<BrokerId, Duration>>,
     plan: Mutex<scrub::Plan>,
@@ -296,7 +268,7 @@ impl Jobs {
             owned,
             config,
             pace: Pace::new(config.bytes_per_second, u64::from(primary.me.0)),
-            counts: Counts::default(),
+            counts: Mutex::default(),
             unrepaired: Mutex::default(),
             silent: Mutex::default(),
             plan: Mutex::default(),
@@ -325,7 +297,6 @@ impl Jobs {
 
     /// What they have done so far.
     pub fn stats(&self) -> JobStats {
-        let counts = &self.counts;
         let now = self.primary.upgrade().map(|primary| primary.runtime.now());
         let ended = *self.ended.lock();
         let ago = |then: Option<Duration>| Some(now?.saturating_sub(then?));
@@ -333,28 +304,13 @@ impl Jobs {
         let plan = self.plan.lock();
         let (scrub_done, scrub_whole) = plan.done(owned.iter().map(|one| one.streamlet));
         JobStats {
-            rounds: counts.rounds.load(Ordering::Relaxed),
-            built: counts.built.load(Ordering::Relaxed),
-            bytes: counts.bytes.load(Ordering::Relaxed),
-            shifted: counts.shifted.load(Ordering::Relaxed),
-            surplus: counts.surplus.load(Ordering::Relaxed),
-            freed: counts.freed.load(Ordering::Relaxed),
-            flushed: counts.flushed.load(Ordering::Relaxed),
-            failed: counts.failed.load(Ordering::Relaxed),
-            renewed: counts.renewed.load(Ordering::Relaxed),
-            wanting: counts.wanting.load(Ordering::Relaxed),
-            scrubbed: counts.scrubbed.load(Ordering::Relaxed),
-            scrubbed_bytes: counts.scrubbed_bytes.load(Ordering::Relaxed),
-            damaged: counts.damaged.load(Ordering::Relaxed),
-            missing: counts.missing.load(Ordering::Relaxed),
-            differing: counts.differing.load(Ordering::Relaxed),
-            mended: counts.mended.load(Ordering::Relaxed),
             unsound: plan.unsound(),
             round_ended: ago(ended.round),
             scrub_ended: ago(ended.scrub),
             scrub_streamlets: owned.len() as u64,
             scrub_done,
             scrub_whole: ago(scrub_whole),
+            ..*self.counts.lock()
         }
     }
 
@@ -451,30 +407,35 @@ impl Jobs {
                 continue;
             }
             let tidied = tidy::listed(&primary, (streamlet, one.epoch), &lists).await;
-            self.counts.tidied(&tidied);
+            {
+                let mut counts = self.counts.lock();
+                counts.freed += tidied.freed;
+                counts.flushed += tidied.flushed;
+                counts.failed += tidied.failed;
+            }
             held.short.extend(tidied.short);
         }
         for mend in owned.iter().filter_map(|one| one.mend.as_ref()) {
             let freed = mend.tidy().await;
-            self.counts.freed.fetch_add(freed, Ordering::Relaxed);
+            self.counts.lock().freed += freed;
         }
         self.part_with_former(&primary, &owned).await;
-        let built_before = self.counts.built.load(Ordering::Relaxed);
+        let built_before = self.counts.lock().built;
         let mut left = self.config.builds;
         let mut wanting = 0;
         for one in &owned {
             wanting += self.repair(&primary, one, &held, &mut left).await;
         }
-        self.counts.wanting.store(wanting, Ordering::Relaxed);
+        self.counts.lock().wanting = wanting;
         let renewed = self.renew(&primary, &owned).await;
         // What is lost comes first.
         let shifted = match left {
             0 => false,
             _ => self.shift(&primary, &by_key, &held, left).await,
         };
-        self.counts.rounds.fetch_add(1, Ordering::Relaxed);
+        self.counts.lock().rounds += 1;
         self.ended.lock().round = Some(primary.runtime.now());
-        let built = self.counts.built.load(Ordering::Relaxed) > built_before;
+        let built = self.counts.lock().built > built_before;
         // What was ended is closed by then; once, so that nothing goes round and round.
         let first_renewal = !self.renewed.swap(renewed, Ordering::Relaxed) && renewed;
         shifted || first_renewal || (left == 0 && built)
@@ -510,7 +471,7 @@ impl Jobs {
         let mut ended = Vec::new();
         for lane in owned.iter().flat_map(|one| &one.lanes) {
             for set in lane.renew(&mut more).await {
-                self.counts.renewed.fetch_add(1, Ordering::Relaxed);
+                self.counts.lock().renewed += 1;
                 // Each takes a close and an open: what that costs others is bounded like everything here.
                 let cost = u64::from(primary.config.first_buffer_bytes);
                 self.pace.take(runtime, cost).await;

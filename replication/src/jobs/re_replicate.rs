@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use kera_log_segments::check::Progress;
@@ -160,7 +159,7 @@ impl Jobs {
             *left -= 1;
             if restored.is_ok() {
                 missing.remove(&copy);
-                self.counts.built.fetch_add(1, Ordering::Relaxed);
+                self.counts.lock().built += 1;
             }
             self.note(restored, record);
         }
@@ -189,7 +188,7 @@ impl Jobs {
 
     pub(super) fn note(&self, done: Result<(), RestoreError>, record: &GroupRecord) {
         if let Err(error) = done {
-            self.counts.failed.fetch_add(1, Ordering::Relaxed);
+            self.counts.lock().failed += 1;
             // As many as there are groups, in every round.
             if let Some(others) = self.unrepaired.lock().due(Instant::now()) {
                 tracing::info!(group = %CopyId::of(record), %error, others, "the replicas of a group could not be restored, and of others lately; trying again");
@@ -416,7 +415,7 @@ impl Jobs {
     ) {
         match ask_to_free(primary, owned, record, at).await {
             Ok(()) => {
-                self.counts.freed.fetch_add(1, Ordering::Relaxed);
+                self.counts.lock().freed += 1;
             }
             Err(error) => {
                 tracing::info!(group = %CopyId::of(record), %error, "a replica that no record names is not freed yet");
@@ -457,7 +456,7 @@ impl Jobs {
             }
             if let Request::Complete { bytes, .. } = &request {
                 let len = bytes.len() as u64;
-                self.counts.bytes.fetch_add(len, Ordering::Relaxed);
+                self.counts.lock().bytes += len;
             }
             caller.ask(broker, request)
         };

@@ -9,7 +9,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kera_records::GroupRecord;
@@ -265,7 +264,7 @@ impl Jobs {
     async fn scrub_group(&self, primary: &Arc<Primary>, owned: &Owned, record: &GroupRecord) {
         let copy = CopyId::of(record);
         let judged = self.compare(primary, owned, record).await;
-        self.counts.scrubbed.fetch_add(1, Ordering::Relaxed);
+        self.counts.lock().scrubbed += 1;
         let mut plan = self.plan.lock();
         if judged != Judged::Stale {
             plan.suspect.remove(&copy);
@@ -303,7 +302,7 @@ impl Jobs {
                 return Judged::Unsound;
             }
             Agreed::Split => {
-                self.counts.differing.fetch_add(1, Ordering::Relaxed);
+                self.counts.lock().differing += 1;
                 tracing::error!(group = %copy, ?found, "the replicas of the group are whole and differ, and there is no majority; nothing is changed: compare them with `kera segment verify` on their brokers, and remove the wrong file while its broker is stopped");
                 return Judged::Unsound;
             }
@@ -336,12 +335,14 @@ impl Jobs {
         }
         for (holder, looked) in found {
             if let Found::Harmed { harm, address, why } = looked {
-                let count = match harm {
-                    Harm::Damaged => &self.counts.damaged,
-                    Harm::Missing => &self.counts.missing,
-                    Harm::Differs => &self.counts.differing,
-                };
-                count.fetch_add(1, Ordering::Relaxed);
+                {
+                    let counts = &mut *self.counts.lock();
+                    *match harm {
+                        Harm::Damaged => &mut counts.damaged,
+                        Harm::Missing => &mut counts.missing,
+                        Harm::Differs => &mut counts.differing,
+                    } += 1;
+                }
                 tracing::error!(group = %copy, at = %holder.broker, address, why, "a replica of a closed group is {harm:?}; it is built again from another: check the disk that it was on");
             }
         }
@@ -383,7 +384,7 @@ impl Jobs {
             let done = self.instead_of(primary, owned, &now, standing, holder);
             match done.await {
                 Ok(()) => {
-                    self.counts.mended.fetch_add(1, Ordering::Relaxed);
+                    self.counts.lock().mended += 1;
                     tracing::info!(group = %copy, instead_of = %holder.broker, "a bad replica has been replaced");
                 }
                 Err(error) => {
@@ -402,10 +403,10 @@ impl Jobs {
             };
             let looked = self.look(primary, owned, &record, holder.broker);
             if mended == Mended::Yes && looked.await == Found::Whole(right) {
-                self.counts.mended.fetch_add(1, Ordering::Relaxed);
+                self.counts.lock().mended += 1;
                 tracing::info!(group = %copy, "this broker's own file was damaged and has been replaced");
             } else {
-                self.counts.failed.fetch_add(1, Ordering::Relaxed);
+                self.counts.lock().failed += 1;
                 outcome = Judged::Unsound;
             }
         }
@@ -464,9 +465,7 @@ impl Jobs {
                 },
             };
             let read = checked.to.place.address.saturating_sub(from.place.address);
-            self.counts
-                .scrubbed_bytes
-                .fetch_add(read, Ordering::Relaxed);
+            self.counts.lock().scrubbed_bytes += read;
             if let Some(why) = checked.wrong {
                 return harmed(Harm::Damaged, checked.to.place.address, why);
             }

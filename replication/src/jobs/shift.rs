@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use kera_protocol::ids::GroupId;
 use kera_records::GroupRecord;
@@ -57,7 +56,7 @@ impl Jobs {
                     tracing::info!(streamlet = %shift.streamlet, group = %shift.group, %error, "a replica does not move");
                 }
                 Err(error) => {
-                    self.counts.failed.fetch_add(1, Ordering::Relaxed);
+                    self.counts.lock().failed += 1;
                     tracing::info!(streamlet = %shift.streamlet, group = %shift.group, %error, "a replica does not move yet; trying again");
                 }
             }
@@ -92,7 +91,7 @@ impl Jobs {
             }
             self.place(primary, owned, &record, standing.have).await?;
             self.free(primary, owned, &record, from.broker).await;
-            self.counts.surplus.fetch_add(1, Ordering::Relaxed);
+            self.counts.lock().surplus += 1;
             return Ok(true);
         };
         if left + 1 != owned.replicas || !may_take(primary, to, &record.copies, from) {
@@ -108,8 +107,8 @@ impl Jobs {
         };
         self.restore_at(primary, owned, &record, standing, target)
             .await?;
-        self.counts.built.fetch_add(1, Ordering::Relaxed);
-        self.counts.shifted.fetch_add(1, Ordering::Relaxed);
+        self.counts.lock().built += 1;
+        self.counts.lock().shifted += 1;
         Ok(true)
     }
 

@@ -39,7 +39,7 @@ impl Caller {
     /// How long an answer may take: reading or flushing whole groups is no small call.
     fn patience(&self, request: &Request) -> Duration {
         match request {
-            Request::Seal { copies, .. } if !copies.is_empty() => self.config.scan_timeout,
+            Request::Seal(seal) if !seal.copies.is_empty() => self.config.scan_timeout,
             Request::Flush { .. } | Request::FlushRound { .. } | Request::Check { .. } => {
                 self.config.flush_timeout
             }

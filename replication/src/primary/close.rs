@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use kera_log_segments::group_life::GroupStage;
 use kera_log_segments::invariant;
-use kera_log_segments::ship::Shipping;
 use kera_log_segments::window::Place;
 use kera_records::{GroupRecord, Transaction};
 
@@ -141,7 +140,6 @@ async fn drain(lane: &Lane, set: &Arc<ReplicaSet>, end: Place) {
 
 async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
     let end = set.freeze();
-    set.froze();
     set.wake_shippers();
     if let Some(lane) = lane.upgrade() {
         // The drain waits for this write, but not for ever: the disk may stall.

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use kera_log_segments::group::Group;
 use kera_log_segments::replicas::GroupOwner;
-use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use kera_records::{GroupChange, GroupRecord, GroupState, Transaction, Write};
 use parking_lot::Mutex;
@@ -255,7 +254,6 @@ impl Lane {
         };
         for set in groups {
             set.freeze();
-            set.froze();
         }
         self.until(|inner| inner.groups.is_empty() && inner.recording == 0)
             .await?;

@@ -5,8 +5,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kera_log_segments::ship::Shipping;
-
 use super::Primary;
 use super::lane::Lane;
 use super::replica_set::ReplicaSet;
@@ -54,7 +52,6 @@ impl Lane {
             tracing::info!(group = %set.id(), "another broker can take a replica; the group ends and the lane goes on in one whose replicas are where they should be");
             self.drop_ill_ahead();
             set.freeze();
-            set.froze();
             ended.push(set);
         }
         if let Some((ack, holders)) = self.ahead_at_one_that_leaves()

@@ -253,15 +253,18 @@ impl ReplicaSet {
         }
     }
 
-    /// Has the group take no more appends, for good, and says where they end. The lane goes on in its next group.
+    /// Has the group take no more appends, for good, and says where they end. The lane goes on in its next group. Call
+    /// without a lock.
     pub(super) fn freeze(&self) -> Place {
-        match self.appender.streamlet.upgrade() {
+        let end = match self.appender.streamlet.upgrade() {
             Some(streamlet) => {
                 let now_ms = (self.appender.clock)();
                 streamlet.freeze_group(self.group.spec().lane.lane, &self.group, now_ms)
             }
             None => self.group.end(),
-        }
+        };
+        self.froze();
+        end
     }
 
     /// Brings to its own file what lies in memory alone, as far as that can be done at once; whoever writes the rest

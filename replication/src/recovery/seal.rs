@@ -13,7 +13,7 @@ use super::{RecoverError, Recovery};
 use crate::ids::{BrokerId, CopyId, Incarnation, Replica, StreamletKey};
 use crate::primary::{BRIEFLY, Primary};
 use crate::runtime::{Local, until_enough};
-use crate::transport::{CallError, CopyAnswer, Refusal, Reply, Request, SealedCopy};
+use crate::transport::{CallError, CopyAnswer, Refusal, Reply, Request, Seal, SealedCopy};
 
 /// Copies that a backup reads for one answer.
 const COPIES_AT_ONCE: usize = 4;
@@ -54,11 +54,11 @@ async fn seal_at(
         return out;
     }
     for some in std::iter::once(&[][..]).chain(out.copies.chunks(COPIES_AT_ONCE)) {
-        let seal = Request::Seal {
+        let seal = Request::Seal(Seal {
             streamlet,
             epoch,
             copies: some.to_vec(),
-        };
+        });
         // Who is not alive and answers all the same may take its time to read.
         let asked = match out.sealed {
             true if !caller.is_alive(backup) => caller.once(backup, seal),

@@ -55,14 +55,7 @@ pub enum Request {
     /// irrevocably, remembered as durably as copies are, even where there is no copy; only then
     /// reads how far the named copies' valid scans reach. Answered by [`Reply::Sealed`], in the
     /// order of `copies`; refused as [`Refusal::Sealed`] if a higher epoch has sealed.
-    Seal {
-        /// The streamlet.
-        streamlet: StreamletKey,
-        /// The new owner's epoch.
-        epoch: Epoch,
-        /// What to read, and the incarnation each record names.
-        copies: Vec<(CopyId, Incarnation)>,
-    },
+    Seal(Seal),
     /// Fills a copy; makes it if it is not there and `address` is 0. Only for `epoch`, the highest
     /// that has sealed the streamlet here. `bytes` lie within one segment. Answered by [`Reply::Done`].
     Complete {
@@ -127,14 +120,26 @@ pub enum Request {
     },
 }
 
+/// A streamlet to be sealed, and the copies to be read afterwards with the incarnation that each
+/// record names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// The streamlet.
+    pub streamlet: StreamletKey,
+    /// The new owner's epoch.
+    pub epoch: Epoch,
+    /// What to read.
+    pub copies: Vec<(CopyId, Incarnation)>,
+}
+
 impl Request {
     /// Ends the right of earlier epochs, and reads nothing.
     pub fn seal(streamlet: StreamletKey, epoch: Epoch) -> Self {
-        Self::Seal {
+        Self::Seal(Seal {
             streamlet,
             epoch,
             copies: Vec::new(),
-        }
+        })
     }
 
     /// Brings a copy of a group to disk that is closed at `length`.
@@ -390,7 +395,7 @@ impl Request {
             Self::Open { .. } => "open",
             Self::Flush { .. } => "flush",
             Self::FlushRound { .. } => "flush round",
-            Self::Seal { .. } => "seal",
+            Self::Seal(_) => "seal",
             Self::Complete { .. } => "complete",
             Self::Read { .. } => "read",
             Self::Check { .. } => "check",

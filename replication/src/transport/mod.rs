@@ -33,7 +33,7 @@ use bytes::Bytes;
 pub use capability::{Capability, Preference, TransportKind, capabilities};
 pub use control::{
     Buffer, Checked, CopyAnswer, CopyInfo, CopyState, CopyVersion, Description, MAX_TRANSFER_BYTES,
-    Opened, Place, Progress, Refusal, Reply, Request, Room, SealedCopy,
+    Opened, Place, Progress, Refusal, Reply, Request, Room, Seal, SealedCopy,
 };
 pub use error::{CallError, LinkError};
 

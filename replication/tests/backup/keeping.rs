@@ -1,8 +1,9 @@
 //! What is kept, for how long, and how much of it.
 
 use kera_protocol::ids::{Epoch, StreamId, StreamletId};
-use kera_replication::backup::{ReplicaStore, Seal};
+use kera_replication::backup::ReplicaStore;
 use kera_replication::ids::{CopyId, StreamletKey};
+use kera_replication::transport::Seal;
 use kera_replication::transport::{CopyState, CopyVersion, Refusal, Reply, Request};
 
 use crate::content::{SEGMENT, copy, segment};

@@ -10,7 +10,7 @@ use kera_replication::faults::Faults;
 use kera_replication::ids::BrokerId;
 use kera_replication::transport::tcp::{LinkOptions, TcpTransport};
 use kera_replication::transport::{
-    CallError, CopyState, Description, LinkError, Refusal, Reply, Request, Transport, Write,
+    CallError, CopyState, Description, LinkError, Refusal, Reply, Request, Seal, Transport, Write,
 };
 
 use crate::child;
@@ -98,11 +98,11 @@ async fn what_was_acknowledged_is_there_after_the_backup_was_killed() {
             refusal: sealed
         })
     );
-    let seal = Request::Seal {
+    let seal = Request::Seal(Seal {
         streamlet: id.streamlet,
         epoch: Epoch(8),
         copies: vec![(id, described.incarnation)],
-    };
+    });
     match transport.call(BACKUP, seal).await {
         Ok(Reply::Sealed(sealed)) => assert_eq!(sealed[0].answer, whole(&content)),
         other => panic!("{other:?}"),
@@ -132,11 +132,11 @@ async fn a_seal_outlives_the_process_that_gave_it() {
         .set_address(BACKUP, &backup.address)
         .expect("an address");
     let id = copy(1, 7);
-    let seal = Request::Seal {
+    let seal = Request::Seal(Seal {
         streamlet: id.streamlet,
         epoch: Epoch(8),
         copies: vec![],
-    };
+    });
     let sealed = transport.call(BACKUP, seal).await;
     assert_eq!(sealed, Ok(Reply::Sealed(vec![])));
     backup.kill();

@@ -11,7 +11,7 @@ use kera_replication::faults::Faults;
 use kera_replication::ids::{BrokerId, BufferKey, ProcessId};
 use kera_replication::transport::tcp::{BackupServer, LinkOptions, ServerOptions, TcpTransport};
 use kera_replication::transport::{
-    CallError, CopyAnswer, Link, LinkError, Refusal, Reply, Request, Transport, Write,
+    CallError, CopyAnswer, Link, LinkError, Refusal, Reply, Request, Seal, Transport, Write,
 };
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -466,16 +466,16 @@ async fn control_calls_give_what_the_store_gives() {
             length: 1 << 40,
             closed: false,
         },
-        Request::Seal {
+        Request::Seal(Seal {
             streamlet: id.streamlet,
             epoch: Epoch(8),
             copies: vec![(id, here), (copy(2, 7), here), (id, Default::default())],
-        },
-        Request::Seal {
+        }),
+        Request::Seal(Seal {
             streamlet: id.streamlet,
             epoch: Epoch(6),
             copies: vec![],
-        },
+        }),
         Request::Complete {
             copy: id,
             epoch: Epoch(9),

@@ -6,7 +6,7 @@ use kera_protocol::ids::Epoch;
 use kera_replication::backup::Beside;
 use kera_replication::ids::{CopyId, Incarnation, StreamletKey};
 use kera_replication::transport::{
-    CopyAnswer, CopyInfo, CopyVersion, Refusal, Reply, Request, SealedCopy,
+    CopyAnswer, CopyInfo, CopyVersion, Refusal, Reply, Request, Seal, SealedCopy,
 };
 
 use crate::content::{Content, copy, segment};
@@ -51,7 +51,7 @@ impl Beside for Files {
                 length,
                 end_ordinal: 0,
             }),
-            Request::Seal { copies, .. } => {
+            Request::Seal(Seal { copies, .. }) => {
                 let gone = copies.into_iter().map(|(copy, _)| SealedCopy {
                     copy,
                     answer: CopyAnswer::Absent,

@@ -7,7 +7,7 @@ use kera_protocol::ids::Epoch;
 use kera_replication::backup::{Limits, Memory, ReplicaStore, ShmMemory, ShmOptions, SimMemory};
 use kera_replication::faults::Faults;
 use kera_replication::ids::{BrokerId, CopyId, Incarnation};
-use kera_replication::transport::{CopyAnswer, CopyState, Opened, Refusal, Reply, Request};
+use kera_replication::transport::{CopyAnswer, CopyState, Opened, Refusal, Reply, Request, Seal};
 use tempfile::TempDir;
 
 use crate::content::{Content, SEGMENT, SEGMENTS};
@@ -152,11 +152,11 @@ impl Ask for ReplicaStore {
         epoch: u32,
         recorded: Incarnation,
     ) -> Result<CopyAnswer, Refusal> {
-        let request = Request::Seal {
+        let request = Request::Seal(Seal {
             streamlet: copy.streamlet,
             epoch: Epoch(epoch),
             copies: vec![(*copy, recorded)],
-        };
+        });
         match self.handle(BrokerId(2), request)? {
             Reply::Sealed(mut sealed) => Ok(sealed.remove(0).answer),
             other => panic!("{other:?}"),

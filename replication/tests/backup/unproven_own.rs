@@ -14,7 +14,7 @@ use kera_protocol::ids::Epoch;
 use kera_replication::aside;
 use kera_replication::ids::{CopyId, Incarnation};
 use kera_replication::own::OwnFiles;
-use kera_replication::transport::{CopyAnswer, Refusal, Reply, Request};
+use kera_replication::transport::{CopyAnswer, Refusal, Reply, Request, Seal};
 use uuid::Uuid;
 
 use crate::content::{Content, SEGMENT, SEGMENTS, copy, segment};
@@ -60,11 +60,11 @@ fn flush(own: &OwnFiles, copy: &CopyId, length: u64) -> Result<Reply, Refusal> {
 }
 
 fn answer(own: &OwnFiles, copy: &CopyId, boot: u8) -> CopyAnswer {
-    let seal = Request::Seal {
+    let seal = Request::Seal(Seal {
         streamlet: copy.streamlet,
         epoch: Epoch(9),
         copies: vec![(*copy, life(boot))],
-    };
+    });
     match own.handle(seal) {
         Ok(Reply::Sealed(mut sealed)) => sealed.remove(0).answer,
         other => panic!("{other:?}"),

@@ -43,7 +43,7 @@ use kera_replication::primary::{Lane, LaneSpec, Primary, ReplicaSet};
 use kera_replication::records::RecordsRef;
 use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
 use kera_replication::runtime::Runtime;
-use kera_replication::transport::{CopyInfo, Description, Reply, Request, TransportRef};
+use kera_replication::transport::{CopyInfo, Description, Reply, Request, Seal, TransportRef};
 
 use common::SimStage;
 use suite::scenario::streamlet;
@@ -220,11 +220,11 @@ impl Case {
     /// Puts what `source` has at a backup, as an owner of the group's epoch may.
     async fn put(&self, backup: BrokerId, source: &TestGroup) {
         let copy = source.copy;
-        let seal = Request::Seal {
+        let seal = Request::Seal(Seal {
             streamlet: copy.streamlet,
             epoch: copy.epoch,
             copies: vec![],
-        };
+        });
         self.ask(backup, seal).await;
         let shape = source.shape();
         for run in source.runs(0) {

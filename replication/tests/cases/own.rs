@@ -13,7 +13,7 @@ use kera_replication::primary::{Lane, Primary};
 use kera_replication::records::commit;
 use kera_replication::recovery::{Recovered, Stopped, Unclean};
 use kera_replication::transport::sim::MemoryFate;
-use kera_replication::transport::{CopyAnswer, Reply, Request};
+use kera_replication::transport::{CopyAnswer, Reply, Request, Seal};
 
 use crate::suite::check::Model;
 use crate::suite::scenario::streamlet;
@@ -154,11 +154,11 @@ fn a_file_does_not_answer_for_what_its_process_remembered() {
             epoch: recovered.epoch,
             generation: 0,
         };
-        let seal = Request::Seal {
+        let seal = Request::Seal(Seal {
             streamlet: streamlet(),
             epoch: recovered.epoch,
             copies: vec![(copy, files.process())],
-        };
+        });
         let answered = files.ask(seal).await.expect("an answer");
         let Reply::Sealed(answers) = answered else {
             panic!("{answered:?}");

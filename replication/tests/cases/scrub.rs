@@ -13,7 +13,7 @@ use kera_replication::own::{OwnRef, OwnReplicas};
 use kera_replication::primary::Primary;
 use kera_replication::records::commit;
 use kera_replication::recovery::{Recovered, Unclean};
-use kera_replication::transport::{Pending, Refusal, Reply, Request};
+use kera_replication::transport::{Pending, Refusal, Reply, Request, Seal};
 
 use crate::jobs::{bytes, closed, jobs, owned, record};
 use crate::suite::test_group::SHAPE;
@@ -22,11 +22,11 @@ use crate::{Case, OWNER, another, calm, case, own, planned};
 
 /// Writes bytes over those of a copy, as only a broken disk does.
 async fn overwrite(case: &Case, at: BrokerId, copy: CopyId, address: u64, with: Vec<u8>) {
-    let seal = Request::Seal {
+    let seal = Request::Seal(Seal {
         streamlet: copy.streamlet,
         epoch: copy.epoch,
         copies: Vec::new(),
-    };
+    });
     case.ask(at, seal).await;
     let spoiled = Request::Complete {
         copy,

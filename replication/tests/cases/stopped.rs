@@ -13,7 +13,7 @@ use kera_replication::primary::Primary;
 use kera_replication::recovery::Unclean;
 use kera_replication::runtime::{Runtime, RuntimeRef};
 use kera_replication::transport::{
-    CallError, Link, LinkError, Pending, Reply, Request, Transport, TransportRef, Write,
+    CallError, Link, LinkError, Pending, Reply, Request, Seal, Transport, TransportRef, Write,
 };
 
 use crate::suite::{Plan, Stage};
@@ -145,7 +145,7 @@ async fn orphaned(case: &Case) -> Opened {
 }
 
 fn reads(request: &Request) -> bool {
-    matches!(request, Request::Seal { copies, .. } if !copies.is_empty())
+    matches!(request, Request::Seal(Seal { copies, .. }) if !copies.is_empty())
 }
 
 #[test]

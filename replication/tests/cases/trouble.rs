@@ -12,7 +12,7 @@ use kera_replication::recovery::Unclean;
 use kera_replication::runtime::RuntimeRef;
 use kera_replication::transport::sim::MemoryFate;
 use kera_replication::transport::{
-    CallError, Link, LinkError, Pending, Refusal, Reply, Request, Transport, TransportRef,
+    CallError, Link, LinkError, Pending, Refusal, Reply, Request, Seal, Transport, TransportRef,
 };
 
 use crate::suite::Stage;
@@ -80,7 +80,7 @@ fn reading_and_flushing_whole_groups_may_take_longer_than_a_small_call() {
             inner: case.stage.transport(BrokerId(3)),
             clock: case.stage.sim.runtime(None),
             fate: move |_, request: &Request| match request {
-                Request::Seal { copies, .. } if !copies.is_empty() => {
+                Request::Seal(Seal { copies, .. }) if !copies.is_empty() => {
                     let mut seen = seen.lock().unwrap();
                     *seen = (seen.0.max(copies.len()), seen.1 + copies.len());
                     Fate::Slow(slow)

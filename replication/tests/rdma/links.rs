@@ -12,7 +12,8 @@ use kera_replication::ids::{BrokerId, BufferKey, CopyId, ProcessId, StreamletKey
 use kera_replication::transport::rdma::{Otherwise, RdmaOptions, RdmaServer, RdmaTransport};
 use kera_replication::transport::tcp::{LinkOptions, TcpTransport};
 use kera_replication::transport::{
-    Link, LinkError, Preference, Reply, Request, Transport, TransportKind, Write, capabilities,
+    Link, LinkError, Preference, Reply, Request, Seal, Transport, TransportKind, Write,
+    capabilities,
 };
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -128,11 +129,11 @@ impl Served {
     }
 
     fn seal(&self, epoch: u32) {
-        let request = Request::Seal {
+        let request = Request::Seal(Seal {
             streamlet: copy(1).streamlet,
             epoch: Epoch(epoch),
             copies: vec![],
-        };
+        });
         self.store.handle(BrokerId(2), request).expect("seals");
     }
 }

@@ -29,6 +29,7 @@ use crate::cluster::{Clustered, LATER};
 use crate::data::catalog::{Stream, make_missing_dir};
 use crate::recover::{lane_records, settle};
 use crate::shared::Shared;
+use crate::store_calls::blocking;
 
 /// Pause before the second attempt; it doubles up to [`MAX_PAUSE`].
 const PAUSE: Duration = Duration::from_millis(100);
@@ -225,7 +226,7 @@ impl TakeOver {
         }
         let (shared, replicated) = (self.shared.clone(), self.clustered.replicated.clone());
         let (name, streamlet) = (self.stream.name(), self.streamlet.clone());
-        let taken = tokio::task::spawn_blocking(move || {
+        blocking(move || {
             shared.recorder.add_streamlets(&image.streamlets);
             let records = lane_records(&image, streamlet.stream(), streamlet.id());
             let next = recovered.next_group;
@@ -242,17 +243,16 @@ impl TakeOver {
                 replicated.unserve(&streamlet);
             }
             Ok(())
-        });
-        taken.await.unwrap_or_else(|error| Err(error.to_string()))
+        })
+        .await
     }
 
     /// What is recorded of the streamlet now.
     async fn image(&self) -> Result<Image, String> {
         let metadata = self.shared.metadata.clone();
         let (stream, streamlet) = (self.streamlet.stream(), self.streamlet.id());
-        let read = tokio::task::spawn_blocking(move || metadata.load_streamlet(stream, streamlet));
-        let read = read.await.map_err(|error| error.to_string())?;
-        read.map_err(|error| error.to_string())
+        let read = move || metadata.load_streamlet(stream, streamlet);
+        blocking(move || read().map_err(|error| error.to_string())).await
     }
 
     fn report(&self, recovered: &Recovered) {
@@ -408,18 +408,16 @@ impl Restore<'_> {
                     return Err("another broker owns it meanwhile".into());
                 }
                 let (streamlet, lane, group) = (self.streamlet.clone(), record.lane, record.group);
-                let fetched =
-                    tokio::task::spawn_blocking(move || streamlet.fetch_again(lane, group));
-                if !fetched.await.map_err(|error| error.to_string())? {
+                let fetch = move || Ok::<_, String>(streamlet.fetch_again(lane, group));
+                if !blocking(fetch).await? {
                     return Err("nobody has it now".into());
                 }
                 file.inspect().await?.ok_or("it was trimmed")?
             }
         };
         let (metadata, key) = (self.shared.metadata.clone(), record.key());
-        let stored = tokio::task::spawn_blocking(move || metadata.group(key)).await;
-        let stored = stored.map_err(|error| error.to_string())?;
-        let stored = stored.map_err(|error| error.to_string())?;
+        let stored = move || metadata.group(key).map_err(|error| error.to_string());
+        let stored = blocking(stored).await?;
         if let Some(mended) = stored.and_then(|record| mended(self.shared, &record, found)) {
             self.record(vec![mended]).await?;
         }

@@ -16,7 +16,7 @@ use kera_replication::backup::{Beside, ReplicaStore};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, StreamletKey};
 use kera_replication::own::{OwnFiles, OwnReplicas};
 use kera_replication::transport::{
-    CopyAnswer, CopyInfo, CopyVersion, Pending, Refusal, Reply, Request, SealedCopy,
+    CopyAnswer, CopyInfo, CopyVersion, Pending, Refusal, Reply, Request, Seal, SealedCopy,
 };
 use kera_streamlet::Streamlet;
 use parking_lot::{Mutex, MutexGuard};
@@ -45,11 +45,7 @@ impl LocalReplicas {
             | Request::Check { copy, .. }
             | Request::Complete { copy, .. }
             | Request::Flush { copy, .. } => *copy,
-            Request::Seal {
-                streamlet,
-                epoch,
-                copies,
-            } => return self.seal(*streamlet, *epoch, copies),
+            Request::Seal(seal) => return self.seal(seal),
             _ => return self.store.handle(self.me, request),
         };
         let is_look = matches!(request, Request::Read { .. } | Request::Check { .. });
@@ -66,20 +62,11 @@ impl LocalReplicas {
     /// Sealed in the store, for files as for copies; then each is read where it is. What the store says of
     /// a copy that it never opened can be believed; what is said of a file that is not there cannot, and
     /// recovery knows that.
-    fn seal(
-        &self,
-        streamlet: StreamletKey,
-        epoch: Epoch,
-        copies: &[(CopyId, Incarnation)],
-    ) -> Result<Reply, Refusal> {
+    fn seal(&self, seal: &Seal) -> Result<Reply, Refusal> {
         let own = self.files.incarnation();
-        let copies = copies.iter().copied();
+        let copies = seal.copies.iter().copied();
         let (own, kept): (Vec<_>, Vec<_>) = copies.partition(|(_, life)| own.includes(*life));
-        let seal = |copies| Request::Seal {
-            streamlet,
-            epoch,
-            copies,
-        };
+        let seal = |copies| Request::Seal(Seal { copies, ..*seal });
         let mut answers = sealed_of(self.store.handle(self.me, seal(kept))?);
         for answer in &mut answers {
             if answer.answer == CopyAnswer::Absent {

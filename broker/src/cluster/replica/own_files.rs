@@ -23,8 +23,10 @@ use kera_protocol::ids::{Epoch, Incarnation};
 use kera_replication::ids::{BrokerId, CopyId, StreamletKey};
 use kera_replication::primary::Primary;
 use kera_replication::transport::{CopyInfo, Reply, Request};
-use kera_replication::{aside, own};
+use kera_replication::{aside, own, piece_end};
 use kera_streamlet::Streamlet;
+
+use crate::store_calls::blocking;
 
 /// The file of one closed group.
 #[derive(Clone)]
@@ -67,9 +69,8 @@ impl OwnFile {
         step: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
     ) -> Result<T, String> {
         let (this, path) = (self.clone(), self.spec.path.clone());
-        let done = tokio::task::spawn_blocking(move || step(&this)).await;
-        let done = done.map_err(|error| error.to_string())?;
-        done.map_err(|error| format!("{}: {error}", path.display()))
+        let named = move |error| format!("{}: {error}", path.display());
+        blocking(move || step(&this).map_err(named)).await
     }
 
     /// The greatest timestamp, if the file holds the whole group durably. A footer says that it was closed
@@ -230,9 +231,6 @@ fn may_be_of_others(record: &GroupRecord, me: BrokerId) -> bool {
     record.generation > 0 && !record.copies.iter().any(|replica| replica.broker == me)
 }
 
-/// Bytes fetched at once.
-const PIECE_BYTES: u64 = 1 << 20;
-
 /// Fetches a closed group whose own file is damaged or gone, and puts it into its place at once, so
 /// that nobody reads half of it.
 ///
@@ -312,11 +310,10 @@ async fn fetch_from(
     record: &GroupRecord,
     holder: BrokerId,
 ) -> Result<Option<i64>, String> {
-    let (copy, size) = (CopyId::of(record), u64::from(file.spec.segment_size));
+    let copy = CopyId::of(record);
     let mut address = 0;
     while address < record.length {
-        let end_of_segment = (address / size + 1) * size;
-        let to = record.length.min(address + PIECE_BYTES).min(end_of_segment);
+        let to = piece_end(address, record.length, file.spec.segment_size);
         let request = Request::Read {
             copy,
             address,
@@ -357,8 +354,8 @@ impl Leftovers<'_> {
         }
         let kept = self.kept().await;
         let streamlet = self.streamlet.clone();
-        let strays = off_runtime(move || streamlet.strays()).await?;
-        let strays = strays.map_err(|error| error.to_string())?;
+        let strays =
+            blocking(move || streamlet.strays().map_err(|error| error.to_string())).await?;
         if kept.is_empty() && strays.is_empty() {
             return Ok(0);
         }
@@ -369,8 +366,8 @@ impl Leftovers<'_> {
         let recorded = recorded.map(|record| (record.group, record.generation));
         let recorded: HashMap<_, _> = recorded.collect();
         let streamlet = self.streamlet.clone();
-        let removing = move || streamlet.remove_strays(&strays, &recorded);
-        let removed = off_runtime(removing).await?;
+        let removing = move || Ok::<_, String>(streamlet.remove_strays(&strays, &recorded));
+        let removed = blocking(removing).await?;
         Ok(removed + self.free_kept(&kept, &image).await?)
     }
 
@@ -384,10 +381,11 @@ impl Leftovers<'_> {
     /// What is recorded, if the streamlet is this broker's still.
     async fn image(&self) -> Result<Option<Image>, String> {
         let (metadata, streamlet) = (self.metadata.clone(), self.streamlet.clone());
-        let load = move || metadata.load_streamlet(streamlet.stream(), streamlet.id());
-        let image = off_runtime(load)
-            .await?
-            .map_err(|error| error.to_string())?;
+        let load = move || {
+            let image = metadata.load_streamlet(streamlet.stream(), streamlet.id());
+            image.map_err(|error| error.to_string())
+        };
+        let image = blocking(load).await?;
         let mut streamlets = image.streamlets.iter();
         let is_mine = streamlets.any(|found| found.epoch == self.epoch);
         Ok(is_mine.then_some(image))
@@ -405,7 +403,7 @@ impl Leftovers<'_> {
         let (path, group) = (file.spec.path.display(), file.spec.group);
         tracing::error!(file = %path, "a closed group's file was cut short; it is built again from another replica: check the disk");
         let (streamlet, lane) = (self.streamlet.clone(), file.spec.lane.lane);
-        let made = off_runtime(move || streamlet.fetch_again(lane, group)).await?;
+        let made = blocking(move || Ok::<_, String>(streamlet.fetch_again(lane, group))).await?;
         Ok(made && file.stands_alone().await?)
     }
 
@@ -430,13 +428,6 @@ impl Leftovers<'_> {
         }
         Ok(freed)
     }
-}
-
-async fn off_runtime<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, String> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

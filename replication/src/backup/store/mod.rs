@@ -34,7 +34,6 @@ use crate::transport::{
 use buffers::{Buffers, Taking};
 
 pub use limits::Limits;
-pub use seal::Seal;
 pub use stats::StoreStats;
 
 #[derive(Debug, Default)]
@@ -254,6 +253,13 @@ impl ReplicaStore {
     }
 
     fn answer_to(&self, from: BrokerId, request: Request) -> Result<Reply, Refusal> {
+        if let Request::Flush { copy, .. }
+        | Request::Read { copy, .. }
+        | Request::Check { copy, .. } = &request
+            && let Some(beside) = self.beside(copy)
+        {
+            return beside.handle(request);
+        }
         match request {
             Request::Describe => Ok(Reply::Description(self.describe())),
             Request::Open {
@@ -284,37 +290,18 @@ impl ReplicaStore {
                 copy,
                 length,
                 closed,
-            } => {
-                if let Some(beside) = self.beside(&copy) {
-                    let flush = Request::Flush {
-                        copy,
-                        length,
-                        closed,
-                    };
-                    return beside.handle(flush);
+            } => match self.flush(&copy, length, closed) {
+                Ok(end) => Ok(Reply::Flushed {
+                    length: end.address,
+                    end_ordinal: end.ordinal,
+                }),
+                Err(short @ Refusal::Short { .. }) if closed => {
+                    self.flush_file_instead(&copy, length, short)
                 }
-                match self.flush(&copy, length, closed) {
-                    Ok(end) => Ok(Reply::Flushed {
-                        length: end.address,
-                        end_ordinal: end.ordinal,
-                    }),
-                    Err(short @ Refusal::Short { .. }) if closed => {
-                        self.flush_file_instead(&copy, length, short)
-                    }
-                    Err(refusal) => Err(refusal),
-                }
-            }
+                Err(refusal) => Err(refusal),
+            },
             Request::FlushRound { copies } => Ok(Reply::FlushedRound(self.flush_round(copies))),
-            Request::Seal {
-                streamlet,
-                epoch,
-                copies,
-            } => {
-                let seal = Seal {
-                    streamlet,
-                    epoch,
-                    copies,
-                };
+            Request::Seal(seal) => {
                 let mut sealed = self.seal_each(&[seal])?;
                 Ok(Reply::Sealed(sealed.pop().unwrap_or_default()))
             }
@@ -337,9 +324,6 @@ impl ReplicaStore {
                     .map(|()| Reply::Done)
             }
             Request::Read { copy, address, len } => {
-                if let Some(beside) = self.beside(&copy) {
-                    return beside.handle(Request::Read { copy, address, len });
-                }
                 self.read(&copy, address, len).map(Reply::Bytes)
             }
             Request::Check {
@@ -348,15 +332,6 @@ impl ReplicaStore {
                 bytes,
                 end,
             } => {
-                if let Some(beside) = self.beside(&copy) {
-                    let check = Request::Check {
-                        copy,
-                        from,
-                        bytes,
-                        end,
-                    };
-                    return beside.handle(check);
-                }
                 let checked = self.held(&copy)?.check(from, bytes, end);
                 checked.map(Reply::Checked)
             }

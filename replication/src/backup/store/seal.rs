@@ -12,20 +12,8 @@ use super::open::range_end;
 use super::{Control, ReplicaStore, too_much};
 use crate::backup::copy::Life;
 use crate::backup::memory::CopySpec;
-use crate::ids::{BufferKey, CopyId, Incarnation, StreamletKey};
-use crate::transport::{CopyAnswer, MAX_TRANSFER_BYTES, Refusal, Reply, Request, SealedCopy};
-
-/// A streamlet to be sealed, and the copies to be read afterwards with the incarnation that each
-/// record names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seal {
-    /// The streamlet.
-    pub streamlet: StreamletKey,
-    /// The new owner's epoch.
-    pub epoch: Epoch,
-    /// What to read.
-    pub copies: Vec<(CopyId, Incarnation)>,
-}
+use crate::ids::{BufferKey, CopyId, Incarnation};
+use crate::transport::{CopyAnswer, MAX_TRANSFER_BYTES, Refusal, Reply, Request, Seal, SealedCopy};
 
 impl ReplicaStore {
     /// Seals streamlets, all of them or, where one is refused, none, and stores that once; then
@@ -120,11 +108,11 @@ impl ReplicaStore {
         if !beside.is_mine(recorded) || self.is_mine(recorded) {
             return Ok(None);
         }
-        let asked = beside.handle(Request::Seal {
+        let asked = beside.handle(Request::Seal(Seal {
             streamlet: seal.streamlet,
             epoch: seal.epoch,
             copies: vec![(*copy, recorded)],
-        });
+        }));
         Ok(match asked? {
             Reply::Sealed(mut answers) => match answers.pop().map(|sealed| sealed.answer) {
                 // A file is made before it is recorded, and may have been removed since: what it held nobody knows.

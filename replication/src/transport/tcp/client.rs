@@ -139,17 +139,7 @@ async fn ask(mut stub: Stub, request: Request) -> Result<Parsed<Reply>, Status> 
                 reply.into_inner(),
             )))
         }
-        Request::Seal {
-            streamlet,
-            epoch,
-            copies,
-        } => {
-            let seals = vec![convert::seal_to(&streamlet, epoch, &copies)];
-            let reply = stub.seal(v1::SealRequest { seals }).await?;
-            let sealed = reply.into_inner().sealed.pop();
-            let sealed = sealed.ok_or("it seals nothing");
-            sealed.and_then(convert::sealed_from).map(Reply::Sealed)
-        }
+        Request::Seal(_) => Err("seals go with others"),
         Request::Complete {
             copy,
             epoch,

@@ -5,11 +5,10 @@ use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
 use kera_protocol::v1;
 use uuid::Uuid;
 
-use crate::backup::Seal;
 use crate::ids::{BrokerId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
 use crate::transport::{
     Buffer, Checked, CopyAnswer, CopyInfo, CopyState, CopyVersion, Description, MAX_TRANSFER_BYTES,
-    Opened, Place, Progress, Refusal, Request, Room, SealedCopy,
+    Opened, Place, Progress, Refusal, Request, Room, Seal, SealedCopy,
 };
 
 /// A message that lacks what it must have; the text names it.
@@ -165,19 +164,18 @@ pub(super) fn flushed_from(response: v1::FlushRoundResponse) -> Vec<Result<(), R
     outcomes.map(outcome).collect()
 }
 
-pub(super) fn seal_to(
-    streamlet: &StreamletKey,
-    epoch: Epoch,
-    copies: &[(CopyId, Incarnation)],
-) -> v1::StreamletSeal {
-    let copies = copies.iter().map(|(copy, incarnation)| v1::RecordedCopy {
-        copy: Some(copy_to(copy)),
-        incarnation: Some(incarnation_to(incarnation)),
-    });
+pub(super) fn seal_to(seal: &Seal) -> v1::StreamletSeal {
+    let copies = seal
+        .copies
+        .iter()
+        .map(|(copy, incarnation)| v1::RecordedCopy {
+            copy: Some(copy_to(copy)),
+            incarnation: Some(incarnation_to(incarnation)),
+        });
     v1::StreamletSeal {
-        stream: Bytes::copy_from_slice(streamlet.stream.as_bytes()),
-        streamlet: streamlet.streamlet.0,
-        epoch: epoch.0,
+        stream: Bytes::copy_from_slice(seal.streamlet.stream.as_bytes()),
+        streamlet: seal.streamlet.streamlet.0,
+        epoch: seal.epoch.0,
         copies: copies.collect(),
     }
 }
@@ -456,14 +454,12 @@ mod tests {
             store_id: Uuid::from_u128(1),
             boot_id: Uuid::from_u128(2),
         };
-        let copies = vec![(copy, incarnation)];
-        let message = seal_to(&copy.streamlet, Epoch(9), &copies);
         let seal = Seal {
             streamlet: copy.streamlet,
             epoch: Epoch(9),
-            copies,
+            copies: vec![(copy, incarnation)],
         };
-        assert_eq!(seal_from(message), Ok(seal));
+        assert_eq!(seal_from(seal_to(&seal)), Ok(seal));
     }
 
     #[test]

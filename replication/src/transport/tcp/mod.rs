@@ -152,15 +152,8 @@ impl Transport for TcpTransport {
         let peer = self.peer(to);
         Box::pin(async move {
             match (peer, request) {
-                (
-                    Some(peer),
-                    Request::Seal {
-                        streamlet,
-                        epoch,
-                        copies,
-                    },
-                ) => {
-                    let seal = convert::seal_to(&streamlet, epoch, &copies);
+                (Some(peer), Request::Seal(seal)) => {
+                    let seal = convert::seal_to(&seal);
                     peer.seals.ask(to, peer.channel, seal).await
                 }
                 (Some(peer), request) => client::call(to, peer.channel, request).await,
