@@ -19,14 +19,15 @@ processes=()
 trap 'kill -9 "${processes[@]}" 2>/dev/null || true; rm -rf "$work" "$shared"' EXIT
 address=
 
-undisturbed() { env -i PATH="$PATH" HOME="$work" "$@"; }
-kera() { undisturbed KERA_BOOTSTRAP="$address" "$program" "$@"; }
+undisturbed=(env -i PATH="$PATH" HOME="$work")
+kera() { "${undisturbed[@]}" KERA_BOOTSTRAP="$address" "$program" "$@"; }
 # started WHAT FLAGS: starts a broker or a replica store; its process is the last one, and `said` the address it tells.
 started() {
     local fifo
     fifo=$work/said$RANDOM
     mkfifo "$fifo"
-    undisturbed "$program" "$@" --http-listen off --memory-pool 16MiB >"$fifo" 2>>"$work/log" &
+    # A function here would be a shell of its own, and a signal to that one would leave the program running.
+    "${undisturbed[@]}" "$program" "$@" --http-listen off --memory-pool 16MiB >"$fifo" 2>>"$work/log" &
     processes+=($!)
     exec 3<"$fifo"
     read -r line <&3 || { cat "$work/log" >&2; exit 1; }
@@ -85,7 +86,7 @@ alone() {
 member() {
     # As versions name them.
     local replicas=--replica-store
-    undisturbed "$program" serve --help | grep -q -e "$replicas-memory" || replicas=--backup
+    kera serve --help | grep -q -e "$replicas-memory" || replicas=--backup
     mkdir -p "$shared/memory$1"
     echo --data-dir "$work/broker$1" --cluster "$store" --broker-id "$1" --cluster-allow-same-host \
         "$replicas-memory-bytes" 16MiB "$replicas-shared-dir" "$shared/memory$1" --replication-listen 127.0.0.1:0
@@ -93,7 +94,7 @@ member() {
 
 cluster() {
     local clients=127.0.0.1:23790 peers=127.0.0.1:23800 flags
-    undisturbed etcd --name member --data-dir "$work/etcd" --initial-cluster "member=http://$peers" \
+    "${undisturbed[@]}" etcd --name member --data-dir "$work/etcd" --initial-cluster "member=http://$peers" \
         --listen-client-urls "http://$clients" --advertise-client-urls "http://$clients" \
         --listen-peer-urls "http://$peers" --initial-advertise-peer-urls "http://$peers" 2>"$work/etcd.log" &
     processes+=($!)
