@@ -29,6 +29,8 @@ import org.apache.flink.api.common.JobID;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.OpenContext;
 import org.apache.flink.api.common.serialization.SimpleStringSchema;
+import org.apache.flink.api.common.state.ListState;
+import org.apache.flink.api.common.state.ListStateDescriptor;
 import org.apache.flink.api.common.state.ValueState;
 import org.apache.flink.api.common.state.ValueStateDescriptor;
 import org.apache.flink.configuration.CheckpointingOptions;
@@ -39,6 +41,9 @@ import org.apache.flink.configuration.StateRecoveryOptions;
 import org.apache.flink.runtime.highavailability.nonha.embedded.HaLeadershipControl;
 import org.apache.flink.runtime.minicluster.MiniCluster;
 import org.apache.flink.runtime.minicluster.MiniClusterConfiguration;
+import org.apache.flink.runtime.state.FunctionInitializationContext;
+import org.apache.flink.runtime.state.FunctionSnapshotContext;
+import org.apache.flink.streaming.api.checkpoint.CheckpointedFunction;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.streaming.api.functions.KeyedProcessFunction;
 import org.apache.flink.streaming.util.TestStreamEnvironment;
@@ -68,12 +73,33 @@ class GrowingLanesTest {
     private static final AtomicInteger SEEN = new AtomicInteger();
     /** The keys whose first record was seen since the cluster began. */
     private static final Set<String> FROM_START = ConcurrentHashMap.newKeySet();
+    /** The checkpoints that have records behind them. */
+    private static final Set<Long> WITH_RECORDS = ConcurrentHashMap.newKeySet();
     private static volatile CountDownLatch allDone;
 
     /** Counts a key's records, and fails at some of them. */
-    private static final class InOrder extends KeyedProcessFunction<String, String, String> {
+    private static final class InOrder extends KeyedProcessFunction<String, String, String>
+            implements CheckpointedFunction {
         private static final long serialVersionUID = 1L;
         private transient ValueState<Integer> next;
+        /** Whether any record was counted, by any subtask. */
+        private transient ListState<Boolean> counted;
+        private transient boolean counts;
+
+        @Override
+        public void initializeState(FunctionInitializationContext context) throws Exception {
+            counted = context.getOperatorStateStore()
+                    .getUnionListState(new ListStateDescriptor<>("counted", Boolean.class));
+            counts = counted.get().iterator().hasNext();
+        }
+
+        @Override
+        public void snapshotState(FunctionSnapshotContext context) throws Exception {
+            counted.update(counts ? List.of(true) : List.of());
+            if (counts) {
+                WITH_RECORDS.add(context.getCheckpointId());
+            }
+        }
 
         @Override
         public void open(OpenContext context) {
@@ -89,6 +115,7 @@ class GrowingLanesTest {
                 allDone.countDown();
             }
             next.update(count + 1);
+            counts = true;
             if (context.getCurrentKey().equals("key-0") && count % 200 == 150 && FAILURES.get() < count / 200 + 1) {
                 FAILURES.incrementAndGet();
                 throw new IllegalStateException("a failure of the test");
@@ -154,7 +181,7 @@ class GrowingLanesTest {
         }
     }
 
-    /** Waits for a checkpoint that began after the call. */
+    /** Waits for a checkpoint that began after the call, and at which the job had begun to count. */
     private static void awaitCheckpoint(Path checkpoints) throws IOException {
         int before = -1;
         long deadline = System.nanoTime() + Duration.ofSeconds(60).toNanos();
@@ -164,7 +191,7 @@ class GrowingLanesTest {
                 int number = newest == null ? 0 : Integer.parseInt(newest.replaceAll(".*chk-|/$", ""));
                 before = before < 0 ? number : before;
                 // The next one may be under way.
-                if (number >= before + 2) {
+                if (number >= before + 2 && WITH_RECORDS.contains((long) number)) {
                     return;
                 }
             } catch (UncheckedIOException error) {

@@ -95,11 +95,12 @@ final class LossyProxy implements Closeable {
                 byte[] bytes = new byte[64 << 10];
                 int passed = 0;
                 for (int read; (read = in.read(bytes)) >= 0; ) {
-                    if (answers && swallows && passed >= spared) {
+                    // What is spared and what is not may come in one piece.
+                    int pass = answers && swallows ? Math.max(0, Math.min(read, spared - passed)) : read;
+                    out.write(bytes, 0, pass);
+                    passed += pass;
+                    if (pass < read) {
                         swallowed.countDown();
-                    } else {
-                        out.write(bytes, 0, read);
-                        passed += read;
                     }
                 }
             } catch (IOException error) {

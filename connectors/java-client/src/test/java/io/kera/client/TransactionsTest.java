@@ -8,6 +8,8 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadInfo;
 import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -144,9 +146,10 @@ class TransactionsTest {
                     producer.commitTransaction();
                     return null;
                 });
-                synchronized (field.get(producer)) {
-                    blocked(append);
-                    blocked(commit);
+                Object memory = field.get(producer);
+                synchronized (memory) {
+                    blocked(append, memory);
+                    blocked(commit, null);
                 }
                 append.get();
                 commit.get();
@@ -155,13 +158,21 @@ class TransactionsTest {
         }
     }
 
-    /** Runs it in another thread, which comes to where something that is held here is needed. */
-    private static void blocked(Runnable run) {
+    /** Runs it in another thread, which comes to where it needs the monitor, or any that another thread has. */
+    private static void blocked(Runnable run, Object monitor) {
         Thread thread = new Thread(run);
         thread.start();
-        while (thread.isAlive() && thread.getState() != Thread.State.BLOCKED) {
+        while (thread.isAlive() && !isBlocked(thread, monitor)) {
             Thread.onSpinWait();
         }
+    }
+
+    private static boolean isBlocked(Thread thread, Object monitor) {
+        ThreadInfo info = ManagementFactory.getThreadMXBean().getThreadInfo(thread.getId());
+        if (info == null || info.getThreadState() != Thread.State.BLOCKED || info.getLockInfo() == null) {
+            return false;
+        }
+        return monitor == null || info.getLockInfo().getIdentityHashCode() == System.identityHashCode(monitor);
     }
 
     @Test
