@@ -109,8 +109,10 @@ fn lanes_are_cut_at_batch_boundaries_and_watched() {
     };
     let empty = watch(&mut raw, Vec::new(), 0);
     assert_eq!((empty.len(), empty[0].head_ordinal), (1, 0));
+    let lines: String = (0..10).map(|n| format!("{n}\n")).collect();
     for _ in 0..3 {
-        produce(&broker, "s", 10);
+        // One batch, however slowly the lines come.
+        broker.feed(&["produce", "s", "--linger", "20s"], lines.as_bytes());
     }
     let known = watch(&mut raw, empty, 60_000);
     assert!(

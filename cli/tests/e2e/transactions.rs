@@ -30,6 +30,23 @@ fn builder(broker: &Broker, id: &str) -> ProducerBuilder {
         .batch_size(1 << 10)
 }
 
+/// How long a transaction may be open: soon over, and enough for one that the machine holds up.
+const TIME: Duration = Duration::from_secs(2);
+
+/// How many transactions with ids that begin so are open, prepared or not.
+async fn count_open(broker: &Broker, prefix: &str) -> usize {
+    let client = Client::connect_to(broker.address()).expect("an address");
+    let request = v1::ListOpenTransactionsRequest {
+        prefix: prefix.to_owned(),
+        ..Default::default()
+    };
+    let call = client.transactions_call(|mut stub| {
+        let request = request.clone();
+        async move { stub.list_open_transactions(request).await }
+    });
+    call.await.expect("a list").transactions.len()
+}
+
 fn runtime() -> Runtime {
     Runtime::new().expect("a runtime")
 }
@@ -196,9 +213,7 @@ fn a_prepared_transaction_outlives_its_producer_and_the_broker() {
     broker.run(&["stream", "create", "s", "--streamlets", "2", "--lanes", "2"]);
     let prepare = |broker: &Broker, id: &str, records: std::ops::Range<u32>| {
         runtime().block_on(async {
-            // Its time would be over soon.
-            let timeout = Duration::from_millis(300);
-            let producer = builder(broker, id).transaction_timeout(timeout);
+            let producer = builder(broker, id).transaction_timeout(TIME);
             let producer = producer.build().await.expect("a producer");
             let transaction = producer.transaction().await.expect("it begins");
             append(&transaction, records);
@@ -221,6 +236,18 @@ fn a_prepared_transaction_outlives_its_producer_and_the_broker() {
     // Another process finds them.
     let runtime = runtime();
     runtime.block_on(async {
+        // One that began later and is not prepared is aborted: their time would be over as well.
+        let late = builder(&broker, "late").transaction_timeout(TIME);
+        let late = late.build().await.expect("a producer");
+        let transaction = late.transaction().await.expect("it begins");
+        append(&transaction, 900..910);
+        late.flush().await.expect("it is stored");
+        while count_open(&broker, "late").await > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let over = transaction.commit().await;
+        assert!(matches!(over, Err(TransactionError::Aborted)), "{over:?}");
+
         let all = transactions(&broker);
         let found = all.prepared("job/").await.expect("a list");
         let handles: Vec<TransactionHandle> = found.into_iter().map(|one| one.handle).collect();
@@ -309,24 +336,14 @@ fn a_transaction_whose_time_is_over_is_aborted() {
     let broker = Broker::start();
     broker.run(&["stream", "create", "s"]);
     runtime().block_on(async {
-        let timeout = Duration::from_millis(200);
-        let producer = builder(&broker, "slow").transaction_timeout(timeout);
+        let producer = builder(&broker, "slow").transaction_timeout(TIME);
         let producer = producer.build().await.expect("a producer");
         let transaction = producer.transaction().await.expect("it begins");
         append(&transaction, 0..10);
         producer.flush().await.expect("it is stored");
         // The marker of its abort: somebody who waits for it sees no time.
         let list = transactions(&broker);
-        let client = Client::connect_to(broker.address()).expect("an address");
-        let open = || async {
-            let request = v1::ListOpenTransactionsRequest::default();
-            let call = client.transactions_call(|mut stub| {
-                let request = request.clone();
-                async move { stub.list_open_transactions(request).await }
-            });
-            call.await.expect("a list").transactions.len()
-        };
-        while open().await > 0 {
+        while count_open(&broker, "").await > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert!(list.prepared("").await.expect("a list").is_empty());
