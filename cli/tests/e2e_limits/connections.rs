@@ -131,7 +131,7 @@ fn control_connections_count_too() {
         "--server-max-connections",
         "4",
         "--server-hello-timeout",
-        "500ms",
+        "2s",
     ];
     let broker = Broker::with(&flags);
     let open: Vec<Raw> = (0..4).map(|_| Raw::open(&broker)).collect();

@@ -65,8 +65,9 @@ async fn an_idle_control_connection_is_ended_and_its_client_notices_nothing() {
         ..BrokerConfig::default()
     };
     config.server.listen = "127.0.0.1:0".to_owned();
-    config.server.control_idle_timeout = Duration::from_millis(100);
-    config.server.hello_timeout = Duration::from_millis(500);
+    // Long enough for who is held up between its connection and its call.
+    config.server.control_idle_timeout = Duration::from_secs(1);
+    config.server.hello_timeout = Duration::from_secs(5);
     config.http.listen = None;
     let broker = Broker::start(config).await.expect("the broker starts");
     let address = broker.local_addr().to_string();
