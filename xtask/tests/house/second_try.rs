@@ -206,3 +206,70 @@ fn what_was_found_stands() {
     let (output, asked, _) = second_try(&died, PASSED);
     assert!(!output.status.success() && asked.is_empty(), "{output:?}");
 }
+
+/// Runs the script for tests in Java over a report in which these tests failed.
+fn second_try_of_java(failed: &[&str]) -> (bool, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let reports = dir.path().join("kera-client/surefire-reports");
+    fs::create_dir_all(&reports).unwrap();
+    for (number, test) in failed.iter().enumerate() {
+        let (class, method) = test.split_once('#').unwrap();
+        let report = format!(
+            "<testsuite name=\"io.kera.client.{class}\" tests=\"2\">\n\
+             <testcase name=\"passes\" classname=\"io.kera.client.{class}\" time=\"0.1\"/>\n\
+             <testcase name=\"{method}\" classname=\"io.kera.client.{class}\" time=\"0.2\">\n\
+             <failure message=\"late\">at {class}</failure>\n</testcase>\n</testsuite>\n"
+        );
+        fs::write(reports.join(format!("TEST-{number}.xml")), report).unwrap();
+    }
+    let output = Command::new(root().join("scripts/second-try-java.sh"))
+        .arg(dir.path())
+        .output()
+        .unwrap();
+    let said = if output.status.success() {
+        output.stdout
+    } else {
+        output.stderr
+    };
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&said).into_owned(),
+    )
+}
+
+#[test]
+fn tests_in_java_go_by_the_same_rules() {
+    let tries = second_try_of_java(&["ReadingTest#ranges", "ConsumerTest#members(int)[2]"]);
+    let wanted = "ConsumerTest#members\nReadingTest#ranges\n";
+    assert_eq!(tries, (true, wanted.to_owned()));
+    for (failed, why) in [
+        (&["ExactlyOnceTest#twice"][..], "what was found stands"),
+        (&["ReadingTest#one", "BatchesTest#two"], "but their input"),
+        (&["ReadingTest#"], "failed as a whole"),
+        (&["A#a", "A#b", "A#c", "A#d"], "more than 3"),
+        (&[], "builds or starts"),
+    ] {
+        let (granted, said) = second_try_of_java(failed);
+        assert!(!granted && said.contains(why), "{why}: {said}");
+    }
+}
+
+/// Lists of names in the script are of classes that are there.
+#[test]
+fn tests_in_java_without_a_second_try_are_there() {
+    let script = fs::read_to_string(root().join("scripts/second-try-java.sh")).unwrap();
+    let lists = script
+        .lines()
+        .filter(|line| line.starts_with("input=") || line.starts_with("found="));
+    let names = lists.flat_map(|line| line.split(['\'', ' ', '=']).filter(|w| w.ends_with("Test")));
+    let names: Vec<_> = names.collect();
+    assert!(names.len() > 5, "{names:?}");
+    let files = kera_xtask::files(&["java"]);
+    for name in names {
+        let file = format!("/{name}.java");
+        assert!(
+            files.iter().any(|source| source.path.ends_with(&file)),
+            "{name} is no test in Java"
+        );
+    }
+}
