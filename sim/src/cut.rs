@@ -15,6 +15,9 @@ pub struct Cut {
     /// Only the first so many producers with transactions.
     #[arg(long, value_name = "COUNT")]
     pub transactions: Option<u32>,
+    /// Only the first so many producers of the compacted stream.
+    #[arg(long, value_name = "COUNT")]
+    pub table: Option<u32>,
     /// No fault begins after so many milliseconds.
     #[arg(long, value_name = "MS")]
     pub trouble: Option<u64>,
@@ -37,6 +40,7 @@ impl Cut {
             "transactions",
             self.transactions.map(|count| count.to_string()),
         );
+        add("table", self.table.map(|count| count.to_string()));
         add("trouble", self.trouble.map(|millis| millis.to_string()));
         options
     }

@@ -161,7 +161,9 @@ impl Load {
     pub async fn create_streams(&self) -> Result<(), String> {
         let client = self.client();
         let mut ids = BTreeMap::new();
-        let apart = self.plan.transactions.iter().map(|plan| &plan.stream);
+        let transactions = self.plan.transactions.iter().map(|plan| &plan.stream);
+        let table = self.plan.table.iter().map(|plan| &plan.stream);
+        let apart = transactions.chain(table);
         for (number, stream) in self.plan.streams.iter().chain(apart).enumerate() {
             let config = v1::StreamConfig {
                 streamlets: Some(stream.streamlets),
@@ -173,6 +175,11 @@ impl Load {
                 max_batch_bytes: Some(32 << 10),
                 replicas: Some(stream.replicas),
                 min_insync_replicas: Some(stream.min_insync),
+                cleanup: stream.compacted.map(|_| v1::Cleanup::Compact as i32),
+                delete_retention_ms: stream
+                    .compacted
+                    .map(|how| how.delete_retention.as_millis() as u64),
+                min_dirty_permille: stream.compacted.map(|how| how.min_dirty_permille),
                 ..v1::StreamConfig::default()
             };
             let request = v1::CreateStreamRequest {

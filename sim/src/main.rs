@@ -7,6 +7,7 @@
 
 mod brokers;
 mod child;
+mod compaction;
 mod consuming;
 mod cut;
 mod dice;

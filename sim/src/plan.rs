@@ -19,6 +19,14 @@ pub struct StreamPlan {
     pub min_insync: u32,
     pub ack: v1::AckPolicy,
     pub segments_per_group: u32,
+    pub compacted: Option<Compacted>,
+}
+
+/// How a stream is compacted.
+#[derive(Clone, Copy, Debug)]
+pub struct Compacted {
+    pub delete_retention: Duration,
+    pub min_dirty_permille: u32,
 }
 
 /// A producer of a run.
@@ -46,6 +54,23 @@ pub struct TransactionPlan {
     pub largest: u64,
 }
 
+/// What is written to a compacted stream.
+#[derive(Clone, Debug)]
+pub struct TablePlan {
+    pub stream: StreamPlan,
+    pub producers: u32,
+    /// Readers that begin anew again and again.
+    pub readers: u32,
+    /// Of each producer.
+    pub keys: u64,
+    /// Of a thousand records.
+    pub tombstones: u64,
+    pub burst: u64,
+    pub pause: Duration,
+    pub batch_bytes: usize,
+    pub largest: u64,
+}
+
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -58,6 +83,9 @@ pub struct Plan {
     /// Readers without a group, which begin anew again and again.
     pub watchers: u32,
     pub transactions: Option<TransactionPlan>,
+    pub table: Option<TablePlan>,
+    /// How often brokers look at what is due to be compacted.
+    pub compaction_interval: Duration,
     /// How long there are faults.
     pub trouble: Duration,
     /// Longest pause between two faults.
@@ -86,6 +114,9 @@ impl Plan {
         Self {
             watchers,
             transactions: transactions(seed, brokers),
+            table: table(seed, brokers),
+            compaction_interval: *Dice::new(seed, "compaction")
+                .one(&[Duration::from_millis(300), Duration::from_secs(2)]),
             brokers,
             racks: *dice.one(&[0, 0, 2, 3]),
             streams,
@@ -115,6 +146,10 @@ impl Plan {
             plan.producers = plan.producers.min(cut.transactions.unwrap_or(u32::MAX));
         }
         self.transactions = self.transactions.filter(|plan| plan.producers > 0);
+        if let Some(plan) = &mut self.table {
+            plan.producers = plan.producers.min(cut.table.unwrap_or(u32::MAX));
+        }
+        self.table = self.table.filter(|plan| plan.producers > 0);
         let trouble = Duration::from_millis(cut.trouble.unwrap_or(u64::MAX));
         self.trouble = self.trouble.min(trouble);
         self
@@ -145,6 +180,38 @@ fn transactions(seed: u64, brokers: u32) -> Option<TransactionPlan> {
     })
 }
 
+/// Every third run has a compacted stream.
+fn table(seed: u64, brokers: u32) -> Option<TablePlan> {
+    let dice = &mut Dice::new(seed, "table");
+    if dice.chance(667) {
+        return None;
+    }
+    let mut stream = stream(dice, 0, brokers);
+    stream.name = "table".to_owned();
+    stream.ack = *dice.one(&[
+        v1::AckPolicy::Written,
+        v1::AckPolicy::Written,
+        v1::AckPolicy::Synced,
+    ]);
+    // Only what is closed is compacted.
+    stream.segments_per_group = 1;
+    stream.compacted = Some(Compacted {
+        delete_retention: Duration::from_millis(*dice.one(&[0, 1_000, 20_000])),
+        min_dirty_permille: *dice.one(&[0, 0, 300]),
+    });
+    Some(TablePlan {
+        stream,
+        producers: dice.between(1, 2) as u32,
+        readers: dice.between(1, 2) as u32,
+        keys: *dice.one(&[3, 10, 100]),
+        tombstones: *dice.one(&[0, 50, 300]),
+        burst: *dice.one(&[5, 20, 40]),
+        pause: Duration::from_millis(*dice.one(&[10, 50, 200])),
+        batch_bytes: *dice.one(&[1 << 10, 4 << 10]),
+        largest: *dice.one(&[400, 2_000]),
+    })
+}
+
 fn stream(dice: &mut Dice, number: u64, brokers: u32) -> StreamPlan {
     let replicas = if brokers > 3 {
         *dice.one(&[2, 3, 3])
@@ -163,6 +230,7 @@ fn stream(dice: &mut Dice, number: u64, brokers: u32) -> StreamPlan {
             v1::AckPolicy::Written,
         ]),
         segments_per_group: *dice.one(&[1, 2, 4]),
+        compacted: None,
     }
 }
 

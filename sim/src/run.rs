@@ -16,7 +16,7 @@ use crate::faults::Faults;
 use crate::load::{Load, PATIENCE, on_own};
 use crate::plan::Plan;
 use crate::store::Store;
-use crate::{consuming, finale, inside, os, producing, transactions, watching};
+use crate::{compaction, consuming, finale, inside, os, producing, transactions, watching};
 
 /// The machine of the first producer, of the first member, and of who reads everything in the end.
 const PRODUCERS: u32 = 101;
@@ -25,6 +25,9 @@ const LAST: u32 = 120;
 /// The machines of the first producer with transactions, and of the first reader of them.
 const TRANSACTIONS: u32 = 105;
 const COMMITTED: u32 = 118;
+/// The machines of the first producer of the compacted stream, and of its first reader.
+const TABLE: u32 = 121;
+const TABLE_READERS: u32 = 123;
 /// The machine of the first reader without a group.
 const WATCHERS: u32 = 116;
 /// Numbers of the history that each place of a member has.
@@ -95,6 +98,9 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     let transactional = transactions::Shared::of(&load);
     let (beginning, committed) = transactional_clients(seed, &load, transactional.as_ref());
 
+    let table = compaction::Shared::of(&load);
+    let (writing, reading_table) = table_clients(seed, table.as_ref());
+
     let mut faults = Faults::new(
         seed,
         brokers.clone(),
@@ -114,6 +120,8 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     join_all(&mut faults, &load, watchers, "readers");
     join_all(&mut faults, &load, beginning, "producers of transactions");
     join_all(&mut faults, &load, committed, "readers of transactions");
+    join_all(&mut faults, &load, writing, "producers of the table");
+    join_all(&mut faults, &load, reading_table, "readers of the table");
     if plan.members > 0 {
         let draining = load.clone();
         let drain = on_own(LAST, "drain", move || finale::drain(draining));
@@ -125,6 +133,7 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     let read = on_own(LAST, "read", move || finale::read_everything(reading, 0));
     join_all(&mut faults, &load, vec![read], "reading everything");
     let counts = transactional.map(|shared| judge_transactions(shared, &load, &mut faults));
+    let left = table.map(|shared| judge_table(shared, &load, &mut faults));
     os::log("everything is read");
     inside::look(&load, &brokers, &store, &mut faults);
     over.store(true, Ordering::SeqCst);
@@ -133,6 +142,9 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     let (findings, mut facts) = judge(&load, sent, took, faults);
     if let (Some(counts), Value::Object(facts)) = (counts, &mut facts) {
         facts.insert("transactions".to_owned(), counts);
+    }
+    if let (Some(left), Value::Object(facts)) = (left, &mut facts) {
+        facts.insert("table".to_owned(), left);
     }
     (findings, facts)
 }
@@ -185,6 +197,42 @@ fn judge_transactions(
         "left": count(transactions::Outcome::Left),
         "unknown": count(transactions::Outcome::Unknown),
     })
+}
+
+/// Who writes the compacted stream, and who reads it.
+fn table_clients(
+    seed: u64,
+    shared: Option<&Arc<compaction::Shared>>,
+) -> (Vec<JoinHandle<()>>, Vec<JoinHandle<()>>) {
+    let Some((shared, plan)) = shared.and_then(|s| Some((s, s.load.plan.table.as_ref()?))) else {
+        return (Vec::new(), Vec::new());
+    };
+    let writing = (0..plan.producers).map(|number| {
+        let dice = Dice::new(seed, &format!("table {number}"));
+        let shared = shared.clone();
+        on_own(TABLE + number, "table", move || {
+            compaction::produce(shared, number, dice)
+        })
+    });
+    let readers = (0..plan.readers).map(|number| {
+        let dice = Dice::new(seed, &format!("reader of the table {number}"));
+        let shared = shared.clone();
+        on_own(TABLE_READERS + number, "reads table", move || {
+            compaction::watch(shared, (number + 1) * 100, dice)
+        })
+    });
+    (writing.collect(), readers.collect())
+}
+
+/// Reads what is left of the compacted stream, has it compacted, and judges it; how many records are left of how many.
+fn judge_table(shared: Arc<compaction::Shared>, load: &Arc<Load>, faults: &mut Faults) -> Value {
+    let read = on_own(LAST, "table", move || compaction::read_and_compact(shared));
+    let done = join_all(faults, load, vec![read], "reading the table").pop();
+    let (findings, (written, left)) = done.unwrap_or_default();
+    findings
+        .into_iter()
+        .for_each(|finding| load.complain(format!("table: {finding}")));
+    json!({"written": written, "left": left})
 }
 
 /// Ends leases of who is not heard of, until the run is over.

@@ -221,7 +221,7 @@ fn tell(args: &Args, outcome: &Outcome) {
     }
     let facts = &outcome.facts;
     println!(
-        "seed {}: {} in {:.1} s: {:.0} s of the cluster, {} records, {} transactions, {} kills, {} turns, log {}",
+        "seed {}: {} in {:.1} s: {:.0} s of the cluster, {} records, {} transactions, {} of {} records of a table, {} kills, {} turns, log {}",
         outcome.seed,
         if !outcome.has_findings() {
             "well"
@@ -232,6 +232,8 @@ fn tell(args: &Args, outcome: &Outcome) {
         facts["seconds"].as_f64().unwrap_or(0.0),
         facts["history"]["acknowledged"],
         facts["transactions"]["committed"].as_u64().unwrap_or(0),
+        facts["table"]["left"].as_u64().unwrap_or(0),
+        facts["table"]["written"].as_u64().unwrap_or(0),
         facts["history"]["kills"],
         outcome.turns,
         outcome.digest,

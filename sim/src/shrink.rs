@@ -81,6 +81,11 @@ impl Shrinking<'_> {
             transactions,
             ..self.best.clone()
         });
+        let table = Some(0);
+        self.try_out(Cut {
+            table,
+            ..self.best.clone()
+        });
         for count in 0..members {
             let members = Some(count);
             if self.try_out(Cut {

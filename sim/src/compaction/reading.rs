@@ -1,0 +1,131 @@
+//! Readers of the compacted stream: while there is trouble they begin anew again and again; in the end one reads
+//! everything, has it compacted, and reads it once more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kera_consumer::{ConsumeError, Reader, Start};
+use kera_history::payload;
+use kera_protocol::v1;
+use tokio::time::{sleep, timeout};
+
+use super::Shared;
+use crate::dice::Dice;
+use crate::load::{Load, PATIENCE};
+use crate::os;
+
+/// How often a reader begins anew at most: each time it reads everything.
+const MOST: u32 = 6;
+/// Between two looks whether everything can be read.
+const LOOK: Duration = Duration::from_secs(1);
+/// The number of the first reader that is to find everything.
+const LAST: u32 = 1_000;
+
+/// Reads until it is told to stop. `first` is the first of as many numbers as it begins anew.
+pub async fn run(shared: Arc<Shared>, first: u32, mut dice: Dice) {
+    for number in first..first + MOST {
+        sleep(Duration::from_millis(dice.between(1, 4_000))).await;
+        if shared.load.is_stopping() {
+            return;
+        }
+        let racks = u64::from(shared.load.plan.racks);
+        let rack = (racks > 0).then(|| format!("rack{}", dice.below(racks)));
+        let longest = Duration::from_millis(dice.between(500, 12_000));
+        if let Ok(Err(error)) = timeout(longest, read(&shared, number, rack)).await
+            && (!error.is_retryable() || matches!(error, ConsumeError::Corrupt { .. }))
+        {
+            let text = format!("reader {number} of the table ended: {error}");
+            shared.load.complain(text);
+        }
+    }
+}
+
+/// Reads from the beginning to the end.
+async fn read(shared: &Shared, number: u32, rack: Option<String>) -> Result<(), ConsumeError> {
+    shared.table.begins(number, os::now());
+    let reader = Reader::builder()
+        .bootstrap(&shared.load.bootstrap)
+        .stream(shared.name())
+        .start(Start::Earliest)
+        .rack(rack.unwrap_or_default())
+        .retry(Load::retry())
+        .follow(false);
+    let mut reader = reader.open().await?;
+    while let Some(batch) = reader.next_batch().await? {
+        let lane = shared.load.lane(batch.lane());
+        for record in batch.records() {
+            match record {
+                Ok(record) => {
+                    let key = String::from_utf8_lossy(record.key.unwrap_or_default()).into_owned();
+                    // What does not decode is a number that no record has.
+                    let said = record
+                        .value
+                        .map(|value| payload::decode(value).map_or(u64::MAX, |said| said.seq));
+                    shared.table.read(number, key, (lane, record.ordinal), said);
+                }
+                Err(error) => shared.load.complain(format!(
+                    "a record of lane {lane} after ordinal {} does not decode: {error}",
+                    batch.first_ordinal()
+                )),
+            }
+        }
+    }
+    for position in reader.positions() {
+        let lane = shared.load.lane(position.lane);
+        let next = position.next.ordinal;
+        shared.table.passed(number, lane, next, os::now());
+    }
+    Ok(())
+}
+
+/// Reads all, has it compacted, and reads it again. What is wrong, and how many records were written and are left.
+pub async fn read_and_compact(shared: Arc<Shared>) -> (Vec<String>, (usize, usize)) {
+    let (mut found, next) = until_it_is_right(&shared, LAST).await;
+    compact(&shared).await;
+    let (more, last) = until_it_is_right(&shared, next).await;
+    found.extend(more);
+    found.extend(shared.table.findings());
+    (found, shared.table.counts(last - 1))
+}
+
+/// Reads until what is left is the newest of each key, or for long enough; what is wrong then, and the next number.
+async fn until_it_is_right(shared: &Shared, first: u32) -> (Vec<String>, u32) {
+    let until = os::now() + PATIENCE;
+    let mut number = first;
+    loop {
+        let lacks = match timeout(PATIENCE, read(shared, number, None)).await {
+            Ok(Ok(())) => shared.table.lacks(number),
+            Ok(Err(error)) => vec![format!("the table cannot be read: {error}")],
+            Err(_) => vec!["the table is not read to its end in time".to_owned()],
+        };
+        number += 1;
+        if lacks.is_empty() || os::now() > until {
+            return (lacks, number);
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Asks for a compaction until it is done.
+async fn compact(shared: &Shared) {
+    let client = shared.load.client();
+    let until = os::now() + PATIENCE;
+    let request = v1::CompactStreamRequest {
+        name: shared.name().to_owned(),
+        local: false,
+    };
+    loop {
+        let call = client.streams_call(|mut stub| {
+            let request = request.clone();
+            async move { stub.compact_stream(request).await }
+        });
+        let Err(error) = call.await else {
+            return;
+        };
+        if os::now() > until {
+            let text = format!("the table cannot be compacted: {error}");
+            return shared.load.complain(text);
+        }
+        sleep(LOOK).await;
+    }
+}
