@@ -31,13 +31,18 @@ impl Shared {
     /// # Errors
     /// [`ErrorCode::InvalidArgument`] until the cluster version has it.
     pub fn require(&self, feature: Feature) -> Result<(), WireError> {
-        let (found, since) = (self.settings.cluster_version(), feature.since());
-        if found >= since {
+        if self.has(feature) {
             return Ok(());
         }
+        let (found, since) = (self.settings.cluster_version(), feature.since());
         let text = format!(
             "{feature} needs cluster version {since}, and this cluster is of version {found}; update all brokers, then run `kera cluster finalize`: earlier versions cannot join any more from then on"
         );
         Err(WireError::new(ErrorCode::InvalidArgument, text))
+    }
+
+    /// Whether every broker of the cluster can read what this makes.
+    pub fn has(&self, feature: Feature) -> bool {
+        self.settings.cluster_version() >= feature.since()
     }
 }

@@ -10,13 +10,15 @@ use crate::classic::{self, consumer};
 use crate::transactions;
 
 /// Version of the events this build writes; it reads this and all lower ones.
-pub const EVENT_VERSION: u32 = 4;
+pub const EVENT_VERSION: u32 = 5;
 /// What events carry that builds before transactions read as well,
 const BEFORE_TRANSACTIONS: u32 = 1;
 /// builds before the consumer protocol,
 const BEFORE_CONSUMERS: u32 = 2;
-/// and builds before prepared transactions.
+/// builds before prepared transactions,
 const BEFORE_PREPARED: u32 = 3;
+/// and builds before transactions whose ends raise their producer's epoch.
+const BEFORE_RAISING_ENDS: u32 = 4;
 
 /// Why a record of the internal stream is not an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -179,7 +181,8 @@ impl Body {
     /// The version of the oldest build's events that has this: builds before it must not pass it over.
     fn version(&self) -> u32 {
         match self {
-            Self::TransactionSet(set) if set.is_prepared() => EVENT_VERSION,
+            Self::TransactionSet(set) if set.is_raised_by_end() => EVENT_VERSION,
+            Self::TransactionSet(set) if set.is_prepared() => BEFORE_RAISING_ENDS,
             Self::OffsetsPending(_)
             | Self::OffsetsEnded(_)
             | Self::TransactionSet(_)
@@ -411,11 +414,22 @@ mod tests {
             }),
             ..event()
         };
+        let raised = Event {
+            body: Body::TransactionSet(transactions::TransactionSet {
+                ended: Some(transactions::EndedBy {
+                    producer: 7,
+                    epoch: 0,
+                }),
+                ..transactions::TransactionSet::default()
+            }),
+            ..event()
+        };
         for (event, version) in [
             (event(), BEFORE_TRANSACTIONS),
             (ended, BEFORE_CONSUMERS),
             (begun, BEFORE_PREPARED),
-            (prepared, EVENT_VERSION),
+            (prepared, BEFORE_RAISING_ENDS),
+            (raised, EVENT_VERSION),
         ] {
             let record = EventRecord::decode(event.value().as_slice()).unwrap();
             assert_eq!(record.version, version);
@@ -444,6 +458,7 @@ mod tests {
             streams: Vec::new(),
             groups: vec!["g".into()],
             prepared: None,
+            ended: None,
         };
         let read = Event::decode(b"pay", &kept).expect("it is read");
         assert_eq!((read.group.as_str(), read.snapshot), ("pay", 0));
@@ -462,6 +477,26 @@ mod tests {
                 heir: String::new(),
             })
         );
+    }
+
+    /// Kept as a build wrote it that knew no ends that raise an epoch.
+    #[test]
+    fn an_event_of_version_4_is_read() {
+        let kept = [
+            8, 4, 178, 1, 55, 8, 101, 16, 7, 24, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1,
+            32, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1, 48, 224, 212, 3, 56, 6, 64, 3, 72,
+            232, 7, 80, 176, 9, 98, 1, 109, 106, 10, 10, 5, 102, 108, 105, 110, 107, 16, 176, 9,
+        ];
+        let read = Event::decode(b"g", &kept).expect("it is read");
+        let Body::TransactionSet(set) = read.body else {
+            panic!("{read:?}")
+        };
+        let known = set.transaction().expect("it is one");
+        assert_eq!(
+            (known.stage, known.of_batches(), known.of_markers()),
+            (transactions::Stage::Prepared, (101, 7), 7)
+        );
+        assert_eq!(known.prepared.expect("by somebody").principal, "flink");
     }
 
     #[test]

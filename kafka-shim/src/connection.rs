@@ -23,7 +23,7 @@ use kera_broker::listener::Counted;
 use kera_broker::quotas::Metered;
 use kera_broker::tls::{self, Stream};
 use kera_broker::unheard::Wanted;
-use kera_metadata::Feature;
+use kera_coordinator::transactions::Fault;
 use kera_metadata::access::Operation;
 use tokio::net::TcpStream;
 
@@ -34,6 +34,7 @@ use crate::fetch::{self, Fetch, FetchRequest, Progress, Sessions};
 use crate::produce::{Produce, ProduceRequest};
 use crate::sasl;
 use crate::topic::TopicRef;
+use crate::transactions;
 use crate::versions;
 use crate::wire::reader::ReadError;
 use crate::wire::request::{HeadError, LENGTH_BYTES, RequestHead, metered_by, whole_requests};
@@ -91,6 +92,7 @@ pub(crate) enum Ended {
 
 type Answer = Pin<Box<dyn Future<Output = Result<Bytes, DispatchError>> + Send>>;
 type Authenticated = Pin<Box<dyn Future<Output = Result<sasl::Answered, DispatchError>> + Send>>;
+type Joined = Pin<Box<dyn Future<Output = Option<Fault>> + Send>>;
 type FromDisk = Pin<Box<dyn Future<Output = Option<Fetch>> + Send>>;
 
 /// The one request that is not Produce.
@@ -103,6 +105,8 @@ enum Current {
     },
     /// The client's proof of who it is is looked at.
     Authenticating(Authenticated),
+    /// The lanes of a Produce request, which stays until then, are made part of a transaction.
+    Joining(Joined),
     /// A fetch that is looked at whenever something moves.
     Fetching(Box<Fetch>),
     /// A fetch whose bytes come from the disk.
@@ -134,6 +138,7 @@ pub(crate) async fn serve(socket: TcpStream, mut ctx: Ctx, counted: Counted, wan
         ctx,
         pending: VecDeque::new(),
         placing: None,
+        joined: None,
         failed: Failed::default(),
         current: Current::Nothing,
         stopping: false,
@@ -179,6 +184,8 @@ struct Connection {
     pending: VecDeque<(i16, Produce)>,
     /// Progress of the produce request at the front while memory is short.
     placing: Option<Produce>,
+    /// The lanes of the produce request at the front were made part of its transaction, or the coordinator refused.
+    joined: Option<Option<Fault>>,
     failed: Failed,
     current: Current,
     sessions: Sessions,
@@ -279,6 +286,7 @@ impl Protocol for Connection {
             Current::Running { answer, .. } => Settled::Answer(answer.await),
             Current::Reading(read) => Settled::Read(read.await.map(Box::new)),
             Current::Authenticating(answer) => Settled::Authenticated(answer.await),
+            Current::Joining(joined) => Settled::Joined(joined.await),
             _ => std::future::pending().await,
         }
     }
@@ -294,6 +302,10 @@ impl Protocol for Connection {
                 let sasl::Answered { reply, step } = answered?;
                 self.stepped(link, step);
                 Current::Answered(vec![reply])
+            }
+            Settled::Joined(refused) => {
+                self.joined = Some(refused);
+                Current::Nothing
             }
             Settled::Read(Some(fetch)) => Current::Fetching(fetch),
             Settled::Read(None) => {
@@ -348,7 +360,7 @@ impl Protocol for Connection {
     fn is_over(&self, link: &ClientLink) -> bool {
         let working = match &self.current {
             Current::Running { waits, .. } => !waits,
-            Current::Answered(_) | Current::Authenticating(_) => true,
+            Current::Answered(_) | Current::Authenticating(_) | Current::Joining(_) => true,
             Current::Nothing | Current::Fetching(_) | Current::Reading(_) => false,
         };
         self.stopping && self.pending.is_empty() && link.out.is_empty() && !working
@@ -444,8 +456,8 @@ impl Connection {
         }
         match key {
             versions::KEY => {
-                let consumers = self.ctx.shared.require(Feature::ConsumerProtocol);
-                let (response, version) = versions::answer(version, consumers.is_ok());
+                let cluster_version = self.ctx.shared.settings.cluster_version();
+                let (response, version) = versions::answer(version, cluster_version);
                 let reply = dispatch::encode(ApiKey::ApiVersions, version, correlation, &response)?;
                 self.current = Current::Answered(vec![reply]);
             }
@@ -509,6 +521,13 @@ impl Connection {
             return Ok(false);
         }
         let request = ProduceRequest::parse(body, version)?;
+        if self.joined.is_none()
+            && self.placing.is_none()
+            && let Some(joining) = transactions::to_join(&self.ctx, version, &request, body)
+        {
+            self.current = Current::Joining(Box::pin(joining));
+            return Ok(false);
+        }
         let mut produce = match self.placing.take() {
             Some(begun) => begun,
             None => {
@@ -519,11 +538,13 @@ impl Connection {
         };
         let give_up = link.gives_up_memory();
         let (ctx, touched) = (&self.ctx, &mut link.touched);
-        if !produce.place(ctx, &request, body, touched, give_up) {
+        let refused = self.joined.flatten();
+        if !produce.place(ctx, &request, body, touched, refused, give_up) {
             link.wait_for_memory();
             self.placing = Some(produce);
             return Ok(false);
         }
+        self.joined = None;
         link.has_memory();
         link.wait_for(produce.bytes);
         if request.acks == 0 && produce.any_refused() {
@@ -670,4 +691,6 @@ enum Settled {
     Answer(Result<Bytes, DispatchError>),
     Read(Option<Box<Fetch>>),
     Authenticated(Result<sasl::Answered, DispatchError>),
+    /// What the coordinator of the transaction refused.
+    Joined(Option<Fault>),
 }

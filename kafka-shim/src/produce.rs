@@ -16,8 +16,8 @@ use kera_broker::clock::{now_ms, wall_ms};
 use kera_broker::data::accept;
 use kera_broker::data::append::{self, Refused};
 use kera_broker::data::catalog::Stream;
-use kera_broker::transactions;
-use kera_coordinator::transactions::Member;
+use kera_broker::transactions::{BatchLane, verify_batch};
+use kera_coordinator::transactions::{Fault, Member};
 use kera_log_segments::group::{AckPolicy, Group};
 use kera_metadata::access::Operation;
 use kera_protocol::batch::{BatchError, BatchHeader, Compression, check_produced, verify};
@@ -32,6 +32,7 @@ use crate::context::Ctx;
 use crate::errors;
 use crate::reply_room::throttle_ms;
 use crate::topic::{self, TopicRef};
+use crate::transactions;
 use crate::wire::reader::{ReadError, Reader};
 use crate::wire::request::is_flexible;
 use crate::wire::writer::Writer;
@@ -44,15 +45,15 @@ const BY_ID: i16 = 13;
 const ZSTD: i16 = 7;
 
 /// Partitions of a topic, and where in the request their records lie.
-type Records = Vec<(i32, Range<usize>)>;
+pub(crate) type Records = Vec<(i32, Range<usize>)>;
 
 /// A request as far as it is needed; batches stay in the request's bytes.
 pub(crate) struct ProduceRequest {
     /// 0: no answer. Everything else waits for the durable head.
     pub(crate) acks: i16,
     timeout: Duration,
-    transactional_id: Option<Box<str>>,
-    topics: Vec<(TopicRef, Records)>,
+    pub(crate) transactional_id: Option<Box<str>>,
+    pub(crate) topics: Vec<(TopicRef, Records)>,
 }
 
 impl ProduceRequest {
@@ -179,13 +180,14 @@ impl Produce {
     }
 
     /// Places the batches of `request` that have no place yet. False: memory is short; call again,
-    /// with `give_up` once it was for too long.
+    /// with `give_up` once it was for too long. `refused` is why a coordinator took the lanes into no transaction.
     pub(crate) fn place(
         &mut self,
         ctx: &Ctx,
         request: &ProduceRequest,
         body: &mut [u8],
         touched: &mut Vec<Arc<Group>>,
+        refused: Option<Fault>,
         give_up: bool,
     ) -> bool {
         let shared = &*ctx.shared;
@@ -205,6 +207,7 @@ impl Produce {
                     ctx,
                     version: self.version,
                     transactional_id: request.transactional_id.as_deref(),
+                    refused,
                     touched,
                 };
                 let outcome = match &stream {
@@ -386,7 +389,7 @@ impl Answer {
 
 /// The stream, if the client may write to it. Of a topic that is not there it is not told whether it is, as of one that
 /// it may not write to.
-fn may_write(
+pub(crate) fn may_write(
     ctx: &Ctx,
     topic: &TopicRef,
     stream: Result<Arc<Stream>, i16>,
@@ -404,6 +407,7 @@ struct Placing<'a> {
     ctx: &'a Ctx,
     version: i16,
     transactional_id: Option<&'a str>,
+    refused: Option<Fault>,
     touched: &'a mut Vec<Arc<Group>>,
 }
 
@@ -463,10 +467,17 @@ impl Placing<'_> {
             }
             Err(Refused::Append(AppendError::NoMemory)) => Ok(None),
             Err(Refused::Append(error)) => {
-                let unverified =
-                    SequenceError::Transaction(TransactionError::Unverified { producer });
-                if matches!(&error, AppendError::Sequence(why) if *why == unverified) {
-                    self.verify(&header, streamlet, lane, partition);
+                if let AppendError::Sequence(SequenceError::Transaction(
+                    why @ (TransactionError::Unverified { .. } | TransactionError::NotOpen { .. }),
+                )) = &error
+                {
+                    if let Some(fault) = self.refused.filter(|fault| *fault != Fault::Ending) {
+                        let code = transactions::batch_error(fault).code();
+                        return Err((code, Some(fault.to_string())));
+                    }
+                    if matches!(why, TransactionError::Unverified { .. }) {
+                        self.verify(&header, streamlet, lane, partition);
+                    }
                 }
                 let code = errors::append_code(&error, self.version);
                 Err((code, Some(error.to_string())))
@@ -523,7 +534,8 @@ impl Placing<'_> {
         }
     }
 
-    /// Has the coordinator asked about a batch's transaction; the producer sends the batch again.
+    /// Has the coordinator asked about a batch's transaction; the producer sends the batch again. Of a producer that leaves
+    /// it to brokers what takes part nothing is asked: its batch is made part when it comes again.
     fn verify(
         &self,
         header: &BatchHeader,
@@ -531,13 +543,20 @@ impl Placing<'_> {
         lane: LaneId,
         partition: i32,
     ) {
+        if transactions::joins(self.version) {
+            return;
+        }
         let member = Member {
             id: self.transactional_id.unwrap_or_default().to_owned(),
             producer: header.producer_id,
             epoch: header.producer_epoch,
         };
-        let (shared, partition) = (&self.ctx.shared, partition.unsigned_abs());
-        transactions::verify_batch(shared, member, streamlet, lane, partition);
+        let to = BatchLane {
+            streamlet,
+            lane,
+            partition: partition.unsigned_abs(),
+        };
+        verify_batch(&self.ctx.shared, member, to);
     }
 
     /// One intact batch, of a kind that is supported.

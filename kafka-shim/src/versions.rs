@@ -6,20 +6,24 @@ use kafka_protocol::messages::api_versions_response::{
     ApiVersion, FinalizedFeatureKey, SupportedFeatureKey,
 };
 use kafka_protocol::protocol::StrBytes;
+use kera_metadata::Feature;
 
 use crate::apis::{self, APIS};
 use crate::errors;
 
 /// The first version that tells features.
 const FEATURES_FROM: i16 = 3;
-/// The feature of groups of the consumer protocol.
-const GROUP_VERSION: &str = "group.version";
+/// Kafka's features: their names, the highest level of each, and what a cluster needs for it.
+const KNOWN: [(&str, i16, Feature); 2] = [
+    ("group.version", 1, Feature::ConsumerProtocol),
+    ("transaction.version", 2, Feature::RaisingEnds),
+];
 /// Number of the API.
 pub(crate) const KEY: i16 = 18;
 
 /// The answer. Where the client's version is not known it is told the ranges in the oldest form,
-/// which every client reads. `has_consumers`: there may be groups of the consumer protocol.
-pub(crate) fn answer(version: i16, has_consumers: bool) -> (ApiVersionsResponse, i16) {
+/// which every client reads. What the cluster's version has is told as final, and a higher version of it as news.
+pub(crate) fn answer(version: i16, cluster_version: u32) -> (ApiVersionsResponse, i16) {
     let (code, version) = if apis::serves(KEY, version) {
         (errors::NONE, version)
     } else {
@@ -35,22 +39,48 @@ pub(crate) fn answer(version: i16, has_consumers: bool) -> (ApiVersionsResponse,
         .with_error_code(code)
         .with_api_keys(keys.collect());
     if version >= FEATURES_FROM {
-        let groups = || StrBytes::from_static_str(GROUP_VERSION);
-        response.supported_features = vec![
+        let name = StrBytes::from_static_str;
+        let supported = KNOWN.iter().map(|(feature, level, _)| {
             SupportedFeatureKey::default()
-                .with_name(groups())
+                .with_name(name(feature))
                 .with_min_version(1)
-                .with_max_version(1),
-        ];
-        if has_consumers {
-            response.finalized_features_epoch = 1;
-            response.finalized_features = vec![
-                FinalizedFeatureKey::default()
-                    .with_name(groups())
-                    .with_min_version_level(1)
-                    .with_max_version_level(1),
-            ];
+                .with_max_version(*level)
+        });
+        response.supported_features = supported.collect();
+        let here = KNOWN.iter();
+        let here = here.filter(|(_, _, needs)| needs.since() <= cluster_version);
+        let here = here.map(|(feature, level, _)| {
+            FinalizedFeatureKey::default()
+                .with_name(name(feature))
+                .with_min_version_level(*level)
+                .with_max_version_level(*level)
+        });
+        response.finalized_features = here.collect();
+        if !response.finalized_features.is_empty() {
+            response.finalized_features_epoch = cluster_version.into();
         }
     }
     (response, version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_told_once_the_cluster_has_their_version() {
+        for (cluster_version, count) in [(0, 0), (1, 1), (2, 2), (3, 2)] {
+            let (told, _) = answer(3, cluster_version);
+            assert_eq!(told.supported_features.len(), 2);
+            assert_eq!(told.finalized_features.len(), count);
+            // Clients look again where it has grown.
+            let epoch = if count == 0 {
+                -1
+            } else {
+                cluster_version.into()
+            };
+            assert_eq!(told.finalized_features_epoch, epoch);
+            assert!(answer(2, cluster_version).0.finalized_features.is_empty());
+        }
+    }
 }

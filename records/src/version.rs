@@ -9,9 +9,10 @@
 //! |---|---|
 //! | 0 | all that was before clusters had versions |
 //! | 1 | [compaction](Feature::Compaction), [transactions](Feature::Transactions), [the consumer protocol](Feature::ConsumerProtocol) |
+//! | 2 | [ends of transactions that raise the epoch](Feature::RaisingEnds) |
 
 /// The newest cluster version that this program can.
-pub const CLUSTER_VERSION: u32 = 1;
+pub const CLUSTER_VERSION: u32 = 2;
 
 /// What a cluster needs a version for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,6 +23,9 @@ pub enum Feature {
     Transactions,
     /// Consumer groups of Kafka's newer protocol: what coordinators remember of them.
     ConsumerProtocol,
+    /// Transactions whose end gives their producer another epoch, and whose batches brokers add to them: Kafka's
+    /// `transaction.version` 2.
+    RaisingEnds,
 }
 
 impl Feature {
@@ -29,6 +33,7 @@ impl Feature {
     pub const fn since(self) -> u32 {
         match self {
             Feature::Compaction | Feature::Transactions | Feature::ConsumerProtocol => 1,
+            Feature::RaisingEnds => 2,
         }
     }
 }
@@ -39,6 +44,7 @@ impl std::fmt::Display for Feature {
             Feature::Compaction => "compaction",
             Feature::Transactions => "transactions",
             Feature::ConsumerProtocol => "the consumer protocol of groups",
+            Feature::RaisingEnds => "version 2 of Kafka's transactions",
         })
     }
 }

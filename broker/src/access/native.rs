@@ -263,6 +263,7 @@ guarded! { lanes_server::Lanes:
     peek_lane(PeekLaneRequest) -> PeekLaneResponse needs |_r| vec![Need::Cluster(ClusterAction)];
     grant_transaction(GrantTransactionRequest) -> GrantTransactionResponse needs |_r| vec![Need::Cluster(ClusterAction)];
     verify_transaction(VerifyTransactionRequest) -> VerifyTransactionResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    add_transaction_parts(AddTransactionPartsRequest) -> AddTransactionPartsResponse needs |_r| vec![Need::Cluster(ClusterAction)];
     end_transactions(EndTransactionsRequest) -> EndTransactionsResponse needs |_r| vec![Need::Cluster(ClusterAction)];
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `grant` | a coordinator tells the owners of lanes that batches may come |
 //! | `verify` | an owner that was told nothing asks the coordinator |
+//! | `join` | an owner makes its lanes parts of a transaction, for clients that leave that to brokers |
 //! | `native` | what native producers ask, and programs that end prepared transactions |
 //! | `finish` | decided transactions: markers in lanes, and the end of what groups keep aside |
 //! | `tools` | operators look at transactions, and abort them |
@@ -13,6 +14,7 @@
 
 mod finish;
 mod grant;
+mod join;
 mod native;
 pub(crate) mod tools;
 mod under_way;
@@ -22,26 +24,70 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_coordinator::transactions::{Filter, Listed, Part, Reply, Request};
+use kera_coordinator::transactions::{Fault, Filter, Listed, Part, Reply, Request};
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, StreamId, StreamletId};
 use kera_protocol::partition::place_of;
 use kera_protocol::v1;
 use kera_streamlet::Streamlet;
+use tokio::time::Instant;
 
 use crate::coordination::{Coordination, Host};
 use crate::shared::Shared;
 
 pub use finish::{drive, end_here};
 pub use grant::{grant, grant_here};
+pub(crate) use join::add_for;
+pub use join::{add_parts, join_lanes};
 pub(crate) use native::{add, end, forget, id_of, init, list_open, prepare};
 pub use under_way::Transactions;
+pub use verify::{BatchLane, verify, verify_batch, verify_here};
 pub(crate) use verify::{check_append, verify_append};
-pub use verify::{verify, verify_batch, verify_here};
 
 /// How long another broker is given.
 const ASK_WITHIN: Duration = Duration::from_secs(2);
+
+/// Between looks whether the transaction before has ended.
+const LOOK: Duration = Duration::from_millis(1);
+const LONGEST_LOOK: Duration = Duration::from_millis(50);
+
+/// Puts a request to the coordinator of its transactional id, which is here, again until the transaction before has ended;
+/// for so long at most.
+///
+/// # Errors
+/// As of [`Coordination::call`].
+async fn ask_once_ended(
+    shared: &Arc<Shared>,
+    request: Request,
+    within: Duration,
+) -> Result<Reply, WireError> {
+    let id = request.id().unwrap_or_default().to_owned();
+    let deadline = Instant::now() + within;
+    let mut pause = LOOK;
+    loop {
+        let any = AnyRequest::Transaction(request.clone());
+        let reply = match shared.coordination.call(shared, &id, any).await? {
+            AnyReply::Transaction(reply) => reply,
+            other => return Err(mismatch(&other)),
+        };
+        match reply {
+            Reply::Refused(Fault::Ending) if Instant::now() < deadline => {
+                // Something may have been decided.
+                shared.transactions.look();
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_LOOK);
+            }
+            reply => return Ok(reply),
+        }
+    }
+}
+
+fn mismatch(reply: &impl std::fmt::Debug) -> WireError {
+    tracing::error!(?reply, "a coordinator answered another question");
+    let text = "the coordinator answered another question; see the broker's log";
+    WireError::new(ErrorCode::Internal, text)
+}
 
 /// Transactions that this broker coordinates and that are open or ending and not prepared, and when the oldest began.
 pub(crate) fn open(shared: &Shared) -> (usize, Option<u64>) {

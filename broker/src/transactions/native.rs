@@ -7,16 +7,14 @@ use std::time::Duration;
 use kera_coordinator::transactions::{
     End, Fault, Filter, Handle, Init, Listed, Member, Part, Prepare, Reply, Request, Stage,
 };
-use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
 use kera_log_segments::group::AckPolicy;
 use kera_metadata::Feature;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, StreamletId};
 use kera_protocol::partition::{lanes_of, partition_of};
 use kera_protocol::v1;
-use tokio::time::Instant;
 
-use super::{epoch_of, grant, list_coordinated};
+use super::{ask_once_ended, epoch_of, grant, list_coordinated, mismatch};
 use crate::admin;
 use crate::coordination::TRANSACTIONS_STREAM;
 use crate::data::append::NO_TRANSACTIONS;
@@ -27,40 +25,19 @@ use crate::shared::Shared;
 const DEFAULT_TIMEOUT_MS: u32 = 60_000;
 /// A request waits so long for the transaction before to end.
 const ENDING_WITHIN: Duration = Duration::from_secs(5);
-/// Between looks whether it has.
-const LOOK: Duration = Duration::from_millis(1);
-const LONGEST_LOOK: Duration = Duration::from_millis(50);
 /// How long another broker is given to list its transactions.
 const LIST_WITHIN: Duration = Duration::from_secs(5);
 
 /// Puts a request to the coordinator of its transactional id, again as long as the transaction before is ending.
 async fn ask(shared: &Arc<Shared>, request: Request) -> Result<Reply, WireError> {
     let id = request.id().unwrap_or_default().to_owned();
-    let deadline = Instant::now() + ENDING_WITHIN;
-    let mut pause = LOOK;
-    loop {
-        let any = AnyRequest::Transaction(request.clone());
-        let reply = match shared.coordination.call(shared, &id, any).await? {
-            AnyReply::Transaction(reply) => reply,
-            other => return Err(mismatch(&other)),
-        };
-        // Something may have been decided.
-        shared.transactions.look();
-        match reply {
-            Reply::Refused(Fault::Ending) if Instant::now() < deadline => {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_LOOK);
-            }
-            Reply::Refused(fault) => return Err(refusal(fault, &id)),
-            reply => return Ok(reply),
-        }
+    let reply = ask_once_ended(shared, request, ENDING_WITHIN).await?;
+    // Something may have been decided.
+    shared.transactions.look();
+    match reply {
+        Reply::Refused(fault) => Err(refusal(fault, &id)),
+        reply => Ok(reply),
     }
-}
-
-fn mismatch(reply: &impl std::fmt::Debug) -> WireError {
-    tracing::error!(?reply, "a coordinator answered another question");
-    let text = "the coordinator answered another question; see the broker's log";
-    WireError::new(ErrorCode::Internal, text)
 }
 
 /// What a fault means to a native client.
@@ -226,6 +203,7 @@ pub(crate) async fn end(
         member,
         commit: request.commit,
         number: Some(number),
+        raise: None,
     };
     match ask(shared, Request::End(end)).await? {
         Reply::Ended(committed) => Ok(v1::EndTransactionResponse { committed }),

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
+use kera_coordinator::transactions::{Fault, Member};
 use kera_protocol::ids::{Epoch, LaneKey, StreamletId};
 use parking_lot::{Mutex, RwLock};
 
@@ -37,14 +38,21 @@ impl Transactions {
         self.producers.is_of(producer, id)
     }
 
+    /// Takes in what a coordinator says of a producer's transaction: also whether the producer id is its transactional id's.
+    pub(super) fn heard(&self, member: &Member, said: Result<u64, Fault>) {
+        match said {
+            // It looked at no producer id.
+            Err(Fault::Ending) => {}
+            Err(Fault::OtherProducer | Fault::InvalidId) => {
+                self.producers.is_not(member.producer, &member.id);
+            }
+            _ => self.belongs(member.producer, &member.id),
+        }
+    }
+
     /// A coordinator says that a producer id was given to this transactional id, which is for ever.
     pub(super) fn belongs(&self, producer: i64, id: &str) {
         self.producers.belongs(producer, id);
-    }
-
-    /// A coordinator says that a producer id was not given to this transactional id, as far as it knows.
-    pub(super) fn is_not(&self, producer: i64, id: &str) {
-        self.producers.is_not(producer, id);
     }
 }
 

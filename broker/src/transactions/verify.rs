@@ -13,7 +13,7 @@ use kera_protocol::v1;
 use kera_streamlet::Streamlet;
 use kera_streamlet::transactions::Grant;
 
-use super::{ASK_WITHIN, epoch_of, part_of};
+use super::{ASK_WITHIN, epoch_of, mismatch, part_of};
 use crate::clock::now_ms;
 use crate::coordination::CoordinatorKind;
 use crate::others;
@@ -73,11 +73,7 @@ async fn ask_here(
     match shared.coordination.call(shared, &id, request).await? {
         AnyReply::Transaction(Reply::Open(number)) => Ok(Ok(number)),
         AnyReply::Transaction(Reply::Refused(fault)) => Ok(Err(fault)),
-        other => {
-            tracing::error!(?other, id, "a coordinator answered another question");
-            let text = "the coordinator answered another question; see the broker's log";
-            Err(WireError::new(ErrorCode::Internal, text))
-        }
+        other => Err(mismatch(&other)),
     }
 }
 
@@ -111,19 +107,65 @@ pub async fn verify_here(
     })
 }
 
+/// A lane that a batch of a transaction is for.
+#[derive(Clone)]
+pub struct BatchLane {
+    /// Its streamlet, which this broker owns.
+    pub streamlet: Arc<Streamlet>,
+    /// The lane.
+    pub lane: LaneId,
+    /// Its number among the lanes of the stream.
+    pub partition: u32,
+}
+
+impl BatchLane {
+    /// As a part of the transaction.
+    pub(super) fn part(&self) -> Part {
+        Part::Partition(self.streamlet.stream(), self.partition)
+    }
+
+    /// How often its head has failed, to be asked before the coordinator is.
+    pub(super) fn failures(&self) -> Option<u64> {
+        let head = self.streamlet.head(self.lane);
+        head.map(|head| head.failures())
+    }
+
+    /// Takes in what a coordinator says of the transaction of a producer in this lane.
+    pub(super) fn hear(
+        &self,
+        shared: &Shared,
+        member: &Member,
+        failures: Option<u64>,
+        said: Result<u64, Fault>,
+    ) {
+        let (producer, epoch) = (member.producer, member.epoch);
+        shared.transactions.heard(member, said);
+        match said {
+            Ok(number) => {
+                let grant = Grant {
+                    producer,
+                    epoch,
+                    number,
+                };
+                self.streamlet.grant(self.lane, grant, failures, now_ms());
+            }
+            Err(Fault::Fenced | Fault::NotOpen) => {
+                let lane = self.lane;
+                self.streamlet
+                    .refuse_transaction(lane, producer, epoch, now_ms());
+            }
+            Err(_) => {}
+        }
+    }
+}
+
 /// Asks about the transaction of a batch that was refused as not verified; what the coordinator says is there when the
 /// batch comes again. Returns at once.
-pub fn verify_batch(
-    shared: &Arc<Shared>,
-    member: Member,
-    streamlet: Arc<Streamlet>,
-    lane: LaneId,
-    partition: u32,
-) {
+pub fn verify_batch(shared: &Arc<Shared>, member: Member, to: BatchLane) {
     let key = LaneKey {
-        stream: streamlet.stream(),
-        streamlet: streamlet.id(),
-        lane,
+        stream: to.streamlet.stream(),
+        streamlet: to.streamlet.id(),
+        lane: to.lane,
     };
     let asked = (key, member.producer);
     {
@@ -134,27 +176,11 @@ pub fn verify_batch(
     }
     let shared = shared.clone();
     tokio::spawn(async move {
-        let failures = streamlet.head(lane).map(|head| head.failures());
-        let (producer, epoch) = (member.producer, member.epoch);
-        let id = member.id.clone();
-        let part = Part::Partition(key.stream, partition);
-        match verify(&shared, member, part).await {
-            Ok(Ok(number)) => {
-                shared.transactions.belongs(producer, &id);
-                let grant = Grant {
-                    producer,
-                    epoch,
-                    number,
-                };
-                streamlet.grant(lane, grant, failures, now_ms());
-            }
-            Ok(Err(Fault::Fenced | Fault::NotOpen)) => {
-                shared.transactions.belongs(producer, &id);
-                streamlet.refuse_transaction(lane, producer, epoch, now_ms());
-            }
-            Ok(Err(_)) => shared.transactions.is_not(producer, &id),
+        let failures = to.failures();
+        match verify(&shared, member.clone(), to.part()).await {
+            Ok(said) => to.hear(&shared, &member, failures, said),
             Err(error) => {
-                tracing::debug!(lane = %key, producer, %error, "a transaction could not be asked for");
+                tracing::debug!(lane = %key, %error, "a transaction could not be asked for");
             }
         }
         shared.transactions.asking.lock().remove(&asked);
@@ -227,5 +253,10 @@ pub(crate) fn verify_append(shared: &Arc<Shared>, request: &v1::AppendRequest, b
         producer: header.producer_id,
         epoch: header.producer_epoch,
     };
-    verify_batch(shared, member, streamlet, lane, partition);
+    let to = BatchLane {
+        streamlet,
+        lane,
+        partition,
+    };
+    verify_batch(shared, member, to);
 }

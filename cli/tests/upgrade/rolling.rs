@@ -203,13 +203,13 @@ fn brokers_are_upgraded_one_by_one_under_load_and_back_and_nothing_is_lost() {
     assert!(said.contains("kera cluster finalize"), "{said}");
     let status = trio.brokers[2].run(&["cluster", "status"]);
     assert!(status.contains("run `kera cluster finalize`"), "{status}");
-    assert_eq!(trio.brokers[1].json(&finalize)["version"], 1);
+    assert_eq!(trio.brokers[1].json(&finalize)["version"], 2);
     let written = load.end();
     assert!(written > 0);
     assert_eq!(read(&trio.brokers[0], "clicks"), lines(0..written));
     // All of them have heard of it.
     for (n, broker) in trio.brokers.iter().enumerate() {
-        broker.until(&["cluster", "status"], |told| told["cluster_version"] == 1);
+        broker.until(&["cluster", "status"], |told| told["cluster_version"] == 2);
         let name = format!("tables{n}");
         broker.run(&[
             "stream",

@@ -22,7 +22,7 @@ fn weight(parts: &BTreeSet<Part>) -> usize {
 }
 
 /// An id whose epoch is here gets another producer id. One epoch is left above it for an abort.
-const LAST_EPOCH: i16 = i16::MAX - 1;
+pub(super) const LAST_EPOCH: i16 = i16::MAX - 1;
 
 impl Coordinator {
     /// Puts a changed state in the place of the one before.
@@ -58,6 +58,7 @@ impl Coordinator {
                 epoch: 0,
                 last: None,
                 raised: false,
+                ended: None,
                 timeout_ms,
                 stage: Stage::Empty,
                 number: 0,
@@ -74,7 +75,8 @@ impl Coordinator {
         next.timeout_ms = timeout_ms;
         let present = (known.producer, known.epoch);
         // Its answer may have been lost: the client is the one that has what was given out last.
-        let is_repeated = request.known.is_some() && request.known == known.last;
+        let is_repeated = request.known.is_some()
+            && (request.known == known.last || request.known == known.ended);
         if request.known.is_some_and(|known| known != present) && !is_repeated {
             return Err(Fault::Fenced);
         }
@@ -91,9 +93,7 @@ impl Coordinator {
             return Err(Fault::Ending);
         }
         let was_raised = is_repeated || known.raised;
-        if !is_repeated {
-            next.last = request.known;
-        }
+        next.last = request.known;
         if (was_raised && known.epoch > LAST_EPOCH) || (!was_raised && known.epoch >= LAST_EPOCH) {
             next.producer = request.fresh_producer;
             next.epoch = 0;
@@ -101,6 +101,7 @@ impl Coordinator {
             next.epoch = known.epoch + 1;
         }
         next.raised = false;
+        next.ended = None;
         next.stage = Stage::Empty;
         next.prepared = None;
         let begun = Reply::Begun(next.producer, next.epoch);
@@ -146,6 +147,7 @@ impl Coordinator {
             next.started_ms = now_ms;
             next.parts.clear();
             next.prepared = None;
+            next.ended = None;
         }
         let fresh: BTreeSet<Part> = parts.difference(&next.parts).cloned().collect();
         if fresh.is_empty() && known.stage == Stage::Ongoing {

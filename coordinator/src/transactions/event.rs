@@ -38,6 +38,17 @@ pub(crate) struct TransactionSet {
     /// Who prepared it, if it is prepared or was until it ended.
     #[prost(message, optional, tag = "13")]
     pub(crate) prepared: Option<PreparedBy>,
+    /// Whose batches the last transaction has, if its end raised the epoch.
+    #[prost(message, optional, tag = "14")]
+    pub(crate) ended: Option<EndedBy>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct EndedBy {
+    #[prost(int64, tag = "1")]
+    pub(crate) producer: i64,
+    #[prost(int32, tag = "2")]
+    pub(crate) epoch: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -93,7 +104,16 @@ impl TransactionSet {
                 principal: by.principal.clone(),
                 since_ms: by.since_ms,
             }),
+            ended: transaction.ended.map(|(producer, epoch)| EndedBy {
+                producer,
+                epoch: epoch.into(),
+            }),
         }
+    }
+
+    /// True if builds that know no ends that raise the epoch would misread it.
+    pub(crate) fn is_raised_by_end(&self) -> bool {
+        self.ended.is_some()
     }
 
     /// True if builds that know no prepared transactions would misread it.
@@ -110,11 +130,16 @@ impl TransactionSet {
             parts.extend(partitions.map(|partition| Part::Partition(stream, *partition)));
         }
         let last_epoch = i16::try_from(self.last_epoch).ok()?;
+        let ended = match self.ended {
+            Some(by) => Some((by.producer, i16::try_from(by.epoch).ok()?)),
+            None => None,
+        };
         Some(Transaction {
             producer: self.producer,
             epoch: i16::try_from(self.epoch).ok()?,
             last: (last_epoch >= 0).then_some((self.last_producer, last_epoch)),
             raised: self.raised,
+            ended,
             timeout_ms: self.timeout_ms,
             stage: Stage::from_number(self.stage)?,
             number: self.number,

@@ -1,13 +1,23 @@
 //! How transactions end.
 
+use super::begin::LAST_EPOCH;
 use super::event::TransactionEnded;
-use super::request::{Decided, End, Fault, Handle, Reply, Written};
+use super::request::{Decided, End, Fault, Handle, Member, Reply, Written};
 use super::state::{Stage, Transaction};
 use crate::coordinator::{Coordinator, Step};
 use crate::event::Body;
 
 /// How often ids are looked at for expiry, milliseconds.
 const SWEEP_MS: u64 = 60_000;
+
+/// Tells a producer what it has from now on.
+fn raised(by: &Transaction) -> Reply {
+    Reply::Raised {
+        number: by.number,
+        producer: by.producer,
+        epoch: by.epoch,
+    }
+}
 
 impl Coordinator {
     pub(super) fn transaction_end(
@@ -25,6 +35,9 @@ impl Coordinator {
                 step,
             );
         }
+        if let Some(fresh_producer) = request.raise {
+            return self.transaction_end_raising(now_ms, request, fresh_producer, step);
+        }
         let known = self.transaction_of(&request.member)?;
         match (known.stage, request.commit) {
             (Stage::Ongoing | Stage::Prepared, commit) => {
@@ -39,6 +52,57 @@ impl Coordinator {
             (Stage::PrepareCommit, true) | (Stage::PrepareAbort, false) => Err(Fault::Ending),
             _ => Err(Fault::NotOpen),
         }
+    }
+
+    /// Ends a transaction and gives its producer another epoch: whatever of it comes late is fenced, and so is whoever had
+    /// the epoch before. Repeated, because its answer was lost, it comes under the epoch before and has the same answer.
+    fn transaction_end_raising(
+        &mut self,
+        now_ms: u64,
+        request: &End,
+        fresh_producer: i64,
+        step: &mut Step,
+    ) -> Result<Reply, Fault> {
+        let Member {
+            id,
+            producer,
+            epoch,
+        } = &request.member;
+        if let Some(known) = self.state.transactions.get(id)
+            && known.ended == Some((*producer, *epoch))
+        {
+            let how = known.stage.decision().or(known.stage.outcome());
+            return match how == Some(request.commit) {
+                true => Ok(raised(known)),
+                false => Err(Fault::NotOpen),
+            };
+        }
+        let known = self.transaction_of(&request.member)?;
+        let mut next = known.clone();
+        next.stage = match (known.stage, request.commit) {
+            (Stage::Ongoing | Stage::Prepared, true) => Stage::PrepareCommit,
+            (Stage::Ongoing | Stage::Prepared, false) => Stage::PrepareAbort,
+            // None of its batches were taken, as far as is known here. One that comes late begins nothing.
+            (Stage::Empty | Stage::CompleteCommit | Stage::CompleteAbort, false) => {
+                next.number += 1;
+                next.prepared = None;
+                Stage::CompleteAbort
+            }
+            // The one before.
+            (Stage::PrepareCommit | Stage::PrepareAbort, _) => return Err(Fault::Ending),
+            (Stage::Empty | Stage::CompleteCommit | Stage::CompleteAbort, true) => {
+                return Err(Fault::NotOpen);
+            }
+        };
+        next.ended = Some((known.producer, known.epoch));
+        next.last = None;
+        (next.producer, next.epoch) = match known.epoch < LAST_EPOCH {
+            true => (known.producer, known.epoch + 1),
+            false => (fresh_producer, 0),
+        };
+        next.updated_ms = now_ms;
+        self.transaction_put(id, &next, step);
+        Ok(raised(&next))
     }
 
     /// How an open transaction ends is decided.
@@ -106,11 +170,12 @@ impl Coordinator {
             {
                 parts.retain(|part| !written.contains(part));
             }
+            let (producer, batch_epoch) = known.of_batches();
             Some(Decided {
                 id: id.clone(),
-                producer: known.producer,
-                epoch: known.epoch,
-                batch_epoch: known.batch_epoch(),
+                producer,
+                epoch: known.of_markers(),
+                batch_epoch,
                 number: known.number,
                 commit,
                 parts,

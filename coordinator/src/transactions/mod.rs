@@ -21,6 +21,8 @@
 //! - **The epoch is raised** by each Init, and when a transaction is aborted because its time is over or because another
 //!   instance of its producer began: once, and the next Init takes what was raised. Where no epoch is left the id gets
 //!   another producer id.
+//!   Ends of clients that know it ([`End::raise`]) raise it too, and markers carry the epoch after: what comes late of a
+//!   transaction is never taken for the next one's.
 //! - **A prepared transaction has no time.** Whoever prepared it has said that all of it is durable, and may be gone. It
 //!   ends by its [`Handle`], from any process, and by nothing else: no Init, no Add and no operator's abort is taken
 //!   meanwhile; only a limit that operators may set, and that is off by default, aborts it. How it ended is remembered until its id begins again, is forgotten at somebody's wish, or was silent for
@@ -44,5 +46,7 @@ pub use request::{
 };
 pub use state::{Prepared, Stage};
 
+#[cfg(test)]
+pub(crate) use event::EndedBy;
 pub(crate) use event::{TransactionEnded, TransactionSet};
 pub(crate) use state::Transaction;

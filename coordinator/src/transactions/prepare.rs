@@ -13,9 +13,8 @@ impl Coordinator {
         self.transaction_check_id(&member.id)?;
         let known = self.state.transactions.get(&member.id);
         let known = known.ok_or(Fault::UnknownId)?;
-        let is_same = known.producer == member.producer
-            && known.batch_epoch() == member.epoch
-            && known.number == *number;
+        let of_batches = known.of_batches();
+        let is_same = of_batches == (member.producer, member.epoch) && known.number == *number;
         if is_same && known.stage != Stage::Empty {
             return Ok(known);
         }

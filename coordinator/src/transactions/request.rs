@@ -91,6 +91,8 @@ pub struct End {
     pub commit: bool,
     /// Which of its transactions, for those who end it by its [`Handle`]; others end the last one.
     pub number: Option<u64>,
+    /// Whether its producer has another epoch from then on: a producer id that nobody has, in case no epoch is left.
+    pub raise: Option<i64>,
 }
 
 /// A transaction by name: any process that has it can end it.
@@ -146,6 +148,15 @@ pub enum Reply {
     Open(u64),
     /// To an end, or an abort: how the transaction of this number ends is decided.
     Ending(u64),
+    /// To an end that raises the epoch.
+    Raised {
+        /// The number of the transaction that ends.
+        number: u64,
+        /// The producer id of the next one.
+        producer: i64,
+        /// Its epoch.
+        epoch: i16,
+    },
     /// To an end by handle: whether the records of this transaction count.
     Ended(bool),
     /// To a prepare.

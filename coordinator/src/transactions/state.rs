@@ -96,6 +96,9 @@ pub(crate) struct Transaction {
     pub(crate) last: Option<(i64, i16)>,
     /// The epoch was raised by an abort, and no Init has taken it yet.
     pub(crate) raised: bool,
+    /// Producer id and epoch of the last transaction's batches, if the request that ended it raised them. Its client may not
+    /// have heard which ones it has now, and asks again. `None` once the next one begins.
+    pub(crate) ended: Option<(i64, i16)>,
     pub(crate) timeout_ms: u32,
     pub(crate) stage: Stage,
     /// Of the transaction that is open or ending, or of the last one; 0 before the first.
@@ -122,11 +125,16 @@ impl Transaction {
         self.started_ms.saturating_add(self.timeout_ms.into())
     }
 
-    /// The epoch that the transaction's batches carry.
-    pub(crate) fn batch_epoch(&self) -> i16 {
-        match self.raised {
-            true => self.epoch - 1,
-            false => self.epoch,
-        }
+    /// The producer id and the epoch that the transaction's batches carry.
+    pub(crate) fn of_batches(&self) -> (i64, i16) {
+        self.ended.unwrap_or_else(|| {
+            let raised = i16::from(self.raised);
+            (self.producer, self.epoch - raised)
+        })
+    }
+
+    /// The epoch that its markers carry.
+    pub(crate) fn of_markers(&self) -> i16 {
+        self.ended.map_or(self.epoch, |(_, epoch)| epoch + 1)
     }
 }

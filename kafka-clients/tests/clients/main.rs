@@ -43,6 +43,7 @@ matrix! {
         what_is_open_or_aborted_is_not_read, another_instance_fences_the_one_before,
         a_transaction_whose_time_is_over_is_aborted, offsets_count_with_the_transaction,
         records_are_copied_once_over_kills, operators_see_and_end_what_is_open,
+        each_end_gives_another_epoch,
     }];
     java_3_transactions = Java3: [transactions::{
         what_is_open_or_aborted_is_not_read, another_instance_fences_the_one_before,
@@ -55,5 +56,6 @@ matrix! {
     }];
     franz_go_transactions = FranzGo: [transactions::{
         what_is_open_or_aborted_is_not_read, another_instance_fences_the_one_before,
+        each_end_gives_another_epoch,
     }];
 }

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::common::Kind;
 use crate::common::copying::{self, Copying, Moment, records};
 use crate::common::until;
 use crate::stage::{Stage, anyone, scenario};
@@ -78,6 +79,46 @@ scenario!(
         stage.broker.restart();
         reader(stage, "again", &topic, "read_committed");
         assert_eq!(read(stage, "again", 80), texts(counts().chain(80..120)));
+    }
+);
+
+/// Clients that know Kafka's `transaction.version` 2.
+fn knows_version_2(kind: Kind) -> bool {
+    matches!(kind, Kind::Java | Kind::FranzGo)
+}
+
+scenario!(
+    each_end_gives_another_epoch,
+    PLAIN,
+    knows_version_2,
+    |stage: &mut Stage| {
+        if !stage.broker.is_kera() {
+            return;
+        }
+        let (topic, id) = (stage.topic.clone(), format!("{}-id", stage.topic));
+        stage.client.create_topic(&topic, 2, &[]);
+        begin(stage, "p", 60_000);
+        let epoch = |stage: &Stage| {
+            let words = ["transaction", "describe", &id, "--json"];
+            let told = stage.broker.kera(&words, b"");
+            let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+            told["epoch"].as_i64().expect("an epoch")
+        };
+        let mut epochs = Vec::new();
+        for round in 0..6 {
+            stage.client.transaction("begin_transaction", "p");
+            let ids = round * 10..round * 10 + 10;
+            stage.client.send("p", &topic, &records(ids));
+            let end = ["commit_transaction", "abort_transaction"][round % 2];
+            stage.client.transaction(end, "p");
+            epochs.push(epoch(stage));
+        }
+        // franz-go hears of the feature during its first transaction.
+        let rises = epochs.windows(2).all(|pair| pair[0] < pair[1]);
+        assert!(rises, "{epochs:?}");
+        reader(stage, "c", &topic, "read_committed");
+        let counts = (0..60).filter(|n| (n / 10) % 2 == 0);
+        assert_eq!(read(stage, "c", 30), texts(counts));
     }
 );
 

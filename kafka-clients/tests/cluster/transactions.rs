@@ -11,12 +11,27 @@ use crate::nodes::{BROKERS, Nodes};
 #[test]
 fn what_is_copied_by_transactions_is_there_once_whoever_is_killed() {
     const TEST: &str = "what_is_copied_by_transactions_is_there_once_whoever_is_killed";
+    is_copied_once(TEST, Kind::Librdkafka);
+}
+
+/// A client whose transactions are of version 2: partitions and groups join at one broker what another one decides.
+#[test]
+fn what_is_copied_by_transactions_of_version_2_is_there_once_whoever_is_killed() {
+    const TEST: &str =
+        "what_is_copied_by_transactions_of_version_2_is_there_once_whoever_is_killed";
+    is_copied_once(TEST, Kind::Java);
+}
+
+fn is_copied_once(test: &str, kind: Kind) {
     if let Some(reason) = Etcd::lacking().or_else(Clock::lacking) {
-        return common::machine::skip(TEST, &reason);
+        return common::machine::skip(test, &reason);
+    }
+    if !kind.is_here(test) {
+        return;
     }
     let mut nodes = Nodes::start();
     let bootstrap = nodes.bootstrap();
-    let mut client = Session::at(Kind::Librdkafka, Kind::Librdkafka.open(), &bootstrap);
+    let mut client = Session::at(kind, kind.open(), &bootstrap);
     let (from, to) = ("numbers", "numbers-copy");
     for topic in [from, to] {
         client.create_topic(topic, 2, &[]);

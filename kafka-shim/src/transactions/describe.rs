@@ -15,7 +15,7 @@ use kera_broker::transactions;
 use kera_coordinator::transactions::{Described as Known, Filter, Part, Reply, Request, Stage};
 use kera_metadata::access::Operation;
 
-use super::{ask, fault_error, mismatch};
+use super::{Knows, ask, fault_error, mismatch};
 use crate::context::Ctx;
 use crate::refusal::text;
 
@@ -39,7 +39,7 @@ pub(crate) async fn describe_transactions(
             match ask(ctx, Request::Describe(id.to_string())).await? {
                 Ok(Reply::Described(known)) => Ok(known),
                 Ok(other) => Err(mismatch(&other)),
-                Err(fault) => Err(fault_error(fault, true)),
+                Err(fault) => Err(fault_error(fault, Knows::ALL)),
             }
         };
         let known = known.await;

@@ -1,10 +1,12 @@
 //! Transactions: Kafka's requests as those of the broker's coordinators, and back.
 
 mod describe;
+mod join;
 mod offsets;
 mod parts;
 
 pub(crate) use describe::{describe_transactions, list_transactions};
+pub(crate) use join::{batch_error, joins, to_join};
 pub(crate) use offsets::offset_commit;
 pub(crate) use parts::{add_offsets, add_partitions, end};
 
@@ -47,17 +49,42 @@ fn coordinator_error(error: &WireError) -> ResponseError {
     }
 }
 
-/// Kafka's name for a refusal; clients of old versions do not know what fenced is.
-fn fault_error(fault: Fault, knows_fenced: bool) -> ResponseError {
+/// Kafka's names that a client's version of a request knows.
+#[derive(Clone, Copy)]
+struct Knows {
+    /// That it is fenced.
+    fenced: bool,
+    /// That it may go on once it has aborted.
+    abortable: bool,
+}
+
+impl Knows {
+    const ALL: Self = Self {
+        fenced: true,
+        abortable: true,
+    };
+
+    /// Of a request whose versions from these on do.
+    fn of(version: i16, fenced_from: i16, abortable_from: i16) -> Self {
+        Self {
+            fenced: version >= fenced_from,
+            abortable: version >= abortable_from,
+        }
+    }
+}
+
+/// Kafka's name for a refusal.
+fn fault_error(fault: Fault, knows: Knows) -> ResponseError {
     use ResponseError as Kafka;
     match fault {
         Fault::InvalidId => Kafka::InvalidRequest,
         Fault::InvalidTimeout => Kafka::InvalidTransactionTimeout,
         Fault::UnknownId => Kafka::TransactionalIdNotFound,
         Fault::OtherProducer => Kafka::InvalidProducerIdMapping,
-        Fault::Fenced if knows_fenced => Kafka::ProducerFenced,
+        Fault::Fenced if knows.fenced => Kafka::ProducerFenced,
         Fault::Fenced => Kafka::InvalidProducerEpoch,
         Fault::Ending => Kafka::ConcurrentTransactions,
+        Fault::TooManyParts if knows.abortable => Kafka::TransactionAbortable,
         Fault::NotOpen
         | Fault::TooManyParts
         | Fault::Prepared
@@ -96,6 +123,9 @@ pub(crate) async fn init(
     match asked {
         Ok(Reply::Begun(producer, epoch)) => Ok((producer, epoch)),
         Ok(other) => Err(mismatch(&other)),
-        Err(fault) => Err(fault_error(fault, version >= FENCED_FROM)),
+        Err(fault) => Err(fault_error(
+            fault,
+            Knows::of(version, FENCED_FROM, i16::MAX),
+        )),
     }
 }

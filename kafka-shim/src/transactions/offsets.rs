@@ -7,17 +7,22 @@ use kafka_protocol::messages::txn_offset_commit_response::{
 use kafka_protocol::messages::{TxnOffsetCommitRequest, TxnOffsetCommitResponse};
 use kera_broker::transactions;
 use kera_coordinator::classic::{CommitOffsets, OfTransaction, OffsetToCommit};
-use kera_coordinator::transactions::{Member, Part};
+use kera_coordinator::transactions::{Fault, Member, Part};
 use kera_metadata::access::Operation;
 
-use super::{coordinator_error, fault_error};
+use super::{Knows, coordinator_error, fault_error};
 use crate::context::Ctx;
 use crate::{errors, groups, topic};
+
+/// First version whose clients may go on after an abort.
+const ABORTABLE_FROM: i16 = 4;
+/// First version that makes the group part of the transaction.
+const JOINS_FROM: i16 = 5;
 
 /// TxnOffsetCommit.
 pub(crate) async fn offset_commit(
     ctx: &Ctx,
-    _version: i16,
+    version: i16,
     request: TxnOffsetCommitRequest,
 ) -> TxnOffsetCommitResponse {
     let mut offsets = Vec::new();
@@ -74,9 +79,18 @@ pub(crate) async fn offset_commit(
         }
         let part = Part::Group(commit.group.clone());
         let producer = member.producer;
-        let number = match transactions::verify(&ctx.shared, member, part).await {
+        let said = match version >= JOINS_FROM {
+            true => transactions::add_parts(&ctx.shared, member, [part].into()).await,
+            false => transactions::verify(&ctx.shared, member, part).await,
+        };
+        let number = match said {
             Ok(Ok(number)) => number,
-            Ok(Err(fault)) => return Err(fault_error(fault, true).code()),
+            // Clients ask again.
+            Ok(Err(Fault::Ending)) => return Err(ResponseError::CoordinatorLoadInProgress.code()),
+            Ok(Err(fault)) => {
+                let knows = Knows::of(version, i16::MIN, ABORTABLE_FROM);
+                return Err(fault_error(fault, knows).code());
+            }
             // Clients take that it is the coordinator of the group that cannot serve, and try again.
             Err(error) => {
                 tracing::debug!(%error, "a transaction's coordinator was not reached");

@@ -8,18 +8,23 @@ use kafka_protocol::messages::add_partitions_to_txn_response::{
 };
 use kafka_protocol::messages::{
     AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse, EndTxnRequest, EndTxnResponse,
+    AddPartitionsToTxnResponse, EndTxnRequest, EndTxnResponse, ProducerId,
 };
-use kera_broker::transactions;
+use kera_broker::{admin, transactions};
 use kera_coordinator::transactions::{End, Member, Part, Reply, Request};
+use kera_metadata::Feature;
 use kera_metadata::access::Operation;
 
-use super::{ask, fault_error, mismatch};
+use super::{Knows, ask, fault_error, mismatch};
 use crate::context::Ctx;
 use crate::{errors, topic};
 
 /// First version of the three requests whose clients know what fenced is.
 const FENCED_FROM: i16 = 2;
+/// First version of AddOffsetsToTxn and EndTxn whose clients may go on after an abort.
+const ABORTABLE_FROM: i16 = 4;
+/// First version of EndTxn that gives the producer another epoch.
+const RAISES_FROM: i16 = 5;
 
 /// AddPartitionsToTxn: all of them or none.
 pub(crate) async fn add_partitions(
@@ -96,8 +101,13 @@ async fn add(
             Ok(())
         }
         Ok(other) => Err(mismatch(&other)),
-        Err(fault) => Err(fault_error(fault, version >= FENCED_FROM)),
+        Err(fault) => Err(fault_error(fault, knows(version))),
     }
+}
+
+/// AddPartitionsToTxn ends before the version from which on its clients may go on.
+fn knows(version: i16) -> Knows {
+    Knows::of(version, FENCED_FROM, ABORTABLE_FROM)
 }
 
 /// AddOffsetsToTxn: a group takes part.
@@ -128,30 +138,60 @@ pub(crate) async fn add_offsets(
     AddOffsetsToTxnResponse::default().with_error_code(code)
 }
 
-/// EndTxn: answered once the decision is durable; markers follow.
+/// EndTxn: answered once the decision is durable; markers follow. Its newest version gives the producer another epoch: what
+/// comes late of this transaction is none of the next one's. Repeated it is answered alike.
 pub(crate) async fn end(ctx: &Ctx, version: i16, request: EndTxnRequest) -> EndTxnResponse {
-    let end = End {
-        member: Member {
-            id: request.transactional_id.to_string(),
-            producer: request.producer_id.0,
-            epoch: request.producer_epoch,
-        },
-        commit: request.committed,
-        number: None,
+    let member = Member {
+        id: request.transactional_id.to_string(),
+        producer: request.producer_id.0,
+        epoch: request.producer_epoch,
     };
     let ended = async {
-        ctx.check_id(Operation::Write, &end.member.id)?;
-        match ask(ctx, Request::End(end)).await? {
-            Ok(Reply::Ending(_)) => {
-                ctx.shared.transactions.look();
-                Ok(())
-            }
+        ctx.check_id(Operation::Write, &member.id)?;
+        let raise = match version >= RAISES_FROM && ctx.shared.has(Feature::RaisingEnds) {
+            true => Some(spare_producer(ctx, member.epoch).await?),
+            false => None,
+        };
+        let end = End {
+            member,
+            commit: request.committed,
+            number: None,
+            raise,
+        };
+        let ended = ask(ctx, Request::End(end)).await?;
+        ctx.shared.transactions.look();
+        match ended {
+            Ok(Reply::Ending(_)) => Ok(None),
+            Ok(Reply::Raised {
+                producer, epoch, ..
+            }) => Ok(Some((producer, epoch))),
             Ok(other) => Err(mismatch(&other)),
-            Err(fault) => Err(fault_error(fault, version >= FENCED_FROM)),
+            Err(fault) => Err(fault_error(fault, knows(version))),
         }
     };
-    let code = ended
-        .await
-        .map_or_else(|error| error.code(), |()| errors::NONE);
-    EndTxnResponse::default().with_error_code(code)
+    let response = EndTxnResponse::default()
+        .with_producer_id(ProducerId(-1))
+        .with_producer_epoch(-1);
+    match ended.await {
+        Ok(None) => response,
+        Ok(Some((producer, epoch))) => response
+            .with_producer_id(ProducerId(producer))
+            .with_producer_epoch(epoch),
+        Err(error) => response.with_error_code(error.code()),
+    }
+}
+
+/// A producer id that nobody has, where the epoch is one after which another id may be needed; none elsewhere, they are
+/// given out by the metadata store.
+async fn spare_producer(ctx: &Ctx, epoch: i16) -> Result<i64, ResponseError> {
+    if epoch < i16::MAX - 1 {
+        return Ok(-1);
+    }
+    match admin::new_producer_id(&ctx.shared).await {
+        Ok(id) => Ok(i64::try_from(id).unwrap_or(i64::MAX)),
+        Err(error) => {
+            tracing::warn!(%error, "no producer id could be given out");
+            Err(ResponseError::CoordinatorNotAvailable)
+        }
+    }
 }

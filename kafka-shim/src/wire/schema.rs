@@ -394,21 +394,21 @@ shapes! {
         }];
     }
 
-    25 AddOffsetsToTxn 0 to 3 flexible 3 {
+    25 AddOffsetsToTxn 0 to 4 flexible 3 {
         transactional_id: string;
         producer_id: int64;
         producer_epoch: int16;
         group_id: string;
     }
 
-    26 EndTxn 0 to 3 flexible 3 {
+    26 EndTxn 0 to 5 flexible 3 {
         transactional_id: string;
         producer_id: int64;
         producer_epoch: int16;
         committed: bool;
     }
 
-    28 TxnOffsetCommit 0 to 3 flexible 3 {
+    28 TxnOffsetCommit 0 to 5 flexible 3 {
         transactional_id: string;
         group_id: string;
         producer_id: int64;

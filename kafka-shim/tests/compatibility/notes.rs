@@ -16,7 +16,7 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         0,
         Partly,
-        "versions 0 to 2 are advertised and refused, as librdkafka does not compress otherwise; streams with ack = memory refuse transactions",
+        "versions 0 to 2 are advertised and refused, as librdkafka does not compress otherwise; streams with ack = memory refuse transactions; from version 12 on partitions join the transaction",
     ),
     (
         1,
@@ -54,10 +54,26 @@ pub const NOTES: &[(i16, Support, &str)] = &[
         Whole,
         "at most 20,000 transactional ids for each coordinator; one that was silent for seven days is forgotten",
     ),
-    (24, Partly, CLASSIC),
-    (25, Whole, CLASSIC),
-    (26, Whole, CLASSIC),
-    (28, Whole, "fenced by generation and by transactional id"),
+    (
+        24,
+        Whole,
+        "not needed by clients that know `transaction.version` 2; its versions from 4 on are sent by brokers alone",
+    ),
+    (
+        25,
+        Whole,
+        "not needed by clients that know `transaction.version` 2",
+    ),
+    (
+        26,
+        Whole,
+        "from version 5 on each end gives the producer another epoch",
+    ),
+    (
+        28,
+        Whole,
+        "fenced by generation and by transactional id; from version 5 on the group joins the transaction",
+    ),
     (
         32,
         Partly,
@@ -127,8 +143,6 @@ pub const NOTES: &[(i16, Support, &str)] = &[
 const RULES: &str = "kept whether `acl.enabled` is set or not; at most 8,192 rules";
 
 const ALTERED: &str = "of topics, and the broker settings below; nothing is set for groups";
-
-const CLASSIC: &str = "without the feature `transaction.version` 2: clients add partitions before they write to them, and keep their epoch";
 
 /// The APIs of Kafka 4 that are not served, and why.
 pub const ABSENT: &[(i16, &str, &str)] = &[

@@ -3,9 +3,15 @@
 use bytes::Bytes;
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::add_partitions_to_txn_request::AddPartitionsToTxnTopic;
+use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
+use kafka_protocol::messages::txn_offset_commit_request::{
+    TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
+};
 use kafka_protocol::messages::{
-    AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, ApiKey, InitProducerIdRequest,
-    InitProducerIdResponse, ProduceResponse, ProducerId, TopicName, TransactionalId,
+    AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, ApiKey, EndTxnRequest, EndTxnResponse,
+    GroupId, InitProducerIdRequest, InitProducerIdResponse, OffsetFetchRequest,
+    OffsetFetchResponse, ProduceResponse, ProducerId, TopicName, TransactionalId,
+    TxnOffsetCommitRequest, TxnOffsetCommitResponse,
 };
 use kafka_protocol::protocol::StrBytes;
 use kera_protocol::batch::{Compression, ProducerStamp, mark_transactional};
@@ -69,12 +75,27 @@ async fn add(client: &mut Client, id: &str, (producer, epoch): (i64, i16)) {
 
 /// Sends a batch of one record until the answer is no wish to have it again.
 async fn produce(client: &mut Client, id: &str, stamp: ProducerStamp) -> i16 {
+    produce_by(client, 9, id, 0, stamp).await
+}
+
+/// As a client whose transactions are of version 2: nobody has added the partition.
+async fn join(client: &mut Client, id: &str, partition: i32, stamp: ProducerStamp) -> i16 {
+    produce_by(client, 12, id, partition, stamp).await
+}
+
+async fn produce_by(
+    client: &mut Client,
+    version: i16,
+    id: &str,
+    partition: i32,
+    stamp: ProducerStamp,
+) -> i16 {
     let mut records = batch("v", 1, Compression::None, stamp).to_vec();
     mark_transactional(&mut records);
-    let request = request("t", -1, &[(0, Bytes::from(records))]);
+    let request = request("t", -1, &[(partition, Bytes::from(records))]);
     let request = request.with_transactional_id(Some(id_of(id)));
     loop {
-        let reply: ProduceResponse = client.call(ApiKey::Produce, 9, &request).await;
+        let reply: ProduceResponse = client.call(ApiKey::Produce, version, &request).await;
         let code = reply.responses[0].partition_responses[0].error_code;
         if !again(code) {
             return code;
@@ -121,4 +142,149 @@ async fn who_guesses_a_producer_id_has_no_part_in_its_transaction() {
     let idle = init(&mut client, "idle").await;
     let not_open = ResponseError::InvalidTxnState.code();
     assert_eq!(produce(&mut client, "idle", stamp(idle, 0)).await, not_open);
+}
+
+fn stamp_of((producer_id, producer_epoch): (i64, i16), base_sequence: i32) -> ProducerStamp {
+    ProducerStamp {
+        producer_id,
+        producer_epoch,
+        base_sequence,
+    }
+}
+
+/// Ends a transaction by the newest version: the error, and what the producer has from then on.
+async fn end(
+    client: &mut Client,
+    id: &str,
+    (producer, epoch): (i64, i16),
+    committed: bool,
+) -> (i16, (i64, i16)) {
+    let request = EndTxnRequest::default()
+        .with_transactional_id(id_of(id))
+        .with_producer_id(ProducerId(producer))
+        .with_producer_epoch(epoch)
+        .with_committed(committed);
+    let ended: EndTxnResponse = client.call(ApiKey::EndTxn, 5, &request).await;
+    (
+        ended.error_code,
+        (ended.producer_id.0, ended.producer_epoch),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_join_their_transaction_and_each_end_gives_the_producer_another_epoch() {
+    let world = World::start().await;
+    world.topic("t", 3);
+    let mut client = world.client().await;
+    let fenced = ResponseError::InvalidProducerEpoch.code();
+    let mut who = init(&mut client, "p").await;
+    let mut before = None;
+    for committed in [true, false, true] {
+        // Of a transaction in which nothing was added, while the markers of the one before are written.
+        for sequence in 0..2 {
+            assert_eq!(join(&mut client, "p", 0, stamp_of(who, sequence)).await, 0);
+        }
+        if let Some(before) = before {
+            // What comes late: where the new transaction is, where the one before was, and where none was ever.
+            for (partition, sequence) in [(0, 2), (1, 1), (2, 0)] {
+                let late = join(&mut client, "p", partition, stamp_of(before, sequence)).await;
+                assert_eq!(late, fenced, "partition {partition}");
+            }
+        }
+        assert_eq!(join(&mut client, "p", 1, stamp_of(who, 0)).await, 0);
+        let next = (who.0, who.1 + 1);
+        assert_eq!(end(&mut client, "p", who, committed).await, (0, next));
+        // Its answer was lost.
+        assert_eq!(end(&mut client, "p", who, committed).await, (0, next));
+        let otherwise = end(&mut client, "p", who, !committed).await;
+        let not_open = ResponseError::InvalidTxnState.code();
+        assert_eq!(otherwise, (not_open, (-1, -1)));
+        before = Some(who);
+        who = next;
+    }
+    // Nothing of it was taken, and it is aborted all the same.
+    let next = (who.0, who.1 + 1);
+    loop {
+        let ended = end(&mut client, "p", who, false).await;
+        if !again(ended.0) {
+            assert_eq!(ended, (0, next));
+            break;
+        }
+    }
+    // Another instance.
+    let new = init(&mut client, "p").await;
+    assert_eq!(new, (next.0, next.1 + 1));
+    assert_eq!(join(&mut client, "p", 2, stamp_of(next, 0)).await, fenced);
+    let ended = end(&mut client, "p", next, true).await;
+    assert_eq!(ended, (ResponseError::ProducerFenced.code(), (-1, -1)));
+    assert_eq!(join(&mut client, "p", 2, stamp_of(new, 0)).await, 0);
+    // Nobody joins under another's id.
+    let not_given = ResponseError::InvalidProducerIdMapping.code();
+    let stranger = join(&mut client, "other", 0, stamp_of(new, 0)).await;
+    assert_eq!(stranger, not_given);
+}
+
+/// Commits an offset with a transaction, without making the group part of it before.
+async fn commit_offset(client: &mut Client, id: &str, who: (i64, i16), offset: i64) -> i16 {
+    let partition = TxnOffsetCommitRequestPartition::default()
+        .with_partition_index(0)
+        .with_committed_offset(offset);
+    let topic = TxnOffsetCommitRequestTopic::default()
+        .with_name(TopicName(StrBytes::from_static_str("t")))
+        .with_partitions(vec![partition]);
+    let request = TxnOffsetCommitRequest::default()
+        .with_transactional_id(id_of(id))
+        .with_group_id(GroupId(StrBytes::from_static_str("g")))
+        .with_producer_id(ProducerId(who.0))
+        .with_producer_epoch(who.1)
+        .with_generation_id(-1)
+        .with_topics(vec![topic]);
+    loop {
+        let reply: TxnOffsetCommitResponse =
+            client.call(ApiKey::TxnOffsetCommit, 5, &request).await;
+        let code = reply.topics[0].partitions[0].error_code;
+        if !again(code) {
+            return code;
+        }
+    }
+}
+
+/// The committed offset, once no transaction is about to change it.
+async fn committed(client: &mut Client) -> i64 {
+    let topic = OffsetFetchRequestTopic::default()
+        .with_name(TopicName(StrBytes::from_static_str("t")))
+        .with_partition_indexes(vec![0]);
+    let request = OffsetFetchRequest::default()
+        .with_group_id(GroupId(StrBytes::from_static_str("g")))
+        .with_topics(Some(vec![topic]))
+        .with_require_stable(true);
+    loop {
+        let reply: OffsetFetchResponse = client.call(ApiKey::OffsetFetch, 7, &request).await;
+        let of = &reply.topics[0].partitions[0];
+        if reply.error_code == 0 && of.error_code == 0 {
+            return of.committed_offset;
+        }
+        assert!(
+            again(reply.error_code) || of.error_code == ResponseError::UnstableOffsetCommit.code(),
+            "{reply:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn offsets_join_their_transaction_as_well() {
+    let world = World::start().await;
+    world.topic("t", 1);
+    let mut client = world.client().await;
+    let mut who = init(&mut client, "p").await;
+    for (offset, commits, counts) in [(5, true, 5), (7, false, 5), (9, true, 9)] {
+        assert_eq!(commit_offset(&mut client, "p", who, offset).await, 0);
+        let (code, next) = end(&mut client, "p", who, commits).await;
+        assert_eq!(code, 0);
+        assert_eq!(committed(&mut client).await, counts);
+        let late = commit_offset(&mut client, "p", who, 100).await;
+        assert_eq!(late, ResponseError::ProducerFenced.code());
+        who = next;
+    }
+    assert_eq!(committed(&mut client).await, 9);
 }

@@ -234,9 +234,14 @@ async fn clients_are_told_of_the_feature() {
             .with_client_software_name(words("test"))
             .with_client_software_version(words("1"));
         let told: ApiVersionsResponse = client.call(ApiKey::ApiVersions, version, &request).await;
-        let found = &told.finalized_features[0];
-        assert_eq!(&found.name[..], "group.version");
-        assert_eq!(found.max_version_level, 1);
-        assert_eq!(&told.supported_features[0].name[..], "group.version");
+        let found = told.finalized_features.iter();
+        let found = found.map(|one| (&one.name[..], one.max_version_level));
+        let found: Vec<_> = found.collect();
+        assert_eq!(found, [("group.version", 1), ("transaction.version", 2)]);
+        let known = told.supported_features.iter();
+        let known = known.map(|one| (&one.name[..], one.min_version, one.max_version));
+        let known: Vec<_> = known.collect();
+        let all = [("group.version", 1, 1), ("transaction.version", 1, 2)];
+        assert_eq!(known, all);
     }
 }

@@ -19,7 +19,7 @@ use kafka_protocol::messages::{
     list_offsets_request, metadata_request, offset_commit_request, offset_delete_request,
     offset_fetch_request, offset_for_leader_epoch_request, produce_request, sync_group_request,
 };
-use kafka_protocol::protocol::{Encodable, HeaderVersion};
+use kafka_protocol::protocol::{Encodable, HeaderVersion, StrBytes};
 use kera_kafka_shim::wire::schema::SHAPES;
 
 use crate::dice::Dice;
@@ -610,7 +610,7 @@ fn describe_configs(version: i16, dice: &mut Dice) -> DescribeConfigsRequest {
 fn alter_configs(version: i16, dice: &mut Dice) -> AlterConfigsRequest {
     use alter_configs_request::{AlterConfigsResource, AlterableConfig};
     let flexible = version >= 2;
-    let resources = dice.list(|dice| {
+    let mut resources = dice.list(|dice| {
         let configs = dice.list(|dice| {
             AlterableConfig::default()
                 .with_name(dice.text())
@@ -623,6 +623,13 @@ fn alter_configs(version: i16, dice: &mut Dice) -> AlterConfigsRequest {
             .with_configs(configs)
             .with_unknown_tagged_fields(dice.tags(flexible))
     });
+    // Of chance alone hardly any succeeds.
+    if dice.flag() {
+        let topic = AlterConfigsResource::default()
+            .with_resource_type(2)
+            .with_resource_name(StrBytes::from_static_str("t"));
+        resources.push(topic);
+    }
     AlterConfigsRequest::default()
         .with_resources(resources)
         .with_validate_only(dice.flag())
@@ -674,7 +681,7 @@ fn delete_groups(version: i16, dice: &mut Dice) -> DeleteGroupsRequest {
 fn incremental_alter_configs(version: i16, dice: &mut Dice) -> IncrementalAlterConfigsRequest {
     use incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
     let flexible = version >= 1;
-    let resources = dice.list(|dice| {
+    let mut resources = dice.list(|dice| {
         let configs = dice.list(|dice| {
             AlterableConfig::default()
                 .with_name(dice.text())
@@ -688,6 +695,13 @@ fn incremental_alter_configs(version: i16, dice: &mut Dice) -> IncrementalAlterC
             .with_configs(configs)
             .with_unknown_tagged_fields(dice.tags(flexible))
     });
+    // Of chance alone hardly any succeeds.
+    if dice.flag() {
+        let topic = AlterConfigsResource::default()
+            .with_resource_type(2)
+            .with_resource_name(StrBytes::from_static_str("t"));
+        resources.push(topic);
+    }
     IncrementalAlterConfigsRequest::default()
         .with_resources(resources)
         .with_validate_only(dice.flag())

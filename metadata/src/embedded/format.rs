@@ -15,8 +15,8 @@ use crate::image::corrupt;
 /// The format of a new file, and the newest that this build reads. Raised when an older build could no longer
 /// use the file; fields may be added to records without it. Version 2 added the floor of epochs. Version 3 says that
 /// records may be of cluster version 1; older files become one when that is finalized, and not before, so that there
-/// is a way back.
-pub(super) const FORMAT_VERSION: u32 = 3;
+/// is a way back. Version 4 says the same of cluster version 2.
+pub(super) const FORMAT_VERSION: u32 = 4;
 /// The format of a file whose records any build reads that knows the floor of epochs.
 const BEFORE_VERSIONS: u32 = 2;
 
@@ -70,7 +70,13 @@ pub(super) struct Summary {
 impl Summary {
     /// The cluster version that a file of this format has at least.
     pub(super) fn cluster_version(&self) -> u32 {
-        u32::from(self.format > BEFORE_VERSIONS)
+        self.format.saturating_sub(BEFORE_VERSIONS)
+    }
+
+    /// Says that records may be of this cluster version from now on.
+    pub(super) fn finalize(&mut self, cluster_version: u32) {
+        let format = (BEFORE_VERSIONS + cluster_version).min(FORMAT_VERSION);
+        self.format = self.format.max(format);
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use redb::{Database, ReadableTable, Table, WriteTransaction};
 
 use super::file::{Opener, file_error, reopen};
-use super::format::{FORMAT_VERSION, META, RECORDS, Summary, table_apart, write_summary};
+use super::format::{META, RECORDS, Summary, table_apart, write_summary};
 use super::{MAX_EMBEDDED_OPERATIONS, Shared};
 use crate::error::MetadataError;
 use crate::evaluate::{Keyspace, LimitsCache, evaluate};
@@ -122,8 +122,8 @@ impl Writer {
                     Ok(changes) => {
                         changes.apply(&mut records, &mut self.cache)?;
                         summary.revision = revision;
-                        if finalizes(transaction) {
-                            summary.format = FORMAT_VERSION;
+                        if let Some(version) = finalized_by(transaction) {
+                            summary.finalize(version);
                         }
                         Ok(Committed { revision })
                     }
@@ -183,10 +183,14 @@ impl Writer {
     }
 }
 
-/// Whether a transaction records a cluster version: from then on older builds must not open the file.
-fn finalizes(transaction: &Transaction) -> bool {
-    let mut writes = transaction.write.iter();
-    writes.any(|write| matches!(write, Write::PutSettings(r) if r.cluster_version > 0))
+/// The cluster version that a transaction records, if it records one: from then on older builds must not open the file.
+fn finalized_by(transaction: &Transaction) -> Option<u32> {
+    let writes = transaction.write.iter();
+    let versions = writes.filter_map(|write| match write {
+        Write::PutSettings(record) => Some(record.cluster_version),
+        _ => None,
+    });
+    versions.max()
 }
 
 type BytesTable<'a> = Table<'a, &'static [u8], &'static [u8]>;

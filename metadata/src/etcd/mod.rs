@@ -61,8 +61,9 @@ pub use self::import::{ImportOptions, ImportPlan, ImportProgress, StreamImport};
 pub use self::options::EtcdOptions;
 
 /// The format of what is stored; a store of a newer one is refused.
-/// Format 2 says that records may be of cluster version 1 from the first one on; it is never written over an older one.
-const FORMAT: u32 = 2;
+/// Format 2 says that records may be of cluster version 1 from the first one on, format 3 of cluster version 2; neither is ever
+/// written over an older one.
+const FORMAT: u32 = 3;
 /// The format of clusters that were made before they had versions.
 const BEFORE_VERSIONS: u32 = 1;
 /// Operations of etcd's transactions that are kept for comparisons that callers know nothing of.
@@ -354,7 +355,7 @@ fn cluster_of(client: &Client, value: &[u8]) -> Result<(Uuid, u32), MetadataErro
     }
     let id = Uuid::from_slice(&message.cluster)
         .map_err(|_| client.corrupt(format!("the id in its key `{}` is none", key_name(client))))?;
-    Ok((id, u32::from(message.format > BEFORE_VERSIONS)))
+    Ok((id, message.format.saturating_sub(BEFORE_VERSIONS)))
 }
 
 /// The cluster's key, as people read it.

@@ -2784,6 +2784,34 @@ pub struct VerifyTransactionResponse {
     pub is_producer: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AddTransactionPartsRequest {
+    #[prost(string, tag = "1")]
+    pub transactional_id: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub producer: i64,
+    #[prost(int32, tag = "3")]
+    pub epoch: i32,
+    #[prost(message, repeated, tag = "4")]
+    pub streams: ::prost::alloc::vec::Vec<PartitionsOfTransaction>,
+    #[prost(string, repeated, tag = "5")]
+    pub groups: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PartitionsOfTransaction {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: ::prost::bytes::Bytes,
+    #[prost(uint32, repeated, tag = "2")]
+    pub partitions: ::prost::alloc::vec::Vec<u32>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AddTransactionPartsResponse {
+    /// of the transaction
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    #[prost(enumeration = "AddTransactionPartsRefusal", tag = "2")]
+    pub refusal: i32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EndTransactionsRequest {
     #[prost(message, repeated, tag = "1")]
     pub ends: ::prost::alloc::vec::Vec<TransactionEnd>,
@@ -2848,6 +2876,47 @@ impl BarrierScope {
             "BARRIER_SCOPE_NONE" => Some(Self::None),
             "BARRIER_SCOPE_STREAMLET" => Some(Self::Streamlet),
             "BARRIER_SCOPE_STREAM" => Some(Self::Stream),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum AddTransactionPartsRefusal {
+    None = 0,
+    Fenced = 1,
+    OtherProducer = 2,
+    Ending = 3,
+    Prepared = 4,
+    TooManyParts = 5,
+    InvalidId = 6,
+}
+impl AddTransactionPartsRefusal {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::None => "ADD_TRANSACTION_PARTS_REFUSAL_NONE",
+            Self::Fenced => "ADD_TRANSACTION_PARTS_REFUSAL_FENCED",
+            Self::OtherProducer => "ADD_TRANSACTION_PARTS_REFUSAL_OTHER_PRODUCER",
+            Self::Ending => "ADD_TRANSACTION_PARTS_REFUSAL_ENDING",
+            Self::Prepared => "ADD_TRANSACTION_PARTS_REFUSAL_PREPARED",
+            Self::TooManyParts => "ADD_TRANSACTION_PARTS_REFUSAL_TOO_MANY_PARTS",
+            Self::InvalidId => "ADD_TRANSACTION_PARTS_REFUSAL_INVALID_ID",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ADD_TRANSACTION_PARTS_REFUSAL_NONE" => Some(Self::None),
+            "ADD_TRANSACTION_PARTS_REFUSAL_FENCED" => Some(Self::Fenced),
+            "ADD_TRANSACTION_PARTS_REFUSAL_OTHER_PRODUCER" => Some(Self::OtherProducer),
+            "ADD_TRANSACTION_PARTS_REFUSAL_ENDING" => Some(Self::Ending),
+            "ADD_TRANSACTION_PARTS_REFUSAL_PREPARED" => Some(Self::Prepared),
+            "ADD_TRANSACTION_PARTS_REFUSAL_TOO_MANY_PARTS" => Some(Self::TooManyParts),
+            "ADD_TRANSACTION_PARTS_REFUSAL_INVALID_ID" => Some(Self::InvalidId),
             _ => None,
         }
     }

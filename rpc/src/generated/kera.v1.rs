@@ -4961,6 +4961,34 @@ pub mod lanes_client {
                 .insert(GrpcMethod::new("kera.v1.Lanes", "VerifyTransaction"));
             self.inner.unary(req, path, codec).await
         }
+        /// Asks the coordinator of a transactional id to make these parts of its transaction, which begins if none is open. It
+        /// waits some time for the transaction before to end.
+        pub async fn add_transaction_parts(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::kera_protocol::v1::AddTransactionPartsRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::AddTransactionPartsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Lanes/AddTransactionParts",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Lanes", "AddTransactionParts"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Transactions are decided: writes their markers in lanes of the broker asked, and ends them in groups that it
         /// coordinates. Answered once that is durable.
         pub async fn end_transactions(
@@ -5074,6 +5102,15 @@ pub mod lanes_server {
             request: tonic::Request<::kera_protocol::v1::VerifyTransactionRequest>,
         ) -> std::result::Result<
             tonic::Response<::kera_protocol::v1::VerifyTransactionResponse>,
+            tonic::Status,
+        >;
+        /// Asks the coordinator of a transactional id to make these parts of its transaction, which begins if none is open. It
+        /// waits some time for the transaction before to end.
+        async fn add_transaction_parts(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::AddTransactionPartsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::AddTransactionPartsResponse>,
             tonic::Status,
         >;
         /// Transactions are decided: writes their markers in lanes of the broker asked, and ends them in groups that it
@@ -5569,6 +5606,54 @@ pub mod lanes_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = VerifyTransactionSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Lanes/AddTransactionParts" => {
+                    #[allow(non_camel_case_types)]
+                    struct AddTransactionPartsSvc<T: Lanes>(pub Arc<T>);
+                    impl<
+                        T: Lanes,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::AddTransactionPartsRequest,
+                    > for AddTransactionPartsSvc<T> {
+                        type Response = ::kera_protocol::v1::AddTransactionPartsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::AddTransactionPartsRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Lanes>::add_transaction_parts(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AddTransactionPartsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

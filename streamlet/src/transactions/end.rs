@@ -75,6 +75,18 @@ impl Streamlet {
         granted.unwrap_or(false)
     }
 
+    /// Whether a batch of a transaction waits for a grant: nothing of that transaction is in the lane, and no coordinator
+    /// has said that its batches may come.
+    pub fn awaits_grant(&self, lane: LaneId, header: &BatchHeader, now_ms: u64) -> bool {
+        let awaits = self.with_state(lane, |state, _| {
+            match state.open_transaction(header.producer_id) {
+                Some((_, epoch)) if epoch == header.producer_epoch => false,
+                _ => state.grants().check(header, now_ms).is_err(),
+            }
+        });
+        awaits.unwrap_or(false)
+    }
+
     /// Notes that a coordinator knows of no such transaction.
     pub fn refuse_transaction(&self, lane: LaneId, producer: i64, epoch: i16, now_ms: u64) {
         self.with_state(lane, |state, _| {

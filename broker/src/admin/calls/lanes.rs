@@ -209,6 +209,14 @@ impl Lanes for LanesService {
         verified.map(Response::new).map_err(status)
     }
 
+    async fn add_transaction_parts(
+        &self,
+        request: Request<v1::AddTransactionPartsRequest>,
+    ) -> Result<Response<v1::AddTransactionPartsResponse>, Status> {
+        let added = transactions::add_for(&self.shared, request.into_inner()).await;
+        added.map(Response::new).map_err(status)
+    }
+
     async fn end_transactions(
         &self,
         request: Request<v1::EndTransactionsRequest>,
