@@ -20,52 +20,112 @@ pub(crate) struct Job {
     pub(crate) done: Done,
 }
 
-#[derive(Default)]
-struct State {
-    jobs: VecDeque<Job>,
+/// What waits, within bounds.
+pub(crate) struct Waiting<J> {
+    pub(crate) jobs: VecDeque<J>,
     /// Operations of all jobs that wait.
-    operations: usize,
+    pub(crate) operations: usize,
     /// Callbacks of transactions that found no room. They hold no transaction, belong to callers
-    /// that wait for them, and are answered before the next batch.
-    refused: Vec<Done>,
-    closed: bool,
+    /// that wait for them, and are answered before anything else.
+    pub(crate) refused: Vec<Done>,
+    pub(crate) closed: bool,
+    /// Most operations that may wait.
+    capacity: usize,
 }
+
+impl<J> Waiting<J> {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            jobs: VecDeque::new(),
+            operations: 0,
+            refused: Vec::new(),
+            closed: false,
+            capacity,
+        }
+    }
+
+    /// Takes in the job of a transaction of so many operations, if there is room. False once it is closed.
+    pub(crate) fn push(
+        &mut self,
+        operations: usize,
+        done: Done,
+        job: impl FnOnce(Done) -> J,
+    ) -> Result<(), Done> {
+        if self.closed {
+            return Err(done);
+        }
+        // One that is greater than the whole queue still gets in alone, to be refused by name.
+        if self.operations > 0 && self.operations + operations > self.capacity {
+            self.refused.push(done);
+        } else {
+            self.operations += operations;
+            self.jobs.push_back(job(done));
+        }
+        Ok(())
+    }
+}
+
+/// Operations that a transaction counts for while it waits: even one without writes takes room.
+pub(crate) fn room_of(transaction: &Transaction) -> usize {
+    transaction.operations().max(1)
+}
+
+/// The one thread of a store.
+pub(crate) struct StoreThread {
+    thread: Mutex<Option<JoinHandle<()>>>,
+    id: ThreadId,
+}
+
+impl StoreThread {
+    pub(crate) fn start(work: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
+        let named = std::thread::Builder::new().name("kera-metadata".into());
+        let thread = named.spawn(work)?;
+        Ok(Self {
+            id: thread.thread().id(),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Waits for its end. False when called on that thread, as by a callback that drops the last handle of the store: it
+    /// cannot wait for itself, and ends soon after.
+    pub(crate) fn join(&self) -> bool {
+        if std::thread::current().id() == self.id {
+            return false;
+        }
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the metadata store's thread panicked");
+        }
+        true
+    }
+}
+
+type State = Waiting<Job>;
 
 /// Transactions in the order they came.
 pub(crate) struct Queue {
     state: Mutex<State>,
     changed: Condvar,
-    /// Most operations that may wait.
-    capacity: usize,
 }
 
 impl Queue {
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
-            state: Mutex::new(State::default()),
+            state: Mutex::new(State::new(capacity)),
             changed: Condvar::new(),
-            capacity,
         }
     }
 
     pub(crate) fn push(&self, job: Job) {
-        // Even a transaction without writes takes room.
-        let operations = job.transaction.operations().max(1);
-        let mut state = self.state.lock();
-        if state.closed {
-            drop(state);
-            answer(job.done, Err(MetadataError::Closed));
-            return;
+        let Job { transaction, done } = job;
+        let operations = room_of(&transaction);
+        let job = |done| Job { transaction, done };
+        let pushed = self.state.lock().push(operations, done, job);
+        match pushed {
+            Ok(()) => drop(self.changed.notify_one()),
+            Err(done) => answer(done, Err(MetadataError::Closed)),
         }
-        // One that is greater than the whole queue still gets in alone, to be refused by name.
-        if state.operations > 0 && state.operations + operations > self.capacity {
-            state.refused.push(job.done);
-        } else {
-            state.operations += operations;
-            state.jobs.push_back(job);
-        }
-        drop(state);
-        self.changed.notify_one();
     }
 
     /// Waits for transactions and takes those that wait, up to `most` operations but at least one;
@@ -122,7 +182,7 @@ fn take_from(state: &mut State, most: usize) -> Vec<Job> {
     let mut taken = Vec::new();
     let mut operations = 0;
     while let Some(job) = state.jobs.front() {
-        let next = job.transaction.operations().max(1);
+        let next = room_of(&job.transaction);
         if !taken.is_empty() && operations + next > most {
             break;
         }
@@ -147,8 +207,7 @@ pub(crate) fn answer(done: Done, outcome: Outcome) {
 /// The store's thread: takes what waits, has it committed as one batch, tells everyone.
 pub(crate) struct Worker {
     queue: Arc<Queue>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    id: ThreadId,
+    thread: StoreThread,
 }
 
 impl Worker {
@@ -159,38 +218,22 @@ impl Worker {
         mut commit: impl FnMut(&[Transaction]) -> Vec<Outcome> + Send + 'static,
     ) -> std::io::Result<Self> {
         let jobs = queue.clone();
-        let thread = std::thread::Builder::new()
-            .name("kera-metadata".into())
-            .spawn(move || {
-                while let Some(batch) = jobs.take(batch_operations) {
-                    run(batch, &mut commit);
-                }
-            })?;
-        Ok(Self {
-            queue,
-            id: thread.thread().id(),
-            thread: Mutex::new(Some(thread)),
-        })
+        let thread = StoreThread::start(move || {
+            while let Some(batch) = jobs.take(batch_operations) {
+                run(batch, &mut commit);
+            }
+        })?;
+        Ok(Self { queue, thread })
     }
 
     pub(crate) fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    /// Finishes what waits and ends the thread. False when called on that thread, as by a callback
-    /// that drops the last handle of the store: it cannot wait for itself, and ends soon after.
+    /// Finishes what waits and ends the thread; as [`StoreThread::join`].
     pub(crate) fn close(&self) -> bool {
         self.queue.close();
-        if std::thread::current().id() == self.id {
-            return false;
-        }
-        let mut thread = self.thread.lock();
-        if let Some(thread) = thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the metadata store's thread panicked");
-        }
-        true
+        self.thread.join()
     }
 }
 

@@ -60,10 +60,7 @@ impl Identity {
 
     /// Asks for the cluster's key.
     pub(super) fn question(&self) -> RangeRequest {
-        RangeRequest {
-            key: self.key.clone(),
-            ..RangeRequest::default()
-        }
+        RangeRequest::of(self.key.clone())
     }
 
     /// Holds where the cluster's key is as it should be.

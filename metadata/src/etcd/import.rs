@@ -9,11 +9,10 @@ use std::sync::Arc;
 
 use kera_protocol::ids::{Epoch, StreamId};
 
+use super::EtcdStore;
 use super::client::pages;
-use super::messages::RangeRequest;
 use super::space::range_of;
 use super::writer::{Plan, Sent, Writer};
-use super::{EtcdStore, space};
 use crate::encode::{Record, encode_value};
 use crate::error::MetadataError;
 use crate::store::MetadataStore;
@@ -419,7 +418,7 @@ impl Import<'_> {
 
     /// Writes a record where there is none.
     fn put_absent(&mut self, key: Key, record: Record) -> Result<(), MetadataError> {
-        if self.read(&key)?.is_some() {
+        if self.store.read_at(&key)?.is_some() {
             return Ok(());
         }
         let mut plan = Plan::alone(Vec::new());
@@ -430,7 +429,7 @@ impl Import<'_> {
     /// Raises a counter to `value`, if it is lower.
     fn raise(&mut self, counter: Counter, value: u64) -> Result<(), MetadataError> {
         let key = Key::Counter(counter);
-        let (found, revision) = match self.read(&key)? {
+        let (found, revision) = match self.store.read_at(&key)? {
             Some((Record::Counter(found), revision)) => (found, revision),
             _ => (0, 0),
         };
@@ -440,27 +439,6 @@ impl Import<'_> {
         let mut plan = Plan::alone(Vec::new());
         plan.put(&key, &Record::Counter(value), revision);
         self.send(plan, 0)
-    }
-
-    /// A record and the revision that wrote it.
-    fn read(&self, key: &Key) -> Result<Option<(Record, u64)>, MetadataError> {
-        let client = self.store.reach.client.clone();
-        let bytes = key.encode();
-        let request = RangeRequest {
-            key: self.store.space.key(&bytes),
-            ..RangeRequest::default()
-        };
-        let (_, found) = self.store.reach.run(async move {
-            let deadline = client.deadline();
-            client.look(vec![request], deadline).await
-        })?;
-        let Some(kv) = found.first().and_then(|range| range.kvs.first()) else {
-            return Ok(None);
-        };
-        match space::record(&bytes, kv) {
-            Ok((_, record)) => Ok(Some((record, kv.revision()))),
-            Err(detail) => Err(self.store.reach.client.corrupt(detail)),
-        }
     }
 
     /// Commits one transaction, of so many records of streams.

@@ -104,10 +104,7 @@ impl Keeper {
         let mut expected = held.revision;
         let mut pauses = Pauses::until(deadline);
         loop {
-            let read = RangeRequest {
-                key: key.clone(),
-                ..RangeRequest::default()
-            };
+            let read = RangeRequest::of(key.clone());
             let put = PutRequest {
                 key: key.clone(),
                 value: encode(live),

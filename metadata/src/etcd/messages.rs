@@ -86,6 +86,16 @@ pub(super) struct RangeRequest {
     pub(super) keys_only: bool,
 }
 
+impl RangeRequest {
+    /// Reads one key.
+    pub(super) fn of(key: Vec<u8>) -> Self {
+        Self {
+            key,
+            ..Self::default()
+        }
+    }
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct RangeResponse {
     #[prost(message, optional, tag = "1")]

@@ -4,16 +4,14 @@
 //! an earlier one that it has anything in common with: so what a caller submits takes effect in its
 //! order, as far as anybody can tell by what it is about.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::thread::{JoinHandle, ThreadId};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
 use super::zones::{Busy, Zones};
 use crate::error::MetadataError;
-use crate::queue::{Outcome, answer};
+use crate::queue::{Outcome, StoreThread, Waiting, answer, room_of};
 use crate::store::Done;
 use kera_records::Transaction;
 
@@ -28,17 +26,11 @@ struct Job {
     submitted: Instant,
 }
 
-#[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
-    /// Operations of all jobs that wait.
-    operations: usize,
-    /// Callbacks of transactions that found no room.
-    refused: Vec<Done>,
+    waiting: Waiting<Job>,
     /// What came of transactions, not yet told.
     finished: Vec<(Zones, Done, Outcome)>,
     busy: Busy,
-    closed: bool,
 }
 
 impl State {
@@ -49,10 +41,10 @@ impl State {
             return None;
         }
         let mut before = Busy::default();
-        for (index, job) in self.jobs.iter().enumerate().take(LOOK_AHEAD) {
+        for (index, job) in self.waiting.jobs.iter().enumerate().take(LOOK_AHEAD) {
             if self.busy.allows(&job.zones) && before.allows(&job.zones) {
                 self.busy.begin(&job.zones);
-                return self.jobs.remove(index);
+                return self.waiting.jobs.remove(index);
             }
             before.begin(&job.zones);
         }
@@ -63,8 +55,6 @@ impl State {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    /// Most operations that may wait.
-    capacity: usize,
     /// Most transactions under way.
     most: usize,
 }
@@ -112,8 +102,8 @@ impl Shared {
         let mut state = self.state.lock();
         loop {
             let mut told = Vec::new();
-            let waiting = state.operations;
-            for done in std::mem::take(&mut state.refused) {
+            let waiting = state.waiting.operations;
+            for done in std::mem::take(&mut state.waiting.refused) {
                 told.push((done, Err(MetadataError::Overloaded { waiting })));
             }
             for (zones, done, outcome) in std::mem::take(&mut state.finished) {
@@ -124,10 +114,13 @@ impl Shared {
                 return Step::Tell(told);
             }
             if let Some(job) = state.begin(self.most) {
-                state.operations -= job.transaction.operations().max(1);
+                state.waiting.operations -= room_of(&job.transaction);
                 return Step::Begin(job.transaction, job.submitted, job.zones, job.done);
             }
-            if state.closed && state.jobs.is_empty() && state.busy.transactions() == 0 {
+            if state.waiting.closed
+                && state.waiting.jobs.is_empty()
+                && state.busy.transactions() == 0
+            {
                 return Step::End;
             }
             self.changed.wait(&mut state);
@@ -138,8 +131,7 @@ impl Shared {
 /// The queue and its thread.
 pub(super) struct MetadataWriter {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    id: ThreadId,
+    thread: StoreThread,
 }
 
 impl MetadataWriter {
@@ -151,79 +143,58 @@ impl MetadataWriter {
         begin: impl Fn(Transaction, Instant, Finish) + Send + 'static,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                waiting: Waiting::new(capacity),
+                finished: Vec::new(),
+                busy: Busy::default(),
+            }),
             changed: Condvar::new(),
-            capacity,
             most: most.max(1),
         });
         let working = shared.clone();
-        let thread = std::thread::Builder::new()
-            .name("kera-metadata".into())
-            .spawn(move || {
-                loop {
-                    match working.next() {
-                        Step::Tell(told) => {
-                            for (done, outcome) in told {
-                                answer(done, outcome);
-                            }
+        let thread = StoreThread::start(move || {
+            loop {
+                match working.next() {
+                    Step::Tell(told) => {
+                        for (done, outcome) in told {
+                            answer(done, outcome);
                         }
-                        Step::Begin(transaction, submitted, zones, done) => {
-                            let finish = Finish {
-                                shared: working.clone(),
-                                whom: Some((zones, done)),
-                            };
-                            begin(transaction, submitted, finish);
-                        }
-                        Step::End => return,
                     }
+                    Step::Begin(transaction, submitted, zones, done) => {
+                        let finish = Finish {
+                            shared: working.clone(),
+                            whom: Some((zones, done)),
+                        };
+                        begin(transaction, submitted, finish);
+                    }
+                    Step::End => return,
                 }
-            })?;
-        Ok(Self {
-            shared,
-            id: thread.thread().id(),
-            thread: Mutex::new(Some(thread)),
-        })
+            }
+        })?;
+        Ok(Self { shared, thread })
     }
 
     pub(super) fn push(&self, transaction: Transaction, done: Done) {
-        // Even a transaction without writes takes room.
-        let operations = transaction.operations().max(1);
+        let operations = room_of(&transaction);
         let zones = Zones::of(&transaction);
-        let mut state = self.shared.state.lock();
-        if state.closed {
-            drop(state);
-            answer(done, Err(MetadataError::Closed));
-            return;
+        let job = |done| Job {
+            transaction,
+            zones,
+            done,
+            submitted: Instant::now(),
+        };
+        let pushed = self.shared.state.lock().waiting.push(operations, done, job);
+        match pushed {
+            Ok(()) => drop(self.shared.changed.notify_one()),
+            Err(done) => answer(done, Err(MetadataError::Closed)),
         }
-        // One that is greater than the whole queue still gets in alone, to be refused by name.
-        if state.operations > 0 && state.operations + operations > self.shared.capacity {
-            state.refused.push(done);
-        } else {
-            state.operations += operations;
-            state.jobs.push_back(Job {
-                transaction,
-                zones,
-                done,
-                submitted: Instant::now(),
-            });
-        }
-        drop(state);
-        self.shared.changed.notify_one();
     }
 
-    /// Finishes what waits and ends the thread. When called on that thread, as by a callback that drops
-    /// the last handle of the store, it cannot wait for itself, and ends soon after.
+    /// Finishes what waits and ends the thread, as [`StoreThread::join`] does.
     pub(super) fn close(&self) {
-        self.shared.state.lock().closed = true;
+        self.shared.state.lock().waiting.closed = true;
         self.shared.changed.notify_all();
-        if std::thread::current().id() == self.id {
-            return;
-        }
-        if let Some(thread) = self.thread.lock().take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the metadata store's thread panicked");
-        }
+        self.thread.join();
     }
 }
 

@@ -144,10 +144,7 @@ impl EtcdStore {
             value: message.encode_to_vec(),
             lease: 0,
         };
-        let read = RangeRequest {
-            key: key.clone(),
-            ..RangeRequest::default()
-        };
+        let read = RangeRequest::of(key.clone());
         let request = TxnRequest {
             compare: vec![is_at(key, 0)],
             success: vec![operation(Request::Put(put))],
@@ -204,10 +201,7 @@ impl EtcdStore {
         let (reach, space) = connect(address, access, &options)?;
         let reach = Arc::new(reach);
         let client = reach.client.clone();
-        let request = RangeRequest {
-            key: space.cluster(),
-            ..RangeRequest::default()
-        };
+        let request = RangeRequest::of(space.cluster());
         let (cluster, made_with) = reach.run(async move {
             let deadline = client.deadline();
             let found: RangeResponse = client.read(RANGE, request, deadline).await?;
@@ -293,6 +287,24 @@ impl EtcdStore {
                 return Ok((at, found));
             }
         })
+    }
+
+    /// A record, and etcd's revision that wrote it.
+    fn read_at(&self, key: &Key) -> Result<Option<(Record, u64)>, MetadataError> {
+        let client = self.reach.client.clone();
+        let bytes = key.encode();
+        let request = RangeRequest::of(self.space.key(&bytes));
+        let (_, found) = self.reach.run(async move {
+            let deadline = client.deadline();
+            client.look(vec![request], deadline).await
+        })?;
+        let Some(kv) = found.first().and_then(|range| range.kvs.first()) else {
+            return Ok(None);
+        };
+        match space::record(&bytes, kv) {
+            Ok((_, record)) => Ok(Some((record, kv.revision()))),
+            Err(detail) => Err(self.reach.client.corrupt(detail)),
+        }
     }
 
     fn build(&self, found: &[KeyValue], whole: bool) -> Result<Image, MetadataError> {
@@ -402,22 +414,7 @@ impl MetadataStore for EtcdStore {
     }
 
     fn read(&self, key: &Key) -> Result<Option<Record>, MetadataError> {
-        let client = self.reach.client.clone();
-        let bytes = key.encode();
-        let request = RangeRequest {
-            key: self.space.key(&bytes),
-            ..RangeRequest::default()
-        };
-        let (_, found) = self.reach.run(async move {
-            let deadline = client.deadline();
-            client.look(vec![request], deadline).await
-        })?;
-        let found = found.first().and_then(|range| range.kvs.first());
-        let record = found.map(|kv| space::record(&bytes, kv));
-        match record.transpose() {
-            Ok(record) => Ok(record.map(|(_, record)| record)),
-            Err(detail) => Err(self.reach.client.corrupt(detail)),
-        }
+        Ok(self.read_at(key)?.map(|(record, _)| record))
     }
 
     fn streamlets(&self) -> Result<Vec<StreamletRecord>, MetadataError> {

@@ -247,10 +247,7 @@ impl Writer {
     }
 
     fn range(&self, key: &[u8]) -> RangeRequest {
-        RangeRequest {
-            key: self.space.key(key),
-            ..RangeRequest::default()
-        }
+        RangeRequest::of(self.space.key(key))
     }
 
     fn known(&self, key: &[u8], kv: &KeyValue) -> Result<Known, MetadataError> {
