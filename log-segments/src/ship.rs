@@ -47,6 +47,8 @@ pub struct Shipped {
     pub runs: Vec<ShipRun>,
     /// Where the group ended when they were taken: a batch boundary.
     pub end: Place,
+    /// Bytes behind the runs that have left memory, from an address to another: [`Group::read_back`] reads them.
+    pub on_disk: Option<(u64, u64)>,
 }
 
 impl Group {
@@ -103,12 +105,9 @@ impl Group {
         self.window.lock().record == RecordStage::Closed
     }
 
-    /// Bytes from `from` on, at most `max_bytes`: from memory, or from the file where they have left
-    /// it. They begin with the first segment's header and the lane snapshot.
-    ///
-    /// # Errors
-    /// The store's, when bytes must come from the file.
-    pub fn ship(&self, from: u64, max_bytes: usize) -> std::io::Result<Shipped> {
+    /// Bytes from `from` on, at most `max_bytes`, as far as they are in memory. They begin with the first segment's header
+    /// and the lane snapshot.
+    pub fn ship(&self, from: u64, max_bytes: usize) -> Shipped {
         let size = u64::from(self.spec.segment_size);
         let (mut runs, mut on_disk) = (Vec::new(), None);
         let (end, mut left) = (self.end(), max_bytes as u64);
@@ -147,10 +146,7 @@ impl Group {
                 break;
             }
         }
-        if let Some((at, stop)) = on_disk {
-            runs.push(self.read_back(at, stop)?);
-        }
-        Ok(Shipped { runs, end })
+        Shipped { runs, end, on_disk }
     }
 
     /// Writes anew what a failed write or sync may have left out of the file of a group that has ended,
@@ -201,7 +197,11 @@ impl Group {
         }
     }
 
-    fn read_back(&self, at: u64, stop: u64) -> std::io::Result<ShipRun> {
+    /// Reads bytes of one segment from the file. May wait for the disk.
+    ///
+    /// # Errors
+    /// The store's; `UnexpectedEof` if the file has fewer.
+    pub fn read_back(&self, (at, stop): (u64, u64)) -> std::io::Result<ShipRun> {
         let len = (stop - at) as usize;
         let mut buffer = Buffer::take(len);
         let got = self.file()?.read_at(buffer.bytes_mut(), at)?;

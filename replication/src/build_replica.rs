@@ -1,15 +1,18 @@
 //! Building a replica of a group at one broker, or the rest of one: read at the owner or at other replicas, written
 //! piece by piece, brought to its disk, and compared with where the group ends.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use kera_log_segments::ship::Shipped;
 use kera_log_segments::window::Place;
 use kera_protocol::ids::{Epoch, Ordinal};
 
 use crate::ids::{BrokerId, CopyId};
 use crate::pace::Pace;
 use crate::primary::{Primary, ReplicaSet, Shape};
-use crate::runtime::all;
+use crate::runtime::{all, off};
 use crate::transport::{CallError, Pending, Refusal, Reply, Request};
 
 /// Bytes of one read and one write.
@@ -69,7 +72,7 @@ pub(crate) type Ask<'a> =
 /// Where a group's bytes are read.
 pub(crate) enum GroupBytes<'a> {
     /// At its owner: in memory, or in its file.
-    Owner(&'a ReplicaSet),
+    Owner(Arc<ReplicaSet>),
     /// At the brokers that have all of it.
     Replicas(Replicas<'a>),
 }
@@ -203,7 +206,10 @@ impl Build<'_> {
             let room = self.primary.pieces.acquire_many(most as u32).await;
             let begun = runtime.now();
             let pieces = match &self.bytes {
-                GroupBytes::Owner(set) => owner_pieces(set, at)?,
+                GroupBytes::Owner(set) => {
+                    let set = set.clone();
+                    off(runtime, move || owner_pieces(&set, at)).await?
+                }
                 GroupBytes::Replicas(replicas) => {
                     let size = shape.segment_size;
                     replicas.pieces((at, end), size, most).await?
@@ -254,8 +260,13 @@ impl Build<'_> {
 /// The owner's bytes from `at` on, one piece for each segment that they touch, small parts joined so that they do not
 /// cost a call each.
 fn owner_pieces(set: &ReplicaSet, at: u64) -> Result<Vec<(u64, Bytes)>, BuildError> {
-    let runs = set.runs(at, PIECE_BYTES as usize).into_iter();
-    let pieces = runs.map(|run| {
+    let Shipped {
+        mut runs, on_disk, ..
+    } = set.runs(at, PIECE_BYTES as usize);
+    if runs.is_empty() {
+        runs.extend(on_disk.and_then(|range| set.read_back(range)));
+    }
+    let pieces = runs.into_iter().map(|run| {
         let mut joined = BytesMut::with_capacity(run.len() as usize);
         run.parts
             .iter()

@@ -358,7 +358,9 @@ fn shipped(group: &Group) -> Vec<u8> {
     let mut bytes = Vec::new();
     while (bytes.len() as u64) < group.end().address {
         let shipped = group.ship(bytes.len() as u64, usize::MAX);
-        for run in shipped.expect("it can be read").runs {
+        let read = shipped.on_disk.map(|range| group.read_back(range));
+        let read = read.map(|read| read.expect("it can be read"));
+        for run in shipped.runs.into_iter().chain(read) {
             assert_eq!(run.address, bytes.len() as u64, "one segment");
             run.parts.iter().for_each(|p| bytes.extend_from_slice(p));
         }

@@ -327,7 +327,7 @@ fn afterwards(lane: &Lane, set: &ReplicaSet, end: Place, holders: Vec<Replica>) 
 /// `Err(Some)` if a newer owner has sealed it there.
 async fn build_one(
     lane: &Lane,
-    set: &ReplicaSet,
+    set: &Arc<ReplicaSet>,
     have: &[Replica],
     end: Place,
     failed: &mut Failed,
@@ -365,7 +365,7 @@ async fn build_one(
         at: holder.broker,
         from: 0,
         end,
-        bytes: GroupBytes::Owner(set),
+        bytes: GroupBytes::Owner(set.clone()),
         ask: &|broker, request| caller.ask(broker, request),
         pace: None,
     };

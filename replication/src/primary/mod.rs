@@ -15,6 +15,7 @@ mod incarnations;
 mod lane;
 mod lost_lease;
 mod peers;
+mod reads;
 mod renew;
 mod replica_set;
 mod shipment;
@@ -31,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_protocol::ids::StreamId;
+use kera_protocol::ids::{Epoch, StreamId};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -52,13 +53,13 @@ pub use traffic::PeerTraffic;
 use crate::build_replica::PIECES;
 use crate::faults::Faults;
 use crate::health::Health;
-use crate::ids::{AckPolicy, BrokerId, CopyId, Replica};
+use crate::ids::{AckPolicy, BrokerId, CopyId, Replica, StreamletKey};
 use crate::own::OwnRef;
 use crate::placement::Placement;
 use crate::records::RecordsRef;
 use crate::recovery::Silent;
 use crate::runtime::{Local, RuntimeRef, all, until_enough};
-use crate::transport::{CallError, Pending, Reply, Request, TransportRef};
+use crate::transport::{CallError, CopyInfo, Pending, Reply, Request, TransportRef};
 use shipper::Shipper;
 
 /// Most groups recorded ahead per lane: a close must be able to delete all of them, and those that
@@ -152,15 +153,6 @@ pub struct Primary {
     /// Brokers that recoveries found silent.
     pub(crate) silent: Silent,
     without_disk: WithoutDisk,
-}
-
-impl std::fmt::Debug for Primary {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Primary")
-            .field("me", &self.me)
-            .field("peers", &self.peers())
-            .finish_non_exhaustive()
-    }
 }
 
 /// A copy that is being built.
@@ -295,6 +287,30 @@ impl Primary {
     /// [`CallError`]: a refusal, or no answer.
     pub async fn ask(&self, backup: BrokerId, request: Request) -> Result<Reply, CallError> {
         self.caller().once(backup, request).await
+    }
+
+    /// What this broker keeps of a streamlet in its store, apart from its own files: nothing where those are all that it
+    /// asks.
+    pub async fn kept_here(&self, streamlet: StreamletKey) -> Vec<CopyInfo> {
+        let streamlet = Some(streamlet);
+        match self.ask(self.me, Request::List { streamlet }).await {
+            Ok(Reply::Copies(kept)) => kept,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Frees a copy in this broker's store under `epoch`: it is asked for its store's replica first, and for its own file
+    /// after that.
+    ///
+    /// # Errors
+    /// [`CallError`], as of [`ask`](Self::ask).
+    pub async fn free_kept(&self, copy: CopyId, epoch: Epoch) -> Result<(), CallError> {
+        let kept = self.kept_here(copy.streamlet).await;
+        for held in kept.iter().filter(|held| held.copy == copy) {
+            let free = Request::free(copy, epoch, Some(held.version));
+            self.ask(self.me, free).await?;
+        }
+        Ok(())
     }
 
     /// The way to the brokers that hold copies.

@@ -7,7 +7,7 @@ use kera_log_segments::group::Group;
 use kera_log_segments::group_life::{GroupFacts, GroupStage, StageCell};
 use kera_log_segments::invariant;
 use kera_log_segments::replicas::GroupOwner;
-use kera_log_segments::ship::{ShipRun, Shipping};
+use kera_log_segments::ship::{ShipRun, Shipped, Shipping};
 use kera_log_segments::window::Place;
 use parking_lot::Mutex;
 
@@ -91,15 +91,6 @@ struct SetReplica {
     is_told: AtomicBool,
     /// Where the shipper keeps it, so that it need not be looked up; only a hint.
     slot: AtomicU32,
-}
-
-impl std::fmt::Debug for ReplicaSet {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReplicaSet")
-            .field("id", &self.id)
-            .field("durable", &self.durable())
-            .finish_non_exhaustive()
-    }
 }
 
 impl ReplicaSet {
@@ -237,20 +228,22 @@ impl ReplicaSet {
         }
     }
 
-    /// Bytes from `from` on, in order of address, as many as fit `max_bytes` or one run that is larger; none if they
-    /// cannot be read now. They begin with the segment's header and the lane snapshot, and may start at any address
-    /// until the group is closed; what has left memory is read back from the file.
-    pub(crate) fn runs(&self, from: u64, max_bytes: usize) -> Vec<ShipRun> {
-        match self.group.ship(from, max_bytes) {
-            Ok(shipped) => {
-                self.ends.note(shipped.end);
-                shipped.runs
-            }
-            Err(error) => {
-                tracing::error!(group = ?self.group, %error, "bytes that a replica lacks cannot be read from the owner's file");
-                Vec::new()
-            }
-        }
+    /// Bytes from `from` on, in order of address, as many as fit `max_bytes` or one run that is larger. They begin with
+    /// the segment's header and the lane snapshot, and may start at any address until the group is closed. What has left
+    /// memory is to be [read back](Self::read_back).
+    pub(crate) fn runs(&self, from: u64, max_bytes: usize) -> Shipped {
+        let shipped = self.group.ship(from, max_bytes);
+        self.ends.note(shipped.end);
+        shipped
+    }
+
+    /// Bytes that have left memory; none if they cannot be read now. May wait for the disk.
+    pub(crate) fn read_back(&self, range: (u64, u64)) -> Option<ShipRun> {
+        let read = self.group.read_back(range);
+        let read = read.inspect_err(|error| {
+            tracing::error!(group = ?self.group, %error, "bytes that a replica lacks cannot be read from the owner's file");
+        });
+        read.ok()
     }
 
     /// Has the group take no more appends, for good, and says where they end. The lane goes on in its next group. Call

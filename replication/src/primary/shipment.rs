@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kera_log_segments::ship::ShipRun;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Config;
 use super::replica_set::{ReplicaSet, Shape};
@@ -51,6 +52,16 @@ pub(super) struct Shipment {
     pub(super) waits: u32,
     /// It waits for its turn.
     pub(super) queued: bool,
+    /// Bytes that have left memory are being read, or are to be once there is room.
+    pub(super) reading: bool,
+    /// Those that were read, until they are shipped.
+    read: Option<ReadBack>,
+}
+
+/// Bytes that were read from the owner's file, and the room in memory that they take.
+struct ReadBack {
+    run: ShipRun,
+    _room: OwnedSemaphorePermit,
 }
 
 /// What a gathering found.
@@ -62,8 +73,8 @@ pub(super) struct Gathered {
     pub(super) more: bool,
     /// The first address without a buffer, and the bytes known to need one.
     pub(super) uncovered: Option<(u64, u32)>,
-    /// There is more, and nothing of it could be read.
-    pub(super) is_unread: bool,
+    /// There is nothing before these bytes, which have left memory.
+    pub(super) on_disk: Option<(u64, u64)>,
 }
 
 impl Shipment {
@@ -85,6 +96,8 @@ impl Shipment {
             crowded: false,
             waits: 0,
             queued: false,
+            reading: false,
+            read: None,
         }
     }
 
@@ -192,9 +205,16 @@ impl Shipment {
             to: self.shipped,
             more: false,
             uncovered: None,
-            is_unread: false,
+            on_disk: None,
         };
-        for run in self.set.runs(self.shipped, max_bytes) {
+        let (runs, on_disk) = match self.read_from(self.shipped) {
+            Some(run) => (vec![run], None),
+            None => {
+                let shipped = self.set.runs(self.shipped, max_bytes);
+                (shipped.runs, shipped.on_disk)
+            }
+        };
+        for run in runs {
             if out.bytes as usize >= max_bytes {
                 break;
             }
@@ -202,10 +222,25 @@ impl Shipment {
                 return out;
             }
         }
-        let more = out.to < self.set.group().end_address();
-        out.more = more && out.bytes > 0;
-        out.is_unread = more && out.bytes == 0;
+        out.more = out.bytes > 0 && out.to < self.set.group().end_address();
+        out.on_disk = on_disk.filter(|_| out.bytes == 0);
         out
+    }
+
+    /// What was read of the bytes from `address` on.
+    fn read_from(&self, address: u64) -> Option<ShipRun> {
+        let run = &self.read.as_ref()?.run;
+        let before = address.checked_sub(run.address);
+        let before = before.filter(|before| *before < run.len())?;
+        let mut parts = run.parts.clone();
+        split_front(&mut parts, before as usize);
+        Some(ShipRun { address, parts })
+    }
+
+    /// Bytes were read that had left memory, if that could be done. They keep their room until they are shipped.
+    pub(super) fn has_read(&mut self, run: Option<ShipRun>, room: OwnedSemaphorePermit) {
+        self.reading = false;
+        self.read = run.map(|run| ReadBack { run, _room: room });
     }
 
     /// Where it is, for people.
@@ -234,6 +269,9 @@ impl Shipment {
 
     pub(super) fn shipped(&mut self, to: u64) {
         self.shipped = to;
+        if self.read_from(to).is_none() {
+            self.read = None;
+        }
     }
 
     /// Cuts `run` to buffers; false if one is missing.

@@ -1,6 +1,6 @@
 //! One shipper per backup: ships what grew, of all groups, as one submission.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use super::Caller;
 use super::calls::Calls;
 use super::flush_rounds::{FlushRounds, Went};
 use super::lost_lease::LostLease;
+use super::reads::Reads;
 use super::shipment::Shipment;
 use super::shipper_handle::ShipperHandle;
 use super::slots::Slots;
@@ -93,10 +94,7 @@ pub(super) struct Shipper {
     broken_at: Option<Duration>,
     flights: VecDeque<Flight>,
     flying: u64,
-    /// Groups whose bytes could not be read,
-    unread: BTreeSet<CopyId>,
-    /// and when they are tried again.
-    again: Option<Pending<()>>,
+    reads: Reads,
     /// The next round of flushes, once anything has completed since the last, or was not flushed in it.
     alarm: Option<Pending<()>>,
     /// What is left of this round; one is under way at a time.
@@ -132,8 +130,7 @@ impl Shipper {
             broken_at: None,
             flights: VecDeque::new(),
             flying: 0,
-            unread: BTreeSet::new(),
-            again: None,
+            reads: Reads::default(),
             alarm: None,
             to_flush: VecDeque::new(),
             flushing: None,
@@ -155,7 +152,7 @@ impl Shipper {
             moved |= self.poll_openings(cx);
             moved |= self.poll_way(cx);
             moved |= self.ship();
-            moved |= self.poll_unread(cx);
+            moved |= self.poll_reads(cx);
             moved |= self.poll_flushes(cx);
             moved |= self.poll_rounds(cx);
             moved |= self.poll_lost_lease(cx);
@@ -652,22 +649,11 @@ impl Shipper {
         (self.process, self.breaks, self.broken_at) = (None, 0, None);
     }
 
-    /// Looks again at groups whose bytes could not be read: nothing else need ever happen to them.
-    fn poll_unread(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.unread.is_empty() {
-            return false;
-        }
-        let pause = self.caller.config.pause;
-        let runtime = &self.caller.runtime;
-        let again = self.again.get_or_insert_with(|| runtime.sleep(pause));
-        if again.as_mut().poll(cx).is_pending() {
-            return false;
-        }
-        self.again = None;
-        for id in std::mem::take(&mut self.unread) {
-            self.make_ready_by_id(&id);
-        }
-        true
+    fn poll_reads(&mut self, cx: &mut Context<'_>) -> bool {
+        let caller = &self.caller;
+        let ready = self.reads.poll(cx, caller, &mut self.shipments);
+        ready.iter().for_each(|id| self.make_ready_by_id(id));
+        !ready.is_empty()
     }
 
     fn any_has_buffers(&self) -> bool {
@@ -714,8 +700,8 @@ impl Shipper {
                 shipment.queued = true;
                 self.ready.push_back(number);
             }
-            if gathered.is_unread {
-                self.unread.insert(id);
+            if let Some(range) = gathered.on_disk {
+                self.reads.begin(&self.caller, shipment, range);
             }
             if let Some((address, least)) = gathered.uncovered {
                 self.open(id, address, least, false);

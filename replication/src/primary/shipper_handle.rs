@@ -13,13 +13,13 @@ use crate::ids::CopyId;
 use crate::transport::Pending;
 
 /// What others tell a shipper.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct ShipperHandle {
     pub(super) inbox: Mutex<Inbox>,
     pub(super) traffic: Traffic,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Inbox {
     pub(super) joined: Vec<(Arc<ReplicaSet>, usize)>,
     pub(super) left: Vec<CopyId>,

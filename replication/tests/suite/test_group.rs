@@ -89,6 +89,17 @@ impl TestGroup {
 
     /// Another size than the suite's.
     pub fn with_shape(copy: CopyId, lane: LaneId, first_ordinal: Ordinal, shape: Shape) -> Self {
+        Self::over(copy, lane, first_ordinal, shape, |disk| Arc::new(disk))
+    }
+
+    /// On the disk that `wrap` makes of one of its own.
+    pub fn over(
+        copy: CopyId,
+        lane: LaneId,
+        first_ordinal: Ordinal,
+        shape: Shape,
+        wrap: impl FnOnce(FaultIo) -> Arc<dyn Io>,
+    ) -> Self {
         let path = PathBuf::from("/group").join(GroupSpec::file_name(copy.group, 0));
         let spec = GroupSpec {
             lane: LaneKey {
@@ -109,7 +120,7 @@ impl TestGroup {
         disk.create_dir_all("/group".as_ref()).expect("a directory");
         let head = Arc::new(LaneHead::new(first_ordinal));
         let snapshot = format!("lane {lane} before {first_ordinal}").into_bytes();
-        let io = Arc::new(disk.clone());
+        let io = wrap(disk.clone());
         let (group, writer) =
             Group::create(spec, AckPolicy::Written, head.clone(), io, pool(), snapshot);
         head.push_group(group.clone());
@@ -201,9 +212,18 @@ impl TestGroup {
     /// What was appended is in its file alone, which nobody can read.
     fn leave_to_bad_disk(&self, writer: &mut GroupWriter) {
         self.disk.heal();
+        self.leave_memory(writer);
+        self.disk.inject(Fault::StopAfter { ops: 0 });
+    }
+
+    fn leave_memory(&self, writer: &mut GroupWriter) {
         self.group.write_out();
         assert!(writer.release_memory(), "all of it was written");
-        self.disk.inject(Fault::StopAfter { ops: 0 });
+    }
+
+    /// What was appended is in its file alone.
+    pub fn leave_to_disk(&self) {
+        self.leave_memory(&mut self.writer.lock().unwrap());
     }
 
     /// Appends a batch that says `id`, with `filler` bytes more; nobody is told.
@@ -243,7 +263,8 @@ impl TestGroup {
     /// Its bytes from `from` on.
     pub fn runs(&self, from: u64) -> Vec<ShipRun> {
         let shipped = self.group.ship(from, usize::MAX);
-        shipped.expect("they are in memory").runs
+        assert_eq!(shipped.on_disk, None, "they are in memory");
+        shipped.runs
     }
 
     pub fn end(&self) -> Place {

@@ -1,0 +1,97 @@
+//! Bytes that have left the owner's memory before a replica had them: read from its file, where that holds up no task.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::task::Context;
+
+use kera_log_segments::ship::ShipRun;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::Caller;
+use super::calls::Calls;
+use super::shipment::Shipment;
+use super::slots::Slots;
+use crate::ids::CopyId;
+use crate::runtime::off;
+use crate::transport::Pending;
+
+/// Ranges of up to [`Config::turn_bytes`](super::Config::turn_bytes) each that are being read, or wait to be shipped.
+const READS: usize = 16;
+
+/// The reads of one shipper.
+pub(super) struct Reads {
+    calls: Calls<(CopyId, OwnedSemaphorePermit), Option<ShipRun>>,
+    room: Arc<Semaphore>,
+    /// Groups that wait for room.
+    waiting: VecDeque<CopyId>,
+    /// Groups whose bytes could not be read,
+    failed: BTreeSet<CopyId>,
+    /// and when they are tried again.
+    again: Option<Pending<()>>,
+}
+
+impl Default for Reads {
+    fn default() -> Self {
+        Self {
+            calls: Calls::default(),
+            room: Arc::new(Semaphore::new(READS)),
+            waiting: VecDeque::new(),
+            failed: BTreeSet::new(),
+            again: None,
+        }
+    }
+}
+
+impl Reads {
+    /// Reads bytes of a group that have left memory; later, where very many are read.
+    pub(super) fn begin(&mut self, caller: &Caller, shipment: &mut Shipment, range: (u64, u64)) {
+        if std::mem::replace(&mut shipment.reading, true) {
+            return;
+        }
+        let set = shipment.set.clone();
+        match self.room.clone().try_acquire_owned() {
+            Ok(room) => {
+                let of = (set.id(), room);
+                let read = off(&*caller.runtime, move || set.read_back(range));
+                self.calls.push(of, read);
+            }
+            Err(_) => self.waiting.push_back(set.id()),
+        }
+    }
+
+    /// The groups that have something to ship now, or are to be looked at again: nothing else need ever happen to them.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        caller: &Caller,
+        shipments: &mut Slots,
+    ) -> Vec<CopyId> {
+        let mut ready = Vec::new();
+        for ((id, room), run) in self.calls.poll(cx) {
+            match run {
+                Some(_) => ready.push(id),
+                None => drop(self.failed.insert(id)),
+            }
+            if let Some(shipment) = shipments.get_mut(&id) {
+                shipment.has_read(run, room);
+            }
+        }
+        if !self.failed.is_empty() {
+            let pause = || caller.runtime.sleep(caller.config.pause);
+            let again = self.again.get_or_insert_with(pause);
+            if again.as_mut().poll(cx).is_ready() {
+                self.again = None;
+                ready.extend(std::mem::take(&mut self.failed));
+            }
+        }
+        if self.room.available_permits() > 0 {
+            for id in self.waiting.drain(..) {
+                if let Some(shipment) = shipments.get_mut(&id) {
+                    shipment.reading = false;
+                    ready.push(id);
+                }
+            }
+        }
+        ready
+    }
+}
