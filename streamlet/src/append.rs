@@ -239,15 +239,13 @@ impl Streamlet {
     /// Refuses while the disk cannot be written.
     fn check_disk(&self, spec: &AppendSpec) -> Result<(), AppendError> {
         let full = self.env.disk_full.load(Ordering::Relaxed);
-        let refusal = if full && !spec.essential {
-            AppendError::DiskFull
+        if full && !spec.essential {
+            Err(AppendError::DiskFull)
         } else if self.refuses_to_write() {
-            AppendError::DiskFailing
+            Err(AppendError::DiskFailing)
         } else {
-            return Ok(());
-        };
-        self.refused.fetch_add(1, Ordering::Relaxed);
-        Err(refusal)
+            Ok(())
+        }
     }
 
     /// Level two: the group lock, to check the sequence, reserve, copy, patch and advance.

@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::group_life::{GroupFacts, GroupStage};
-use kera_log_segments::sync::{Arc, Ordering};
+use kera_log_segments::sync::Arc;
 use kera_protocol::ids::{GroupId, LaneId};
 use kera_records::{Damage, GroupRecord, Write};
 
@@ -416,10 +416,5 @@ impl Streamlet {
             .filter_map(|l| l.active())
             .map(|a| a.group.clone())
             .collect()
-    }
-
-    /// Appends refused since the start because the disk is full.
-    pub fn refused_appends(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
     }
 }

@@ -14,7 +14,7 @@ use kera_log_segments::group::GroupSpec;
 use kera_log_segments::invariant;
 use kera_log_segments::io::OpenHow;
 use kera_log_segments::scan::{self, ScanSpec};
-use kera_log_segments::sync::{Arc, AtomicU64, Rank, mutex};
+use kera_log_segments::sync::{Arc, Rank, mutex};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal, StreamId, StreamletId};
 use kera_records::{GroupRecord, Write};
 
@@ -147,7 +147,6 @@ impl Streamlet {
             standing: StandingCell::new(standing),
             copies: OnceLock::new(),
             own_writes: Default::default(),
-            refused: AtomicU64::new(0),
             traffic: Traffic::default(),
         }
     }

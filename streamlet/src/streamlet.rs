@@ -157,7 +157,6 @@ pub struct Streamlet {
     pub(crate) copies: OnceLock<Arc<dyn Copies>>,
     /// Whether its own files can be written, where it has copies elsewhere.
     pub(crate) own_writes: OwnWrites,
-    pub(crate) refused: AtomicU64,
     pub(crate) traffic: Traffic,
 }
 

@@ -34,14 +34,6 @@ pub struct Clustered {
     pub(crate) cluster_view: Arc<ClusterView>,
 }
 
-impl std::fmt::Debug for Clustered {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Clustered")
-            .field("peers", &self.peers)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Clustered {
     /// Puts together what a broker that has `joined` the others needs. The store was read to `image`. What other
     /// brokers are still to hear of deleted streams is kept in the directory `forget`.

@@ -42,7 +42,6 @@ pub use ownership::joining::host_name;
 pub use peers::{Peer, Peers};
 pub use replica::backup::{Backup, BackupOptions};
 pub use replica::replicated::Replicated;
-pub use replica::streamlet_replicas::Replicas;
 pub use replica::transports::{TransportState, Ways, transports};
 pub use replica_store::BackupProcess;
 

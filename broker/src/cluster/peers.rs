@@ -60,15 +60,6 @@ pub struct Peers {
     writers: Arc<OwnWriters>,
 }
 
-impl std::fmt::Debug for Peers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Peers")
-            .field("me", &self.me)
-            .field("peers", &self.peers())
-            .finish_non_exhaustive()
-    }
-}
-
 impl Peers {
     /// This broker, number `id`, as `config` describes it, over the copies that `backup` serves already.
     /// `own` are this broker's own files, `records` is where its groups are recorded.

@@ -127,12 +127,6 @@ fn reservations(transaction: &Transaction) -> Vec<(StreamletKey, GroupId)> {
     transaction.write.iter().filter_map(reserved).collect()
 }
 
-impl std::fmt::Debug for GroupRecords {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GroupRecords").finish_non_exhaustive()
-    }
-}
-
 impl GroupRecords {
     /// Records in `store`, as `broker`. `streamlets` have epochs that were taken just now, in bulk: the first recovery
     /// of each goes on under its one.

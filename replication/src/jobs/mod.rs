@@ -95,15 +95,6 @@ pub struct Owned {
     pub mend: Option<Arc<dyn Mend>>,
 }
 
-impl std::fmt::Debug for Owned {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Owned")
-            .field("streamlet", &self.streamlet)
-            .field("epoch", &self.epoch)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Says what this broker owns at present.
 pub type OwnedNow = Box<dyn Fn() -> Vec<Owned> + Send + Sync>;
 
@@ -204,14 +195,6 @@ struct Standing {
     leaving: Vec<Replica>,
     /// They answer, and do not have it.
     missing: Vec<BrokerId>,
-}
-
-impl std::fmt::Debug for Jobs {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Jobs")
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
-    }
 }
 
 /// What each broker held of this broker's streamlets when the round began, as far as it answered.

@@ -14,7 +14,6 @@ use super::re_replicate::Target;
 use super::{Jobs, Owned};
 use crate::ids::{AckPolicy, BrokerId, CopyId, asked_of};
 use crate::primary::{Building, Primary};
-use crate::transport::{CallError, Reply, Request};
 
 /// Where a group is now that was made of others.
 pub struct Rewritten {
@@ -44,7 +43,8 @@ impl Jobs {
         let primary = self.primary.upgrade().ok_or_else(gone)?;
         let own = own_replica(&primary, record)?;
         let copy = CopyId::of(record);
-        let parted = part_with_earlier(&primary, owned, copy).await;
+        // What an earlier owner brought to this broker's store under the same name, and did not get to record.
+        let parted = primary.free_kept(copy, owned.epoch).await;
         parted.map_err(|error| error.to_string())?;
         let (mut replicas, mut marks, mut failed) = (vec![own], Vec::new(), Vec::new());
         let mut reasons = Vec::new();
@@ -117,26 +117,6 @@ impl Jobs {
         let chosen = chosen.into_iter().next();
         chosen.filter(|replica| !primary.is_leaving(replica.broker))
     }
-}
-
-/// Frees what an earlier owner brought to this broker's store under the same name, and did not get to record: this broker
-/// is asked for its store's replica first, and for its own file after that.
-async fn part_with_earlier(
-    primary: &Primary,
-    owned: &Owned,
-    copy: CopyId,
-) -> Result<(), CallError> {
-    let streamlet = Some(owned.streamlet);
-    let kept = match primary.ask(primary.me, Request::List { streamlet }).await {
-        Ok(Reply::Copies(kept)) => kept,
-        // There are files alone.
-        _ => Vec::new(),
-    };
-    for held in kept.iter().filter(|held| held.copy == copy) {
-        let free = Request::free(copy, owned.epoch, Some(held.version));
-        primary.ask(primary.me, free).await?;
-    }
-    Ok(())
 }
 
 /// This broker's own file as a record names it.

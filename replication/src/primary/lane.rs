@@ -124,14 +124,6 @@ pub(super) fn group_ids(ahead: &[Ahead]) -> Vec<GroupId> {
     ahead.iter().map(|ahead| ahead.group).collect()
 }
 
-impl std::fmt::Debug for Lane {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lane")
-            .field("spec", &self.spec)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Lane {
     /// A lane of a streamlet that this broker owns under the spec's epoch.
     pub fn new(primary: Arc<Primary>, spec: LaneSpec, next_group: Arc<AtomicU64>) -> Arc<Self> {

@@ -29,14 +29,6 @@ pub struct StreamletLanes {
     lanes: Mutex<BTreeMap<LaneId, Arc<Lane>>>,
 }
 
-impl std::fmt::Debug for StreamletLanes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StreamletLanes")
-            .field("spec", &self.spec)
-            .finish_non_exhaustive()
-    }
-}
-
 impl StreamletLanes {
     /// No lane yet. Each promises what `spec` says, whatever lane that names; the next group is `next_group` at the least.
     pub fn new(

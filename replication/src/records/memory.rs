@@ -56,12 +56,6 @@ struct Streamlet {
     deleted: BTreeMap<GroupId, u64>,
 }
 
-impl std::fmt::Debug for MemoryRecords {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MemoryRecords").finish_non_exhaustive()
-    }
-}
-
 impl Default for MemoryRecords {
     fn default() -> Self {
         Self {

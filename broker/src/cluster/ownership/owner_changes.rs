@@ -19,14 +19,6 @@ pub(crate) struct Ownership {
 /// Streamlets that were recorded before their stream.
 pub(crate) type Early = HashMap<StreamId, Vec<StreamletRecord>>;
 
-impl std::fmt::Debug for Ownership {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ownership")
-            .field("seen", &*self.seen.borrow())
-            .finish_non_exhaustive()
-    }
-}
-
 impl Ownership {
     /// Everything up to `revision` is in the catalog.
     pub(crate) fn new(revision: u64) -> Self {

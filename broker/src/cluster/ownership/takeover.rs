@@ -22,7 +22,7 @@ use kera_streamlet::Streamlet;
 use tokio::sync::Semaphore;
 
 use crate::clock::now_ms;
-use crate::cluster::replica::own_files::{Leftovers, OwnFile, fetch, kept_here};
+use crate::cluster::replica::own_files::{Leftovers, OwnFile, fetch};
 use crate::cluster::replica::replicated::Replicated;
 use crate::cluster::replica::waiting::Stuck;
 use crate::cluster::{Clustered, LATER};
@@ -429,7 +429,7 @@ impl Restore<'_> {
         let primary = self.replicated.primary();
         let kept = match record.generation {
             0 => Vec::new(),
-            _ => kept_here(primary, self.streamlet.key()).await,
+            _ => primary.kept_here(self.streamlet.key()).await,
         };
         file.inspect_of(record, primary.me(), &kept).await
     }

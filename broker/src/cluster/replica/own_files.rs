@@ -20,7 +20,7 @@ use kera_log_segments::scan::{ScanSpec, Scanned, read_head, scan, write_mark};
 use kera_log_segments::window::Place;
 use kera_metadata::{GroupRecord, Image, MetadataStore};
 use kera_protocol::ids::{Epoch, Incarnation};
-use kera_replication::ids::{BrokerId, CopyId, StreamletKey};
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::primary::Primary;
 use kera_replication::transport::{CopyInfo, Reply, Request};
 use kera_replication::{aside, own, piece_end};
@@ -274,7 +274,7 @@ async fn fetch_from_any(
     holders.sort_by_key(|holder| (*holder != me, !alive.contains(holder)));
     for holder in holders {
         if holder == me {
-            let kept = kept_here(primary, copy.streamlet).await;
+            let kept = primary.kept_here(copy.streamlet).await;
             if !kept.iter().any(|kept| kept.copy == copy) {
                 continue;
             }
@@ -292,16 +292,6 @@ async fn fetch_from_any(
         "{path} is missing or damaged, and group {copy} cannot be fetched: {}",
         reasons.join("; ")
     ))
-}
-
-/// What this broker keeps of a streamlet in its store, apart from its own files: nothing where those are all that it
-/// asks.
-pub(crate) async fn kept_here(primary: &Primary, streamlet: StreamletKey) -> Vec<CopyInfo> {
-    let streamlet = Some(streamlet);
-    match primary.ask(primary.me(), Request::List { streamlet }).await {
-        Ok(Reply::Copies(kept)) => kept,
-        _ => Vec::new(),
-    }
 }
 
 async fn fetch_from(
@@ -373,7 +363,7 @@ impl Leftovers<'_> {
 
     /// What lies in this broker's store.
     async fn kept(&self) -> Vec<CopyInfo> {
-        let mut kept = kept_here(self.primary, self.streamlet.key()).await;
+        let mut kept = self.primary.kept_here(self.streamlet.key()).await;
         kept.retain(|held| held.copy.epoch < self.epoch);
         kept
     }

@@ -5,7 +5,7 @@ use kera_log_segments::io::fault::{CrashPlan, Fault, FaultIo};
 use kera_log_segments::layout::SegmentHeader;
 use kera_metadata::Replica;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, patch};
-use kera_protocol::ids::{Epoch, GroupId, LaneId, LaneKey, StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, GroupId, LaneId, LaneKey, StreamId, StreamletId, StreamletKey};
 use kera_replication::transport::{CopyState, CopyVersion};
 
 use super::*;

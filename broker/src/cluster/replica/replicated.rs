@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::deleted_streams::Forgotten;
 use super::rewritten::ShipRewritten;
-use super::streamlet_replicas::{Replicas, StreamletReplicas};
+use super::streamlet_replicas::StreamletReplicas;
 use super::waiting::WaitingList;
 use crate::cluster::counts::{ControllerMetrics, OwnershipMetrics, WaitingMoves};
 use crate::group_records::GroupRecords;
@@ -56,14 +56,6 @@ pub struct Replicated {
 /// Held by whoever takes a streamlet over: its files are one task's at a time, even where the owner
 /// changes away and back while an attempt is under way.
 pub(crate) type Taking = tokio::sync::Mutex<()>;
-
-impl std::fmt::Debug for Replicated {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Replicated")
-            .field("served", &self.served.lock().len())
-            .finish_non_exhaustive()
-    }
-}
 
 impl Replicated {
     /// None served yet; `primary` must commit to `records`. Deleted streams that not every peer has
@@ -195,13 +187,8 @@ impl Replicated {
         next_group: GroupId,
         config: &StreamConfig,
     ) {
-        let promise = Replicas {
-            replicas: config.replicas,
-            min_insync_replicas: config.min_insync_replicas,
-        };
         let (primary, records) = (self.primary.clone(), self.records.clone());
-        let copies =
-            StreamletReplicas::new(primary, records, streamlet, epoch, next_group, promise);
+        let copies = StreamletReplicas::new(primary, records, streamlet, epoch, next_group, config);
         {
             let mut served = self.served.lock();
             // Whoever ends it later comes here to remove it.
@@ -238,7 +225,6 @@ impl Replicated {
         jobs.map_or_else(BTreeMap::new, |jobs| jobs.missing())
     }
 
-    /// What is served, as jobs look at it.
     /// How far the replicas of a streamlet's groups are that are not closed, by lane; nothing of one that is served by
     /// no lane here.
     pub(crate) async fn positions(
@@ -255,6 +241,7 @@ impl Replicated {
         join_all(asked).await.into_iter().flatten().collect()
     }
 
+    /// What is served, as jobs look at it.
     pub(crate) fn owned(&self) -> Vec<Owned> {
         let served: Vec<_> = self.served.lock().values().cloned().collect();
         served.iter().map(|copies| copies.owned()).collect()

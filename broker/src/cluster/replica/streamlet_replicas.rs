@@ -6,33 +6,25 @@ use std::time::{Duration, Instant};
 
 use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::replicas::GroupOwner;
-use kera_metadata::GroupRecord;
+use kera_metadata::{GroupRecord, StreamConfig};
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use kera_replication::ids::CopyId;
 use kera_replication::jobs::{Mend, Mended, Owned};
 use kera_replication::primary::{LaneSpec, Primary, StreamletLanes};
 use kera_replication::runtime::off;
-use kera_replication::transport::{CallError, Pending, Request};
+use kera_replication::transport::Pending;
 use kera_streamlet::{Copies, Streamlet};
 use parking_lot::Mutex;
 
 use super::own_files::{self, Leftovers};
 use crate::clock::now_ms;
 use crate::group_records::GroupRecords;
+use crate::store_calls::blocking;
 
 /// A reader waits at most so long for a damaged group to be fetched.
 const MEND_WITHIN: Duration = Duration::from_secs(20);
 /// A group that could not be fetched is tried again after this.
 const MEND_AGAIN: Duration = Duration::from_secs(5);
-
-/// What a stream promises of its replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Replicas {
-    /// Replicas of each group, this broker's own included.
-    pub replicas: u32,
-    /// Replicas without which nothing is acknowledged.
-    pub min_insync_replicas: u32,
-}
 
 /// Makes the replicas of one streamlet, under one epoch.
 pub(crate) struct StreamletReplicas {
@@ -41,12 +33,6 @@ pub(crate) struct StreamletReplicas {
     streamlet: Weak<Streamlet>,
     /// Groups that could be fetched from nobody, and when that was tried.
     mend_failed: Mutex<HashMap<GroupId, Instant>>,
-}
-
-impl std::fmt::Debug for StreamletReplicas {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.lanes.fmt(f)
-    }
 }
 
 impl StreamletReplicas {
@@ -58,14 +44,14 @@ impl StreamletReplicas {
         streamlet: &Arc<Streamlet>,
         epoch: Epoch,
         next_group: GroupId,
-        promise: Replicas,
+        config: &StreamConfig,
     ) -> Arc<Self> {
         let spec = LaneSpec {
             streamlet: streamlet.key(),
             epoch,
             lane: LaneId(0),
-            replicas: promise.replicas as usize,
-            min_insync_replicas: promise.min_insync_replicas as usize,
+            replicas: config.replicas as usize,
+            min_insync_replicas: config.min_insync_replicas as usize,
         };
         let owner: Arc<dyn GroupOwner> = streamlet.clone();
         let owner = Arc::downgrade(&owner);
@@ -139,11 +125,12 @@ impl Mend for OwnFile {
             if !streamlet.is_settled(lane, group, generation) {
                 return Mended::NotYet;
             }
-            let fetched = tokio::task::spawn_blocking(move || streamlet.fetch_again(lane, group));
-            if !matches!(fetched.await, Ok(true)) {
+            let fetch = move || Ok::<_, String>(streamlet.fetch_again(lane, group));
+            if blocking(fetch).await != Ok(true) {
                 return Mended::No;
             }
-            match free_beside(&primary, copy, epoch).await {
+            // What its store has is of before it owned the streamlet: its own file stands for it.
+            match primary.free_kept(copy, epoch).await {
                 Ok(()) => Mended::Yes,
                 Err(error) => {
                     tracing::warn!(group = %copy, %error, "the replica in this broker's store is not freed, though its own file has taken its place");
@@ -167,16 +154,6 @@ impl Mend for OwnFile {
             leftovers.free().await
         })
     }
-}
-
-/// Frees a copy in this broker's store, of before it owned the streamlet: its own file stands for it.
-async fn free_beside(primary: &Primary, copy: CopyId, epoch: Epoch) -> Result<(), CallError> {
-    let kept = own_files::kept_here(primary, copy.streamlet).await;
-    for held in kept.iter().filter(|held| held.copy == copy) {
-        let free = Request::free(copy, epoch, Some(held.version));
-        primary.ask(primary.me(), free).await?;
-    }
-    Ok(())
 }
 
 impl Copies for StreamletReplicas {

@@ -166,14 +166,6 @@ impl FaultIo {
     }
 }
 
-impl std::fmt::Debug for FaultIo {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FaultIo")
-            .field("counts", &self.counts())
-            .finish_non_exhaustive()
-    }
-}
-
 impl Io for FaultIo {
     fn name(&self) -> &'static str {
         "fault"

@@ -220,11 +220,7 @@ impl ShmCopy {
     /// Forgets a file on shared memory, whose record is gone or says that nothing is there.
     fn leave(&self, shared: Shared) -> io::Result<()> {
         let log = &shared.paths.log;
-        if !shared.known {
-            self.spares.shrink(shared.charged);
-            return remove(log);
-        }
-        if shared.is_cut {
+        if !shared.known || shared.is_cut {
             self.spares.shrink(shared.charged);
             return remove(log);
         }
