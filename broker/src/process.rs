@@ -29,7 +29,16 @@ pub fn resident_bytes() -> Option<u64> {
 
 /// CPU time that it has used, by itself and in the kernel.
 pub fn cpu_time() -> Duration {
-    let used = clock_gettime(ClockId::ProcessCPUTime);
+    cpu_time_of(ClockId::ProcessCPUTime)
+}
+
+/// The same of this thread alone.
+pub(crate) fn thread_cpu_time() -> Duration {
+    cpu_time_of(ClockId::ThreadCPUTime)
+}
+
+fn cpu_time_of(clock: ClockId) -> Duration {
+    let used = clock_gettime(clock);
     Duration::new(used.tv_sec.max(0) as u64, used.tv_nsec.max(0) as u32)
 }
 

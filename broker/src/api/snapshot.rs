@@ -19,6 +19,7 @@ use super::views::{BrokerRow, Event, GroupLag, GroupRow, Health, Overview, Rates
 use crate::admin::cluster;
 use crate::clock::now_ms;
 use crate::data::catalog::Stream;
+use crate::process::thread_cpu_time;
 use crate::shared::Shared;
 
 /// How long other brokers have to say what they own.
@@ -76,9 +77,9 @@ impl Sampler {
             self.cluster(),
         );
         let told = Told::new(own?, others, cluster);
-        let since = Instant::now();
+        let before = thread_cpu_time();
         let snapshot = Arc::new(state.look(&self.shared, &told));
-        let cost = cost + since.elapsed();
+        let cost = cost + thread_cpu_time().saturating_sub(before);
         // What others take to answer costs this broker nothing.
         let until = Instant::now() + kept_for(cost).min(8 * FRESH);
         state.last = Some((until, snapshot.clone()));
