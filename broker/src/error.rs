@@ -159,6 +159,14 @@ pub enum BrokerError {
     /// A listener is to have TLS, and a file that it needs cannot be used.
     #[error("{0}")]
     Tls(String),
+    /// The audit log cannot be opened.
+    #[error("audit.to: {} cannot be written: {error}; make its directory, or name another file", path.display())]
+    Audit {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        error: std::io::Error,
+    },
     /// The system refused something at start.
     #[error("{what}: {error}")]
     System {

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use crate::access::Access;
 use crate::admission::Admission;
+use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::clock::wall_ms;
 use crate::cluster::{Backup, Clustered, Joined, Peers, host_name};
@@ -49,6 +50,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) struct Begun {
     pub(crate) config: BrokerConfig,
     pub(crate) dir: StoreDir,
+    pub(crate) audit: Arc<Audit>,
     /// The native address.
     pub(crate) local: SocketAddr,
     pub(crate) backup: Option<Arc<Backup>>,
@@ -77,6 +79,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     let Begun {
         config,
         dir,
+        audit,
         local,
         backup,
         store,
@@ -111,6 +114,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
             (Arc::new(store), id)
         }
     };
+    audit.name(broker_id);
     cluster_version::check_program(metadata.cluster_version()?)?;
     record_broker(
         &*metadata,
@@ -246,8 +250,10 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
             image.users.as_ref(),
             tls.as_ref()
                 .map_or_else(Family::default, |tls| tls.authentications.clone()),
+            audit.clone(),
         ),
-        access: Access::new(&config.acl, image.rules.as_ref()),
+        access: Access::new(&config.acl, image.rules.as_ref(), audit.clone()),
+        audit,
         quotas: Arc::new(Quotas::new(image.quotas.as_ref())),
         coordination: Coordination::new(&settings.now()),
         transactions: Default::default(),

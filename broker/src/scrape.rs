@@ -185,6 +185,13 @@ pub(crate) fn render(shared: &Shared) -> String {
             shared.auth.authentications.clone(),
         );
     }
+    if let Some(events) = shared.audit.events() {
+        registry.register(
+            "audit_events",
+            "Lines of the audit log, by what became of them",
+            events,
+        );
+    }
     registry.register(
         "access_denied",
         "Requests, or parts of them, that the rules of access denied",

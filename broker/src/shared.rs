@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use crate::access::Access;
 use crate::admission::{Admission, TooMany};
 use crate::api::Paced;
+use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::cluster::Clustered;
 use crate::compaction::Compactor;
@@ -71,6 +72,8 @@ pub struct Shared {
     pub auth: Auth,
     /// Who may do what.
     pub access: Access,
+    /// Who did what.
+    pub audit: Arc<Audit>,
     /// How much clients may do.
     pub quotas: Arc<Quotas>,
     /// Coordinators of consumer groups and of transactions.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use kera_metadata::ClusterStore;
 
 use crate::api::Api;
+use crate::audit::Audit;
 use crate::auth::make_first_user;
 use crate::clock::now_ms;
 use crate::cluster::ownership::{takeover, watching};
@@ -29,6 +30,14 @@ use crate::{listener, machine, socket};
 
 /// Longest wait at a stop until copies at other brokers are closed.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
+
+/// What a start opens first.
+struct Opened {
+    dir: StoreDir,
+    audit: Arc<Audit>,
+    tls: Option<Arc<ServerTls>>,
+    backup: Option<Arc<Backup>>,
+}
 
 /// A running broker.
 pub struct Broker {
@@ -62,13 +71,21 @@ impl Broker {
         let since = Instant::now();
         let path = config.data_dir.clone();
         let dir = blocking(move || StoreDir::open(&path)).await?;
-        let tls = ServerTls::open(&config.tls)?;
+        let settings = config.audit.clone();
+        let audit = blocking(move || Audit::open(&settings)).await?;
+        let tls = ServerTls::open(&config.tls, &audit)?;
         // First of all, so that brokers that start together find each other's copies.
         let backup = match &store {
             Some(_) => Some(Backup::start(&config, tls.as_ref(), true).await?),
             None => None,
         };
-        let started = Self::start_over(config, dir, tls, backup.clone(), store, since).await;
+        let opened = Opened {
+            dir,
+            audit,
+            tls,
+            backup: backup.clone(),
+        };
+        let started = Self::start_over(config, opened, store, since).await;
         if let (Err(_), Some(backup)) = (&started, backup) {
             backup.stop().await;
         }
@@ -77,12 +94,16 @@ impl Broker {
 
     async fn start_over(
         config: BrokerConfig,
-        dir: StoreDir,
-        tls: Option<Arc<ServerTls>>,
-        backup: Option<Arc<Backup>>,
+        opened: Opened,
         store: Option<Arc<dyn ClusterStore>>,
         since: Instant,
     ) -> Result<Self, BrokerError> {
+        let Opened {
+            dir,
+            audit,
+            tls,
+            backup,
+        } = opened;
         let native = tls
             .as_ref()
             .is_some_and(|tls| tls.serves(TlsListener::Native));
@@ -110,6 +131,7 @@ impl Broker {
         let begun = Begun {
             config,
             dir,
+            audit,
             local,
             backup,
             store,
@@ -204,6 +226,7 @@ impl Broker {
                 clustered.membership.leave();
             }
             shared.metadata.close();
+            shared.audit.end();
         });
         if let Err(error) = closed.await {
             tracing::error!(%error, "closing did not finish");

@@ -3,6 +3,8 @@
 
 use kafka_protocol::error::ResponseError;
 use kera_broker::access::Who;
+use kera_broker::audit::{Attempt, Change};
+use kera_broker::config::Listener;
 use kera_metadata::access::{CLUSTER_NAME, Kind, Operation};
 
 use crate::context::Ctx;
@@ -37,7 +39,13 @@ impl Ctx {
         Who {
             principal: &self.principal,
             host: self.peer.ip(),
+            via: Listener::Kafka,
         }
+    }
+
+    /// The client, who may do so, begins to change something.
+    pub(crate) fn attempt(&self, change: Change) -> Attempt {
+        self.shared.audit.attempt(self.who(), change)
     }
 
     fn may(&self, operation: Operation, thing: (Kind, &str)) -> bool {

@@ -14,6 +14,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::access::{self, Filter};
+use kera_broker::audit::Change;
 use kera_metadata::Rule;
 use kera_metadata::access::{Kind, Operation, Pattern, Permission};
 
@@ -98,16 +99,18 @@ pub(crate) async fn create_acls(
         })
         .collect();
     let whole: Vec<Rule> = rules.iter().flatten().cloned().collect();
+    let attempts = whole.iter();
+    let attempts =
+        attempts.map(|rule| ctx.attempt(Change::new("add_rule", "rule", rule.to_string(), "")));
+    let attempts: Vec<_> = attempts.collect();
     let added = match whole.is_empty() {
         true => Ok(0),
         false => access::add(&ctx.shared, &whole).await,
     };
-    let refused = added.err().map(Refusal::from);
-    if refused.is_none() {
-        for rule in &whole {
-            tracing::info!(%rule, peer = %ctx.peer, principal = %ctx.principal, "a rule of access was added");
-        }
+    for attempt in attempts {
+        attempt.end(added.as_ref());
     }
+    let refused = added.err().map(Refusal::from);
     let results = rules.into_iter().map(|rule| {
         let result = AclCreationResult::default().with_error_message(None);
         match rule.err().or_else(|| refused.clone()) {
@@ -136,10 +139,20 @@ pub(crate) async fn delete_acls(
         })
         .collect();
     let whole: Vec<Filter> = filters.iter().flatten().cloned().collect();
+    let attempts = whole
+        .iter()
+        .map(|filter| ctx.attempt(Change::new("remove_rule", "rule", filter.to_string(), "")));
+    let attempts: Vec<_> = attempts.collect();
     let removed = match whole.is_empty() {
         true => Ok(Vec::new()),
         false => access::remove(&ctx.shared, &whole).await,
     };
+    for (at, attempt) in attempts.into_iter().enumerate() {
+        match &removed {
+            Ok(removed) => attempt.made_each(removed[at].iter().map(Rule::to_string)),
+            Err(error) => attempt.end(Err::<&(), _>(error)),
+        }
+    }
     let mut removed = removed.map(Vec::into_iter).map_err(Refusal::from);
     let mut results = Vec::with_capacity(filters.len());
     for filter in filters {
@@ -150,9 +163,6 @@ pub(crate) async fn delete_acls(
         let mut result = DeleteAclsFilterResult::default().with_error_message(None);
         match found {
             Ok(rules) => {
-                for rule in &rules {
-                    tracing::info!(%rule, peer = %ctx.peer, principal = %ctx.principal, "a rule of access was removed");
-                }
                 result.matching_acls = rules.into_iter().map(matching).collect();
             }
             Err(refusal) => {

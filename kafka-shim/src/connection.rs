@@ -465,7 +465,12 @@ impl Connection {
                 let body = Bytes::copy_from_slice(&request[body_at..]);
                 self.authenticate((key, version, correlation), body);
             }
-            _ if self.gate.is_some() => return Err(Ended::Unauthenticated),
+            _ if self.gate.is_some() => {
+                let why = Ended::Unauthenticated.to_string();
+                let auth = &self.ctx.shared.auth;
+                auth.refused(sasl::peer(&self.ctx), "", "", why);
+                return Err(Ended::Unauthenticated);
+            }
             0 => return self.take_produce(link, version, correlation, &mut request[body_at..]),
             1 => return self.take_fetch(link, version, correlation, &request[body_at..]),
             _ => {

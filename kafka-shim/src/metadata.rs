@@ -161,10 +161,7 @@ async fn asked_topic(
     }
     let partitions = ctx.default_partitions();
     match topics::create(ctx, name, partitions, &Wanted::default()).await {
-        Ok(stream) => {
-            tracing::info!(topic = %name.as_str(), partitions, peer = %ctx.peer, "topic created for a client that asked for it");
-            topic_of(ctx, version, brokers, &stream).await
-        }
+        Ok(stream) => topic_of(ctx, version, brokers, &stream).await,
         Err(refusal) => {
             if refusal.code == ResponseError::TopicAlreadyExists.code() {
                 // Another client was faster, at another broker perhaps, of which this one hears soon.

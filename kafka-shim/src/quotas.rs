@@ -17,6 +17,7 @@ use kafka_protocol::messages::{
     AlterClientQuotasRequest, AlterClientQuotasResponse, DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 };
+use kera_broker::audit;
 use kera_broker::quotas::{self, Change};
 use kera_metadata::Quota;
 use kera_metadata::access::Operation;
@@ -194,25 +195,33 @@ pub(crate) async fn alter_client_quotas(
     });
     let changes: Vec<Result<Change, Refusal>> = changes.collect();
     let whole: Vec<Change> = changes.iter().flatten().cloned().collect();
+    let tried = whole.iter().filter(|_| !request.validate_only);
+    let attempts = tried.map(|change| {
+        let name = change.entity.to_string();
+        let what = audit::Change::new("alter_quota", "quota", name, change.limits_text());
+        ctx.attempt(what)
+    });
+    let attempts: Vec<_> = attempts.collect();
     let made = match whole.is_empty() {
         true => Ok(Vec::new()),
         false => quotas::alter(&ctx.shared, &whole, request.validate_only).await,
     };
+    for (at, attempt) in attempts.into_iter().enumerate() {
+        match &made {
+            Ok(made) => attempt.end(made[at].as_ref()),
+            Err(error) => attempt.end(Err::<&(), _>(error)),
+        }
+    }
     let mut made = made.map(Vec::into_iter).map_err(Refusal::from);
     let entries = request.entries.into_iter().zip(changes);
     let entries = entries.map(|(entry, change)| {
-        let outcome = change.and_then(|change| match &mut made {
+        let outcome = change.and_then(|_| match &mut made {
             Ok(made) => match made.next().unwrap_or(Ok(())) {
-                Ok(()) => Ok(change),
+                Ok(()) => Ok(()),
                 Err(error) => Err(Refusal::from(error)),
             },
             Err(refusal) => Err(refusal.clone()),
         });
-        if let Ok(change) = &outcome
-            && !request.validate_only
-        {
-            tracing::info!(entity = %change.entity, limits = ?change.limits, peer = %ctx.peer, principal = %ctx.principal, "a quota was changed");
-        }
         let parts = entry.entity.into_iter().map(|part| {
             AnsweredPart::default()
                 .with_entity_type(part.entity_type)
@@ -222,7 +231,7 @@ pub(crate) async fn alter_client_quotas(
             .with_entity(parts.collect())
             .with_error_message(None);
         match outcome {
-            Ok(_) => answered,
+            Ok(()) => answered,
             Err(refusal) => answered
                 .with_error_code(refusal.code)
                 .with_error_message(Some(refusal.text())),

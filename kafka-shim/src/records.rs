@@ -7,6 +7,7 @@ use kafka_protocol::messages::delete_records_response::{
 };
 use kafka_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
 use kera_broker::admin;
+use kera_broker::audit::Change;
 use kera_broker::data::catalog::Stream;
 use kera_metadata::access::Operation;
 
@@ -82,6 +83,10 @@ async fn delete_below(
                 Refusal::new(ResponseError::OffsetOutOfRange, text)
             })?,
     };
-    let trimmed = admin::trim_lane(&streamlet, lane, below).await?;
+    let detail = format!("partition={} ordinal={below}", asked.partition_index);
+    let attempt = ctx.attempt(Change::new("trim_stream", "stream", name, detail));
+    let trimmed = admin::trim_lane(&streamlet, lane, below).await;
+    attempt.end(trimmed.as_ref());
+    let trimmed = trimmed?;
     Ok(i64::try_from(trimmed.log_start).unwrap_or(i64::MAX))
 }

@@ -2,6 +2,7 @@
 
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::protocol::StrBytes;
+use kera_broker::audit::Attempt;
 use kera_protocol::error::WireError;
 
 use crate::errors;
@@ -27,6 +28,21 @@ impl Refusal {
     /// A refusal with one of Kafka's numbers.
     pub(crate) fn of(code: i16, message: String) -> Self {
         Self { code, message }
+    }
+
+    /// Writes down that a change was refused so, or may have been made all the same.
+    pub(crate) fn end(&self, attempt: Attempt) {
+        let unknown = [
+            ResponseError::UnknownServerError,
+            ResponseError::RequestTimedOut,
+            ResponseError::KafkaStorageError,
+            ResponseError::CoordinatorNotAvailable,
+            ResponseError::NotCoordinator,
+        ];
+        match unknown.iter().any(|one| one.code() == self.code) {
+            true => attempt.may_be_made(&self.message),
+            false => attempt.failed(&self.message),
+        }
     }
 
     /// The text as responses take it.

@@ -7,9 +7,9 @@ use kafka_protocol::messages::{
     SaslHandshakeResponse,
 };
 use kafka_protocol::protocol::{Decodable, StrBytes};
+use kera_broker::audit::Peer;
 use kera_broker::auth::scram::Exchange;
-use kera_broker::auth::told;
-use kera_broker::config::SaslMechanism;
+use kera_broker::config::{Listener, SaslMechanism};
 use kera_broker::principal::Principal;
 
 use crate::context::Ctx;
@@ -33,7 +33,7 @@ pub(crate) enum Step {
     /// It has to send its first message.
     First(SaslMechanism),
     /// It has to prove that it knows its password.
-    Proof(SaslMechanism, Box<Exchange>),
+    Proof(Box<Exchange>),
     /// It has proved who it is.
     Proved(Principal),
     /// It has not, and the connection ends.
@@ -79,6 +79,14 @@ pub(crate) async fn answer(
     Ok(Answered { reply, step })
 }
 
+/// From where the client asks.
+pub(crate) fn peer(ctx: &Ctx) -> Peer {
+    Peer {
+        via: Listener::Kafka,
+        host: ctx.peer.ip(),
+    }
+}
+
 fn handshake(ctx: &Ctx, step: &Step, version: i16, wanted: &str) -> (SaslHandshakeResponse, Step) {
     let auth = &ctx.shared.auth;
     let offered = auth.mechanisms().iter();
@@ -95,7 +103,11 @@ fn handshake(ctx: &Ctx, step: &Step, version: i16, wanted: &str) -> (SaslHandsha
     let mut offered = auth.mechanisms().iter();
     match offered.find(|one| one.name() == wanted) {
         Some(mechanism) => (response, Step::First(*mechanism)),
-        None => refused(ResponseError::UnsupportedSaslMechanism),
+        None => {
+            let why = "the broker does not take this mechanism".to_owned();
+            auth.refused(peer(ctx), wanted, "", why);
+            refused(ResponseError::UnsupportedSaslMechanism)
+        }
     }
 }
 
@@ -104,31 +116,26 @@ async fn authenticate(ctx: &Ctx, step: Step, message: &[u8]) -> (SaslAuthenticat
     let outcome = match step {
         Step::First(SaslMechanism::Plain) => {
             let auth = &ctx.shared.auth;
-            auth.prove_plain(ctx.peer.ip(), message).await
+            auth.prove_plain(peer(ctx), message).await
         }
-        Step::First(mechanism @ SaslMechanism::Scram(scram)) => {
-            match ctx.shared.auth.begin(scram, message) {
+        Step::First(SaslMechanism::Scram(scram)) => {
+            match ctx.shared.auth.begin(peer(ctx), scram, message) {
                 Ok((exchange, challenge)) => {
-                    let step = Step::Proof(mechanism, Box::new(exchange));
+                    let step = Step::Proof(Box::new(exchange));
                     return (response.with_auth_bytes(challenge.into()), step);
                 }
-                Err(error) => Err(told(&error)),
+                Err(why) => Err(why),
             }
         }
-        Step::Proof(mechanism, exchange) => {
-            let proof = exchange.end(message);
-            ctx.shared.auth.note(mechanism, proof.is_ok());
-            match proof {
-                Ok((user, signature)) => {
-                    let principal = Principal::User(user.into());
-                    return (
-                        response.with_auth_bytes(signature.into()),
-                        Step::Proved(principal),
-                    );
-                }
-                Err(error) => Err(told(&error)),
+        Step::Proof(exchange) => match ctx.shared.auth.end(peer(ctx), *exchange, message) {
+            Ok((principal, signature)) => {
+                return (
+                    response.with_auth_bytes(signature.into()),
+                    Step::Proved(principal),
+                );
             }
-        }
+            Err(why) => Err(why),
+        },
         Step::Mechanism | Step::Proved(_) | Step::Failed => {
             let code = ResponseError::IllegalSaslState.code();
             let why = text("SaslHandshake comes first, and once for a connection");

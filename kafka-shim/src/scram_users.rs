@@ -12,6 +12,7 @@ use kafka_protocol::messages::{
     DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse,
 };
 use kafka_protocol::protocol::StrBytes;
+use kera_broker::audit;
 use kera_broker::auth::scram::Mechanism;
 use kera_broker::auth::{self, Change, NewCredential};
 use kera_metadata::User;
@@ -150,10 +151,28 @@ pub(crate) async fn alter(
         .filter(|(name, _)| !refused.contains(name))
         .filter_map(|(name, change)| Some((name.to_string(), change.as_ref().ok()?.clone())))
         .collect();
-    let mut made = match whole.is_empty() {
-        true => Ok(Vec::new().into_iter()),
-        false => auth::alter(&ctx.shared, &whole).await.map(Vec::into_iter),
+    let attempts = whole.iter().map(|(name, change)| {
+        let (action, mechanism) = match change {
+            Change::Put(put) => ("put_user", Some(put.mechanism)),
+            Change::Delete(mechanism) => ("delete_user", *mechanism),
+        };
+        let detail = mechanism.map_or(String::new(), |one| one.to_string());
+        ctx.attempt(audit::Change::new(action, "user", name, detail))
+    });
+    let attempts: Vec<_> = attempts.collect();
+    let made = match whole.is_empty() {
+        true => Ok(Vec::new()),
+        false => auth::alter(&ctx.shared, &whole).await,
     };
+    for (at, attempt) in attempts.into_iter().enumerate() {
+        let one = made.as_ref().map(|made| made.get(at));
+        match one {
+            Ok(Some(one)) => attempt.end(one.as_ref()),
+            Ok(None) => attempt.made(),
+            Err(error) => attempt.end(Err::<&(), _>(error)),
+        }
+    }
+    let mut made = made.map(Vec::into_iter);
     let mut results: Vec<(StrBytes, Option<Refusal>)> = Vec::new();
     for (name, change) in wanted {
         let refusal = match (change, &mut made) {
@@ -170,10 +189,7 @@ pub(crate) async fn alter(
     let results = results.into_iter().map(|(name, refusal)| {
         let result = AlterUserScramCredentialsResult::default().with_error_message(None);
         let result = match refusal {
-            None => {
-                tracing::info!(user = %name.as_str(), peer = %ctx.peer, principal = %ctx.principal, "a user's password was changed");
-                result
-            }
+            None => result,
             Some(refusal) => result
                 .with_error_code(refusal.code)
                 .with_error_message(Some(refusal.text())),

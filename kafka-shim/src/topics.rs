@@ -15,6 +15,7 @@ use kafka_protocol::messages::{
     DeleteTopicsRequest, DeleteTopicsResponse, TopicName,
 };
 use kera_broker::admin;
+use kera_broker::audit::{Change, settings_text};
 use kera_broker::data::catalog::Stream;
 use kera_metadata::StreamConfig;
 use kera_metadata::access::Operation;
@@ -135,7 +136,6 @@ async fn create_one(
     }
     let stream = create(ctx, name, partitions, &wanted).await?;
     let config = stream.record.load().config.clone();
-    tracing::info!(topic = name, partitions, peer = %ctx.peer, "topic created");
     Ok((topic::id_of(&stream), config))
 }
 
@@ -152,7 +152,10 @@ pub(crate) async fn create(
     let wire = check(ctx, name, partitions, wanted)?;
     let config = admin::new_config(&ctx.shared, name, &wire).map_err(Refusal::of_settings)?;
     charge(ctx, config.partitions())?;
+    let change = Change::new("create_stream", "stream", name, settings_text(&wire));
+    let attempt = ctx.attempt(change);
     let created = admin::create_stream(&ctx.shared, name, &wire).await;
+    attempt.end(created.as_ref());
     created.map_err(Refusal::of_settings)
 }
 
@@ -275,7 +278,6 @@ pub(crate) async fn delete_topics(
         };
         match outcome {
             Ok(stream) => {
-                tracing::info!(topic = %stream.name(), peer = %ctx.peer, "topic deleted");
                 result.name = Some(TopicName(text(stream.name())));
                 if version >= BY_ID_FROM {
                     result.topic_id = topic::id_of(&stream);
@@ -314,7 +316,10 @@ async fn delete_one(ctx: &Ctx, name: Option<&TopicName>, id: Uuid) -> Result<Arc
     };
     ctx.check_topic(Operation::Delete, &stream.name())?;
     charge(ctx, stream.record.load().config.partitions())?;
-    match admin::delete_stream(&ctx.shared, &stream).await {
+    let attempt = ctx.attempt(Change::new("delete_stream", "stream", stream.name(), ""));
+    let deleted = admin::delete_stream(&ctx.shared, &stream).await;
+    attempt.end(deleted.as_ref());
+    match deleted {
         Ok(()) => Ok(stream),
         // Another client was faster.
         Err(_) if ctx.shared.data.catalog.get(stream.id()).is_none() => {
@@ -387,8 +392,11 @@ async fn grow(
         return Ok(());
     }
     charge(ctx, wanted - present)?;
-    admin::alter_stream(&ctx.shared, &stream, &wire).await?;
-    tracing::info!(topic = name, partitions = asked.count, peer = %ctx.peer, "partitions added");
+    let change = Change::new("alter_stream", "stream", name, settings_text(&wire));
+    let attempt = ctx.attempt(change);
+    let altered = admin::alter_stream(&ctx.shared, &stream, &wire).await;
+    attempt.end(altered.as_ref());
+    altered?;
     Ok(())
 }
 

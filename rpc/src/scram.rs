@@ -290,6 +290,16 @@ pub struct Exchange {
 }
 
 impl Exchange {
+    /// Who the client says it is.
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
+    /// How it proves it.
+    pub fn mechanism(&self) -> Mechanism {
+        self.mechanism
+    }
+
     /// Takes the client's first message; what to answer. `find` has the credential of a user, and whether the user is
     /// there: of one that is not it has another that looks like one.
     ///

@@ -1,6 +1,7 @@
 //! Seeing and changing the rules of access.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use kera_metadata::Rule;
@@ -30,6 +31,33 @@ pub struct Filter {
     pub operation: Option<Operation>,
     /// Whether they may.
     pub permission: Option<Permission>,
+}
+
+impl fmt::Display for Filter {
+    /// What it asks for; nothing of it fits all.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |value: &Option<String>| value.clone();
+        let pattern = match self.matching {
+            true => Some("match".to_owned()),
+            false => self.pattern.map(|one| one.to_string()),
+        };
+        let parts = [
+            ("permission", self.permission.map(|one| one.to_string())),
+            ("principal", text(&self.principal)),
+            ("host", text(&self.host)),
+            ("operation", self.operation.map(|one| one.to_string())),
+            ("kind", self.kind.map(|one| one.to_string())),
+            ("name", text(&self.name)),
+            ("pattern", pattern),
+        ];
+        let named = parts.into_iter();
+        let named = named.filter_map(|(key, value)| Some(format!("{key}={}", value?)));
+        let named: Vec<_> = named.collect();
+        match named.is_empty() {
+            true => f.write_str("all rules"),
+            false => f.write_str(&named.join(" ")),
+        }
+    }
 }
 
 impl Filter {

@@ -9,6 +9,7 @@ use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
 
 use super::Who;
+use crate::config::Listener;
 use crate::principal::Principal;
 use crate::shared::Shared;
 
@@ -60,6 +61,7 @@ impl Granted {
         let who = Who {
             principal: &self.principal,
             host: self.host,
+            via: Listener::Native,
         };
         let thing = (Kind::TransactionalId, request.transactional_id.as_str());
         shared.access.require(who, Operation::Write, thing)
@@ -95,6 +97,7 @@ impl Granted {
         let who = Who {
             principal: &self.principal,
             host: self.host,
+            via: Listener::Native,
         };
         let record = stream.record.load();
         let access = &shared.access;

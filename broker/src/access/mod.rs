@@ -11,6 +11,7 @@ mod rules;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
@@ -20,13 +21,14 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_replication::seldom::Seldom;
 use parking_lot::Mutex;
 
-use crate::config::AclConfig;
+use crate::audit::{Audit, Peer};
+use crate::config::{AclConfig, Listener};
 use crate::metrics::Counter;
 use crate::principal::Principal;
 
 pub use alter::{Filter, add, list, remove};
 pub(crate) use granted::Granted;
-pub(crate) use native::{Guarded, Needs, may_see};
+pub(crate) use native::{Guarded, Needs, attempt, may_see};
 use rules::{Asker, Rules};
 
 /// The user that a client without a proof of who it is counts as.
@@ -39,13 +41,22 @@ pub struct Who<'a> {
     pub principal: &'a Principal,
     /// Its address.
     pub host: IpAddr,
+    /// Where it asks.
+    pub via: Listener,
 }
 
 impl<'a> Who<'a> {
-    fn user(self) -> &'a str {
+    pub(crate) fn user(self) -> &'a str {
         match self.principal {
             Principal::Anonymous => ANONYMOUS,
             Principal::User(name) => name,
+        }
+    }
+
+    pub(crate) fn peer(self) -> Peer {
+        Peer {
+            via: self.via,
+            host: self.host,
         }
     }
 
@@ -64,6 +75,7 @@ pub struct Access {
     /// Requests that were denied.
     pub(crate) denied: Counter,
     told: Mutex<Seldom>,
+    audit: Arc<Audit>,
 }
 
 struct Enforced {
@@ -75,7 +87,11 @@ struct Enforced {
 
 impl Access {
     /// As configured, with the rules that are recorded.
-    pub(crate) fn new(config: &AclConfig, recorded: Option<&RulesRecord>) -> Self {
+    pub(crate) fn new(
+        config: &AclConfig,
+        recorded: Option<&RulesRecord>,
+        audit: Arc<Audit>,
+    ) -> Self {
         let enforced = config.enabled.then(|| {
             let users = config.super_users.iter();
             let users = users.filter_map(|user| user.strip_prefix("User:"));
@@ -89,6 +105,7 @@ impl Access {
             enforced,
             denied: Counter::default(),
             told: Mutex::default(),
+            audit,
         }
     }
 
@@ -113,7 +130,7 @@ impl Access {
         enforced
             .rules
             .rcu(|known| match known.revision < rules.revision {
-                true => std::sync::Arc::new(rules.clone()),
+                true => Arc::new(rules.clone()),
                 false => known.clone(),
             });
     }
@@ -183,6 +200,7 @@ impl Access {
 
     fn note_denied(&self, who: Who<'_>, operation: Operation, (kind, name): (Kind, &str)) {
         self.denied.inc();
+        self.audit.denied(who, operation, (kind, name));
         let (user, host) = (who.user(), who.host);
         let due = self.told.lock().due(Instant::now());
         match due {

@@ -9,14 +9,18 @@ use kera_metadata::access::{CLUSTER_NAME, Kind, Operation};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 use kera_rpc::serve::Caller;
-use kera_rpc::status_of;
 use kera_rpc::v1::{
     access_server, clusters_server, consumers_server, lanes_server, quotas_server, streams_server,
     transaction_tools_server, transactions_server, users_server,
 };
+use kera_rpc::{status_of, wire_error_of_status};
 use tonic::{Request, Response, Status};
 
 use super::{Access, Who};
+use crate::audit::{
+    Attempt, Change, mechanisms_text, recovery_text, reset_text, settings_text, trim_text,
+};
+use crate::config::Listener;
 use crate::data::catalog::Catalog;
 use crate::principal::Principal;
 use crate::shared::Shared;
@@ -45,6 +49,12 @@ pub(crate) enum Need<'a> {
 pub(crate) trait Needs {
     /// What the call needs.
     fn needs(&self) -> Vec<Need<'_>>;
+
+    /// What the call changes, if that is for the audit log: what operators do, not what producers and consumers do all
+    /// the time.
+    fn change(&self) -> Option<Change> {
+        None
+    }
 }
 
 impl Access {
@@ -54,6 +64,7 @@ impl Access {
     /// [`ErrorCode::NotAuthorized`], with the command that would allow it.
     pub(crate) fn check(
         &self,
+        via: Listener,
         caller: Option<&Caller>,
         request: &impl Needs,
         catalog: &Catalog,
@@ -70,6 +81,7 @@ impl Access {
         let who = Who {
             principal: &principal,
             host: caller.address,
+            via,
         };
         let cluster = (Kind::Cluster, CLUSTER_NAME);
         for need in request.needs() {
@@ -121,6 +133,7 @@ pub(crate) fn may_see(shared: &Shared, caller: Option<&Caller>, thing: (Kind, &s
     let who = Who {
         principal: &principal,
         host: caller.address,
+        via: Listener::Native,
     };
     shared.access.allows(who, Operation::Describe, thing)
 }
@@ -141,19 +154,54 @@ impl<S> Guarded<S> {
     fn check<R: Needs>(&self, request: &Request<R>) -> Result<(), Status> {
         let caller = request.extensions().get::<Caller>();
         let (access, catalog) = (&self.shared.access, &self.shared.data.catalog);
-        let checked = access.check(caller, request.get_ref(), catalog);
+        let checked = access.check(Listener::Native, caller, request.get_ref(), catalog);
         checked.map_err(|error| status_of(&error))
+    }
+
+    fn attempt<R: Needs>(&self, request: &Request<R>) -> Option<Attempt> {
+        let change = request.get_ref().change()?;
+        attempt(&self.shared, request.extensions().get(), change)
+    }
+}
+
+/// A change that a caller makes from now on; `None` if nobody knows who calls, which is a defect.
+pub(crate) fn attempt(shared: &Shared, caller: Option<&Caller>, change: Change) -> Option<Attempt> {
+    let caller = caller?;
+    let principal = Principal::of(caller.user.as_ref());
+    let who = Who {
+        principal: &principal,
+        host: caller.address,
+        via: Listener::Native,
+    };
+    Some(shared.audit.attempt(who, change))
+}
+
+/// Writes down how a call ended.
+fn end<R>(attempt: Option<Attempt>, outcome: &Result<R, Status>) {
+    let Some(attempt) = attempt else { return };
+    match outcome {
+        Ok(_) => attempt.made(),
+        Err(status) => match wire_error_of_status(status) {
+            Some(error) => attempt.end(Err::<&(), _>(&error)),
+            None => attempt.may_be_made(status.message()),
+        },
     }
 }
 
 /// What each call of a service needs, and the service guarded so.
 macro_rules! guarded {
-    ($service:path: $($call:ident($request:ident) -> $response:ident needs |$of:ident| $needs:expr;)*) => {
+    ($service:path: $($call:ident($request:ident) -> $response:ident needs |$of:ident| $needs:expr $(, changes $change:expr)?;)*) => {
         $(impl Needs for v1::$request {
             fn needs(&self) -> Vec<Need<'_>> {
                 let $of = self;
+                let _ = $of;
                 $needs
             }
+
+            $(fn change(&self) -> Option<Change> {
+                let $of = self;
+                Some($change)
+            })?
         })*
 
         #[tonic::async_trait]
@@ -163,7 +211,10 @@ macro_rules! guarded {
                 request: Request<v1::$request>,
             ) -> Result<Response<v1::$response>, Status> {
                 self.check(&request)?;
-                self.service.$call(request).await
+                let attempt = self.attempt(&request);
+                let outcome = self.service.$call(request).await;
+                end(attempt, &outcome);
+                outcome
             })*
         }
     };
@@ -175,16 +226,22 @@ use Operation::{
 };
 
 guarded! { streams_server::Streams:
-    create_stream(CreateStreamRequest) -> StreamInfo needs |r| vec![Need::Create(&r.name)];
+    create_stream(CreateStreamRequest) -> StreamInfo needs |r| vec![Need::Create(&r.name)],
+        changes Change::new("create_stream", "stream", &r.name, settings_text(&r.config.unwrap_or_default()));
     list_streams(ListStreamsRequest) -> ListStreamsResponse needs |_r| Vec::new();
     get_stream(GetStreamRequest) -> StreamInfo needs |r| vec![Need::Stream(Describe, &r.name)];
     describe_stream(DescribeStreamRequest) -> DescribeStreamResponse
         needs |r| vec![Need::Stream(Describe, &r.name), Need::Stream(DescribeConfigs, &r.name)];
-    alter_stream(AlterStreamRequest) -> StreamInfo needs |r| alters(r);
-    recover_stream(RecoverStreamRequest) -> RecoverStreamResponse needs |_r| vec![Need::Cluster(Alter)];
-    delete_stream(DeleteStreamRequest) -> DeleteStreamResponse needs |r| vec![Need::Stream(Delete, &r.name)];
-    trim_stream(TrimStreamRequest) -> TrimStreamResponse needs |r| vec![Need::Stream(Delete, &r.name)];
-    compact_stream(CompactStreamRequest) -> CompactStreamResponse needs |r| vec![Need::Stream(Alter, &r.name)];
+    alter_stream(AlterStreamRequest) -> StreamInfo needs |r| alters(r),
+        changes Change::new("alter_stream", "stream", &r.name, settings_text(&r.config.unwrap_or_default()));
+    recover_stream(RecoverStreamRequest) -> RecoverStreamResponse needs |r| vec![Need::Cluster(Alter)],
+        changes Change::new("recover_stream", "stream", &r.name, recovery_text(r));
+    delete_stream(DeleteStreamRequest) -> DeleteStreamResponse needs |r| vec![Need::Stream(Delete, &r.name)],
+        changes Change::new("delete_stream", "stream", &r.name, "");
+    trim_stream(TrimStreamRequest) -> TrimStreamResponse needs |r| vec![Need::Stream(Delete, &r.name)],
+        changes Change::new("trim_stream", "stream", &r.name, trim_text(r));
+    compact_stream(CompactStreamRequest) -> CompactStreamResponse needs |r| vec![Need::Stream(Alter, &r.name)],
+        changes Change::new("compact_stream", "stream", &r.name, "");
     find_ordinals(FindOrdinalsRequest) -> FindOrdinalsResponse needs |r| vec![Need::Stream(Describe, &r.name)];
     find_copies(FindCopiesRequest) -> FindCopiesResponse needs |r| vec![Need::Stream(Describe, &r.name)];
     init_producer(InitProducerRequest) -> InitProducerResponse needs |r| vec![Need::Produce(&r.name)];
@@ -216,8 +273,10 @@ guarded! { consumers_server::Consumers:
         needs |r| vec![Need::Group(Read, &r.group), Need::Stream(Read, &r.stream)];
     list_groups(ListGroupsRequest) -> ListGroupsResponse needs |_r| Vec::new();
     describe_group(DescribeGroupRequest) -> DescribeGroupResponse needs |r| vec![Need::Group(Describe, &r.group)];
-    reset_group(ResetGroupRequest) -> ResetGroupResponse needs |r| vec![Need::Group(Read, &r.group)];
-    delete_group(DeleteGroupRequest) -> DeleteGroupResponse needs |r| vec![Need::Group(Delete, &r.group)];
+    reset_group(ResetGroupRequest) -> ResetGroupResponse needs |r| vec![Need::Group(Read, &r.group)],
+        changes Change::new("reset_group", "group", &r.group, reset_text(r));
+    delete_group(DeleteGroupRequest) -> DeleteGroupResponse needs |r| vec![Need::Group(Delete, &r.group)],
+        changes Change::new("delete_group", "group", &r.group, "");
     find_coordinator(FindCoordinatorRequest) -> FindCoordinatorResponse needs |r| match r.transactional_id.as_str() {
         "" => vec![Need::Group(Describe, &r.group)],
         id => vec![Need::TransactionalId(Describe, id)],
@@ -270,17 +329,22 @@ guarded! { lanes_server::Lanes:
 guarded! { clusters_server::Clusters:
     describe_cluster(DescribeClusterRequest) -> DescribeClusterResponse needs |_r| vec![Need::Cluster(Describe)];
     plan_moves(PlanMovesRequest) -> PlanMovesResponse needs |_r| vec![Need::Cluster(Describe)];
-    move_streamlet(MoveStreamletRequest) -> MoveStreamletResponse needs |_r| vec![Need::Cluster(Alter)];
-    set_draining(SetDrainingRequest) -> SetDrainingResponse needs |_r| vec![Need::Cluster(Alter)];
+    move_streamlet(MoveStreamletRequest) -> MoveStreamletResponse needs |r| vec![Need::Cluster(Alter)],
+        changes Change::new("move_streamlet", "stream", &r.stream, format!("streamlet={} to={}", r.streamlet, r.to));
+    set_draining(SetDrainingRequest) -> SetDrainingResponse needs |r| vec![Need::Cluster(Alter)],
+        changes Change::new("set_draining", "broker", r.broker.to_string(), format!("draining={}", r.draining));
     describe_drain(DescribeDrainRequest) -> DescribeDrainResponse needs |_r| vec![Need::Cluster(Describe)];
     plan_restart(PlanRestartRequest) -> PlanRestartResponse needs |_r| vec![Need::Cluster(Describe)];
-    finalize_cluster(FinalizeClusterRequest) -> FinalizeClusterResponse needs |_r| vec![Need::Cluster(Alter)];
+    finalize_cluster(FinalizeClusterRequest) -> FinalizeClusterResponse needs |_r| vec![Need::Cluster(Alter)],
+        changes Change::new("finalize_cluster", "cluster", CLUSTER_NAME, "");
 }
 
 guarded! { users_server::Users:
     list_users(ListUsersRequest) -> ListUsersResponse needs |_r| vec![Need::Cluster(Describe)];
-    put_user(PutUserRequest) -> PutUserResponse needs |_r| vec![Need::Cluster(Alter)];
-    delete_user(DeleteUserRequest) -> DeleteUserResponse needs |_r| vec![Need::Cluster(Alter)];
+    put_user(PutUserRequest) -> PutUserResponse needs |r| vec![Need::Cluster(Alter)],
+        changes Change::new("put_user", "user", &r.name, mechanisms_text(r));
+    delete_user(DeleteUserRequest) -> DeleteUserResponse needs |r| vec![Need::Cluster(Alter)],
+        changes Change::new("delete_user", "user", &r.name, "");
 }
 
 guarded! { quotas_server::Quotas:
@@ -292,7 +356,8 @@ guarded! { transaction_tools_server::TransactionTools:
     list_transactions(ListTransactionsRequest) -> ListTransactionsResponse needs |_r| Vec::new();
     describe_transaction(DescribeTransactionRequest) -> DescribeTransactionResponse
         needs |r| vec![Need::TransactionalId(Describe, &r.transactional_id)];
-    abort_transaction(AbortTransactionRequest) -> AbortTransactionResponse needs |_r| vec![Need::Cluster(Alter)];
+    abort_transaction(AbortTransactionRequest) -> AbortTransactionResponse needs |r| vec![Need::Cluster(Alter)],
+        changes Change::new("abort_transaction", "transactional-id", &r.transactional_id, "");
 }
 
 guarded! { access_server::Access:

@@ -23,6 +23,7 @@ use super::views::{GroupRow, Page, StreamRow};
 use super::{broker_detail, group_detail, records, stream_detail};
 use crate::access::{Who, may_see};
 use crate::admin;
+use crate::config::Listener;
 use crate::http_listener::Peer;
 use crate::principal::Principal;
 use crate::shared::Shared;
@@ -190,7 +191,7 @@ impl Api {
         let shared = &self.shared;
         shared
             .access
-            .check(Some(caller), request, &shared.data.catalog)
+            .check(Listener::Http, Some(caller), request, &shared.data.catalog)
     }
 
     async fn records(
@@ -207,6 +208,7 @@ impl Api {
         let who = Who {
             principal: &principal,
             host: caller.address,
+            via: Listener::Http,
         };
         let thing = (Kind::Stream, name);
         self.shared.access.require(who, Operation::Read, thing)?;

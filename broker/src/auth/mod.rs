@@ -15,20 +15,22 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use kera_metadata::{User, UserCredential, UsersRecord};
-use kera_rpc::scram::{Credential, Exchange, ITERATIONS, Mechanism, ScramError};
+use kera_rpc::scram::{Credential, Exchange, ITERATIONS, Mechanism};
 use parking_lot::Mutex;
 use ring::hmac;
 use tokio::sync::Semaphore;
 
+use crate::audit::{Audit, Peer};
 use crate::config::{AuthConfig, Listener, SaslMechanism};
 use crate::metrics::{Counter, Family, Labels};
+use crate::principal::Principal;
 use crate::unheard::Source;
 
 pub use kera_rpc::scram;
 
 pub(crate) use first_user::make_first_user;
 pub(crate) use native::prove;
-pub use plain::told;
+use plain::told;
 
 pub use alter::{Change, NewCredential, alter, list};
 
@@ -157,6 +159,7 @@ pub struct Auth {
     waiting: Mutex<HashMap<Source, usize>>,
     /// Proofs of who a client is, by mechanism and result.
     pub(crate) authentications: Family<Labels, Counter>,
+    audit: Arc<Audit>,
 }
 
 /// A place among the passwords of one address that wait.
@@ -203,6 +206,7 @@ impl Auth {
         config: &AuthConfig,
         recorded: Option<&UsersRecord>,
         authentications: Family<Labels, Counter>,
+        audit: Arc<Audit>,
     ) -> Self {
         if !config.listeners.is_empty() {
             // All there is to count, from the start.
@@ -220,6 +224,7 @@ impl Auth {
             waits: Arc::new(Semaphore::new(WAITING)),
             waiting: Mutex::default(),
             authentications,
+            audit,
         }
     }
 
@@ -250,14 +255,43 @@ impl Auth {
     /// Takes a client's first message of SCRAM: the exchange and what to answer.
     ///
     /// # Errors
-    /// [`ScramError`]: it is none.
+    /// What the client is told: it is none.
     pub fn begin(
         &self,
+        peer: Peer,
         mechanism: Mechanism,
         message: &[u8],
-    ) -> Result<(Exchange, String), ScramError> {
+    ) -> Result<(Exchange, String), String> {
         let known = self.known.load();
-        Exchange::begin(mechanism, message, |user| known.credential(user, mechanism))
+        let begun = Exchange::begin(mechanism, message, |user| known.credential(user, mechanism));
+        begun.map_err(|error| {
+            let name = SaslMechanism::Scram(mechanism).name();
+            self.refused(peer, name, "", told(&error))
+        })
+    }
+
+    /// Takes a client's last message of SCRAM: who it is, and what to answer.
+    ///
+    /// # Errors
+    /// What the client is told.
+    pub fn end(
+        &self,
+        peer: Peer,
+        exchange: Exchange,
+        message: &[u8],
+    ) -> Result<(Principal, String), String> {
+        let mechanism = SaslMechanism::Scram(exchange.mechanism());
+        let user = exchange.user().to_owned();
+        match exchange.end(message) {
+            Ok((user, signature)) => {
+                self.proved(peer, mechanism, &user);
+                Ok((Principal::User(user.into()), signature))
+            }
+            Err(error) => {
+                self.count(mechanism, false);
+                Err(self.refused(peer, mechanism.name(), &user, told(&error)))
+            }
+        }
     }
 
     /// Whether this is a user's password. Takes as long for whoever is no user.
@@ -299,8 +333,19 @@ impl Auth {
         Ok(is_right && is_known)
     }
 
-    /// Counts a proof.
-    pub fn note(&self, mechanism: SaslMechanism, is_right: bool) {
+    /// A client has proved who it is.
+    fn proved(&self, peer: Peer, mechanism: SaslMechanism, user: &str) {
+        self.count(mechanism, true);
+        self.audit.login(peer, mechanism.name(), user, Ok(()));
+    }
+
+    /// Writes into the audit log that a client was not let in, and gives back why: what the client is told.
+    pub fn refused(&self, peer: Peer, mechanism: &str, user: &str, why: String) -> String {
+        self.audit.login(peer, mechanism, user, Err(&why));
+        why
+    }
+
+    fn count(&self, mechanism: SaslMechanism, is_right: bool) {
         let labels = labels(mechanism, is_right);
         self.authentications.get_or_create_owned(&labels).inc();
     }
@@ -409,7 +454,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_password_counts_whatever_it_is_kept_for() {
-        let auth = Auth::new(&asking(), Some(&record()), Family::default());
+        let auth = Auth::new(&asking(), Some(&record()), Family::default(), Audit::off());
         let (here, there) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]));
         assert_eq!(auth.is_password(here, "ann", b"right").await, Ok(true));
         assert_eq!(auth.is_password(here, "ann", b"wrong").await, Ok(false));
@@ -429,7 +474,7 @@ mod tests {
 
     #[test]
     fn older_news_of_users_is_not_taken() {
-        let auth = Auth::new(&asking(), Some(&record()), Family::default());
+        let auth = Auth::new(&asking(), Some(&record()), Family::default(), Audit::off());
         let none = |revision| UsersRecord {
             users: Vec::new(),
             secret: Vec::new(),

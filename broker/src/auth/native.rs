@@ -9,7 +9,8 @@ use kera_rpc::login::read_message;
 use kera_rpc::stream::Stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{Auth, told};
+use super::Auth;
+use crate::audit::Peer;
 use crate::config::{Listener, SaslMechanism};
 use crate::principal::Principal;
 use crate::tls::principal_of;
@@ -32,9 +33,14 @@ pub(crate) async fn prove(
         return Ok(Some(known));
     }
     if !begins_with_proof(stream).await? {
-        return Ok(Some(known).filter(|known| *known != Principal::Anonymous));
+        if known == Principal::Anonymous {
+            let why = "the client has not proved who it is".to_owned();
+            auth.refused(of(peer), "", "", why);
+            return Ok(None);
+        }
+        return Ok(Some(known));
     }
-    match exchange(auth, stream, peer).await? {
+    match exchange(auth, stream, of(peer)).await? {
         Ok((principal, last)) => {
             stream.write_all(&reply(Status::Proved, &last)).await?;
             Ok(Some(principal))
@@ -53,13 +59,21 @@ pub(crate) async fn prove(
 /// Who the client is, and the last message to it; or what it is told.
 type Outcome = Result<(Principal, Vec<u8>), String>;
 
-async fn exchange(auth: &Auth, stream: &mut Stream, peer: SocketAddr) -> io::Result<Outcome> {
+fn of(peer: SocketAddr) -> Peer {
+    Peer {
+        via: Listener::Native,
+        host: peer.ip(),
+    }
+}
+
+async fn exchange(auth: &Auth, stream: &mut Stream, peer: Peer) -> io::Result<Outcome> {
+    let refused = |mechanism: &str, why| auth.refused(peer, mechanism, "", why);
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head).await?;
     let message = match read_message(stream).await {
         Ok(message) => message,
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            return Ok(Err(error.to_string()));
+            return Ok(Err(refused("", error.to_string())));
         }
         Err(error) => return Err(error),
     };
@@ -67,37 +81,34 @@ async fn exchange(auth: &Auth, stream: &mut Stream, peer: SocketAddr) -> io::Res
         Some((VERSION, number)) => SaslMechanism::of_number(number),
         _ => {
             let text = format!("the broker knows version {VERSION} of these messages");
-            return Ok(Err(text));
+            return Ok(Err(refused("", text)));
         }
     };
     let offered = auth.mechanisms();
     let Some(mechanism) = mechanism.filter(|one| offered.contains(one)) else {
         let names: Vec<_> = offered.iter().map(|one| one.name()).collect();
         let names = names.join(", ");
-        return Ok(Err(format!(
-            "the broker does not take this mechanism; it takes {names}"
-        )));
+        let text = format!("the broker does not take this mechanism; it takes {names}");
+        return Ok(Err(refused("", text)));
     };
     let SaslMechanism::Scram(scram) = mechanism else {
-        let proved = auth.prove_plain(peer.ip(), &message).await;
+        let proved = auth.prove_plain(peer, &message).await;
         return Ok(proved.map(|principal| (principal, Vec::new())));
     };
-    let (exchange, challenge) = match auth.begin(scram, &message) {
+    let (exchange, challenge) = match auth.begin(peer, scram, &message) {
         Ok(begun) => begun,
-        Err(error) => return Ok(Err(told(&error))),
+        Err(why) => return Ok(Err(why)),
     };
     let challenge = reply(Status::GoesOn, challenge.as_bytes());
     stream.write_all(&challenge).await?;
     let proof = match read_message(stream).await {
-        Ok(message) => exchange.end(&message),
+        Ok(message) => auth.end(peer, exchange, &message),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            return Ok(Err(error.to_string()));
+            return Ok(Err(refused(mechanism.name(), error.to_string())));
         }
         Err(error) => return Err(error),
     };
-    auth.note(mechanism, proof.is_ok());
-    let outcome = proof.map_err(|error| told(&error));
-    Ok(outcome.map(|(user, last)| (Principal::User(user.into()), last.into_bytes())))
+    Ok(proof.map(|(principal, last)| (principal, last.into_bytes())))
 }
 
 /// Looks at the first bytes without taking them, until they tell a proof from anything else.

@@ -1,10 +1,9 @@
 //! PLAIN, RFC 4616: whose rights, who, and the password.
 
-use std::net::IpAddr;
-
 use kera_rpc::scram::ScramError;
 
 use super::Auth;
+use crate::audit::Peer;
 use crate::config::SaslMechanism;
 use crate::principal::Principal;
 
@@ -12,7 +11,7 @@ use crate::principal::Principal;
 const MAX_PLAIN: usize = 4096;
 
 /// What the client is told: nothing of whether there is such a user.
-pub fn told(error: &ScramError) -> String {
+pub(super) fn told(error: &ScramError) -> String {
     format!("authentication failed: {error}")
 }
 
@@ -21,8 +20,12 @@ impl Auth {
     ///
     /// # Errors
     /// What the client is told.
-    pub async fn prove_plain(&self, from: IpAddr, message: &[u8]) -> Result<Principal, String> {
-        let malformed = || "authentication failed: the message is no PLAIN message".to_owned();
+    pub async fn prove_plain(&self, peer: Peer, message: &[u8]) -> Result<Principal, String> {
+        let name = SaslMechanism::Plain.name();
+        let malformed = || {
+            let why = "authentication failed: the message is no PLAIN message".to_owned();
+            self.refused(peer, name, "", why)
+        };
         if message.len() > MAX_PLAIN {
             return Err(malformed());
         }
@@ -32,21 +35,23 @@ impl Auth {
         else {
             return Err(malformed());
         };
-        let name = |bytes: &[u8]| std::str::from_utf8(bytes).map(str::to_owned);
-        let (Ok(other), Ok(user)) = (name(other), name(user)) else {
+        let text = |bytes: &[u8]| std::str::from_utf8(bytes).map(str::to_owned);
+        let (Ok(other), Ok(user)) = (text(other), text(user)) else {
             return Err(malformed());
         };
         if user.is_empty() || password.is_empty() {
             return Err(malformed());
         }
-        let checked = self.is_password(from, &user, password).await;
-        let is_right = checked.map_err(|busy| format!("authentication failed: {busy}"))?;
+        let checked = self.is_password(peer.host, &user, password).await;
+        let is_right = checked.map_err(|busy| {
+            self.refused(peer, name, &user, format!("authentication failed: {busy}"))
+        })?;
         // Nobody has another's rights.
-        let is_right = is_right && (other.is_empty() || other == user);
-        self.note(SaslMechanism::Plain, is_right);
-        match is_right {
-            true => Ok(Principal::User(user.into())),
-            false => Err(told(&ScramError::WrongProof)),
+        if is_right && (other.is_empty() || other == user) {
+            self.proved(peer, SaslMechanism::Plain, &user);
+            return Ok(Principal::User(user.into()));
         }
+        self.count(SaslMechanism::Plain, false);
+        Err(self.refused(peer, name, &user, told(&ScramError::WrongProof)))
     }
 }

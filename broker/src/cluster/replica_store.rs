@@ -14,6 +14,7 @@ use super::ownership::joining::{self, Joined};
 use super::peers::others_of;
 use super::replica::backup::Backup;
 use super::replica::deleted_streams::catch_up;
+use crate::audit::Audit;
 use crate::clock::wall_ms;
 use crate::cluster_version;
 use crate::config::{BrokerConfig, TlsListener};
@@ -88,7 +89,7 @@ impl BackupProcess {
         // It has no listener for clients.
         let own = [TlsListener::Http, TlsListener::Cluster];
         let tls = match own.iter().any(|own| config.tls.listeners.contains(own)) {
-            true => ServerTls::open(&config.tls)?,
+            true => ServerTls::open(&config.tls, &Audit::off())?,
             false => None,
         };
         // Before the store, which reads and seals what it finds: probes are to see a process that lives.

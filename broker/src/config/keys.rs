@@ -11,6 +11,7 @@ use kera_rpc::SaslMechanism;
 use super::acl::Users;
 use super::addresses::{AddressesOrAuto, AddressesOrOff};
 use super::api::MaskRules;
+use super::audit::{AuditTarget, AuditTargetKind};
 use super::auth::{AuthListeners, Mechanisms};
 use super::cluster::{BrokerNumber, DirectoryOrAuto, HostName, RackName, StoreAddress};
 use super::etcd::{FileOrOff, UserName};
@@ -486,6 +487,20 @@ config_keys! {
         super_users: Vec<String>, Users [] = "off";
         /// Whether everybody may do what no rule is about, instead of nobody.
         allow_without_rule: bool, Switch [] = "false";
+    }
+
+    /// Who did what: a line of JSON for each login, each refusal and each change: docs/security.md.
+    audit: AuditConfig {
+        /// Where the audit log goes: a file, which no other broker may write, `log` for the broker's log, or `off`.
+        to: AuditTarget, AuditTargetKind [] = "off";
+        /// At this length the file is renamed to `FILE.1`, what was `FILE.1` to `FILE.2`, and so on.
+        max_file_bytes: u64, Size [64 * KIB, 64 * GIB] = "64MiB";
+        /// How many such files are kept beside the one that is written; the oldest is deleted.
+        kept_files: u32, Count [1, 1000] = "9";
+        /// The most lines in a second about logins that succeeded, and as many about refusals and changes that failed; a
+        /// quarter of them for one address. The rest is counted and summed up in one line. Changes that were made are all
+        /// written.
+        max_per_second: u32, Count [4, 1_000_000] = "100";
     }
 
     /// This broker among others that share a metadata store. A broker without `cluster.store` works alone.

@@ -9,6 +9,7 @@ mod acl_check;
 mod addresses;
 mod alterable;
 mod api;
+mod audit;
 mod auth;
 mod auth_check;
 mod cluster;
@@ -26,13 +27,14 @@ mod tls_check;
 pub mod units;
 
 pub use alterable::{ALTERABLE, Alterable, KafkaUnit};
+pub use audit::AuditTarget;
 pub(crate) use cluster::is_of_every_machine;
 pub use data_dir::{default_data_dir, volatile_filesystem};
 pub use exposure::Exposure;
 pub use kera_rpc::SaslMechanism;
 pub use keys::{
-    AclConfig, ApiConfig, AuthConfig, BrokerConfig, ClusterConfig, ConsumersConfig, GroupsConfig,
-    HttpConfig, KEYS, KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig,
+    AclConfig, ApiConfig, AuditConfig, AuthConfig, BrokerConfig, ClusterConfig, ConsumersConfig,
+    GroupsConfig, HttpConfig, KEYS, KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig,
     ReplicaStoreConfig, RetentionConfig, RuntimeConfig, SECTIONS, ServerConfig, StorageConfig,
     TlsConfig,
 };

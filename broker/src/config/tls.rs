@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::kinds::{Kind, Limits};
+use super::listeners::Listener;
 
 /// A kind of listener that may have TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,11 +32,16 @@ impl TlsListener {
 
     /// The key that says where it listens.
     pub(crate) fn key(self) -> &'static str {
+        self.kind().key()
+    }
+
+    /// The listener as other keys name it.
+    pub(crate) fn kind(self) -> Listener {
         match self {
-            Self::Native => "server.listen",
-            Self::Kafka => "kafka.listen",
-            Self::Http => "http.listen",
-            Self::Cluster => "cluster.listen",
+            Self::Native => Listener::Native,
+            Self::Kafka => Listener::Kafka,
+            Self::Http => Listener::Http,
+            Self::Cluster => Listener::Cluster,
         }
     }
 }

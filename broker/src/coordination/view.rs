@@ -15,6 +15,7 @@ use kera_streamlet::Streamlet;
 
 use super::remote::Remote;
 use crate::access::Who;
+use crate::config::Listener;
 use crate::data::catalog::Stream;
 use crate::data::fetch::cursor;
 use crate::principal::Principal;
@@ -89,6 +90,7 @@ impl LaneView for View<'_> {
         let who = Who {
             principal: &principal,
             host,
+            via: Listener::Kafka,
         };
         let streams = self.shared.data.catalog.all().into_iter();
         let shown = streams.filter(|stream| !stream.record.load().internal);

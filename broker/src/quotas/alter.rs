@@ -22,6 +22,15 @@ pub struct Change {
 }
 
 impl Change {
+    /// The limits that change, for people.
+    pub fn limits_text(&self) -> String {
+        let texts = self.limits.iter().map(|(name, value)| match value {
+            Some(value) => format!("{name}={value}"),
+            None => format!("{name}=none"),
+        });
+        texts.collect::<Vec<_>>().join(" ")
+    }
+
     /// Whom it is about, as quotas are looked for and stored.
     fn stored_entity(&self) -> QuotaEntity {
         let mut entity = self.entity.clone();

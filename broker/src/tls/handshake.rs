@@ -11,10 +11,13 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{ServerTls, principal_of};
+use crate::audit::Peer;
 use crate::config::TlsListener;
 use crate::metrics::{Counter, Family, Labels};
 use crate::principal::Principal;
 
+/// How a client proves who it is by a certificate, among the mechanisms.
+const CERTIFICATE: &str = "certificate";
 /// Handshakes under way at a time. Each may hold 64 KiB of what the peer has sent.
 const MOST_UNDER_WAY: usize = 512;
 
@@ -68,7 +71,7 @@ impl ServerTls {
         match &outcome {
             Ok(stream) => {
                 self.completed.inc();
-                self.note_client(peer, listener.key(), stream);
+                self.note_client(peer, listener, stream);
             }
             Err(error) => self.note_failure(peer, listener, error),
         }
@@ -76,15 +79,26 @@ impl ServerTls {
     }
 
     /// Counts and logs who the client has proved to be, if it has a certificate.
-    fn note_client(&self, peer: SocketAddr, key: &str, stream: &Stream) {
+    fn note_client(&self, peer: SocketAddr, listener: TlsListener, stream: &Stream) {
         if stream.peer_certificate().is_none() {
             return;
         }
         let principal = principal_of(stream);
+        let key = listener.key();
         tracing::debug!(%peer, %principal, "{key}: a client has a certificate");
-        self.note_authentication(match principal {
-            Principal::User(_) => "success",
-            Principal::Anonymous => "unnamed",
+        let login = |user: &str, outcome| {
+            let from = from(peer, listener);
+            self.audit.login(from, CERTIFICATE, user, outcome);
+        };
+        self.note_authentication(match &principal {
+            Principal::User(name) => {
+                login(name, Ok(()));
+                "success"
+            }
+            Principal::Anonymous => {
+                login("", Err("the certificate has no usable common name"));
+                "unnamed"
+            }
         });
     }
 
@@ -103,13 +117,15 @@ impl ServerTls {
             tracing::debug!(%peer, %error, "a TLS handshake ended");
             return;
         };
+        let reason = reason(found, listener);
         if matches!(
             found,
             Error::NoCertificatesPresented | Error::InvalidCertificate(_)
         ) {
             self.note_authentication("failure");
+            let from = from(peer, listener);
+            self.audit.login(from, CERTIFICATE, "", Err(&reason));
         }
-        let reason = reason(found, listener);
         self.tell(peer, listener, &format!("a TLS handshake failed: {reason}"));
     }
 
@@ -132,9 +148,16 @@ pub(super) fn authentications() -> Family<Labels, Counter> {
     counted
 }
 
+fn from(peer: SocketAddr, listener: TlsListener) -> Peer {
+    Peer {
+        via: listener.kind(),
+        host: peer.ip(),
+    }
+}
+
 fn labels(result: &str) -> Labels {
     vec![
-        ("mechanism", "certificate".to_owned()),
+        ("mechanism", CERTIFICATE.to_owned()),
         ("result", result.to_owned()),
     ]
 }

@@ -14,6 +14,7 @@ use arc_swap::ArcSwap;
 use kera_replication::seldom::Seldom;
 use parking_lot::Mutex;
 
+use crate::audit::Audit;
 use crate::clock::now_ms;
 use crate::config::{TlsConfig, TlsListener};
 use crate::error::BrokerError;
@@ -69,6 +70,7 @@ pub struct ServerTls {
     pub(crate) authentications: Family<Labels, Counter>,
     /// Those that failed, as the log tells of them.
     told: Mutex<Seldom>,
+    audit: Arc<Audit>,
 }
 
 impl ServerTls {
@@ -76,7 +78,10 @@ impl ServerTls {
     ///
     /// # Errors
     /// [`BrokerError::Tls`] names the file that cannot be used.
-    pub(crate) fn open(settings: &TlsConfig) -> Result<Option<Arc<Self>>, BrokerError> {
+    pub(crate) fn open(
+        settings: &TlsConfig,
+        audit: &Arc<Audit>,
+    ) -> Result<Option<Arc<Self>>, BrokerError> {
         if settings.listeners.is_empty() {
             return Ok(None);
         }
@@ -99,6 +104,7 @@ impl ServerTls {
             failed: Counter::default(),
             authentications: handshake::authentications(),
             told: Mutex::default(),
+            audit: audit.clone(),
         })))
     }
 

@@ -6,7 +6,6 @@ mod paragraph;
 mod stdout;
 mod steps;
 mod table;
-mod time;
 mod width;
 
 pub(crate) use id::uuid;
@@ -15,10 +14,11 @@ pub(crate) use paragraph::{paragraph, say};
 pub(crate) use stdout::{Out, next, print_bytes, print_json, print_line};
 pub(crate) use steps::{Steps, end};
 pub(crate) use table::Table;
-pub(crate) use time::{now_ms, parse_rfc3339, rfc3339};
 use width::width;
 
 use clap::Args;
+pub(crate) use kera_broker::calendar::{parse_rfc3339, rfc3339};
+pub(crate) use kera_broker::clock::wall_ms as now_ms;
 
 /// How a list or a description is printed.
 #[derive(Clone, Copy, Debug, Default, Args)]

@@ -106,11 +106,14 @@ fn with_tls() -> Exposed {
         &path(&certificate),
         "--tls-key",
         &path(&key),
+        "--audit-to",
+        "log",
     ]);
     let (status, text) = broker.get("/metrics");
     assert_eq!(status, 200);
     let mut exposed = series(&text);
-    exposed.retain(|name, _| name.starts_with("kera_tls_") || name == "kera_authentications_total");
+    let only_here = ["kera_authentications_total", "kera_audit_events_total"];
+    exposed.retain(|name, _| name.starts_with("kera_tls_") || only_here.contains(&name.as_str()));
     exposed
 }
 

@@ -12,6 +12,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::admin;
+use kera_broker::audit::{self, settings_text};
 use kera_metadata::StreamConfig;
 use kera_metadata::access::Operation;
 
@@ -192,11 +193,11 @@ impl Work<'_> {
         if self.validate_only || config == present {
             return Ok(());
         }
-        admin::alter_stream(&self.ctx.shared, &stream, &wire)
-            .await
-            .map_err(Refusal::of_settings)?;
-        tracing::info!(topic = name, peer = %self.ctx.peer, "settings of a topic changed");
-        Ok(())
+        let change = audit::Change::new("alter_stream", "stream", name, settings_text(&wire));
+        let attempt = self.ctx.attempt(change);
+        let altered = admin::alter_stream(&self.ctx.shared, &stream, &wire).await;
+        attempt.end(altered.as_ref());
+        altered.map(drop).map_err(Refusal::of_settings)
     }
 
     fn take(

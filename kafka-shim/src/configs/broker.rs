@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 
 use kafka_protocol::error::ResponseError;
+use kera_broker::audit;
 use kera_broker::config::{ALTERABLE, Alterable, BrokerConfig, KEYS, KafkaUnit, Key};
 use kera_broker::settings::{Scope, Values};
 
@@ -222,17 +223,22 @@ pub(super) async fn alter(
             };
         }
     };
-    kera_broker::alter_settings(&ctx.shared, scope, only_check, change)
-        .await
-        .map_err(Refusal::of_settings)?;
-    if !only_check && (whole || !changes.is_empty()) {
-        tracing::info!(
-            peer = %ctx.peer,
-            broker = if name.is_empty() { "all" } else { name },
-            "broker settings were changed by a Kafka client"
-        );
+    let attempt = (!only_check && (whole || !changes.is_empty())).then(|| {
+        let of = if name.is_empty() { "all" } else { name };
+        let values = wanted.iter().map(|(name, value)| match value {
+            Some(value) => format!("{name}={value}"),
+            None => format!("{name} as configured"),
+        });
+        let others = whole.then(|| "all others as configured".to_owned());
+        let detail: Vec<_> = values.chain(others).collect();
+        let change = audit::Change::new("alter_settings", "broker", of, detail.join(" "));
+        ctx.attempt(change)
+    });
+    let altered = kera_broker::alter_settings(&ctx.shared, scope, only_check, change).await;
+    if let Some(attempt) = attempt {
+        attempt.end(altered.as_ref());
     }
-    Ok(())
+    altered.map_err(Refusal::of_settings)
 }
 
 fn wish(change: &Change<'_>) -> Result<KeyChange, Refusal> {

@@ -13,11 +13,12 @@ use kafka_protocol::messages::{
     ListGroupsResponse,
 };
 use kafka_protocol::protocol::StrBytes;
+use kera_broker::audit::Change;
 use kera_broker::coordination::CoordinatorKind;
 use kera_coordinator::classic::{Listing, Reply, Request};
 use kera_metadata::access::Operation;
 
-use super::{ask, coordinator_code, mismatch, text, try_ask};
+use super::{coordinator_code, mismatch, text, try_ask};
 use crate::access;
 use crate::brokers::{self, Endpoint, NOBODY};
 use crate::context::Ctx;
@@ -265,11 +266,7 @@ pub(crate) async fn delete_groups(
     for group in request.groups_names {
         let code = match ctx.may_group(Operation::Delete, &group) {
             false => access::group_code(),
-            true => match ask(ctx, Request::Delete(group.to_string())).await {
-                Ok(Reply::Deleted) => NONE,
-                Ok(other) => mismatch(&other),
-                Err(code) => code,
-            },
+            true => delete_group(ctx, &group).await,
         };
         results.push(
             DeletableGroupResult::default()
@@ -278,4 +275,20 @@ pub(crate) async fn delete_groups(
         );
     }
     DeleteGroupsResponse::default().with_results(results)
+}
+
+async fn delete_group(ctx: &Ctx, group: &str) -> i16 {
+    let attempt = ctx.attempt(Change::new("delete_group", "group", group, ""));
+    match try_ask(ctx, Request::Delete(group.to_owned())).await {
+        Ok(Reply::Deleted) => {
+            attempt.made();
+            NONE
+        }
+        // Its end is not known: dropped, the attempt says so.
+        Ok(other) => mismatch(&other),
+        Err(refusal) => {
+            refusal.end(attempt);
+            refusal.code
+        }
+    }
 }

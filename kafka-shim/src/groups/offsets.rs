@@ -19,6 +19,7 @@ use kafka_protocol::messages::{
     OffsetFetchRequest, OffsetFetchResponse, TopicName,
 };
 use kafka_protocol::protocol::StrBytes;
+use kera_broker::audit::Change;
 use kera_coordinator::classic::{
     CommitOffsets, CommittedOffset, DeleteOffsets, Fault, FetchOffsets, OffsetToCommit,
     OffsetsOfTopic, Reply, Request,
@@ -27,7 +28,7 @@ use kera_metadata::access::Operation;
 use kera_protocol::ids::StreamId;
 use uuid::Uuid;
 
-use super::{ask, mismatch, owned, result_code, text};
+use super::{ask, mismatch, owned, result_code, text, try_ask};
 use crate::access;
 use crate::context::Ctx;
 use crate::errors::NONE;
@@ -427,11 +428,19 @@ pub(crate) async fn offset_delete(
     }
     let group = request.group_id.to_string();
     let response = OffsetDeleteResponse::default();
-    let results = match ask(ctx, Request::DeleteOffsets(DeleteOffsets { group, topics })).await {
+    let names: Vec<_> = topics.iter().map(|topic| topic.name.as_str()).collect();
+    let change = Change::new("delete_offsets", "group", &group, names.join(" "));
+    let attempt = ctx.attempt(change);
+    let asked = Request::DeleteOffsets(DeleteOffsets { group, topics });
+    let results = match try_ask(ctx, asked).await {
         Ok(Reply::OffsetsDeleted(results)) => results,
         Ok(other) => return response.with_error_code(mismatch(&other)),
-        Err(code) => return response.with_error_code(code),
+        Err(refusal) => {
+            refusal.end(attempt);
+            return response.with_error_code(refusal.code);
+        }
     };
+    attempt.made();
     let topics = answers
         .into_iter()
         .zip(results)

@@ -6,11 +6,13 @@ use kera_metadata::Rule;
 use kera_metadata::access::{Kind, Operation, Pattern, Permission};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
+use kera_rpc::serve::Caller;
 use kera_rpc::v1::access_server::Access;
 use tonic::{Request, Response, Status};
 
 use super::status;
-use crate::access::{self, Filter};
+use crate::access::{self, Filter, attempt};
+use crate::audit::{Attempt, Change};
 use crate::shared::Shared;
 
 /// What a filter has for "every pattern that the name fits".
@@ -47,9 +49,21 @@ impl Access for AccessService {
         &self,
         request: Request<v1::AddRulesRequest>,
     ) -> Result<Response<v1::AddRulesResponse>, Status> {
+        let caller = request.extensions().get::<Caller>().cloned();
         let rules = request.into_inner().rules.into_iter().map(rule_of);
         let rules = rules.collect::<Result<Vec<_>, _>>().map_err(status)?;
-        let added = access::add(&self.shared, &rules).await.map_err(status)?;
+        let attempts: Vec<Attempt> = rules
+            .iter()
+            .filter_map(|rule| {
+                let change = Change::new("add_rule", "rule", rule.to_string(), "");
+                attempt(&self.shared, caller.as_ref(), change)
+            })
+            .collect();
+        let added = access::add(&self.shared, &rules).await;
+        for attempt in attempts {
+            attempt.end(added.as_ref());
+        }
+        let added = added.map_err(status)?;
         Ok(Response::new(v1::AddRulesResponse {
             added: u32::try_from(added).unwrap_or(u32::MAX),
         }))
@@ -59,9 +73,19 @@ impl Access for AccessService {
         &self,
         request: Request<v1::RemoveRulesRequest>,
     ) -> Result<Response<v1::RemoveRulesResponse>, Status> {
+        let caller = request.extensions().get::<Caller>().cloned();
         let filters = request.into_inner().filters.into_iter().map(filter_of);
         let filters = filters.collect::<Result<Vec<_>, _>>().map_err(status)?;
+        let texts: Vec<String> = filters.iter().map(Filter::to_string).collect();
+        let change = Change::new("remove_rule", "rule", texts.join("; "), "");
+        let attempt = attempt(&self.shared, caller.as_ref(), change);
         let removed = access::remove(&self.shared, &filters).await;
+        if let Some(attempt) = attempt {
+            match &removed {
+                Ok(removed) => attempt.made_each(removed.iter().flatten().map(Rule::to_string)),
+                Err(error) => attempt.end(Err::<&(), _>(error)),
+            }
+        }
         let removed = removed.map_err(status)?.into_iter().flatten();
         Ok(Response::new(v1::RemoveRulesResponse {
             rules: removed.map(message_of).collect(),

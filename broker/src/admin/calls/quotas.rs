@@ -6,10 +6,13 @@ use kera_metadata::Quota;
 use kera_metadata::quota::{QuotaEntity, Whom};
 use kera_protocol::error::WireError;
 use kera_protocol::v1;
+use kera_rpc::serve::Caller;
 use kera_rpc::v1::quotas_server::Quotas;
 use tonic::{Request, Response, Status};
 
 use super::status;
+use crate::access::attempt;
+use crate::audit;
 use crate::quotas::{self, Change};
 use crate::shared::Shared;
 
@@ -41,6 +44,7 @@ impl Quotas for QuotasService {
         &self,
         request: Request<v1::AlterQuotaRequest>,
     ) -> Result<Response<v1::AlterQuotaResponse>, Status> {
+        let caller = request.extensions().get::<Caller>().cloned();
         let request = request.into_inner();
         let set = request.set.into_iter();
         let set = set.map(|(name, value)| (name, Some(value)));
@@ -49,10 +53,19 @@ impl Quotas for QuotasService {
             entity: entity_of(request.entity.unwrap_or_default()),
             limits: removed.chain(set).collect(),
         };
+        let what = audit::Change::new(
+            "alter_quota",
+            "quota",
+            change.entity.to_string(),
+            change.limits_text(),
+        );
+        let attempt = attempt(&self.shared, caller.as_ref(), what);
         let made = quotas::alter(&self.shared, std::slice::from_ref(&change), false).await;
-        let made: Result<(), WireError> = made.map_err(status)?.into_iter().collect();
+        let made: Result<(), WireError> = made.and_then(|made| made.into_iter().collect());
+        if let Some(attempt) = attempt {
+            attempt.end(made.as_ref());
+        }
         made.map_err(status)?;
-        tracing::info!(entity = %change.entity, limits = ?change.limits, "a quota was changed");
         Ok(Response::new(v1::AlterQuotaResponse {}))
     }
 }

@@ -79,7 +79,6 @@ impl Users for UsersService {
             return Err(status(error));
         }
         self.alter(&changes).await?;
-        tracing::info!(user = request.name, "a user's password was changed");
         Ok(Response::new(v1::PutUserResponse {}))
     }
 
@@ -88,8 +87,7 @@ impl Users for UsersService {
         request: Request<v1::DeleteUserRequest>,
     ) -> Result<Response<v1::DeleteUserResponse>, Status> {
         let name = request.into_inner().name;
-        self.alter(&[(name.clone(), Change::Delete(None))]).await?;
-        tracing::info!(user = name, "a user was deleted");
+        self.alter(&[(name, Change::Delete(None))]).await?;
         Ok(Response::new(v1::DeleteUserResponse {}))
     }
 }

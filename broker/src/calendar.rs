@@ -1,18 +1,7 @@
 //! Points in time: milliseconds since 1970 inside, RFC 3339 in UTC for people.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Milliseconds since 1970 by this machine's clock.
-pub(crate) fn now_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| {
-            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-        })
-}
-
 /// `2026-02-03T04:05:06.789Z`; times beyond the year 9999 are shown as plain milliseconds.
-pub(crate) fn rfc3339(ms: u64) -> String {
+pub fn rfc3339(ms: u64) -> String {
     let days = i64::try_from(ms / 86_400_000).unwrap_or(i64::MAX);
     if days > 2_932_896 {
         return format!("{ms} ms");
@@ -30,7 +19,7 @@ pub(crate) fn rfc3339(ms: u64) -> String {
 
 /// Reads `2026-02-03`, `2026-02-03T04:05`, `2026-02-03T04:05:06.789Z` or with an offset such as
 /// `+02:00`; without an offset it is UTC. `None` if it is no such time, or before 1970.
-pub(crate) fn parse_rfc3339(text: &str) -> Option<u64> {
+pub fn parse_rfc3339(text: &str) -> Option<u64> {
     let (date, time) = match text.find(['T', 't', ' ']) {
         Some(at) => (&text[..at], &text[at + 1..]),
         None => (text, ""),

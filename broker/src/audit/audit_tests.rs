@@ -1,0 +1,149 @@
+use std::fs;
+use std::path::Path;
+
+use kera_protocol::error::{ErrorCode, WireError};
+
+use super::*;
+use crate::config::BrokerConfig;
+use crate::principal::Principal;
+
+const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+fn opened(path: &Path, max_per_second: u32) -> Arc<Audit> {
+    let config = AuditConfig {
+        to: AuditTarget::File(path.to_owned()),
+        max_per_second,
+        ..BrokerConfig::default().audit
+    };
+    Audit::open(&config).unwrap()
+}
+
+fn lines(path: &Path) -> Vec<serde_json::Value> {
+    let text = fs::read_to_string(path).unwrap();
+    let lines = text.lines().map(serde_json::from_str);
+    lines.collect::<Result<_, _>>().unwrap()
+}
+
+fn peer(host: IpAddr) -> Peer {
+    Peer {
+        via: Listener::Kafka,
+        host,
+    }
+}
+
+fn who(principal: &Principal) -> Who<'_> {
+    Who {
+        principal,
+        host: HERE,
+        via: Listener::Native,
+    }
+}
+
+fn deletion() -> Change {
+    Change::new("delete_stream", "stream", "s", "")
+}
+
+#[test]
+fn a_line_says_who_did_what_and_what_came_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("audit.log");
+    let audit = opened(&path, 100);
+    audit.name(7);
+    let far = peer("::ffff:10.0.0.1".parse().unwrap());
+    audit.login(far, "PLAIN", "ann\n", Ok(()));
+    audit.login(far, "PLAIN", "ann\n", Err("wrong"));
+    let ann = Principal::User("ann".into());
+    audit.denied(who(&ann), Operation::Write, (Kind::Stream, "pay"));
+    let long = "x".repeat(100_000);
+    let change = Change::new("create_stream", "stream", &long, &long);
+    let attempt = || audit.attempt(who(&ann), change.clone());
+    attempt().made();
+    let error = |code| WireError::new(code, "no room");
+    attempt().end(Err::<&(), _>(&error(ErrorCode::StorageFull)));
+    attempt().end(Err::<&(), _>(&error(ErrorCode::Timeout)));
+    // The client went away meanwhile.
+    drop(attempt());
+    audit.end();
+    let lines = lines(&path);
+    let of = |key: &str| -> Vec<_> {
+        let values = lines.iter().map(|line| line[key].as_str().unwrap_or("-"));
+        values.collect()
+    };
+    let results = [
+        "done",
+        "refused",
+        "refused",
+        "done",
+        "failed",
+        "uncertain",
+        "uncertain",
+    ];
+    assert_eq!(of("result"), results);
+    assert_eq!(of("user")[1..3], ["User:ann\n", "User:ann"]);
+    assert_eq!(of("host")[..3], ["10.0.0.1", "10.0.0.1", "127.0.0.1"]);
+    assert_eq!(of("listener")[1..3], ["kafka", "native"]);
+    assert_eq!(of("action")[2..4], ["write", "create_stream"]);
+    assert_eq!(of("reason")[4..6], ["no room", "no room"]);
+    assert!(lines[3].to_string().len() < 2048, "names are cut");
+    assert!(lines.iter().all(|line| line["broker"] == 7));
+    // The log has ended: what comes now is counted as lost.
+    attempt().made();
+    let lost = audit.counts.missing();
+    assert_eq!(lost.len(), 1);
+}
+
+#[test]
+fn refusals_are_limited_and_summed_up_and_changes_and_logins_are_not_hidden_by_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("audit.log");
+    let audit = opened(&path, 4);
+    for _ in 0..100_000 {
+        audit.login(peer(HERE), "PLAIN", "ann", Err("wrong"));
+    }
+    audit.login(peer(HERE), "PLAIN", "ann", Ok(()));
+    for _ in 0..1000 {
+        audit.attempt(who(&Principal::Anonymous), deletion()).made();
+    }
+    audit.end();
+    let lines = lines(&path);
+    let found = |event: &str, result: &str| -> Vec<_> {
+        let fits = |line: &&serde_json::Value| line["event"] == event && line["result"] == result;
+        lines.iter().filter(fits).collect()
+    };
+    assert_eq!(found("change", "done").len(), 1000);
+    assert_eq!(found("login", "done").len(), 1, "the guess that was right");
+    // One for each second that this takes, and how many more there were.
+    let refused = found("login", "refused");
+    let summed = refused.iter().filter_map(|line| line["count"].as_u64());
+    let summed: u64 = summed.sum();
+    let single = refused.iter().filter(|line| line["count"].is_null());
+    assert_eq!(single.count() as u64 + summed, 100_000);
+    assert!(summed > 50_000, "{summed}");
+}
+
+#[test]
+fn a_full_disk_loses_lines_and_says_so_and_stops_nobody() {
+    let counted = |audit: &Audit, result: &str| {
+        let events = audit.events().unwrap();
+        events
+            .get_or_create_owned(&vec![("result", result.to_owned())])
+            .get()
+    };
+    // It opens, and each write to it fails with ENOSPC.
+    let full = opened(Path::new("/dev/full"), 100);
+    for _ in 0..10_000 {
+        full.attempt(who(&Principal::Anonymous), deletion()).made();
+    }
+    full.end();
+    assert_eq!(counted(&full, "written"), 0);
+    assert_eq!(counted(&full, "lost"), 10_000);
+}
+
+#[test]
+fn without_an_audit_log_nothing_is_counted() {
+    let audit = Audit::open(&BrokerConfig::default().audit).unwrap();
+    audit.login(peer(HERE), "PLAIN", "ann", Err("wrong"));
+    audit.attempt(who(&Principal::Anonymous), deletion()).made();
+    assert!(audit.events().is_none());
+    assert!(audit.counts.missing().is_empty());
+}
