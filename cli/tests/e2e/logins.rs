@@ -17,12 +17,12 @@ use crate::common::{Broker, Finished, PATIENCE, finish, home, kera};
 const PASSWORD: &str = "long, secret = 1";
 
 /// A broker with the users ann and admin, which asks who clients are.
-struct World {
-    broker: Broker,
+pub struct World {
+    pub broker: Broker,
     home: TempDir,
 }
 
-fn world(flags: &[&str]) -> World {
+pub fn world(flags: &[&str]) -> World {
     let mut broker = Broker::start();
     for user in ["ann", "admin"] {
         broker.feed(&["user", "create", user], PASSWORD.as_bytes());
@@ -57,11 +57,11 @@ impl World {
         command
     }
 
-    fn attempt(&self, user: &str, password: &str, words: &[&str], input: &[u8]) -> Finished {
+    pub fn attempt(&self, user: &str, password: &str, words: &[&str], input: &[u8]) -> Finished {
         finish(self.command(user, password, words), input)
     }
 
-    fn run(&self, user: &str, words: &[&str], input: &[u8]) -> String {
+    pub fn run(&self, user: &str, words: &[&str], input: &[u8]) -> String {
         let finished = self.attempt(user, "right", words, input);
         assert!(finished.status.success(), "{words:?}: {}", finished.stderr);
         finished.text()

@@ -6,6 +6,7 @@ mod common;
 
 mod access;
 mod api;
+mod audit;
 mod backup;
 mod bad_bytes;
 mod cluster;
