@@ -38,6 +38,7 @@ impl Refusal {
             ResponseError::KafkaStorageError,
             ResponseError::CoordinatorNotAvailable,
             ResponseError::NotCoordinator,
+            ResponseError::CoordinatorLoadInProgress,
         ];
         match unknown.iter().any(|one| one.code() == self.code) {
             true => attempt.may_be_made(&self.message),

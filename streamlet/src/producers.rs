@@ -252,8 +252,12 @@ impl LaneState {
             (None, false) => Ok(()),
             (Some(_), false) => Err(TransactionError::Open { producer }),
             (Some(known), true) if known.epoch == header.producer_epoch => Ok(()),
-            // Its former instance's transaction is being ended.
-            (Some(_), true) => Err(TransactionError::Unverified { producer }),
+            // Its former transaction is being ended; or it was, and the lane has lost the marker since, for its coordinator
+            // has begun this one. Then the next marker ends both.
+            (Some(_), true) => {
+                let granted = self.grants.check(header, now_ms);
+                granted.map_err(|_| TransactionError::Unverified { producer })
+            }
             (None, true) => {
                 self.grants.check(header, now_ms)?;
                 let limit = Self::open_room(max_bytes);

@@ -362,6 +362,56 @@ fn a_marker_that_is_late_or_repeated_ends_nothing() {
     );
 }
 
+/// Each end gives another epoch. A lane that has lost a marker goes on with the producer's next transaction, and an end
+/// that comes late does not end that one.
+#[test]
+fn a_lane_that_lost_a_marker_takes_the_next_epoch() {
+    let mut machine = Machine::fault(8);
+    let mut node = machine.create(settings(AckPolicy::Written));
+    assert!(grant(&node, 7, 1));
+    node.append(0, &mut transactional(7, 0, 0, 0..1));
+    let next = transactional(7, 1, 0, 1..2);
+    let unverified = TransactionError::Unverified { producer: 7 };
+    assert_eq!(refused(&node, next.clone()), unverified);
+    // Its coordinator has ended the first, and begun another: the marker was there.
+    let second = Grant {
+        epoch: 1,
+        ..grant_of(7, 2)
+    };
+    assert!(node.streamlet.grant(LANE, second, None, node.now_ms));
+    node.append(0, &mut next.clone());
+    assert_eq!(read_committed(&node, 0, 1 << 20), (Vec::new(), 0));
+    // It forgets which transactions ended.
+    assert!(node.streamlet.close_all(node.now_ms));
+    machine.now_ms = node.now_ms;
+    machine.kill(node, usize::MAX);
+    (node, _) = machine.recover(settings(AckPolicy::Written));
+    assert_eq!(
+        node.streamlet.open_transactions(LANE),
+        Some(vec![(7, 1, 0)])
+    );
+    let ends = |number, epoch| EndTransaction {
+        grant: Grant {
+            epoch,
+            ..grant_of(7, number)
+        },
+        epoch_after: epoch + 1,
+        ..end_of(7, number, true)
+    };
+    let late = node
+        .streamlet
+        .end_transaction(LANE, &ends(1, 0), node.now_ms);
+    assert!(matches!(late, Ok(Ended::Nothing(..))), "{late:?}");
+    let ended = node
+        .streamlet
+        .end_transaction(LANE, &ends(2, 1), node.now_ms);
+    let Ok(Ended::Marked(appended)) = ended else {
+        panic!("{ended:?}")
+    };
+    assert_eq!(node.pump(&appended), Outcome::Durable);
+    assert_eq!(read_committed(&node, 0, 1 << 20).0, vec![0, 1]);
+}
+
 #[test]
 fn nothing_forgets_an_open_transaction() {
     let mut machine = Machine::fault(4);

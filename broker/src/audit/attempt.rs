@@ -104,14 +104,16 @@ impl Attempt {
             detail,
         } = &self.change;
         let Peer { via, host } = self.peer;
-        if event == Event::Changed {
-            tracing::info!(user = self.user, %host, listener = %via, kind, name, detail, "{action}");
+        let may_be_made = matches!(event, Event::Changed | Event::ChangeUncertain);
+        if may_be_made {
+            let (_, result) = event.names();
+            tracing::info!(user = self.user, %host, listener = %via, kind, name, detail, result, "{action}");
         }
         let audit = &self.audit;
-        // A change that was made is never left out.
-        let may = match event {
-            Event::Changed => audit.is_on,
-            _ => audit.may_write(event, host),
+        // A change that was made, or may have been, is never left out.
+        let may = match may_be_made {
+            true => audit.is_on,
+            false => audit.may_write(event, host),
         };
         if !may {
             return;
@@ -147,7 +149,9 @@ pub(crate) fn may_be_made(error: &WireError) -> bool {
             | E::Internal
             | E::NotEnoughCopies
             | E::ShuttingDown
-            | E::Overloaded
             | E::NotOwner
+            // Of a coordinator that lost its place, or its state, after it had written the change down.
+            | E::NotCoordinator
+            | E::CoordinatorLoading
     )
 }

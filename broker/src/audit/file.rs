@@ -66,7 +66,11 @@ impl AuditFile {
                 _ => {}
             }
         }
-        fs::rename(&self.path, self.numbered(1))
+        match fs::rename(&self.path, self.numbered(1)) {
+            // Somebody else put it aside.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Writes the first of `lines`, as many as fit: how many.

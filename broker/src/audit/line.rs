@@ -30,16 +30,15 @@ pub(super) enum Event {
 
 impl Event {
     /// All of which lines may be left out.
-    const LIMITED: [Self; 5] = [
+    const LIMITED: [Self; 4] = [
         Self::Login,
         Self::LoginRefused,
         Self::AccessRefused,
         Self::ChangeFailed,
-        Self::ChangeUncertain,
     ];
 
     /// `event` and `result` of the line.
-    fn names(self) -> (&'static str, &'static str) {
+    pub(super) fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Login => ("login", "done"),
             Self::LoginRefused => ("login", "refused"),

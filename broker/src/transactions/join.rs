@@ -75,11 +75,21 @@ async fn add_here(
     parts: BTreeSet<Part>,
 ) -> Result<Result<u64, Fault>, WireError> {
     let request = Request::Add(member, parts);
-    match ask_once_ended(shared, request, ENDING_WITHIN).await? {
+    // Whoever waits for it holds the memory of a request. A part that is added later is in the transaction and has nothing.
+    let asked = ask_once_ended(shared, request, ENDING_WITHIN);
+    let asked = tokio::time::timeout(ASK_WITHIN, asked).await;
+    match asked.map_err(|_| late())?? {
         Reply::Added(number, _) => Ok(Ok(number)),
         Reply::Refused(fault) => Ok(Err(fault)),
         other => Err(mismatch(&other)),
     }
+}
+
+fn late() -> WireError {
+    let text = format!(
+        "the coordinator of the transaction did not answer within {ASK_WITHIN:?}; send again"
+    );
+    WireError::new(ErrorCode::CoordinatorLoading, text)
 }
 
 /// Answers another broker's request.

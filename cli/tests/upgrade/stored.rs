@@ -88,13 +88,13 @@ fn what_was_stored_before_cluster_versions_is_read() {
     assert_eq!(told["before"], 0);
 }
 
-/// How often the answer to ApiVersions names one of Kafka's features: once as known, and once more as in use.
-fn named(broker: &Broker, feature: &str) -> usize {
+/// What Kafka's listener answers: a request's API and version, correlation 7, no client id, no tags, and its body.
+fn asked(broker: &Broker, [api, version]: [u8; 2], body: &[u8]) -> Vec<u8> {
     let mut socket = TcpStream::connect(broker.kafka()).expect("the broker listens");
     let timeout = socket.set_read_timeout(Some(PATIENCE));
     timeout.expect("a socket has a timeout");
-    // API 18, version 3, correlation 7, no client id, no tags; software and its version of one letter, no tags.
-    let request = [0, 18, 0, 3, 0, 0, 0, 7, 0xff, 0xff, 0, 2, b's', 2, b'1', 0];
+    let head = [0, api, 0, version, 0, 0, 0, 7, 0xff, 0xff, 0];
+    let request = [&head, body].concat();
     let length = u32::try_from(request.len()).expect("it is short");
     let sent = [&length.to_be_bytes()[..], &request].concat();
     socket.write_all(&sent).expect("it is sent");
@@ -102,8 +102,33 @@ fn named(broker: &Broker, feature: &str) -> usize {
     socket.read_exact(&mut length).expect("a reply");
     let mut reply = vec![0; u32::from_be_bytes(length) as usize];
     socket.read_exact(&mut reply).expect("a whole reply");
+    reply
+}
+
+/// How often the answer to ApiVersions names one of Kafka's features: once as known, and once more as in use.
+fn named(broker: &Broker, feature: &str) -> usize {
+    // Software and its version of one letter, no tags.
+    let reply = asked(broker, [18, 3], &[2, b's', 2, b'1', 0]);
     let windows = reply.windows(feature.len());
     windows.filter(|found| *found == feature.as_bytes()).count()
+}
+
+/// With which code a broker answers a client that ends a transaction in the way of `transaction.version` 2.
+fn end_code(broker: &Broker) -> u8 {
+    // Id `t`, producer 5, epoch 1, a commit, no tags. Behind correlation, tags and throttle time comes the code.
+    let body = [2, b't', 0, 0, 0, 0, 0, 0, 0, 5, 0, 1, 1, 0];
+    asked(broker, [26, 5], &body)[10]
+}
+
+/// Waits while the coordinator still reads its state.
+fn until_it_ends_with(broker: &Broker, code: u8) {
+    let begin = std::time::Instant::now();
+    loop {
+        match end_code(broker) {
+            14 => assert!(begin.elapsed() < PATIENCE, "it does not coordinate"),
+            other => return assert_eq!(other, code),
+        }
+    }
 }
 
 #[test]
@@ -116,11 +141,15 @@ fn what_was_stored_under_cluster_version_1_is_read() {
     // What came with a later version is known and not in use, however often the broker starts.
     assert_eq!(named(&broker, "group.version"), 2);
     assert_eq!(named(&broker, "transaction.version"), 1);
+    // Whoever has heard of it elsewhere asks again: COORDINATOR_LOAD_IN_PROGRESS.
+    assert_eq!(end_code(&broker), 14);
     let finalize = ["cluster", "finalize", "--yes"];
     let told = broker.json(&finalize);
     assert_eq!((&told["before"], &told["version"]), (&1.into(), &2.into()));
     for _ in 0..2 {
         assert_eq!(named(&broker, "transaction.version"), 2);
+        // INVALID_PRODUCER_ID_MAPPING: the coordinator was asked.
+        until_it_ends_with(&broker, 49);
         broker.kill();
         broker.restart();
     }

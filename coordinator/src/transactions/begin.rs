@@ -11,6 +11,9 @@ use crate::event::Body;
 /// What one part takes, in bytes, about; the name of a group takes its own.
 const PART_BYTES: usize = 32;
 
+/// Whoever has begun makes room for no other id for so long.
+const LATELY_MS: u64 = 900_000;
+
 /// As many parts as these take the memory of.
 fn weight(parts: &BTreeSet<Part>) -> usize {
     // Groups stand behind all partitions.
@@ -205,9 +208,10 @@ impl Coordinator {
             going.extend(ended.min_by_key(|(_, one)| one.updated_ms));
         }
         if known.len() - outcomes >= limits.ids {
-            // Whoever began lately is about to add to it.
+            // Whoever began lately is about to add to it, however long its transaction may be open then.
             let is_silent = |one: &Transaction| {
-                !one.stage.is_open() && one.updated_ms + u64::from(one.timeout_ms) <= now_ms
+                let lately_ms = u64::from(one.timeout_ms).min(LATELY_MS);
+                !one.stage.is_open() && one.updated_ms + lately_ms <= now_ms
             };
             let idle = known.iter();
             let idle = idle.filter(|(_, one)| !is_outcome(one) && is_silent(one));

@@ -467,3 +467,27 @@ fn a_snapshot_carries_everything() {
     bench.restart();
     assert_eq!(bench.decided()[0].parts.len(), 2_001);
 }
+
+/// However long its transactions may be open.
+#[test]
+fn an_id_that_was_begun_long_ago_makes_room() {
+    const DAY: u32 = 24 * 3_600_000;
+    let mut limits = Limits::default();
+    limits.transactions.ids = 1;
+    limits.transactions.max_timeout_ms = DAY;
+    let mut bench = Bench::with(limits);
+    let init = |bench: &mut Bench, id: &str, fresh_producer| {
+        bench.call(Request::Init(Init {
+            id: id.into(),
+            timeout_ms: DAY as i32,
+            known: None,
+            fresh_producer,
+        }))
+    };
+    assert_eq!(init(&mut bench, "a", 1), Reply::Begun(1, 0));
+    bench.now += 899_999;
+    let refused = Reply::Refused(Fault::TooManyIds);
+    assert_eq!(init(&mut bench, "b", 2), refused);
+    bench.now += 1;
+    assert_eq!(init(&mut bench, "b", 2), Reply::Begun(2, 0));
+}

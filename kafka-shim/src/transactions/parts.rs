@@ -148,7 +148,12 @@ pub(crate) async fn end(ctx: &Ctx, version: i16, request: EndTxnRequest) -> EndT
     };
     let ended = async {
         ctx.check_id(Operation::Write, &member.id)?;
-        let raise = match version >= RAISES_FROM && ctx.shared.has(Feature::RaisingEnds) {
+        // Its client has heard of the feature elsewhere. Answered without another epoch it would go on with this one, and
+        // its next batches could join the transaction that ends.
+        if version >= RAISES_FROM && !ctx.shared.has(Feature::RaisingEnds) {
+            return Err(ResponseError::CoordinatorLoadInProgress);
+        }
+        let raise = match version >= RAISES_FROM {
             true => Some(spare_producer(ctx, member.epoch).await?),
             false => None,
         };

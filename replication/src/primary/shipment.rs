@@ -194,7 +194,7 @@ impl Shipment {
 
     /// Whatever did not complete is to be sent again.
     pub(super) fn set_back(&mut self) {
-        self.shipped = self.completed;
+        self.shipped(self.completed);
     }
 
     /// Adds what grew to `writes`, cut to the buffers it goes to. Nothing counts as shipped before
@@ -241,6 +241,8 @@ impl Shipment {
     pub(super) fn has_read(&mut self, run: Option<ShipRun>, room: OwnedSemaphorePermit) {
         self.reading = false;
         self.read = run.map(|run| ReadBack { run, _room: room });
+        // It may have been set back meanwhile: what is not shipped next takes no room.
+        self.shipped(self.shipped);
     }
 
     /// Where it is, for people.
@@ -267,6 +269,7 @@ impl Shipment {
         }
     }
 
+    /// What was read before that address, or is not the next there, gives its room back.
     pub(super) fn shipped(&mut self, to: u64) {
         self.shipped = to;
         if self.read_from(to).is_none() {

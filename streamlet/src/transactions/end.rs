@@ -149,8 +149,9 @@ impl Streamlet {
                     return Open::No(next);
                 }
                 match state.open_transaction(producer) {
-                    // A transaction of a newer epoch is not the one that is to end.
-                    Some((first, epoch)) if epoch <= end.epoch_after => Open::Since(first),
+                    // A transaction of a newer epoch is not the one that is to end, also where its epoch is the one that
+                    // this end gives.
+                    Some((first, epoch)) if epoch <= end.grant.epoch => Open::Since(first),
                     _ => Open::No(next),
                 }
             });

@@ -1,5 +1,6 @@
 //! Producers.
 
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -12,6 +13,10 @@ use super::super::records::unhex;
 use super::consume::Member;
 use super::errors::name_of_error;
 use super::{CALL, Refusal, base, text};
+
+/// A broker killed at the wrong moment makes the library forget that offsets are to be sent: nothing is under way any more,
+/// and the call waits for ever, whatever time it was given. Seen once in some twenty kills.
+const FORGOTTEN: Duration = Duration::from_secs(20);
 
 pub struct Sender(FutureProducer);
 
@@ -68,7 +73,19 @@ impl Sender {
             list.add_partition_offset(text(request, "topic"), partition, Offset::Offset(offset))?;
         }
         let group = member.group().expect("the consumer has a group");
-        Ok(self.0.send_offsets_to_transaction(&list, &group, CALL)?)
+        let (producer, (done, waited)) = (self.0.clone(), sync_channel(1));
+        std::thread::spawn(move || {
+            let sent = producer.send_offsets_to_transaction(&list, &group, CALL);
+            // Nobody may wait any more.
+            let _ = done.send(sent);
+        });
+        match waited.recv_timeout(FORGOTTEN) {
+            Ok(sent) => Ok(sent?),
+            Err(_) => Err(Refusal::Failed(
+                "REQUEST_TIMED_OUT".to_owned(),
+                "the library forgot the call".to_owned(),
+            )),
+        }
     }
 
     /// Sends all records, then answers where each of them is, or why it is nowhere.
