@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::unheard::Source;
 
 const WINDOW: Duration = Duration::from_secs(1);
-/// One address has this part of the lines: whoever fails all the time hides nobody else.
+/// One address gets a quarter of the lines, so a client that fails all the time does not use up the lines of others.
 const OF_ONE: u32 = 4;
 
 /// A number of lines in each second, and of those a part for each address.

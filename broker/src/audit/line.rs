@@ -178,7 +178,7 @@ impl Counts {
         counted.fetch_add(lines, Ordering::Relaxed);
     }
 
-    /// What was left out and lost since this was last asked.
+    /// How many lines were left out or lost since the last call.
     pub(super) fn missing(&self) -> Vec<Missing> {
         let limited = Event::LIMITED.iter().copied().zip(&self.left_out);
         let all = limited.chain([(Event::Lost, &self.lost)]);

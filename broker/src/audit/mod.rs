@@ -2,7 +2,7 @@
 //!
 //! A line is made where the thing happens and written by a thread of its own, so no connection waits for a disk. What
 //! a client can have in any number (logins, refusals, changes that fail) is limited in rate, for each address and in
-//! all; a change that was made never is. What is left out or lost is counted, and the audit log itself says how many.
+//! all; a change that was made never is. Lines that are left out or lost are counted, and a line of their own tells how many.
 
 mod attempt;
 mod file;
@@ -55,7 +55,7 @@ pub struct Audit {
     /// `None`: there is none, or it has ended.
     lines: Mutex<Option<SyncSender<String>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Logins have lines of their own: whoever guesses passwords does not hide the guess that was right.
+    /// Logins that succeed have a limit of their own. A flood of wrong passwords does not hide the right one.
     logins: Limit,
     others: Limit,
     is_on: bool,

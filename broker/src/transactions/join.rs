@@ -75,7 +75,8 @@ async fn add_here(
     parts: BTreeSet<Part>,
 ) -> Result<Result<u64, Fault>, WireError> {
     let request = Request::Add(member, parts);
-    // Whoever waits for it holds the memory of a request. A part that is added later is in the transaction and has nothing.
+    // The Produce request that waits here keeps its memory, so the wait is bounded. If the part is added after that, the
+    // transaction has a part without records, which does no harm.
     let asked = ask_once_ended(shared, request, ENDING_WITHIN);
     let asked = tokio::time::timeout(ASK_WITHIN, asked).await;
     match asked.map_err(|_| late())?? {

@@ -1,5 +1,5 @@
-//! Prepared transactions are listed for whoever has to end them, so a list that is answered lacks none: also while
-//! their coordinators are killed, move, and read their state elsewhere.
+//! A list of prepared transactions is how a client finds those that it has to end. A list that is answered names all of
+//! them, also while their coordinators are killed, move, and read their state elsewhere.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -141,7 +141,7 @@ fn what_was_stored_under_cluster_version_1_is_read() {
     // What came with a later version is known and not in use, however often the broker starts.
     assert_eq!(named(&broker, "group.version"), 2);
     assert_eq!(named(&broker, "transaction.version"), 1);
-    // Whoever has heard of it elsewhere asks again: COORDINATOR_LOAD_IN_PROGRESS.
+    // A client that heard of the feature from another broker is told to try again: COORDINATOR_LOAD_IN_PROGRESS.
     assert_eq!(end_code(&broker), 14);
     let finalize = ["cluster", "finalize", "--yes"];
     let told = broker.json(&finalize);
