@@ -62,6 +62,14 @@ impl Wake for Bell {
     }
 }
 
+/// Has `kept` wake the task of `cx`. Costs little where it does so already, which a task finds that goes round often.
+pub(super) fn keep_waker(kept: &mut Option<Waker>, cx: &Context<'_>) {
+    match kept {
+        Some(kept) => kept.clone_from(cx.waker()),
+        None => *kept = Some(cx.waker().clone()),
+    }
+}
+
 impl<K, T> Default for Calls<K, T> {
     fn default() -> Self {
         Self {
@@ -97,7 +105,10 @@ impl<K, T> Calls<K, T> {
     pub(super) fn poll(&mut self, cx: &Context<'_>) -> Vec<(K, T)> {
         let rung = {
             let mut rung = self.bells.lock();
-            rung.waker = Some(cx.waker().clone());
+            keep_waker(&mut rung.waker, cx);
+            if rung.slots.is_empty() {
+                return Vec::new();
+            }
             std::mem::take(&mut rung.slots)
         };
         let mut answered = Vec::new();

@@ -98,6 +98,8 @@ pub struct Config {
     pub submission_bytes: u64,
     /// Most bytes of one group in one submission, so that none holds up the others.
     pub turn_bytes: u64,
+    /// Most ranges of up to `turn_bytes` each that have left memory and are read for one backup, or wait to be shipped there.
+    pub read_backs: usize,
     /// Bytes of a group's first buffer at a backup. Each further one doubles what there is,
     pub first_buffer_bytes: u32,
     /// up to so many bytes, and never beyond a segment.
@@ -126,6 +128,7 @@ impl Default for Config {
             in_flight_bytes: 16 << 20,
             submission_bytes: 4 << 20,
             turn_bytes: 1 << 20,
+            read_backs: 16,
             first_buffer_bytes: 64 << 10,
             buffer_bytes: 8 << 20,
             ahead: 1,

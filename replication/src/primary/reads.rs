@@ -15,9 +15,6 @@ use crate::ids::CopyId;
 use crate::runtime::off;
 use crate::transport::Pending;
 
-/// Ranges of up to [`Config::turn_bytes`](super::Config::turn_bytes) each that are being read, or wait to be shipped.
-const READS: usize = 16;
-
 /// The reads of one shipper.
 pub(super) struct Reads {
     calls: Calls<(CopyId, OwnedSemaphorePermit), Option<ShipRun>>,
@@ -30,19 +27,18 @@ pub(super) struct Reads {
     again: Option<Pending<()>>,
 }
 
-impl Default for Reads {
-    fn default() -> Self {
+impl Reads {
+    /// As many at a time as [`Config::read_backs`](super::Config::read_backs) says.
+    pub(super) fn new(most: usize) -> Self {
         Self {
             calls: Calls::default(),
-            room: Arc::new(Semaphore::new(READS)),
+            room: Arc::new(Semaphore::new(most)),
             waiting: VecDeque::new(),
             failed: BTreeSet::new(),
             again: None,
         }
     }
-}
 
-impl Reads {
     /// Reads bytes of a group that have left memory; later, where very many are read.
     pub(super) fn begin(&mut self, caller: &Caller, shipment: &mut Shipment, range: (u64, u64)) {
         if std::mem::replace(&mut shipment.reading, true) {
@@ -57,6 +53,11 @@ impl Reads {
             }
             Err(_) => self.waiting.push_back(set.id()),
         }
+    }
+
+    /// Nothing is read and nothing waits for it: nearly always.
+    pub(super) fn is_idle(&self) -> bool {
+        self.calls.is_empty() && self.waiting.is_empty() && self.failed.is_empty()
     }
 
     /// The groups that have something to ship now, or are to be looked at again: nothing else need ever happen to them.
@@ -84,12 +85,14 @@ impl Reads {
                 ready.extend(std::mem::take(&mut self.failed));
             }
         }
-        if self.room.available_permits() > 0 {
-            for id in self.waiting.drain(..) {
-                if let Some(shipment) = shipments.get_mut(&id) {
-                    shipment.reading = false;
-                    ready.push(id);
-                }
+        let mut free = self.room.available_permits();
+        while free > 0
+            && let Some(id) = self.waiting.pop_front()
+        {
+            if let Some(shipment) = shipments.get_mut(&id) {
+                shipment.reading = false;
+                ready.push(id);
+                free -= 1;
             }
         }
         ready

@@ -223,7 +223,17 @@ impl Shipment {
             }
         }
         out.more = out.bytes > 0 && out.to < self.set.group().end_address();
-        out.on_disk = on_disk.filter(|_| out.bytes == 0);
+        // No room for a read is taken while there is none at the backup.
+        if let Some((at, stop)) = on_disk.filter(|_| out.bytes == 0) {
+            let below = self.buffers.range(..=at).next_back();
+            match below
+                .map(|(_, buffer)| buffer.end())
+                .filter(|end| *end > at)
+            {
+                Some(end) => out.on_disk = Some((at, stop.min(end))),
+                None => out.uncovered = Some((at, (stop - at) as u32)),
+            }
+        }
         out
     }
 
@@ -254,6 +264,7 @@ impl Shipment {
             reserved: last.map_or(0, |(_, buffer)| buffer.end()),
             is_opening: self.opening,
             is_queued: self.queued,
+            is_reading: self.reading,
         }
     }
 

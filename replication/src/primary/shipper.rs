@@ -6,12 +6,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::Caller;
-use super::calls::Calls;
+use super::calls::{Calls, keep_waker};
 use super::flush_rounds::{FlushRounds, Went};
 use super::lost_lease::LostLease;
 use super::reads::Reads;
 use super::shipment::Shipment;
-use super::shipper_handle::ShipperHandle;
+use super::shipper_handle::{ShipperHandle, Told};
 use super::slots::Slots;
 use super::stall_report::WayStands;
 use crate::faults::Faults;
@@ -112,6 +112,7 @@ impl Shipper {
         health: Arc<Health>,
         faults: Faults,
     ) -> Self {
+        let reads = Reads::new(caller.config.read_backs);
         Self {
             rounds: FlushRounds::new(faults),
             backup,
@@ -130,7 +131,7 @@ impl Shipper {
             broken_at: None,
             flights: VecDeque::new(),
             flying: 0,
-            reads: Reads::default(),
+            reads,
             alarm: None,
             to_flush: VecDeque::new(),
             flushing: None,
@@ -159,7 +160,8 @@ impl Shipper {
             if self.ended && self.shipments.is_empty() {
                 return Poll::Ready(());
             }
-            if !moved {
+            // A timer costs more than all else here: it is looked at when nothing else is left.
+            if !moved && !self.poll_alarm(cx) {
                 self.handle.traffic.set_in_flight(self.flying);
                 return Poll::Pending;
             }
@@ -168,32 +170,16 @@ impl Shipper {
 
     fn take_inbox(&mut self, cx: &mut Context<'_>) -> bool {
         let mut grown = std::mem::take(&mut self.grown);
-        let (joined, left, asked) = {
+        let told = {
             let mut inbox = self.handle.inbox.lock();
-            inbox.waker = Some(cx.waker().clone());
+            keep_waker(&mut inbox.waker, cx);
             self.ended = inbox.ended;
             std::mem::swap(&mut inbox.grown, &mut grown);
-            (
-                std::mem::take(&mut inbox.joined),
-                std::mem::take(&mut inbox.left),
-                std::mem::take(&mut inbox.asked),
-            )
+            std::mem::take(&mut inbox.told)
         };
-        // Before anything moves: it may be that which brought about that somebody asked.
-        for (id, answer) in asked {
-            // Whoever asked may have given up.
-            let _ = answer.send(self.stands(&id));
-        }
-        let moved = !(joined.is_empty() && left.is_empty() && grown.is_empty());
-        for (set, index) in joined {
-            let id = set.id();
-            let number = self.shipments.insert(Shipment::new(set.clone(), index));
-            // What it has by now is looked at once there are buffers.
-            set.shipper_looks(index, number);
-            self.open(id, 0, 0, false);
-        }
-        for id in left {
-            self.shipments.remove(&id);
+        let moved = !(told.is_empty() && grown.is_empty());
+        if !told.is_empty() {
+            self.take_told(told);
         }
         for (hint, id) in grown.drain(..) {
             let number = match self.shipments.of(hint, &id) {
@@ -209,6 +195,23 @@ impl Shipper {
         }
         self.grown = grown;
         moved
+    }
+
+    fn take_told(&mut self, told: Vec<Told>) {
+        for told in told {
+            match told {
+                Told::Joined(set, index) => {
+                    let id = set.id();
+                    let number = self.shipments.insert(Shipment::new(set.clone(), index));
+                    // What it has by now is looked at once there are buffers.
+                    set.shipper_looks(index, number);
+                    self.open(id, 0, 0, false);
+                }
+                Told::Left(id) => drop(self.shipments.remove(&id)),
+                // Before anything moves: it may be that which brought about that somebody asked, who may have given up.
+                Told::Asked(id, answer) => drop(answer.send(self.stands(&id))),
+            }
+        }
     }
 
     fn stands(&self, id: &CopyId) -> WayStands {
@@ -297,7 +300,9 @@ impl Shipper {
 
     fn poll_openings(&mut self, cx: &Context<'_>) -> bool {
         let answered = self.openings.poll(cx);
-        let moved = !answered.is_empty();
+        if answered.is_empty() {
+            return false;
+        }
         for (opening, result) in answered {
             let Opening {
                 copy: id,
@@ -349,7 +354,7 @@ impl Shipper {
                 self.lose(id, &error.to_string());
             }
         }
-        moved
+        true
     }
 
     /// The backup is short of room: what is complete of open groups goes to its disk before the next
@@ -541,7 +546,13 @@ impl Shipper {
             }
             return true;
         }
+        false
+    }
+
+    /// Begins the flush at an interval, once the one before has ended.
+    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> bool {
         if let Some(alarm) = &mut self.alarm
+            && self.flushing.is_none()
             && alarm.as_mut().poll(cx).is_ready()
         {
             // Set again by what completes from now on, or is not flushed.
@@ -650,6 +661,10 @@ impl Shipper {
     }
 
     fn poll_reads(&mut self, cx: &mut Context<'_>) -> bool {
+        // What begins is polled before the task pauses: it begins where something is shipped, which is before this.
+        if self.reads.is_idle() {
+            return false;
+        }
         let caller = &self.caller;
         let ready = self.reads.poll(cx, caller, &mut self.shipments);
         ready.iter().for_each(|id| self.make_ready_by_id(id));

@@ -21,28 +21,36 @@ pub struct ShipperHandle {
 
 #[derive(Default)]
 pub(super) struct Inbox {
-    pub(super) joined: Vec<(Arc<ReplicaSet>, usize)>,
-    pub(super) left: Vec<CopyId>,
+    /// In its order.
+    pub(super) told: Vec<Told>,
     /// With the number that the shipper gave them, if it had by then.
     pub(super) grown: Vec<(u32, CopyId)>,
-    /// Who wants to know where a group is.
-    pub(super) asked: Vec<(CopyId, oneshot::Sender<WayStands>)>,
     /// Nobody joins any more.
     pub(super) ended: bool,
     pub(super) waker: Option<Waker>,
+}
+
+/// What is told seldom.
+pub(super) enum Told {
+    /// A group is shipped from now on; the backup has that number in its set.
+    Joined(Arc<ReplicaSet>, usize),
+    /// A group is shipped no more.
+    Left(CopyId),
+    /// Somebody wants to know where a group is.
+    Asked(CopyId, oneshot::Sender<WayStands>),
 }
 
 impl ShipperHandle {
     /// Ships a group from now on; `index` is the backup's number in its set.
     pub(super) fn join(&self, set: Arc<ReplicaSet>, index: usize) {
         self.traffic.joined(&set, index);
-        self.tell(|inbox| inbox.joined.push((set, index)));
+        self.tell(|inbox| inbox.told.push(Told::Joined(set, index)));
     }
 
     /// Ships a group no more.
     pub(super) fn leave(&self, copy: CopyId) {
         self.traffic.left(&copy);
-        self.tell(|inbox| inbox.left.push(copy));
+        self.tell(|inbox| inbox.told.push(Told::Left(copy)));
     }
 
     /// A group has grown. Told once until the shipper has looked, see [`ReplicaSet::shipper_looks`].
@@ -53,7 +61,7 @@ impl ShipperHandle {
     /// Where a group is on its way, and the shipper with all others; none if the shipper is gone.
     pub(super) fn stands(&self, copy: CopyId) -> Pending<Option<WayStands>> {
         let (answer, answered) = oneshot::channel();
-        self.tell(|inbox| inbox.asked.push((copy, answer)));
+        self.tell(|inbox| inbox.told.push(Told::Asked(copy, answer)));
         Box::pin(async move { answered.await.ok() })
     }
 

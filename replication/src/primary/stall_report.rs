@@ -72,6 +72,8 @@ pub struct ShipmentStands {
     pub is_opening: bool,
     /// It waits for its turn.
     pub is_queued: bool,
+    /// Bytes that have left memory are being read, or wait until others were.
+    pub is_reading: bool,
 }
 
 impl Display for ReplicaStands {
@@ -111,6 +113,9 @@ impl Display for ShipmentStands {
         }
         if self.is_queued {
             f.write_str(", queued")?;
+        }
+        if self.is_reading {
+            f.write_str(", reads its file")?;
         }
         Ok(())
     }

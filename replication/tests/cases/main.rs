@@ -16,6 +16,7 @@ mod meanwhile;
 mod own;
 mod owners;
 mod quiet;
+mod read_backs;
 mod rewritten;
 mod room;
 mod scrub;

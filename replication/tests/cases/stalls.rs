@@ -144,6 +144,7 @@ fn a_lane_says_which_copy_it_waits_for_until_that_has_all() {
                 reserved: 1024,
                 is_opening: false,
                 is_queued: false,
+                is_reading: false,
             }),
         };
         assert_eq!(

@@ -162,6 +162,7 @@ pub fn small() -> Config {
         in_flight_bytes: 4096,
         submission_bytes: 2048,
         turn_bytes: 700,
+        read_backs: 2,
         first_buffer_bytes: 128,
         buffer_bytes: 512,
         ahead: 1,
