@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 use kera_log_segments::group::Group;
-use kera_log_segments::replicas::GroupOwner;
+use kera_log_segments::replicas::{Copies, GroupOwner};
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use parking_lot::Mutex;
 
@@ -27,16 +27,19 @@ pub struct StreamletLanes {
     /// The least id that was never given out.
     next_group: Arc<AtomicU64>,
     lanes: Mutex<BTreeMap<LaneId, Arc<Lane>>>,
+    mend: Box<dyn Fn(GroupId) -> bool + Send + Sync>,
 }
 
 impl StreamletLanes {
     /// No lane yet. Each promises what `spec` says, whatever lane that names; the next group is `next_group` at the least.
+    /// `mend` is [`Copies::mend`] of the broker, whose own files they are.
     pub fn new(
         primary: Arc<Primary>,
         spec: LaneSpec,
         streamlet: Weak<dyn GroupOwner>,
         next_group: GroupId,
         clock: fn() -> u64,
+        mend: Box<dyn Fn(GroupId) -> bool + Send + Sync>,
     ) -> Self {
         Self {
             primary,
@@ -44,6 +47,7 @@ impl StreamletLanes {
             appender: Appender { streamlet, clock },
             next_group: Arc::new(AtomicU64::new(next_group.0)),
             lanes: Mutex::default(),
+            mend,
         }
     }
 
@@ -72,45 +76,6 @@ impl StreamletLanes {
         self.lanes.lock().values().cloned().collect()
     }
 
-    /// See [`Copies::next_group`](kera_log_segments::replicas::Copies::next_group).
-    pub fn next_group(&self, lane: LaneId, ack: AckPolicy) -> GroupId {
-        self.lane(lane).next_group(ack)
-    }
-
-    /// See [`Copies::begin`](kera_log_segments::replicas::Copies::begin).
-    pub fn begin(&self, lane: LaneId, group: &Arc<Group>) {
-        self.lane(lane).open(group, self.appender.clone());
-    }
-
-    /// See [`Copies::deleted`](kera_log_segments::replicas::Copies::deleted).
-    pub fn deleted(&self, groups: &[(GroupId, Epoch, u32)]) {
-        let (primary, spec) = (self.primary.clone(), self.spec);
-        let groups = groups.to_vec();
-        let runtime = primary.runtime.clone();
-        runtime.spawn(Box::pin(async move {
-            for (group, epoch, generation) in groups {
-                let copy = CopyId {
-                    streamlet: spec.streamlet,
-                    group,
-                    epoch,
-                    generation,
-                };
-                // Who holds one is no longer recorded; who holds none has nothing to do.
-                for peer in primary.peers().iter().filter(|peer| **peer != primary.me) {
-                    let free = Request::free(copy, spec.epoch, None);
-                    if let Err(error) = primary.transport.call(*peer, free).await {
-                        tracing::debug!(%copy, %peer, %error, "a surplus replica was not freed");
-                    }
-                }
-            }
-        }));
-    }
-
-    /// Ends all lanes where they stand: the stream is gone.
-    pub fn abandon(&self) {
-        self.all().iter().for_each(|lane| lane.abandon());
-    }
-
     /// Ends every lane, as for a hand-over: drains, closes every group, deletes what was recorded ahead. Nothing must
     /// be appended any more. The next owner then finds nothing to recover.
     ///
@@ -135,5 +100,46 @@ impl StreamletLanes {
         let lanes = self.all();
         let ends = lanes.iter().map(|lane| end(lane));
         all(ends.collect()).await.into_iter().collect()
+    }
+}
+
+impl Copies for StreamletLanes {
+    fn next_group(&self, lane: LaneId, ack: AckPolicy) -> GroupId {
+        self.lane(lane).next_group(ack)
+    }
+
+    fn begin(&self, lane: LaneId, group: &Arc<Group>) {
+        self.lane(lane).open(group, self.appender.clone());
+    }
+
+    fn deleted(&self, groups: &[(GroupId, Epoch, u32)]) {
+        let (primary, spec) = (self.primary.clone(), self.spec);
+        let groups = groups.to_vec();
+        let runtime = primary.runtime.clone();
+        runtime.spawn(Box::pin(async move {
+            for (group, epoch, generation) in groups {
+                let copy = CopyId {
+                    streamlet: spec.streamlet,
+                    group,
+                    epoch,
+                    generation,
+                };
+                // Who holds one is no longer recorded; who holds none has nothing to do.
+                for peer in primary.peers().iter().filter(|peer| **peer != primary.me) {
+                    let free = Request::free(copy, spec.epoch, None);
+                    if let Err(error) = primary.transport.call(*peer, free).await {
+                        tracing::debug!(%copy, %peer, %error, "a surplus replica was not freed");
+                    }
+                }
+            }
+        }));
+    }
+
+    fn mend(&self, group: GroupId) -> bool {
+        (self.mend)(group)
+    }
+
+    fn abandon(&self) {
+        self.all().iter().for_each(|lane| lane.abandon());
     }
 }

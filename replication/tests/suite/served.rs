@@ -154,7 +154,14 @@ impl Served {
         let groups_of: Arc<dyn GroupOwner> = streamlet.clone();
         let groups_of = Arc::downgrade(&groups_of);
         let copies = Arc::new(LaneCopies {
-            lanes: StreamletLanes::new(primary.clone(), spec, groups_of, next, clock),
+            lanes: StreamletLanes::new(
+                primary.clone(),
+                spec,
+                groups_of,
+                next,
+                clock,
+                Box::new(|_| false),
+            ),
             newest: Mutex::default(),
             model: model.clone(),
         });
@@ -463,8 +470,8 @@ impl Copies for LaneCopies {
         self.lanes.deleted(groups);
     }
 
-    fn mend(&self, _: GroupId) -> bool {
-        false
+    fn mend(&self, group: GroupId) -> bool {
+        self.lanes.mend(group)
     }
 
     fn abandon(&self) {

@@ -197,7 +197,7 @@ impl Replicated {
             }
             served.insert(streamlet.key(), copies.clone());
         }
-        streamlet.serve(copies);
+        streamlet.serve(copies.lanes().clone());
     }
 
     /// Deleted streams that not every peer has heard of.

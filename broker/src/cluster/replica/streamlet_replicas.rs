@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::replicas::GroupOwner;
 use kera_metadata::{GroupRecord, StreamConfig};
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
@@ -13,7 +12,7 @@ use kera_replication::jobs::{Mend, Mended, Owned};
 use kera_replication::primary::{LaneSpec, Primary, StreamletLanes};
 use kera_replication::runtime::off;
 use kera_replication::transport::Pending;
-use kera_streamlet::{Copies, Streamlet};
+use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 
 use super::own_files::{self, Leftovers};
@@ -28,11 +27,8 @@ const MEND_AGAIN: Duration = Duration::from_secs(5);
 
 /// Makes the replicas of one streamlet, under one epoch.
 pub(crate) struct StreamletReplicas {
-    lanes: StreamletLanes,
-    records: Arc<GroupRecords>,
-    streamlet: Weak<Streamlet>,
-    /// Groups that could be fetched from nobody, and when that was tried.
-    mend_failed: Mutex<HashMap<GroupId, Instant>>,
+    lanes: Arc<StreamletLanes>,
+    own: Arc<OwnFile>,
 }
 
 impl StreamletReplicas {
@@ -55,16 +51,24 @@ impl StreamletReplicas {
         };
         let owner: Arc<dyn GroupOwner> = streamlet.clone();
         let owner = Arc::downgrade(&owner);
-        Arc::new(Self {
-            lanes: StreamletLanes::new(primary, spec, owner, next_group, now_ms),
+        let own = Arc::new(OwnFile {
+            primary: primary.clone(),
             records,
+            epoch,
             streamlet: Arc::downgrade(streamlet),
-            mend_failed: Mutex::default(),
+            failed: Mutex::default(),
+        });
+        let files = own.clone();
+        let fetch = Box::new(move |group| files.fetch(group));
+        let lanes = StreamletLanes::new(primary, spec, owner, next_group, now_ms, fetch);
+        Arc::new(Self {
+            lanes: Arc::new(lanes),
+            own,
         })
     }
 
     /// Its lanes, as replication has them.
-    pub(crate) fn lanes(&self) -> &StreamletLanes {
+    pub(crate) fn lanes(&self) -> &Arc<StreamletLanes> {
         &self.lanes
     }
 
@@ -77,12 +81,7 @@ impl StreamletReplicas {
             replicas: spec.replicas,
             min_insync_replicas: spec.min_insync_replicas,
             lanes: self.lanes.all(),
-            mend: Some(Arc::new(OwnFile {
-                primary: self.lanes.primary().clone(),
-                records: self.records.clone(),
-                epoch: spec.epoch,
-                streamlet: self.streamlet.clone(),
-            })),
+            mend: Some(self.own.clone()),
         }
     }
 
@@ -96,16 +95,63 @@ impl StreamletReplicas {
 
     /// Whether these are the replicas of `streamlet`, and not of another stretch of its ownership.
     pub(crate) fn are_of(&self, streamlet: &Arc<Streamlet>) -> bool {
-        std::ptr::eq(self.streamlet.as_ptr(), Arc::as_ptr(streamlet))
+        std::ptr::eq(self.own.streamlet.as_ptr(), Arc::as_ptr(streamlet))
     }
 }
 
-/// This broker's own files of a streamlet, as the jobs put them right.
+/// This broker's own files of a streamlet, as the jobs and readers that meet damage put them right.
 struct OwnFile {
     primary: Arc<Primary>,
     records: Arc<GroupRecords>,
     epoch: Epoch,
     streamlet: Weak<Streamlet>,
+    /// Groups that could be fetched from nobody, and when that was tried.
+    failed: Mutex<HashMap<GroupId, Instant>>,
+}
+
+impl OwnFile {
+    /// Fetches a closed group from another replica; see [`Copies::mend`](kera_streamlet::Copies::mend).
+    fn fetch(&self, group: GroupId) -> bool {
+        if let Some(at) = self.failed.lock().get(&group)
+            && at.elapsed() < MEND_AGAIN
+        {
+            return false;
+        }
+        let Some(streamlet) = self.streamlet.upgrade() else {
+            return false;
+        };
+        let (primary, records) = (self.primary.clone(), self.records.clone());
+        let streamlet_key = streamlet.key();
+        let key = streamlet_key.group(group);
+        let (told, outcome) = std::sync::mpsc::sync_channel(1);
+        let runtime = primary.runtime().clone();
+        runtime.spawn(Box::pin(async move {
+            let stored = off(&**primary.runtime(), move || records.stored(key)).await;
+            let mended = match stored.map_err(|error| error.to_string()) {
+                Ok(Some(record)) if record.is_closed() => {
+                    own_files::replace(&primary, &streamlet, &record).await
+                }
+                Ok(_) => Err("its close is not recorded".into()),
+                Err(error) => Err(error),
+            };
+            // Who asked may have given up.
+            let _ = told.send(mended);
+        }));
+        let outcome = outcome.recv_timeout(MEND_WITHIN);
+        match outcome.unwrap_or_else(|error| Err(error.to_string())) {
+            Ok(()) => {
+                self.failed.lock().remove(&group);
+                true
+            }
+            Err(error) => {
+                tracing::error!(streamlet = %streamlet_key, %group, error, "a damaged group could not be fetched from another replica");
+                let mut failed = self.failed.lock();
+                failed.retain(|_, at| at.elapsed() < MEND_AGAIN);
+                failed.insert(group, Instant::now());
+                false
+            }
+        }
+    }
 }
 
 impl Mend for OwnFile {
@@ -153,65 +199,5 @@ impl Mend for OwnFile {
             };
             leftovers.free().await
         })
-    }
-}
-
-impl Copies for StreamletReplicas {
-    fn next_group(&self, lane: LaneId, ack: AckPolicy) -> GroupId {
-        self.lanes.next_group(lane, ack)
-    }
-
-    fn begin(&self, lane: LaneId, group: &Arc<Group>) {
-        self.lanes.begin(lane, group);
-    }
-
-    fn deleted(&self, groups: &[(GroupId, Epoch, u32)]) {
-        self.lanes.deleted(groups);
-    }
-
-    fn mend(&self, group: GroupId) -> bool {
-        if let Some(at) = self.mend_failed.lock().get(&group)
-            && at.elapsed() < MEND_AGAIN
-        {
-            return false;
-        }
-        let Some(streamlet) = self.streamlet.upgrade() else {
-            return false;
-        };
-        let (primary, records) = (self.lanes.primary().clone(), self.records.clone());
-        let streamlet_key = self.lanes.spec().streamlet;
-        let key = streamlet_key.group(group);
-        let (told, outcome) = std::sync::mpsc::sync_channel(1);
-        let runtime = primary.runtime().clone();
-        runtime.spawn(Box::pin(async move {
-            let stored = off(&**primary.runtime(), move || records.stored(key)).await;
-            let mended = match stored.map_err(|error| error.to_string()) {
-                Ok(Some(record)) if record.is_closed() => {
-                    own_files::replace(&primary, &streamlet, &record).await
-                }
-                Ok(_) => Err("its close is not recorded".into()),
-                Err(error) => Err(error),
-            };
-            // Who asked may have given up.
-            let _ = told.send(mended);
-        }));
-        let outcome = outcome.recv_timeout(MEND_WITHIN);
-        match outcome.unwrap_or_else(|error| Err(error.to_string())) {
-            Ok(()) => {
-                self.mend_failed.lock().remove(&group);
-                true
-            }
-            Err(error) => {
-                tracing::error!(streamlet = %streamlet_key, %group, error, "a damaged group could not be fetched from another replica");
-                let mut failed = self.mend_failed.lock();
-                failed.retain(|_, at| at.elapsed() < MEND_AGAIN);
-                failed.insert(group, Instant::now());
-                false
-            }
-        }
-    }
-
-    fn abandon(&self) {
-        self.lanes.abandon();
     }
 }

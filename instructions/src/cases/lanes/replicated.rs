@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use kera_log_segments::group::{AckPolicy, Group};
-use kera_log_segments::replicas::{Copies, GroupOwner};
+use kera_log_segments::group::AckPolicy;
+use kera_log_segments::replicas::GroupOwner;
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{BrokerId, Epoch, GroupId, Incarnation, LaneId, StreamletKey};
 use kera_records::Transaction;
@@ -119,31 +119,6 @@ impl Records for Recorded {
     }
 }
 
-/// The lanes, as a streamlet calls them.
-struct Lanes(StreamletLanes);
-
-impl Copies for Lanes {
-    fn next_group(&self, lane: LaneId, ack: AckPolicy) -> GroupId {
-        self.0.next_group(lane, ack)
-    }
-
-    fn begin(&self, lane: LaneId, group: &Arc<Group>) {
-        self.0.begin(lane, group);
-    }
-
-    fn deleted(&self, groups: &[(GroupId, Epoch, u32)]) {
-        self.0.deleted(groups);
-    }
-
-    fn mend(&self, _: GroupId) -> bool {
-        false
-    }
-
-    fn abandon(&self) {
-        self.0.abandon();
-    }
-}
-
 fn primary(bench: &Bench, runtime: tokio::runtime::Handle) -> Arc<Primary> {
     let runtime = Arc::new(TokioRuntime::new(runtime));
     let io = bench.env.io.clone();
@@ -182,8 +157,8 @@ pub(crate) fn append_small(times: u64) {
     };
     let primary = primary(&bench, runtime.handle().clone());
     let owner = Arc::downgrade(&owner);
-    let lanes = StreamletLanes::new(primary, spec, owner, GroupId(1), || 1);
-    bench.streamlet.serve(Arc::new(Lanes(lanes)));
+    let lanes = StreamletLanes::new(primary, spec, owner, GroupId(1), || 1, Box::new(|_| false));
+    bench.streamlet.serve(Arc::new(lanes));
     let mut batch = batch(1 << 10, 1);
     let mut header = BatchHeader::peek(&batch).expect("a batch");
     let mut sequence = 0;
