@@ -1,5 +1,8 @@
 //! One shipper per backup: ships what grew, of all groups, as one submission.
 
+mod flushes;
+mod openings;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -7,7 +10,7 @@ use std::time::Duration;
 
 use super::Caller;
 use super::calls::{Calls, keep_waker};
-use super::flush_rounds::{FlushRounds, Went};
+use super::flush_rounds::FlushRounds;
 use super::lost_lease::LostLease;
 use super::reads::Reads;
 use super::shipment::Shipment;
@@ -18,9 +21,9 @@ use crate::faults::Faults;
 use crate::health::Health;
 use crate::ids::{AckPolicy, BrokerId, CopyId, ProcessId};
 use crate::runtime::within;
-use crate::transport::{
-    Buffer, CallError, Link, LinkError, Opened, Pending, Refusal, Reply, Request,
-};
+use crate::transport::{CallError, Link, LinkError, Opened, Pending};
+use flushes::Flushing;
+use openings::Opening;
 
 /// Submissions under way at once. While so many are, what grows gathers, over all groups, for the next: each
 /// submission wakes the backup and is told to be complete, whether it carries one group or a thousand.
@@ -45,30 +48,6 @@ struct Flight {
     bytes: u64,
     /// How far each group is complete once it does, with its number.
     to: Vec<(u32, CopyId, u64)>,
-}
-
-/// What a request for buffers that is under way asks for.
-struct Opening {
-    copy: CopyId,
-    address: u64,
-    least: u32,
-    /// Where they would end if the backup gave all that is asked for.
-    end: u64,
-    /// Nothing waits for them yet.
-    ahead: bool,
-}
-
-/// A flush under way, and the length it covers.
-struct Flushing {
-    copy: CopyId,
-    length: u64,
-    call: Pending<Result<Reply, CallError>>,
-}
-
-/// True if the backup's answer to a flush says that it does not have what it took.
-fn has_lost_it(error: &CallError) -> bool {
-    let refusal = error.refusal();
-    matches!(refusal, Some(Refusal::Short { .. } | Refusal::Unknown))
 }
 
 /// The task behind a [`ShipperHandle`]; ends after its primary is dropped, with its last group.
@@ -241,171 +220,6 @@ impl Shipper {
         }
     }
 
-    /// Asks the backup for buffers, at least `least` bytes; `ahead` if nothing waits for them.
-    fn open(&mut self, id: CopyId, address: u64, least: u32, ahead: bool) {
-        self.open_after(id, address, least, ahead, None);
-    }
-
-    fn open_after(
-        &mut self,
-        id: CopyId,
-        address: u64,
-        least: u32,
-        ahead: bool,
-        pause: Option<Duration>,
-    ) {
-        let Some(shipment) = self.shipments.get_mut(&id) else {
-            return;
-        };
-        let Caller { me, config, .. } = &self.caller;
-        let Some(request) = shipment.request(*me, address, least, config) else {
-            return;
-        };
-        let bytes = match &request {
-            Request::Open { bytes, .. } => *bytes,
-            _ => least,
-        };
-        if std::mem::replace(&mut shipment.opening, true) {
-            return;
-        }
-        let (caller, backup) = (self.caller.clone(), self.backup);
-        let call = Box::pin(async move {
-            if let Some(pause) = pause {
-                caller.runtime.sleep(pause).await;
-            }
-            // However often it is asked: a lane may stand still for it.
-            let patience = caller.config.call_timeout;
-            let asked = within(&*caller.runtime, patience, caller.ask(backup, request)).await;
-            let late = || CallError::Lost {
-                backup,
-                reason: format!("no buffers within {patience:?}"),
-            };
-            match asked.unwrap_or_else(|| Err(late()))? {
-                Reply::Opened(opened) => Ok(opened),
-                other => Err(CallError::Lost {
-                    backup,
-                    reason: format!("it answered open with {other:?}"),
-                }),
-            }
-        });
-        let opening = Opening {
-            copy: id,
-            address,
-            least,
-            end: address + u64::from(bytes),
-            ahead,
-        };
-        self.openings.push(opening, call);
-    }
-
-    fn poll_openings(&mut self, cx: &Context<'_>) -> bool {
-        let answered = self.openings.poll(cx);
-        if answered.is_empty() {
-            return false;
-        }
-        for (opening, result) in answered {
-            let Opening {
-                copy: id,
-                address,
-                least,
-                end,
-                ahead,
-            } = opening;
-            let error = match result {
-                Ok(opened) => {
-                    self.opened(id, &opened, end);
-                    continue;
-                }
-                Err(error) => error,
-            };
-            let full = matches!(error.refusal(), Some(Refusal::NoRoom { .. }));
-            let under_way = self.shipments.get(&id).is_some_and(Shipment::has_buffers);
-            if full {
-                self.make_room();
-            }
-            if full && !under_way {
-                // Not again with the next group, until it may have room.
-                self.health.full(self.backup, self.caller.runtime.now());
-            } else if !full && error.refusal().is_none() {
-                self.health.failure(self.backup, self.caller.runtime.now());
-            }
-            if matches!(error.refusal(), Some(Refusal::OtherIncarnation)) {
-                self.doubt_link();
-            }
-            let Some(shipment) = self.shipments.get_mut(&id) else {
-                continue;
-            };
-            if ahead && full {
-                (shipment.opening, shipment.crowded) = (false, true);
-                self.make_ready_by_id(&id);
-            } else if full && shipment.may_wait(&self.caller.config) {
-                // What other groups end with goes to the disk there, and gives room.
-                shipment.opening = false;
-                let pause = self.caller.config.pause;
-                self.open_after(id, address, least, false, Some(pause));
-            } else if error.refusal().is_none() && !matches!(self.way, Way::Up(_)) {
-                // Neither a link nor an answer: the others are not to find that out one by one.
-                self.is_silent(&error.to_string());
-            } else {
-                if full {
-                    // What its copy gives back here is soon taken: the next group goes elsewhere.
-                    self.health.full(self.backup, self.caller.runtime.now());
-                }
-                self.lose(id, &error.to_string());
-            }
-        }
-        true
-    }
-
-    /// The backup is short of room: what is complete of open groups goes to its disk before the next
-    /// interval, and gives some. Those that give most go first, and those that give little not at all:
-    /// each costs the disk as much.
-    fn make_room(&mut self) {
-        if self.flushing.is_some() || !self.to_flush.is_empty() {
-            return;
-        }
-        let gives = self
-            .shipments
-            .iter()
-            .map(|(id, s)| (s.could_give_back(), *id));
-        let mut gives: Vec<_> = gives.filter(|(bytes, _)| *bytes > 0).collect();
-        let most = gives.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0);
-        gives.retain(|(bytes, _)| *bytes >= most / 2);
-        gives.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        self.to_flush = gives.into_iter().map(|(_, id)| id).collect();
-    }
-
-    /// The backup has given buffers, which would go to `end` if it had enough room.
-    fn opened(&mut self, id: CopyId, opened: &Opened, end: u64) {
-        self.health.success(self.backup);
-        self.lost_lease.heard();
-        if self.process != Some(opened.process) {
-            if self.any_has_buffers() {
-                // Either this reply or the link is of a process that has ended. A link that carries nothing
-                // may not notice for long: a new one will say.
-                self.lose(id, "its broker was restarted");
-                return self.doubt_link();
-            }
-            self.process = Some(opened.process);
-            self.way = Way::None;
-            self.land_all();
-        }
-        if let Some(shipment) = self.shipments.get_mut(&id) {
-            shipment.opening = false;
-            shipment.waits = 0;
-            shipment.add_buffers(&opened.buffers);
-            let is_short = opened.buffers.iter().map(Buffer::end).max() < Some(end);
-            shipment.crowded &= is_short;
-            self.make_ready_by_id(&id);
-            if is_short {
-                self.make_room();
-            }
-        }
-        if matches!(self.way, Way::None) {
-            self.connect(false);
-        }
-    }
-
     /// What the backup says does not go with the link there is, if there is one: it is made anew.
     fn doubt_link(&mut self) {
         if matches!(self.way, Way::Up(_)) {
@@ -492,97 +306,6 @@ impl Shipper {
                 self.landed.push(flight.to);
             }
         }
-    }
-
-    /// There will be something to flush.
-    fn set_alarm(&mut self) {
-        if self.alarm.is_none() {
-            let interval = self.caller.config.flush_interval;
-            self.alarm = Some(self.caller.runtime.sleep(interval));
-        }
-    }
-
-    /// The flush at an interval: the backup hears how much of each open group is complete, checks
-    /// that its copy is whole up to there, and brings it to its disk.
-    fn poll_flushes(&mut self, cx: &mut Context<'_>) -> bool {
-        if let Some(flushing) = &mut self.flushing {
-            let Poll::Ready(flushed) = flushing.call.as_mut().poll(cx) else {
-                return false;
-            };
-            let (id, length) = (flushing.copy, flushing.length);
-            self.flushing = None;
-            match flushed {
-                Ok(_) => {
-                    if let Some(shipment) = self.shipments.get_mut(&id) {
-                        shipment.flushed = shipment.flushed.max(length);
-                    }
-                }
-                // It has lost what it had: nothing may count on it any more.
-                Err(error) if has_lost_it(&error) => {
-                    tracing::warn!(group = %id, %error, "a replica is damaged, or gone");
-                    self.lose(id, &error.to_string());
-                }
-                // Tried again in the next round, even if nothing completes before that.
-                Err(error) => {
-                    tracing::info!(group = %id, %error, "an open group is not flushed");
-                    self.set_alarm();
-                }
-            }
-            return true;
-        }
-        if let Some(id) = self.to_flush.pop_front() {
-            if let Some(shipment) = self.shipments.get(&id) {
-                let length = shipment.whole;
-                let request = Request::Flush {
-                    copy: id,
-                    length,
-                    closed: false,
-                };
-                self.flushing = Some(Flushing {
-                    copy: id,
-                    length,
-                    call: self.caller.once(self.backup, request),
-                });
-            }
-            return true;
-        }
-        false
-    }
-
-    /// Begins the flush at an interval, once the one before has ended.
-    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> bool {
-        if let Some(alarm) = &mut self.alarm
-            && self.flushing.is_none()
-            && alarm.as_mut().poll(cx).is_ready()
-        {
-            // Set again by what completes from now on, or is not flushed.
-            self.alarm = None;
-            let grown = self.shipments.iter().filter(|(_, s)| s.whole > s.flushed);
-            self.to_flush = grown.map(|(id, _)| *id).collect();
-            return true;
-        }
-        false
-    }
-
-    /// The flushes that acknowledgements wait for; one at a time.
-    fn poll_rounds(&mut self, cx: &mut Context<'_>) -> bool {
-        let (caller, backup) = (&self.caller, self.backup);
-        let Some(ended) = self.rounds.poll(cx, caller, backup, &mut self.shipments) else {
-            return self.rounds.begin(caller, backup, &mut self.shipments);
-        };
-        self.handle.traffic.flushed(ended.groups, ended.took);
-        match ended.went {
-            Went::Well => self.lost_lease.heard(),
-            // Not again with the next group.
-            Went::DiskFailed => self.health.full(backup, caller.runtime.now()),
-            Went::Unanswered => {
-                self.health.failure(backup, caller.runtime.now());
-            }
-        }
-        for (id, reason) in ended.lost {
-            self.lose(id, &reason);
-        }
-        true
     }
 
     /// A backup that is not among the brokers that are alive and is silent while something is under way to
