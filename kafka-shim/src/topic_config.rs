@@ -345,7 +345,7 @@ impl Wanted {
         let (name, is) = match (streamlets, lane_by) {
             (true, true) => return Ok(()),
             (false, _) => ("kera.streamlets", present.streamlets.to_string()),
-            (_, false) => ("kera.lane.by", lane_by_word(present.lane_by).to_owned()),
+            (_, false) => ("kera.lane.by", present.lane_by.text().to_owned()),
         };
         Err(format!(
             "{name} is shown only: it is {is} and cannot be set"
@@ -358,7 +358,7 @@ impl Wanted {
             (Some(ack), Some(true)) => {
                 return Err(format!(
                     "flush.messages=1 and kera.ack={} contradict each other",
-                    ack_word(ack)
+                    ack.text()
                 ));
             }
             (Some(ack), _) => Some(ack),
@@ -440,25 +440,18 @@ pub(crate) fn value_of(
         },
         Setting::TimestampBefore => unlimited(stream.timestamp_before_max_ms, NEVER),
         Setting::TimestampAfter => unlimited(stream.timestamp_after_max_ms, NEVER),
-        Setting::Validate => match stream.validate {
-            BatchCheck::Header => "header".to_owned(),
-            BatchCheck::Full => "full".to_owned(),
-        },
+        Setting::Validate => stream.validate.text().to_owned(),
         Setting::FlushMessages => match stream.ack {
             AckPolicy::Synced => "1".to_owned(),
             _ => NEVER.to_owned(),
         },
         Setting::FlushInterval => flush_interval.as_millis().to_string(),
-        Setting::Ack => ack_word(stream.ack).to_owned(),
+        Setting::Ack => stream.ack.text().to_owned(),
         Setting::MinInsyncReplicas => stream.min_insync_replicas.to_string(),
         Setting::Lanes => stream.lanes.to_string(),
         Setting::Streamlets => stream.streamlets.to_string(),
-        Setting::LaneBy => lane_by_word(stream.lane_by).to_owned(),
-        Setting::Cleanup => match stream.cleanup {
-            Cleanup::Delete => "delete".to_owned(),
-            Cleanup::Compact => "compact".to_owned(),
-            Cleanup::CompactDelete => "compact,delete".to_owned(),
-        },
+        Setting::LaneBy => stream.lane_by.text().to_owned(),
+        Setting::Cleanup => stream.cleanup.text().to_owned(),
         Setting::MinCompactionLag => stream.min_compaction_lag_ms.to_string(),
         Setting::MaxCompactionLag => unlimited(stream.max_compaction_lag_ms, NEVER),
         Setting::DeleteRetention => stream.delete_retention_ms.to_string(),
@@ -489,21 +482,6 @@ fn cleanup(config: &TopicConfig, value: &str) -> Result<Cleanup, String> {
 fn timestamp_bound(config: &TopicConfig, value: &str) -> Result<u64, String> {
     let ms = number(config, value, 0)? as u64;
     Ok(if ms > MAX_DURATION_MS { 0 } else { ms.max(1) })
-}
-
-fn lane_by_word(lane_by: LaneBy) -> &'static str {
-    match lane_by {
-        LaneBy::Key => "key",
-        LaneBy::Producer => "producer",
-    }
-}
-
-fn ack_word(ack: AckPolicy) -> &'static str {
-    match ack {
-        AckPolicy::Memory => "memory",
-        AckPolicy::Written => "written",
-        AckPolicy::Synced => "synced",
-    }
 }
 
 /// Checks that a value is of its kind.

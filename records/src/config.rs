@@ -79,7 +79,7 @@ numbered! {
         /// Of each key of a lane the newest is kept, and retention deletes nothing.
         Compact = 1 "compact",
         /// Both.
-        CompactDelete = 2 "compact and delete",
+        CompactDelete = 2 "compact,delete",
     }
 }
 

@@ -8,6 +8,18 @@ use crate::config::{
     TimestampType,
 };
 
+/// Values of answers, which have the same numbers. One of a newer build counts as the default.
+macro_rules! from_wire {
+    ($($name:ident)*) => {
+        $(impl From<v1::$name> for $name {
+            fn from(wire: v1::$name) -> Self {
+                Self::of_number(wire as u32).unwrap_or_default()
+            }
+        })*
+    };
+}
+from_wire!(LaneBy TimestampType BatchCheck Cleanup);
+
 impl StreamConfig {
     /// The settings of a stream to create: what the request leaves out is the default.
     ///
@@ -183,6 +195,25 @@ mod tests {
                 })
                 .is_err()
         );
+    }
+
+    #[test]
+    fn values_of_answers_are_those_of_the_same_number() {
+        fn same<W: TryFrom<i32>, T: From<W> + Copy + PartialEq + std::fmt::Debug>(
+            values: &[T],
+            number: fn(T) -> u8,
+        ) {
+            for value in values {
+                let wire = W::try_from(number(*value).into()).ok().expect("a value");
+                assert_eq!(T::from(wire), *value);
+            }
+            let next = values.len() as i32;
+            assert!(W::try_from(next).is_err(), "{next} has no name");
+        }
+        same::<v1::LaneBy, _>(LaneBy::ALL, LaneBy::number);
+        same::<v1::TimestampType, _>(TimestampType::ALL, TimestampType::number);
+        same::<v1::BatchCheck, _>(BatchCheck::ALL, BatchCheck::number);
+        same::<v1::Cleanup, _>(Cleanup::ALL, Cleanup::number);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kera_protocol::ack::AckPolicy;
 use kera_protocol::error::WireError;
 use kera_protocol::v1;
 use tokio::sync::Mutex;
@@ -15,7 +16,7 @@ use super::observe::{observe, observe_others};
 use super::pace::{FRESH, kept_for};
 use super::rates::{self, Meter};
 use super::told::Told;
-use super::views::{BrokerRow, Event, GroupLag, GroupRow, Health, Overview, Rates, StreamRow, ack};
+use super::views::{BrokerRow, Event, GroupLag, GroupRow, Health, Overview, Rates, StreamRow};
 use crate::admin::cluster;
 use crate::clock::now_ms;
 use crate::data::catalog::Stream;
@@ -161,7 +162,7 @@ impl State {
             partitions: wire.partitions(),
             lane_generation: stream.lane_generation(),
             replicas: wire.replicas(),
-            ack: ack(wire.ack()),
+            ack: AckPolicy::from(wire.ack()).text(),
             records,
             bytes,
             unacknowledged,

@@ -1,5 +1,6 @@
 //! What answers of the API look like. Fields that the command line's `--json` has too have the same names there.
 
+use kera_metadata::{BatchCheck, LaneBy, TimestampType};
 use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
 use serde::Serialize;
@@ -215,10 +216,7 @@ impl StreamSettings {
         Self {
             id: id.map(|id| id.to_string()).unwrap_or_default(),
             lanes: config.lanes(),
-            lane_by: match config.lane_by() {
-                v1::LaneBy::Key => "key",
-                v1::LaneBy::Producer => "producer",
-            },
+            lane_by: LaneBy::from(config.lane_by()).text(),
             min_insync_replicas: config.min_insync_replicas(),
             segment_size: config.segment_size(),
             segments_per_group: config.segments_per_group(),
@@ -226,26 +224,11 @@ impl StreamSettings {
             retention_bytes: config.retention_bytes(),
             group_max_age_ms: config.group_max_age_ms(),
             max_batch_bytes: config.max_batch_bytes(),
-            timestamps: match config.timestamp_type() {
-                v1::TimestampType::Create => "create",
-                v1::TimestampType::Append => "append",
-            },
+            timestamps: TimestampType::from(config.timestamp_type()).text(),
             timestamp_before_max_ms: config.timestamp_before_max_ms(),
             timestamp_after_max_ms: config.timestamp_after_max_ms(),
-            validate: match config.validate() {
-                v1::BatchCheck::Header => "header",
-                v1::BatchCheck::Full => "full",
-            },
+            validate: BatchCheck::from(config.validate()).text(),
             created_ms: info.created_ms,
         }
-    }
-}
-
-/// What an acknowledgement promises, as the command line names it.
-pub(super) fn ack(policy: v1::AckPolicy) -> &'static str {
-    match policy {
-        v1::AckPolicy::Memory => "memory",
-        v1::AckPolicy::Written => "written",
-        v1::AckPolicy::Synced => "synced",
     }
 }

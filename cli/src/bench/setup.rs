@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use kera_load::disk::{mount_of, write_speed};
 use kera_load::process::cpu_of;
+use kera_protocol::ack::AckPolicy;
 use kera_protocol::v1;
 use tonic::Code;
 
@@ -65,11 +66,7 @@ impl Setup {
 
     /// What an acknowledgement of the stream promises.
     pub(super) fn ack(&self) -> &'static str {
-        match self.info.config.unwrap_or_default().ack() {
-            v1::AckPolicy::Memory => "memory",
-            v1::AckPolicy::Written => "written",
-            v1::AckPolicy::Synced => "synced",
-        }
+        AckPolicy::from(self.info.config.unwrap_or_default().ack()).text()
     }
 
     /// The broker's disk.

@@ -1,5 +1,6 @@
 //! Streams as commands show them.
 
+use kera_metadata::{AckPolicy, BatchCheck, Cleanup, LaneBy, TimestampType};
 use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
 use serde::Serialize;
@@ -95,15 +96,8 @@ impl StreamView {
             partitions: config
                 .partitions
                 .unwrap_or_else(|| config.streamlets().saturating_mul(config.lanes())),
-            lane_by: match config.lane_by() {
-                v1::LaneBy::Key => "key",
-                v1::LaneBy::Producer => "producer",
-            },
-            ack: match config.ack() {
-                v1::AckPolicy::Memory => "memory",
-                v1::AckPolicy::Written => "written",
-                v1::AckPolicy::Synced => "synced",
-            },
+            lane_by: LaneBy::from(config.lane_by()).text(),
+            ack: AckPolicy::from(config.ack()).text(),
             // Brokers of older builds know one copy only.
             replicas: config.replicas.unwrap_or(1),
             min_insync_replicas: config.min_insync_replicas.unwrap_or(1),
@@ -113,21 +107,11 @@ impl StreamView {
             retention_bytes: config.retention_bytes.unwrap_or_default(),
             group_max_age_ms: config.group_max_age_ms.unwrap_or_default(),
             max_batch_bytes: config.max_batch_bytes.unwrap_or_default(),
-            timestamps: match config.timestamp_type() {
-                v1::TimestampType::Create => "create",
-                v1::TimestampType::Append => "append",
-            },
+            timestamps: TimestampType::from(config.timestamp_type()).text(),
             timestamp_before_max_ms: config.timestamp_before_max_ms.unwrap_or_default(),
             timestamp_after_max_ms: config.timestamp_after_max_ms.unwrap_or_default(),
-            validate: match config.validate() {
-                v1::BatchCheck::Header => "header",
-                v1::BatchCheck::Full => "full",
-            },
-            cleanup: match config.cleanup() {
-                v1::Cleanup::Delete => "delete",
-                v1::Cleanup::Compact => "compact",
-                v1::Cleanup::CompactDelete => "compact,delete",
-            },
+            validate: BatchCheck::from(config.validate()).text(),
+            cleanup: Cleanup::from(config.cleanup()).text(),
             min_compaction_lag_ms: config.min_compaction_lag_ms(),
             max_compaction_lag_ms: config.max_compaction_lag_ms(),
             delete_retention_ms: config.delete_retention_ms(),
