@@ -6,7 +6,6 @@ import io.kera.client.ErrorCodes;
 import io.kera.client.KeraException;
 import io.kera.client.KeraRecord;
 import io.kera.client.LaneReader;
-import io.kera.client.LoginException;
 import io.kera.client.OwnerConnections;
 import io.kera.client.StreamInfo;
 import java.io.IOException;
@@ -30,8 +29,6 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
     private static final int READ_BYTES = 1 << 20;
     /** While no lane has anything, one of them is waited for, so long. */
     private static final int WAIT_MILLIS = 50;
-    /** A lane that cannot be read for so long fails the job. */
-    private static final long PATIENCE_NANOS = Duration.ofMinutes(2).toNanos();
     private static final long PAUSE_NANOS = Duration.ofMillis(50).toNanos();
 
     /** A lane that is read. */
@@ -41,8 +38,7 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
         private boolean paused;
         /** Records that could be read when it was read last. */
         private long behind;
-        /** When it was last read, or begun, and when it is tried again after an error. */
-        private long heard = System.nanoTime();
+        /** When it is tried again after an error. */
         private long notBefore = System.nanoTime();
 
         Open(LaneSplit split) {
@@ -56,6 +52,7 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
     private final Map<String, Open> lanes = new LinkedHashMap<>();
     /** As they were looked up last. */
     private final Map<String, StreamInfo> streams = new HashMap<>();
+    private final Silence silence = new Silence();
     private final ReadMetrics metrics;
     private volatile boolean awake;
 
@@ -123,7 +120,7 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
                 open.reader = open(open.split);
             }
             List<KeraRecord> records = open.reader.read(READ_BYTES, waitMillis);
-            open.heard = System.nanoTime();
+            silence.ended(id);
             open.split = open.split.at(open.reader.position());
             open.behind = open.reader.behind();
             metrics.read(records);
@@ -155,25 +152,16 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
 
     /** What becomes of a lane that could not be read. */
     private void lost(Open open, IOException error) throws IOException {
-        long now = System.nanoTime();
         LaneSplit split = open.split;
-        if (error instanceof KeraException refused) {
-            if (refused.code() == ErrorCodes.OUT_OF_RANGE && !settings.onDataLossFail()) {
-                open.split = split.at(firstStored(split));
-                LOG.warn("records of {} from {} on are gone; it goes on at {}", split.splitId(), split.position(),
-                        open.split.position());
-                return;
-            }
-            if (!ErrorCodes.isRetryable(refused.code())) {
-                throw new IOException("lane " + split.splitId() + " cannot be read at " + split.position() + ": "
-                        + refused.getMessage(), refused);
-            }
+        if (error instanceof KeraException refused && refused.code() == ErrorCodes.OUT_OF_RANGE
+                && !settings.onDataLossFail()) {
+            open.split = split.at(firstStored(split));
+            LOG.warn("records of {} from {} on are gone; it goes on at {}", split.splitId(), split.position(),
+                    open.split.position());
+            return;
         }
-        if (error instanceof LoginException || now - open.heard > PATIENCE_NANOS) {
-            throw new IOException("lane " + split.splitId() + " cannot be read: " + error.getMessage(), error);
-        }
-        LOG.debug("lane {} is tried again: {}", split.splitId(), error.getMessage());
-        open.notBefore = now + PAUSE_NANOS;
+        silence.failed(split.splitId(), split.position(), error);
+        open.notBefore = System.nanoTime() + PAUSE_NANOS;
     }
 
     private long firstStored(LaneSplit split) throws IOException {
@@ -214,7 +202,7 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
         Open open = lanes.get(split.splitId());
         if (open != null) {
             open.paused = paused;
-            open.heard = System.nanoTime();
+            silence.ended(split.splitId());
         }
     }
 

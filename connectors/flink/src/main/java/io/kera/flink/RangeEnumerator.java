@@ -2,7 +2,6 @@ package io.kera.flink;
 
 import io.kera.client.Generations;
 import io.kera.client.LaneCutter;
-import io.kera.client.LoginException;
 import io.kera.flink.RangePlan.Uncut;
 import io.kera.flink.StreamLook.Fresh;
 import java.io.IOException;
@@ -14,12 +13,9 @@ import java.util.Map;
 import java.util.Set;
 import org.apache.flink.api.connector.source.SplitEnumeratorContext;
 import org.apache.flink.util.FlinkRuntimeException;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /** Cuts ranges off lanes as readers ask for them, so that several readers share a lane. */
 final class RangeEnumerator extends StreamEnumerator<RangePlan> {
-    private static final Logger LOG = LoggerFactory.getLogger(RangeEnumerator.class);
     private static final int RANGE_BYTES = 256 << 10;
     /** While readers wait for records, lanes are looked at so often. */
     private static final long LOOK_MILLIS = 20;
@@ -35,6 +31,8 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
     private final Set<Integer> waiting = new LinkedHashSet<>();
     /** Lanes take turns. Only for the thread that cuts. */
     private int turn;
+    /** Only for the thread that cuts. */
+    private final Silence silence = new Silence();
     private volatile Wanted wanted = new Wanted(Map.of(), 0);
 
     /** @param restored what a checkpoint has; null for a job that begins */
@@ -70,7 +68,7 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
     }
 
     /** On a thread that may wait: as many ranges as are wanted, lane by lane. */
-    private List<Cut> cut() throws LoginException {
+    private List<Cut> cut() throws IOException {
         Wanted now = wanted;
         List<Cut> cuts = new ArrayList<>();
         List<Cut> lanes = new ArrayList<>();
@@ -90,14 +88,14 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
         return cuts;
     }
 
-    private LaneCutter.Range cut(String stream, Uncut lane) throws LoginException {
+    private LaneCutter.Range cut(String stream, Uncut lane) throws IOException {
+        String name = stream + ":" + lane.streamlet() + "/" + lane.lane();
         try {
-            return cutter.cut(stream, lane.streamlet(), lane.lane(), lane.next(), RANGE_BYTES);
-        } catch (LoginException error) {
-            throw error;
+            LaneCutter.Range range = cutter.cut(stream, lane.streamlet(), lane.lane(), lane.next(), RANGE_BYTES);
+            silence.ended(name);
+            return range;
         } catch (IOException error) {
-            LOG.debug("stream {} streamlet {} lane {} is not cut now: {}", stream, lane.streamlet(), lane.lane(),
-                    error.getMessage());
+            silence.failed(name, lane.next(), error);
             return null;
         }
     }

@@ -80,6 +80,17 @@ public final class TestBroker implements AutoCloseable {
         throw new IOException("the broker did not start: " + Files.readString(home.resolve("broker.log")));
     }
 
+    /** The end of its log, in one line; and whether it runs. */
+    public String told() {
+        String log;
+        try {
+            log = Files.readString(home.resolve("broker.log")).replaceAll("\\s+", " ");
+        } catch (IOException error) {
+            log = error.toString();
+        }
+        return (process.isAlive() ? "runs, " : "is gone, ") + log.substring(Math.max(0, log.length() - 1000));
+    }
+
     /** HOST:PORT. */
     public String address() {
         return address;

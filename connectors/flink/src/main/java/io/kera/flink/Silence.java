@@ -1,0 +1,61 @@
+package io.kera.flink;
+
+import io.kera.client.ErrorCodes;
+import io.kera.client.KeraException;
+import io.kera.client.LoginException;
+import java.io.IOException;
+import java.time.Duration;
+import java.util.HashMap;
+import java.util.Map;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** The lanes that do not answer: the log tells of them, and the job fails if one stays so. Not thread-safe. */
+final class Silence {
+    private static final Logger LOG = LoggerFactory.getLogger(Silence.class);
+    /** The log tells of a lane after so long, and again each time so much has passed. */
+    private static final long TELL_NANOS = Duration.ofSeconds(2).toNanos();
+    private static final long TELL_AGAIN_NANOS = Duration.ofSeconds(30).toNanos();
+    /** A lane that does not answer for so long fails the job. */
+    private static final long PATIENCE_NANOS = Duration.ofMinutes(2).toNanos();
+
+    /** One that nobody has asked for so long begins anew. */
+    private static final long FORGET_NANOS = Duration.ofMinutes(1).toNanos();
+
+    /** Since when it is silent, when it was asked last, and when the log tells of it. */
+    private record Since(long nanos, long asked, long tell) {}
+
+    private final Map<String, Since> lanes = new HashMap<>();
+
+    /** A lane answered, or nobody asks it any more. */
+    void ended(String lane) {
+        lanes.remove(lane);
+    }
+
+    /**
+     * A lane did not answer; it will be asked again.
+     *
+     * @param position the ordinal that was asked for
+     * @throws IOException if it is of no use to ask again
+     */
+    void failed(String lane, long position, IOException error) throws IOException {
+        failed(lane, position, error, System.nanoTime());
+    }
+
+    void failed(String lane, long position, IOException error, long now) throws IOException {
+        Since before = lanes.get(lane);
+        boolean fresh = before == null || now - before.asked > FORGET_NANOS;
+        long since = fresh ? now : before.nanos;
+        long tell = fresh ? now + TELL_NANOS : before.tell;
+        boolean refused = error instanceof KeraException answer && !ErrorCodes.isRetryable(answer.code());
+        if (refused || error instanceof LoginException || now - since > PATIENCE_NANOS) {
+            throw new IOException("lane " + lane + " cannot be read at " + position + ": " + error.getMessage(), error);
+        }
+        if (now - tell >= 0) {
+            LOG.warn("lane {} cannot be read at {} since {} s: {}; it is asked again", lane, position,
+                    Duration.ofNanos(now - since).toSeconds(), error.getMessage());
+            tell = now + TELL_AGAIN_NANOS;
+        }
+        lanes.put(lane, new Since(since, now, tell));
+    }
+}
