@@ -9,7 +9,7 @@ use kera_protocol::batch::{HEADER_BYTES, crc32c};
 use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
 
 use crate::footer::SparseIndex;
-use crate::io::File;
+use crate::io::ReadAt;
 use crate::layout::SEGMENT_HEADER_BYTES;
 use crate::scan::{
     BlockReader, Next, ScanError, ScanSpec, Scanned, Stop, check_batch, head, next_segment,
@@ -57,7 +57,7 @@ pub struct Checked {
 /// # Errors
 /// The store's, if it cannot be read; bytes that are not the group's are no error but what is wrong.
 pub fn check(
-    file: &dyn File,
+    file: &dyn ReadAt,
     spec: &CheckSpec,
     from: Progress,
     bytes: u64,
@@ -73,7 +73,7 @@ pub fn check(
 
 /// Walks on in `to`; what is wrong where it ends.
 fn walk(
-    file: &dyn File,
+    file: &dyn ReadAt,
     spec: &CheckSpec,
     to: &mut Progress,
     bytes: u64,

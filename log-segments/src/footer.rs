@@ -6,7 +6,7 @@
 use kera_protocol::batch::crc32c;
 use kera_protocol::ids::Ordinal;
 
-use crate::io::File;
+use crate::io::ReadAt;
 use crate::layout::{FOOTER_OFFSET, read_u32, read_u64};
 
 /// One entry per this many bytes of a group.
@@ -133,7 +133,7 @@ impl Footer {
     ///
     /// # Errors
     /// The store's, if the file cannot be read.
-    pub fn find(file: &dyn File, group_bytes: u64) -> std::io::Result<Option<Self>> {
+    pub fn find(file: &dyn ReadAt, group_bytes: u64) -> std::io::Result<Option<Self>> {
         let at = group_bytes + FOOTER_OFFSET;
         let size = file.len()?.saturating_sub(at);
         if !(FOOTER_HEAD as u64..=LARGEST_FOOTER).contains(&size) {

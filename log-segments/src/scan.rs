@@ -10,7 +10,7 @@ use kera_protocol::batch::{self, BatchError, BatchHeader, HEADER_BYTES, crc32c};
 use kera_protocol::ids::{Epoch, GroupId, Incarnation, LaneKey, Ordinal};
 
 use crate::footer::SparseIndex;
-use crate::io::File;
+use crate::io::{File, ReadAt};
 use crate::layout::{
     DurableMark, LayoutError, MARK_BYTES, MARK_SLOT_STRIDE, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
@@ -170,7 +170,7 @@ pub enum ScanError {
 ///
 /// # Errors
 /// [`ScanError`] if they cannot be used.
-pub fn read_head(file: &dyn File, spec: &ScanSpec) -> Result<(SegmentHeader, Vec<u8>), ScanError> {
+pub fn read_head(file: &dyn ReadAt, spec: &ScanSpec) -> Result<(SegmentHeader, Vec<u8>), ScanError> {
     head(&mut BlockReader::new(file), spec)
 }
 
@@ -193,7 +193,7 @@ pub(crate) fn head(
 /// # Errors
 /// [`ScanError`] if not even the first header can be used.
 pub fn scan(
-    file: &dyn File,
+    file: &dyn ReadAt,
     spec: &ScanSpec,
     mut visit: impl FnMut(&BatchHeader, u64),
 ) -> Result<Scanned, ScanError> {
@@ -388,7 +388,7 @@ pub(crate) fn check_batch(
 ///
 /// # Errors
 /// Whatever the store answers.
-pub fn read_mark(file: &dyn File, group_bytes: u64) -> std::io::Result<Option<DurableMark>> {
+pub fn read_mark(file: &dyn ReadAt, group_bytes: u64) -> std::io::Result<Option<DurableMark>> {
     let mut slots = [[0u8; MARK_BYTES]; 2];
     for (index, slot) in slots.iter_mut().enumerate() {
         file.read_at(slot, group_bytes + index as u64 * MARK_SLOT_STRIDE)?;
@@ -417,7 +417,7 @@ const SEARCHED: u64 = 256 * 1024;
 ///
 /// # Errors
 /// Whatever the store answers.
-pub fn find_more(file: &dyn File, scanned: &Scanned) -> std::io::Result<Option<u64>> {
+pub fn find_more(file: &dyn ReadAt, scanned: &Scanned) -> std::io::Result<Option<u64>> {
     let header = &scanned.header;
     let size = u64::from(header.segment_size);
     let (end, above) = (scanned.end.address, scanned.end.ordinal);
@@ -461,7 +461,7 @@ pub fn find_more(file: &dyn File, scanned: &Scanned) -> std::io::Result<Option<u
 /// # Errors
 /// Whatever the store answers.
 pub fn find_batch(
-    file: &dyn File,
+    file: &dyn ReadAt,
     from: u64,
     until: u64,
     epoch: Epoch,
@@ -513,7 +513,7 @@ const BLANK: usize = 4096;
 
 /// Sequential reads through one buffer; a short file reads as if it ended there.
 pub(crate) struct BlockReader<'a> {
-    file: &'a dyn File,
+    file: &'a dyn ReadAt,
     /// Bytes read at once.
     block: usize,
     start: u64,
@@ -521,7 +521,7 @@ pub(crate) struct BlockReader<'a> {
 }
 
 impl<'a> BlockReader<'a> {
-    pub(crate) fn new(file: &'a dyn File) -> Self {
+    pub(crate) fn new(file: &'a dyn ReadAt) -> Self {
         Self {
             file,
             block: BLOCK,

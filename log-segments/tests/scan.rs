@@ -9,7 +9,7 @@ use kera_log_segments::check::{CheckSpec, Checked, Progress, check};
 use kera_log_segments::group::{AckPolicy, Group, GroupFull, GroupSpec};
 use kera_log_segments::head::LaneHead;
 use kera_log_segments::io::fault::{FaultIo, Flip};
-use kera_log_segments::io::{File, FileSystem, Io, OpenHow};
+use kera_log_segments::io::{File, Io, OpenHow, ReadAt};
 use kera_log_segments::layout::{LayoutError, SEGMENT_HEADER_BYTES};
 use kera_log_segments::local_writer::Turn;
 use kera_log_segments::pool::ChunkPool;
@@ -348,7 +348,7 @@ struct Counted<'a> {
     read: AtomicU64,
 }
 
-impl File for Counted<'_> {
+impl ReadAt for Counted<'_> {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let read = self.file.read_at(buf, offset)?;
         self.read.fetch_add(read as u64, Ordering::Relaxed);
@@ -357,34 +357,6 @@ impl File for Counted<'_> {
 
     fn len(&self) -> io::Result<u64> {
         self.file.len()
-    }
-
-    fn try_read_cached(&self, _: &mut [u8], _: u64) -> io::Result<Option<usize>> {
-        Ok(None)
-    }
-
-    fn write_vectored_at(&self, _: &[io::IoSlice<'_>], _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn sync_file_system(&self) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn set_len(&self, _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn write_back(&self, _: u64, _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn file_system(&self) -> io::Result<FileSystem> {
-        self.file.file_system()
     }
 }
 

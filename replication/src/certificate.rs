@@ -1,9 +1,9 @@
 //! How far a copy's bytes are whole: no length is believed, the bytes say where they end.
 
-use std::io::{self, IoSlice};
+use std::io;
 
 use bytes::Bytes;
-use kera_log_segments::io::{File, FileSystem};
+use kera_log_segments::io::ReadAt;
 use kera_log_segments::scan::{ScanSpec, scan};
 use kera_protocol::ids::{Incarnation, Ordinal};
 
@@ -28,7 +28,11 @@ pub struct Certificate {
 ///
 /// # Errors
 /// Whatever reading answers.
-pub fn scan_copy(file: &dyn File, copy: CopyId, faults: Faults) -> io::Result<Option<Certificate>> {
+pub fn scan_copy(
+    file: &dyn ReadAt,
+    copy: CopyId,
+    faults: Faults,
+) -> io::Result<Option<Certificate>> {
     let spec = ScanSpec {
         lane: None,
         group: Some(copy.group),
@@ -60,11 +64,7 @@ pub fn scan_copy(file: &dyn File, copy: CopyId, faults: Faults) -> io::Result<Op
 #[derive(Debug)]
 pub struct FetchedFile(pub Bytes);
 
-impl File for FetchedFile {
-    fn write_vectored_at(&self, _: &[IoSlice<'_>], _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
+impl ReadAt for FetchedFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let from = usize::try_from(offset)
             .unwrap_or(usize::MAX)
@@ -74,34 +74,7 @@ impl File for FetchedFile {
         Ok(len)
     }
 
-    fn try_read_cached(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
-        self.read_at(buf, offset).map(Some)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn sync_file_system(&self) -> io::Result<()> {
-        Ok(())
-    }
-
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.len() as u64)
-    }
-
-    fn set_len(&self, _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn write_back(&self, _: u64, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn file_system(&self) -> io::Result<FileSystem> {
-        Ok(FileSystem {
-            device: 0,
-            magic: 0,
-        })
     }
 }

@@ -76,8 +76,8 @@ impl Pace {
     }
 }
 
-/// splitmix64.
-fn draw(rng: &mut u64) -> u64 {
+/// splitmix64: the same for the same seed, everywhere and for ever.
+pub(crate) fn draw(rng: &mut u64) -> u64 {
     *rng = rng.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *rng;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

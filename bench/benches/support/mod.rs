@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::{
-    Done, EngineKind, File, FileRef, FileSystem, Io, Op, OpenHow, open_engine,
+    Done, EngineKind, File, FileRef, FileSystem, Io, Op, OpenHow, ReadAt, open_engine,
 };
 use kera_log_segments::local_writer::LocalWriter;
 use kera_log_segments::pool::ChunkPool;
@@ -61,13 +61,20 @@ impl GroupRecorder for Records {
 #[derive(Debug)]
 pub(super) struct Discard;
 
+impl ReadAt for Discard {
+    fn read_at(&self, _buf: &mut [u8], _offset: u64) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(0)
+    }
+}
+
 impl File for Discard {
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], _offset: u64) -> io::Result<()> {
         std::hint::black_box(bufs);
         Ok(())
-    }
-    fn read_at(&self, _buf: &mut [u8], _offset: u64) -> io::Result<usize> {
-        Ok(0)
     }
     fn try_read_cached(&self, _buf: &mut [u8], _offset: u64) -> io::Result<Option<usize>> {
         Ok(None)
@@ -77,9 +84,6 @@ impl File for Discard {
     }
     fn sync_file_system(&self) -> io::Result<()> {
         Ok(())
-    }
-    fn len(&self) -> io::Result<u64> {
-        Ok(0)
     }
     fn set_len(&self, _len: u64) -> io::Result<()> {
         Ok(())

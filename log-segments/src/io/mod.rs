@@ -80,25 +80,34 @@ pub enum Directness {
 /// An open file, shared.
 pub type FileRef = Arc<dyn File>;
 
-/// An open file. All offsets and lengths are in bytes.
-///
-/// A file opened direct takes only block-aligned offsets, lengths and buffers (see
-/// [`AlignedBuf`]); [`direct::DirectFile`] wraps one into a file that takes any.
+/// What can be read at any place, which is all that a scan needs.
 #[allow(clippy::len_without_is_empty)] // a length that must be asked for is not a collection's
-pub trait File: Send + Sync + fmt::Debug {
-    /// Writes all of `bufs` at `offset`, or fails; on failure any part may have been written.
-    ///
-    /// # Errors
-    /// The operating system's error, such as a full disk.
-    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
-
+pub trait ReadAt: Send + Sync + fmt::Debug {
     /// Fills as much of `buf` as the file has from `offset` on; returns the bytes read.
     ///
     /// # Errors
     /// The operating system's error.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// As [`File::read_at`], but `None` where it would have to wait for the device, or where that
+    /// The file's length.
+    ///
+    /// # Errors
+    /// The operating system's error.
+    fn len(&self) -> io::Result<u64>;
+}
+
+/// An open file. All offsets and lengths are in bytes.
+///
+/// A file opened direct takes only block-aligned offsets, lengths and buffers (see
+/// [`AlignedBuf`]); [`direct::DirectFile`] wraps one into a file that takes any.
+pub trait File: ReadAt {
+    /// Writes all of `bufs` at `offset`, or fails; on failure any part may have been written.
+    ///
+    /// # Errors
+    /// The operating system's error, such as a full disk.
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
+
+    /// As [`ReadAt::read_at`], but `None` where it would have to wait for the device, or where that
     /// cannot be told.
     ///
     /// # Errors
@@ -118,12 +127,6 @@ pub trait File: Send + Sync + fmt::Debug {
     /// # Errors
     /// As for [`File::sync_data`].
     fn sync_file_system(&self) -> io::Result<()>;
-
-    /// The file's length.
-    ///
-    /// # Errors
-    /// The operating system's error.
-    fn len(&self) -> io::Result<u64>;
 
     /// Cuts the file or extends it by zeros.
     ///

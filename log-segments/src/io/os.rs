@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::aligned::BLOCK_BYTES;
-use super::{Directness, File, FileRef, FileSystem, OpenHow, sys};
+use super::{Directness, File, FileRef, FileSystem, OpenHow, ReadAt, sys};
 
 /// Slices one call takes (`IOV_MAX` on Linux).
 pub(super) const MAX_SLICES: usize = 1024;
@@ -80,6 +80,29 @@ fn directness(file: &StdFile) -> io::Result<Directness> {
     ))
 }
 
+impl ReadAt for OsFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buf.len() {
+            let read = retry(|| {
+                rustix::io::pread(&self.file, &mut buf[filled..], offset + filled as u64)
+            })?;
+            filled += read;
+            // A direct read ends at the end of the file, and could not go on from an odd offset.
+            if read == 0
+                || (self.directness != Directness::Cached && !filled.is_multiple_of(BLOCK_BYTES))
+            {
+                break;
+            }
+        }
+        Ok(filled)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+}
+
 impl File for OsFile {
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let mut offset = offset;
@@ -113,23 +136,6 @@ impl File for OsFile {
         Ok(())
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut filled = 0;
-        while filled < buf.len() {
-            let read = retry(|| {
-                rustix::io::pread(&self.file, &mut buf[filled..], offset + filled as u64)
-            })?;
-            filled += read;
-            // A direct read ends at the end of the file, and could not go on from an odd offset.
-            if read == 0
-                || (self.directness != Directness::Cached && !filled.is_multiple_of(BLOCK_BYTES))
-            {
-                break;
-            }
-        }
-        Ok(filled)
-    }
-
     fn try_read_cached(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
         if self.directness != Directness::Cached {
             return Ok(None);
@@ -159,10 +165,6 @@ impl File for OsFile {
 
     fn sync_file_system(&self) -> io::Result<()> {
         retry(|| rustix::fs::syncfs(&self.file))
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use kera_log_segments::io::{File, FileSystem};
+use kera_log_segments::io::ReadAt;
 use kera_log_segments::layout::{DurableMark, MARK_BYTES};
 use kera_protocol::ids::StreamId;
 
@@ -275,15 +275,7 @@ pub(super) struct CopyFile<'a> {
     pub(super) mark: Option<DurableMark>,
 }
 
-fn read_only<T>() -> io::Result<T> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
-impl File for CopyFile<'_> {
-    fn write_vectored_at(&self, _: &[io::IoSlice<'_>], _: u64) -> io::Result<()> {
-        read_only()
-    }
-
+impl ReadAt for CopyFile<'_> {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         if let Some(mark) = &self.mark
             && offset == mark.slot_offset(self.bytes)
@@ -297,31 +289,7 @@ impl File for CopyFile<'_> {
         self.memory.read_at(&mut buf[..len], offset)
     }
 
-    fn try_read_cached(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
-        self.read_at(buf, offset).map(Some)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        read_only()
-    }
-
-    fn sync_file_system(&self) -> io::Result<()> {
-        read_only()
-    }
-
     fn len(&self) -> io::Result<u64> {
         Ok(self.bytes)
-    }
-
-    fn set_len(&self, _: u64) -> io::Result<()> {
-        read_only()
-    }
-
-    fn write_back(&self, _: u64, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn file_system(&self) -> io::Result<FileSystem> {
-        read_only()
     }
 }

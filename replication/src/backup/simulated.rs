@@ -16,6 +16,7 @@ use super::memory::{CopyMemory, CopySpec, Found, Memory, TakenOver};
 use super::seals::SealTable;
 use crate::faults::Faults;
 use crate::ids::{CopyId, Incarnation};
+use crate::pace::draw;
 
 /// The unit in which bytes exist: a group is mostly zeros.
 const PAGE: usize = 1024;
@@ -108,12 +109,8 @@ impl Machine {
     fn draw(&mut self) -> Uuid {
         let mut out = [0; 16];
         for half in out.chunks_mut(8) {
-            // splitmix64: enough to tell ids apart, and the same for the same seed.
-            self.rng = self.rng.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = self.rng;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            half.copy_from_slice(&(z ^ (z >> 31)).to_le_bytes());
+            // Enough to tell ids apart.
+            half.copy_from_slice(&draw(&mut self.rng).to_le_bytes());
         }
         Uuid::from_bytes(out)
     }
@@ -426,21 +423,9 @@ impl CopyMemory for SimCopy {
         if !self.disk {
             return Ok(());
         }
-        let below = {
-            let bytes = self.bytes.lock();
-            bytes.on_disk(from, to.saturating_sub(from) as usize)
-        };
-        // What the disk alone has is there already.
-        let from = from + below as u64;
-        let mut buf = vec![0; (to.saturating_sub(from)) as usize];
-        self.read_at(&mut buf, from)?;
+        self.write_to_disk(from, to)?;
+        self.sync_to_disk()?;
         let mut bytes = self.bytes.lock();
-        bytes.write_disk(from, &buf);
-        if std::mem::take(&mut self.failing.lock().sync) {
-            bytes.dirty.clear();
-            return Err(io::Error::from_raw_os_error(libc::EIO));
-        }
-        bytes.sync();
         bytes.mark = Some(*mark);
         bytes.named = true;
         Ok(())
@@ -455,6 +440,7 @@ impl CopyMemory for SimCopy {
             let bytes = self.bytes.lock();
             bytes.on_disk(from, to.saturating_sub(from) as usize)
         };
+        // What the disk alone has is there already.
         let from = from + below as u64;
         let mut buf = vec![0; (to.saturating_sub(from)) as usize];
         self.read_at(&mut buf, from)?;

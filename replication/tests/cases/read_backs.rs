@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::fault::FaultIo;
-use kera_log_segments::io::{Done, File, FileRef, FileSystem, Io, Op, OpenHow};
+use kera_log_segments::io::{Done, File, FileRef, FileSystem, Io, Op, OpenHow, ReadAt};
 use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::{GroupId, LaneId};
 use kera_replication::ids::{BrokerId, BufferKey, CopyId, Incarnation, ProcessId};
@@ -44,14 +44,20 @@ struct SlowFile {
     disk: Arc<Stall>,
 }
 
-impl File for SlowFile {
-    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.file.write_vectored_at(bufs, offset)
-    }
-
+impl ReadAt for SlowFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.disk.stall("read");
         self.file.read_at(buf, offset)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+}
+
+impl File for SlowFile {
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.file.write_vectored_at(bufs, offset)
     }
 
     fn try_read_cached(&self, _: &mut [u8], _: u64) -> io::Result<Option<usize>> {
@@ -64,10 +70,6 @@ impl File for SlowFile {
 
     fn sync_file_system(&self) -> io::Result<()> {
         self.file.sync_file_system()
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -340,8 +342,11 @@ fn patient() -> Config {
     Config {
         call_timeout: PATIENCE,
         reconnect_timeout: PATIENCE,
+        scan_timeout: PATIENCE,
+        flush_timeout: PATIENCE,
         flush_interval: PATIENCE,
         room_timeout: PATIENCE,
+        drain_timeout: PATIENCE,
         read_backs: 1,
         first_buffer_bytes: SHAPE.segment_size,
         buffer_bytes: SHAPE.segment_size,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::layout::{BLOCK, Blocks, Layout, Piece};
-use crate::io::{BLOCK_BYTES, Directness, Done, File, FileRef, FileSystem, Io, OpenHow};
+use crate::io::{BLOCK_BYTES, Directness, Done, File, FileRef, FileSystem, Io, OpenHow, ReadAt};
 
 /// Bytes of one read at most.
 const READ_BYTES: u64 = 256 * 1024;
@@ -122,25 +122,7 @@ impl fmt::Debug for DirectFile {
     }
 }
 
-impl File for DirectFile {
-    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        let piece = (offset, bufs.iter().map(|buf| &buf[..]).collect());
-        let mut state = self.state.lock();
-        let layout = state.lay_out(&*self.io, &self.inner, &[piece])?;
-        let failed = self
-            .io
-            .run(layout.ops)
-            .into_iter()
-            .find_map(|done: Done| done.result.err());
-        match failed {
-            None => Ok(()),
-            Some(error) => {
-                state.fail(&error);
-                Err(error)
-            }
-        }
-    }
-
+impl ReadAt for DirectFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut filled = 0;
         while filled < buf.len() {
@@ -160,6 +142,31 @@ impl File for DirectFile {
             }
         }
         Ok(filled)
+    }
+
+    /// Includes the zeros written ahead.
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+}
+
+impl File for DirectFile {
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let piece = (offset, bufs.iter().map(|buf| &buf[..]).collect());
+        let mut state = self.state.lock();
+        let layout = state.lay_out(&*self.io, &self.inner, &[piece])?;
+        let failed = self
+            .io
+            .run(layout.ops)
+            .into_iter()
+            .find_map(|done: Done| done.result.err());
+        match failed {
+            None => Ok(()),
+            Some(error) => {
+                state.fail(&error);
+                Err(error)
+            }
+        }
     }
 
     fn try_read_cached(&self, _buf: &mut [u8], _offset: u64) -> io::Result<Option<usize>> {
@@ -185,11 +192,6 @@ impl File for DirectFile {
 
     fn sync_file_system(&self) -> io::Result<()> {
         self.inner.sync_file_system()
-    }
-
-    /// Includes the zeros written ahead.
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

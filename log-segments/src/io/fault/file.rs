@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::disk::Disk;
 use super::inject::{Kind, Verdict};
-use crate::io::{BLOCK_BYTES, Directness, File, FileSystem, OpenHow};
+use crate::io::{BLOCK_BYTES, Directness, File, FileSystem, OpenHow, ReadAt};
 
 /// The device number all simulated files share.
 const DEVICE: u64 = 1;
@@ -71,6 +71,25 @@ impl fmt::Debug for FaultFile {
     }
 }
 
+impl ReadAt for FaultFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.check_aligned(offset, std::iter::once((buf.as_ptr() as usize, buf.len())))?;
+        let mut disk = self.disk.lock();
+        match disk.gate(&self.path, Kind::Read) {
+            Verdict::Go | Verdict::Garble => Ok(disk.inode(self.id)?.current.read(offset, buf)),
+            Verdict::Fail(error) | Verdict::Short(_, error) | Verdict::LoseSync(error) => {
+                Err(error)
+            }
+        }
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        let mut disk = self.disk.lock();
+        disk.gate_plain(&self.path)?;
+        Ok(disk.inode(self.id)?.current.len())
+    }
+}
+
 impl File for FaultFile {
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         self.check_writable()?;
@@ -87,17 +106,6 @@ impl File for FaultFile {
         )
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.check_aligned(offset, std::iter::once((buf.as_ptr() as usize, buf.len())))?;
-        let mut disk = self.disk.lock();
-        match disk.gate(&self.path, Kind::Read) {
-            Verdict::Go | Verdict::Garble => Ok(disk.inode(self.id)?.current.read(offset, buf)),
-            Verdict::Fail(error) | Verdict::Short(_, error) | Verdict::LoseSync(error) => {
-                Err(error)
-            }
-        }
-    }
-
     fn try_read_cached(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
         if self.direct || self.disk.lock().cold {
             return Ok(None);
@@ -111,12 +119,6 @@ impl File for FaultFile {
 
     fn sync_file_system(&self) -> io::Result<()> {
         self.disk.lock().sync_all(&self.path)
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        let mut disk = self.disk.lock();
-        disk.gate_plain(&self.path)?;
-        Ok(disk.inode(self.id)?.current.len())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

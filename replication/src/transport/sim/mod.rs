@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use crate::backup::Limits;
 use crate::faults::Faults;
 use crate::ids::BrokerId;
+use crate::pace::draw;
 use crate::runtime::Runtime;
 use crate::transport::Pending;
 use network::Wire;
@@ -71,7 +72,7 @@ impl Storm {
     };
 }
 
-/// splitmix64: small, and the same everywhere and for ever.
+/// Chance that is the same everywhere and for ever.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
@@ -83,11 +84,7 @@ impl Dice {
 
     /// A number below `end`, which must not be 0.
     pub fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end.max(1)
+        draw(&mut self.0) % end.max(1)
     }
 
     /// True `of_1000` times in 1,000.
