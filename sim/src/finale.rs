@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_consumer::{Reader, Start};
-use kera_history::{Event, Lane, Reader as HistoryReader, payload};
+use kera_history::{Event, Lane, Reader};
 use kera_protocol::error::ErrorCode;
 use kera_protocol::v1;
 use tokio::time::{sleep, timeout};
 
-use crate::load::{GROUP, GROUP_NAME, Load, PATIENCE, hashed};
+use crate::anew;
+use crate::load::{GROUP, GROUP_NAME, Load, PATIENCE};
 use crate::os;
 
 /// How often progress is looked at.
@@ -63,7 +63,7 @@ pub async fn drain(load: Arc<Load>) {
         if all && described.lanes.iter().all(|lane| lane.lag == 0) {
             for progress in &described.lanes {
                 load.record(Event::Drained {
-                    reader: HistoryReader::Group(GROUP),
+                    reader: Reader::Group(GROUP),
                     lane: lane_of(0, progress.streamlet, progress.lane),
                     ordinal: progress.head_ordinal,
                 });
@@ -91,7 +91,7 @@ pub async fn read_everything(load: Arc<Load>, consumer: u32) {
         };
         for lane in lanes {
             load.record(Event::Positioned {
-                reader: HistoryReader::Consumer(consumer),
+                reader: Reader::Consumer(consumer),
                 lane: lane_of(stream, lane.streamlet, lane.lane),
                 ordinal: lane.log_start,
             });
@@ -106,35 +106,14 @@ pub async fn read_everything(load: Arc<Load>, consumer: u32) {
 }
 
 async fn read(load: &Load, stream: u32, consumer: u32) -> Result<(), kera_consumer::ConsumeError> {
-    let reader = Reader::builder()
-        .bootstrap(&load.bootstrap)
-        .stream(load.name(stream))
-        .start(Start::Earliest)
-        .retry(Load::retry())
-        .follow(false)
-        .open();
-    let mut reader = reader.await?;
+    let reader = anew::reader(load, load.name(stream), None).follow(false);
+    let mut reader = reader.open().await?;
     while let Some(batch) = reader.next_batch().await? {
-        let lane = load.lane(batch.lane());
-        let head = Some(batch.head_ordinal());
-        let events = batch.records().filter_map(|record| {
-            let record = record.ok()?;
-            Some(Event::Read {
-                consumer,
-                lease: None,
-                lane,
-                ordinal: record.ordinal,
-                record: record.value.and_then(|value| payload::decode(value).ok()),
-                key: record.key.map(hashed),
-                head,
-            })
-        });
-        let polled = Event::Polled { consumer };
-        load.record_all(std::iter::once(polled).chain(events));
+        anew::record_read(load, consumer, &batch);
     }
     for position in reader.positions() {
         load.record(Event::Drained {
-            reader: HistoryReader::Consumer(consumer),
+            reader: Reader::Consumer(consumer),
             lane: load.lane(position.lane),
             ordinal: position.next.ordinal,
         });

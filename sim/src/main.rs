@@ -5,6 +5,7 @@
 //! when the number is given again.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod anew;
 mod brokers;
 mod child;
 mod compaction;

@@ -3,18 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_consumer::{ConsumeError, Reader, Start};
-use kera_history::{Event, Lane, payload};
+use kera_consumer::ConsumeError;
+use kera_history::{Event, Lane};
 use kera_protocol::v1::find_ordinals_request::At;
 use kera_rpc::{Client, ClientOptions, RetryPolicy};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
+use crate::anew::{self, MOST};
 use crate::dice::Dice;
-use crate::load::{Load, hashed};
+use crate::load::Load;
 use crate::os;
 
-/// How often one begins anew at most: each time it may read everything.
-const MOST: u32 = 6;
 /// Without batches for so long, it asks where lanes end.
 const IDLE: Duration = Duration::from_millis(300);
 
@@ -22,13 +21,11 @@ const IDLE: Duration = Duration::from_millis(300);
 pub async fn run(load: Arc<Load>, first: u32, mut dice: Dice) {
     let client = client(&load);
     for number in first..first + MOST {
-        sleep(Duration::from_millis(dice.between(1, 4_000))).await;
-        if load.is_stopping() {
+        if !anew::begins(&load, &mut dice).await {
             return;
         }
         let stream = dice.below(load.plan.streams.len() as u64) as u32;
-        let racks = u64::from(load.plan.racks);
-        let rack = (racks > 0).then(|| format!("rack{}", dice.below(racks)));
+        let rack = anew::rack(&load, &mut dice);
         let until = os::now() + Duration::from_millis(dice.between(500, 8_000));
         let reader = Watcher {
             load: &load,
@@ -36,11 +33,9 @@ pub async fn run(load: Arc<Load>, first: u32, mut dice: Dice) {
             stream,
             number,
         };
-        if let Err(error) = reader.watch(rack, until, &mut dice).await
-            && (!error.is_retryable() || matches!(error, ConsumeError::Corrupt { .. }))
-        {
-            load.complain(format!("reader {number} of stream {stream} ended: {error}"));
-        }
+        let outcome = reader.watch(rack, until, &mut dice).await;
+        let who = format_args!("reader {number} of stream {stream}");
+        anew::ended(&load, who, outcome);
     }
 }
 
@@ -72,13 +67,8 @@ impl Watcher<'_> {
         until: Duration,
         dice: &mut Dice,
     ) -> Result<(), ConsumeError> {
-        let (load, consumer) = (self.load, self.number);
-        let reader = Reader::builder()
-            .bootstrap(&load.bootstrap)
-            .stream(load.name(self.stream))
-            .start(Start::Earliest)
-            .rack(rack.unwrap_or_default())
-            .retry(Load::retry());
+        let load = self.load;
+        let reader = anew::reader(load, load.name(self.stream), rack);
         let mut reader = reader.open().await?;
         while os::now() < until && !load.is_stopping() {
             if dice.chance(20) {
@@ -91,21 +81,7 @@ impl Watcher<'_> {
             let Some(batch) = batch? else {
                 return Ok(());
             };
-            let lane = load.lane(batch.lane());
-            let head = Some(batch.head_ordinal());
-            let events = batch.records().filter_map(|record| {
-                let record = record.ok()?;
-                Some(Event::Read {
-                    consumer,
-                    lease: None,
-                    lane,
-                    ordinal: record.ordinal,
-                    record: record.value.and_then(|value| payload::decode(value).ok()),
-                    key: record.key.map(hashed),
-                    head,
-                })
-            });
-            load.record_all(std::iter::once(Event::Polled { consumer }).chain(events));
+            anew::record_read(load, self.number, &batch);
         }
         Ok(())
     }

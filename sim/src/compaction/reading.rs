@@ -4,18 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_consumer::{ConsumeError, Reader, Start};
+use kera_consumer::ConsumeError;
 use kera_history::payload;
 use kera_protocol::v1;
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
+use crate::anew::{self, MOST};
 use crate::dice::Dice;
-use crate::load::{Load, PATIENCE};
+use crate::load::PATIENCE;
 use crate::os;
 
-/// How often a reader begins anew at most: each time it reads everything.
-const MOST: u32 = 6;
 /// Between two looks whether everything can be read.
 const LOOK: Duration = Duration::from_secs(1);
 /// The number of the first reader that is to find everything.
@@ -24,32 +23,21 @@ const LAST: u32 = 1_000;
 /// Reads until it is told to stop. `first` is the first of as many numbers as it begins anew.
 pub async fn run(shared: Arc<Shared>, first: u32, mut dice: Dice) {
     for number in first..first + MOST {
-        sleep(Duration::from_millis(dice.between(1, 4_000))).await;
-        if shared.load.is_stopping() {
+        if !anew::begins(&shared.load, &mut dice).await {
             return;
         }
-        let racks = u64::from(shared.load.plan.racks);
-        let rack = (racks > 0).then(|| format!("rack{}", dice.below(racks)));
+        let rack = anew::rack(&shared.load, &mut dice);
         let longest = Duration::from_millis(dice.between(500, 12_000));
-        if let Ok(Err(error)) = timeout(longest, read(&shared, number, rack)).await
-            && (!error.is_retryable() || matches!(error, ConsumeError::Corrupt { .. }))
-        {
-            let text = format!("reader {number} of the table ended: {error}");
-            shared.load.complain(text);
-        }
+        let outcome = timeout(longest, read(&shared, number, rack)).await;
+        let who = format_args!("reader {number} of the table");
+        anew::ended(&shared.load, who, outcome.unwrap_or(Ok(())));
     }
 }
 
 /// Reads from the beginning to the end.
 async fn read(shared: &Shared, number: u32, rack: Option<String>) -> Result<(), ConsumeError> {
     shared.table.begins(number, os::now());
-    let reader = Reader::builder()
-        .bootstrap(&shared.load.bootstrap)
-        .stream(shared.name())
-        .start(Start::Earliest)
-        .rack(rack.unwrap_or_default())
-        .retry(Load::retry())
-        .follow(false);
+    let reader = anew::reader(&shared.load, shared.name(), rack).follow(false);
     let mut reader = reader.open().await?;
     while let Some(batch) = reader.next_batch().await? {
         let lane = shared.load.lane(batch.lane());
@@ -63,10 +51,7 @@ async fn read(shared: &Shared, number: u32, rack: Option<String>) -> Result<(), 
                         .map(|value| payload::decode(value).map_or(u64::MAX, |said| said.seq));
                     shared.table.read(number, key, (lane, record.ordinal), said);
                 }
-                Err(error) => shared.load.complain(format!(
-                    "a record of lane {lane} after ordinal {} does not decode: {error}",
-                    batch.first_ordinal()
-                )),
+                Err(error) => anew::undecodable(&shared.load, &batch, error),
             }
         }
     }

@@ -3,18 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_consumer::{ConsumeError, Reader, Start};
+use kera_consumer::ConsumeError;
 use kera_history::payload;
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
 use super::producing::send_plainly;
+use crate::anew::{self, MOST};
 use crate::dice::Dice;
-use crate::load::{Load, PATIENCE};
+use crate::load::PATIENCE;
 use crate::os;
 
-/// How often a reader begins anew at most: each time it reads everything.
-const MOST: u32 = 6;
 const IDLE: Duration = Duration::from_millis(300);
 /// Between two looks whether everything can be read.
 const LOOK: Duration = Duration::from_secs(1);
@@ -24,19 +23,14 @@ const LAST: u32 = 1_000;
 /// Reads until it is told to stop. `first` is the first of as many numbers as it begins anew.
 pub async fn run(shared: Arc<Shared>, first: u32, mut dice: Dice) {
     for number in first..first + MOST {
-        sleep(Duration::from_millis(dice.between(1, 4_000))).await;
-        if shared.load.is_stopping() {
+        if !anew::begins(&shared.load, &mut dice).await {
             return;
         }
-        let racks = u64::from(shared.load.plan.racks);
-        let rack = (racks > 0).then(|| format!("rack{}", dice.below(racks)));
+        let rack = anew::rack(&shared.load, &mut dice);
         let until = os::now() + Duration::from_millis(dice.between(500, 12_000));
-        if let Err(error) = read(&shared, number, rack, Some(until)).await
-            && (!error.is_retryable() || matches!(error, ConsumeError::Corrupt { .. }))
-        {
-            let text = format!("reader {number} of transactions ended: {error}");
-            shared.load.complain(text);
-        }
+        let outcome = read(&shared, number, rack, Some(until)).await;
+        let who = format_args!("reader {number} of transactions");
+        anew::ended(&shared.load, who, outcome);
     }
 }
 
@@ -47,13 +41,7 @@ async fn read(
     rack: Option<String>,
     until: Option<Duration>,
 ) -> Result<(), ConsumeError> {
-    let reader = Reader::builder()
-        .bootstrap(&shared.load.bootstrap)
-        .stream(shared.name())
-        .start(Start::Earliest)
-        .rack(rack.unwrap_or_default())
-        .retry(Load::retry())
-        .follow(until.is_some());
+    let reader = anew::reader(&shared.load, shared.name(), rack).follow(until.is_some());
     let mut reader = reader.open().await?;
     let is_over = || until.is_some_and(|until| os::now() > until || shared.load.is_stopping());
     while !is_over() {
@@ -70,10 +58,7 @@ async fn read(
                     let sent = record.value.and_then(|value| payload::decode(value).ok());
                     shared.ledger.read(number, lane, record.ordinal, sent);
                 }
-                Err(error) => shared.load.complain(format!(
-                    "a record of lane {lane} after ordinal {} does not decode: {error}",
-                    batch.first_ordinal()
-                )),
+                Err(error) => anew::undecodable(&shared.load, &batch, error),
             }
         }
     }
