@@ -166,16 +166,43 @@ impl Client {
         F: FnMut(StreamsClient<Channel>) -> Fut,
         Fut: Future<Output = Result<tonic::Response<T>, Status>>,
     {
+        self.any_broker_call(within, |channel| {
+            call(StreamsClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES))
+        })
+        .await
+    }
+
+    /// Calls the service `Consumers` at any broker, as [`streams_call`](Self::streams_call) does.
+    ///
+    /// # Errors
+    /// What the last attempt returned.
+    pub async fn consumers_call<T, F, Fut>(&self, mut call: F) -> Result<T, RpcError>
+    where
+        F: FnMut(ConsumersClient<Channel>) -> Fut,
+        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
+    {
+        self.any_broker_call(None, |channel| {
+            call(ConsumersClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES))
+        })
+        .await
+    }
+
+    async fn any_broker_call<T, F, Fut>(
+        &self,
+        within: Option<Duration>,
+        mut call: F,
+    ) -> Result<T, RpcError>
+    where
+        F: FnMut(Channel) -> Fut,
+        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
+    {
         let retry = self.inner.options.retry;
         retry
             .run_told(
                 || Some(self.waits_for()),
                 || {
                     let address = self.bootstrap();
-                    let attempt = self.channel(&address).map(|channel| {
-                        let stub = StreamsClient::new(channel);
-                        call(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
-                    });
+                    let attempt = self.channel(&address).map(&mut call);
                     async move { self.finish(&address, answered(&address, within, attempt?).await) }
                 },
             )
@@ -239,20 +266,10 @@ impl Client {
         F: FnMut(TransactionsClient<Channel>) -> Fut,
         Fut: Future<Output = Result<tonic::Response<T>, Status>>,
     {
-        let retry = self.inner.options.retry;
-        retry
-            .run_told(
-                || Some(self.waits_for()),
-                || {
-                    let address = self.bootstrap();
-                    let attempt = self.channel(&address).map(|channel| {
-                        let stub = TransactionsClient::new(channel);
-                        call(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
-                    });
-                    async move { self.finish(&address, answered(&address, None, attempt?).await) }
-                },
-            )
-            .await
+        self.any_broker_call(None, |channel| {
+            call(TransactionsClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES))
+        })
+        .await
     }
 
     async fn coordinator_call<T, F, Fut>(
