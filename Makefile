@@ -13,7 +13,7 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # `make test` works from a fresh clone and must not change the lock file.
 LOCKED := --locked
 
-.PHONY: help test sim check-needs fmt clippy deny unit shuttle sanitize doc test-rdma e2e deploy-check house connectors regenerate package test-dist test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-cluster-synced bench-cluster-synced-quick bench-document bench-parts bench-owners profile instructions dist demo clean
+.PHONY: help test sim check-needs fmt clippy deny unit shuttle sanitize doc test-rdma e2e deploy-check house connectors python regenerate package test-dist test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-cluster-synced bench-cluster-synced-quick bench-document bench-parts bench-owners profile instructions dist demo clean
 
 help: ## Says what there is.
 	@echo "make TARGET, where TARGET is one of:"
@@ -76,6 +76,10 @@ house: ## The rules of the house alone: imports, unsafe code, documents.
 # Needs Java 17 and Maven; where they cannot be had it says so and passes.
 connectors: ## The tests of the Java client and of the Flink connector, against the program.
 	@scripts/connectors.sh
+
+# Needs Python 3.10 or later; where it cannot be had it says so and passes.
+python: ## The tests of the Python client, against the program.
+	@scripts/python.sh
 
 regenerate: ## Writes anew what is generated from the code: reference documents, seeds of the fuzz targets, counts.
 	KERA_REGENERATE=1 cargo test $(LOCKED) --workspace

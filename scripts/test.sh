@@ -41,13 +41,17 @@ stage() {
     fi
     [ "${PIPESTATUS[0]}" = 0 ] || verdict=FAILED
     # "test result: ok. 3 passed; 0 failed; 0 ignored; ..." for each test binary and for doc tests; of Maven
-    # "Tests run: 4, Failures: 0, Errors: 0, Skipped: 1" for each module. Lines for a class also have its time.
+    # "Tests run: 4, Failures: 0, Errors: 0, Skipped: 1" for each module. Lines for a class also have its time. Of pytest
+    # "1 failed, 4 passed, 1 skipped in 2.50s".
     counts=$(awk '/^test result: / { for (i = 2; i <= NF; i++) {
             if ($i == "passed;") p += $(i - 1); if ($i == "failed;") f += $(i - 1)
             if ($i == "ignored;") g += $(i - 1) } }
         /Tests run: [0-9]+, Failures: [0-9]+, Errors: [0-9]+, Skipped: [0-9]+[^0-9,]*$/ {
             sub(/.*Tests run: /, ""); split($0, n, /[^0-9]+/)
             p += n[1] - n[2] - n[3] - n[4]; f += n[2] + n[3]; g += n[4] }
+        /^(=+ )?[0-9]+ (passed|failed|skipped|errors?)(, | in ).*[0-9.]+s/ { for (i = 2; i <= NF; i++) {
+            if ($i ~ /^passed,?$/) p += $(i - 1); if ($i ~ /^(failed|errors?),?$/) f += $(i - 1)
+            if ($i ~ /^skipped,?$/) g += $(i - 1) } }
         END { print p + 0, f + 0, g + 0 }' "$log")
     read -r ok bad off <<<"$counts"
     if [ "$verdict" = FAILED ] && [ "$name" = unit ] &&
@@ -55,7 +59,7 @@ stage() {
         verdict=ok ok=$((ok + bad)) bad=0
     fi
     # What failed first and passed at a second try stands among the results twice.
-    [ "$name" != connectors ] || [ "$verdict" = FAILED ] || bad=0
+    [[ $name != connectors && $name != python ]] || [ "$verdict" = FAILED ] || bad=0
     # A stage that fails without a failing test (format, lints, a test binary that died) is one
     # failure of its own.
     if [ "$verdict" = FAILED ]; then
@@ -91,7 +95,7 @@ summary() {
     fi
     if [ "$failed" != 0 ]; then
         printf '\nFAILED: %s\n' "$broken_stages"
-        grep -hE '^(test .* \.\.\. FAILED( <[0-9.]+s>)?|error(\[|:).*|\[ERROR\]   .*)$' "$logs"/*.log | sort -u | sed 's/^/  /'
+        grep -hE '^(test .* \.\.\. FAILED( <[0-9.]+s>)?|error(\[|:).*|\[ERROR\]   .*|(FAILED|ERROR) [^ ]*\.py.*)$' "$logs"/*.log | sort -u | sed 's/^/  /'
     fi
     # The test harness counts a test that skipped itself as passed.
     printf '\n%d passed, %d failed, %d skipped\n' \
@@ -101,7 +105,7 @@ summary() {
 stage check-needs
 if [ "$broken" = 0 ]; then
     # Cheap ones first; then one build of the workspace for lints, one for the tests.
-    for name in fmt deny clippy unit test-rdma shuttle sanitize doc instructions connectors; do
+    for name in fmt deny clippy unit test-rdma shuttle sanitize doc instructions python connectors; do
         stage "$name"
     done
 fi

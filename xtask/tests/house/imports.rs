@@ -10,7 +10,7 @@ use kera_xtask::{check, files, root};
 /// The members and the members each may name in its dependencies. `None`: any.
 /// `streamlet` and `replication` never see each other, but for tests ([`FOR_TESTS`]); the clients never see the
 /// broker, nor the broker the clients.
-const MAY_IMPORT: [(&str, Option<&[&str]>); 22] = [
+const MAY_IMPORT: [(&str, Option<&[&str]>); 23] = [
     ("protocol", Some(&[])),
     ("log-segments", Some(&["protocol"])),
     ("records", Some(&["protocol"])),
@@ -26,6 +26,10 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 22] = [
     ("producer", Some(&["protocol", "rpc"])),
     ("consumer", Some(&["protocol", "rpc"])),
     ("load", Some(&["producer", "consumer", "rpc"])),
+    (
+        "connectors/python",
+        Some(&["producer", "consumer", "rpc", "protocol"]),
+    ),
     (
         "broker",
         Some(&[

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use kera_xtask::root;
@@ -222,10 +223,13 @@ fn second_try_of_java(failed: &[&str]) -> (bool, String) {
         );
         fs::write(reports.join(format!("TEST-{number}.xml")), report).unwrap();
     }
-    let output = Command::new(root().join("scripts/second-try-java.sh"))
-        .arg(dir.path())
-        .output()
-        .unwrap();
+    granted("second-try-java.sh", dir.path())
+}
+
+/// Whether a script grants a second try by the report at `path`; then of which tests, else why not.
+fn granted(script: &str, path: &Path) -> (bool, String) {
+    let script = root().join("scripts").join(script);
+    let output = Command::new(script).arg(path).output().unwrap();
     let said = if output.status.success() {
         output.stdout
     } else {
@@ -271,5 +275,55 @@ fn tests_in_java_without_a_second_try_are_there() {
             files.iter().any(|source| source.path.ends_with(&file)),
             "{name} is no test in Java"
         );
+    }
+}
+
+/// Runs the script for tests in Python over pytest's report, which is one line, of these tests that failed.
+fn second_try_of_python(failed: &[&str]) -> (bool, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("report.xml");
+    let mut report =
+        String::from("<?xml version=\"1.0\" encoding=\"utf-8\"?><testsuites><testsuite>");
+    for (number, test) in failed.iter().enumerate() {
+        let (file, name) = test.split_once("::").unwrap();
+        let what = ["failure", "error"][number % 2];
+        report += &format!(
+            "<testcase classname=\"test_admin\" name=\"test_passes\" time=\"0.1\" />\
+             <testcase classname=\"{file}\" name=\"{name}\" time=\"0.2\">\
+             <{what} message=\"assert 1 &lt; 0\">late\nby 2 s</{what}></testcase>"
+        );
+    }
+    fs::write(&path, report + "</testsuite></testsuites>").unwrap();
+    granted("second-try-python.sh", &path)
+}
+
+#[test]
+fn tests_in_python_go_by_the_same_rules() {
+    let tries =
+        second_try_of_python(&["test_login::test_tls", "test_consuming::test_shared[none]"]);
+    let wanted = "test_consuming.py::test_shared[none]\ntest_login.py::test_tls\n";
+    assert_eq!(tries, (true, wanted.to_owned()));
+    for (failed, why) in [
+        (
+            &["test_transactions::test_one"][..],
+            "what was found stands",
+        ),
+        (
+            &["test_login::test_one", "test_stubs::test_two"],
+            "but their input",
+        ),
+        (&["::test_login"], "test_login failed as a whole"),
+        (&["a::a", "a::b", "a::c", "a::d"], "more than 3"),
+        (&[], "builds or starts"),
+    ] {
+        let (granted, said) = second_try_of_python(failed);
+        assert!(!granted && said.contains(why), "{why}: {said}");
+    }
+    // Pytest itself died.
+    let (granted, said) = granted("second-try-python.sh", Path::new("nowhere"));
+    assert!(!granted && said.contains("builds or starts"), "{said}");
+    for name in ["test_stubs", "test_transactions"] {
+        let path = format!("connectors/python/tests/{name}.py");
+        assert!(root().join(&path).exists(), "{path} is not there");
     }
 }

@@ -109,6 +109,24 @@ fn without_times_the_summary_goes_without() {
     );
 }
 
+#[test]
+fn results_of_pytest_and_maven_are_added_up() {
+    let said = "5 passed in 2.10s\n\
+        ========= 2 failed, 3 passed, 1 skipped, 4 warnings, 1 error in 62.50s (0:01:02) =========\n\
+        Tests run: 4, Failures: 1, Errors: 0, Skipped: 1\n\
+        9 passed the gate\n  7 passed in 1.00s\n\
+        FAILED test_a.py::test_b - AssertionError: 1 == 2\n";
+    let (said, is_well) = make_test(said, 1);
+    assert!(
+        !is_well && said.ends_with("\n10 passed, 4 failed, 2 skipped\n"),
+        "{said}"
+    );
+    assert!(
+        said.contains("\n  FAILED test_a.py::test_b - AssertionError: 1 == 2\n"),
+        "{said}"
+    );
+}
+
 fn timed(program: &Path, arguments: &[&str]) -> String {
     let output = Command::new(root().join("scripts/timed-test.sh"))
         .arg(program)

@@ -1,0 +1,377 @@
+//! Streams and groups: created, listed, described, deleted.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use kera_protocol::error::ErrorCode;
+use kera_protocol::v1;
+use kera_rpc::{Client, RpcError, StreamMeta};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors::{Problem, of_rpc, setting};
+use crate::runtime::{Home, Kept};
+use crate::settings::{Others, Way, get, time};
+
+/// What can be set of a stream.
+const STREAM_SETTINGS: [&str; 10] = [
+    "streamlets",
+    "lanes",
+    "replicas",
+    "min_insync_replicas",
+    "max_batch_bytes",
+    "retention",
+    "retention_bytes",
+    "ack",
+    "lane_by",
+    "cleanup",
+];
+
+/// Entries that one answer lists.
+const PAGE: u32 = 1_000;
+
+/// Administers streams and consumer groups.
+#[pyclass(frozen, module = "kera")]
+pub(crate) struct Admin {
+    client: Kept<Client>,
+}
+
+/// A stream, as it was when it was asked for.
+#[pyclass(frozen, get_all, module = "kera")]
+pub(crate) struct StreamInfo {
+    name: String,
+    id: String,
+    streamlets: u32,
+    lanes: u32,
+    partitions: u32,
+    lane_generation: u32,
+    /// HOST:PORT of each streamlet's owner.
+    owners: Vec<String>,
+}
+
+/// A lane of a stream: what is stored in it.
+#[pyclass(frozen, get_all, module = "kera")]
+pub(crate) struct LaneInfo {
+    streamlet: u32,
+    lane: u32,
+    /// Ordinal of the first record stored, and of the one after the last durable one.
+    start: u64,
+    head: u64,
+    bytes: u64,
+}
+
+/// A consumer group.
+#[pyclass(frozen, get_all, module = "kera")]
+pub(crate) struct GroupInfo {
+    group: String,
+    stream: String,
+    members: u32,
+    lag: u64,
+}
+
+macro_rules! repr {
+    ($class:ident, $form:literal, $($field:ident),+) => {
+        #[pymethods]
+        impl $class {
+            fn __repr__(&self) -> String {
+                format!($form, $(self.$field),+)
+            }
+        }
+    };
+}
+repr!(
+    StreamInfo,
+    "StreamInfo(name={:?}, streamlets={}, lanes={})",
+    name,
+    streamlets,
+    lanes
+);
+repr!(
+    LaneInfo,
+    "LaneInfo(streamlet={}, lane={}, start={}, head={})",
+    streamlet,
+    lane,
+    start,
+    head
+);
+repr!(
+    GroupInfo,
+    "GroupInfo(group={:?}, stream={:?}, members={}, lag={})",
+    group,
+    stream,
+    members,
+    lag
+);
+
+fn one_of<T: Copy>(name: &str, value: &Bound<'_, PyAny>, all: &[(&str, T)]) -> PyResult<T> {
+    let word: String = get(name, value)?;
+    let found = all.iter().find(|(known, _)| *known == word);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
+        setting(
+            name,
+            format!("{word} is none; use one of {}", names.join(", ")),
+        )
+    })
+}
+
+fn config(others: &Others<'_>) -> PyResult<v1::StreamConfig> {
+    let mut config = v1::StreamConfig::default();
+    for (name, value) in others {
+        match name.as_str() {
+            "streamlets" => config.streamlets = Some(get(name, value)?),
+            "lanes" => config.lanes = Some(get(name, value)?),
+            "replicas" => config.replicas = Some(get(name, value)?),
+            "min_insync_replicas" => config.min_insync_replicas = Some(get(name, value)?),
+            "max_batch_bytes" => config.max_batch_bytes = Some(get(name, value)?),
+            "retention_bytes" => config.retention_bytes = Some(get(name, value)?),
+            "retention" => {
+                let retention = time(name, value)?.as_millis();
+                config.retention_ms = Some(u64::try_from(retention).unwrap_or(u64::MAX));
+            }
+            "ack" => {
+                let all = [
+                    ("written", v1::AckPolicy::Written),
+                    ("memory", v1::AckPolicy::Memory),
+                    ("synced", v1::AckPolicy::Synced),
+                ];
+                config.ack = Some(one_of(name, value, &all)?.into());
+            }
+            "lane_by" => {
+                let all = [("key", v1::LaneBy::Key), ("producer", v1::LaneBy::Producer)];
+                config.lane_by = Some(one_of(name, value, &all)?.into());
+            }
+            "cleanup" => {
+                let all = [
+                    ("delete", v1::Cleanup::Delete),
+                    ("compact", v1::Cleanup::Compact),
+                    ("compact,delete", v1::Cleanup::CompactDelete),
+                ];
+                config.cleanup = Some(one_of(name, value, &all)?.into());
+            }
+            _ => return Err(unknown_of_stream(name)),
+        }
+    }
+    Ok(config)
+}
+
+/// There is no such setting of a stream.
+fn unknown_of_stream(name: &str) -> PyErr {
+    let known = STREAM_SETTINGS.join(", ");
+    PyTypeError::new_err(format!("a stream has no setting {name}; it has {known}"))
+}
+
+fn without<'py>(settings: Option<&Bound<'py, PyDict>>) -> PyResult<Others<'py>> {
+    let all = settings.into_iter().flat_map(|all| all.iter());
+    all.map(|(name, value)| Ok((name.extract()?, value)))
+        .collect()
+}
+
+#[pymethods]
+impl Admin {
+    #[new]
+    #[pyo3(signature = (**settings))]
+    fn new(settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let client = Way::alone("Admin", settings)?.client()?;
+        Ok(Self {
+            client: Kept::new(Home::here()?, client),
+        })
+    }
+
+    /// Creates a stream.
+    #[pyo3(signature = (name, *, if_not_exists = false, **settings))]
+    fn create_stream(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        if_not_exists: bool,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<StreamInfo> {
+        let mut config = config(&without(settings)?)?;
+        config.streamlets.get_or_insert(1);
+        config.lanes.get_or_insert(1);
+        let request = v1::CreateStreamRequest {
+            name: name.to_owned(),
+            config: Some(config),
+        };
+        let attempts = AtomicU32::new(0);
+        let call = self.client.streams_call(|mut stub| {
+            attempts.fetch_add(1, Ordering::Relaxed);
+            let request = request.clone();
+            async move { stub.create_stream(request).await }
+        });
+        match self.client.home().finish(py, call)? {
+            Ok(info) => self.info(info),
+            Err(error) if error.code() != Some(ErrorCode::StreamExists) => Err(of_rpc(&error)),
+            Err(_) if if_not_exists => self.stream(py, name),
+            Err(error) if attempts.into_inner() == 1 => Err(of_rpc(&error)),
+            Err(error) => Err(doubtful("StreamExistsError", "created", &error)),
+        }
+    }
+
+    /// Changes settings of a stream; those that are not named stay.
+    #[pyo3(signature = (name, **settings))]
+    fn alter_stream(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<StreamInfo> {
+        let request = v1::AlterStreamRequest {
+            name: name.to_owned(),
+            config: Some(config(&without(settings)?)?),
+        };
+        let call = self.client.streams_call(|mut stub| {
+            let request = request.clone();
+            async move { stub.alter_stream(request).await }
+        });
+        let info = self.finish(py, call)?;
+        self.info(info)
+    }
+
+    /// Deletes a stream with all of its records.
+    fn delete_stream(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let attempts = AtomicU32::new(0);
+        let call = self.client.streams_call(|mut stub| {
+            attempts.fetch_add(1, Ordering::Relaxed);
+            let request = v1::DeleteStreamRequest {
+                name: name.to_owned(),
+            };
+            async move { stub.delete_stream(request).await }
+        });
+        match self.client.home().finish(py, call)? {
+            Ok(_) => Ok(()),
+            Err(error)
+                if error.code() == Some(ErrorCode::UnknownStream) && attempts.into_inner() > 1 =>
+            {
+                Err(doubtful("UnknownStreamError", "deleted", &error))
+            }
+            Err(error) => Err(of_rpc(&error)),
+        }
+    }
+
+    /// A stream.
+    fn stream(&self, py: Python<'_>, name: &str) -> PyResult<StreamInfo> {
+        let meta = self.finish(py, self.client.refresh(name))?;
+        Ok(StreamInfo::from(&*meta))
+    }
+
+    /// All streams, by name.
+    fn streams(&self, py: Python<'_>) -> PyResult<Vec<StreamInfo>> {
+        let mut all = Vec::new();
+        let mut after = String::new();
+        loop {
+            let request = v1::ListStreamsRequest {
+                include_internal: false,
+                after: after.clone(),
+                max_streams: PAGE,
+            };
+            let call = self.client.streams_call(|mut stub| {
+                let request = request.clone();
+                async move { stub.list_streams(request).await }
+            });
+            let page = self.finish(py, call)?;
+            if let Some(last) = page.streams.last() {
+                after.clone_from(&last.name);
+            }
+            for info in page.streams {
+                all.push(self.info(info)?);
+            }
+            if !page.more {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// A stream's lanes.
+    fn lanes(&self, py: Python<'_>, name: &str) -> PyResult<Vec<LaneInfo>> {
+        let call = self.client.streams_call(|mut stub| {
+            let request = v1::DescribeStreamRequest {
+                name: name.to_owned(),
+                local: false,
+            };
+            async move { stub.describe_stream(request).await }
+        });
+        let lanes = self.finish(py, call)?.lanes.into_iter();
+        let lanes = lanes.map(|lane| LaneInfo {
+            streamlet: lane.streamlet,
+            lane: lane.lane,
+            start: lane.log_start,
+            head: lane.head_ordinal,
+            bytes: lane.bytes,
+        });
+        Ok(lanes.collect())
+    }
+
+    /// All consumer groups, by name.
+    fn groups(&self, py: Python<'_>) -> PyResult<Vec<GroupInfo>> {
+        let mut all = Vec::new();
+        let mut after = String::new();
+        loop {
+            let request = v1::ListGroupsRequest {
+                local: false,
+                after: after.clone(),
+                max_groups: PAGE,
+            };
+            let call = self.client.consumers_call(|mut stub| {
+                let request = request.clone();
+                async move { stub.list_groups(request).await }
+            });
+            let page = self.finish(py, call)?;
+            if let Some(last) = page.groups.last() {
+                after.clone_from(&last.group);
+            }
+            all.extend(page.groups);
+            if !page.more {
+                break;
+            }
+        }
+        let groups = all.into_iter();
+        let groups = groups.map(|group| GroupInfo {
+            group: group.group,
+            stream: group.stream,
+            members: group.members,
+            lag: group.lag,
+        });
+        Ok(groups.collect())
+    }
+}
+
+impl Admin {
+    fn finish<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl Future<Output = Result<T, RpcError>> + Send,
+    ) -> PyResult<T> {
+        let ended = self.client.home().finish(py, work)?;
+        ended.map_err(|error| of_rpc(&error))
+    }
+
+    fn info(&self, info: v1::StreamInfo) -> PyResult<StreamInfo> {
+        let meta = StreamMeta::from_info(info, &self.client.bootstrap());
+        Ok(StreamInfo::from(&meta.map_err(|error| of_rpc(&error))?))
+    }
+}
+
+/// An answer to a call that was made again, which may be about what the first attempt did.
+fn doubtful(class: &'static str, done: &str, error: &RpcError) -> PyErr {
+    let text = format!("{error}; an earlier attempt, whose answer was lost, may have {done} it");
+    Problem::new(class, text)
+        .with_code(error.code())
+        .uncertain(true)
+        .into()
+}
+
+impl From<&StreamMeta> for StreamInfo {
+    fn from(meta: &StreamMeta) -> Self {
+        Self {
+            name: meta.name.clone(),
+            id: meta.id.to_string(),
+            streamlets: meta.streamlets,
+            lanes: meta.lanes,
+            partitions: meta.partitions,
+            lane_generation: meta.lane_generation,
+            owners: meta.owners().to_vec(),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Iterators over what consumers and readers bring.
+
+use std::vec::IntoIter;
+
+use kera_consumer::OwnedRecord;
+use pyo3::prelude::*;
+
+use crate::record::Record;
+
+macro_rules! iterator {
+    ($(#[$doc:meta])+ $name:ident, $method:literal) => {
+        $(#[$doc])+
+        #[pyclass(frozen, module = "kera")]
+        pub(crate) struct $name {
+            of: Py<PyAny>,
+            timeout: Option<f64>,
+        }
+
+        impl $name {
+            pub(crate) fn new(of: Py<PyAny>, timeout: Option<f64>) -> Self {
+                Self { of, timeout }
+            }
+        }
+
+        #[pymethods]
+        impl $name {
+            fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+                slf
+            }
+
+            /// `None` ends the iteration.
+            fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+                let next = self.of.call_method1(py, $method, (self.timeout,))?;
+                Ok((!next.is_none(py)).then_some(next))
+            }
+        }
+    };
+}
+
+iterator!(
+    /// Iterates over batches.
+    Batches,
+    "next_batch"
+);
+iterator!(
+    /// Iterates over records.
+    Records,
+    "next_record"
+);
+
+/// Iterates over the records of a batch.
+#[pyclass(module = "kera")]
+pub(crate) struct BatchRecords {
+    records: IntoIter<OwnedRecord>,
+}
+
+impl BatchRecords {
+    pub(crate) fn new(records: Vec<OwnedRecord>) -> Self {
+        Self {
+            records: records.into_iter(),
+        }
+    }
+}
+
+#[pymethods]
+impl BatchRecords {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&mut self) -> Option<Record> {
+        self.records.next().map(|record| Record { record })
+    }
+
+    fn __length_hint__(&self) -> usize {
+        self.records.len()
+    }
+}

@@ -1,0 +1,284 @@
+//! The producer.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use kera_producer::{AppendError, Header, Record};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyDict;
+
+use crate::errors::{Problem, of_append, of_build, of_produce};
+use crate::record::RecordPlace;
+use crate::runtime::{Home, Kept, limit};
+use crate::settings::{Way, compression, get, time, unknown};
+use crate::told;
+use crate::transaction::{Transaction, Turn};
+
+/// Its settings beside those of [`Way`].
+const SETTINGS: [&str; 9] = [
+    "batch_size",
+    "linger",
+    "memory_limit",
+    "max_in_flight_batches",
+    "compression",
+    "deadline",
+    "idempotent",
+    "transactional_id",
+    "transaction_timeout",
+];
+
+type Headers = Vec<(String, Option<PyBackedBytes>)>;
+
+/// Appends records to one stream. Threads may share it.
+#[pyclass(frozen, weakref, module = "kera")]
+pub(crate) struct Producer {
+    producer: Kept<kera_producer::Producer>,
+    transactions: Arc<Turn>,
+    number: u64,
+}
+
+#[pymethods]
+impl Producer {
+    #[new]
+    #[pyo3(signature = (stream, **settings))]
+    fn new(py: Python<'_>, stream: String, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let (way, others) = Way::of(settings)?;
+        let client = way.unbounded_client()?;
+        let mut builder = kera_producer::Producer::builder()
+            .retry(client.options().retry)
+            .client(client)
+            .stream(stream);
+        for (name, value) in &others {
+            builder = match name.as_str() {
+                "batch_size" => builder.batch_size(get(name, value)?),
+                "linger" => builder.linger(time(name, value)?),
+                "memory_limit" => builder.memory_limit(get(name, value)?),
+                "max_in_flight_batches" => builder.max_in_flight_batches(get(name, value)?),
+                "compression" => builder.compression(compression(&get::<String>(name, value)?)?),
+                "deadline" => builder.deadline(time(name, value)?),
+                "idempotent" => builder.idempotent(get(name, value)?),
+                "transactional_id" => match get::<Option<String>>(name, value)? {
+                    Some(id) => builder.transactional_id(id),
+                    None => builder,
+                },
+                "transaction_timeout" => builder.transaction_timeout(time(name, value)?),
+                _ => return Err(unknown("Producer", name, &SETTINGS)),
+            };
+        }
+        let home = Home::here()?;
+        let producer = home
+            .finish(py, builder.build())?
+            .map_err(|error| of_build(&error))?;
+        Ok(Self {
+            number: home.opened(producer.clone()),
+            producer: Kept::new(home, producer),
+            transactions: Arc::default(),
+        })
+    }
+
+    /// Takes a record and returns at once; waits only while memory is used up.
+    #[pyo3(signature = (value, key = None, *, headers = None, timestamp = None))]
+    fn append(
+        &self,
+        py: Python<'_>,
+        value: Option<Cow<'_, [u8]>>,
+        key: Option<Cow<'_, [u8]>>,
+        headers: Option<Headers>,
+        timestamp: Option<i64>,
+    ) -> PyResult<Delivery> {
+        let headers = borrowed(headers.as_ref());
+        let record = Record {
+            key: key.as_deref(),
+            value: value.as_deref(),
+            headers: &headers,
+            timestamp,
+        };
+        told::pass_on(py)?;
+        let home = self.producer.home();
+        let taken = match home.within(|| self.producer.append(&record))? {
+            Err(AppendError::Full) => home.finish(py, self.producer.append_wait(&record))?,
+            taken => taken,
+        };
+        let delivery = taken.map_err(|error| of_append(&error))?;
+        Ok(Delivery { home, delivery })
+    }
+
+    /// As `append` without a handle.
+    #[pyo3(signature = (value, key = None, *, headers = None, timestamp = None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        value: Option<Cow<'_, [u8]>>,
+        key: Option<Cow<'_, [u8]>>,
+        headers: Option<Headers>,
+        timestamp: Option<i64>,
+    ) -> PyResult<()> {
+        let headers = borrowed(headers.as_ref());
+        let record = Record {
+            key: key.as_deref(),
+            value: value.as_deref(),
+            headers: &headers,
+            timestamp,
+        };
+        told::pass_on(py)?;
+        let home = self.producer.home();
+        let sent = match home.within(|| self.producer.send(&record))? {
+            Err(AppendError::Full) => {
+                let waited = home.finish(py, self.producer.append_wait(&record))?;
+                waited.map(drop)
+            }
+            sent => sent,
+        };
+        sent.map_err(|error| of_append(&error))
+    }
+
+    /// Waits until all that was appended is acknowledged.
+    #[pyo3(signature = (timeout = None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        self.finish(py, timeout, self.producer.flush())
+    }
+
+    /// Takes no more records, and waits for those that were taken.
+    #[pyo3(signature = (timeout = None))]
+    fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let (home, number) = (self.producer.home(), self.number);
+        self.finish(py, timeout, async {
+            let closed = self.producer.close().await;
+            home.finished(number);
+            closed
+        })
+    }
+
+    /// Begins a transaction.
+    fn transaction(&self, py: Python<'_>) -> PyResult<Transaction> {
+        let (home, turn) = (self.producer.home(), Arc::clone(&self.transactions));
+        Transaction::begin(py, home, self.producer.clone(), turn)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.close(py, None)
+    }
+
+    /// Counts since it was made.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let all = self.producer.home().within(|| self.producer.metrics())?;
+        let counts = PyDict::new(py);
+        for (name, value) in [
+            ("records_batched", all.records_batched),
+            ("records_acknowledged", all.records_acknowledged),
+            ("records_failed", all.records_failed),
+            ("batches", all.batches),
+            ("batches_resent", all.batches_resent),
+            ("duplicates", all.duplicates),
+            ("bytes_sent", all.bytes_sent),
+            ("connections", all.connections),
+            ("resplits", all.resplits),
+            ("memory_used_bytes", all.memory_used_bytes),
+            ("batches_in_flight", all.batches_in_flight),
+        ] {
+            counts.set_item(name, value)?;
+        }
+        Ok(counts)
+    }
+}
+
+impl Producer {
+    fn finish(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        work: impl Future<Output = Result<(), kera_producer::ProduceError>> + Send,
+    ) -> PyResult<()> {
+        match self.producer.home().wait(py, limit(timeout)?, work)? {
+            Some(finished) => finished.map_err(|error| of_produce(&error)),
+            None => Err(late(
+                "records are still under way; wait again, or close the producer",
+            )),
+        }
+    }
+}
+
+/// Nothing came within the limit.
+fn late(text: &str) -> PyErr {
+    Problem::new("WaitTimeout", text).into()
+}
+
+fn borrowed<'a>(headers: Option<&'a Headers>) -> Vec<Header<'a>> {
+    let headers = headers.into_iter().flatten();
+    headers
+        .map(|(key, value)| Header {
+            key,
+            value: value.as_deref(),
+        })
+        .collect()
+}
+
+impl Drop for Producer {
+    /// What was appended to it goes out all the same.
+    fn drop(&mut self) {
+        let (home, number) = (self.producer.home(), self.number);
+        if !home.is_here() {
+            return;
+        }
+        let producer = self.producer.clone();
+        home.runtime.spawn(async move {
+            if let Err(error) = producer.close().await {
+                tracing::warn!(%error, "records of a producer that was not closed were given up");
+            }
+            home.finished(number);
+        });
+    }
+}
+
+/// Waits for the records of all producers that were not closed. Called before the interpreter ends.
+#[pyfunction]
+pub(crate) fn _finish_all(py: Python<'_>) -> PyResult<()> {
+    let Some(home) = Home::known() else {
+        return Ok(());
+    };
+    let mut result = Ok(());
+    for (number, producer) in home.unfinished() {
+        let closed = home.finish(py, producer.close());
+        home.finished(number);
+        let closed = closed.and_then(|closed| closed.map_err(|error| of_produce(&error)));
+        result = result.and(closed);
+    }
+    result
+}
+
+/// The fate of one record.
+#[pyclass(frozen, module = "kera")]
+pub(crate) struct Delivery {
+    home: Home,
+    delivery: kera_producer::Delivery,
+}
+
+#[pymethods]
+impl Delivery {
+    /// Whether it is acknowledged or given up.
+    #[getter]
+    fn done(&self) -> PyResult<bool> {
+        self.home.within(|| self.delivery.result().is_some())
+    }
+
+    /// Waits until it is known where the record is.
+    #[pyo3(signature = (timeout = None))]
+    fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<RecordPlace> {
+        let timeout = limit(timeout)?;
+        let known = match self.home.within(|| self.delivery.result())? {
+            Some(known) => Some(known),
+            None => self.home.wait(py, timeout, self.delivery.clone())?,
+        };
+        match known {
+            Some(Ok(place)) => Ok(place.into()),
+            Some(Err(error)) => Err(of_produce(&error)),
+            None => Err(late("the record is not acknowledged yet; wait again")),
+        }
+    }
+}

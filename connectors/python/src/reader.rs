@@ -1,0 +1,171 @@
+//! Reading lanes without a group.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures::TryStreamExt;
+use kera_consumer::{Reader as Lanes, Seek};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::batch::{Batch, Position};
+use crate::consumer::{counts, reading};
+use crate::errors::of_consume;
+use crate::iterate::{Batches, Records};
+use crate::record::Record;
+use crate::runtime::{Home, limit};
+use crate::settings::{Way, get, start, time, unknown};
+use crate::turn::Turn;
+
+/// Its settings beside those of [`Way`].
+const SETTINGS: [&str; 8] = [
+    "start",
+    "memory_limit",
+    "fetch_bytes",
+    "poll_wait",
+    "rack",
+    "skip_damaged",
+    "follow",
+    "lanes",
+];
+
+/// Reads lanes of a stream on its own, and commits nothing.
+#[pyclass(frozen, weakref, module = "kera")]
+pub(crate) struct Reader {
+    turn: Turn<Lanes>,
+    finished: AtomicBool,
+}
+
+#[pymethods]
+impl Reader {
+    #[new]
+    #[pyo3(signature = (stream, **settings))]
+    fn new(py: Python<'_>, stream: String, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let (way, others) = Way::of(settings)?;
+        let client = way.client()?;
+        let mut builder = Lanes::builder()
+            .retry(client.options().retry)
+            .client(client)
+            .stream(stream);
+        for (name, value) in &others {
+            builder = match name.as_str() {
+                "follow" => builder.follow(get(name, value)?),
+                "lanes" => match get::<Option<Vec<(u32, u32)>>>(name, value)? {
+                    Some(lanes) => builder.lanes(lanes),
+                    None => builder,
+                },
+                _ => reading!(builder, name, value, "Reader"),
+            };
+        }
+        let home = Home::here()?;
+        let lanes = home
+            .finish(py, builder.open())?
+            .map_err(|error| of_consume(&error))?;
+        Ok(Self {
+            turn: Turn::new(home, "reader", lanes),
+            finished: AtomicBool::new(false),
+        })
+    }
+
+    /// The next batch; `None` if there is none within the limit, or ever: then it is `finished`.
+    #[pyo3(signature = (timeout = None))]
+    fn next_batch(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Batch>> {
+        let batch = self.turn.wait(py, limit(timeout)?, |lanes: &mut Lanes| {
+            Box::pin(lanes.next_batch())
+        });
+        let batch = self.noted(batch?);
+        Ok(batch.map(Batch::new))
+    }
+
+    /// The next record; `None` as with `next_batch`.
+    #[pyo3(signature = (timeout = None))]
+    fn next_record(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Record>> {
+        let timeout = limit(timeout)?;
+        let record = self.turn.wait_a_little(py, timeout, |lanes: &mut Lanes| {
+            Box::pin(async move { lanes.records().try_next().await })
+        });
+        Ok(self.noted(record?).map(|record| Record { record }))
+    }
+
+    /// Whether all lanes are read to their ends, which they never are while it follows.
+    #[getter]
+    fn finished(&self) -> bool {
+        self.finished.load(Ordering::Relaxed)
+    }
+
+    #[pyo3(signature = (timeout = None))]
+    fn batches(slf: Bound<'_, Self>, timeout: Option<f64>) -> Batches {
+        Batches::new(slf.into_any().unbind(), timeout)
+    }
+
+    #[pyo3(signature = (timeout = None))]
+    fn records(slf: Bound<'_, Self>, timeout: Option<f64>) -> Records {
+        Records::new(slf.into_any().unbind(), timeout)
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Records {
+        Self::records(slf, None)
+    }
+
+    /// Goes on elsewhere in one lane: at what `start` takes, or at a position.
+    fn seek(
+        &self,
+        py: Python<'_>,
+        streamlet: u32,
+        lane: u32,
+        to: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let to = match to.cast::<Position>() {
+            Ok(position) => Seek::Cursor(position.get().of_lane(streamlet, lane)?),
+            Err(_) => Seek::To(start(to)?),
+        };
+        self.turn.change(py, move |lanes: &mut Lanes| {
+            Box::pin(lanes.seek(streamlet, lane, to))
+        })?;
+        self.finished.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Goes on elsewhere in every lane.
+    fn seek_all(&self, py: Python<'_>, to: &Bound<'_, PyAny>) -> PyResult<()> {
+        let to = start(to)?;
+        self.turn
+            .change(py, move |lanes: &mut Lanes| Box::pin(lanes.seek_all(to)))?;
+        self.finished.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Where it stands in each lane.
+    fn positions(&self, py: Python<'_>) -> PyResult<Vec<Position>> {
+        let positions = self.turn.look(py, |lanes| lanes.positions())?;
+        Ok(positions.into_iter().map(Position::from).collect())
+    }
+
+    /// Counts and sizes.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        counts(py, self.turn.look(py, |lanes| lanes.metrics())?)
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let lanes = self.turn.close(py)?;
+        self.turn.home().within(|| drop(lanes))
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.close(py)
+    }
+}
+
+impl Reader {
+    /// The outer `None` is the end of the limit, the inner that of all lanes.
+    fn noted<T>(&self, read: Option<Option<T>>) -> Option<T> {
+        if let Some(None) = read {
+            self.finished.store(true, Ordering::Relaxed);
+        }
+        read.flatten()
+    }
+}
