@@ -168,7 +168,7 @@ pub(crate) async fn alter(
         let one = made.as_ref().map(|made| made.get(at));
         match one {
             Ok(Some(one)) => attempt.end(one.as_ref()),
-            Ok(None) => attempt.made(),
+            Ok(None) => attempt.may_be_made("nothing says what became of it"),
             Err(error) => attempt.end(Err::<&(), _>(error)),
         }
     }

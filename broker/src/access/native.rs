@@ -200,7 +200,7 @@ macro_rules! guarded {
 
             $(fn change(&self) -> Option<Change> {
                 let $of = self;
-                Some($change)
+                Option::from($change)
             })?
         })*
 
@@ -235,7 +235,7 @@ guarded! { streams_server::Streams:
     alter_stream(AlterStreamRequest) -> StreamInfo needs |r| alters(r),
         changes Change::new("alter_stream", "stream", &r.name, settings_text(&r.config.unwrap_or_default()));
     recover_stream(RecoverStreamRequest) -> RecoverStreamResponse needs |r| vec![Need::Cluster(Alter)],
-        changes Change::new("recover_stream", "stream", &r.name, recovery_text(r));
+        changes accepts_loss(r);
     delete_stream(DeleteStreamRequest) -> DeleteStreamResponse needs |r| vec![Need::Stream(Delete, &r.name)],
         changes Change::new("delete_stream", "stream", &r.name, "");
     trim_stream(TrimStreamRequest) -> TrimStreamResponse needs |r| vec![Need::Stream(Delete, &r.name)],
@@ -246,6 +246,13 @@ guarded! { streams_server::Streams:
     find_copies(FindCopiesRequest) -> FindCopiesResponse needs |r| vec![Need::Stream(Describe, &r.name)];
     init_producer(InitProducerRequest) -> InitProducerResponse needs |r| vec![Need::Produce(&r.name)];
     describe_broker(DescribeBrokerRequest) -> DescribeBrokerResponse needs |_r| vec![Need::Cluster(Describe)];
+}
+
+/// To accept a loss changes a stream. To ask what would be lost does not.
+fn accepts_loss(request: &v1::RecoverStreamRequest) -> Option<Change> {
+    let text = recovery_text(request);
+    let change = Change::new("recover_stream", "stream", &request.name, text);
+    request.accept_loss.then_some(change)
 }
 
 /// A stream with more lanes is another stream than one with other settings, as at Kafka.

@@ -29,10 +29,12 @@ impl Change {
         name: impl AsRef<str>,
         detail: impl AsRef<str>,
     ) -> Self {
+        // Of a rule the name is all that there is: for whom, on what.
+        let most = if kind == "rule" { TEXT } else { NAME };
         Self {
             action,
             kind,
-            name: cut(name.as_ref(), NAME),
+            name: cut(name.as_ref(), most),
             detail: cut(detail.as_ref(), TEXT),
         }
     }

@@ -85,6 +85,8 @@ fn a_line_says_who_did_what_and_what_came_of_it() {
     assert_eq!(of("action")[2..4], ["write", "create_stream"]);
     assert_eq!(of("reason")[4..6], ["no room", "no room"]);
     assert!(lines[3].to_string().len() < 2048, "names are cut");
+    let rule = Change::new("add_rule", "rule", &long[..900], "");
+    assert_eq!(rule.name.len(), 900, "a rule is told whole");
     assert!(lines.iter().all(|line| line["broker"] == 7));
     // The log has ended: what comes now is counted as lost.
     attempt().made();
@@ -101,6 +103,8 @@ fn refusals_are_limited_and_summed_up_and_changes_and_logins_are_not_hidden_by_t
         audit.login(peer(HERE), "PLAIN", "ann", Err("wrong"));
     }
     audit.login(peer(HERE), "PLAIN", "ann", Ok(()));
+    let secret = (Kind::Stream, "pay");
+    audit.denied(who(&Principal::Anonymous), Operation::Read, secret);
     for _ in 0..1000 {
         audit.attempt(who(&Principal::Anonymous), deletion()).made();
     }
@@ -112,6 +116,7 @@ fn refusals_are_limited_and_summed_up_and_changes_and_logins_are_not_hidden_by_t
     };
     assert_eq!(found("change", "done").len(), 1000);
     assert_eq!(found("login", "done").len(), 1, "the guess that was right");
+    assert_eq!(found("access", "refused").len(), 1, "what the rules deny");
     // One for each second that this takes, and how many more there were.
     let refused = found("login", "refused");
     let summed = refused.iter().filter_map(|line| line["count"].as_u64());
@@ -137,6 +142,29 @@ fn a_full_disk_loses_lines_and_says_so_and_stops_nobody() {
     full.end();
     assert_eq!(counted(&full, "written"), 0);
     assert_eq!(counted(&full, "lost"), 10_000);
+}
+
+/// A disk that does not answer.
+struct Hangs(Receiver<()>);
+
+impl Sink for Hangs {
+    fn write(&mut self, _lines: &[String]) -> u64 {
+        let _ = self.0.recv();
+        0
+    }
+}
+
+#[test]
+fn a_disk_that_does_not_answer_keeps_no_broker_from_ending() {
+    let (answer, waits) = sync_channel(0);
+    let audit = Audit::into_sink(Box::new(Hangs(waits)), 100).unwrap();
+    for _ in 0..3 {
+        audit.attempt(who(&Principal::Anonymous), deletion()).made();
+    }
+    audit.end_within(Duration::from_millis(10));
+    // Nor does it wait again.
+    audit.end();
+    drop(answer);
 }
 
 #[test]

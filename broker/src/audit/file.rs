@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -73,8 +73,34 @@ impl AuditFile {
         }
     }
 
+    /// Looks at what others did to the file: moved it, deleted it, made it shorter.
+    fn look(&mut self) -> io::Result<()> {
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        let mine = file.metadata()?;
+        self.length = mine.len();
+        let is_there = match fs::metadata(&self.path) {
+            Ok(now) => (now.dev(), now.ino()) == (mine.dev(), mine.ino()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(error),
+        };
+        if !is_there {
+            self.file = None;
+            if mine.nlink() == 0 {
+                let path = self.path.display();
+                tracing::warn!(
+                    bytes = mine.len(),
+                    "audit.to: {path} was deleted, and the lines in it are gone; it is made again"
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// Writes the first of `lines`, as many as fit: how many.
     fn write_some(&mut self, lines: &[String]) -> io::Result<usize> {
+        self.look()?;
         if self.file.is_none() {
             self.reopen()?;
         }
@@ -120,8 +146,10 @@ impl Sink for AuditFile {
                 Ok(count) => lines = &lines[count..],
                 Err(error) => {
                     if let Some(file) = self.file.take() {
-                        // No half of a line stays, where that can be helped.
-                        let _ = file.set_len(self.length);
+                        // No half of a line stays, where that can be helped. Whoever cut the file meanwhile wants none of it.
+                        if file.metadata().is_ok_and(|now| now.len() > self.length) {
+                            let _ = file.set_len(self.length);
+                        }
                     }
                     if let Some(others) = self.told.due(Instant::now()) {
                         let path = self.path.display();
@@ -173,6 +201,26 @@ mod tests {
         let mut file = AuditFile::open(&path, 90, 2).unwrap();
         assert_eq!(file.write(&lines(1..2)), 0);
         assert_eq!(fs::read_to_string(&path).unwrap(), "half\nline 001\n");
+    }
+
+    #[test]
+    fn what_others_do_to_the_file_loses_no_later_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        let mut file = AuditFile::open(&path, 90, 2).unwrap();
+        let text = || fs::read_to_string(&path).unwrap();
+        assert_eq!(file.write(&lines(0..1)), 0);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(file.write(&lines(1..2)), 0);
+        assert_eq!(text(), "line 001\n", "deleted");
+        fs::rename(&path, dir.path().join("mine")).unwrap();
+        assert_eq!(file.write(&lines(2..3)), 0);
+        assert_eq!(text(), "line 002\n", "moved away");
+        assert_eq!(file.write(&lines(3..9)), 0);
+        fs::write(&path, "").unwrap();
+        assert_eq!(file.write(&lines(9..15)), 0);
+        assert_eq!(text().lines().count(), 6, "emptied: there is room for ten");
+        assert!(!dir.path().join("audit.log.1").exists());
     }
 
     #[test]

@@ -140,7 +140,11 @@ impl Counts {
     }
 
     pub(super) fn is_crowded(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) >= WAITING / 2
+        self.waiting() >= WAITING / 2
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
     }
 
     pub(super) fn waits(&self, lines: usize) {

@@ -33,8 +33,10 @@ pub(crate) use texts::{mechanisms_text, recovery_text, reset_text, trim_text};
 
 /// Lines that wait to be written. What is limited in rate takes half of the places at most.
 const WAITING: usize = 4096;
-/// Longest that the log keeps to itself that lines were left out.
+/// How often the log says that lines were left out.
 const TELL_LEFT_OUT: Duration = Duration::from_secs(5);
+/// Longest wait for the disk at the broker's end.
+const END_WITHIN: Duration = Duration::from_secs(5);
 /// Lines that are written together.
 const AT_ONCE: usize = 256;
 /// Longest name and longest text in a line, in characters: both are clients' words.
@@ -54,9 +56,10 @@ pub struct Peer {
 pub struct Audit {
     /// `None`: there is none, or it has ended.
     lines: Mutex<Option<SyncSender<String>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    /// Logins that succeed have a limit of their own. A flood of wrong passwords does not hide the right one.
+    writer: Mutex<Option<Writer>>,
+    /// Each sort has a limit of its own: a flood of wrong passwords hides neither the right one nor what the rules deny.
     logins: Limit,
+    refused_logins: Limit,
     others: Limit,
     is_on: bool,
     counts: Arc<Counts>,
@@ -92,28 +95,33 @@ impl Audit {
         counts.begin();
         let (lines, waiting) = sync_channel(WAITING);
         let shared = counts.clone();
+        let (ends, has_ended) = sync_channel(0);
         let thread = std::thread::Builder::new()
             .name("kera-audit".into())
-            .spawn(move || write(&waiting, sink.as_mut(), &shared))
+            .spawn(move || {
+                let _ends: SyncSender<()> = ends;
+                write(&waiting, sink.as_mut(), &shared);
+            })
             .map_err(|error| BrokerError::System {
                 what: "starting the thread of the audit log failed",
                 error,
             })?;
-        let running = Some((lines, thread));
+        let running = Some((lines, Writer { thread, has_ended }));
         Ok(Arc::new(Self::of(running, max_per_second, counts)))
     }
 
     fn of(
-        running: Option<(SyncSender<String>, JoinHandle<()>)>,
+        running: Option<(SyncSender<String>, Writer)>,
         max_per_second: u32,
         counts: Arc<Counts>,
     ) -> Self {
         let is_on = running.is_some();
-        let (lines, thread) = running.unzip();
+        let (lines, writer) = running.unzip();
         Self {
             lines: Mutex::new(lines),
-            thread: Mutex::new(thread),
+            writer: Mutex::new(writer),
             logins: Limit::new(max_per_second),
+            refused_logins: Limit::new(max_per_second),
             others: Limit::new(max_per_second),
             is_on,
             counts,
@@ -171,6 +179,7 @@ impl Audit {
         }
         let limit = match event {
             Event::Login => &self.logins,
+            Event::LoginRefused => &self.refused_logins,
             _ => &self.others,
         };
         let may = !self.counts.is_crowded() && limit.admits(host.into(), Instant::now());
@@ -194,11 +203,23 @@ impl Audit {
         }
     }
 
-    /// Writes what waits, and ends the audit log. May wait for a disk.
+    /// Writes what waits, and ends the audit log. Waits some seconds for a disk, and no longer.
     pub(crate) fn end(&self) {
+        self.end_within(END_WITHIN);
+    }
+
+    fn end_within(&self, within: Duration) {
         self.lines.lock().take();
-        let thread = self.thread.lock().take();
-        if thread.is_some_and(|thread| thread.join().is_err()) {
+        let Some(Writer { thread, has_ended }) = self.writer.lock().take() else {
+            return;
+        };
+        if has_ended.recv_timeout(within) == Err(RecvTimeoutError::Timeout) {
+            let lines = self.counts.waiting();
+            tracing::error!(
+                lines,
+                "the audit log cannot be written: its file or disk does not answer; the last lines are lost"
+            );
+        } else if thread.join().is_err() {
             tracing::error!("the thread of the audit log has panicked; its last lines are lost");
         }
     }
@@ -208,6 +229,13 @@ impl Drop for Audit {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// The thread that writes.
+struct Writer {
+    thread: JoinHandle<()>,
+    /// Closed at its end.
+    has_ended: Receiver<()>,
 }
 
 /// Where lines go.
@@ -230,6 +258,7 @@ impl Sink for Log {
 
 fn write(waiting: &Receiver<String>, sink: &mut dyn Sink, counts: &Counts) {
     let mut has_ended = false;
+    let mut told = Instant::now();
     while !has_ended {
         let mut lines: Vec<String> = Vec::new();
         match waiting.recv_timeout(TELL_LEFT_OUT) {
@@ -239,7 +268,11 @@ fn write(waiting: &Receiver<String>, sink: &mut dyn Sink, counts: &Counts) {
         }
         lines.extend(waiting.try_iter().take(AT_ONCE));
         counts.taken(lines.len());
-        let missing = counts.missing();
+        let mut missing = Vec::new();
+        if has_ended || told.elapsed() >= TELL_LEFT_OUT {
+            told = Instant::now();
+            missing = counts.missing();
+        }
         lines.extend(missing.iter().map(|missing| counts.render(missing.line())));
         let lost = match lines.is_empty() {
             true => 0,

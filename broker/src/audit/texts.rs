@@ -28,8 +28,7 @@ pub fn settings_text(config: &v1::StreamConfig) -> String {
 
 /// What is to be recovered.
 pub(crate) fn recovery_text(request: &v1::RecoverStreamRequest) -> String {
-    let accepted = format!("accept_loss={}", request.accept_loss);
-    with_place([("streamlet", request.streamlet)], accepted)
+    with_place([("streamlet", request.streamlet)], "accept_loss".to_owned())
 }
 
 /// What is to be trimmed.

@@ -428,19 +428,32 @@ pub(crate) async fn offset_delete(
     }
     let group = request.group_id.to_string();
     let response = OffsetDeleteResponse::default();
-    let names: Vec<_> = topics.iter().map(|topic| topic.name.as_str()).collect();
-    let change = Change::new("delete_offsets", "group", &group, names.join(" "));
-    let attempt = ctx.attempt(change);
+    // Of each topic that something is asked of: the others are refused above.
+    let attempts = topics.iter().map(|topic| {
+        let detail = format!("{} {:?}", topic.name, topic.partitions);
+        let change = Change::new("delete_offsets", "group", &group, detail);
+        (!topic.partitions.is_empty()).then(|| ctx.attempt(change))
+    });
+    let attempts: Vec<_> = attempts.collect();
     let asked = Request::DeleteOffsets(DeleteOffsets { group, topics });
     let results = match try_ask(ctx, asked).await {
         Ok(Reply::OffsetsDeleted(results)) => results,
         Ok(other) => return response.with_error_code(mismatch(&other)),
         Err(refusal) => {
-            refusal.end(attempt);
+            for attempt in attempts.into_iter().flatten() {
+                refusal.end(attempt);
+            }
             return response.with_error_code(refusal.code);
         }
     };
-    attempt.made();
+    for (attempt, results) in attempts.into_iter().zip(&results) {
+        let Some(attempt) = attempt else { continue };
+        match results.iter().find_map(|result| result.as_ref().err()) {
+            None => attempt.made(),
+            Some(fault) if results.iter().all(Result::is_err) => attempt.failed(&fault.to_string()),
+            Some(fault) => attempt.may_be_made(&format!("not of all partitions: {fault}")),
+        }
+    }
     let topics = answers
         .into_iter()
         .zip(results)

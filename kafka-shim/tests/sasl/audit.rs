@@ -7,11 +7,14 @@ use kafka_protocol::messages::delete_acls_request::DeleteAclsFilter;
 use kafka_protocol::messages::incremental_alter_configs_request::{
     AlterConfigsResource, AlterableConfig,
 };
+use kafka_protocol::messages::offset_delete_request::{
+    OffsetDeleteRequestPartition, OffsetDeleteRequestTopic,
+};
 use kafka_protocol::messages::{
     AlterClientQuotasRequest, AlterClientQuotasResponse, CreateAclsRequest, CreateAclsResponse,
     CreateTopicsRequest, CreateTopicsResponse, DeleteAclsRequest, DeleteAclsResponse,
     DeleteTopicsRequest, DeleteTopicsResponse, IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse, TopicName,
+    IncrementalAlterConfigsResponse, OffsetDeleteRequest, OffsetDeleteResponse, TopicName,
 };
 use kera_broker::config::AuditTarget;
 use serde_json::Value;
@@ -60,6 +63,23 @@ async fn alter_topic(client: &mut Client) {
         .call(ApiKey::IncrementalAlterConfigs, 1, &request)
         .await;
     assert_eq!(reply.responses[0].error_code, 0);
+}
+
+/// Of a group that there is not, of a topic that there is and of one that there is not.
+async fn delete_offsets(client: &mut Client) {
+    let topic = |name| {
+        let partition = OffsetDeleteRequestPartition::default().with_partition_index(1);
+        OffsetDeleteRequestTopic::default()
+            .with_name(TopicName(words(name)))
+            .with_partitions(vec![partition])
+    };
+    let request = OffsetDeleteRequest::default()
+        .with_group_id(words("late").into())
+        .with_topics(vec![topic("orders"), topic("nowhere")]);
+    let reply: OffsetDeleteResponse = client.call(ApiKey::OffsetDelete, 0, &request).await;
+    let of_topics = reply.topics.iter().flat_map(|topic| &topic.partitions);
+    let refused = of_topics.filter(|partition| partition.error_code != 0);
+    assert!(reply.error_code != 0 || refused.count() == 2);
 }
 
 async fn change_rules(client: &mut Client) {
@@ -158,6 +178,7 @@ async fn the_audit_log_says_who_logged_in_and_what_they_changed() {
     change_rules(&mut ann).await;
     change_quota(&mut ann).await;
     let salted = change_user(&mut ann).await;
+    delete_offsets(&mut ann).await;
     let mut bob = world.client().await;
     assert_eq!(plain(&mut bob, b"\0bob\0right").await, 0);
     assert_ne!(delete_topic(&mut bob, "orders").await, 0);
@@ -197,6 +218,7 @@ async fn the_audit_log_says_who_logged_in_and_what_they_changed() {
         "change | done | User:ann | - | alter_quota | user bob | producer_byte_rate=4096",
         "change | failed | User:ann | - | delete_user | nobody | SCRAM-SHA-256",
         "change | done | User:ann | - | put_user | eve | SCRAM-SHA-256",
+        "change | failed | User:ann | - | delete_offsets | late | orders [1]",
         "login | done | User:bob | PLAIN | - | - | -",
         "access | refused | User:bob | - | delete | orders | -",
         "change | done | User:ann | - | delete_stream | orders | -",
