@@ -9,19 +9,24 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::extract::{ConnectInfo, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use kera_metadata::access::{CLUSTER_NAME, Kind, Operation};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::api::{self, Api, ServedApi};
-use crate::config::HttpConfig;
+use crate::access::{Access, Who};
+use crate::api::{self, Api, ServedApi, refusal};
+use crate::auth::Auth;
+use crate::config::{BrokerConfig, Listener, OpenPath};
 use crate::error::BrokerError;
+use crate::http_auth;
 use crate::http_listener::{HttpListener, Peer};
+use crate::principal::Principal;
 use crate::shared::Shared;
 use crate::tls::ServerTls;
 use crate::{scrape, socket};
@@ -46,6 +51,9 @@ pub trait Told: Send + Sync + 'static {
     /// # Errors
     /// One line for people: why not.
     fn ready(&self) -> Result<(), &'static str>;
+
+    /// Who the users are, and what they may do.
+    fn rights(&self) -> (&Auth, &Access);
 }
 
 impl Told for Shared {
@@ -60,10 +68,59 @@ impl Told for Shared {
     fn ready(&self) -> Result<(), &'static str> {
         self.readiness()
     }
+
+    fn rights(&self) -> (&Auth, &Access) {
+        (&self.auth, &self.access)
+    }
 }
 
-/// The process that is asked about; none while it recovers.
-type Watched = Arc<RwLock<Option<Arc<dyn Told>>>>;
+/// The process that is asked about, and what it asks of others.
+#[derive(Clone)]
+struct Watched {
+    /// None while it recovers.
+    process: Arc<RwLock<Option<Arc<dyn Told>>>>,
+    /// What only users are told.
+    closed: Arc<[OpenPath]>,
+}
+
+impl Watched {
+    fn new(config: &BrokerConfig) -> Self {
+        let asks = config.auth.listeners.contains(&Listener::Http);
+        let all = [OpenPath::Probes, OpenPath::Metrics].into_iter();
+        let closed = all.filter(|path| asks && !config.http.open_paths.contains(path));
+        Self {
+            process: Arc::default(),
+            closed: closed.collect(),
+        }
+    }
+
+    /// The process, for somebody who may know this of it. While it recovers no user is known, and nothing but that is told.
+    async fn for_client(
+        &self,
+        path: OpenPath,
+        peer: Peer,
+        headers: &HeaderMap,
+    ) -> Result<Option<Arc<dyn Told>>, Box<Response>> {
+        let process = self.process.read().clone();
+        let Some(told) = process.as_ref().filter(|_| self.closed.contains(&path)) else {
+            return Ok(process);
+        };
+        let (auth, access) = told.rights();
+        let caller = http_auth::caller(auth, peer, headers).await?;
+        if path == OpenPath::Metrics {
+            let who = Who {
+                principal: &Principal::of(caller.user.as_ref()),
+                host: caller.address,
+                via: Listener::Http,
+            };
+            // They name streams and groups, as the overview of the API does.
+            let thing = (Kind::Cluster, CLUSTER_NAME);
+            let may = access.require(who, Operation::Describe, thing);
+            may.map_err(|error| Box::new(refusal(&error)))?;
+        }
+        Ok(process)
+    }
+}
 
 /// The HTTP address of a process. Dropping it closes the address.
 pub struct Http {
@@ -76,14 +133,14 @@ pub struct Http {
 }
 
 impl Http {
-    /// Serves `/metrics`, `/livez` (also `/healthz`), `/readyz` and `/api/v1` on `address`, over TLS if `tls` has it for HTTP. Until
-    /// [`Http::recovered`] is called the process counts as live and not as ready.
+    /// Serves `/metrics`, `/livez` (also `/healthz`), `/readyz` and `/api/v1` on `address`, as `config` says, over TLS if `tls` has
+    /// it for HTTP. Until [`Http::recovered`] is called the process counts as live and not as ready.
     ///
     /// # Errors
     /// [`BrokerError::Listen`].
     pub async fn start(
         address: &str,
-        config: &HttpConfig,
+        config: &BrokerConfig,
         tls: Option<Arc<ServerTls>>,
     ) -> Result<Self, BrokerError> {
         let listener = socket::bind(address, "http.listen").await?;
@@ -92,17 +149,17 @@ impl Http {
             key: "http.listen",
             error,
         })?;
-        let watched = Watched::default();
+        let watched = Watched::new(config);
         let router = Router::new()
             .route("/metrics", get(scrape))
             .route("/livez", get(live))
             .route("/healthz", get(live))
             .route("/readyz", get(ready))
             .with_state(watched.clone());
-        let api = ServedApi::default();
+        let api = ServedApi::new(config);
         let router = router.merge(api::router(api.clone()));
         let freed = Arc::default();
-        let listener = HttpListener::new(listener, tls, config, Arc::clone(&freed));
+        let listener = HttpListener::new(listener, tls, &config.http, Arc::clone(&freed));
         let (ended, mut end) = watch::channel(false);
         let task = tokio::spawn(async move {
             let end = async move {
@@ -140,56 +197,69 @@ impl Http {
 
     /// From now on requests are about this process.
     pub fn recovered(&self, told: Arc<dyn Told>) {
-        *self.watched.write() = Some(told);
+        *self.watched.process.write() = Some(told);
     }
 
     /// From now on this answers `/api/v1`.
     pub(crate) fn serve_api(&self, api: Arc<Api>) {
-        *self.api.write() = Some(api);
+        self.api.serve(Some(api));
     }
 
     /// Stops listening and lets go of the process.
     pub async fn end(self) {
-        self.watched.write().take();
-        self.api.write().take();
+        self.watched.process.write().take();
+        self.api.serve(None);
         self.ended.send_replace(true);
         // A scrape that is under way is welcome to its answer, not to hold up the end.
         let _ = timeout(LAST_REQUESTS, self.task).await;
     }
 }
 
-async fn scrape(State(watched): State<Watched>) -> impl IntoResponse {
-    let text = tokio::task::spawn_blocking(move || {
-        let told = watched.read().clone();
-        match told {
-            Some(told) => told.metrics(),
-            None => scrape::render_recovering(),
-        }
+async fn scrape(
+    State(watched): State<Watched>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    headers: HeaderMap,
+) -> Response {
+    let told = match watched.for_client(OpenPath::Metrics, peer, &headers).await {
+        Ok(told) => told,
+        Err(refused) => return *refused,
+    };
+    let text = tokio::task::spawn_blocking(move || match told {
+        Some(told) => told.metrics(),
+        None => scrape::render_recovering(),
     });
-    (
-        [(
-            header::CONTENT_TYPE,
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        )],
-        text.await.unwrap_or_default(),
-    )
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let text = text.await.unwrap_or_default();
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-async fn live(State(watched): State<Watched>) -> (StatusCode, String) {
-    match watched.read().as_ref().map_or(Ok(()), |told| told.live()) {
-        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
-        Err(broken) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{broken}\n")),
+async fn live(
+    State(watched): State<Watched>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    headers: HeaderMap,
+) -> Response {
+    let told = match watched.for_client(OpenPath::Probes, peer, &headers).await {
+        Ok(told) => told,
+        Err(refused) => return *refused,
+    };
+    match told.map_or(Ok(()), |told| told.live()) {
+        Ok(()) => (StatusCode::OK, "ok\n").into_response(),
+        Err(broken) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{broken}\n")).into_response(),
     }
 }
 
-async fn ready(State(watched): State<Watched>) -> (StatusCode, String) {
-    let watched = watched.read();
-    match watched
-        .as_ref()
-        .map_or(Err("recovering"), |told| told.ready())
-    {
-        Ok(()) => (StatusCode::OK, "ready\n".to_owned()),
-        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+async fn ready(
+    State(watched): State<Watched>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    headers: HeaderMap,
+) -> Response {
+    let told = match watched.for_client(OpenPath::Probes, peer, &headers).await {
+        Ok(told) => told,
+        Err(refused) => return *refused,
+    };
+    match told.map_or(Err("recovering"), |told| told.ready()) {
+        Ok(()) => (StatusCode::OK, "ready\n").into_response(),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
     }
 }
 

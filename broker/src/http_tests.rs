@@ -18,7 +18,10 @@ async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     (status.expect("a status"), body.to_owned())
 }
 
-async fn broker(dir: &tempfile::TempDir) -> (Broker, SocketAddr) {
+async fn broker(
+    dir: &tempfile::TempDir,
+    change: impl FnOnce(&mut BrokerConfig),
+) -> (Broker, SocketAddr) {
     let mut config = BrokerConfig {
         data_dir: dir.path().join("data"),
         ..BrokerConfig::default()
@@ -26,6 +29,7 @@ async fn broker(dir: &tempfile::TempDir) -> (Broker, SocketAddr) {
     config.server.listen = "127.0.0.1:0".into();
     config.http.listen = Some("127.0.0.1:0".into());
     config.memory.pool = 32 << 20;
+    change(&mut config);
     let broker = Broker::start(config).await.expect("the broker starts");
     let address = broker.http_addr().expect("it has an HTTP address");
     (broker, address)
@@ -33,7 +37,7 @@ async fn broker(dir: &tempfile::TempDir) -> (Broker, SocketAddr) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recovering_broker_lives_and_is_not_ready() {
-    let http = Http::start("127.0.0.1:0", &BrokerConfig::default().http, None)
+    let http = Http::start("127.0.0.1:0", &BrokerConfig::default(), None)
         .await
         .expect("listens");
     let address = http.local_addr();
@@ -49,7 +53,7 @@ async fn a_recovering_broker_lives_and_is_not_ready() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_serving_broker_is_ready_until_it_drains() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (broker, address) = broker(&dir).await;
+    let (broker, address) = broker(&dir, |_| {}).await;
     let shared = broker.shared().clone();
     assert_eq!(get(address, "/readyz").await, (200, "ready\n".into()));
     assert!(
@@ -81,7 +85,7 @@ async fn a_serving_broker_is_ready_until_it_drains() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_whose_thread_fell_is_not_live() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (broker, address) = broker(&dir).await;
+    let (broker, address) = broker(&dir, |_| {}).await;
     assert_eq!(get(address, "/livez").await.0, 200);
     let shared = broker.shared().clone();
     let thread = std::thread::spawn(move || {
@@ -109,12 +113,11 @@ fn appends_that_are_refused_make_a_broker_unready() {
     assert!(strange.contains("wrong metadata store"), "{strange}");
 }
 
-fn limited(max_connections: u32, request_timeout: std::time::Duration) -> HttpConfig {
-    HttpConfig {
-        max_connections,
-        request_timeout,
-        ..BrokerConfig::default().http
-    }
+fn limited(max_connections: u32, request_timeout: std::time::Duration) -> BrokerConfig {
+    let mut config = BrokerConfig::default();
+    config.http.max_connections = max_connections;
+    config.http.request_timeout = request_timeout;
+    config
 }
 
 /// Reads until the broker closes the connection.
@@ -171,4 +174,91 @@ async fn connections_that_ask_nothing_make_room_for_probes() {
     assert!(closed(&mut silent[0]).await, "the oldest has made room");
     drop(silent);
     http.end().await;
+}
+
+/// The head of the answer to a GET with these header lines.
+async fn head(address: SocketAddr, path: &str, headers: &[u8]) -> String {
+    let mut socket = TcpStream::connect(address).await.expect("connects");
+    let begin = format!("GET {path} HTTP/1.1\r\nHost: kera\r\nConnection: close\r\n");
+    let request = [begin.as_bytes(), headers, b"\r\n"].concat();
+    socket.write_all(&request).await.expect("asks");
+    let mut answer = Vec::new();
+    // It may close while there is more to read.
+    let _ = socket.read_to_end(&mut answer).await;
+    let answer = String::from_utf8_lossy(&answer);
+    let head = answer.split("\r\n\r\n").next().unwrap_or_default();
+    head.to_lowercase()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_headers_are_answered_and_harm_nobody() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (broker, address) = broker(&dir, |config| {
+        config.auth.listeners = vec![Listener::Http];
+    })
+    .await;
+    // Begins of recovery apart, nobody is told metrics; probes are for everybody.
+    assert_eq!(get(address, "/livez").await.0, 200);
+    assert_eq!(get(address, "/readyz").await.0, 200);
+    let challenge = "www-authenticate: basic realm=\"kera\", charset=\"utf-8\"";
+    let long = |bytes: usize| [b"Authorization: Basic ", &vec![b'A'; bytes][..], b"\r\n"].concat();
+    let unauthorized: [&[u8]; 9] = [
+        b"",
+        b"Authorization: Basic YW5uOnNlY3JldA==\r\n",
+        b"Authorization: Basic YW5uOnNlY3JldA==\r\nAuthorization: Basic YW5uOnNlY3JldA==\r\n",
+        b"Authorization: Basic \xff\xfe\xfd\r\n",
+        b"Authorization: Basic ====\r\n",
+        b"Authorization: Basic AAAA\r\n",
+        b"Authorization: Negotiate abc\r\n",
+        b"Authorization:\r\n",
+        &long(20_000),
+    ];
+    for headers in unauthorized {
+        for path in ["/metrics", "/", "/api/v1/overview", "/api/v1/live"] {
+            let shown = String::from_utf8_lossy(&headers[..headers.len().min(99)]);
+            let head = head(address, path, headers).await;
+            assert!(head.starts_with("http/1.1 401 "), "{path} {shown}: {head}");
+            assert!(head.contains(challenge), "{path} {shown}: {head}");
+        }
+    }
+    // What is no HTTP, or too much of it, does not get that far.
+    for headers in [
+        &b"Authorization: Basic a\0b\r\n"[..],
+        b"Authorization: Basic a\rb\r\n",
+        b"Authorization : Basic abc\r\n",
+        &long(2_000_000),
+        &b"Authorization: Basic abc\r\n".repeat(1_000),
+    ] {
+        let head = head(address, "/metrics", headers).await;
+        let shown = String::from_utf8_lossy(&headers[..headers.len().min(99)]);
+        assert!(
+            head.is_empty() || head.starts_with("http/1.1 4"),
+            "{shown}: {head}"
+        );
+    }
+    assert_eq!(get(address, "/readyz").await, (200, "ready\n".into()));
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paths_are_open_as_the_setting_says() {
+    use OpenPath::{Metrics, Probes};
+    let dir = tempfile::tempdir().expect("a directory");
+    for (asks, open, probes, metrics) in [
+        (false, vec![], 200, 200),
+        (true, vec![Probes], 200, 401),
+        (true, vec![Metrics], 401, 200),
+        (true, vec![], 401, 401),
+    ] {
+        let (broker, address) = broker(&dir, |config| {
+            config.auth.listeners = asks.then_some(Listener::Http).into_iter().collect();
+            config.http.open_paths = open;
+        })
+        .await;
+        for path in ["/livez", "/healthz", "/readyz"] {
+            assert_eq!(get(address, path).await.0, probes, "{path}");
+        }
+        assert_eq!(get(address, "/metrics").await.0, metrics);
+        broker.shutdown().await;
+    }
 }

@@ -34,6 +34,7 @@ pub mod fault_rules;
 mod former_metrics;
 mod group_records;
 pub mod http;
+mod http_auth;
 mod http_listener;
 pub mod import;
 pub mod inbox;

@@ -124,7 +124,7 @@ impl Broker {
             })?;
         // Before recovery, which may take its time: probes are to see a broker that lives.
         let http = match &config.http.listen {
-            Some(address) => Some(Http::start(address, &config.http, tls.clone()).await?),
+            Some(address) => Some(Http::start(address, &config, tls.clone()).await?),
             None => None,
         };
         let freed = http.as_ref().map_or_else(Arc::default, Http::freed);

@@ -53,19 +53,9 @@ pub(crate) fn password_from_input() -> Result<String, Failure> {
     })
 }
 
-/// Which broker a client command talks to.
+/// Whom a client command trusts, and who it is.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct ConnectArgs {
-    /// A broker's address, or those of several separated by commas: any of them will do.
-    #[arg(
-        long,
-        short = 'b',
-        value_name = "HOST:PORT[,...]",
-        env = "KERA_BOOTSTRAP",
-        default_value = "127.0.0.1:7600",
-        value_parser = parse::addresses
-    )]
-    pub bootstrap: String,
+pub(crate) struct IdentityArgs {
     /// Use TLS, and trust brokers whose certificate an authority in this file (PEM) has signed.
     #[arg(long, value_name = "FILE", env = "KERA_TLS_CA")]
     pub tls_ca: Option<PathBuf>,
@@ -98,6 +88,23 @@ pub(crate) struct ConnectArgs {
         requires = "login_user"
     )]
     pub user_password_file: Option<PathBuf>,
+}
+
+/// Which broker a client command talks to.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ConnectArgs {
+    /// A broker's address, or those of several separated by commas: any of them will do.
+    #[arg(
+        long,
+        short = 'b',
+        value_name = "HOST:PORT[,...]",
+        env = "KERA_BOOTSTRAP",
+        default_value = "127.0.0.1:7600",
+        value_parser = parse::addresses
+    )]
+    pub bootstrap: String,
+    #[command(flatten)]
+    pub identity: IdentityArgs,
     /// How to prove it: SCRAM-SHA-512, SCRAM-SHA-256, or PLAIN, which sends the password and takes TLS.
     #[arg(
         long,
@@ -134,22 +141,9 @@ pub(crate) struct Control {
     pub address: String,
 }
 
-impl ConnectArgs {
-    /// Connects for control calls, to the first broker that answers.
-    pub(crate) async fn control(&self) -> Result<Control, Failure> {
-        control(&self.bootstrap, &self.way()?).await
-    }
-
-    /// The way to brokers.
-    pub(crate) fn way(&self) -> Result<Way, Failure> {
-        Ok(Way {
-            tls: self.tls()?,
-            login: self.login()?,
-        })
-    }
-
-    /// The user to be, if one is named.
-    fn login(&self) -> Result<Option<Login>, Failure> {
+impl IdentityArgs {
+    /// The user to be, if one is named, and its password.
+    pub(crate) fn password(&self) -> Result<Option<(&str, String)>, Failure> {
         let Some(user) = &self.login_user else {
             return Ok(None);
         };
@@ -162,16 +156,11 @@ impl ConnectArgs {
                 )));
             }
         };
-        if self.sasl_mechanism == SaslMechanism::Plain && self.tls_ca.is_none() {
-            let text = "PLAIN sends the password itself, and without TLS everybody on the way could read it; use TLS (--tls-ca FILE), or SCRAM-SHA-512";
-            return Err(Failure::Usage(text.to_owned()));
-        }
-        let login = Login::new(user, &password);
-        Ok(Some(login.with_mechanism(self.sasl_mechanism)))
+        Ok(Some((user, password)))
     }
 
     /// TLS, if it is asked for.
-    fn tls(&self) -> Result<Option<ClientTls>, Failure> {
+    pub(crate) fn tls(&self) -> Result<Option<ClientTls>, Failure> {
         let Some(ca) = &self.tls_ca else {
             return Ok(None);
         };
@@ -184,11 +173,39 @@ impl ConnectArgs {
         tls.map(Some)
             .map_err(|error| Failure::Usage(error.to_string()))
     }
+}
+
+impl ConnectArgs {
+    /// Connects for control calls, to the first broker that answers.
+    pub(crate) async fn control(&self) -> Result<Control, Failure> {
+        control(&self.bootstrap, &self.way()?).await
+    }
+
+    /// The way to brokers.
+    pub(crate) fn way(&self) -> Result<Way, Failure> {
+        Ok(Way {
+            tls: self.identity.tls()?,
+            login: self.login()?,
+        })
+    }
+
+    /// The user to be, if one is named.
+    fn login(&self) -> Result<Option<Login>, Failure> {
+        let Some((user, password)) = self.identity.password()? else {
+            return Ok(None);
+        };
+        if self.sasl_mechanism == SaslMechanism::Plain && self.identity.tls_ca.is_none() {
+            let text = "PLAIN sends the password itself, and without TLS everybody on the way could read it; use TLS (--tls-ca FILE), or SCRAM-SHA-512";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        let login = Login::new(user, &password);
+        Ok(Some(login.with_mechanism(self.sasl_mechanism)))
+    }
 
     /// How data connections behave.
     pub(crate) fn options(&self) -> Result<ConnectOptions, Failure> {
         Ok(ConnectOptions {
-            tls: self.tls()?,
+            tls: self.identity.tls()?,
             login: self.login()?,
             ..ConnectOptions::default()
         })

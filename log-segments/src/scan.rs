@@ -170,7 +170,10 @@ pub enum ScanError {
 ///
 /// # Errors
 /// [`ScanError`] if they cannot be used.
-pub fn read_head(file: &dyn ReadAt, spec: &ScanSpec) -> Result<(SegmentHeader, Vec<u8>), ScanError> {
+pub fn read_head(
+    file: &dyn ReadAt,
+    spec: &ScanSpec,
+) -> Result<(SegmentHeader, Vec<u8>), ScanError> {
     head(&mut BlockReader::new(file), spec)
 }
 

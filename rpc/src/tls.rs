@@ -13,7 +13,7 @@ use rustls::{
 use tokio::net::TcpStream;
 
 use crate::login;
-use crate::stream::{FRAMES, HTTP2, Stream};
+use crate::stream::{FRAMES, HTTP1, HTTP2, Stream};
 
 /// What advice begins with, wherever it turns up among the causes of an error.
 pub(crate) const MARK: &str = "TLS: ";
@@ -48,6 +48,7 @@ pub struct TlsFiles {
 pub struct ClientTls {
     frames: Arc<ClientConfig>,
     calls: Arc<ClientConfig>,
+    pages: Arc<ClientConfig>,
 }
 
 impl fmt::Debug for ClientTls {
@@ -118,9 +119,12 @@ impl ClientTls {
         calls.alpn_protocols = vec![HTTP2.to_vec()];
         let mut frames = calls.clone();
         frames.alpn_protocols = vec![FRAMES.to_vec()];
+        let mut pages = calls.clone();
+        pages.alpn_protocols = vec![HTTP1.to_vec()];
         Ok(Self {
             frames: Arc::new(frames),
             calls: Arc::new(calls),
+            pages: Arc::new(pages),
         })
     }
 
@@ -130,6 +134,14 @@ impl ClientTls {
     /// The socket's, or why one of the two refused the other.
     pub async fn frames(&self, socket: TcpStream, address: &str) -> std::io::Result<Stream> {
         Stream::connect(socket, self.frames.clone(), name_of(address)?).await
+    }
+
+    /// The same with a broker's HTTP address.
+    ///
+    /// # Errors
+    /// As [`frames`](Self::frames).
+    pub async fn pages(&self, socket: TcpStream, address: &str) -> std::io::Result<Stream> {
+        Stream::connect(socket, self.pages.clone(), name_of(address)?).await
     }
 
     /// The same for gRPC.

@@ -23,7 +23,8 @@ use super::views::{GroupRow, Page, StreamRow};
 use super::{broker_detail, group_detail, records, stream_detail};
 use crate::access::{Who, may_see};
 use crate::admin;
-use crate::config::Listener;
+use crate::config::{BrokerConfig, Listener};
+use crate::http_auth;
 use crate::http_listener::Peer;
 use crate::principal::Principal;
 use crate::shared::Shared;
@@ -43,17 +44,47 @@ pub(super) type Answer = Result<Arc<str>, WireError>;
 /// An answer, and until when it counts as new.
 type KeptAnswer = Arc<Turn<Option<(Instant, Answer)>>>;
 
+/// What somebody asks, as far as the answer depends on who it is: by the rules of this revision.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Question {
+    user: Option<Arc<str>>,
+    address: IpAddr,
+    rules: u64,
+    resource: Resource,
+}
+
 /// Answers what is asked over HTTP.
 pub(crate) struct Api {
     pub(super) shared: Arc<Shared>,
     sampler: Sampler,
-    kept: Mutex<HashMap<(IpAddr, Resource), KeptAnswer>>,
+    kept: Mutex<HashMap<Question, KeptAnswer>>,
     pub(super) event_streams: Arc<Semaphore>,
     looks: Semaphore,
 }
 
-/// The API of the process that is asked about; none while it recovers, and where there is none.
-pub(crate) type ServedApi = Arc<RwLock<Option<Arc<Api>>>>;
+/// The API of the process that is asked about. Clones share it.
+#[derive(Clone)]
+pub(crate) struct ServedApi {
+    /// Who asks must be a user.
+    asks: bool,
+    /// None while it recovers, and where there is none.
+    api: Arc<RwLock<Option<Arc<Api>>>>,
+}
+
+impl ServedApi {
+    /// None yet.
+    pub(crate) fn new(config: &BrokerConfig) -> Self {
+        Self {
+            asks: config.auth.listeners.contains(&Listener::Http),
+            api: Arc::default(),
+        }
+    }
+
+    /// From now on this answers.
+    pub(crate) fn serve(&self, api: Option<Arc<Api>>) {
+        *self.api.write() = api;
+    }
+}
 
 impl Api {
     /// An API over what a broker shares.
@@ -84,7 +115,12 @@ impl Api {
                     })
                 });
             }
-            let key = (caller.address, resource.clone());
+            let key = Question {
+                user: caller.user.clone(),
+                address: caller.address,
+                rules: self.shared.access.revision(),
+                resource: resource.clone(),
+            };
             match all.get(&key) {
                 Some(kept) => Some(kept.clone()),
                 None if all.len() >= KEPT => None,
@@ -103,7 +139,9 @@ impl Api {
         let since = Instant::now();
         let answer = self.make(caller, resource).await;
         let until = Instant::now() + kept_for(since.elapsed()).min(KEPT_MOST);
-        *kept = Some((until, answer.clone()));
+        // Each denial is one: it costs little, and the audit log has a line of it.
+        let is_denied = matches!(&answer, Err(error) if error.code == ErrorCode::NotAuthorized);
+        *kept = (!is_denied).then(|| (until, answer.clone()));
         answer
     }
 
@@ -270,9 +308,8 @@ fn json(view: &impl Serialize) -> Answer {
     }
 }
 
-/// Whom the API answers: programs on this machine, that name this machine. A page of another site whose name leads here
-/// names that site. What a page of another site asks of this machine it could not read, but the broker would work for it:
-/// browsers say whose page asks.
+/// Whom the API answers where it asks nobody who they are: programs on this machine, that name this machine. A page of
+/// another site whose name leads here names that site.
 fn is_local(peer: Peer, headers: &HeaderMap) -> bool {
     let host = headers
         .get(header::HOST)
@@ -285,27 +322,53 @@ fn is_local(peer: Peer, headers: &HeaderMap) -> bool {
         let address: Option<IpAddr> = name.parse().ok();
         name.eq_ignore_ascii_case("localhost") || address.is_some_and(|ip| ip.is_loopback())
     });
-    let site = headers.get("sec-fetch-site");
-    let is_own = site.is_none_or(|site| site == "same-origin" || site == "none");
-    peer.0.ip().to_canonical().is_loopback() && named && is_own
+    peer.0.ip().to_canonical().is_loopback() && named
 }
 
-/// The API, for somebody who may ask.
-pub(super) fn api_for(
+/// Whether no page of another site asks. It could not read the answer, but the broker would work for it, in the name of
+/// whoever looks at that page: browsers say whose page asks.
+fn is_of_no_other_site(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site");
+    site.is_none_or(|site| site == "same-origin" || site == "none")
+}
+
+/// Whether somebody follows a link, and sees what comes.
+fn is_followed(headers: &HeaderMap) -> bool {
+    let has = |name, value| headers.get(name).is_some_and(|found| found == value);
+    has("sec-fetch-mode", "navigate") && has("sec-fetch-dest", "document")
+}
+
+/// The API, and who asks, for somebody who may ask.
+pub(super) async fn api_for(
     served: &ServedApi,
     peer: Peer,
     headers: &HeaderMap,
-) -> Result<Arc<Api>, Box<Response>> {
-    if !is_local(peer, headers) {
-        let text = "the API answers programs on the broker's machine alone, and only under the name localhost or a loopback address, and no page of another site, since it asks nobody who they are. From elsewhere go through ssh: ssh -L 7680:localhost:7680 MACHINE, then http://localhost:7680";
-        let error = WireError::new(ErrorCode::NotAuthorized, text);
-        return Err(Box::new(refusal(&error)));
+) -> Result<(Arc<Api>, Caller), Box<Response>> {
+    let refused = |code, text: &str| Box::new(refusal(&WireError::new(code, text)));
+    let own = is_of_no_other_site(headers);
+    let may = match served.asks {
+        true => own || is_followed(headers),
+        false => own && is_local(peer, headers),
+    };
+    if !may {
+        let text = match served.asks {
+            true => "the API answers no page of another site",
+            false => {
+                "the API answers programs on the broker's machine alone, and only under the name localhost or a loopback address, and no page of another site, since it asks nobody who they are. From elsewhere go through ssh: ssh -L 7680:localhost:7680 MACHINE, then http://localhost:7680; or have it ask for passwords (http in auth.listeners)"
+            }
+        };
+        return Err(refused(ErrorCode::NotAuthorized, text));
     }
-    let api = served.read().clone();
-    api.ok_or_else(|| {
+    let api = served.api.read().clone();
+    let Some(api) = api else {
         let text = "the API is not served: the broker is starting or stopping, is a replica store, or api.enabled is false";
-        Box::new(refusal(&WireError::new(ErrorCode::ShuttingDown, text)))
-    })
+        return Err(refused(ErrorCode::ShuttingDown, text));
+    };
+    let caller = match served.asks {
+        true => http_auth::caller(&api.shared.auth, peer, headers).await?,
+        false => Caller::from(peer.0.ip()),
+    };
+    Ok((api, caller))
 }
 
 pub(super) async fn answer(
@@ -314,11 +377,10 @@ pub(super) async fn answer(
     headers: HeaderMap,
     uri: Uri,
 ) -> Response {
-    let api = match api_for(&served, peer, &headers) {
-        Ok(api) => api,
+    let (api, caller) = match api_for(&served, peer, &headers).await {
+        Ok(asked) => asked,
         Err(refused) => return *refused,
     };
-    let caller = Caller::from(peer.0.ip());
     let answer = match Resource::of(&uri) {
         Ok(resource) => api.answer(&caller, &resource).await,
         Err(error) => Err(error),
@@ -352,7 +414,8 @@ pub(super) fn refusal_text(error: &WireError) -> String {
     serde_json::to_string(&refusal).unwrap_or_default()
 }
 
-pub(super) fn refusal(error: &WireError) -> Response {
+/// The answer that says why there is none.
+pub(crate) fn refusal(error: &WireError) -> Response {
     let status = match error.code {
         ErrorCode::InvalidArgument | ErrorCode::OutOfRange => StatusCode::BAD_REQUEST,
         ErrorCode::NotAuthorized => StatusCode::FORBIDDEN,

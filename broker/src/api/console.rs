@@ -45,7 +45,7 @@ pub(super) async fn file(
     headers: HeaderMap,
     uri: Uri,
 ) -> Response {
-    if let Err(refused) = api_for(&served, peer, &headers) {
+    if let Err(refused) = api_for(&served, peer, &headers).await {
         return *refused;
     }
     let found = FILES.iter().find(|(path, ..)| *path == uri.path());

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, Uri, header};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
+use kera_metadata::User;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_rpc::serve::Caller;
 use percent_encoding::percent_decode_str;
@@ -28,6 +29,8 @@ const PATHS: usize = 4;
 struct Watch {
     api: Arc<Api>,
     caller: Caller,
+    /// What is kept of the caller's password since it has proved to know it.
+    proved_by: Option<User>,
     watched: Vec<Watched>,
     _place: OwnedSemaphorePermit,
 }
@@ -44,8 +47,8 @@ pub(super) async fn live(
     headers: HeaderMap,
     uri: Uri,
 ) -> Response {
-    let api = match api_for(&served, peer, &headers) {
-        Ok(api) => api,
+    let (api, caller) = match api_for(&served, peer, &headers).await {
+        Ok(asked) => asked,
         Err(refused) => return *refused,
     };
     let watched = match watched(&uri) {
@@ -63,8 +66,9 @@ pub(super) async fn live(
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let watch = Watch {
+        proved_by: kept_of(&api, &caller),
         api,
-        caller: Caller::from(peer.0.ip()),
+        caller,
         watched,
         _place: place,
     };
@@ -75,6 +79,10 @@ pub(super) async fn live(
                 _ = ticks.tick() => {}
                 // The end of the stream tells the page that the broker goes.
                 _ = stopping.wait_for(|stopping| *stopping) => return None,
+            }
+            // Whose password was changed has to log in anew, and who is no user any more does not.
+            if kept_of(&watch.api, &watch.caller) != watch.proved_by {
+                return None;
             }
             let news = watch.round().await;
             Some((news, (watch, ticks)))
@@ -88,6 +96,10 @@ pub(super) async fn live(
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     ];
     (sent, Sse::new(events)).into_response()
+}
+
+fn kept_of(api: &Api, caller: &Caller) -> Option<User> {
+    api.shared.auth.kept_of(caller.user.as_ref()?)
 }
 
 /// The paths that a query names, each as `path=` and the path, percent-encoded.

@@ -1,6 +1,6 @@
 //! `/api/v1` at `http.listen`: what people look at, as JSON. docs/api.md has every field.
 //!
-//! It changes nothing, and is for this machine alone: nobody is asked there who they are. Whoever asks for the same thing
+//! It changes nothing. It is for users with a password, or for this machine alone where nobody is asked who they are. Whoever asks for the same thing
 //! within the same second gets the same answer, so that many who look cost little more than one.
 
 mod answer;
@@ -25,7 +25,7 @@ mod views;
 use axum::Router;
 use axum::routing::get;
 
-pub(crate) use answer::{Api, ServedApi};
+pub(crate) use answer::{Api, ServedApi, refusal};
 pub(crate) use observe::{observe, peek};
 pub(crate) use pace::Paced;
 

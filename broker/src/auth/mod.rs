@@ -4,6 +4,7 @@
 //! passwords costs no reads of the store.
 
 mod alter;
+mod basic;
 mod first_user;
 mod native;
 mod plain;
@@ -28,6 +29,7 @@ use crate::unheard::Source;
 
 pub use kera_rpc::scram;
 
+pub(crate) use basic::NotProved;
 pub(crate) use first_user::make_first_user;
 pub(crate) use native::prove;
 use plain::told;
@@ -157,6 +159,8 @@ pub struct Auth {
     waits: Arc<Semaphore>,
     /// How many wait, by address.
     waiting: Mutex<HashMap<Source, usize>>,
+    /// Passwords of HTTP that were right a moment ago.
+    proved: basic::Proved,
     /// Proofs of who a client is, by mechanism and result.
     pub(crate) authentications: Family<Labels, Counter>,
     audit: Arc<Audit>,
@@ -192,10 +196,10 @@ impl Drop for Place<'_> {
     }
 }
 
-fn labels(mechanism: SaslMechanism, is_right: bool) -> Labels {
+fn labels(mechanism: &str, is_right: bool) -> Labels {
     let result = if is_right { "success" } else { "failure" };
     vec![
-        ("mechanism", mechanism.name().to_lowercase()),
+        ("mechanism", mechanism.to_lowercase()),
         ("result", result.to_owned()),
     ]
 }
@@ -210,9 +214,11 @@ impl Auth {
     ) -> Self {
         if !config.listeners.is_empty() {
             // All there is to count, from the start.
-            for mechanism in &config.mechanisms {
+            let mechanisms = config.mechanisms.iter().map(|one| one.name());
+            let asks_http = config.listeners.contains(&Listener::Http);
+            for mechanism in mechanisms.chain(asks_http.then_some(basic::NAME)) {
                 for is_right in [true, false] {
-                    drop(authentications.get_or_create_owned(&labels(*mechanism, is_right)));
+                    drop(authentications.get_or_create_owned(&labels(mechanism, is_right)));
                 }
             }
         }
@@ -223,6 +229,7 @@ impl Auth {
             derives: Arc::new(Semaphore::new(DERIVED_AT_ONCE)),
             waits: Arc::new(Semaphore::new(WAITING)),
             waiting: Mutex::default(),
+            proved: basic::Proved::default(),
             authentications,
             audit,
         }
@@ -250,6 +257,11 @@ impl Auth {
             true => new.clone(),
             false => known.clone(),
         });
+    }
+
+    /// What is kept of a user: once it is another, whoever has logged in with what was kept before has to do so anew.
+    pub(crate) fn kept_of(&self, user: &str) -> Option<User> {
+        self.known.load().users.get(user).cloned()
     }
 
     /// Takes a client's first message of SCRAM: the exchange and what to answer.
@@ -284,11 +296,11 @@ impl Auth {
         let user = exchange.user().to_owned();
         match exchange.end(message) {
             Ok((user, signature)) => {
-                self.proved(peer, mechanism, &user);
+                self.note_proved(peer, mechanism.name(), &user);
                 Ok((Principal::User(user.into()), signature))
             }
             Err(error) => {
-                self.count(mechanism, false);
+                self.count(mechanism.name(), false);
                 Err(self.refused(peer, mechanism.name(), &user, told(&error)))
             }
         }
@@ -334,9 +346,9 @@ impl Auth {
     }
 
     /// A client has proved who it is.
-    fn proved(&self, peer: Peer, mechanism: SaslMechanism, user: &str) {
+    fn note_proved(&self, peer: Peer, mechanism: &str, user: &str) {
         self.count(mechanism, true);
-        self.audit.login(peer, mechanism.name(), user, Ok(()));
+        self.audit.login(peer, mechanism, user, Ok(()));
     }
 
     /// Writes into the audit log that a client was not let in, and gives back why: what the client is told.
@@ -345,7 +357,7 @@ impl Auth {
         why
     }
 
-    fn count(&self, mechanism: SaslMechanism, is_right: bool) {
+    fn count(&self, mechanism: &str, is_right: bool) {
         let labels = labels(mechanism, is_right);
         self.authentications.get_or_create_owned(&labels).inc();
     }

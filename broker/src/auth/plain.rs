@@ -8,7 +8,7 @@ use crate::config::SaslMechanism;
 use crate::principal::Principal;
 
 /// Most bytes of a name and a password.
-const MAX_PLAIN: usize = 4096;
+pub(super) const MAX_PLAIN: usize = 4096;
 
 /// What the client is told: nothing of whether there is such a user.
 pub(super) fn told(error: &ScramError) -> String {
@@ -48,10 +48,10 @@ impl Auth {
         })?;
         // Nobody has another's rights.
         if is_right && (other.is_empty() || other == user) {
-            self.proved(peer, SaslMechanism::Plain, &user);
+            self.note_proved(peer, name, &user);
             return Ok(Principal::User(user.into()));
         }
-        self.count(SaslMechanism::Plain, false);
+        self.count(name, false);
         Err(self.refused(peer, name, &user, told(&ScramError::WrongProof)))
     }
 }

@@ -6,26 +6,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kera_metadata::{ClusterStore, Role};
+use kera_metadata::{ClusterStore, MetadataError, Role};
 use kera_replication::ids::BrokerId;
 use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::ownership::joining::{self, Joined};
 use super::peers::others_of;
 use super::replica::backup::Backup;
 use super::replica::deleted_streams::catch_up;
+use crate::access::Access;
 use crate::audit::Audit;
+use crate::auth::Auth;
 use crate::clock::wall_ms;
 use crate::cluster_version;
-use crate::config::{BrokerConfig, TlsListener};
+use crate::config::{BrokerConfig, Listener, TlsListener};
 use crate::error::BrokerError;
 use crate::http::{Http, Told};
+use crate::metrics::Family;
 use crate::open::{advertised_address, record_broker};
 use crate::peer_addresses::PeerAddresses;
 use crate::store_calls::blocking;
 use crate::store_dir::StoreDir;
 use crate::tls::{self, ServerTls};
 use crate::{machine, scrape};
+
+/// How often users and rules are read, where metrics are for users.
+const LOOK_FOR_USERS: Duration = Duration::from_secs(1);
 
 /// Copies of other brokers' groups, and nothing else.
 pub struct BackupProcess {
@@ -39,7 +46,19 @@ pub struct BackupProcess {
 struct State {
     backup: Arc<Backup>,
     joined: Joined,
+    /// Those who may ask for its metrics, and for nothing else.
+    auth: Auth,
+    access: Access,
     stopping: AtomicBool,
+}
+
+impl State {
+    /// Takes in users and rules as they are recorded. Blocks.
+    fn read_users(&self) -> Result<(), MetadataError> {
+        self.auth.take(&self.joined.store.users()?);
+        self.access.take(&self.joined.store.rules()?);
+        Ok(())
+    }
 }
 
 impl Told for State {
@@ -62,6 +81,10 @@ impl Told for State {
                 Err("no lease: the metadata store does not answer, brokers place no replicas here")
             }
         }
+    }
+
+    fn rights(&self) -> (&Auth, &Access) {
+        (&self.auth, &self.access)
     }
 }
 
@@ -94,7 +117,7 @@ impl BackupProcess {
         };
         // Before the store, which reads and seals what it finds: probes are to see a process that lives.
         let http = match &config.http.listen {
-            Some(address) => Some(Http::start(address, &config.http, tls.clone()).await?),
+            Some(address) => Some(Http::start(address, config, tls.clone()).await?),
             None => None,
         };
         let path = config.data_dir.clone();
@@ -113,11 +136,17 @@ impl BackupProcess {
         ];
         tasks.extend(tls.map(|tls| tokio::spawn(tls::watch(tls, |_| ()))));
         machine::report(&machine::Needs::of_backup());
+        let counts = Family::default();
         let told = Arc::new(State {
             backup,
             joined,
+            auth: Auth::new(&config.auth, None, counts, Audit::off()),
+            access: Access::new(&config.acl, None, Audit::off()),
             stopping: AtomicBool::new(false),
         });
+        if config.auth.listeners.contains(&Listener::Http) {
+            tasks.push(follow_users(told.clone()));
+        }
         if let Some(http) = &http {
             http.recovered(told.clone());
         }
@@ -187,6 +216,25 @@ fn follow(joined: &Joined, peers: PeerAddresses) -> JoinHandle<()> {
             peers.list(others_of(&living.borrow_and_update(), me));
             if living.changed().await.is_err() {
                 return;
+            }
+        }
+    })
+}
+
+/// Keeps users and rules as they are recorded.
+fn follow_users(told: Arc<State>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let mut looks = interval(LOOK_FOR_USERS);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let told = told.clone();
+            let read = tokio::task::spawn_blocking(move || told.read_users());
+            match read.await {
+                Ok(Ok(())) => {}
+                // What is known stays in force, and `/readyz` tells of it.
+                Ok(Err(error)) => tracing::debug!(%error, "users and rules cannot be read"),
+                Err(error) => tracing::error!(%error, "reading users and rules failed"),
             }
         }
     })

@@ -1,4 +1,4 @@
-//! Kinds of keys about what is shown over HTTP.
+//! Kinds of keys about what is shown over HTTP, and to whom.
 
 use super::kinds::{Kind, Limits};
 
@@ -38,6 +38,62 @@ impl Kind for MaskRules {
     }
 }
 
+/// What anybody may ask for where clients of `http.listen` prove who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenPath {
+    /// `/livez`, `/healthz` and `/readyz`.
+    Probes,
+    /// `/metrics`.
+    Metrics,
+}
+
+/// Such paths: `Vec<OpenPath>`, empty for `off`.
+pub(super) enum OpenPaths {}
+
+impl Kind for OpenPaths {
+    type Value = Vec<OpenPath>;
+    const FORM: &'static str =
+        "`probes` and `metrics`, with a comma between them (in a file also a list), or `off`";
+    const LIST: bool = true;
+
+    fn parse(text: &str, _: &Limits) -> Result<Vec<OpenPath>, String> {
+        let text = text.trim();
+        if text.is_empty() || text == "off" {
+            return Ok(Vec::new());
+        }
+        let mut paths = Vec::new();
+        for part in text.split(',').map(str::trim) {
+            let path = match part {
+                "probes" => OpenPath::Probes,
+                "metrics" => OpenPath::Metrics,
+                _ => {
+                    return Err(format!(
+                        "`{part}` cannot be opened; write probes, metrics, or off alone"
+                    ));
+                }
+            };
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+        Ok(paths)
+    }
+
+    fn show(value: &Vec<OpenPath>) -> String {
+        let names: Vec<_> = value
+            .iter()
+            .map(|path| match path {
+                OpenPath::Probes => "probes",
+                OpenPath::Metrics => "metrics",
+            })
+            .collect();
+        match names.is_empty() {
+            true => "off".to_owned(),
+            false => names.join(","),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,6 +105,9 @@ mod tests {
         assert_eq!(parse("email, orders:*,email").unwrap(), two);
         assert_eq!(MaskRules::show(&two), "email,orders:*");
         assert!(parse("off").unwrap().is_empty());
+        for wrong in ["api", "probes,off", "metrics,"] {
+            assert!(OpenPaths::parse(wrong, &Limits::NONE).is_err(), "{wrong}");
+        }
         for wrong in ["email,", ":email", "orders:"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

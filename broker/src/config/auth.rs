@@ -38,7 +38,7 @@ pub(super) enum AuthListeners {}
 impl Kind for AuthListeners {
     type Value = Vec<Listener>;
     const FORM: &'static str =
-        "`native` and `kafka`, with commas between them (in a file also a list), or `off`";
+        "`native`, `kafka` and `http`, with commas between them (in a file also a list), or `off`";
     const LIST: bool = true;
 
     fn parse(text: &str, _: &Limits) -> Result<Vec<Listener>, String> {
@@ -51,9 +51,10 @@ impl Kind for AuthListeners {
             let listener = match part {
                 "native" => Listener::Native,
                 "kafka" => Listener::Kafka,
+                "http" => Listener::Http,
                 _ => {
                     return Err(format!(
-                        "`{part}` is no listener with passwords; write native, kafka, or off alone"
+                        "`{part}` is no listener with passwords; write native, kafka, http, or off alone"
                     ));
                 }
             };

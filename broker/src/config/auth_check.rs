@@ -15,7 +15,15 @@ pub(super) fn check_auth(config: &BrokerConfig) -> Result<(), (&'static str, Str
         let problem = "has kafka but kafka.listen is off; set kafka.listen, or take kafka out";
         return Err(("auth.listeners", problem.to_owned()));
     }
+    if asks(Listener::Http) && config.http.listen.is_none() {
+        let problem = "has http but http.listen is off; set http.listen, or take http out";
+        return Err(("auth.listeners", problem.to_owned()));
+    }
     check_first_user(&config.auth)?;
+    if open_ones(config).contains(&Listener::Http) {
+        let problem = "has http, where clients send the password itself with each request, and http.listen is neither loopback nor has TLS; add http to tls.listeners, or take http out";
+        return Err(("auth.listeners", problem.to_owned()));
+    }
     let has_tls = config.tls.listeners.contains(&TlsListener::Native);
     let brokers_prove = has_tls && config.tls.client_auth != ClientAuth::None;
     if asks(Listener::Native) && config.cluster.store.is_some() && !brokers_prove {
@@ -105,6 +113,25 @@ mod tests {
         config.auth.listeners.push(Listener::Native);
         assert!(check_auth(&config).unwrap_err().1.contains("server.listen"));
         assert_eq!(doubted(&config), 1);
+    }
+
+    #[test]
+    fn a_password_of_every_request_takes_tls_or_loopback() {
+        let mut config = BrokerConfig::default();
+        config.auth.listeners = vec![Listener::Http];
+        assert_eq!(check_auth(&config), Ok(()));
+        config.http.listen = None;
+        assert!(check_auth(&config).unwrap_err().1.contains("is off"));
+        config.http.listen = Some("0.0.0.0:7680".to_owned());
+        let (key, told) = check_auth(&config).unwrap_err();
+        assert_eq!(key, "auth.listeners");
+        assert!(told.contains("add http to tls.listeners"), "{told}");
+        // Nobody may accept that by the way: a password is not only the broker's.
+        config.insecure = Listener::ALL.to_vec();
+        assert!(check_auth(&config).is_err());
+        config.tls.listeners = vec![TlsListener::Http];
+        assert_eq!(check_auth(&config), Ok(()));
+        assert_eq!(doubted(&config), 0);
     }
 
     #[test]

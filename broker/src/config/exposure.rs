@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::api::OpenPath;
 use super::cluster::is_loopback;
 use super::keys::BrokerConfig;
 use super::kinds::ClientAuth;
@@ -36,17 +37,13 @@ impl Exposure {
         let kafka = config.kafka.listen.iter();
         all.extend(kafka.map(|address| Self::of_clients(config, Listener::Kafka, address)));
         if let Some(address) = &config.http.listen {
-            let shown = match config.api.enabled {
-                true => "; console and API to programs on this machine",
-                false => "",
-            };
             all.push(Self {
                 listener: Listener::Http,
                 address: address.clone(),
                 is_loopback: is_loopback(address),
                 has_tls: config.tls.listeners.contains(&TlsListener::Http),
-                is_guarded: false,
-                lets_in: format!("everybody, to metrics and probes{shown}"),
+                is_guarded: config.auth.listeners.contains(&Listener::Http),
+                lets_in: of_http(config),
             });
         }
         if config.cluster.store.is_some() {
@@ -127,7 +124,7 @@ impl Exposure {
                 "have clients prove who they are by passwords (auth.listeners = kafka) or certificates (tls.client_auth = required)"
             }
             Listener::Http => {
-                "it has no authentication: keep others off it by a firewall or a proxy"
+                "have clients prove who they are by passwords (http in auth.listeners and in tls.listeners), or keep others off it by a firewall or a proxy"
             }
             Listener::Cluster => {
                 "have brokers prove who they are by certificates (cluster in tls.listeners)"
@@ -155,6 +152,39 @@ impl fmt::Display for Exposure {
         let lets_in = &self.lets_in;
         write!(f, "{key} {address}, {reach}, {tls}: lets in {lets_in}")
     }
+}
+
+/// Who is let in at `http.listen`, and to what, for people.
+fn of_http(config: &BrokerConfig) -> String {
+    let open = &config.http.open_paths;
+    let mut everybody = Vec::new();
+    let mut users = Vec::new();
+    let asks = config.auth.listeners.contains(&Listener::Http);
+    for (path, name) in [(OpenPath::Metrics, "metrics"), (OpenPath::Probes, "probes")] {
+        match asks && !open.contains(&path) {
+            true => users.push(name),
+            false => everybody.push(name),
+        }
+    }
+    let mut parts = Vec::new();
+    if !everybody.is_empty() {
+        parts.push(format!("everybody, to {}", everybody.join(" and ")));
+    }
+    let shown = config.api.enabled;
+    if asks {
+        users.extend(shown.then_some("console and API"));
+        let rules = match config.acl.enabled {
+            true => ", as far as rules allow",
+            false => "",
+        };
+        if !users.is_empty() {
+            let users = users.join(", ");
+            parts.push(format!("users with a password, to {users}{rules}"));
+        }
+    } else if shown {
+        parts.push("console and API to programs on this machine".to_owned());
+    }
+    parts.join("; ")
 }
 
 /// The listeners in `opened` that anyone on the network could use and that `insecure` does not name: the key of each, and

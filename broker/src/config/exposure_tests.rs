@@ -128,6 +128,50 @@ fn who_must_prove_something_is_let_in() {
 }
 
 #[test]
+fn http_is_for_users_where_they_are_asked_for() {
+    let tls = [&[HTTP, ("tls.listeners", "http")][..], &FILES].concat();
+    assert_eq!(refused_of(&tls, &Listener::ALL), ["http.listen"]);
+    let asks = [&tls[..], &[("auth.listeners", "http")]].concat();
+    assert_eq!(refused_of(&asks, &Listener::ALL), CLOSED);
+    let open = [&asks[..], &[("http.open_paths", "probes,metrics")]].concat();
+    assert_eq!(refused_of(&open, &Listener::ALL), CLOSED, "as was said");
+    let acl = [("acl.enabled", "true"), ("acl.super_users", "User:a")];
+    let lets_in = |settings: &[(&str, &str)]| {
+        let all = Exposure::all(&config(settings)).into_iter();
+        let mut http = all.filter(|one| one.listener == Listener::Http);
+        http.next().expect("it listens").lets_in
+    };
+    for (settings, told) in [
+        (
+            vec![],
+            "everybody, to metrics and probes; console and API to programs on this machine",
+        ),
+        (
+            vec![("api.enabled", "false")],
+            "everybody, to metrics and probes",
+        ),
+        (
+            asks.clone(),
+            "everybody, to probes; users with a password, to metrics, console and API",
+        ),
+        (
+            [&open[..], &acl].concat(),
+            "everybody, to metrics and probes; users with a password, to console and API, as far as rules allow",
+        ),
+        (
+            [&open[..], &[("api.enabled", "false")]].concat(),
+            "everybody, to metrics and probes",
+        ),
+        (
+            [&asks[..], &[("http.open_paths", "off")]].concat(),
+            "users with a password, to metrics, probes, console and API",
+        ),
+    ] {
+        assert_eq!(lets_in(&settings), told);
+    }
+}
+
+#[test]
 fn a_refusal_says_where_it_stands_and_what_to_do() {
     let resolved = sources(&[NATIVE]).resolve().unwrap();
     let Err(ConfigError::Invalid(problems)) = resolved.refuse_open(&Listener::ALL) else {

@@ -10,7 +10,7 @@ use kera_rpc::SaslMechanism;
 
 use super::acl::Users;
 use super::addresses::{AddressesOrAuto, AddressesOrOff};
-use super::api::MaskRules;
+use super::api::{MaskRules, OpenPath, OpenPaths};
 use super::audit::{AuditTarget, AuditTargetKind};
 use super::auth::{AuthListeners, Mechanisms};
 use super::cluster::{BrokerNumber, DirectoryOrAuto, HostName, RackName, StoreAddress};
@@ -223,7 +223,7 @@ config_keys! {
         data_dir: PathBuf, Directory [] = "/var/lib/kera";
         /// Listeners that let everybody in. A broker does not start with an address beyond loopback
         /// at which clients prove nothing, neither by certificate nor by password, and no rules say what strangers may
-        /// do, unless its listener is named here: docs/security.md. `http` and `cluster` have no authentication.
+        /// do, unless its listener is named here: docs/security.md.
         insecure: Vec<Listener>, OpenListeners [] = "false";
     }
 
@@ -278,6 +278,10 @@ config_keys! {
     http: HttpConfig {
         /// Where `/metrics`, `/livez`, `/readyz`, the console and `/api/v1` are served; `off` serves them nowhere.
         listen: Option<String>, AddressOrOff [] = "127.0.0.1:7680";
+        /// What anybody may ask for there although `auth.listeners` has `http`: `probes` (`/livez`, `/healthz` and
+        /// `/readyz`, as Kubernetes asks for them), `metrics` (`/metrics`). Without `http` in `auth.listeners` both are
+        /// for everybody.
+        open_paths: Vec<OpenPath>, OpenPaths [] = "probes";
         /// Connections at a time. One more takes the place of the one that has been quiet for longest.
         max_connections: u32, Count [1, 100_000] = "64";
         /// A request must arrive and be answered within this time, or its connection is closed. A connection
@@ -287,7 +291,8 @@ config_keys! {
 
     /// What `http.listen` shows of streams, groups and brokers: the console for browsers, and the JSON API, docs/api.md.
     api: ApiConfig {
-        /// Serve the console and `/api/v1` at `http.listen`, to clients on this machine alone: they ask nobody who they are.
+        /// Serve the console and `/api/v1` at `http.listen`: to users with a password if `auth.listeners` has `http`, else
+        /// to clients on this machine alone.
         enabled: bool, Switch [] = "true";
         /// Let records be looked at there. With `false` nobody sees a key, a value or a header there.
         records: bool, Switch [] = "true";
@@ -463,11 +468,13 @@ config_keys! {
 
     /// Users with passwords, by SASL: docs/security.md.
     auth: AuthConfig {
-        /// The listeners that ask clients who they are: `native` is `server.listen`, `kafka` all addresses of `kafka.listen`.
-        /// A client that does not prove it, with a user's password, gets nothing there. At the native listener a
-        /// certificate with a name proves it as well, as those of the cluster's brokers do.
+        /// The listeners that ask clients who they are: `native` is `server.listen`, `kafka` all addresses of `kafka.listen`,
+        /// `http` is `http.listen` but for `http.open_paths`. A client that does not prove it, with a user's password, gets
+        /// nothing there. At the native listener a certificate with a name proves it as well, as those of the cluster's brokers
+        /// do. Over HTTP the password itself is sent (Basic), so `http` must be in `tls.listeners` unless it listens on
+        /// loopback.
         listeners: Vec<Listener>, AuthListeners [] = "off";
-        /// The ways to prove it. With PLAIN the client sends the password itself, so these listeners must be among
+        /// The ways to prove it to `native` and `kafka`. With PLAIN the client sends the password itself, so these listeners must be among
         /// `tls.listeners` unless they listen on loopback alone. Old tools may know nothing else.
         mechanisms: Vec<SaslMechanism>, Mechanisms [] = "SCRAM-SHA-256,SCRAM-SHA-512";
         /// A user that a broker makes when it starts and there is none: otherwise nobody could log in to make others. Needs

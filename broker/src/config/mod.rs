@@ -27,6 +27,7 @@ mod tls_check;
 pub mod units;
 
 pub use alterable::{ALTERABLE, Alterable, KafkaUnit};
+pub use api::OpenPath;
 pub use audit::AuditTarget;
 pub(crate) use cluster::is_of_every_machine;
 pub use data_dir::{default_data_dir, volatile_filesystem};

@@ -25,12 +25,9 @@ use files::{Configs, Loaded};
 use kera_rpc::tls::ClientTls;
 
 pub use kera_rpc::stream::Stream;
-pub(crate) use kera_rpc::stream::{FRAMES, HTTP2};
+pub(crate) use kera_rpc::stream::{FRAMES, HTTP1, HTTP2};
 pub(crate) use reload::watch;
 pub(crate) use subject::principal_of;
-
-/// HTTP as scrapers and probes know it, in a TLS handshake.
-const HTTP1: &[u8] = b"http/1.1";
 
 /// The first bytes of a TLS connection: a handshake record of TLS 1.
 const CLIENT_HELLO: [u8; 2] = [0x16, 0x03];

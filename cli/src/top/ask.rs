@@ -1,62 +1,158 @@
 //! Asks a broker's HTTP address.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use kera_rpc::ClientTls;
+use kera_rpc::stream::Stream;
+use kera_rpc::tls::reason_in;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+use crate::connect::IdentityArgs;
+use crate::failure::Failure;
 
 /// Without an answer within this time the broker counts as away.
 const WITHIN: Duration = Duration::from_secs(5);
 /// No answer of the API is longer than half of this.
 const MOST_BYTES: u64 = 2 << 20;
 
-/// The answer to a path of `/api/v1`.
-///
-/// # Errors
-/// What happened, and what to do, for people.
-pub(super) async fn get(address: &str, path: &str) -> Result<Value, String> {
-    let failed = |what: &str| {
-        format!(
-            "the broker's HTTP address {address} {what}; see http.listen of the broker, and name it with --http"
-        )
-    };
-    let answer = match timeout(WITHIN, exchange(address, path)).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => return Err(failed(&format!("does not answer: {error}"))),
-        Err(_) => return Err(failed("does not answer within 5 s")),
-    };
-    let answer = String::from_utf8_lossy(&answer);
-    let parts = answer.split_once("\r\n\r\n");
-    let status = answer
-        .strip_prefix("HTTP/1.1 ")
-        .and_then(|rest| rest.get(..3));
-    let (Some((_, body)), Some(status)) = (parts, status) else {
-        return Err(failed(
-            "answers with something else than HTTP; one with TLS cannot be asked yet",
-        ));
-    };
-    let body: Option<Value> = serde_json::from_str(body).ok();
-    match (status, body) {
-        ("200", Some(body)) => Ok(body),
-        (_, Some(body)) if body["message"].is_string() => {
-            Err(body["message"].as_str().unwrap_or_default().to_owned())
+/// A broker's HTTP address, and who asks there.
+pub(super) struct Place {
+    /// HOST:PORT.
+    pub(super) address: String,
+    tls: Option<ClientTls>,
+    /// What the request says of who asks, as a line; empty for nobody.
+    authorization: String,
+}
+
+impl Place {
+    /// As `http` names it, `https://HOST:PORT`, `http://HOST:PORT`, or HOST:PORT, which has TLS if an authority is named.
+    ///
+    /// # Errors
+    /// What does not go together.
+    pub(super) fn new(http: &str, identity: &IdentityArgs) -> Result<Self, Failure> {
+        let usage = |text: String| Err(Failure::Usage(text));
+        let (address, tls) = match http.split_once("://") {
+            None => (http, identity.tls()?),
+            Some(("http", address)) => (address, None),
+            Some(("https", address)) => match identity.tls()? {
+                Some(tls) => (address, Some(tls)),
+                None => {
+                    return usage(format!(
+                        "{http} has TLS; name the authority that signed its certificate (--tls-ca FILE or KERA_TLS_CA)"
+                    ));
+                }
+            },
+            Some(_) => return usage(format!("{http} is neither https://HOST:PORT nor HOST:PORT")),
+        };
+        let address = address.trim_end_matches('/').to_owned();
+        let authorization = match identity.password()? {
+            None => String::new(),
+            Some((user, _)) if user.contains(':') => {
+                return usage(format!(
+                    "the user {user} cannot be named over HTTP, where a colon ends a name; take another user"
+                ));
+            }
+            Some(_) if tls.is_none() && !is_loopback(&address) => {
+                return usage(format!(
+                    "to ask {address} as a user sends the password itself, and without TLS everybody on the way could read it; use TLS (--tls-ca FILE)"
+                ));
+            }
+            Some((user, password)) => {
+                let token = STANDARD.encode(format!("{user}:{password}"));
+                format!("Authorization: Basic {token}\r\n")
+            }
+        };
+        Ok(Self {
+            address,
+            tls,
+            authorization,
+        })
+    }
+
+    /// The answer to a path of `/api/v1`.
+    ///
+    /// # Errors
+    /// What happened, and what to do, for people.
+    pub(super) async fn get(&self, path: &str) -> Result<Value, String> {
+        let address = &self.address;
+        let failed = |what: &str| {
+            format!(
+                "the broker's HTTP address {address} {what}; see http.listen of the broker, and name it with --http"
+            )
+        };
+        let answer = match timeout(WITHIN, self.exchange(path)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => return Err(self.unreachable(&error)),
+            Err(_) => return Err(failed("does not answer within 5 s")),
+        };
+        let answer = String::from_utf8_lossy(&answer);
+        let parts = answer.split_once("\r\n\r\n");
+        let status = answer
+            .strip_prefix("HTTP/1.1 ")
+            .and_then(|rest| rest.get(..3));
+        let (Some((_, body)), Some(status)) = (parts, status) else {
+            return Err(failed(
+                "answers with something else than HTTP; if it has TLS, name the authority that signed its certificate (--tls-ca FILE)",
+            ));
+        };
+        let body: Option<Value> = serde_json::from_str(body).ok();
+        match (status, body) {
+            ("200", Some(body)) => Ok(body),
+            ("401", _) if self.authorization.is_empty() => Err(format!(
+                "the broker's HTTP address {address} asks who you are; name a user (--user NAME) and a file with the password (--user-password-file FILE)"
+            )),
+            (_, Some(body)) if body["message"].is_string() => {
+                Err(body["message"].as_str().unwrap_or_default().to_owned())
+            }
+            ("404", _) => Err(failed(
+                "has no /api/v1: the broker is of an earlier version",
+            )),
+            _ => Err(failed(&format!("answers with status {status}"))),
         }
-        ("404", _) => Err(failed(
-            "has no /api/v1: the broker is of an earlier version",
-        )),
-        _ => Err(failed(&format!("answers with status {status}"))),
+    }
+
+    fn unreachable(&self, error: &std::io::Error) -> String {
+        let address = &self.address;
+        let why = reason_in(error).unwrap_or_else(|| error.to_string());
+        let hint = match self.tls {
+            Some(_) => {
+                format!("; if it has no TLS, say so with --http http://{address}")
+            }
+            None => String::new(),
+        };
+        format!(
+            "the broker's HTTP address {address} does not answer: {why}; see http.listen of the broker, and name it with --http{hint}"
+        )
+    }
+
+    async fn exchange(&self, path: &str) -> std::io::Result<Vec<u8>> {
+        let (address, authorization) = (&self.address, &self.authorization);
+        let socket = TcpStream::connect(address).await?;
+        let mut stream = match &self.tls {
+            None => Stream::Plain(socket),
+            Some(tls) => tls.pages(socket, address).await?,
+        };
+        let request = format!(
+            "GET /api/v1/{path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\n{authorization}Connection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await?;
+        stream.flush().await?;
+        let mut answer = Vec::new();
+        stream.take(MOST_BYTES).read_to_end(&mut answer).await?;
+        Ok(answer)
     }
 }
 
-async fn exchange(address: &str, path: &str) -> std::io::Result<Vec<u8>> {
-    let mut socket = TcpStream::connect(address).await?;
-    let request = format!(
-        "GET /api/v1/{path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
-    );
-    socket.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    socket.take(MOST_BYTES).read_to_end(&mut answer).await?;
-    Ok(answer)
+/// Whether what is sent there stays on this machine.
+fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let ip: Option<IpAddr> = host.parse().ok();
+    host == "localhost" || ip.is_some_and(|ip| ip.is_loopback())
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::ask::get;
+use super::ask::Place;
 use crate::output::{count, rounded_bytes};
 
 /// Rows that are asked for.
@@ -21,15 +21,15 @@ impl Look {
     /// Asks for all of it.
     ///
     /// # Errors
-    /// As [`get`].
-    pub(super) async fn take(address: &str) -> Result<Self, String> {
+    /// As [`Place::get`].
+    pub(super) async fn take(place: &Place) -> Result<Self, String> {
         let streams = format!("streams?sort=rate&limit={ROWS}");
         let groups = format!("groups?sort=lag&limit={ROWS}");
         let (overview, streams, groups, brokers) = tokio::try_join!(
-            get(address, "overview"),
-            get(address, &streams),
-            get(address, &groups),
-            get(address, "brokers?limit=200"),
+            place.get("overview"),
+            place.get(&streams),
+            place.get(&groups),
+            place.get("brokers?limit=200"),
         )?;
         Ok(Self {
             overview,

@@ -13,9 +13,11 @@ use clap::Args;
 use serde_json::json;
 use tokio::time::sleep;
 
+use crate::connect::IdentityArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, print_json};
 use crate::parse;
+use ask::Place;
 use look::Look;
 use state::{State, View};
 
@@ -29,21 +31,25 @@ const BETWEEN: Duration = Duration::from_secs(1);
   kera top --http localhost:7681 --view groups
   kera top --once
   kera top --json | jq .overview.health
+  kera top --http broker1.example:7680 --tls-ca ca.pem --user ann --user-password-file ann.txt
 
-It asks the broker's HTTP address, which answers programs on its own machine alone; for another machine, \
-ssh -L 7680:localhost:7680 MACHINE. In a cluster any broker tells of all. The first line says whether all is well and what to do.
+It asks the broker's HTTP address. One that asks for no password answers programs on its own machine alone; for another \
+machine, ssh -L 7680:localhost:7680 MACHINE. In a cluster any broker tells of all. The first line says whether all is well and what to do.
 
 Keys: Tab or 1, 2, 3 for streams, groups, brokers; s sorts by the next column; / filters by name, Esc ends that; \
 space pauses; arrows and PgUp, PgDn scroll; q ends.")]
 pub(crate) struct TopArgs {
-    /// The broker's HTTP address, as its http.listen has it
+    /// The broker's HTTP address, as its http.listen has it; with TLS if it begins with https://, or with nothing and --tls-ca
+    /// is given
     #[arg(
         long,
-        value_name = "HOST:PORT",
+        value_name = "[https://]HOST:PORT",
         env = "KERA_HTTP",
         default_value = "localhost:7680"
     )]
     http: String,
+    #[command(flatten)]
+    identity: IdentityArgs,
     /// What to show first
     #[arg(long, value_enum, default_value_t = View::Streams)]
     view: View,
@@ -60,20 +66,21 @@ pub(crate) struct TopArgs {
 
 /// Runs `kera top`.
 pub(crate) async fn run(args: TopArgs) -> Outcome {
+    let place = Place::new(&args.http, &args.identity)?;
     if args.json || args.once || !std::io::stdout().is_terminal() {
-        return once(&args).await;
+        return once(&args, &place).await;
     }
-    screen::run(&args.http, args.view, args.interval).await
+    screen::run(&place, args.view, args.interval).await
 }
 
-async fn once(args: &TopArgs) -> Outcome {
-    let first = Look::take(&args.http).await.map_err(Failure::message)?;
+async fn once(args: &TopArgs, place: &Place) -> Outcome {
+    let first = Look::take(place).await.map_err(Failure::message)?;
     // Rates are known once two looks can be compared.
     let look = match first.has_rates() {
         true => first,
         false => {
             sleep(BETWEEN).await;
-            Look::take(&args.http).await.map_err(Failure::message)?
+            Look::take(place).await.map_err(Failure::message)?
         }
     };
     if args.json {

@@ -8,6 +8,7 @@ use console::{Key, Style, Term};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::ask::Place;
 use super::look::Look;
 use super::state::{State, View, title};
 use crate::failure::Outcome;
@@ -71,7 +72,7 @@ impl Drop for Screen {
 }
 
 /// Shows lists until somebody has had enough.
-pub(super) async fn run(address: &str, view: View, every: Duration) -> Outcome {
+pub(super) async fn run(place: &Place, view: View, every: Duration) -> Outcome {
     let screen = Screen::open()?;
     let mut keys = Keys::read(screen.0.clone());
     let (mut state, mut known) = (State::new(view), Known::default());
@@ -80,7 +81,7 @@ pub(super) async fn run(address: &str, view: View, every: Duration) -> Outcome {
     loop {
         let (rows, columns) = screen.0.size();
         screen.draw(&lines(
-            address,
+            &place.address,
             &state,
             &known,
             (rows.into(), columns.into()),
@@ -90,7 +91,7 @@ pub(super) async fn run(address: &str, view: View, every: Duration) -> Outcome {
                 if state.is_paused {
                     continue;
                 }
-                match Look::take(address).await {
+                match Look::take(place).await {
                     Ok(look) => known = Known { look, at: Some(Instant::now()), error: None },
                     Err(error) => known.error = Some(error),
                 }

@@ -25,8 +25,12 @@ fn promtool_reads_the_alerts_and_they_fire_when_they_should() {
     assert!(checked.good, "{}", checked.said);
     let played = said(&["test", "rules"], "deploy/monitoring/alerts_test.yaml");
     assert!(played.good, "{}", played.said);
-    for file in ["prometheus.yaml", "prometheus-cluster.yaml"] {
-        let file = format!("deploy/compose/{file}");
+    for file in [
+        "compose/prometheus.yaml",
+        "compose/prometheus-cluster.yaml",
+        "monitoring/prometheus-secured.yaml",
+    ] {
+        let file = format!("deploy/{file}");
         let scrape = said(&["check", "config", "--syntax-only"], &file);
         assert!(scrape.good, "{}", scrape.said);
     }

@@ -45,6 +45,16 @@ extraVolumes: [{ name: more, emptyDir: {} }]
 extraVolumeMounts: [{ name: more, mountPath: /more }]
 ";
 
+/// One broker that asks everybody for a password, over HTTP too.
+const PASSWORDS: &str = "
+tls: { secret: kera-tls, clientAuth: none, http: true }
+insecure: []
+serviceMonitor: { enabled: true, userSecret: scraper }
+settings:
+  auth: { listeners: \"native,http\", first_user: admin, first_user_password_file: /more/admin }
+  http: { open_paths: probes }
+";
+
 /// Three brokers that share an etcd of somebody's.
 const CLUSTER: &str = "
 replicas: 3
@@ -116,7 +126,7 @@ fn helm_lints_the_chart_and_refuses_wrong_values() {
     let Some(program) = wanted(NAME, "helm") else {
         return;
     };
-    for values in [TRIAL, FULL, CLUSTER, OWN_ETCD].map(Some) {
+    for values in [TRIAL, FULL, CLUSTER, OWN_ETCD, PASSWORDS].map(Some) {
         let verdict = helm(&program, &["lint", "--strict", &chart()], values);
         assert!(verdict.good, "{}", verdict.said);
     }
@@ -158,6 +168,11 @@ fn helm_lints_the_chart_and_refuses_wrong_values() {
         (users, "has neither TLS nor users"),
         ("replicas: 1", "tls.secret"),
         ("insecure: [http]", "tls.secret"),
+        ("insecure: [native]\ntls: { http: true }", "tls.secret"),
+        (
+            "tls: { secret: s }\nsettings: { auth: { listeners: \"native,http\" } }",
+            "set tls.http",
+        ),
     ] {
         let verdict = helm(&program, &["template", &chart()], Some(values));
         let told = verdict.said.contains(told);
@@ -182,7 +197,7 @@ fn what_the_chart_gives_fits_the_schemas_of_kubernetes() {
         command.arg("--strict").arg(&path);
         run(command)
     };
-    for values in [TRIAL, FULL, CLUSTER, OWN_ETCD].map(Some) {
+    for values in [TRIAL, FULL, CLUSTER, OWN_ETCD, PASSWORDS].map(Some) {
         let (_, documents) = rendered(&program, values);
         let of_kubernetes = documents
             .iter()
@@ -438,6 +453,41 @@ fn the_charts_probes_ask_what_a_broker_answers() {
     // Variables like KERA_PORT, which Kubernetes would make for a service of this name, are not the
     // broker's settings.
     assert_eq!(pod["enableServiceLinks"], false);
+}
+
+#[test]
+fn where_passwords_are_asked_for_over_http_prometheus_has_one_and_probes_need_none() {
+    const NAME: &str =
+        "where_passwords_are_asked_for_over_http_prometheus_has_one_and_probes_need_none";
+    let Some(program) = wanted(NAME, "helm") else {
+        return;
+    };
+    let (_, documents) = rendered(&program, Some(PASSWORDS));
+    let template = &only(&documents, "StatefulSet")["spec"]["template"];
+    let container = &template["spec"]["containers"][0];
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        assert_eq!(container[probe]["httpGet"]["scheme"], "HTTPS", "{probe}");
+    }
+    let endpoint = &only(&documents, "ServiceMonitor")["spec"]["endpoints"][0];
+    assert_eq!(endpoint["scheme"], "https");
+    assert_eq!(endpoint["tlsConfig"]["ca"]["secret"]["name"], "kera-tls");
+    assert_eq!(endpoint["tlsConfig"]["serverName"], "events-kera.streams");
+    assert_eq!(endpoint["basicAuth"]["password"]["name"], "scraper");
+    // The broker takes all of it.
+    let variables = environment(container, 0);
+    check_environment(
+        variables
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str())),
+    );
+    let config = documents
+        .iter()
+        .find_map(|document| document["data"]["kera.toml"].as_str());
+    check_file(config.expect("a configuration"));
+    let listeners = variables
+        .iter()
+        .find(|(name, _)| name == "KERA_TLS_LISTENERS");
+    assert_eq!(listeners.expect("it is set").1, "native,http");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::common::{Broker, Finished, PATIENCE, finish, home, kera};
 
-const PASSWORD: &str = "long, secret = 1";
+pub const PASSWORD: &str = "long, secret = 1";
 
 /// A broker with the users ann and admin, which asks who clients are.
 pub struct World {
@@ -23,12 +23,17 @@ pub struct World {
 }
 
 pub fn world(flags: &[&str]) -> World {
+    world_at("native", flags)
+}
+
+/// The same, which asks at these listeners.
+pub fn world_at(listeners: &str, flags: &[&str]) -> World {
     let mut broker = Broker::start();
     for user in ["ann", "admin"] {
         broker.feed(&["user", "create", user], PASSWORD.as_bytes());
     }
     broker.stop();
-    let mut all = vec!["--auth-listeners", "native"];
+    let mut all = vec!["--auth-listeners", listeners];
     all.extend(flags);
     broker.set_flags(&all);
     broker.restart();

@@ -17,6 +17,7 @@ mod engine_calls;
 mod framed_calls;
 mod group_ends;
 mod groups;
+mod http_logins;
 mod kafka;
 mod lifecycle;
 mod logins;

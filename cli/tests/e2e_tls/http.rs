@@ -11,7 +11,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::certificates::{Authority, Files};
 use crate::common::ports::Reserved;
-use crate::common::{Broker, PATIENCE};
+use crate::common::{Broker, PATIENCE, finish, kera};
 
 const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
 
@@ -98,4 +98,56 @@ fn a_session_that_proved_nothing_is_not_resumed_where_a_certificate_is_required(
         let refused = greeted.is_err() || greeted.is_ok_and(|answer| answer.is_empty());
         assert!(refused, "it is let in without a certificate");
     }
+}
+
+#[test]
+fn top_asks_as_a_user_over_tls() {
+    let servers = Authority::new("servers");
+    let http = Reserved::new();
+    let files = Files::new(&servers.server(&NAMES), None);
+    let ca = files.write("ca.pem", &servers.pem);
+    let password = files.write("password", "long secret\n");
+    let other = files.write("other.pem", &Authority::new("strangers").pem);
+    let first = password.to_str().expect("a path of the build");
+    let flags = [
+        ["--http-listen", http.address()],
+        ["--auth-listeners", "native,http"],
+        ["--auth-first-user", "ann"],
+        ["--auth-first-user-password-file", first],
+    ];
+    let broker = files.broker("native,http", flags.as_flattened());
+    let top = |place: &str, ca: Option<&std::path::Path>| {
+        let mut command = kera();
+        command.args(["top", "--json", "--http", place]);
+        command.args(["--user", "ann", "--user-password-file", first]);
+        if let Some(ca) = ca {
+            command.arg("--tls-ca").arg(ca);
+        }
+        finish(command, b"")
+    };
+    let place = http.address();
+    let secure = format!("https://{place}");
+    for place in [place, &secure] {
+        let told = top(place, Some(&ca));
+        assert!(told.status.success(), "{}", told.stderr);
+        assert!(told.text().contains("NORMAL"), "{}", told.text());
+    }
+    let plain = format!("http://{place}");
+    for (place, ca, why) in [
+        (secure.as_str(), None, "--tls-ca"),
+        (place, None, "if it has TLS"),
+        (&plain, Some(&*ca), "if it has TLS"),
+        (place, Some(&*other), "is not trusted here"),
+        ("ftp://localhost:1", Some(&*ca), "neither https://"),
+    ] {
+        let told = top(place, ca);
+        assert!(!told.status.success(), "{place}: {}", told.text());
+        assert!(told.stderr.contains(why), "{place}: {}", told.stderr);
+    }
+    drop(broker);
+    // An address without TLS that is asked with it.
+    let broker = Broker::with(&["--http-listen", place]);
+    let told = top(place, Some(&ca));
+    assert!(told.stderr.contains("--http http://"), "{}", told.stderr);
+    drop(broker);
 }

@@ -24,8 +24,10 @@ pub use session::{TlsFailure, TlsStream};
 const READ_BEHIND: usize = 64 << 10;
 /// What both sides of a TLS handshake call gRPC's protocol,
 pub const HTTP2: &[u8] = b"h2";
-/// and that of frames.
+/// that of frames, and
 pub const FRAMES: &[u8] = b"kera";
+/// HTTP/1.1, as browsers, scrapers and probes speak it.
+pub const HTTP1: &[u8] = b"http/1.1";
 
 /// A connection, with TLS or without. All operations take `&self`, as those of a socket do.
 #[derive(Debug)]

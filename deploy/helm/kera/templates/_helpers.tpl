@@ -72,11 +72,18 @@ etcd://{{ join "," $members }}{{ with .Values.cluster.prefix }}/{{ trimSuffix "/
 {{- if not (or $asks (has "native" .Values.insecure)) -}}
 {{- fail "brokers would refuse to start, as nothing has clients prove who they are: name a secret with certificates as tls.secret, or to try things out add native (and kafka) to insecure" -}}
 {{- end -}}
+{{- if and .Values.tls.http (not .Values.tls.secret) -}}
+{{- fail "tls.http is set and tls.secret, which has the certificate, is empty" -}}
+{{- end -}}
+{{- $listeners := dig "auth" "listeners" "" .Values.settings | toString -}}
+{{- if and (contains "http" $listeners) (not .Values.tls.http) -}}
+{{- fail "settings.auth.listeners has http, where clients send their passwords: set tls.http, so that nobody reads them on the way" -}}
+{{- end -}}
 - name: KERA_INSECURE
   value: {{ join "," .Values.insecure | default "false" | quote }}
 {{- if .Values.tls.secret }}
 - name: KERA_TLS_LISTENERS
-  value: native{{ if .Values.kafka.enabled }},kafka{{ end }}{{ if and .Values.tls.replicas (include "kera.store" .) }},cluster{{ end }}
+  value: native{{ if .Values.kafka.enabled }},kafka{{ end }}{{ if and .Values.tls.replicas (include "kera.store" .) }},cluster{{ end }}{{ if .Values.tls.http }},http{{ end }}
 - name: KERA_TLS_CERTIFICATE
   value: /etc/kera-tls/tls.crt
 - name: KERA_TLS_KEY

@@ -1,0 +1,197 @@
+//! Who is let in at the HTTP address where it asks for passwords, and to what.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use kera_rpc::scram::ITERATIONS;
+use serde_json::Value;
+
+use crate::common::{PATIENCE, finish, home, kera};
+use crate::logins::{PASSWORD, World, world_at};
+
+const RULES: [[&str; 2]; 3] = [
+    ["--http-listen", "127.0.0.1:0"],
+    ["--acl-enabled", "true"],
+    ["--acl-super-users", "User:admin"],
+];
+
+fn basic(user: &str, password: &str) -> String {
+    let token = STANDARD.encode(format!("{user}:{password}"));
+    format!("Authorization: Basic {token}\r\n")
+}
+
+/// A connection on which this was asked for, by a name that is not the machine's own.
+fn asked(world: &World, path: &str, headers: &str) -> TcpStream {
+    let mut socket = TcpStream::connect(world.broker.http()).expect("it listens");
+    let within = socket.set_read_timeout(Some(PATIENCE));
+    within.expect("a socket has a timeout");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: kera.example\r\n{headers}\r\n");
+    socket.write_all(request.as_bytes()).expect("it is taken");
+    socket
+}
+
+/// Status and body.
+fn ask(world: &World, path: &str, headers: &str) -> (u16, String) {
+    let headers = format!("{headers}Connection: close\r\n");
+    let mut answer = String::new();
+    let mut socket = asked(world, path, &headers);
+    socket.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("head and body");
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+    (status.expect("a status"), body.to_owned())
+}
+
+fn total(world: &World, path: &str, headers: &str) -> u64 {
+    let (status, body) = ask(world, path, headers);
+    assert_eq!(status, 200, "{path}: {body}");
+    let list: Value = serde_json::from_str(&body).expect("JSON");
+    list["total"].as_u64().expect("a total")
+}
+
+#[test]
+fn users_see_what_rules_let_them_see_and_the_audit_log_who_tried() {
+    let home = home();
+    let file = home.path().join("audit.log");
+    let path = file.to_str().expect("a path of the build");
+    let flags = [&RULES[..], &[["--audit-to", path]]].concat();
+    let mut world = world_at("native,http", flags.as_flattened());
+    for stream in ["orders", "clicks"] {
+        world.run("admin", &["stream", "create", stream], b"");
+    }
+    world.run("admin", &["produce", "orders", "--quiet"], b"one\ntwo\n");
+    let (ann, admin) = (basic("ann", PASSWORD), basic("admin", PASSWORD));
+    let allow = |world: &World, rest: &[&str]| {
+        let begin = ["acl", "add", "--allow", "User:ann", "--operation"];
+        world.run("admin", &[&begin[..], rest].concat(), b"");
+    };
+
+    // Nobody is nobody, also at the machine's own name; and no answer is another user's.
+    for path in ["/", "/console.js", "/metrics", "/api/v1/streams"] {
+        assert_eq!(ask(&world, path, "").0, 401, "{path}");
+        assert_eq!(ask(&world, path, &basic("ann", "guessed")).0, 401, "{path}");
+        assert_eq!(ask(&world, path, &basic("joe", PASSWORD)).0, 401, "{path}");
+    }
+    assert_eq!(ask(&world, "/readyz", "").0, 200);
+    assert_eq!(ask(&world, "/", &ann).0, 200);
+    allow(&world, &["describe", "--stream", "orders"]);
+    for _ in 0..2 {
+        assert_eq!(total(&world, "/api/v1/streams", &admin), 2);
+        assert_eq!(total(&world, "/api/v1/streams", &ann), 1);
+    }
+    // Rules count at once, for answers that are kept as well.
+    let (cluster, records) = ("/api/v1/overview", "/api/v1/streams/orders/records");
+    for (path, right) in [
+        (cluster, &["describe", "--cluster"][..]),
+        (records, &["read", "--stream", "orders"]),
+    ] {
+        let (status, body) = ask(&world, path, &ann);
+        assert!(status == 403 && body.contains("User:ann may not"), "{body}");
+        allow(&world, right);
+        assert_eq!(ask(&world, path, &ann).0, 200, "{path}");
+        assert_eq!(ask(&world, path, &admin).0, 200, "{path}");
+    }
+    assert_eq!(ask(&world, "/metrics", &ann).0, 200);
+    let rule = ["acl", "remove", "--principal", "User:ann", "--yes"];
+    world.run("admin", &rule, b"");
+    for path in ["/metrics", cluster, records] {
+        assert_eq!(ask(&world, path, &ann).0, 403, "{path}");
+    }
+    // A page of another site does nothing in the name of who looks at it, but may have a link.
+    let other = "Sec-Fetch-Site: cross-site\r\n";
+    let link = format!("{other}Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n");
+    let frame = format!("{other}Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\n");
+    for (headers, status) in [(other, 403), (&link, 200), (&frame, 403)] {
+        let headers = format!("{admin}{headers}");
+        assert_eq!(ask(&world, cluster, &headers).0, status, "{headers}");
+    }
+    world.broker.stop();
+
+    let text = std::fs::read_to_string(&file).expect("the log is there");
+    let lines = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"));
+    let of_http: Vec<Value> = lines
+        .filter(|line: &Value| line["listener"] == "http")
+        .collect();
+    let count = |event: &str, result: &str, user: &str| {
+        let fits = |line: &&Value| {
+            line["event"] == event && line["result"] == result && line["user"] == user
+        };
+        of_http.iter().filter(fits).count()
+    };
+    // What is refused has a line each.
+    assert_eq!(count("login", "refused", "User:ann"), 4, "{text}");
+    assert_eq!(count("login", "refused", "User:joe"), 4, "{text}");
+    assert!(count("login", "done", "User:ann") > 0, "{text}");
+    assert_eq!(count("access", "refused", "User:ann"), 5, "{text}");
+    assert!(
+        !text.contains(PASSWORD) && !text.contains("guessed"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_password_that_was_changed_counts_no_more_and_ends_the_news() {
+    let world = world_at("native,http", &["--http-listen", "127.0.0.1:0"]);
+    let (ann, admin) = (basic("ann", PASSWORD), basic("admin", PASSWORD));
+    let live = "/api/v1/live?path=/api/v1/overview";
+    let begun = |headers: &str| {
+        let mut socket = asked(&world, live, headers);
+        let (mut text, mut buffer) = (String::new(), [0; 4096]);
+        while !text.contains("event: answer0") {
+            let read = socket.read(&mut buffer).expect("news");
+            assert_ne!(read, 0, "{text}");
+            text.push_str(&String::from_utf8_lossy(&buffer[..read]));
+        }
+        socket
+    };
+    let (mut of_ann, mut of_admin) = (begun(&ann), begun(&admin));
+    assert_eq!(ask(&world, "/metrics", &ann).0, 200);
+    // Twice as many rounds as another password had, and the same user.
+    let rounds = (ITERATIONS.start() * 2).to_string();
+    let change = ["user", "create", "ann", "--iterations", &rounds];
+    world.run("admin", &change, b"another, longer one");
+    assert_eq!(ask(&world, "/metrics", &ann).0, 401);
+    assert_eq!(
+        ask(&world, "/metrics", &basic("ann", "another, longer one")).0,
+        200
+    );
+    let mut rest = String::new();
+    of_ann.read_to_string(&mut rest).expect("its end");
+    // Others are told on.
+    let mut buffer = [0; 4096];
+    assert_ne!(of_admin.read(&mut buffer).expect("news"), 0);
+    world.run("admin", &["user", "delete", "ann", "--yes"], b"");
+    assert_eq!(ask(&world, "/metrics", &ann).0, 401);
+}
+
+#[test]
+fn top_asks_as_a_user() {
+    let world = world_at("native,http", &["--http-listen", "127.0.0.1:0"]);
+    let place = ["top", "--json", "--http", world.broker.http()];
+    let told = world.run("ann", &place, b"");
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!(told["brokers"]["items"][0]["state"], "NORMAL");
+    let wrong = world.attempt("ann", "wrong", &place, b"");
+    assert!(!wrong.status.success());
+    assert!(
+        wrong.stderr.contains("password is wrong"),
+        "{}",
+        wrong.stderr
+    );
+    let mut nobody = kera();
+    nobody.args(place);
+    let nobody = finish(nobody, b"");
+    assert!(
+        nobody.stderr.contains("--user-password-file"),
+        "{}",
+        nobody.stderr
+    );
+    // No password goes to another machine where others could read it.
+    let there = ["top", "--json", "--http", "192.0.2.1:7680"];
+    let open = world.attempt("ann", "right", &there, b"");
+    assert_eq!(open.status.code(), Some(2), "{}", open.stderr);
+    assert!(open.stderr.contains("use TLS"), "{}", open.stderr);
+}
