@@ -29,12 +29,10 @@ impl Change {
         name: impl AsRef<str>,
         detail: impl AsRef<str>,
     ) -> Self {
-        // Of a rule the name is all that there is: for whom, on what.
-        let most = if kind == "rule" { TEXT } else { NAME };
         Self {
             action,
             kind,
-            name: cut(name.as_ref(), most),
+            name: cut(name.as_ref(), longest(kind)),
             detail: cut(detail.as_ref(), TEXT),
         }
     }
@@ -82,7 +80,7 @@ impl Attempt {
     pub fn made_each(mut self, names: impl Iterator<Item = String>) {
         self.has_ended = true;
         for name in names {
-            self.change.name = cut(&name, NAME);
+            self.change.name = cut(&name, longest(self.change.kind));
             self.write(Event::Changed, "");
         }
     }
@@ -138,6 +136,14 @@ impl Drop for Attempt {
             let why = "the client went away, or the broker stopped, before the end was known";
             self.write(Event::ChangeUncertain, why);
         }
+    }
+}
+
+/// Longest name of a thing of this kind, in characters. Of a rule the name is all that there is: for whom, on what.
+fn longest(kind: &str) -> usize {
+    match kind {
+        "rule" => TEXT,
+        _ => NAME,
     }
 }
 

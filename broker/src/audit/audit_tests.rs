@@ -79,7 +79,7 @@ fn a_line_says_who_did_what_and_what_came_of_it() {
         "uncertain",
     ];
     assert_eq!(of("result"), results);
-    assert_eq!(of("user")[1..3], ["User:ann\n", "User:ann"]);
+    assert_eq!(of("user")[1..3], ["User:ann\u{FFFD}", "User:ann"]);
     assert_eq!(of("host")[..3], ["10.0.0.1", "10.0.0.1", "127.0.0.1"]);
     assert_eq!(of("listener")[1..3], ["kafka", "native"]);
     assert_eq!(of("action")[2..4], ["write", "create_stream"]);
@@ -174,4 +174,26 @@ fn without_an_audit_log_nothing_is_counted() {
     audit.attempt(who(&Principal::Anonymous), deletion()).made();
     assert!(audit.events().is_none());
     assert!(audit.counts.missing().is_empty());
+}
+
+#[test]
+fn control_characters_do_not_lengthen_a_line_and_a_rule_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("audit.log");
+    let audit = opened(&path, 100);
+    let control = "\u{1}".repeat(NAME);
+    audit.login(peer(HERE), "PLAIN", &control, Err(&control));
+    let stream = "s".repeat(249);
+    let rule = format!("allow User:{} write stream={stream}", "u".repeat(249));
+    let change = Change::new("add_rule", "rule", &rule, "");
+    audit.attempt(who(&Principal::Anonymous), change).made();
+    let each = Change::new("remove_rules", "rule", "", "");
+    let attempt = audit.attempt(who(&Principal::Anonymous), each);
+    attempt.made_each([rule.clone()].into_iter());
+    audit.end();
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(!text.contains("\\u0001"), "{text}");
+    let lines = lines(&path);
+    assert_eq!(lines[1]["name"], rule);
+    assert_eq!(lines[2]["name"], rule);
 }

@@ -205,7 +205,12 @@ impl Counts {
     }
 }
 
-/// The first `most` characters.
+/// The first `most` characters. Control characters are replaced: JSON writes six bytes for each, so a client could make
+/// its lines six times as long.
 pub(super) fn cut(text: &str, most: usize) -> String {
-    text.chars().take(most).collect()
+    let shown = text.chars().map(|one| match one.is_control() {
+        true => char::REPLACEMENT_CHARACTER,
+        false => one,
+    });
+    shown.take(most).collect()
 }

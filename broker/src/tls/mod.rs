@@ -1,5 +1,6 @@
 //! TLS at the listeners: handshakes, and certificates that change while the broker runs.
 
+mod end;
 mod files;
 mod handshake;
 mod reload;
@@ -15,11 +16,12 @@ use kera_replication::seldom::Seldom;
 use parking_lot::Mutex;
 
 use crate::audit::Audit;
-use crate::clock::now_ms;
+use crate::clock::wall_ms;
 use crate::config::{TlsConfig, TlsListener};
 use crate::error::BrokerError;
 use crate::metrics::{Counter, Family, Labels};
 use crate::unheard::Unheard;
+use end::EndTold;
 use files::{Configs, Loaded};
 
 use kera_rpc::tls::ClientTls;
@@ -52,6 +54,8 @@ pub struct ServerTls {
     seen: Mutex<Seen>,
     /// When the certificate in use ends, seconds since 1970.
     not_after: AtomicI64,
+    /// What the log says of that end.
+    end_told: EndTold,
     /// The files have changed, and what they have now cannot be used.
     is_stale: AtomicBool,
     /// Handshakes under way: the oldest makes room where there are too many.
@@ -84,8 +88,7 @@ impl ServerTls {
         }
         let contents = files::read(settings).map_err(BrokerError::Tls)?;
         let loaded = files::load(settings, &contents).map_err(BrokerError::Tls)?;
-        warn_of_end(loaded.not_after);
-        Ok(Some(Arc::new(Self {
+        let tls = Self {
             settings: settings.clone(),
             not_after: AtomicI64::new(loaded.not_after),
             name: loaded.name,
@@ -94,6 +97,7 @@ impl ServerTls {
                 used: contents,
                 refused: None,
             }),
+            end_told: EndTold::default(),
             is_stale: AtomicBool::new(false),
             under_way: Unheard::default(),
             under_way_count: AtomicUsize::new(0),
@@ -102,7 +106,9 @@ impl ServerTls {
             authentications: handshake::authentications(),
             told: Mutex::default(),
             audit: audit.clone(),
-        })))
+        };
+        tls.tell_of_end();
+        Ok(Some(Arc::new(tls)))
     }
 
     /// True if connections to `listener` begin with a TLS handshake.
@@ -134,21 +140,20 @@ impl ServerTls {
     }
 
     fn use_from_now(&self, loaded: Loaded) {
-        warn_of_end(loaded.not_after);
         self.not_after.store(loaded.not_after, Ordering::Relaxed);
         self.current.store(Arc::new(loaded.configs));
+    }
+
+    /// Tells the log that the certificate in use ends, or has ended, if it does not say so yet.
+    fn tell_of_end(&self) {
+        if let Some(file) = &self.settings.certificate {
+            let now = i64::try_from(wall_ms() / 1000).unwrap_or(i64::MAX);
+            self.end_told.tell(file, self.not_after(), now);
+        }
     }
 
     /// How many failures were not told since the last that was, if one may be told now.
     fn may_tell(&self) -> Option<u64> {
         self.told.lock().due(Instant::now())
-    }
-}
-
-fn warn_of_end(not_after: i64) {
-    if not_after <= (now_ms() / 1000) as i64 {
-        tracing::warn!(
-            "the certificate in tls.certificate has expired, and clients refuse it; put a new one in its place, it is taken without a restart"
-        );
     }
 }

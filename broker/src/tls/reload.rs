@@ -7,7 +7,8 @@ use tokio::time::sleep;
 
 use super::{ServerTls, files};
 
-/// Looks for changed files every `tls.reload_interval` and calls `changed` when others are in use; does not end by itself.
+/// Looks for changed files every `tls.reload_interval` and calls `changed` when others are in use. Tells of the end
+/// of the certificate in use. Does not end by itself.
 pub(crate) async fn watch(tls: Arc<ServerTls>, changed: impl Fn(&ServerTls)) {
     loop {
         sleep(tls.settings.reload_interval).await;
@@ -19,6 +20,7 @@ pub(crate) async fn watch(tls: Arc<ServerTls>, changed: impl Fn(&ServerTls)) {
                 "looking for changed certificates has panicked; they change with the next look, or with a restart"
             ),
         }
+        tls.tell_of_end();
     }
 }
 
