@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kera_protocol::v1::Cursor;
-use kera_rpc::{Client, Stall};
+use kera_rpc::{Client, GroupPositions, Stall};
 use tokio::task::AbortHandle;
 
 use crate::batch::{Batch, ChunkReader, OwnedRecord, Unpacked, Unpacking};
@@ -239,6 +239,31 @@ impl Consumer {
         mark(&self.group, batch)
     }
 
+    /// Where the group stands after these batches, and everything of their leases before them: for a transaction to commit
+    /// together with what became of their records (`Transaction::send_positions` of the crate `kera-producer`). Automatic
+    /// commits must be off.
+    ///
+    /// If the transaction is not committed for certain, or is prepared, the leases are given back: their records are
+    /// delivered again from where the group stands, here or elsewhere, once that is known. What was delivered beyond these batches
+    /// is delivered again as well; committing it is refused.
+    ///
+    /// # Errors
+    /// [`ConsumeError::StaleLease`] if a lease has ended: abort the transaction. [`ConsumeError::Setting`] with automatic
+    /// commits.
+    pub fn positions<'b>(
+        &self,
+        batches: impl IntoIterator<Item = &'b Batch>,
+    ) -> Result<GroupPositions, ConsumeError> {
+        self.group.positions(batches.into_iter().map(leased))
+    }
+
+    /// Gives back all leases of which more was delivered than is committed: that is delivered again, here or elsewhere. For
+    /// whoever gives up a transaction before it has the positions of what it was made from.
+    pub fn rewind(&mut self) {
+        self.previous = None;
+        self.group.rewind();
+    }
+
     /// A handle that commits, for tasks that process batches side by side with this consumer.
     pub fn committer(&self) -> Committer {
         Committer {
@@ -317,6 +342,17 @@ impl Committer {
     /// As [`Consumer::mark`].
     pub fn mark(&self, batch: &Batch) -> Result<(), ConsumeError> {
         mark(&self.group, batch)
+    }
+
+    /// As [`Consumer::positions`].
+    ///
+    /// # Errors
+    /// As [`Consumer::positions`].
+    pub fn positions<'b>(
+        &self,
+        batches: impl IntoIterator<Item = &'b Batch>,
+    ) -> Result<GroupPositions, ConsumeError> {
+        self.group.positions(batches.into_iter().map(leased))
     }
 }
 

@@ -48,8 +48,8 @@ pub use kera_protocol::batch::{BatchError, Header};
 pub use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
 pub use kera_protocol::v1::Cursor;
 pub use kera_rpc::{
-    Client, ClientOptions, ClientTls, ConnectOptions, RetryPolicy, RpcError, Stall, TlsError,
-    TlsFiles,
+    Client, ClientOptions, ClientTls, ConnectOptions, GroupPositions, RetryPolicy, RpcError, Stall,
+    TlsError, TlsFiles,
 };
 pub use metrics::Metrics;
 pub use reader::Reader;

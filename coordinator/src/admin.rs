@@ -79,6 +79,7 @@ impl Coordinator {
         let shape = self.shape_of(name, view, step)?;
         self.expire_sessions(now_ms, name, step);
         self.check_empty(name, "reset")?;
+        self.check_settled(name, "reset")?;
         if request.stream.is_some() || request.partition.is_some() {
             return Err(invalid(format!(
                 "group {name:?} reads stream {:?} by streamlets and lanes: choose by these, not by stream or partition",

@@ -6,6 +6,7 @@ use kera_protocol::v1::{CommitRequest, CommitResponse};
 use crate::coordinator::{Coordinator, Step};
 use crate::event::{Body, CommitRecord, Committed};
 use crate::members::invalid;
+use crate::send_positions::is_sent;
 use crate::view::LaneView;
 
 impl Coordinator {
@@ -55,6 +56,9 @@ impl Coordinator {
             }
             // Progress never goes back; only what moves something is worth an event.
             let next = commit.next.filter(|next| next.ordinal > lease.next);
+            if next.is_some() && group.sent.of_lease(commit.lease).is_some() {
+                return Err(is_sent(name, commit.lease));
+            }
             if next.is_some() || commit.release {
                 commits.push(CommitRecord {
                     lease: commit.lease,

@@ -35,6 +35,7 @@ pub enum Request {
         /// As in [`Request::Join`].
         client_host: String,
     },
+    SendPositions(SendPositions),
     ListGroups(v1::ListGroupsRequest),
     DescribeGroup(v1::DescribeGroupRequest),
     ResetGroup(v1::ResetGroupRequest),
@@ -53,6 +54,20 @@ impl Request {
     }
 }
 
+/// A member has a transaction commit positions of its leases. The caller has made sure that the transaction is open, and
+/// that the group is part of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SendPositions {
+    /// The group.
+    pub group: String,
+    /// Whose leases.
+    pub member: String,
+    /// The transaction.
+    pub transaction: classic::OfTransaction,
+    /// Up to where each is consumed. None of them is released.
+    pub commits: Vec<v1::LeaseCommit>,
+}
+
 /// The answer to the [`Request`] of the same name.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
@@ -63,6 +78,7 @@ pub enum Reply {
     Commit(v1::CommitResponse),
     Leave(v1::LeaveResponse),
     CommitPositions(v1::CommitPositionsResponse),
+    SendPositions(v1::SendPositionsResponse),
     ListGroups(v1::ListGroupsResponse),
     DescribeGroup(v1::DescribeGroupResponse),
     ResetGroup(v1::ResetGroupResponse),
@@ -107,7 +123,7 @@ pub struct Coordinator {
     /// Parts of decided transactions that have their markers, by transactional id, with the transaction's number. Not
     /// kept: to write a marker again changes nothing.
     pub(crate) markers_written: BTreeMap<String, (u64, BTreeSet<Part>)>,
-    /// The last transaction of a producer that ended in a group of Kafka's clients, and when it did. Not kept: what comes late comes to
+    /// The last transaction of a producer that ended in a group, and when it did. Not kept: what comes late comes to
     /// the coordinator that it was sent to.
     pub(crate) offsets_ended: BTreeMap<(String, i64), (u64, u64)>,
     /// When transactional ids are looked at for expiry again.
@@ -257,6 +273,9 @@ impl Coordinator {
             } => self
                 .commit_positions(now_ms, &request, &client_host, view, s)
                 .map(Reply::CommitPositions),
+            Request::SendPositions(request) => self
+                .send_positions(now_ms, request, view, s)
+                .map(Reply::SendPositions),
             Request::Classic(request) => {
                 self.classic_handle(now_ms, ticket, request, view, s);
                 return step;

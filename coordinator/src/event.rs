@@ -10,15 +10,17 @@ use crate::classic::{self, consumer};
 use crate::transactions;
 
 /// Version of the events this build writes; it reads this and all lower ones.
-pub const EVENT_VERSION: u32 = 5;
+pub const EVENT_VERSION: u32 = 6;
 /// What events carry that builds before transactions read as well,
 const BEFORE_TRANSACTIONS: u32 = 1;
 /// builds before the consumer protocol,
 const BEFORE_CONSUMERS: u32 = 2;
 /// builds before prepared transactions,
 const BEFORE_PREPARED: u32 = 3;
-/// and builds before transactions whose ends raise their producer's epoch.
+/// builds before transactions whose ends raise their producer's epoch,
 const BEFORE_RAISING_ENDS: u32 = 4;
+/// and builds before transactions that commit positions of native groups.
+const BEFORE_SENT_POSITIONS: u32 = 5;
 
 /// Why a record of the internal stream is not an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,7 +120,7 @@ pub(crate) struct EventRecord {
     pub(crate) snapshot: u64,
     #[prost(
         oneof = "Body",
-        tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27"
+        tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29"
     )]
     pub(crate) body: Option<Body>,
 }
@@ -175,13 +177,18 @@ pub(crate) enum Body {
     ConsumerMemberRemoved(consumer::ConsumerMemberRemoved),
     #[prost(message, tag = "27")]
     ConsumerTarget(consumer::ConsumerTarget),
+    #[prost(message, tag = "28")]
+    PositionsSent(PositionsSent),
+    #[prost(message, tag = "29")]
+    PositionsEnded(PositionsEnded),
 }
 
 impl Body {
     /// The version of the oldest build's events that has this: builds before it must not pass it over.
     fn version(&self) -> u32 {
         match self {
-            Self::TransactionSet(set) if set.is_raised_by_end() => EVENT_VERSION,
+            Self::PositionsSent(_) | Self::PositionsEnded(_) => EVENT_VERSION,
+            Self::TransactionSet(set) if set.is_raised_by_end() => BEFORE_SENT_POSITIONS,
             Self::TransactionSet(set) if set.is_prepared() => BEFORE_RAISING_ENDS,
             Self::OffsetsPending(_)
             | Self::OffsetsEnded(_)
@@ -366,6 +373,45 @@ pub(crate) struct GapSkipped {
     pub(crate) end: u64,
 }
 
+/// An open transaction commits positions of leases: they count once it is committed.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct PositionsSent {
+    #[prost(int64, tag = "1")]
+    pub(crate) producer: i64,
+    /// Which of the transactions of its transactional id.
+    #[prost(uint64, tag = "2")]
+    pub(crate) number: u64,
+    #[prost(message, repeated, tag = "3")]
+    pub(crate) positions: Vec<SentRecord>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct SentRecord {
+    #[prost(uint64, tag = "1")]
+    pub(crate) lease: u64,
+    /// Everything of the lease below its ordinal is consumed once the transaction is committed.
+    #[prost(message, optional, tag = "2")]
+    pub(crate) next: Option<Cursor>,
+    /// Where the lease stands, or stood when it ended.
+    #[prost(uint32, tag = "3")]
+    pub(crate) streamlet: u32,
+    #[prost(uint32, tag = "4")]
+    pub(crate) lane: u32,
+    #[prost(uint64, tag = "5")]
+    pub(crate) from: u64,
+}
+
+/// The transaction has ended: its positions count, or are dropped.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct PositionsEnded {
+    #[prost(int64, tag = "1")]
+    pub(crate) producer: i64,
+    #[prost(uint64, tag = "2")]
+    pub(crate) number: u64,
+    #[prost(bool, tag = "3")]
+    pub(crate) commit: bool,
+}
+
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct SnapshotBegun {}
 
@@ -424,12 +470,17 @@ mod tests {
             }),
             ..event()
         };
+        let sent = Event {
+            body: Body::PositionsSent(PositionsSent::default()),
+            ..event()
+        };
         for (event, version) in [
             (event(), BEFORE_TRANSACTIONS),
             (ended, BEFORE_CONSUMERS),
             (begun, BEFORE_PREPARED),
             (prepared, BEFORE_RAISING_ENDS),
-            (raised, EVENT_VERSION),
+            (raised, BEFORE_SENT_POSITIONS),
+            (sent, EVENT_VERSION),
         ] {
             let record = EventRecord::decode(event.value().as_slice()).unwrap();
             assert_eq!(record.version, version);
@@ -463,6 +514,25 @@ mod tests {
         let read = Event::decode(b"pay", &kept).expect("it is read");
         assert_eq!((read.group.as_str(), read.snapshot), ("pay", 0));
         assert_eq!(read.body, Body::TransactionSet(set));
+    }
+
+    /// Kept as a build wrote it that knew no positions of native groups in transactions.
+    #[test]
+    fn an_event_of_version_5_is_read() {
+        let kept = [
+            8, 5, 178, 1, 36, 8, 7, 16, 3, 24, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1, 32,
+            255, 255, 255, 255, 255, 255, 255, 255, 255, 1, 56, 3, 64, 9, 114, 4, 8, 7, 16, 2,
+        ];
+        let read = Event::decode(b"pay", &kept);
+        let body = read.expect("it is read").body;
+        let Body::TransactionSet(set) = body else {
+            panic!("{body:?}")
+        };
+        let ended = transactions::EndedBy {
+            producer: 7,
+            epoch: 2,
+        };
+        assert_eq!((set.number, set.stage, set.ended), (9, 3, Some(ended)));
     }
 
     /// Kept as a build wrote it that knew no prepared transactions.

@@ -11,6 +11,7 @@ use crate::event::{
     MemberJoined,
 };
 use crate::lane::{LaneProgress, OPEN_END};
+use crate::sent_positions::SentPositions;
 
 /// Ended leases that a member is remembered to have released, so that a repeated commit is told
 /// from a stale one.
@@ -34,6 +35,8 @@ pub(crate) struct Group {
     pub(crate) members: BTreeMap<String, Member>,
     pub(crate) leases: BTreeMap<u64, Lease>,
     pub(crate) lanes: BTreeMap<(u32, u32), LaneProgress>,
+    /// What open transactions commit.
+    pub(crate) sent: SentPositions,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -89,6 +92,7 @@ impl Group {
             members: BTreeMap::new(),
             leases: BTreeMap::new(),
             lanes: BTreeMap::new(),
+            sent: SentPositions::default(),
         })
     }
 
@@ -159,6 +163,8 @@ impl Group {
                     .skip(gap.start, gap.end);
                 true
             }
+            Body::PositionsSent(sent) => self.keep_aside(sent),
+            Body::PositionsEnded(ended) => self.end_positions(ended),
             Body::GroupCreated(_)
             | Body::GroupDeleted(_)
             | Body::SnapshotBegun(_)
@@ -237,7 +243,7 @@ impl Group {
         fits
     }
 
-    fn commit(&mut self, member: &str, commit: &CommitRecord) -> bool {
+    pub(crate) fn commit(&mut self, member: &str, commit: &CommitRecord) -> bool {
         let Some(lease) = self.leases.get_mut(&commit.lease) else {
             return false;
         };
@@ -270,11 +276,15 @@ impl Group {
         true
     }
 
-    /// Ends a lease; what it did not finish is free. Returns up to where it was committed.
+    /// Ends a lease; what it did not finish is free, but for what an open transaction commits. Returns up to where it was
+    /// committed.
     fn end_lease(&mut self, id: u64) -> Option<Ordinal> {
         let lease = self.leases.remove(&id)?;
         if let Some(lane) = self.lanes.get_mut(&lease.lane) {
-            lane.release(id, lease.next);
+            match self.sent.of_lease(id) {
+                Some(sent) => lane.keep(id, lease.next, sent.next.ordinal),
+                None => lane.release(id, lease.next),
+            }
         }
         if let Some(member) = self.members.get_mut(&lease.member) {
             member.leases.remove(&id);
@@ -328,6 +338,7 @@ impl Group {
                 }));
             }
         }
+        bodies.extend(self.sent.snapshot(EVENT_ENTRIES));
         bodies
     }
 

@@ -147,6 +147,22 @@ impl LaneProgress {
         // What is free at the very end was never leased, as far as anyone can tell.
     }
 
+    /// The lease that begins at `from` ended, and a transaction that is open commits what it has below `until`: that
+    /// stays held in its name, the rest is free.
+    pub(crate) fn keep(&mut self, lease: u64, from: Ordinal, until: Ordinal) {
+        let from = from.max(self.low);
+        if let Some(span) = self.take(from, lease)
+            && from < until
+        {
+            self.insert(from, until.min(span.end), Some(lease));
+        }
+    }
+
+    /// True if anything is leased, or held for a lease that has ended.
+    pub(crate) fn is_held(&self) -> bool {
+        self.spans.values().any(|span| span.holder.is_some())
+    }
+
     /// Everything below `low` counts as finished.
     pub(crate) fn advance(&mut self, low: Ordinal) {
         if low <= self.low {

@@ -35,13 +35,16 @@ mod members;
 mod positions;
 mod ranges;
 mod replay;
+mod send_positions;
+mod sent_positions;
 mod serve;
 mod shares;
 pub mod transactions;
 mod view;
 
-pub use coordinator::{Coordinator, Reply, Request, Step, Ticket};
+pub use coordinator::{Coordinator, Reply, Request, SendPositions, Step, Ticket};
 pub use event::{EVENT_VERSION, Event, EventError};
 pub use limits::Limits;
+pub use members::check_group_name;
 pub use replay::{Replay, ReplayReport};
 pub use view::{Cut, CutWish, LaneStatus, LaneView, StreamShape};

@@ -448,7 +448,11 @@ fn order_name(order: Order) -> &'static str {
     }
 }
 
-pub(crate) fn check_group_name(name: &str) -> Result<(), WireError> {
+/// Whether a native consumer group may have this name.
+///
+/// # Errors
+/// [`ErrorCode::InvalidName`].
+pub fn check_group_name(name: &str) -> Result<(), WireError> {
     let legal = (1..=MAX_NAME_BYTES).contains(&name.len())
         && name != "."
         && name != ".."

@@ -37,6 +37,7 @@ impl Coordinator {
         if self.is_taken(name, &shape, None, view, step)? {
             self.expire_sessions(now_ms, name, step);
             self.check_empty(name, "given positions without membership")?;
+            self.check_settled(name, "given positions without membership")?;
         } else {
             self.create_group(now_ms, name, Order::Lane, &shape, None, host, view, step)?;
         }

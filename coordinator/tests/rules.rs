@@ -4,6 +4,8 @@
 mod partitions;
 #[path = "rules/positions.rs"]
 mod positions;
+#[path = "rules/sent.rs"]
+mod sent;
 mod support;
 
 use kera_coordinator::{Limits, Replay, Reply, Request};

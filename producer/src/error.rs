@@ -59,6 +59,9 @@ pub enum ProduceError {
     /// The record's transaction was aborted before it was acknowledged.
     #[error("the transaction was aborted")]
     Aborted,
+    /// Positions of a consumer group that belong to the transaction were not taken.
+    #[error("positions of the transaction were not taken: {0}")]
+    Positions(String),
     /// The producer was closed or dropped before.
     #[error("producer was dropped before the record was acknowledged: close it first")]
     Closed,
@@ -70,14 +73,14 @@ impl ProduceError {
         match self {
             Self::Refused(error) | Self::Uncertain(error) => Some(error.code),
             Self::Timeout { .. } => Some(ErrorCode::Timeout),
-            Self::Closed | Self::Aborted => None,
+            Self::Closed | Self::Aborted | Self::Positions(_) => None,
         }
     }
 
     /// True if the record may be stored all the same.
     pub fn is_uncertain(&self) -> bool {
         match self {
-            Self::Refused(_) | Self::Aborted => false,
+            Self::Refused(_) | Self::Aborted | Self::Positions(_) => false,
             Self::Timeout { uncertain, .. } => *uncertain,
             Self::Uncertain(_) | Self::Closed => true,
         }
@@ -102,8 +105,8 @@ pub enum TransactionError {
     /// The producer's transaction before is neither committed nor aborted.
     #[error("a transaction of the producer is open: commit or abort it first")]
     AlreadyOpen,
-    /// A record of it was given up, and the transaction was aborted.
-    #[error("the transaction is aborted, because a record of it was given up: {0}")]
+    /// A record of it was given up, or positions, and the transaction was aborted.
+    #[error("the transaction is aborted, because something of it was given up: {0}")]
     Records(ProduceError),
     /// It was aborted: its time was over, or somebody aborted it.
     #[error("the transaction was aborted: its time was over, or somebody aborted it")]

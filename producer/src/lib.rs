@@ -52,7 +52,7 @@ pub use config::{Compression, MAX_IN_FLIGHT_BATCHES, ProducerBuilder};
 pub use delivery::Delivery;
 pub use error::{AppendError, BuildError, ProduceError, TransactionError};
 pub use handle::TransactionHandle;
-pub use kera_rpc::{Client, RetryPolicy, Stall};
+pub use kera_rpc::{Client, GroupPositions, RetryPolicy, Stall};
 pub use metrics::Metrics;
 pub use producer::Producer;
 pub use record::{Header, Record, RecordPlace};

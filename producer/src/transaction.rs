@@ -1,7 +1,8 @@
 //! Transactions: all records of one count, or none.
 
 use kera_protocol::v1;
-use kera_rpc::{Client, wire_error_of_status};
+use kera_rpc::{Client, GroupPositions, wire_error_of_status};
+use parking_lot::Mutex;
 
 use crate::delivery::Delivery;
 use crate::end::{Lost, abort, end, unknown, until_known};
@@ -11,6 +12,9 @@ use crate::producer::Producer;
 use crate::record::Record;
 use crate::transactional::Transactional;
 
+/// Positions in one request.
+const POSITIONS_PER_REQUEST: usize = 1_024;
+
 /// An open transaction of a [`Producer`]. Records that are appended until it is committed count all together, or not
 /// at all. One that is dropped is aborted when the next one begins, or when its time is over.
 #[must_use = "a transaction that is dropped is aborted"]
@@ -18,11 +22,18 @@ use crate::transactional::Transactional;
 pub struct Transaction<'a> {
     producer: &'a Producer,
     state: &'a Transactional,
+    /// Whoever is to be told how it ends.
+    sent: Mutex<Vec<GroupPositions>>,
 }
 
 impl<'a> Transaction<'a> {
     pub(crate) fn new(producer: &'a Producer, state: &'a Transactional) -> Self {
-        Self { producer, state }
+        let sent = Mutex::default();
+        Self {
+            producer,
+            state,
+            sent,
+        }
     }
 
     /// As [`Producer::append`], as part of the transaction.
@@ -49,12 +60,69 @@ impl<'a> Transaction<'a> {
     /// [`TransactionError::Unknown`] if nobody can tell whether it is committed. After any other [`TransactionError`]
     /// it is aborted, or will be when the next one begins or its time is over.
     pub async fn commit(self) -> Result<(), TransactionError> {
-        let Some(handle) = self.close().await? else {
-            return Ok(());
-        };
-        end(self.producer.client(), &handle, true).await?;
-        self.state.settled();
+        if let Some(handle) = self.close().await? {
+            end(self.producer.client(), &handle, true).await?;
+            self.state.settled();
+        }
+        self.tell(true);
         Ok(())
+    }
+
+    /// Has the transaction commit where a consumer group stands: from `Consumer::positions` of the crate `kera-consumer`. The
+    /// positions count with the records, or not at all. Until the transaction has ended no other consumer gets what lies below
+    /// them, also if this one is gone. Several groups may take part; for a lease that is sent again the higher position counts.
+    ///
+    /// ```no_run
+    /// # async fn example(
+    /// #     producer: kera_producer::Producer,
+    /// #     positions: kera_producer::GroupPositions,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// let transaction = producer.transaction().await?;
+    /// // Append what becomes of the records of `batch`; then
+    /// // let positions = consumer.positions([&batch])?;
+    /// transaction.send_positions(positions).await?;
+    /// transaction.commit().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`TransactionError`]. After any, and if this is given up before it returns, the transaction cannot be committed any
+    /// more: abort it. `STALE_LEASE` and `UNKNOWN_MEMBER` say that the records go to another consumer.
+    pub async fn send_positions(&self, positions: GroupPositions) -> Result<(), TransactionError> {
+        let sending = self.state.sending_positions()?;
+        self.sent.lock().push(positions.clone());
+        let client = self.producer.client();
+        let sent = async {
+            let handle = self.state.join_group(client, positions.group()).await?;
+            for commits in positions.commits().chunks(POSITIONS_PER_REQUEST) {
+                let request = v1::SendPositionsRequest {
+                    transaction: handle.message(),
+                    group: positions.group().to_owned(),
+                    member: positions.member().to_owned(),
+                    commits: commits.to_vec(),
+                };
+                let call = client.group_call(positions.group(), ANSWER_WITHIN, |mut stub| {
+                    let request = request.clone();
+                    async move { stub.send_positions(request).await }
+                });
+                call.await?;
+            }
+            Ok(())
+        };
+        let sent: Result<(), TransactionError> = sent.await;
+        match &sent {
+            Ok(()) => sending.done(),
+            Err(error) => sending.failed(error),
+        }
+        sent
+    }
+
+    /// Tells consumers how it ended: true if it is committed for certain.
+    fn tell(&self, is_committed: bool) {
+        for positions in std::mem::take(&mut *self.sent.lock()) {
+            positions.ended(is_committed);
+        }
     }
 
     /// Its handle, once a record is on its way: for those who want to ask how it ended if they give up waiting for
@@ -150,6 +218,7 @@ impl Drop for Transaction<'_> {
             self.producer.give_up_transaction();
         }
         self.state.over();
+        self.tell(false);
     }
 }
 

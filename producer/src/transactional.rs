@@ -6,7 +6,8 @@ use kera_protocol::v1;
 use kera_rpc::{Client, RpcError};
 use parking_lot::Mutex;
 
-use crate::error::{AppendError, ProduceError};
+use crate::end::{abort, unknown};
+use crate::error::{AppendError, ProduceError, TransactionError};
 use crate::handle::{ANSWER_WITHIN, TransactionHandle};
 
 /// The transaction of a producer, and the slots whose lanes are part of it.
@@ -268,12 +269,100 @@ impl Transactional {
             producer,
             epoch: epoch.into(),
             streams,
+            groups: Vec::new(),
         };
+        self.ask(client, request).await
+    }
+
+    async fn ask(
+        &self,
+        client: &Client,
+        request: v1::AddToTransactionRequest,
+    ) -> Result<u64, RpcError> {
         let call = client.transaction_call(&self.id, ANSWER_WITHIN, |mut stub| {
             let request = request.clone();
             async move { stub.add_to_transaction(request).await }
         });
         call.await.map(|answer| answer.number)
+    }
+}
+
+/// Positions are on their way to a group. If that is given up, nobody knows whether they are part of the transaction: it
+/// cannot be committed any more.
+#[must_use]
+pub(crate) struct SendingPositions<'a> {
+    state: &'a Transactional,
+    failure: Option<ProduceError>,
+}
+
+impl SendingPositions<'_> {
+    pub(crate) fn done(mut self) {
+        self.failure = None;
+    }
+
+    pub(crate) fn failed(mut self, error: &TransactionError) {
+        self.failure = Some(ProduceError::Positions(error.to_string()));
+    }
+}
+
+impl Drop for SendingPositions<'_> {
+    fn drop(&mut self) {
+        if let Some(failure) = self.failure.take() {
+            self.state.fail(&failure);
+            // The coordinator may have begun a transaction of which nothing is known here.
+            self.state.state.lock().is_spoilt = true;
+        }
+    }
+}
+
+impl Transactional {
+    /// Positions are sent from now on.
+    ///
+    /// # Errors
+    /// The transaction cannot be committed any more.
+    pub(crate) fn sending_positions(&self) -> Result<SendingPositions<'_>, TransactionError> {
+        if let Some(error) = self.failure() {
+            return Err(TransactionError::Records(error));
+        }
+        let text = "the call was given up before it was answered".to_owned();
+        Ok(SendingPositions {
+            state: self,
+            failure: Some(ProduceError::Positions(text)),
+        })
+    }
+
+    /// Makes a group part of the transaction. Its handle.
+    pub(crate) async fn join_group(
+        &self,
+        client: &Client,
+        group: &str,
+    ) -> Result<TransactionHandle, TransactionError> {
+        let identity = self.identity();
+        let request = v1::AddToTransactionRequest {
+            transactional_id: self.id.clone(),
+            producer: identity.0,
+            epoch: identity.1.into(),
+            streams: Vec::new(),
+            groups: vec![group.to_owned()],
+        };
+        let given = self.ask(client, request).await?;
+        let other = {
+            let mut state = self.state.lock();
+            let known = *state.number.get_or_insert(given);
+            let handle = self.handle_of(&state, given);
+            if known == given {
+                return Ok(handle);
+            }
+            // Somebody has ended it: a commit would be of what came after that.
+            state.failure.get_or_insert(ProduceError::Aborted);
+            state.was_ended = true;
+            state.wanted.clear();
+            handle
+        };
+        match abort(client, &other).await {
+            Ok(_) => Err(TransactionError::Aborted),
+            Err(error) => Err(unknown(&other, error)),
+        }
     }
 }
 

@@ -283,6 +283,7 @@ fn check_transactions(v: &mut BTreeMap<&str, Vec<u8>>) {
             stream: Bytes::from_static(&STREAM),
             lanes: vec![v1::LaneOfTransaction { streamlet, lane }],
         }],
+        groups: Vec::new(),
     };
     let call = call_of(v1::CallMethod::AddToTransaction);
     let (sent, body) = ((FrameKind::Call, 11), add.encode_to_vec());

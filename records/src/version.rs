@@ -9,7 +9,7 @@
 //! |---|---|
 //! | 0 | all that was before clusters had versions |
 //! | 1 | [compaction](Feature::Compaction), [transactions](Feature::Transactions), [the consumer protocol](Feature::ConsumerProtocol) |
-//! | 2 | [ends of transactions that raise the epoch](Feature::RaisingEnds) |
+//! | 2 | [ends of transactions that raise the epoch](Feature::RaisingEnds), [positions of native groups in transactions](Feature::SentPositions) |
 
 /// The newest cluster version that this program can.
 pub const CLUSTER_VERSION: u32 = 2;
@@ -26,6 +26,8 @@ pub enum Feature {
     /// Transactions whose end gives their producer another epoch, and whose batches brokers add to them: Kafka's
     /// `transaction.version` 2.
     RaisingEnds,
+    /// Transactions that commit positions of native consumer groups: what coordinators remember of them.
+    SentPositions,
 }
 
 impl Feature {
@@ -33,7 +35,7 @@ impl Feature {
     pub const fn since(self) -> u32 {
         match self {
             Feature::Compaction | Feature::Transactions | Feature::ConsumerProtocol => 1,
-            Feature::RaisingEnds => 2,
+            Feature::RaisingEnds | Feature::SentPositions => 2,
         }
     }
 }
@@ -45,6 +47,7 @@ impl std::fmt::Display for Feature {
             Feature::Transactions => "transactions",
             Feature::ConsumerProtocol => "the consumer protocol of groups",
             Feature::RaisingEnds => "version 2 of Kafka's transactions",
+            Feature::SentPositions => "positions of consumer groups in native transactions",
         })
     }
 }

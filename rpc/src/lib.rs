@@ -14,6 +14,7 @@ mod finding;
 pub mod login;
 mod meta;
 mod places;
+mod positions;
 mod report;
 mod retry;
 pub mod scram;
@@ -30,6 +31,7 @@ pub use error::{
 };
 pub use login::{Login, SaslMechanism};
 pub use meta::StreamMeta;
+pub use positions::GroupPositions;
 pub use report::{LOOK_EVERY, Reports, Stall, TOLD_AFTER, told};
 pub use retry::RetryPolicy;
 pub use tls::{ClientTls, TlsError, TlsFiles};

@@ -186,6 +186,7 @@ impl Consumers for Broker {
         acquire(AcquireRequest) -> AcquireResponse;
         commit(CommitRequest) -> CommitResponse;
         commit_positions(CommitPositionsRequest) -> CommitPositionsResponse;
+        send_positions(SendPositionsRequest) -> SendPositionsResponse;
         list_groups(ListGroupsRequest) -> ListGroupsResponse;
         describe_group(DescribeGroupRequest) -> DescribeGroupResponse;
         reset_group(ResetGroupRequest) -> ResetGroupResponse;

@@ -278,6 +278,10 @@ guarded! { consumers_server::Consumers:
     leave(LeaveRequest) -> LeaveResponse needs |r| vec![Need::Group(Read, &r.group)];
     commit_positions(CommitPositionsRequest) -> CommitPositionsResponse
         needs |r| vec![Need::Group(Read, &r.group), Need::Stream(Read, &r.stream)];
+    send_positions(SendPositionsRequest) -> SendPositionsResponse needs |r| {
+        let id = id_of(r.transaction.as_ref());
+        vec![Need::TransactionalId(Write, id), Need::Group(Read, &r.group)]
+    };
     list_groups(ListGroupsRequest) -> ListGroupsResponse needs |_r| Vec::new();
     describe_group(DescribeGroupRequest) -> DescribeGroupResponse needs |r| vec![Need::Group(Describe, &r.group)];
     reset_group(ResetGroupRequest) -> ResetGroupResponse needs |r| vec![Need::Group(Read, &r.group)],
@@ -295,11 +299,12 @@ fn id_of(handle: Option<&v1::TransactionHandle>) -> &str {
     handle.map_or("", |handle| &handle.transactional_id)
 }
 
-/// To write under the transactional id, and to all streams.
+/// To write under the transactional id and to all streams, and to read for all groups.
 fn adds(request: &v1::AddToTransactionRequest) -> Vec<Need<'_>> {
     let mut needs = vec![Need::TransactionalId(Write, &request.transactional_id)];
     let streams = request.streams.iter();
     needs.extend(streams.map(|added| Need::StreamOfId(Write, &added.stream)));
+    needs.extend(request.groups.iter().map(|group| Need::Group(Read, group)));
     needs
 }
 

@@ -6,6 +6,7 @@
 //! | `verify` | an owner that was told nothing asks the coordinator |
 //! | `join` | an owner makes its lanes parts of a transaction, for clients that leave that to brokers |
 //! | `native` | what native producers ask, and programs that end prepared transactions |
+//! | `positions` | a transaction commits positions of a native consumer group |
 //! | `finish` | decided transactions: markers in lanes, and the end of what groups keep aside |
 //! | `tools` | operators look at transactions, and abort them |
 //!
@@ -16,6 +17,7 @@ mod finish;
 mod grant;
 mod join;
 mod native;
+mod positions;
 pub(crate) mod tools;
 mod under_way;
 mod verify;
@@ -41,6 +43,7 @@ pub use grant::{grant, grant_here};
 pub(crate) use join::add_for;
 pub use join::{add_parts, join_lanes};
 pub(crate) use native::{add, end, forget, id_of, init, list_open, prepare};
+pub(crate) use positions::send_positions;
 pub use under_way::Transactions;
 pub use verify::{BatchLane, verify, verify_batch, verify_here};
 pub(crate) use verify::{check_append, verify_append};

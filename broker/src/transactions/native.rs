@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kera_coordinator::check_group_name;
 use kera_coordinator::transactions::{
     End, Fault, Filter, Handle, Init, Listed, Member, Part, Prepare, Reply, Request, Stage,
 };
@@ -41,7 +42,7 @@ async fn ask(shared: &Arc<Shared>, request: Request) -> Result<Reply, WireError>
 }
 
 /// What a fault means to a native client.
-fn refusal(fault: Fault, id: &str) -> WireError {
+pub(super) fn refusal(fault: Fault, id: &str) -> WireError {
     let code = match fault {
         Fault::InvalidId | Fault::InvalidTimeout => ErrorCode::InvalidArgument,
         Fault::UnknownId | Fault::Forgotten => ErrorCode::UnknownTransaction,
@@ -57,7 +58,7 @@ fn refusal(fault: Fault, id: &str) -> WireError {
     WireError::new(code, format!("transactional id \"{id}\": {fault}"))
 }
 
-fn handle_of(handle: Option<v1::TransactionHandle>) -> Result<Handle, WireError> {
+pub(super) fn handle_of(handle: Option<v1::TransactionHandle>) -> Result<Handle, WireError> {
     let handle = handle.ok_or_else(|| {
         let text = "the request names no transaction: give its handle";
         WireError::new(ErrorCode::InvalidArgument, text)
@@ -105,13 +106,20 @@ pub(crate) async fn init(
     }
 }
 
-/// The lanes of a request, which exist and may be part of a transaction.
+/// The lanes of a request, which exist and may be part of a transaction, and its groups.
 fn parts_of(
     shared: &Shared,
-    streams: &[v1::LanesOfTransaction],
+    request: &v1::AddToTransactionRequest,
 ) -> Result<BTreeSet<Part>, WireError> {
     let mut parts = BTreeSet::new();
-    for added in streams {
+    if !request.groups.is_empty() {
+        shared.require(Feature::SentPositions)?;
+    }
+    for group in &request.groups {
+        check_group_name(group)?;
+        parts.insert(Part::Group(group.clone()));
+    }
+    for added in &request.streams {
         let stream = shared.data.catalog.of_id(&added.stream)?;
         let record = stream.record.load();
         let refused = |code, text: &str| {
@@ -141,13 +149,13 @@ fn parts_of(
         }
     }
     if parts.is_empty() {
-        let text = "the request adds no lane to the transaction";
+        let text = "the request adds no lane and no group to the transaction";
         return Err(WireError::new(ErrorCode::InvalidArgument, text));
     }
     Ok(parts)
 }
 
-/// Makes lanes part of a transaction, and tells their owners.
+/// Makes lanes and groups part of a transaction, and tells the owners of the lanes.
 ///
 /// # Errors
 /// As [`init`].
@@ -155,7 +163,7 @@ pub(crate) async fn add(
     shared: &Arc<Shared>,
     request: v1::AddToTransactionRequest,
 ) -> Result<v1::AddToTransactionResponse, WireError> {
-    let parts = parts_of(shared, &request.streams)?;
+    let parts = parts_of(shared, &request)?;
     let member = Member {
         id: request.transactional_id,
         producer: request.producer,

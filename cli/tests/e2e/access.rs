@@ -85,6 +85,7 @@ fn request_of(method: CallMethod, id: &Bytes) -> Option<Vec<u8>> {
         CallMethod::ResetGroup => of!(ResetGroupRequest { group }),
         CallMethod::DeleteGroup => of!(DeleteGroupRequest { group }),
         CallMethod::CommitPositions => of!(CommitPositionsRequest { group, stream }),
+        CallMethod::SendPositions => of!(SendPositionsRequest { transaction, group }),
         CallMethod::GetGenerations => of!(GetGenerationsRequest { name }),
         CallMethod::CutLane => {
             let stream = id.clone();

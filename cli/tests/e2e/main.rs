@@ -24,6 +24,7 @@ mod logins;
 mod long_polls;
 mod quotas;
 mod round_trip;
+mod sent_positions;
 mod sharing;
 mod streams;
 mod top;

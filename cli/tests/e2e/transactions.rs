@@ -525,6 +525,7 @@ fn what_is_no_part_of_an_open_transaction_is_refused() {
             stream: stream_id(&broker, stream),
             lanes: vec![v1::LaneOfTransaction { streamlet: 0, lane }],
         }],
+        groups: Vec::new(),
     };
     let refused = [
         (add("m", 0), ErrorCode::InvalidArgument),

@@ -39,6 +39,8 @@ pub(crate) struct Held {
     /// Everything up to what was skipped is processed, and that is committed although nobody commits it.
     passed: bool,
     returning: bool,
+    /// It is released as it is committed: what was delivered of it beyond that is delivered again.
+    given_up: bool,
     /// A commit with release is under way.
     releasing: bool,
 }
@@ -55,6 +57,7 @@ impl Held {
             skipped: None,
             passed: false,
             returning: false,
+            given_up: false,
             releasing: false,
         }
     }
@@ -90,6 +93,9 @@ impl Held {
 
     /// True if nothing is left to do but the release.
     fn is_done(&self) -> bool {
+        if self.given_up {
+            return true;
+        }
         let position = self.position().ordinal;
         match self.finished_at {
             Some(end) if position >= end => true,
@@ -108,7 +114,7 @@ impl Held {
         }
         Some(LeaseCommit {
             lease: self.info.lease,
-            next: (position.ordinal > self.committed).then_some(position),
+            next: (position.ordinal > self.committed && !self.given_up).then_some(position),
             release: done,
         })
     }
@@ -131,7 +137,10 @@ impl LeaseTable {
 
     /// Names the source that reads a lease. False if nothing is to be read of it any more.
     pub(crate) fn set_source(&mut self, lease: u64, source: u64) -> bool {
-        let held = self.held.get_mut(&lease).filter(|held| !held.returning);
+        let held = self
+            .held
+            .get_mut(&lease)
+            .filter(|held| !held.returning && !held.given_up);
         held.map(|held| held.source = Some(source)).is_some()
     }
 
@@ -168,7 +177,7 @@ impl LeaseTable {
         let Some(held) = self.held.get_mut(&lease) else {
             return false;
         };
-        if held.returning || held.releasing {
+        if held.returning || held.given_up || held.releasing {
             return false;
         }
         held.delivered = held.delivered.max(next);
@@ -207,7 +216,7 @@ impl LeaseTable {
     /// Notes that everything of the lease below `next` is processed. False if it is not held;
     /// otherwise true, and whether a commit is already due for it.
     pub(crate) fn processed(&mut self, lease: u64, next: Cursor) -> Option<bool> {
-        let held = self.held.get_mut(&lease)?;
+        let held = self.held.get_mut(&lease).filter(|held| !held.given_up)?;
         if next.ordinal > held.processed.ordinal {
             held.processed = next;
             held.pass_skipped();
@@ -239,6 +248,43 @@ impl LeaseTable {
             }
         }
         (infos, sources)
+    }
+
+    /// True if batches of the lease may be committed.
+    pub(crate) fn holds(&self, lease: u64) -> bool {
+        self.held.get(&lease).is_some_and(|held| !held.given_up)
+    }
+
+    /// A transaction has committed everything of the lease below `next`.
+    pub(crate) fn committed_by_transaction(&mut self, lease: u64, next: Cursor) {
+        if let Some(held) = self.held.get_mut(&lease) {
+            held.committed = held.committed.max(next.ordinal);
+            if next.ordinal > held.processed.ordinal {
+                held.processed = next;
+                held.pass_skipped();
+            }
+        }
+    }
+
+    /// Leases that are released as they are committed; their sources, which must be removed.
+    pub(crate) fn give_up(&mut self, leases: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        let mut sources = Vec::new();
+        for lease in leases {
+            if let Some(held) = self.held.get_mut(&lease)
+                && !held.releasing
+            {
+                held.given_up = true;
+                sources.extend(held.source.take());
+            }
+        }
+        sources
+    }
+
+    /// Leases of which more was delivered than is committed.
+    pub(crate) fn ahead(&self) -> Vec<u64> {
+        let ahead = self.held.iter();
+        let ahead = ahead.filter(|(_, held)| held.delivered > held.committed);
+        ahead.map(|(lease, _)| *lease).collect()
     }
 
     /// Everything is to be given back.
@@ -394,6 +440,26 @@ mod tests {
         let due = table.due(false, 9);
         assert_eq!((due[0].next, due[0].release), (Some(at(20)), true));
         assert!(table.give_back(&[1]).0.is_empty());
+    }
+
+    #[test]
+    fn what_a_transaction_committed_is_not_committed_again_and_what_is_given_up_is_released() {
+        let mut table = table(None);
+        assert!(table.deliver(1, 30));
+        table.committed_by_transaction(1, at(20));
+        assert_eq!(table.committed(1), Some(20));
+        assert!(table.due(true, 9).is_empty(), "it is committed");
+        assert_eq!(table.ahead(), [1]);
+        assert!(table.holds(1));
+        assert_eq!(table.give_up([1, 2]), [7]);
+        assert!(!table.holds(1) && !table.deliver(1, 40) && !table.set_source(1, 8));
+        assert_eq!(table.processed(1, at(30)), None, "it is delivered again");
+        let due = table.due(false, 9);
+        assert_eq!((due[0].next, due[0].release), (None, true));
+        table.commit_failed(&due);
+        assert_eq!(table.due(false, 9), due, "it is tried again");
+        table.commit_done(&due, &[]);
+        assert_eq!(table.len(), 0);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the tasks of one membership share.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
 use kera_protocol::v1::{self, Cursor, LeaseCommit};
-use kera_rpc::{Client, RpcError};
+use kera_rpc::{Client, GroupPositions, RpcError};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -365,6 +366,83 @@ impl Group {
             Ok(answer) => answer,
             Err(_) => Err(self.unanswered(limit, SENT_ON)),
         }
+    }
+
+    /// Where the group stands after these, for a transaction to commit.
+    pub(crate) fn positions(
+        self: &Arc<Self>,
+        positions: impl Iterator<Item = Result<(u64, Cursor), ConsumeError>>,
+    ) -> Result<GroupPositions, ConsumeError> {
+        if self.settings.commit_interval.is_some() {
+            return Err(ConsumeError::Setting {
+                setting: "commit_interval",
+                reason:
+                    "automatic commits would move the group without the transaction: turn them off"
+                        .into(),
+            });
+        }
+        let mut furthest: BTreeMap<u64, Cursor> = BTreeMap::new();
+        for position in positions {
+            let (lease, next) = position?;
+            let known = furthest.entry(lease).or_insert(next);
+            if next.ordinal > known.ordinal {
+                *known = next;
+            }
+        }
+        let member = self.session().member;
+        let leases = self.leases.lock();
+        if let Some(lease) = furthest.keys().find(|lease| !leases.holds(**lease)) {
+            return Err(ConsumeError::StaleLease { lease: *lease });
+        }
+        let commits = furthest.into_iter().map(|(lease, next)| LeaseCommit {
+            lease,
+            next: Some(next),
+            release: false,
+        });
+        let group = Arc::downgrade(self);
+        Ok(GroupPositions::new(
+            self.settings.group.clone(),
+            member,
+            commits.collect(),
+            Arc::new(move |commits, is_committed| {
+                if let Some(group) = group.upgrade() {
+                    group.transaction_ended(commits, is_committed);
+                }
+            }),
+        ))
+    }
+
+    /// A transaction has committed positions, or it is not known that it has: then the coordinator says where to go on.
+    fn transaction_ended(&self, commits: &[LeaseCommit], is_committed: bool) {
+        if !is_committed {
+            let leases = commits.iter().map(|commit| commit.lease).collect();
+            return self.give_up(leases);
+        }
+        let mut leases = self.leases.lock();
+        for commit in commits {
+            if let Some(next) = commit.next {
+                leases.committed_by_transaction(commit.lease, next);
+            }
+        }
+        drop(leases);
+        self.commits.notify_one();
+        self.room.notify_one();
+    }
+
+    /// Gives leases back as they are committed, and asks for leases anew.
+    fn give_up(&self, leases: Vec<u64>) {
+        let sources = self.leases.lock().give_up(leases);
+        for source in sources {
+            self.fetcher.remove(source);
+        }
+        self.commits.notify_one();
+        self.room.notify_one();
+    }
+
+    /// Has everything delivered again that is not committed.
+    pub(crate) fn rewind(&self) {
+        let ahead = self.leases.lock().ahead();
+        self.give_up(ahead);
     }
 
     /// The error of commits that were not answered within `limit`, and what comes of that.

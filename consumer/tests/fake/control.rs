@@ -306,6 +306,7 @@ impl Consumers for Control {
 
     not_needed! {
         commit_positions(CommitPositionsRequest) -> CommitPositionsResponse;
+        send_positions(SendPositionsRequest) -> SendPositionsResponse;
         list_groups(ListGroupsRequest) -> ListGroupsResponse;
         describe_group(DescribeGroupRequest) -> DescribeGroupResponse;
         reset_group(ResetGroupRequest) -> ResetGroupResponse;

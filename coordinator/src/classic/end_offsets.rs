@@ -1,9 +1,10 @@
-//! The ends of transactions that commit offsets, and what comes late.
+//! The ends of transactions that commit offsets, or positions of native groups, and what comes late.
 
 use super::event::OffsetsEnded;
 use super::request::{EndOffsets, Fault, OfTransaction, Reply};
 use crate::coordinator::{Coordinator, Step};
 use crate::event::Body;
+use crate::view::LaneView;
 
 /// How long it is remembered that a transaction ended in a group, so that what comes late is refused: longer than it
 /// can be on its way. No more are remembered.
@@ -12,7 +13,7 @@ const REMEMBERED: usize = 100_000;
 
 impl Coordinator {
     /// Refuses what belongs to a transaction that has ended in the group.
-    pub(super) fn classic_check_transaction(
+    pub(crate) fn classic_check_transaction(
         &self,
         group: &str,
         transaction: OfTransaction,
@@ -29,6 +30,7 @@ impl Coordinator {
         &mut self,
         now_ms: u64,
         request: &EndOffsets,
+        view: &dyn LaneView,
         step: &mut Step,
     ) -> Result<Reply, Fault> {
         let OfTransaction { producer, number } = request.transaction;
@@ -53,6 +55,7 @@ impl Coordinator {
             };
             self.emit(step, &request.group, Body::OffsetsEnded(ended));
         }
+        self.end_positions(now_ms, request, view, step);
         Ok(Reply::OffsetsEnded)
     }
 }

@@ -34,9 +34,9 @@ impl Coordinator {
             Request::ConsumerDescribe(group) => self.consumer_describe(&group).map(Some),
             Request::Leave(request) => self.classic_leave(now_ms, &request, step).map(Some),
             Request::Commit(request) => self.classic_commit(now_ms, request, view, step).map(Some),
-            Request::EndOffsets(request) => {
-                self.classic_end_offsets(now_ms, &request, step).map(Some)
-            }
+            Request::EndOffsets(request) => self
+                .classic_end_offsets(now_ms, &request, view, step)
+                .map(Some),
             Request::Fetch(request) => self.classic_fetch(request).map(Some),
             Request::DeleteOffsets(request) => {
                 self.classic_delete_offsets(&request, step).map(Some)

@@ -949,6 +949,7 @@ pub enum CallMethod {
     EndTransaction = 30,
     ForgetTransaction = 31,
     ListOpenTransactions = 32,
+    SendPositions = 33,
 }
 impl CallMethod {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -990,6 +991,7 @@ impl CallMethod {
             Self::EndTransaction => "CALL_METHOD_END_TRANSACTION",
             Self::ForgetTransaction => "CALL_METHOD_FORGET_TRANSACTION",
             Self::ListOpenTransactions => "CALL_METHOD_LIST_OPEN_TRANSACTIONS",
+            Self::SendPositions => "CALL_METHOD_SEND_POSITIONS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1028,9 +1030,147 @@ impl CallMethod {
             "CALL_METHOD_END_TRANSACTION" => Some(Self::EndTransaction),
             "CALL_METHOD_FORGET_TRANSACTION" => Some(Self::ForgetTransaction),
             "CALL_METHOD_LIST_OPEN_TRANSACTIONS" => Some(Self::ListOpenTransactions),
+            "CALL_METHOD_SEND_POSITIONS" => Some(Self::SendPositions),
             _ => None,
         }
     }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TransactionHandle {
+    #[prost(string, tag = "1")]
+    pub transactional_id: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub producer: i64,
+    #[prost(int32, tag = "3")]
+    pub epoch: i32,
+    /// which of the id's transactions
+    #[prost(uint64, tag = "4")]
+    pub number: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct InitTransactionsRequest {
+    #[prost(string, tag = "1")]
+    pub transactional_id: ::prost::alloc::string::String,
+    /// a transaction that is neither prepared nor ended is aborted after so long; 0: one minute
+    #[prost(uint32, tag = "2")]
+    pub timeout_ms: u32,
+    /// what the client had, if it goes on after an error
+    #[prost(int64, optional, tag = "3")]
+    pub known_producer: ::core::option::Option<i64>,
+    #[prost(int32, tag = "4")]
+    pub known_epoch: i32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct InitTransactionsResponse {
+    #[prost(int64, tag = "1")]
+    pub producer: i64,
+    #[prost(int32, tag = "2")]
+    pub epoch: i32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AddToTransactionRequest {
+    #[prost(string, tag = "1")]
+    pub transactional_id: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub producer: i64,
+    #[prost(int32, tag = "3")]
+    pub epoch: i32,
+    #[prost(message, repeated, tag = "4")]
+    pub streams: ::prost::alloc::vec::Vec<LanesOfTransaction>,
+    /// native consumer groups of which it commits positions (SendPositions)
+    #[prost(string, repeated, tag = "5")]
+    pub groups: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LanesOfTransaction {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: ::prost::bytes::Bytes,
+    #[prost(message, repeated, tag = "2")]
+    pub lanes: ::prost::alloc::vec::Vec<LaneOfTransaction>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LaneOfTransaction {
+    #[prost(uint32, tag = "1")]
+    pub streamlet: u32,
+    #[prost(uint32, tag = "2")]
+    pub lane: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AddToTransactionResponse {
+    /// which of the id's transactions it is
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PrepareTransactionRequest {
+    #[prost(message, optional, tag = "1")]
+    pub transaction: ::core::option::Option<TransactionHandle>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PrepareTransactionResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndTransactionRequest {
+    #[prost(message, optional, tag = "1")]
+    pub transaction: ::core::option::Option<TransactionHandle>,
+    #[prost(bool, tag = "2")]
+    pub commit: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndTransactionResponse {
+    /// how it ended, whatever was asked for
+    #[prost(bool, tag = "1")]
+    pub committed: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForgetTransactionRequest {
+    #[prost(message, optional, tag = "1")]
+    pub transaction: ::core::option::Option<TransactionHandle>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForgetTransactionResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListOpenTransactionsRequest {
+    /// only ids that begin so
+    #[prost(string, tag = "1")]
+    pub prefix: ::prost::alloc::string::String,
+    /// only those that are prepared
+    #[prost(bool, tag = "2")]
+    pub prepared: bool,
+    /// only what the broker asked coordinates; otherwise it asks the other brokers too
+    #[prost(bool, tag = "3")]
+    pub local: bool,
+    /// only ids above it: the last one of the page before
+    #[prost(string, tag = "4")]
+    pub after: ::prost::alloc::string::String,
+    /// of a page; 0: no limit
+    #[prost(uint32, tag = "5")]
+    pub max_transactions: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListOpenTransactionsResponse {
+    /// sorted by id
+    #[prost(message, repeated, tag = "1")]
+    pub transactions: ::prost::alloc::vec::Vec<OpenTransaction>,
+    /// the page ends and the list does not
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+    /// between brokers: the streamlets whose coordinators have answered
+    #[prost(uint32, repeated, tag = "3")]
+    pub coordinators: ::prost::alloc::vec::Vec<u32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpenTransaction {
+    #[prost(message, optional, tag = "1")]
+    pub transaction: ::core::option::Option<TransactionHandle>,
+    /// when it began, milliseconds since 1970
+    #[prost(uint64, tag = "2")]
+    pub started_ms: u64,
+    /// when it was prepared; 0: it is not
+    #[prost(uint64, tag = "3")]
+    pub prepared_ms: u64,
+    /// who prepared it
+    #[prost(string, tag = "4")]
+    pub user: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FindCopiesRequest {
@@ -1813,6 +1953,20 @@ pub struct LanePosition {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CommitPositionsResponse {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SendPositionsRequest {
+    #[prost(message, optional, tag = "1")]
+    pub transaction: ::core::option::Option<TransactionHandle>,
+    #[prost(string, tag = "2")]
+    pub group: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub member: ::prost::alloc::string::String,
+    /// at most 1024, of leases of the member; none is released
+    #[prost(message, repeated, tag = "4")]
+    pub commits: ::prost::alloc::vec::Vec<LeaseCommit>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SendPositionsResponse {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListGroupsRequest {
     /// Only the groups that the broker asked coordinates; otherwise it asks the other brokers too.
@@ -3115,137 +3269,3 @@ pub struct AbortTransactionRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AbortTransactionResponse {}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct TransactionHandle {
-    #[prost(string, tag = "1")]
-    pub transactional_id: ::prost::alloc::string::String,
-    #[prost(int64, tag = "2")]
-    pub producer: i64,
-    #[prost(int32, tag = "3")]
-    pub epoch: i32,
-    /// which of the id's transactions
-    #[prost(uint64, tag = "4")]
-    pub number: u64,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct InitTransactionsRequest {
-    #[prost(string, tag = "1")]
-    pub transactional_id: ::prost::alloc::string::String,
-    /// a transaction that is neither prepared nor ended is aborted after so long; 0: one minute
-    #[prost(uint32, tag = "2")]
-    pub timeout_ms: u32,
-    /// what the client had, if it goes on after an error
-    #[prost(int64, optional, tag = "3")]
-    pub known_producer: ::core::option::Option<i64>,
-    #[prost(int32, tag = "4")]
-    pub known_epoch: i32,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct InitTransactionsResponse {
-    #[prost(int64, tag = "1")]
-    pub producer: i64,
-    #[prost(int32, tag = "2")]
-    pub epoch: i32,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct AddToTransactionRequest {
-    #[prost(string, tag = "1")]
-    pub transactional_id: ::prost::alloc::string::String,
-    #[prost(int64, tag = "2")]
-    pub producer: i64,
-    #[prost(int32, tag = "3")]
-    pub epoch: i32,
-    #[prost(message, repeated, tag = "4")]
-    pub streams: ::prost::alloc::vec::Vec<LanesOfTransaction>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct LanesOfTransaction {
-    #[prost(bytes = "bytes", tag = "1")]
-    pub stream: ::prost::bytes::Bytes,
-    #[prost(message, repeated, tag = "2")]
-    pub lanes: ::prost::alloc::vec::Vec<LaneOfTransaction>,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct LaneOfTransaction {
-    #[prost(uint32, tag = "1")]
-    pub streamlet: u32,
-    #[prost(uint32, tag = "2")]
-    pub lane: u32,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct AddToTransactionResponse {
-    /// which of the id's transactions it is
-    #[prost(uint64, tag = "1")]
-    pub number: u64,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PrepareTransactionRequest {
-    #[prost(message, optional, tag = "1")]
-    pub transaction: ::core::option::Option<TransactionHandle>,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PrepareTransactionResponse {}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct EndTransactionRequest {
-    #[prost(message, optional, tag = "1")]
-    pub transaction: ::core::option::Option<TransactionHandle>,
-    #[prost(bool, tag = "2")]
-    pub commit: bool,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct EndTransactionResponse {
-    /// how it ended, whatever was asked for
-    #[prost(bool, tag = "1")]
-    pub committed: bool,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ForgetTransactionRequest {
-    #[prost(message, optional, tag = "1")]
-    pub transaction: ::core::option::Option<TransactionHandle>,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ForgetTransactionResponse {}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ListOpenTransactionsRequest {
-    /// only ids that begin so
-    #[prost(string, tag = "1")]
-    pub prefix: ::prost::alloc::string::String,
-    /// only those that are prepared
-    #[prost(bool, tag = "2")]
-    pub prepared: bool,
-    /// only what the broker asked coordinates; otherwise it asks the other brokers too
-    #[prost(bool, tag = "3")]
-    pub local: bool,
-    /// only ids above it: the last one of the page before
-    #[prost(string, tag = "4")]
-    pub after: ::prost::alloc::string::String,
-    /// of a page; 0: no limit
-    #[prost(uint32, tag = "5")]
-    pub max_transactions: u32,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ListOpenTransactionsResponse {
-    /// sorted by id
-    #[prost(message, repeated, tag = "1")]
-    pub transactions: ::prost::alloc::vec::Vec<OpenTransaction>,
-    /// the page ends and the list does not
-    #[prost(bool, tag = "2")]
-    pub more: bool,
-    /// between brokers: the streamlets whose coordinators have answered
-    #[prost(uint32, repeated, tag = "3")]
-    pub coordinators: ::prost::alloc::vec::Vec<u32>,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct OpenTransaction {
-    #[prost(message, optional, tag = "1")]
-    pub transaction: ::core::option::Option<TransactionHandle>,
-    /// when it began, milliseconds since 1970
-    #[prost(uint64, tag = "2")]
-    pub started_ms: u64,
-    /// when it was prepared; 0: it is not
-    #[prost(uint64, tag = "3")]
-    pub prepared_ms: u64,
-    /// who prepared it
-    #[prost(string, tag = "4")]
-    pub user: ::prost::alloc::string::String,
-}

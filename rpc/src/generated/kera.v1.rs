@@ -1241,6 +1241,736 @@ pub mod clusters_server {
     }
 }
 /// Generated client implementations.
+pub mod transactions_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// Each call but ListOpenTransactions goes to the broker that coordinates the transactional id: FindCoordinator names
+    /// it. All may be asked again: a repeated request gets the answer of the first.
+    #[derive(Debug, Clone)]
+    pub struct TransactionsClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl TransactionsClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> TransactionsClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> TransactionsClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            TransactionsClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// A producer begins under a transactional id, or goes on after an abort: its epoch is raised. Instances before it are
+        /// fenced, and what they left open is aborted, unless it is prepared (TRANSACTION_PREPARED).
+        pub async fn init_transactions(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::kera_protocol::v1::InitTransactionsRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::InitTransactionsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Transactions/InitTransactions",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Transactions", "InitTransactions"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Makes lanes and groups part of the transaction, which begins if none is open. Waits while the one before is ending.
+        pub async fn add_to_transaction(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::kera_protocol::v1::AddToTransactionRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::AddToTransactionResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Transactions/AddToTransaction",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Transactions", "AddToTransaction"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// All batches of the transaction were acknowledged: from now on it has no timeout, and ends by its handle only.
+        pub async fn prepare_transaction(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::kera_protocol::v1::PrepareTransactionRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::PrepareTransactionResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Transactions/PrepareTransaction",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Transactions", "PrepareTransaction"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Commits or aborts. Answered once that is decided and durable.
+        pub async fn end_transaction(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::EndTransactionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::EndTransactionResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Transactions/EndTransaction",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Transactions", "EndTransaction"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Nobody will ask any more how a transaction ended: its id is forgotten.
+        pub async fn forget_transaction(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::kera_protocol::v1::ForgetTransactionRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::ForgetTransactionResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Transactions/ForgetTransaction",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Transactions", "ForgetTransaction"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Transactions that are open or prepared. Any broker answers for all.
+        pub async fn list_open_transactions(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::kera_protocol::v1::ListOpenTransactionsRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::ListOpenTransactionsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Transactions/ListOpenTransactions",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Transactions", "ListOpenTransactions"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod transactions_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with TransactionsServer.
+    #[async_trait]
+    pub trait Transactions: std::marker::Send + std::marker::Sync + 'static {
+        /// A producer begins under a transactional id, or goes on after an abort: its epoch is raised. Instances before it are
+        /// fenced, and what they left open is aborted, unless it is prepared (TRANSACTION_PREPARED).
+        async fn init_transactions(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::InitTransactionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::InitTransactionsResponse>,
+            tonic::Status,
+        >;
+        /// Makes lanes and groups part of the transaction, which begins if none is open. Waits while the one before is ending.
+        async fn add_to_transaction(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::AddToTransactionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::AddToTransactionResponse>,
+            tonic::Status,
+        >;
+        /// All batches of the transaction were acknowledged: from now on it has no timeout, and ends by its handle only.
+        async fn prepare_transaction(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::PrepareTransactionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::PrepareTransactionResponse>,
+            tonic::Status,
+        >;
+        /// Commits or aborts. Answered once that is decided and durable.
+        async fn end_transaction(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::EndTransactionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::EndTransactionResponse>,
+            tonic::Status,
+        >;
+        /// Nobody will ask any more how a transaction ended: its id is forgotten.
+        async fn forget_transaction(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::ForgetTransactionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::ForgetTransactionResponse>,
+            tonic::Status,
+        >;
+        /// Transactions that are open or prepared. Any broker answers for all.
+        async fn list_open_transactions(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::ListOpenTransactionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::ListOpenTransactionsResponse>,
+            tonic::Status,
+        >;
+    }
+    /// Each call but ListOpenTransactions goes to the broker that coordinates the transactional id: FindCoordinator names
+    /// it. All may be asked again: a repeated request gets the answer of the first.
+    #[derive(Debug)]
+    pub struct TransactionsServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> TransactionsServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for TransactionsServer<T>
+    where
+        T: Transactions,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/kera.v1.Transactions/InitTransactions" => {
+                    #[allow(non_camel_case_types)]
+                    struct InitTransactionsSvc<T: Transactions>(pub Arc<T>);
+                    impl<
+                        T: Transactions,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::InitTransactionsRequest,
+                    > for InitTransactionsSvc<T> {
+                        type Response = ::kera_protocol::v1::InitTransactionsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::InitTransactionsRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Transactions>::init_transactions(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = InitTransactionsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Transactions/AddToTransaction" => {
+                    #[allow(non_camel_case_types)]
+                    struct AddToTransactionSvc<T: Transactions>(pub Arc<T>);
+                    impl<
+                        T: Transactions,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::AddToTransactionRequest,
+                    > for AddToTransactionSvc<T> {
+                        type Response = ::kera_protocol::v1::AddToTransactionResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::AddToTransactionRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Transactions>::add_to_transaction(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AddToTransactionSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Transactions/PrepareTransaction" => {
+                    #[allow(non_camel_case_types)]
+                    struct PrepareTransactionSvc<T: Transactions>(pub Arc<T>);
+                    impl<
+                        T: Transactions,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::PrepareTransactionRequest,
+                    > for PrepareTransactionSvc<T> {
+                        type Response = ::kera_protocol::v1::PrepareTransactionResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::PrepareTransactionRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Transactions>::prepare_transaction(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PrepareTransactionSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Transactions/EndTransaction" => {
+                    #[allow(non_camel_case_types)]
+                    struct EndTransactionSvc<T: Transactions>(pub Arc<T>);
+                    impl<
+                        T: Transactions,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::EndTransactionRequest,
+                    > for EndTransactionSvc<T> {
+                        type Response = ::kera_protocol::v1::EndTransactionResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::EndTransactionRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Transactions>::end_transaction(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = EndTransactionSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Transactions/ForgetTransaction" => {
+                    #[allow(non_camel_case_types)]
+                    struct ForgetTransactionSvc<T: Transactions>(pub Arc<T>);
+                    impl<
+                        T: Transactions,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::ForgetTransactionRequest,
+                    > for ForgetTransactionSvc<T> {
+                        type Response = ::kera_protocol::v1::ForgetTransactionResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::ForgetTransactionRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Transactions>::forget_transaction(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ForgetTransactionSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Transactions/ListOpenTransactions" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListOpenTransactionsSvc<T: Transactions>(pub Arc<T>);
+                    impl<
+                        T: Transactions,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::ListOpenTransactionsRequest,
+                    > for ListOpenTransactionsSvc<T> {
+                        type Response = ::kera_protocol::v1::ListOpenTransactionsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::ListOpenTransactionsRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Transactions>::list_open_transactions(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListOpenTransactionsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for TransactionsServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "kera.v1.Transactions";
+    impl<T> tonic::server::NamedService for TransactionsServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Generated client implementations.
 pub mod streams_client {
     #![allow(
         unused_variables,
@@ -2735,6 +3465,33 @@ pub mod consumers_client {
                 .insert(GrpcMethod::new("kera.v1.Consumers", "CommitPositions"));
             self.inner.unary(req, path, codec).await
         }
+        /// Has a transaction commit positions of a member's leases: they count once it is committed, and are dropped if it is
+        /// aborted. AddToTransaction has made the group part of it before. Until it ends, what lies below them goes to nobody
+        /// else, also if the leases end. Durable when it returns; asked again it changes nothing.
+        pub async fn send_positions(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::SendPositionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::SendPositionsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Consumers/SendPositions",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Consumers", "SendPositions"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn list_groups(
             &mut self,
             request: impl tonic::IntoRequest<::kera_protocol::v1::ListGroupsRequest>,
@@ -2917,6 +3674,16 @@ pub mod consumers_server {
             request: tonic::Request<::kera_protocol::v1::CommitPositionsRequest>,
         ) -> std::result::Result<
             tonic::Response<::kera_protocol::v1::CommitPositionsResponse>,
+            tonic::Status,
+        >;
+        /// Has a transaction commit positions of a member's leases: they count once it is committed, and are dropped if it is
+        /// aborted. AddToTransaction has made the group part of it before. Until it ends, what lies below them goes to nobody
+        /// else, also if the leases end. Durable when it returns; asked again it changes nothing.
+        async fn send_positions(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::SendPositionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::SendPositionsResponse>,
             tonic::Status,
         >;
         async fn list_groups(
@@ -3294,6 +4061,54 @@ pub mod consumers_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CommitPositionsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Consumers/SendPositions" => {
+                    #[allow(non_camel_case_types)]
+                    struct SendPositionsSvc<T: Consumers>(pub Arc<T>);
+                    impl<
+                        T: Consumers,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::SendPositionsRequest,
+                    > for SendPositionsSvc<T> {
+                        type Response = ::kera_protocol::v1::SendPositionsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::SendPositionsRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Consumers>::send_positions(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SendPositionsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -7065,736 +7880,6 @@ pub mod transaction_tools_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "kera.v1.TransactionTools";
     impl<T> tonic::server::NamedService for TransactionToolsServer<T> {
-        const NAME: &'static str = SERVICE_NAME;
-    }
-}
-/// Generated client implementations.
-pub mod transactions_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
-    use tonic::codegen::http::Uri;
-    /// Each call but ListOpenTransactions goes to the broker that coordinates the transactional id: FindCoordinator names
-    /// it. All may be asked again: a repeated request gets the answer of the first.
-    #[derive(Debug, Clone)]
-    pub struct TransactionsClient<T> {
-        inner: tonic::client::Grpc<T>,
-    }
-    impl TransactionsClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
-    }
-    impl<T> TransactionsClient<T>
-    where
-        T: tonic::client::GrpcService<tonic::body::Body>,
-        T::Error: Into<StdError>,
-        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
-        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
-    {
-        pub fn new(inner: T) -> Self {
-            let inner = tonic::client::Grpc::new(inner);
-            Self { inner }
-        }
-        pub fn with_origin(inner: T, origin: Uri) -> Self {
-            let inner = tonic::client::Grpc::with_origin(inner, origin);
-            Self { inner }
-        }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> TransactionsClient<InterceptedService<T, F>>
-        where
-            F: tonic::service::Interceptor,
-            T::ResponseBody: Default,
-            T: tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-                Response = http::Response<
-                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                >,
-            >,
-            <T as tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
-        {
-            TransactionsClient::new(InterceptedService::new(inner, interceptor))
-        }
-        /// Compress requests with the given encoding.
-        ///
-        /// This requires the server to support it otherwise it might respond with an
-        /// error.
-        #[must_use]
-        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.inner = self.inner.send_compressed(encoding);
-            self
-        }
-        /// Enable decompressing responses.
-        #[must_use]
-        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.inner = self.inner.accept_compressed(encoding);
-            self
-        }
-        /// Limits the maximum size of a decoded message.
-        ///
-        /// Default: `4MB`
-        #[must_use]
-        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
-            self.inner = self.inner.max_decoding_message_size(limit);
-            self
-        }
-        /// Limits the maximum size of an encoded message.
-        ///
-        /// Default: `usize::MAX`
-        #[must_use]
-        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
-            self.inner = self.inner.max_encoding_message_size(limit);
-            self
-        }
-        /// A producer begins under a transactional id, or goes on after an abort: its epoch is raised. Instances before it are
-        /// fenced, and what they left open is aborted, unless it is prepared (TRANSACTION_PREPARED).
-        pub async fn init_transactions(
-            &mut self,
-            request: impl tonic::IntoRequest<
-                ::kera_protocol::v1::InitTransactionsRequest,
-            >,
-        ) -> std::result::Result<
-            tonic::Response<::kera_protocol::v1::InitTransactionsResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/kera.v1.Transactions/InitTransactions",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("kera.v1.Transactions", "InitTransactions"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Makes lanes part of the transaction, which begins if none is open. Waits while the one before is ending.
-        pub async fn add_to_transaction(
-            &mut self,
-            request: impl tonic::IntoRequest<
-                ::kera_protocol::v1::AddToTransactionRequest,
-            >,
-        ) -> std::result::Result<
-            tonic::Response<::kera_protocol::v1::AddToTransactionResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/kera.v1.Transactions/AddToTransaction",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("kera.v1.Transactions", "AddToTransaction"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// All batches of the transaction were acknowledged: from now on it has no timeout, and ends by its handle only.
-        pub async fn prepare_transaction(
-            &mut self,
-            request: impl tonic::IntoRequest<
-                ::kera_protocol::v1::PrepareTransactionRequest,
-            >,
-        ) -> std::result::Result<
-            tonic::Response<::kera_protocol::v1::PrepareTransactionResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/kera.v1.Transactions/PrepareTransaction",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("kera.v1.Transactions", "PrepareTransaction"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Commits or aborts. Answered once that is decided and durable.
-        pub async fn end_transaction(
-            &mut self,
-            request: impl tonic::IntoRequest<::kera_protocol::v1::EndTransactionRequest>,
-        ) -> std::result::Result<
-            tonic::Response<::kera_protocol::v1::EndTransactionResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/kera.v1.Transactions/EndTransaction",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("kera.v1.Transactions", "EndTransaction"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Nobody will ask any more how a transaction ended: its id is forgotten.
-        pub async fn forget_transaction(
-            &mut self,
-            request: impl tonic::IntoRequest<
-                ::kera_protocol::v1::ForgetTransactionRequest,
-            >,
-        ) -> std::result::Result<
-            tonic::Response<::kera_protocol::v1::ForgetTransactionResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/kera.v1.Transactions/ForgetTransaction",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("kera.v1.Transactions", "ForgetTransaction"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Transactions that are open or prepared. Any broker answers for all.
-        pub async fn list_open_transactions(
-            &mut self,
-            request: impl tonic::IntoRequest<
-                ::kera_protocol::v1::ListOpenTransactionsRequest,
-            >,
-        ) -> std::result::Result<
-            tonic::Response<::kera_protocol::v1::ListOpenTransactionsResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/kera.v1.Transactions/ListOpenTransactions",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("kera.v1.Transactions", "ListOpenTransactions"));
-            self.inner.unary(req, path, codec).await
-        }
-    }
-}
-/// Generated server implementations.
-pub mod transactions_server {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
-    /// Generated trait containing gRPC methods that should be implemented for use with TransactionsServer.
-    #[async_trait]
-    pub trait Transactions: std::marker::Send + std::marker::Sync + 'static {
-        /// A producer begins under a transactional id, or goes on after an abort: its epoch is raised. Instances before it are
-        /// fenced, and what they left open is aborted, unless it is prepared (TRANSACTION_PREPARED).
-        async fn init_transactions(
-            &self,
-            request: tonic::Request<::kera_protocol::v1::InitTransactionsRequest>,
-        ) -> std::result::Result<
-            tonic::Response<::kera_protocol::v1::InitTransactionsResponse>,
-            tonic::Status,
-        >;
-        /// Makes lanes part of the transaction, which begins if none is open. Waits while the one before is ending.
-        async fn add_to_transaction(
-            &self,
-            request: tonic::Request<::kera_protocol::v1::AddToTransactionRequest>,
-        ) -> std::result::Result<
-            tonic::Response<::kera_protocol::v1::AddToTransactionResponse>,
-            tonic::Status,
-        >;
-        /// All batches of the transaction were acknowledged: from now on it has no timeout, and ends by its handle only.
-        async fn prepare_transaction(
-            &self,
-            request: tonic::Request<::kera_protocol::v1::PrepareTransactionRequest>,
-        ) -> std::result::Result<
-            tonic::Response<::kera_protocol::v1::PrepareTransactionResponse>,
-            tonic::Status,
-        >;
-        /// Commits or aborts. Answered once that is decided and durable.
-        async fn end_transaction(
-            &self,
-            request: tonic::Request<::kera_protocol::v1::EndTransactionRequest>,
-        ) -> std::result::Result<
-            tonic::Response<::kera_protocol::v1::EndTransactionResponse>,
-            tonic::Status,
-        >;
-        /// Nobody will ask any more how a transaction ended: its id is forgotten.
-        async fn forget_transaction(
-            &self,
-            request: tonic::Request<::kera_protocol::v1::ForgetTransactionRequest>,
-        ) -> std::result::Result<
-            tonic::Response<::kera_protocol::v1::ForgetTransactionResponse>,
-            tonic::Status,
-        >;
-        /// Transactions that are open or prepared. Any broker answers for all.
-        async fn list_open_transactions(
-            &self,
-            request: tonic::Request<::kera_protocol::v1::ListOpenTransactionsRequest>,
-        ) -> std::result::Result<
-            tonic::Response<::kera_protocol::v1::ListOpenTransactionsResponse>,
-            tonic::Status,
-        >;
-    }
-    /// Each call but ListOpenTransactions goes to the broker that coordinates the transactional id: FindCoordinator names
-    /// it. All may be asked again: a repeated request gets the answer of the first.
-    #[derive(Debug)]
-    pub struct TransactionsServer<T> {
-        inner: Arc<T>,
-        accept_compression_encodings: EnabledCompressionEncodings,
-        send_compression_encodings: EnabledCompressionEncodings,
-        max_decoding_message_size: Option<usize>,
-        max_encoding_message_size: Option<usize>,
-    }
-    impl<T> TransactionsServer<T> {
-        pub fn new(inner: T) -> Self {
-            Self::from_arc(Arc::new(inner))
-        }
-        pub fn from_arc(inner: Arc<T>) -> Self {
-            Self {
-                inner,
-                accept_compression_encodings: Default::default(),
-                send_compression_encodings: Default::default(),
-                max_decoding_message_size: None,
-                max_encoding_message_size: None,
-            }
-        }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> InterceptedService<Self, F>
-        where
-            F: tonic::service::Interceptor,
-        {
-            InterceptedService::new(Self::new(inner), interceptor)
-        }
-        /// Enable decompressing requests with the given encoding.
-        #[must_use]
-        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.accept_compression_encodings.enable(encoding);
-            self
-        }
-        /// Compress responses with the given encoding, if the client supports it.
-        #[must_use]
-        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.send_compression_encodings.enable(encoding);
-            self
-        }
-        /// Limits the maximum size of a decoded message.
-        ///
-        /// Default: `4MB`
-        #[must_use]
-        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
-            self.max_decoding_message_size = Some(limit);
-            self
-        }
-        /// Limits the maximum size of an encoded message.
-        ///
-        /// Default: `usize::MAX`
-        #[must_use]
-        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
-            self.max_encoding_message_size = Some(limit);
-            self
-        }
-    }
-    impl<T, B> tonic::codegen::Service<http::Request<B>> for TransactionsServer<T>
-    where
-        T: Transactions,
-        B: Body + std::marker::Send + 'static,
-        B::Error: Into<StdError> + std::marker::Send + 'static,
-    {
-        type Response = http::Response<tonic::body::Body>;
-        type Error = std::convert::Infallible;
-        type Future = BoxFuture<Self::Response, Self::Error>;
-        fn poll_ready(
-            &mut self,
-            _cx: &mut Context<'_>,
-        ) -> Poll<std::result::Result<(), Self::Error>> {
-            Poll::Ready(Ok(()))
-        }
-        fn call(&mut self, req: http::Request<B>) -> Self::Future {
-            match req.uri().path() {
-                "/kera.v1.Transactions/InitTransactions" => {
-                    #[allow(non_camel_case_types)]
-                    struct InitTransactionsSvc<T: Transactions>(pub Arc<T>);
-                    impl<
-                        T: Transactions,
-                    > tonic::server::UnaryService<
-                        ::kera_protocol::v1::InitTransactionsRequest,
-                    > for InitTransactionsSvc<T> {
-                        type Response = ::kera_protocol::v1::InitTransactionsResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<
-                                ::kera_protocol::v1::InitTransactionsRequest,
-                            >,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Transactions>::init_transactions(&inner, request)
-                                    .await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = InitTransactionsSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/kera.v1.Transactions/AddToTransaction" => {
-                    #[allow(non_camel_case_types)]
-                    struct AddToTransactionSvc<T: Transactions>(pub Arc<T>);
-                    impl<
-                        T: Transactions,
-                    > tonic::server::UnaryService<
-                        ::kera_protocol::v1::AddToTransactionRequest,
-                    > for AddToTransactionSvc<T> {
-                        type Response = ::kera_protocol::v1::AddToTransactionResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<
-                                ::kera_protocol::v1::AddToTransactionRequest,
-                            >,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Transactions>::add_to_transaction(&inner, request)
-                                    .await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = AddToTransactionSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/kera.v1.Transactions/PrepareTransaction" => {
-                    #[allow(non_camel_case_types)]
-                    struct PrepareTransactionSvc<T: Transactions>(pub Arc<T>);
-                    impl<
-                        T: Transactions,
-                    > tonic::server::UnaryService<
-                        ::kera_protocol::v1::PrepareTransactionRequest,
-                    > for PrepareTransactionSvc<T> {
-                        type Response = ::kera_protocol::v1::PrepareTransactionResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<
-                                ::kera_protocol::v1::PrepareTransactionRequest,
-                            >,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Transactions>::prepare_transaction(&inner, request)
-                                    .await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = PrepareTransactionSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/kera.v1.Transactions/EndTransaction" => {
-                    #[allow(non_camel_case_types)]
-                    struct EndTransactionSvc<T: Transactions>(pub Arc<T>);
-                    impl<
-                        T: Transactions,
-                    > tonic::server::UnaryService<
-                        ::kera_protocol::v1::EndTransactionRequest,
-                    > for EndTransactionSvc<T> {
-                        type Response = ::kera_protocol::v1::EndTransactionResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<
-                                ::kera_protocol::v1::EndTransactionRequest,
-                            >,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Transactions>::end_transaction(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = EndTransactionSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/kera.v1.Transactions/ForgetTransaction" => {
-                    #[allow(non_camel_case_types)]
-                    struct ForgetTransactionSvc<T: Transactions>(pub Arc<T>);
-                    impl<
-                        T: Transactions,
-                    > tonic::server::UnaryService<
-                        ::kera_protocol::v1::ForgetTransactionRequest,
-                    > for ForgetTransactionSvc<T> {
-                        type Response = ::kera_protocol::v1::ForgetTransactionResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<
-                                ::kera_protocol::v1::ForgetTransactionRequest,
-                            >,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Transactions>::forget_transaction(&inner, request)
-                                    .await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = ForgetTransactionSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/kera.v1.Transactions/ListOpenTransactions" => {
-                    #[allow(non_camel_case_types)]
-                    struct ListOpenTransactionsSvc<T: Transactions>(pub Arc<T>);
-                    impl<
-                        T: Transactions,
-                    > tonic::server::UnaryService<
-                        ::kera_protocol::v1::ListOpenTransactionsRequest,
-                    > for ListOpenTransactionsSvc<T> {
-                        type Response = ::kera_protocol::v1::ListOpenTransactionsResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<
-                                ::kera_protocol::v1::ListOpenTransactionsRequest,
-                            >,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Transactions>::list_open_transactions(&inner, request)
-                                    .await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = ListOpenTransactionsSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                _ => {
-                    Box::pin(async move {
-                        let mut response = http::Response::new(
-                            tonic::body::Body::default(),
-                        );
-                        let headers = response.headers_mut();
-                        headers
-                            .insert(
-                                tonic::Status::GRPC_STATUS,
-                                (tonic::Code::Unimplemented as i32).into(),
-                            );
-                        headers
-                            .insert(
-                                http::header::CONTENT_TYPE,
-                                tonic::metadata::GRPC_CONTENT_TYPE,
-                            );
-                        Ok(response)
-                    })
-                }
-            }
-        }
-    }
-    impl<T> Clone for TransactionsServer<T> {
-        fn clone(&self) -> Self {
-            let inner = self.inner.clone();
-            Self {
-                inner,
-                accept_compression_encodings: self.accept_compression_encodings,
-                send_compression_encodings: self.send_compression_encodings,
-                max_decoding_message_size: self.max_decoding_message_size,
-                max_encoding_message_size: self.max_encoding_message_size,
-            }
-        }
-    }
-    /// Generated gRPC service name
-    pub const SERVICE_NAME: &str = "kera.v1.Transactions";
-    impl<T> tonic::server::NamedService for TransactionsServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

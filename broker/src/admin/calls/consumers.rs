@@ -16,6 +16,7 @@ use crate::access::may_see;
 use crate::coordination::CoordinatorKind;
 use crate::others;
 use crate::shared::Shared;
+use crate::transactions;
 
 /// How long another broker is given to tell its groups.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -145,6 +146,14 @@ impl Consumers for ConsumersService {
             Reply::CommitPositions(reply) => Ok(Response::new(reply)),
             other => Err(mismatch(&other)),
         }
+    }
+
+    async fn send_positions(
+        &self,
+        request: Request<v1::SendPositionsRequest>,
+    ) -> Result<Response<v1::SendPositionsResponse>, Status> {
+        let sent = transactions::send_positions(&self.shared, request.into_inner()).await;
+        sent.map(Response::new).map_err(status)
     }
 
     async fn list_groups(

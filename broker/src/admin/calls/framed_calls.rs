@@ -119,6 +119,7 @@ impl FramedCalls {
             ResetGroup => consumers.reset_group(ResetGroupRequest),
             DeleteGroup => consumers.delete_group(DeleteGroupRequest),
             CommitPositions => consumers.commit_positions(CommitPositionsRequest),
+            SendPositions => consumers.send_positions(SendPositionsRequest),
             GetGenerations => lanes.get_generations(GetGenerationsRequest),
             CutLane => lanes.cut_lane(CutLaneRequest),
             WatchLanes => lanes.watch_lanes(WatchLanesRequest),
