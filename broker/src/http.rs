@@ -9,18 +9,20 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{ConnectInfo, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, StatusCode, Version, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use kera_metadata::access::{CLUSTER_NAME, Kind, Operation};
+use kera_protocol::error::{ErrorCode, WireError};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::access::{Access, Who};
-use crate::api::{self, Api, ServedApi, refusal};
+use crate::api::{self, Api, ServedApi, is_of_no_other_site, refusal};
 use crate::auth::Auth;
 use crate::config::{BrokerConfig, Listener, OpenPath};
 use crate::error::BrokerError;
@@ -105,6 +107,11 @@ impl Watched {
         let Some(told) = process.as_ref().filter(|_| self.closed.contains(&path)) else {
             return Ok(process);
         };
+        if !is_of_no_other_site(headers) {
+            let text = "what the broker tells its users it tells no page of another site";
+            let error = WireError::new(ErrorCode::NotAuthorized, text);
+            return Err(Box::new(refusal(&error)));
+        }
         let (auth, access) = told.rights();
         let caller = http_auth::caller(auth, peer, headers).await?;
         if path == OpenPath::Metrics {
@@ -158,6 +165,7 @@ impl Http {
             .with_state(watched.clone());
         let api = ServedApi::new(config);
         let router = router.merge(api::router(api.clone()));
+        let router = router.layer(middleware::from_fn(one_at_a_time));
         let freed = Arc::default();
         let listener = HttpListener::new(listener, tls, &config.http, Arc::clone(&freed));
         let (ended, mut end) = watch::channel(false);
@@ -215,6 +223,17 @@ impl Http {
     }
 }
 
+/// A connection has one request under way. HTTP/2 would let one client have hundreds of passwords wait to be checked.
+async fn one_at_a_time(request: Request, next: Next) -> Response {
+    match request.version() {
+        Version::HTTP_2 | Version::HTTP_3 => {
+            let text = "the broker speaks HTTP/1.1 here\n";
+            (StatusCode::HTTP_VERSION_NOT_SUPPORTED, text).into_response()
+        }
+        _ => next.run(request).await,
+    }
+}
+
 async fn scrape(
     State(watched): State<Watched>,
     ConnectInfo(peer): ConnectInfo<Peer>,
@@ -230,7 +249,12 @@ async fn scrape(
     });
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let text = text.await.unwrap_or_default();
-    ([(header::CONTENT_TYPE, kind)], text).into_response()
+    let headers = [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (headers, text).into_response()
 }
 
 async fn live(

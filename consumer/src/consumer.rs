@@ -343,17 +343,6 @@ impl Committer {
     pub fn mark(&self, batch: &Batch) -> Result<(), ConsumeError> {
         mark(&self.group, batch)
     }
-
-    /// As [`Consumer::positions`].
-    ///
-    /// # Errors
-    /// As [`Consumer::positions`].
-    pub fn positions<'b>(
-        &self,
-        batches: impl IntoIterator<Item = &'b Batch>,
-    ) -> Result<GroupPositions, ConsumeError> {
-        self.group.positions(batches.into_iter().map(leased))
-    }
 }
 
 async fn commit(group: &Group, batch: &Batch) -> Result<(), ConsumeError> {

@@ -131,7 +131,9 @@ impl Coordinator {
                 )));
             };
             let sent = group.sent.of(of.producer, of.number, id);
-            if sent.is_none() && group.sent.of_lease(id).is_some() {
+            // An earlier one of the same producer has ended, though its end was not told here.
+            let held = group.sent.of_lease(id);
+            if held.is_some_and(|held| held.producer != of.producer) {
                 return Err(is_sent(name, id));
             }
             // Asked again, perhaps after the lease has ended.
@@ -153,6 +155,16 @@ impl Coordinator {
                     "position {} of lease {id} of group {name:?} is above the durable head {head} of its lane",
                     next.ordinal
                 )));
+            }
+            // Committed by somebody else meanwhile: to take it would have the same records count twice.
+            if sent.is_none() && next.ordinal <= lease.next {
+                return Err(WireError::new(
+                    ErrorCode::StaleLease,
+                    format!(
+                        "position {} of lease {id} of group {name:?} is committed already: abort the transaction, whose records are there from another one",
+                        next.ordinal
+                    ),
+                ));
             }
             let before = positions.get(&id).and_then(|record| record.next);
             if next.ordinal > lease.next && before.is_none_or(|b| next.ordinal > b.ordinal) {

@@ -162,8 +162,7 @@ impl Api {
                 sort_streams(&mut rows, query.sort);
                 let mut page = page(&snapshot, query, rows);
                 for row in &mut page.items {
-                    let group = |group: &str| may_see(shared, Some(caller), (Kind::Group, group));
-                    row.groups.retain(|of| group(&of.group));
+                    self.hide_groups(caller, row);
                 }
                 json(&page)
             }
@@ -182,7 +181,19 @@ impl Api {
                 }
                 let snapshot = self.sampler.now().await?;
                 let (offset, limit) = (query.offset, query.limit());
-                json(&stream_detail::describe(shared, &stream, &snapshot, offset, limit).await?)
+                let row = snapshot.streams.iter().find(|row| row.name == *name);
+                let mut row = row.cloned().ok_or_else(|| {
+                    let text = format!("stream \"{name}\" has just come; ask again");
+                    WireError::new(ErrorCode::UnknownStream, text)
+                })?;
+                self.hide_groups(caller, &mut row);
+                let reads = |row: &&GroupRow| row.streams.iter().any(|of| of.stream == *name);
+                let groups = snapshot.groups.iter().filter(reads);
+                let groups = groups.filter_map(|row| self.group_row(caller, row));
+                let mut detail =
+                    stream_detail::describe(shared, &stream, row, offset, limit).await?;
+                detail.consumer_groups = groups.take(stream_detail::CONSUMER_GROUPS).collect();
+                json(&detail)
             }
             Resource::Records(name, query) => {
                 let records = self.records(caller, name, query).await?;
@@ -196,7 +207,11 @@ impl Api {
                 };
                 let mut rows: Vec<_> = snapshot.groups.iter().filter(seen).collect();
                 sort_groups(&mut rows, query.sort);
-                json(&page(&snapshot, query, rows))
+                let mut page = page(&snapshot, query, rows);
+                for row in &mut page.items {
+                    self.hide_streams(caller, row);
+                }
+                json(&page)
             }
             Resource::Group(name, query) => {
                 let request = v1::DescribeGroupRequest {
@@ -223,6 +238,35 @@ impl Api {
                 json(&broker_detail::settings(shared))
             }
         }
+    }
+
+    /// Leaves out of a stream's row what the caller may not see: its groups and what is made of them.
+    fn hide_groups(&self, caller: &Caller, row: &mut StreamRow) {
+        let may = |group: &str| may_see(&self.shared, Some(caller), (Kind::Group, group));
+        let told = row.groups.len();
+        row.groups.retain(|of| may(&of.group));
+        if row.groups.len() < told {
+            // Those with less lag are not told one by one: how many of them the caller may see nobody has counted.
+            row.groups_total = row.groups.len();
+            row.lag = row.groups.iter().map(|of| of.lag).max().unwrap_or(0);
+        }
+    }
+
+    /// Leaves out of a group's row the streams that the caller may not see.
+    fn hide_streams(&self, caller: &Caller, row: &mut GroupRow) {
+        let may = |stream: &str| may_see(&self.shared, Some(caller), (Kind::Stream, stream));
+        row.streams.retain(|of| may(&of.stream));
+    }
+
+    /// What the caller may see of a group; `None`: nothing.
+    fn group_row(&self, caller: &Caller, row: &GroupRow) -> Option<GroupRow> {
+        let thing = (Kind::Group, row.group.as_str());
+        if !may_see(&self.shared, Some(caller), thing) {
+            return None;
+        }
+        let mut row = row.clone();
+        self.hide_streams(caller, &mut row);
+        Some(row)
     }
 
     fn check(&self, caller: &Caller, request: &impl crate::access::Needs) -> Result<(), WireError> {
@@ -327,7 +371,7 @@ fn is_local(peer: Peer, headers: &HeaderMap) -> bool {
 
 /// Whether no page of another site asks. It could not read the answer, but the broker would work for it, in the name of
 /// whoever looks at that page: browsers say whose page asks.
-fn is_of_no_other_site(headers: &HeaderMap) -> bool {
+pub(crate) fn is_of_no_other_site(headers: &HeaderMap) -> bool {
     let site = headers.get("sec-fetch-site");
     site.is_none_or(|site| site == "same-origin" || site == "none")
 }

@@ -81,7 +81,9 @@ pub(super) async fn live(
                 _ = stopping.wait_for(|stopping| *stopping) => return None,
             }
             // Whose password was changed has to log in anew, and who is no user any more does not.
-            if kept_of(&watch.api, &watch.caller) != watch.proved_by {
+            let kept = kept_of(&watch.api, &watch.caller);
+            let is_gone = watch.caller.user.is_some() && kept.is_none();
+            if is_gone || kept != watch.proved_by {
                 return None;
             }
             let news = watch.round().await;

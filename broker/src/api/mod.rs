@@ -25,7 +25,7 @@ mod views;
 use axum::Router;
 use axum::routing::get;
 
-pub(crate) use answer::{Api, ServedApi, refusal};
+pub(crate) use answer::{Api, ServedApi, is_of_no_other_site, refusal};
 pub(crate) use observe::{observe, peek};
 pub(crate) use pace::Paced;
 

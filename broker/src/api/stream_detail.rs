@@ -9,7 +9,6 @@ use kera_protocol::partition::partition_of;
 use kera_protocol::v1;
 use serde::Serialize;
 
-use super::snapshot::Snapshot;
 use super::views::{GroupRow, StreamRow, StreamSettings};
 use crate::admin;
 use crate::admin::calls::describe::{join, stream_description};
@@ -22,7 +21,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// The newest groups of segments of a lane, as many as are told.
 const GROUPS: usize = 12;
 /// Consumer groups that are told with a stream.
-const CONSUMER_GROUPS: usize = 100;
+pub(super) const CONSUMER_GROUPS: usize = 100;
 
 #[derive(Serialize)]
 pub(super) struct StreamDetail {
@@ -31,7 +30,8 @@ pub(super) struct StreamDetail {
     row: StreamRow,
     settings: StreamSettings,
     under_replicated_groups: u64,
-    consumer_groups: Vec<GroupRow>,
+    /// Those that the caller may see.
+    pub(super) consumer_groups: Vec<GroupRow>,
     unserved: Vec<Unserved>,
     lanes_total: usize,
     offset: usize,
@@ -84,11 +84,11 @@ struct Replica {
     lost: Option<String>,
 }
 
-/// Describes a stream's lanes from `offset` on.
+/// Describes a stream, whose row this is, and its lanes from `offset` on; not its consumer groups.
 pub(super) async fn describe(
     shared: &Arc<Shared>,
     stream: &Arc<Stream>,
-    snapshot: &Snapshot,
+    row: StreamRow,
     offset: usize,
     limit: usize,
 ) -> Result<StreamDetail, WireError> {
@@ -97,27 +97,16 @@ pub(super) async fn describe(
         let others = admin::describe_elsewhere(shared, stream, ANSWER_WITHIN).await;
         join(stream, &mut described, others);
     }
-    let name = stream.name();
     let info = described.stream.unwrap_or_default();
-    let row = snapshot.streams.iter().find(|row| row.name == name);
-    let row = row.cloned().ok_or_else(|| {
-        use kera_protocol::error::ErrorCode::UnknownStream;
-        WireError::new(
-            UnknownStream,
-            format!("stream \"{name}\" has just come; ask again"),
-        )
-    })?;
     let mut lanes = described.lanes;
     lanes.sort_unstable_by_key(|lane| (lane.streamlet, lane.lane));
     let lanes_total = lanes.len();
-    let reads = |group: &&GroupRow| group.streams.iter().any(|of| of.stream == name);
-    let consumer_groups = snapshot.groups.iter().filter(reads).take(CONSUMER_GROUPS);
     Ok(StreamDetail {
         taken_ms: now_ms(),
         row,
         settings: StreamSettings::of(&info),
         under_replicated_groups: described.under_replicated_groups,
-        consumer_groups: consumer_groups.cloned().collect(),
+        consumer_groups: Vec::new(),
         unserved: described
             .unrecovered
             .into_iter()

@@ -153,6 +153,7 @@ impl Auth {
         }
         // Users that change from here on make it count for nothing.
         let revision = self.known.load().revision;
+        let before = self.kept_of(&user);
         let checked = self.is_password(host, &user, &password).await;
         let is_right = checked.map_err(|_| {
             let why = "authentication failed: the broker checks too many passwords; try again in a moment";
@@ -162,6 +163,11 @@ impl Auth {
             self.count(NAME, false);
             let why = told(&ScramError::WrongProof);
             return Err(NotProved::Wrong(self.refused(peer, NAME, &user, why)));
+        }
+        if self.kept_of(&user) != before {
+            let why = "authentication failed: the user has just been changed; try again";
+            let why = self.refused(peer, NAME, &user, why.to_owned());
+            return Err(NotProved::Busy(why));
         }
         if let Some(digest) = digest {
             self.proved.keep(digest, revision, Instant::now());

@@ -54,6 +54,9 @@ pub(crate) async fn send_positions(
 /// The coordinator of the transaction was not reached. Clients take an answer for one about the group's coordinator, which
 /// is this broker: they ask it again.
 fn unasked(error: &WireError, id: &str) -> WireError {
+    if !error.code.is_retryable() {
+        return error.clone();
+    }
     // The id is the client's own word, and may be long.
     let id: String = id.chars().take(249).collect();
     let text = format!("the coordinator of transactional id \"{id}\" cannot say yet: {error}");

@@ -39,13 +39,13 @@ machine, ssh -L 7680:localhost:7680 MACHINE. In a cluster any broker tells of al
 Keys: Tab or 1, 2, 3 for streams, groups, brokers; s sorts by the next column; / filters by name, Esc ends that; \
 space pauses; arrows and PgUp, PgDn scroll; q ends.")]
 pub(crate) struct TopArgs {
-    /// The broker's HTTP address, as its http.listen has it; with TLS if it begins with https://, or with nothing and --tls-ca
+    /// The broker's HTTP address, as its http.listen has it; with TLS if it begins with https://, or names no scheme and --tls-ca
     /// is given
     #[arg(
         long,
         value_name = "[https://]HOST:PORT",
         env = "KERA_HTTP",
-        default_value = "localhost:7680"
+        default_value = "http://localhost:7680"
     )]
     http: String,
     #[command(flatten)]

@@ -76,6 +76,19 @@ fn users_see_what_rules_let_them_see_and_the_audit_log_who_tried() {
     assert_eq!(ask(&world, "/readyz", "").0, 200);
     assert_eq!(ask(&world, "/", &ann).0, 200);
     allow(&world, &["describe", "--stream", "orders"]);
+    allow(&world, &["describe-configs", "--stream", "orders"]);
+    world.run(
+        "admin",
+        &["consume", "orders", "--group", "payroll", "--max", "1"],
+        b"",
+    );
+    let orders = "/api/v1/streams/orders";
+    let (status, body) = ask(&world, orders, &admin);
+    assert!(status == 200 && body.contains("payroll"), "{body}");
+    for path in [orders, "/api/v1/streams", "/api/v1/groups"] {
+        let (status, body) = ask(&world, path, &ann);
+        assert!(status == 200 && !body.contains("payroll"), "{path}: {body}");
+    }
     for _ in 0..2 {
         assert_eq!(total(&world, "/api/v1/streams", &admin), 2);
         assert_eq!(total(&world, "/api/v1/streams", &ann), 1);
@@ -102,6 +115,7 @@ fn users_see_what_rules_let_them_see_and_the_audit_log_who_tried() {
     let other = "Sec-Fetch-Site: cross-site\r\n";
     let link = format!("{other}Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n");
     let frame = format!("{other}Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\n");
+    assert_eq!(ask(&world, "/metrics", &format!("{admin}{other}")).0, 403);
     for (headers, status) in [(other, 403), (&link, 200), (&frame, 403)] {
         let headers = format!("{admin}{headers}");
         assert_eq!(ask(&world, cluster, &headers).0, status, "{headers}");

@@ -34,8 +34,8 @@ async fn producer(address: &str, id: &str) -> Result<Producer, kera_producer::Bu
     producer.transactional_id(id).build().await
 }
 
-/// Streams `in`, with so many numbers in small batches, and `out`.
-fn streams(broker: &Broker, lanes: &str, records: u32) {
+/// Streams `in` and `out`.
+fn streams(broker: &Broker, lanes: &str) {
     for name in ["in", "out"] {
         broker.run(&[
             "stream",
@@ -47,6 +47,10 @@ fn streams(broker: &Broker, lanes: &str, records: u32) {
             lanes,
         ]);
     }
+}
+
+/// These numbers in `in`, in small batches.
+fn append(broker: &Broker, numbers: std::ops::Range<u32>) {
     Runtime::new().expect("a runtime").block_on(async {
         let producer = Producer::builder().bootstrap(broker.address()).stream("in");
         let producer = producer
@@ -55,7 +59,7 @@ fn streams(broker: &Broker, lanes: &str, records: u32) {
             .build()
             .await;
         let producer = producer.expect("a producer");
-        for number in 0..records {
+        for number in numbers {
             let text = number.to_string();
             let record = Record::keyed(text.as_bytes(), text.as_bytes());
             producer.append_wait(&record).await.expect("room");
@@ -144,8 +148,10 @@ async fn copy(address: String, id: String, order: Order, committed: Arc<AtomicU6
 fn a_stream_is_copied_once_whoever_is_killed() {
     for order in [Order::Lane, Order::None] {
         const RECORDS: u32 = 600;
+        const PART: u32 = RECORDS / 3;
         let mut broker = Broker::start();
-        streams(&broker, "4", RECORDS);
+        streams(&broker, "4");
+        append(&broker, 0..PART);
         let runtime = Runtime::new().expect("a runtime");
         let commits = Arc::new(AtomicU64::new(0));
         let workers = ["one", "two"].map(|id| {
@@ -167,14 +173,14 @@ fn a_stream_is_copied_once_whoever_is_killed() {
                 "{} of {RECORDS} copied, {order:?}",
                 seen.len()
             );
-            // After some progress each time.
-            if kills < 2 && commits.load(Ordering::Relaxed) >= (kills + 1) * 6 {
+            // After some progress each time, and while there is work.
+            if kills < 2 && commits.load(Ordering::Relaxed) >= (u64::from(kills) + 1) * 6 {
+                kills += 1;
+                append(&broker, PART * kills..PART * (kills + 1));
                 broker.kill();
                 broker.restart();
-                kills += 1;
             }
         }
-        assert_eq!(kills, 2, "{order:?}");
         for worker in workers {
             worker.abort();
             let ended = runtime.block_on(worker);
@@ -190,7 +196,8 @@ fn a_stream_is_copied_once_whoever_is_killed() {
 #[test]
 fn positions_count_with_the_records_and_others_wait_for_them() {
     let mut broker = Broker::start();
-    streams(&broker, "1", 20);
+    streams(&broker, "1");
+    append(&broker, 0..20);
     Runtime::new().expect("a runtime").block_on(async {
         let one = producer(broker.address(), "one").await.expect("a producer");
         let mut first = open(&broker).await;
@@ -267,7 +274,8 @@ fn positions_count_with_the_records_and_others_wait_for_them() {
 #[test]
 fn whoever_is_fenced_commits_no_positions() {
     let broker = Broker::start();
-    streams(&broker, "1", 20);
+    streams(&broker, "1");
+    append(&broker, 0..20);
     Runtime::new().expect("a runtime").block_on(async {
         let old = producer(broker.address(), "one").await.expect("a producer");
         let mut consumer = open(&broker).await;

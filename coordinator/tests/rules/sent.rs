@@ -87,6 +87,29 @@ fn they_count_once_their_transaction_is_committed() {
 }
 
 #[test]
+fn what_is_committed_is_taken_by_no_other_transaction() {
+    let mut b = bench(1, 1);
+    b.stream.append((0, 0), 10);
+    let m = b.join("g", "c", Order::Lane);
+    let lease = ids(&b.acquire("g", &m, 1))[0];
+    send(&mut b, &m, of(7, 1), &[at(lease, 5)]).unwrap();
+    end(&mut b, of(7, 1), true);
+    // Whoever lost the answer to its commit copies the same records again.
+    for transaction in [of(7, 2), of(8, 1)] {
+        let refused = send(&mut b, &m, transaction, &[at(lease, 5)]);
+        assert_eq!(refused, Err(ErrorCode::StaleLease));
+    }
+    send(&mut b, &m, of(7, 2), &[at(lease, 6)]).unwrap();
+    // Nobody told the end of that one; a later one of the same producer shows that it is over.
+    send(&mut b, &m, of(7, 3), &[at(lease, 7)]).unwrap();
+    end(&mut b, of(7, 2), true);
+    assert_eq!(committed(&mut b), [5]);
+    end(&mut b, of(7, 3), true);
+    assert_eq!(committed(&mut b), [7]);
+    restart(&mut b, true);
+}
+
+#[test]
 fn whoever_has_the_lane_next_waits_until_it_is_known_where_to_begin() {
     for is_committed in [true, false] {
         let mut b = bench(1, 1);
