@@ -40,6 +40,8 @@ pub struct Memory {
     pub now: u64,
     /// The most that was ever resident.
     pub peak: u64,
+    /// Resident now without the pages of files, which are mostly those of the program itself.
+    pub own: u64,
 }
 
 impl Memory {
@@ -54,6 +56,7 @@ impl Memory {
         Some(Self {
             now: field("VmRSS:")?,
             peak: field("VmHWM:")?,
+            own: field("RssAnon:")? + field("RssShmem:")?,
         })
     }
 }

@@ -133,7 +133,15 @@ async fn requests_that_come_together_take_one_derivation() {
     // Different ones of one address have their part of the places, and no more.
     let headers: Vec<_> = (0..50).map(|n| basic(format!("ann:guess{n}"))).collect();
     let asked = headers.iter().map(|header| prove(&auth, HERE, header));
-    let refused = futures::future::join_all(asked).await;
+    // None is derived before all have asked.
+    let turn = auth.derives.clone().acquire_owned().await;
+    let all_asked = async {
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        drop(turn);
+    };
+    let (refused, ()) = tokio::join!(futures::future::join_all(asked), all_asked);
     let busy = |one: &&Result<_, NotProved>| matches!(one, Err(NotProved::Busy(_)));
     assert_eq!(
         refused.iter().filter(busy).count(),
