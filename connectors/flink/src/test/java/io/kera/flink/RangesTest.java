@@ -27,6 +27,8 @@ import org.apache.flink.configuration.CheckpointingOptions;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.configuration.RestartStrategyOptions;
 import org.apache.flink.runtime.client.JobStatusMessage;
+import org.apache.flink.runtime.execution.ExecutionState;
+import org.apache.flink.runtime.executiongraph.AccessExecutionVertex;
 import org.apache.flink.runtime.executiongraph.ErrorInfo;
 import org.apache.flink.runtime.highavailability.nonha.embedded.HaLeadershipControl;
 import org.apache.flink.runtime.minicluster.MiniCluster;
@@ -57,7 +59,8 @@ class RangesTest {
 
     @RegisterExtension
     private static final MiniClusterExtension FLINK = new MiniClusterExtension(new MiniClusterResourceConfiguration.Builder()
-            .setNumberTaskManagers(2)
+            // One more than the job needs.
+            .setNumberTaskManagers(3)
             .setNumberSlotsPerTaskManager(READERS / 2)
             .withHaLeadershipControl()
             .build());
@@ -113,6 +116,7 @@ class RangesTest {
                 String record = results.next();
                 assertTrue(found.add(record), "record " + record + " passed twice");
                 if (found.size() == RECORDS / 6) {
+                    awaitRunning(flink, job);
                     flink.terminateTaskManager(0).get();
                     flink.startTaskManager();
                 }
@@ -122,12 +126,32 @@ class RangesTest {
                 }
                 if (found.size() == RECORDS * 2 / 3) {
                     // Another JobManager takes the job over, from the last checkpoint.
+                    awaitRunning(flink, job);
                     HaLeadershipControl leaders = flink.getHaLeadershipControl().orElseThrow();
                     leaders.revokeJobMasterLeadership(job).get();
                     leaders.grantJobMasterLeadership(job).get();
                     produce(broker.address(), RECORDS, RECORDS + LATE);
                 }
             }
+        }
+    }
+
+    /**
+     * Waits until all tasks run. The sink that collects results brings its TaskManager down if it ends while it is being set
+     * up, and then there are too few slots.
+     */
+    private static void awaitRunning(MiniCluster flink, JobID job) throws Exception {
+        long deadline = System.nanoTime() + Duration.ofSeconds(60).toNanos();
+        while (true) {
+            boolean run = true;
+            for (AccessExecutionVertex task : flink.getExecutionGraph(job).get().getAllExecutionVertices()) {
+                run &= task.getExecutionState() == ExecutionState.RUNNING;
+            }
+            if (run) {
+                return;
+            }
+            assertTrue(System.nanoTime() < deadline, "not all tasks run");
+            LockSupport.parkNanos(1_000_000);
         }
     }
 
