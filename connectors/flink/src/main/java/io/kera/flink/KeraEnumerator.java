@@ -5,8 +5,10 @@ import io.kera.flink.StreamLook.Fresh;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import org.apache.flink.api.connector.source.SourceEvent;
 import org.apache.flink.api.connector.source.SplitEnumeratorContext;
 import org.apache.flink.api.connector.source.SplitsAssignment;
@@ -17,6 +19,8 @@ import org.slf4j.LoggerFactory;
 /** Gives lanes to readers as a {@link LanePlan} decides for each stream. */
 final class KeraEnumerator extends StreamEnumerator<LanePlan> {
     private static final Logger LOG = LoggerFactory.getLogger(KeraEnumerator.class);
+    /** The readers that know that nothing more comes: told again, one that has finished meanwhile would fail the job. */
+    private final Set<Integer> told = new HashSet<>();
 
     /** @param restored what a checkpoint has; null for a job that begins */
     KeraEnumerator(SplitEnumeratorContext<LaneSplit> context, SourceSettings settings, EnumeratorState restored)
@@ -77,6 +81,7 @@ final class KeraEnumerator extends StreamEnumerator<LanePlan> {
 
     @Override
     public void addReader(int subtask) {
+        told.remove(subtask);
         assign();
     }
 
@@ -101,7 +106,7 @@ final class KeraEnumerator extends StreamEnumerator<LanePlan> {
             context.assignSplits(new SplitsAssignment<>(all));
         }
         if (settings.bounded() && plans.values().stream().allMatch(LanePlan::isAssigned)) {
-            context.registeredReaders().keySet().forEach(context::signalNoMoreSplits);
+            context.registeredReaders().keySet().stream().filter(told::add).forEach(context::signalNoMoreSplits);
         }
     }
 
