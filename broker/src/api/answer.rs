@@ -35,6 +35,8 @@ const MOST_BYTES: usize = 1 << 20;
 const KEPT: usize = 256;
 /// What took others long to answer is asked for anew after this, all the same.
 const KEPT_MOST: Duration = Duration::from_secs(5);
+/// Consumer groups that are told with a stream.
+const CONSUMER_GROUPS: usize = 100;
 /// Looks at records under way: each may look through some megabytes.
 const LOOKS: usize = 2;
 
@@ -190,10 +192,8 @@ impl Api {
                 let reads = |row: &&GroupRow| row.streams.iter().any(|of| of.stream == *name);
                 let groups = snapshot.groups.iter().filter(reads);
                 let groups = groups.filter_map(|row| self.group_row(caller, row));
-                let mut detail =
-                    stream_detail::describe(shared, &stream, row, offset, limit).await?;
-                detail.consumer_groups = groups.take(stream_detail::CONSUMER_GROUPS).collect();
-                json(&detail)
+                let groups = groups.take(CONSUMER_GROUPS).collect();
+                json(&stream_detail::describe(shared, &stream, row, groups, offset, limit).await?)
             }
             Resource::Records(name, query) => {
                 let records = self.records(caller, name, query).await?;
@@ -369,8 +369,8 @@ fn is_local(peer: Peer, headers: &HeaderMap) -> bool {
     peer.0.ip().to_canonical().is_loopback() && named
 }
 
-/// Whether no page of another site asks. It could not read the answer, but the broker would work for it, in the name of
-/// whoever looks at that page: browsers say whose page asks.
+/// Whether no page of another site asks. Such a page cannot read the answer, but the browser would send its user's password
+/// with the request, and the broker would work for it. Browsers say which site a request comes from.
 pub(crate) fn is_of_no_other_site(headers: &HeaderMap) -> bool {
     let site = headers.get("sec-fetch-site");
     site.is_none_or(|site| site == "same-origin" || site == "none")

@@ -80,7 +80,7 @@ pub(super) async fn live(
                 // The end of the stream tells the page that the broker goes.
                 _ = stopping.wait_for(|stopping| *stopping) => return None,
             }
-            // Whose password was changed has to log in anew, and who is no user any more does not.
+            // A user whose password was changed logs in again; one that was deleted gets no more news.
             let kept = kept_of(&watch.api, &watch.caller);
             let is_gone = watch.caller.user.is_some() && kept.is_none();
             if is_gone || kept != watch.proved_by {

@@ -1,7 +1,7 @@
 //! `/api/v1` at `http.listen`: what people look at, as JSON. docs/api.md has every field.
 //!
-//! It changes nothing. It is for users with a password, or for this machine alone where nobody is asked who they are. Whoever asks for the same thing
-//! within the same second gets the same answer, so that many who look cost little more than one.
+//! It changes nothing. It is for users with a password, or for this machine alone where nobody is asked who they are. Clients of one user and address
+//! that ask for the same thing within the same second get the same answer, so that many who look cost little more than one.
 
 mod answer;
 mod broker_detail;

@@ -20,8 +20,6 @@ use crate::shared::Shared;
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// The newest groups of segments of a lane, as many as are told.
 const GROUPS: usize = 12;
-/// Consumer groups that are told with a stream.
-pub(super) const CONSUMER_GROUPS: usize = 100;
 
 #[derive(Serialize)]
 pub(super) struct StreamDetail {
@@ -31,7 +29,7 @@ pub(super) struct StreamDetail {
     settings: StreamSettings,
     under_replicated_groups: u64,
     /// Those that the caller may see.
-    pub(super) consumer_groups: Vec<GroupRow>,
+    consumer_groups: Vec<GroupRow>,
     unserved: Vec<Unserved>,
     lanes_total: usize,
     offset: usize,
@@ -84,11 +82,12 @@ struct Replica {
     lost: Option<String>,
 }
 
-/// Describes a stream, whose row this is, and its lanes from `offset` on; not its consumer groups.
+/// Describes a stream, with its row and consumer groups as the caller may see them, and its lanes from `offset` on.
 pub(super) async fn describe(
     shared: &Arc<Shared>,
     stream: &Arc<Stream>,
     row: StreamRow,
+    consumer_groups: Vec<GroupRow>,
     offset: usize,
     limit: usize,
 ) -> Result<StreamDetail, WireError> {
@@ -106,7 +105,7 @@ pub(super) async fn describe(
         row,
         settings: StreamSettings::of(&info),
         under_replicated_groups: described.under_replicated_groups,
-        consumer_groups: Vec::new(),
+        consumer_groups,
         unserved: described
             .unrecovered
             .into_iter()

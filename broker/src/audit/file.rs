@@ -146,7 +146,7 @@ impl Sink for AuditFile {
                 Ok(count) => lines = &lines[count..],
                 Err(error) => {
                     if let Some(file) = self.file.take() {
-                        // No half of a line stays, where that can be helped. Whoever cut the file meanwhile wants none of it.
+                        // No half of a line stays, where that can be helped. A file that was cut meanwhile is not made longer.
                         if file.metadata().is_ok_and(|now| now.len() > self.length) {
                             let _ = file.set_len(self.length);
                         }

@@ -259,7 +259,7 @@ impl Auth {
         });
     }
 
-    /// What is kept of a user: once it is another, whoever has logged in with what was kept before has to do so anew.
+    /// What is kept of a user. It changes with the password: who logged in before has to log in again then.
     pub(crate) fn kept_of(&self, user: &str) -> Option<User> {
         self.known.load().users.get(user).cloned()
     }

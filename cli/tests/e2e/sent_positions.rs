@@ -1,5 +1,5 @@
-//! Programs that copy a stream in transactions, the positions of their group with them: each record is copied once, whoever
-//! is killed.
+//! Programs copy a stream. Each transaction has the copied records and the group's position behind them. Each record is copied
+//! once, also if programs and brokers are killed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -214,7 +214,7 @@ fn positions_count_with_the_records_and_others_wait_for_them() {
             .await
             .expect("they are taken again");
         assert_eq!(committed(&broker).await, 0, "nothing counts yet");
-        // Whoever comes next waits, over the death of the coordinator as well.
+        // The next consumer waits, also after the coordinator was killed.
         drop(first);
         broker.kill();
         broker.restart();
@@ -246,7 +246,7 @@ fn positions_count_with_the_records_and_others_wait_for_them() {
         );
         let again = second.next_batch().await.expect("a batch");
         assert_eq!(again.first_ordinal(), next.first_ordinal());
-        // So it is for whoever goes back before it has sent any.
+        // The same for a consumer that goes back before it has sent a position.
         second.rewind();
         let again = second.next_batch().await.expect("a batch");
         assert_eq!(again.first_ordinal(), next.first_ordinal());
