@@ -45,14 +45,14 @@ record() {
     outcomes+="  $1: $2"$'\n'
     printf '\n==> %s: %s\n' "$1" "$2"
 }
-# The sums that the test harness reports in file $1.
+# The sums of the tests in file $1.
 sums() {
-    awk '/^test result: / { for (i = 2; i <= NF; i++) {
-            if ($i == "passed;") p += $(i - 1); if ($i == "failed;") f += $(i - 1) } }
-        END { printf "%d passed, %d failed", p, f }' "$1"
+    local passed failed _
+    read -r passed failed _ <<<"$(scripts/counts.sh "$1")"
+    printf '%d passed, %d failed' "$passed" "$failed"
 }
 # Whether a test passed in file $1: a name that no test has any more chooses none, and fails none.
-has_passed() { grep -q '^test result: ok\. [1-9]' "$1"; }
+has_passed() { [ "$(scripts/counts.sh "$1" | cut -d ' ' -f 1)" != 0 ]; }
 # run NAME LOG COMMAND...: runs it, keeps what it prints, records the outcome.
 run() {
     local name=$1 log=$logs/$2.log begun=$SECONDS detail skipped

@@ -224,7 +224,7 @@ impl ConnectArgs {
 /// What a failed call of a [`Client`] says to people.
 pub(crate) fn failed(error: RpcError) -> Failure {
     match error {
-        RpcError::Connection(error) => {
+        RpcError::Connection(error) if error.is_retryable() => {
             Failure::message(format!("{error}; try again when it is back"))
         }
         other => Failure::message(other.to_string()),
@@ -269,7 +269,7 @@ async fn connect(address: &str, way: &Way) -> Result<Control, Failure> {
     })
 }
 
-fn unreachable_broker(bootstrap: &str, error: &dyn std::error::Error) -> Failure {
+fn unreachable_broker(bootstrap: &str, error: &(dyn std::error::Error + 'static)) -> Failure {
     if let Some(reason) = reason_in(error) {
         return Failure::message(format!("no connection to {bootstrap}: {reason}"));
     }

@@ -12,6 +12,15 @@ pub const REPLY_HEAD_BYTES: usize = 4;
 /// Most bytes of a message of SASL.
 pub const MAX_MESSAGE: usize = 4096;
 
+/// In the message of a refusal: the same proof may be taken later. Brokers say so in these words, and clients know it by
+/// them.
+pub const BUSY: &str = "the broker checks too many passwords";
+
+/// True if the same proof may be taken later, by the message of a refusal.
+pub fn passes(refusal: &str) -> bool {
+    refusal.contains(BUSY)
+}
+
 /// What a broker's message says of the proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {

@@ -10,6 +10,8 @@ use tonic::{Code, Status};
 /// The metadata key of a gRPC status under which an [`ErrorCode`]'s number travels.
 pub const ERROR_METADATA_KEY: &str = "kera-error";
 
+use crate::login::LoginError;
+
 /// Why a data connection cannot be used, or was lost.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ConnectionError {
@@ -20,6 +22,14 @@ pub enum ConnectionError {
         address: Arc<str>,
         /// What the system said.
         reason: Arc<str>,
+    },
+    /// The broker does not let the user in.
+    #[error("broker {address} does not let user {user} in: {reason}", user = .error.user, reason = .error.reason)]
+    Login {
+        /// The broker's.
+        address: Arc<str>,
+        /// Who is refused, and why.
+        error: LoginError,
     },
     /// The connection broke; requests without a reply may or may not have taken effect.
     #[error("connection to broker {address} was lost: {reason}")]
@@ -59,6 +69,7 @@ impl ConnectionError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Lost { .. } | Self::Full { .. } => true,
+            Self::Login { error, .. } => error.is_retryable,
             Self::GoAway { error, .. } => {
                 error.code.is_retryable() || error.code == ErrorCode::MalformedFrame
             }
@@ -159,6 +170,10 @@ pub fn wire_error_of_status(status: &Status) -> Option<WireError> {
 pub fn error_of_status(address: &str, status: &Status) -> RpcError {
     if let Some(error) = wire_error_of_status(status) {
         return error.into();
+    }
+    if let Some(error) = LoginError::of(status) {
+        let (address, error) = (address.into(), error.clone());
+        return ConnectionError::Login { address, error }.into();
     }
     match status.code() {
         Code::DeadlineExceeded => {

@@ -29,7 +29,7 @@ pub use data::{ConnectOptions, DataConnection, FrameSink};
 pub use error::{
     ConnectionError, ERROR_METADATA_KEY, RpcError, error_of_status, status_of, wire_error_of_status,
 };
-pub use login::{Login, SaslMechanism};
+pub use login::{Login, LoginError, SaslMechanism};
 pub use meta::StreamMeta;
 pub use positions::GroupPositions;
 pub use report::{LOOK_EVERY, Reports, Stall, TOLD_AFTER, told};

@@ -7,14 +7,16 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kera_protocol::login::{
-    MAX_MESSAGE, REPLY_HEAD_BYTES, Status, first, next, read_length, read_reply_head,
+    MAX_MESSAGE, REPLY_HEAD_BYTES, Status, first, next, passes, read_length, read_reply_head,
 };
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::Instant;
 
-use crate::scram::{self, Mechanism, Salted};
+use crate::scram::{self, Mechanism, Salted, ScramError};
 
 /// Bytes of the longest password.
 pub const MOST_PASSWORD_BYTES: u64 = 1024;
@@ -54,8 +56,58 @@ pub fn password_in(input: impl Read) -> Result<String, PasswordError> {
     Ok(line.to_owned())
 }
 
-/// What advice begins with, wherever it turns up among the causes of an error.
-pub(crate) const MARK: &str = "authentication: ";
+/// For how long brokers may refuse a login that one of them has taken before: a broker may hear of a user later than
+/// others.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A broker does not let a user in.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("user {user} is not let in: {reason}")]
+pub struct LoginError {
+    /// The user's name.
+    pub user: Arc<str>,
+    /// What the broker says, or what is wrong with its answer, and what to do.
+    pub reason: Arc<str>,
+    /// True if the same login may succeed later.
+    pub is_retryable: bool,
+}
+
+impl LoginError {
+    /// The refused login among the causes of an error, if that is why it came.
+    pub fn of<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Self> {
+        let mut cause = Some(error);
+        while let Some(error) = cause {
+            // An error of I/O names what is behind the error in it as its source, and leaves that out.
+            let inner = error.downcast_ref().and_then(io::Error::get_ref);
+            let found = error.downcast_ref().or_else(|| inner?.downcast_ref());
+            if found.is_some() {
+                return found;
+            }
+            cause = error.source();
+        }
+        None
+    }
+}
+
+/// Why a proof came to nothing.
+enum Unproved {
+    Stream(io::Error),
+    Refused(String),
+    /// The broker says that it would take another attempt.
+    Later(String),
+}
+
+impl From<io::Error> for Unproved {
+    fn from(error: io::Error) -> Self {
+        Self::Stream(error)
+    }
+}
+
+impl From<ScramError> for Unproved {
+    fn from(error: ScramError) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
 
 /// A way to prove who one is, of SASL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,8 +166,34 @@ pub struct Login {
     user: Arc<str>,
     password: Arc<[u8]>,
     mechanism: SaslMechanism,
+    known: Arc<Mutex<Known>>,
+}
+
+/// What is known of a login from earlier connections.
+#[derive(Default)]
+struct Known {
     /// What the last challenge had the client calculate, some milliseconds long: later connections need not.
-    salted: Arc<Mutex<Option<Salted>>>,
+    salted: Option<Salted>,
+    /// A broker has taken it.
+    is_taken: bool,
+    /// Since when brokers refuse it.
+    refused_since: Option<Instant>,
+}
+
+impl Known {
+    fn taken(&mut self, salted: Option<Salted>) {
+        *self = Self {
+            salted,
+            is_taken: true,
+            refused_since: None,
+        };
+    }
+
+    /// True if it may be taken again.
+    fn refused(&mut self, now: Instant) -> bool {
+        let since = *self.refused_since.get_or_insert(now);
+        self.is_taken && now.duration_since(since) < PATIENCE
+    }
 }
 
 impl fmt::Debug for Login {
@@ -135,7 +213,7 @@ impl Login {
             user: user.into(),
             password: password.as_bytes().into(),
             mechanism: SaslMechanism::Scram(Mechanism::Sha512),
-            salted: Arc::default(),
+            known: Arc::default(),
         }
     }
 
@@ -143,7 +221,7 @@ impl Login {
     pub fn with_mechanism(self, mechanism: SaslMechanism) -> Self {
         Self {
             mechanism,
-            salted: Arc::default(),
+            known: Arc::default(),
             ..self
         }
     }
@@ -151,36 +229,59 @@ impl Login {
     /// Proves it to the broker at the other end of `stream`, on which nothing was said.
     ///
     /// # Errors
-    /// The stream's, and why the broker refuses or is not believed.
+    /// The stream's; `PermissionDenied` with a [`LoginError`] if the broker refuses or is not believed. That is retryable
+    /// where the broker says that it is busy, and for 10 s after a broker has taken this login before.
     pub async fn prove(
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     ) -> io::Result<()> {
+        let unproved = match self.exchange(stream).await {
+            Ok(salted) => {
+                self.known.lock().taken(salted);
+                return Ok(());
+            }
+            Err(unproved) => unproved,
+        };
+        let (reason, is_retryable) = match unproved {
+            Unproved::Stream(error) => return Err(error),
+            Unproved::Later(reason) => (reason, true),
+            Unproved::Refused(reason) => (reason, self.known.lock().refused(Instant::now())),
+        };
+        let error = LoginError {
+            user: self.user.clone(),
+            reason: reason.into(),
+            is_retryable,
+        };
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, error))
+    }
+
+    /// What SCRAM calculated.
+    async fn exchange(
+        &self,
+        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    ) -> Result<Option<Salted>, Unproved> {
         let number = self.mechanism.number();
         let SaslMechanism::Scram(mechanism) = self.mechanism else {
             let message = [b"\0", self.user.as_bytes(), b"\0", &self.password].concat();
             stream.write_all(&first(number, &message)).await?;
             return match receive(stream).await? {
-                (Status::Proved, _) => Ok(()),
+                (Status::Proved, _) => Ok(None),
                 _ => Err(strange()),
             };
         };
-        let begun = scram::Client::begin(mechanism, &self.user, &self.password);
-        let (exchange, message) = begun.map_err(failed)?;
+        let (exchange, message) = scram::Client::begin(mechanism, &self.user, &self.password)?;
         stream.write_all(&first(number, message.as_bytes())).await?;
         let (Status::GoesOn, challenge) = receive(stream).await? else {
             return Err(strange());
         };
-        let known = self.salted.lock().clone();
-        let answered = exchange.answer_knowing(&challenge, known);
-        let (exchange, proof, salted) = answered.map_err(failed)?;
+        let known = self.known.lock().salted.clone();
+        let (exchange, proof, salted) = exchange.answer_knowing(&challenge, known)?;
         stream.write_all(&next(proof.as_bytes())).await?;
         let (Status::Proved, signature) = receive(stream).await? else {
             return Err(strange());
         };
-        exchange.end(&signature).map_err(failed)?;
-        *self.salted.lock() = Some(salted);
-        Ok(())
+        exchange.end(&signature)?;
+        Ok(Some(salted))
     }
 }
 
@@ -201,35 +302,41 @@ pub async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<V
 }
 
 /// A broker's message. A refusal is an error.
-async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<(Status, Vec<u8>)> {
+async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> Result<(Status, Vec<u8>), Unproved> {
     let mut head = [0; REPLY_HEAD_BYTES];
     if let Err(error) = stream.read_exact(&mut head).await {
-        return Err(match error.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => strange(),
+        return Err(Unproved::Stream(match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                let text =
+                    "the connection ended while the client logged in; the broker may be stopping";
+                io::Error::new(error.kind(), text)
+            }
             _ => error,
-        });
+        }));
     }
     let status = read_reply_head(&head).ok_or_else(strange)?;
     let message = read_message(stream).await?;
+    let told = String::from_utf8_lossy(&message);
     match status {
-        Status::Refused => Err(failed(String::from_utf8_lossy(&message))),
+        Status::Refused if passes(&told) => Err(Unproved::Later(told.into_owned())),
+        Status::Refused => Err(Unproved::Refused(format!(
+            "{told}; check the user's name and password, and the mechanism"
+        ))),
         _ => Ok((status, message)),
     }
 }
 
-fn failed(reason: impl fmt::Display) -> io::Error {
-    io::Error::new(io::ErrorKind::PermissionDenied, format!("{MARK}{reason}"))
-}
-
 /// What came is no answer to a proof.
-fn strange() -> io::Error {
-    failed(
-        "the broker takes no password at this address; connect without a user (leave --user and KERA_USER out), or have the broker's auth.listeners name native; if the broker wants TLS, name the authority that signed its certificate (--tls-ca FILE or KERA_TLS_CA)",
+fn strange() -> Unproved {
+    Unproved::Refused(
+        "the broker takes no password at this address; connect without a user (leave --user and KERA_USER out), or have the broker's auth.listeners name native; if the broker wants TLS, name the authority that signed its certificate (--tls-ca FILE or KERA_TLS_CA)".to_owned(),
     )
 }
 
 #[cfg(test)]
 mod tests {
+    use kera_protocol::login::{BUSY, reply};
+
     use super::*;
 
     #[test]
@@ -244,6 +351,53 @@ mod tests {
             assert_eq!(SaslMechanism::named(&name.to_lowercase()), Some(mechanism));
         }
         assert_eq!(SaslMechanism::of_number(3), None);
+    }
+
+    /// What a client is told at whose proof a broker says `told`, and whether it may try again.
+    async fn refused(login: &Login, told: &[u8]) -> (String, bool) {
+        let (mut client, mut broker) = tokio::io::duplex(1 << 12);
+        broker.write_all(told).await.unwrap();
+        broker.shutdown().await.unwrap();
+        let error = login.prove(&mut client).await.unwrap_err();
+        let error = LoginError::of(&error).expect("the login is why");
+        assert_eq!(&*error.user, "ann");
+        (error.reason.to_string(), error.is_retryable)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_final_unless_the_broker_is_busy_or_the_login_was_good_a_moment_ago() {
+        let login = Login::new("ann", "open sesame").with_mechanism(SaslMechanism::Plain);
+        let wrong = reply(Status::Refused, b"authentication failed: wrong");
+        let busy = format!("authentication failed: {BUSY}");
+        let busy = reply(Status::Refused, busy.as_bytes());
+        let (text, is_retryable) = refused(&login, &wrong).await;
+        assert!(
+            text.contains("failed: wrong; check") && !is_retryable,
+            "{text}"
+        );
+        assert!(refused(&login, &busy).await.1);
+        let (text, is_retryable) = refused(&login, &[0x15, 3, 1, 0, 2, 2, 70]).await;
+        assert!(
+            text.contains("takes no password") && !is_retryable,
+            "{text}"
+        );
+
+        let (mut client, mut broker) = tokio::io::duplex(1 << 12);
+        let proved = reply(Status::Proved, b"");
+        broker.write_all(&proved).await.unwrap();
+        login.prove(&mut client).await.unwrap();
+        assert!(refused(&login.clone(), &wrong).await.1, "clones know it");
+        tokio::time::advance(PATIENCE - Duration::from_millis(1)).await;
+        assert!(refused(&login, &wrong).await.1);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(!refused(&login, &wrong).await.1);
+        assert!(refused(&login, &busy).await.1);
+
+        // The broker may be stopping.
+        let (mut client, broker) = tokio::io::duplex(1 << 12);
+        drop(broker);
+        let error = login.prove(&mut client).await.unwrap_err();
+        assert!(LoginError::of(&error).is_none(), "{error}");
     }
 
     #[test]

@@ -12,19 +12,21 @@ use rustls::{
 };
 use tokio::net::TcpStream;
 
-use crate::login;
+use crate::login::LoginError;
 use crate::stream::{FRAMES, HTTP1, HTTP2, Stream};
 
 /// What advice begins with, wherever it turns up among the causes of an error.
 pub(crate) const MARK: &str = "TLS: ";
 
 /// What an error says about TLS or a proof of who the client is, if that is why it came.
-pub fn reason_in(error: &dyn std::error::Error) -> Option<String> {
+pub fn reason_in(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    if let Some(refused) = LoginError::of(error) {
+        return Some(refused.to_string());
+    }
     let mut cause = Some(error);
     while let Some(error) = cause {
         let text = error.to_string();
-        let at = [MARK, login::MARK].iter().find_map(|mark| text.find(mark));
-        if let Some(at) = at {
+        if let Some(at) = text.find(MARK) {
             return Some(text[at..].to_owned());
         }
         cause = error.source();

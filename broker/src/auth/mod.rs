@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use kera_metadata::{User, UserCredential, UsersRecord};
+use kera_protocol::login::BUSY;
 use kera_rpc::scram::{Credential, Exchange, ITERATIONS, Mechanism};
 use parking_lot::Mutex;
 use ring::hmac;
@@ -144,9 +145,7 @@ fn credential_of(one: &UserCredential) -> Credential {
 
 /// Why a password was not looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the broker checks too many passwords; try again in a moment, or use SCRAM, which costs it next to nothing"
-)]
+#[error("{BUSY}; try again in a moment, or use SCRAM, which costs it next to nothing")]
 pub struct Busy;
 
 /// Who the users are, and how clients prove it.

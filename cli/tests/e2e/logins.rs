@@ -4,12 +4,18 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Duration;
 
+use kera_consumer::{ConsumeError, Consumer, Reader};
+use kera_producer::{BuildError, Producer};
 use kera_protocol::frame::{Decoded, FrameKind, HELLO_REPLY_BYTES, Hello, decode};
 use kera_protocol::login::{MAX_MESSAGE, first, next};
 use kera_protocol::{Message, v1};
-use kera_rpc::scram::{Client, Mechanism};
-use kera_rpc::{ConnectOptions, DataConnection, Login, SaslMechanism};
+use kera_rpc::scram::{self, Mechanism};
+use kera_rpc::{
+    Client, ClientOptions, ConnectOptions, ConnectionError, DataConnection, Login, RetryPolicy,
+    RpcError, SaslMechanism,
+};
 use tempfile::TempDir;
 
 use crate::common::{Broker, Finished, PATIENCE, finish, home, kera};
@@ -190,11 +196,14 @@ fn commands_get_in_with_a_users_password_and_not_without() {
         for words in [&["stream", "list"][..], &["produce", "orders", "-q"]] {
             let finished = world.attempt(user, password, words, b"three\n");
             assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
-            told.push(finished.stderr.replace("produce", "stream list"));
+            let who = format!("{}: user {user} is not let in", world.broker.address());
+            assert!(finished.stderr.contains(&who), "{}", finished.stderr);
+            let text = finished.stderr.replace("produce", "stream list");
+            told.push(text.replace(user, "USER"));
         }
     }
     assert!(
-        told[0].contains("the user or the password is wrong"),
+        told[0].contains("the user or the password is wrong; check"),
         "{}",
         told[0]
     );
@@ -242,6 +251,73 @@ fn commands_get_in_with_a_users_password_and_not_without() {
     );
 }
 
+/// What a client of the crates is told, which would try again for an hour.
+async fn told<T>(attempt: impl Future<Output = Result<T, RpcError>>) -> String {
+    let told = tokio::time::timeout(PATIENCE, attempt).await;
+    let Err(error) = told.expect("it is told at once") else {
+        panic!("it is let in");
+    };
+    let is_login = matches!(error, RpcError::Connection(ConnectionError::Login { .. }));
+    assert!(is_login && !error.is_retryable(), "{error:?}");
+    error.to_string()
+}
+
+#[tokio::test]
+async fn clients_of_the_crates_are_told_at_once_that_they_are_not_let_in() {
+    let world = world(&[]);
+    let address = world.broker.address();
+    let client = |user: &str, password: &str, mechanism| {
+        let login = Login::new(user, password).with_mechanism(mechanism);
+        let connect = ConnectOptions {
+            login: Some(login),
+            ..ConnectOptions::default()
+        };
+        let retry = RetryPolicy::within(Duration::from_secs(3600));
+        Client::new(address, ClientOptions { retry, connect }).expect("an address")
+    };
+    let wrong = "authentication failed: the user or the password is wrong; check";
+    for (user, password, mechanism, why) in [
+        ("ann", "guessed", SHA512, wrong),
+        ("nobody", PASSWORD, SHA512, wrong),
+        (
+            "ann",
+            PASSWORD,
+            SaslMechanism::Plain,
+            "does not take this mechanism; it takes SCRAM-SHA-256, SCRAM-SHA-512",
+        ),
+    ] {
+        let of = || client(user, password, mechanism);
+        let listing = of();
+        let listed = listing.streams_call(|mut stub| async move {
+            stub.list_streams(v1::ListStreamsRequest::default()).await
+        });
+        let producer = async {
+            let producer = Producer::builder().client(of()).stream("s").build();
+            producer.await.map_err(|error| match error {
+                BuildError::Rpc(error) => error,
+                other => panic!("{other}"),
+            })
+        };
+        let of_rpc = |error| match error {
+            ConsumeError::Rpc(error) => error,
+            other => panic!("{other}"),
+        };
+        let consumer = Consumer::builder().client(of()).stream("s").group("g");
+        let reader = Reader::builder().client(of()).stream("s");
+        let data = of();
+        for text in [
+            told(listed).await,
+            told(producer).await,
+            told(async { consumer.open().await.map_err(of_rpc) }).await,
+            told(async { reader.open().await.map_err(of_rpc) }).await,
+            told(data.data(address)).await,
+        ] {
+            let who = format!("broker {address} does not let user {user} in: ");
+            assert!(text.starts_with(&who) && text.contains(why), "{text}");
+        }
+    }
+}
+
 #[test]
 fn frames_begin_with_a_proof_and_what_is_no_proof_ends() {
     let world = world(&[
@@ -270,7 +346,8 @@ fn frames_begin_with_a_proof_and_what_is_no_proof_ends() {
 
     // A proof, and the same bytes once more: the second broker's nonce is another.
     let mut stream = world.connect();
-    let (client, begin) = Client::begin(Mechanism::Sha512, "ann", PASSWORD.as_bytes()).unwrap();
+    let (client, begin) =
+        scram::Client::begin(Mechanism::Sha512, "ann", PASSWORD.as_bytes()).unwrap();
     let begin = first(SHA512.number(), begin.as_bytes());
     stream.write_all(&begin).expect("it listens");
     let (status, challenge) = message(&mut stream);

@@ -4,7 +4,7 @@ use kera_consumer::ConsumeError;
 use kera_producer::{AppendError, BuildError, ProduceError, TransactionError};
 use kera_protocol::error::ErrorCode;
 use kera_protocol::v1::Placement;
-use kera_rpc::RpcError;
+use kera_rpc::{ConnectionError, RpcError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -88,11 +88,13 @@ fn class_of(code: ErrorCode) -> &'static str {
 pub(crate) fn of_rpc(error: &RpcError) -> PyErr {
     let class = match error {
         RpcError::BadAddress(_) => return setting("bootstrap", error),
+        RpcError::Connection(ConnectionError::Login { .. }) => "LoginError",
         RpcError::Connection(_) => "ConnectionFailed",
         RpcError::Broker(refusal) => class_of(refusal.code),
         RpcError::BadAnswer(_) => "BrokerError",
     };
     let uncertain = match error {
+        RpcError::Connection(ConnectionError::Login { .. }) => false,
         // It may have broken after the broker had the call.
         RpcError::Connection(_) => true,
         RpcError::Broker(refusal) => refusal.code.placement() == Placement::MayBePlaced,
@@ -137,6 +139,9 @@ pub(crate) fn of_produce(error: &ProduceError) -> PyErr {
 
 pub(crate) fn of_transaction(error: &TransactionError) -> PyErr {
     let class = match error {
+        TransactionError::Rpc(error @ RpcError::Connection(ConnectionError::Login { .. })) => {
+            return of_rpc(error);
+        }
         TransactionError::Rpc(RpcError::Broker(refusal))
             if refusal.code == ErrorCode::NotAuthorized =>
         {

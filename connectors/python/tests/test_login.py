@@ -40,19 +40,27 @@ def test_the_password_itself_needs_tls(with_users):
         kera.Login("ann", PASSWORD, mechanism="MD5")
 
 
-def test_who_is_wrong_is_told_so_without_the_password(with_users):
-    for login in (kera.Login("ann", "guessed"), kera.Login("nobody", PASSWORD)):
+def test_who_is_wrong_is_told_so_at_once_and_without_the_password(with_users):
+    address = with_users.address
+    for user, password in (("ann", "guessed"), ("nobody", PASSWORD)):
+        login = kera.Login(user, password)
         for make in (
             lambda way: kera.Admin(**way).create_stream("s"),
             lambda way: kera.Producer("s", **way),
+            lambda way: kera.Producer("s", transactional_id="s", **way),
             lambda way: kera.Consumer("s", "g", **way),
             lambda way: kera.Reader("s", **way),
+            lambda way: kera.Transactions(**way).prepared(),
         ):
-            with pytest.raises(kera.ConnectionFailed, match="the user or the password is wrong") as told:
-                make({"bootstrap": with_users.address, "login": login, "retry_within": 0.0})
+            # Whoever tries again does so for longer than a test may take.
+            with pytest.raises(kera.LoginError, match="the user or the password is wrong; check") as told:
+                make({"bootstrap": address, "login": login, "retry_within": 3600.0})
+            assert str(told.value).startswith(f"broker {address} does not let user {user} in: ")
             assert "guessed" not in str(told.value) and PASSWORD not in str(told.value)
+            assert not told.value.is_retryable and not told.value.is_uncertain
+            assert isinstance(told.value, (kera.ConnectionFailed, PermissionError))
     with pytest.raises(kera.KeraError, match="asks who you are"):
-        kera.Admin(bootstrap=with_users.address, retry_within=0.0).streams()
+        kera.Admin(bootstrap=address, retry_within=3600.0).streams()
 
 
 def test_tls_by_the_certificates_of_the_program(with_users, tmp_path):

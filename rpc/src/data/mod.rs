@@ -10,6 +10,7 @@ mod pool;
 mod receive;
 mod send;
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,7 +27,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use crate::error::ConnectionError;
-use crate::login::Login;
+use crate::login::{Login, LoginError};
 use crate::stream::Stream;
 use crate::tls::ClientTls;
 use crate::way::Way;
@@ -136,7 +137,8 @@ impl DataConnection {
     /// [submitted](Self::submit) requests and pushed frames go to `sink`.
     ///
     /// # Errors
-    /// [`ConnectionError::Connect`] if that fails or takes too long.
+    /// [`ConnectionError::Connect`] if that fails or takes too long, [`ConnectionError::Login`] if the broker does not let
+    /// the user in.
     pub async fn connect(
         address: &str,
         options: &ConnectOptions,
@@ -151,7 +153,15 @@ impl DataConnection {
         };
         let (socket, hello) = match opened {
             Ok(Ok(opened)) => opened,
-            Ok(Err(reason)) => return Err(failed(reason)),
+            Ok(Err(error)) => {
+                return Err(match LoginError::of(&error) {
+                    Some(error) => {
+                        let error = error.clone();
+                        ConnectionError::Login { address, error }
+                    }
+                    None => failed(error.to_string()),
+                });
+            }
             Err(_) => {
                 let waited = options.connect_timeout;
                 return Err(failed(format!("no answer within {waited:?}")));
@@ -431,19 +441,15 @@ impl Shared {
     }
 }
 
-async fn open(address: &str, way: &Way) -> Result<(Stream, HelloReply), String> {
-    let opened = way.frames(address).await;
-    let mut stream = opened.map_err(|error| error.to_string())?;
-    stream
-        .write_all(&Hello::CURRENT.encode())
-        .await
-        .map_err(|error| error.to_string())?;
+async fn open(address: &str, way: &Way) -> io::Result<(Stream, HelloReply)> {
+    let mut stream = way.frames(address).await?;
+    stream.write_all(&Hello::CURRENT.encode()).await?;
     let mut reply = [0; HELLO_REPLY_BYTES];
     let read = stream.read_exact(&mut reply).await;
     if reply.starts_with(&TLS_ALERT) {
-        return Err(WANTS_TLS.to_owned());
+        return Err(io::Error::other(WANTS_TLS));
     }
-    read.map_err(|error| format!("no hello came back: {error}"))?;
-    let reply = HelloReply::decode(&reply).map_err(|error| error.to_string())?;
+    read.map_err(|error| io::Error::other(format!("no hello came back: {error}")))?;
+    let reply = HelloReply::decode(&reply).map_err(io::Error::other)?;
     Ok((stream, reply))
 }

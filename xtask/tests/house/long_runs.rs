@@ -67,7 +67,9 @@ fn run_long(document: &str, asked_for: &[(&str, &str)]) -> (Output, String, Stri
     for folder in ["scripts", "docs", "bin"] {
         fs::create_dir(at(folder)).unwrap();
     }
-    fs::copy(root().join(SCRIPT), at(SCRIPT)).unwrap();
+    for script in [SCRIPT, "scripts/counts.sh"] {
+        fs::copy(root().join(script), at(script)).unwrap();
+    }
     fs::write(at(DOCUMENT), document).unwrap();
     for script in ["scripts/needs.sh", "scripts/fuzz.sh"] {
         write_program(
@@ -77,7 +79,7 @@ fn run_long(document: &str, asked_for: &[(&str, &str)]) -> (Output, String, Stri
     }
     write_program(
         &at("scripts/connectors.sh"),
-        "#!/bin/sh\necho 'test result: ok. 6 passed; 0 failed; 0 ignored'\n",
+        "#!/bin/sh\necho '[INFO] Tests run: 6, Failures: 0, Errors: 0, Skipped: 0'\n",
     );
     let cargo = "#!/bin/sh
 echo \"$KERA_CRASH_ROUNDS/$KERA_CLUSTER_RUNS/$KERA_KAFKA_APART_ROUNDS/$PROPTEST_CASES $*\" >>asked

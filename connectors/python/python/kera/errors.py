@@ -20,6 +20,10 @@ class ConnectionFailed(KeraError, ConnectionError):
     """No broker was reached, or not to the end."""
 
 
+class LoginError(ConnectionFailed, PermissionError):
+    """A broker does not let the user in: the text says who is refused, where and why. `is_retryable` where it may yet."""
+
+
 class BrokerError(KeraError):
     """A broker refused."""
 
