@@ -3,16 +3,17 @@
 use std::collections::HashMap;
 
 use futures::TryStreamExt;
-use kera_consumer::{Batch as Stored, Committer, Consumer as Member, Metrics};
+use kera_consumer::{Batch as Stored, Committer, ConsumeError, Consumer as Member, Metrics};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::awaited::_Pending;
 use crate::batch::{Batch, Position};
 use crate::errors::of_consume;
 use crate::iterate::{Batches, Records};
 use crate::record::Record;
 use crate::runtime::{Home, Kept, limit};
-use crate::settings::{Others, Way, get, order, start, time, unknown};
+use crate::settings::{Way, get, order, start, time, unknown};
 use crate::turn::Turn;
 
 /// Its settings beside those of [`Way`].
@@ -67,16 +68,16 @@ pub(crate) use reading;
 fn builder(
     stream: String,
     group: String,
-    way: &Way,
-    others: &Others<'_>,
+    settings: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<kera_consumer::ConsumerBuilder> {
+    let (way, others) = Way::of(settings)?;
     let client = way.client()?;
     let mut builder = Member::builder()
         .retry(client.options().retry)
         .client(client)
         .stream(stream)
         .group(group);
-    for (name, value) in others {
+    for (name, value) in &others {
         builder = match name.as_str() {
             "order" => builder.order(order(&get::<String>(name, value)?)?),
             "session" => builder.session(time(name, value)?),
@@ -118,15 +119,22 @@ impl Consumer {
         group: String,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let (way, others) = Way::of(settings)?;
-        let builder = builder(stream, group, &way, &others)?;
+        let builder = builder(stream, group, settings)?;
         let home = Home::here()?;
-        let member = home
-            .finish(py, builder.open())?
-            .map_err(|error| of_consume(&error))?;
-        Ok(Self {
-            committer: Kept::new(home, member.committer()),
-            turn: Turn::new(home, "consumer", member),
+        Self::opened(home, home.finish(py, builder.open())?)
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (stream, group, **settings))]
+    fn _open(
+        stream: String,
+        group: String,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<_Pending> {
+        let builder = builder(stream, group, settings)?;
+        let home = Home::here()?;
+        _Pending::new(home, builder.open(), move |_, member| {
+            Self::opened(home, member)
         })
     }
 
@@ -142,6 +150,20 @@ impl Consumer {
             Box::pin(async move { member.next_batch().await })
         });
         Ok(batch?.map(Batch::new))
+    }
+
+    fn _next_batch(&self) -> PyResult<_Pending> {
+        self.turn.pending(
+            |member: &mut Member| Box::pin(async move { member.next_batch().await }),
+            |batch| Ok(Batch::new(batch)),
+        )
+    }
+
+    fn _next_record(&self) -> PyResult<_Pending> {
+        self.turn.pending(
+            |member: &mut Member| Box::pin(async move { member.records().try_next().await }),
+            |record| Ok(record.map(|record| Record { record })),
+        )
     }
 
     /// The next record; `None` if there is none within the limit.
@@ -182,6 +204,15 @@ impl Consumer {
         committed.map_err(|error| of_consume(&error))
     }
 
+    fn _commit(&self, batch: &Batch) -> PyResult<_Pending> {
+        self.turn.check_open()?;
+        let (committer, stored) = (Committer::clone(&self.committer), batch.batch.clone());
+        let work = async move { committer.commit(&stored).await };
+        _Pending::new(self.turn.home(), work, |_, committed| {
+            committed.map_err(|error| of_consume(&error))
+        })
+    }
+
     /// Notes that all of the batch's lease up to and including it is processed.
     fn mark(&self, batch: &Batch) -> PyResult<()> {
         self.turn.check_open()?;
@@ -199,6 +230,19 @@ impl Consumer {
         };
         let closed = self.turn.home().finish_task(py, member.close())?;
         closed.map_err(|error| of_consume(&error))
+    }
+
+    /// Without commits if `gives_up`.
+    fn _close(&self, gives_up: bool) -> PyResult<_Pending> {
+        self.turn.pending_close(move |member| async move {
+            match gives_up {
+                true => {
+                    drop(member);
+                    Ok(())
+                }
+                false => member.close().await,
+            }
+        })
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -222,17 +266,40 @@ impl Consumer {
 
     /// The leases that are held.
     fn leases(&self, py: Python<'_>) -> PyResult<Vec<Held>> {
-        let leases = self.turn.look(py, |member| member.leases())?;
-        let leases = leases.into_iter();
-        Ok(leases
-            .map(|one| (one.lane.streamlet.0, one.lane.lane.0, one.start, one.end))
-            .collect())
+        self.turn.look(py, held)
+    }
+
+    fn _leases(&self) -> PyResult<_Pending> {
+        self.turn.pending_look(held, |_, leases| Ok(leases))
     }
 
     /// Counts and sizes.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         counts(py, self.turn.look(py, |member| member.metrics())?)
     }
+
+    fn _metrics(&self) -> PyResult<_Pending> {
+        self.turn.pending_look(Member::metrics, |py, all| {
+            counts(py, all).map(Bound::unbind)
+        })
+    }
+}
+
+impl Consumer {
+    fn opened(home: Home, member: Result<Member, ConsumeError>) -> PyResult<Self> {
+        let member = member.map_err(|error| of_consume(&error))?;
+        Ok(Self {
+            committer: Kept::new(home, member.committer()),
+            turn: Turn::new(home, "consumer", member),
+        })
+    }
+}
+
+fn held(member: &Member) -> Vec<Held> {
+    let leases = member.leases().into_iter();
+    leases
+        .map(|one| (one.lane.streamlet.0, one.lane.lane.0, one.start, one.end))
+        .collect()
 }
 
 /// What consumers and readers count.

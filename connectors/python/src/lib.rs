@@ -4,6 +4,7 @@
 
 mod admin;
 mod arrow;
+mod awaited;
 mod batch;
 mod consumer;
 mod errors;
@@ -22,6 +23,8 @@ mod turn;
 mod _kera {
     #[pymodule_export]
     use crate::admin::{Admin, GroupInfo, LaneInfo, StreamInfo};
+    #[pymodule_export]
+    use crate::awaited::{_Bell, _Pending};
     #[pymodule_export]
     use crate::batch::{Batch, Position};
     #[pymodule_export]

@@ -3,11 +3,13 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use kera_producer::{AppendError, Header, Record};
+use kera_producer::{AppendError, BuildError, Header, ProduceError, ProducerBuilder, Record};
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyDict;
 
+use crate::awaited::_Pending;
 use crate::errors::{Problem, of_append, of_build, of_produce};
 use crate::record::RecordPlace;
 use crate::runtime::{Home, Kept, limit};
@@ -38,42 +40,50 @@ pub(crate) struct Producer {
     number: u64,
 }
 
+fn builder(stream: String, settings: Option<&Bound<'_, PyDict>>) -> PyResult<ProducerBuilder> {
+    let (way, others) = Way::of(settings)?;
+    let client = way.unbounded_client()?;
+    let mut builder = kera_producer::Producer::builder()
+        .retry(client.options().retry)
+        .client(client)
+        .stream(stream);
+    for (name, value) in &others {
+        builder = match name.as_str() {
+            "batch_size" => builder.batch_size(get(name, value)?),
+            "linger" => builder.linger(time(name, value)?),
+            "memory_limit" => builder.memory_limit(get(name, value)?),
+            "max_in_flight_batches" => builder.max_in_flight_batches(get(name, value)?),
+            "compression" => builder.compression(compression(&get::<String>(name, value)?)?),
+            "deadline" => builder.deadline(time(name, value)?),
+            "idempotent" => builder.idempotent(get(name, value)?),
+            "transactional_id" => match get::<Option<String>>(name, value)? {
+                Some(id) => builder.transactional_id(id),
+                None => builder,
+            },
+            "transaction_timeout" => builder.transaction_timeout(time(name, value)?),
+            _ => return Err(unknown("Producer", name, &SETTINGS)),
+        };
+    }
+    Ok(builder)
+}
+
 #[pymethods]
 impl Producer {
     #[new]
     #[pyo3(signature = (stream, **settings))]
     fn new(py: Python<'_>, stream: String, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let (way, others) = Way::of(settings)?;
-        let client = way.unbounded_client()?;
-        let mut builder = kera_producer::Producer::builder()
-            .retry(client.options().retry)
-            .client(client)
-            .stream(stream);
-        for (name, value) in &others {
-            builder = match name.as_str() {
-                "batch_size" => builder.batch_size(get(name, value)?),
-                "linger" => builder.linger(time(name, value)?),
-                "memory_limit" => builder.memory_limit(get(name, value)?),
-                "max_in_flight_batches" => builder.max_in_flight_batches(get(name, value)?),
-                "compression" => builder.compression(compression(&get::<String>(name, value)?)?),
-                "deadline" => builder.deadline(time(name, value)?),
-                "idempotent" => builder.idempotent(get(name, value)?),
-                "transactional_id" => match get::<Option<String>>(name, value)? {
-                    Some(id) => builder.transactional_id(id),
-                    None => builder,
-                },
-                "transaction_timeout" => builder.transaction_timeout(time(name, value)?),
-                _ => return Err(unknown("Producer", name, &SETTINGS)),
-            };
-        }
+        let builder = builder(stream, settings)?;
         let home = Home::here()?;
-        let producer = home
-            .finish(py, builder.build())?
-            .map_err(|error| of_build(&error))?;
-        Ok(Self {
-            number: home.opened(producer.clone()),
-            producer: Kept::new(home, producer),
-            transactions: Arc::default(),
+        Self::opened(home, home.finish(py, builder.build())?)
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (stream, **settings))]
+    fn _open(stream: String, settings: Option<&Bound<'_, PyDict>>) -> PyResult<_Pending> {
+        let builder = builder(stream, settings)?;
+        let home = Home::here()?;
+        _Pending::new(home, builder.build(), move |_, built| {
+            Self::opened(home, built)
         })
     }
 
@@ -100,8 +110,7 @@ impl Producer {
             Err(AppendError::Full) => home.finish(py, self.producer.append_wait(&record))?,
             taken => taken,
         };
-        let delivery = taken.map_err(|error| of_append(&error))?;
-        Ok(Delivery { home, delivery })
+        taken_by(home, taken)
     }
 
     /// As `append` without a handle.
@@ -133,10 +142,79 @@ impl Producer {
         sent.map_err(|error| of_append(&error))
     }
 
+    /// A handle of the record; while memory is used up, what waits for one.
+    #[pyo3(signature = (value, key = None, *, headers = None, timestamp = None))]
+    fn _append(
+        &self,
+        py: Python<'_>,
+        value: Option<Cow<'_, [u8]>>,
+        key: Option<Cow<'_, [u8]>>,
+        headers: Option<Headers>,
+        timestamp: Option<i64>,
+    ) -> PyResult<Py<PyAny>> {
+        let borrowed_headers = borrowed(headers.as_ref());
+        let record = Record {
+            key: key.as_deref(),
+            value: value.as_deref(),
+            headers: &borrowed_headers,
+            timestamp,
+        };
+        told::pass_on(py)?;
+        let home = self.producer.home();
+        match home.within(|| self.producer.append(&record))? {
+            Err(AppendError::Full) => {}
+            taken => return taken_by(home, taken)?.into_py_any(py),
+        }
+        let producer = kera_producer::Producer::clone(&self.producer);
+        let (value, key) = (value.map(Cow::into_owned), key.map(Cow::into_owned));
+        let headers = headers.unwrap_or_default();
+        let work = async move {
+            let headers = borrowed(Some(&headers));
+            let record = Record {
+                key: key.as_deref(),
+                value: value.as_deref(),
+                headers: &headers,
+                timestamp,
+            };
+            producer.append_wait(&record).await
+        };
+        _Pending::new(home, work, move |_, taken| taken_by(home, taken))?.into_py_any(py)
+    }
+
     /// Waits until all that was appended is acknowledged.
     #[pyo3(signature = (timeout = None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.finish(py, timeout, self.producer.flush())
+    }
+
+    fn _flush(&self) -> PyResult<_Pending> {
+        self.producer.home().check()?;
+        let producer = kera_producer::Producer::clone(&self.producer);
+        let work = async move { producer.flush().await };
+        _Pending::new(self.producer.home(), work, |_, flushed| {
+            flushed.map_err(|error| of_produce(&error))
+        })
+    }
+
+    fn _close(&self) -> PyResult<_Pending> {
+        let (home, number) = (self.producer.home(), self.number);
+        home.check()?;
+        let producer = kera_producer::Producer::clone(&self.producer);
+        let work = async move {
+            let closed = producer.close().await;
+            home.finished(number);
+            closed
+        };
+        _Pending::of_task(home, work, |closed| {
+            closed.map_err(|error| of_produce(&error))
+        })
+    }
+
+    fn _transaction(&self) -> PyResult<_Pending> {
+        let (home, turn) = (self.producer.home(), Arc::clone(&self.transactions));
+        home.check()?;
+        let producer = kera_producer::Producer::clone(&self.producer);
+        Transaction::pending(home, producer, turn)
     }
 
     /// Takes no more records, and waits for those that were taken.
@@ -188,12 +266,26 @@ impl Producer {
     }
 }
 
+fn taken_by(home: Home, taken: Result<kera_producer::Delivery, AppendError>) -> PyResult<Delivery> {
+    let delivery = taken.map_err(|error| of_append(&error))?;
+    Ok(Delivery { home, delivery })
+}
+
 impl Producer {
+    fn opened(home: Home, built: Result<kera_producer::Producer, BuildError>) -> PyResult<Self> {
+        let producer = built.map_err(|error| of_build(&error))?;
+        Ok(Self {
+            number: home.opened(producer.clone()),
+            producer: Kept::new(home, producer),
+            transactions: Arc::default(),
+        })
+    }
+
     fn finish(
         &self,
         py: Python<'_>,
         timeout: Option<f64>,
-        work: impl Future<Output = Result<(), kera_producer::ProduceError>> + Send,
+        work: impl Future<Output = Result<(), ProduceError>> + Send,
     ) -> PyResult<()> {
         match self.producer.home().wait(py, limit(timeout)?, work)? {
             Some(finished) => finished.map_err(|error| of_produce(&error)),
@@ -265,6 +357,22 @@ impl Delivery {
     #[getter]
     fn done(&self) -> PyResult<bool> {
         self.home.within(|| self.delivery.result().is_some())
+    }
+
+    fn _pending(&self) -> PyResult<_Pending> {
+        self.home.check()?;
+        _Pending::new(self.home, self.delivery.clone(), |_, known| {
+            known
+                .map(RecordPlace::from)
+                .map_err(|error| of_produce(&error))
+        })
+    }
+
+    /// For coroutines of `kera.aio`.
+    fn __await__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let aio = slf.py().import("kera.aio")?;
+        aio.call_method1("_of_delivery", (slf,))?
+            .call_method0("__await__")
     }
 
     /// Waits until it is known where the record is.

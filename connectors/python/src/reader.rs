@@ -1,12 +1,14 @@
 //! Reading lanes without a group.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::TryStreamExt;
-use kera_consumer::{Reader as Lanes, Seek};
+use kera_consumer::{ConsumeError, Reader as Lanes, Seek};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::awaited::_Pending;
 use crate::batch::{Batch, Position};
 use crate::consumer::{counts, reading};
 use crate::errors::of_consume;
@@ -32,7 +34,30 @@ const SETTINGS: [&str; 8] = [
 #[pyclass(frozen, weakref, module = "kera")]
 pub(crate) struct Reader {
     turn: Turn<Lanes>,
-    finished: AtomicBool,
+    finished: Arc<AtomicBool>,
+}
+
+fn builder(
+    stream: String,
+    settings: Option<&Bound<'_, PyDict>>,
+) -> PyResult<kera_consumer::ReaderBuilder> {
+    let (way, others) = Way::of(settings)?;
+    let client = way.client()?;
+    let mut builder = Lanes::builder()
+        .retry(client.options().retry)
+        .client(client)
+        .stream(stream);
+    for (name, value) in &others {
+        builder = match name.as_str() {
+            "follow" => builder.follow(get(name, value)?),
+            "lanes" => match get::<Option<Vec<(u32, u32)>>>(name, value)? {
+                Some(lanes) => builder.lanes(lanes),
+                None => builder,
+            },
+            _ => reading!(builder, name, value, "Reader"),
+        };
+    }
+    Ok(builder)
 }
 
 #[pymethods]
@@ -40,29 +65,18 @@ impl Reader {
     #[new]
     #[pyo3(signature = (stream, **settings))]
     fn new(py: Python<'_>, stream: String, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let (way, others) = Way::of(settings)?;
-        let client = way.client()?;
-        let mut builder = Lanes::builder()
-            .retry(client.options().retry)
-            .client(client)
-            .stream(stream);
-        for (name, value) in &others {
-            builder = match name.as_str() {
-                "follow" => builder.follow(get(name, value)?),
-                "lanes" => match get::<Option<Vec<(u32, u32)>>>(name, value)? {
-                    Some(lanes) => builder.lanes(lanes),
-                    None => builder,
-                },
-                _ => reading!(builder, name, value, "Reader"),
-            };
-        }
+        let builder = builder(stream, settings)?;
         let home = Home::here()?;
-        let lanes = home
-            .finish(py, builder.open())?
-            .map_err(|error| of_consume(&error))?;
-        Ok(Self {
-            turn: Turn::new(home, "reader", lanes),
-            finished: AtomicBool::new(false),
+        Self::opened(home, home.finish(py, builder.open())?)
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (stream, **settings))]
+    fn _open(stream: String, settings: Option<&Bound<'_, PyDict>>) -> PyResult<_Pending> {
+        let builder = builder(stream, settings)?;
+        let home = Home::here()?;
+        _Pending::new(home, builder.open(), move |_, lanes| {
+            Self::opened(home, lanes)
         })
     }
 
@@ -74,6 +88,28 @@ impl Reader {
         });
         let batch = self.noted(batch?);
         Ok(batch.map(Batch::new))
+    }
+
+    fn _next_batch(&self) -> PyResult<_Pending> {
+        let finished = self.finished.clone();
+        self.turn.pending(
+            |lanes: &mut Lanes| Box::pin(lanes.next_batch()),
+            move |batch| {
+                finished.fetch_or(batch.is_none(), Ordering::Relaxed);
+                Ok(batch.map(Batch::new))
+            },
+        )
+    }
+
+    fn _next_record(&self) -> PyResult<_Pending> {
+        let finished = self.finished.clone();
+        self.turn.pending(
+            |lanes: &mut Lanes| Box::pin(async move { lanes.records().try_next().await }),
+            move |record| {
+                finished.fetch_or(record.is_none(), Ordering::Relaxed);
+                Ok(record.map(|record| Record { record }))
+            },
+        )
     }
 
     /// The next record; `None` as with `next_batch`.
@@ -114,10 +150,7 @@ impl Reader {
         lane: u32,
         to: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let to = match to.cast::<Position>() {
-            Ok(position) => Seek::Cursor(position.get().of_lane(streamlet, lane)?),
-            Err(_) => Seek::To(start(to)?),
-        };
+        let to = seek(streamlet, lane, to)?;
         self.turn.change(py, move |lanes: &mut Lanes| {
             Box::pin(lanes.seek(streamlet, lane, to))
         })?;
@@ -134,10 +167,33 @@ impl Reader {
         Ok(())
     }
 
+    fn _seek(&self, streamlet: u32, lane: u32, to: &Bound<'_, PyAny>) -> PyResult<_Pending> {
+        let to = seek(streamlet, lane, to)?;
+        self.finished.store(false, Ordering::Relaxed);
+        self.turn
+            .pending_change(move |lanes: &mut Lanes| Box::pin(lanes.seek(streamlet, lane, to)))
+    }
+
+    fn _seek_all(&self, to: &Bound<'_, PyAny>) -> PyResult<_Pending> {
+        let to = start(to)?;
+        self.finished.store(false, Ordering::Relaxed);
+        self.turn
+            .pending_change(move |lanes: &mut Lanes| Box::pin(lanes.seek_all(to)))
+    }
+
     /// Where it stands in each lane.
     fn positions(&self, py: Python<'_>) -> PyResult<Vec<Position>> {
         let positions = self.turn.look(py, |lanes| lanes.positions())?;
         Ok(positions.into_iter().map(Position::from).collect())
+    }
+
+    fn _positions(&self) -> PyResult<_Pending> {
+        self.turn.pending_look(Lanes::positions, |_, positions| {
+            Ok(positions
+                .into_iter()
+                .map(Position::from)
+                .collect::<Vec<_>>())
+        })
     }
 
     /// Counts and sizes.
@@ -145,9 +201,21 @@ impl Reader {
         counts(py, self.turn.look(py, |lanes| lanes.metrics())?)
     }
 
+    fn _metrics(&self) -> PyResult<_Pending> {
+        self.turn
+            .pending_look(Lanes::metrics, |py, all| counts(py, all).map(Bound::unbind))
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let lanes = self.turn.close(py)?;
         self.turn.home().within(|| drop(lanes))
+    }
+
+    fn _close(&self) -> PyResult<_Pending> {
+        self.turn.pending_close(|lanes| async move {
+            drop(lanes);
+            Ok(())
+        })
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -160,7 +228,23 @@ impl Reader {
     }
 }
 
+/// Where to go on in a lane.
+fn seek(streamlet: u32, lane: u32, to: &Bound<'_, PyAny>) -> PyResult<Seek> {
+    match to.cast::<Position>() {
+        Ok(position) => Ok(Seek::Cursor(position.get().of_lane(streamlet, lane)?)),
+        Err(_) => Ok(Seek::To(start(to)?)),
+    }
+}
+
 impl Reader {
+    fn opened(home: Home, lanes: Result<Lanes, ConsumeError>) -> PyResult<Self> {
+        let lanes = lanes.map_err(|error| of_consume(&error))?;
+        Ok(Self {
+            turn: Turn::new(home, "reader", lanes),
+            finished: Arc::default(),
+        })
+    }
+
     /// The outer `None` is the end of the limit, the inner that of all lanes.
     fn noted<T>(&self, read: Option<Option<T>>) -> Option<T> {
         if let Some(None) = read {

@@ -17,7 +17,7 @@ use crate::errors::{Problem, setting};
 use crate::told;
 
 /// How long a waiting thread may keep a signal, such as Ctrl-C, from its handler.
-const SIGNALS_EVERY: Duration = Duration::from_millis(100);
+pub(crate) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 
 /// Of this process, which may have been forked from one that had its own.
 static HOME: Mutex<Option<Home>> = Mutex::new(None);

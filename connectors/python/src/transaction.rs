@@ -7,8 +7,10 @@ use kera_producer::{Producer, TransactionError, TransactionHandle as Handle};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::oneshot::error::RecvError;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 
+use crate::awaited::_Pending;
 use crate::errors::{Problem, of_transaction};
 use crate::runtime::{Home, Kept};
 use crate::settings::Way;
@@ -30,6 +32,7 @@ enum Ask {
 const MOST_ASKS: usize = 16;
 
 type Outcome = Result<Option<Handle>, TransactionError>;
+type Begun = Result<(), TransactionError>;
 
 /// An open transaction of a producer. A task has it, so that an end that was asked for goes on when nobody waits.
 #[pyclass(frozen, module = "kera")]
@@ -52,7 +55,7 @@ pub(crate) struct Turn {
 async fn keep(
     producer: Producer,
     turn: Arc<Turn>,
-    begun: oneshot::Sender<Result<(), TransactionError>>,
+    begun: oneshot::Sender<Begun>,
     mut asks: mpsc::Receiver<Ask>,
     outcome: watch::Sender<Option<(End, Outcome)>>,
 ) {
@@ -91,6 +94,45 @@ async fn keep(
     }
 }
 
+/// A transaction of which it is not known yet whether it begins.
+struct Beginning {
+    turn: Arc<Turn>,
+    asks: Kept<mpsc::Sender<Ask>>,
+    outcome: Kept<watch::Receiver<Option<(End, Outcome)>>>,
+}
+
+impl Beginning {
+    fn start(
+        home: Home,
+        producer: Producer,
+        turn: Arc<Turn>,
+    ) -> PyResult<(Self, oneshot::Receiver<Begun>)> {
+        let (begun, has_begun) = oneshot::channel();
+        let (asks, asked) = mpsc::channel(MOST_ASKS);
+        let (tell, outcome) = watch::channel(None);
+        home.within(|| tokio::spawn(keep(producer, Arc::clone(&turn), begun, asked, tell)))?;
+        let (asks, outcome) = (Kept::new(home, asks), Kept::new(home, outcome));
+        let beginning = Self {
+            turn,
+            asks,
+            outcome,
+        };
+        Ok((beginning, has_begun))
+    }
+
+    fn end(self, has_begun: Result<Begun, RecvError>) -> PyResult<Transaction> {
+        match has_begun {
+            Ok(Ok(())) => Ok(Transaction {
+                turn: self.turn,
+                asks: self.asks,
+                outcome: self.outcome,
+            }),
+            Ok(Err(error)) => Err(of_transaction(&error)),
+            Err(_) => Err(over()),
+        }
+    }
+}
+
 impl Transaction {
     pub(crate) fn begin(
         py: Python<'_>,
@@ -98,46 +140,43 @@ impl Transaction {
         producer: Producer,
         turn: Arc<Turn>,
     ) -> PyResult<Self> {
-        let (begun, has_begun) = oneshot::channel();
-        let (asks, asked) = mpsc::channel(MOST_ASKS);
-        let (tell, outcome) = watch::channel(None);
-        home.within(|| tokio::spawn(keep(producer, Arc::clone(&turn), begun, asked, tell)))?;
-        match home.finish(py, has_begun)? {
-            Ok(Ok(())) => Ok(Self {
-                turn,
-                asks: Kept::new(home, asks),
-                outcome: Kept::new(home, outcome),
-            }),
-            Ok(Err(error)) => Err(of_transaction(&error)),
-            Err(_) => Err(over()),
-        }
+        let (beginning, has_begun) = Beginning::start(home, producer, turn)?;
+        let has_begun = home.finish(py, has_begun)?;
+        beginning.end(has_begun)
+    }
+
+    /// As [`begin`](Self::begin), for a coroutine.
+    pub(crate) fn pending(home: Home, producer: Producer, turn: Arc<Turn>) -> PyResult<_Pending> {
+        let (beginning, has_begun) = Beginning::start(home, producer, turn)?;
+        _Pending::new(home, has_begun, move |_, has_begun| {
+            beginning.end(has_begun)
+        })
     }
 
     /// Ends it, or hears how it ends: after the first call it has ended, or will. `None` if that is another way.
-    fn end(&self, py: Python<'_>, end: End) -> PyResult<Option<Outcome>> {
-        let home = self.asks.home();
-        let asks: &mpsc::Sender<Ask> = &self.asks;
+    fn ending(
+        &self,
+        end: End,
+    ) -> PyResult<impl Future<Output = Option<Outcome>> + Send + 'static + use<>> {
         // At once, so that no signal comes before it. Refused after the end.
-        let (asked, mut outcome) = home.within(|| {
-            let asked = asks.try_send(Ask::End(end));
-            (asked, watch::Receiver::clone(&self.outcome))
+        let (asks, asked, mut outcome) = self.asks.home().within(|| {
+            let asked = self.asks.try_send(Ask::End(end));
+            let asks = mpsc::Sender::clone(&self.asks);
+            (asks, asked, watch::Receiver::clone(&self.outcome))
         })?;
-        let ended = home.finish(py, async move {
+        Ok(async move {
             if let Err(TrySendError::Full(ask)) = asked {
                 let _ = asks.send(ask).await;
             }
+            drop(asks);
             let known = outcome.wait_for(Option::is_some).await;
-            known.map(|known| known.clone()).ok().flatten()
-        })?;
-        Ok(ended.and_then(|(how, outcome)| (how == end).then_some(outcome)))
+            let known = known.map(|known| known.clone()).ok().flatten();
+            known.and_then(|(how, outcome)| (how == end).then_some(outcome))
+        })
     }
 
     fn end_so(&self, py: Python<'_>, end: End) -> PyResult<Option<TransactionHandle>> {
-        match self.end(py, end)? {
-            Some(Ok(handle)) => Ok(handle.map(TransactionHandle::from)),
-            Some(Err(error)) => Err(of_transaction(&error)),
-            None => Err(over()),
-        }
+        told(self.asks.home().finish(py, self.ending(end)?)?)
     }
 }
 
@@ -148,6 +187,15 @@ impl Drop for Transaction {
         if let Ok(false) = self.asks.home().within(has_ended) {
             self.turn.is_dropped.store(true, Ordering::SeqCst);
         }
+    }
+}
+
+/// What is said of how it ended.
+fn told(ended: Option<Outcome>) -> PyResult<Option<TransactionHandle>> {
+    match ended {
+        Some(Ok(handle)) => Ok(handle.map(TransactionHandle::from)),
+        Some(Err(error)) => Err(of_transaction(&error)),
+        None => Err(over()),
     }
 }
 
@@ -171,6 +219,22 @@ impl Transaction {
     /// Has it wait until somebody ends it by its handle. `None` if nothing was appended.
     fn prepare(&self, py: Python<'_>) -> PyResult<Option<TransactionHandle>> {
         self.end_so(py, End::Prepare)
+    }
+
+    /// As `commit`, `abort` or `prepare`, by that name.
+    fn _end(&self, how: &str) -> PyResult<_Pending> {
+        let end = match how {
+            "commit" => End::Commit,
+            "abort" => End::Abort,
+            _ => End::Prepare,
+        };
+        _Pending::new(self.asks.home(), self.ending(end)?, |_, ended| told(ended))
+    }
+
+    /// Whether it has ended, or how is not known yet.
+    #[getter]
+    fn _has_ended(&self) -> PyResult<bool> {
+        self.asks.home().within(|| self.outcome.borrow().is_some())
     }
 
     /// Its handle, once a record is on its way.
@@ -198,16 +262,16 @@ impl Transaction {
         error: Option<&Bound<'_, PyAny>>,
         _more: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let has_ended = || self.outcome.borrow().is_some();
-        if self.asks.home().within(has_ended)? {
+        if self._has_ended()? {
             return Ok(());
         }
         match error {
             None => self.commit(py),
             // An end that was interrupted goes on; the exception that came of it does, too.
-            Some(_) => self.end(py, End::Abort)?.map_or(Ok(()), |aborted| {
-                aborted.map(drop).map_err(|error| of_transaction(&error))
-            }),
+            Some(_) => {
+                let aborted = self.asks.home().finish(py, self.ending(End::Abort)?)?;
+                aborted.map_or(Ok(()), |aborted| told(Some(aborted)).map(drop))
+            }
         }
     }
 }

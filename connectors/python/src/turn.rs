@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_consumer::ConsumeError;
+use pyo3::IntoPyObject;
 use pyo3::prelude::*;
 use tokio::sync::{Mutex, watch};
 
+use crate::awaited::_Pending;
 use crate::errors::{closed, of_consume};
-use crate::runtime::{Home, Kept};
+use crate::runtime::{Home, Kept, SIGNALS_EVERY};
 
 /// A consumer or reader. Threads that read it take turns, and let go of it at every look for signals.
 pub(crate) struct Turn<T: Send + 'static> {
@@ -75,7 +77,32 @@ impl<T: Send + 'static> Turn<T> {
         let (reading, closing): (&Mutex<_>, &watch::Sender<_>) = (&self.reading, &self.closing);
         let make = || unless_closed(reading, closing.subscribe(), &read);
         let read = self.home().wait_in_slices(py, limit, make)?;
-        read.map(|read| self.told(read)).transpose()
+        read.map(|read| told(self.what, read)).transpose()
+    }
+
+    /// As [`wait`](Self::wait), for a coroutine; what it gets is what `tell` makes of it.
+    pub(crate) fn pending<R, O, F, M>(&self, read: F, tell: M) -> PyResult<_Pending>
+    where
+        R: Send + 'static,
+        O: for<'py> IntoPyObject<'py>,
+        F: for<'a> Fn(&'a mut T) -> Reading<'a, R> + Send + Sync + 'static,
+        M: FnOnce(R) -> PyResult<O> + Send + 'static,
+    {
+        self.home().check()?;
+        let (reading, closing, what) = (
+            Arc::clone(&self.reading),
+            self.closing.subscribe(),
+            self.what,
+        );
+        let work = async move {
+            loop {
+                let read = unless_closed(&reading, closing.clone(), &read);
+                if let Ok(read) = tokio::time::timeout(SIGNALS_EVERY, read).await {
+                    return read;
+                }
+            }
+        };
+        _Pending::new(self.home(), work, move |_, read| tell(told(what, read)?))
     }
 
     /// As [`wait`](Self::wait), for what is mostly there already.
@@ -92,7 +119,7 @@ impl<T: Send + 'static> Turn<T> {
         self.home().check()?;
         let ready = unless_closed(&self.reading, self.closing.subscribe(), &read);
         match self.home().ready(py, ready)? {
-            Some(read) => self.told(read).map(Some),
+            Some(read) => told(self.what, read).map(Some),
             None => self.wait(py, limit, read),
         }
     }
@@ -103,11 +130,32 @@ impl<T: Send + 'static> Turn<T> {
         R: Send + 'static,
         F: for<'a> FnOnce(&'a mut T) -> Reading<'a, R> + Send + 'static,
     {
+        let changed = self.home().finish_task(py, self.changed(change)?)?;
+        told(self.what, changed)
+    }
+
+    /// As [`change`](Self::change), for a coroutine.
+    pub(crate) fn pending_change<R, F>(&self, change: F) -> PyResult<_Pending>
+    where
+        R: for<'py> IntoPyObject<'py> + Send + 'static,
+        F: for<'a> FnOnce(&'a mut T) -> Reading<'a, R> + Send + 'static,
+    {
+        let what = self.what;
+        let changed = self.changed(change)?;
+        _Pending::of_task(self.home(), changed, move |changed| told(what, changed))
+    }
+
+    fn changed<R, F>(
+        &self,
+        change: F,
+    ) -> PyResult<impl Future<Output = Result<R, ConsumeError>> + Send + 'static + use<T, R, F>>
+    where
+        R: Send + 'static,
+        F: for<'a> FnOnce(&'a mut T) -> Reading<'a, R> + Send + 'static,
+    {
         self.home().check()?;
         let (reading, closing) = (Arc::clone(&self.reading), self.closing.subscribe());
-        let work = async move { unless_closed(&reading, closing, change).await };
-        let changed = self.home().finish_task(py, work)?;
-        self.told(changed)
+        Ok(async move { unless_closed(&reading, closing, change).await })
     }
 
     /// Looks at it between reads.
@@ -122,6 +170,43 @@ impl<T: Send + 'static> Turn<T> {
         seen.flatten().ok_or_else(|| closed(self.what))
     }
 
+    /// As [`look`](Self::look), for a coroutine.
+    pub(crate) fn pending_look<R, O, M>(
+        &self,
+        look: impl FnOnce(&T) -> R + Send + 'static,
+        tell: M,
+    ) -> PyResult<_Pending>
+    where
+        R: Send + 'static,
+        O: for<'py> IntoPyObject<'py>,
+        M: FnOnce(Python<'_>, R) -> PyResult<O> + Send + 'static,
+    {
+        self.home().check()?;
+        let (reading, what) = (Arc::clone(&self.reading), self.what);
+        let work = async move { reading.lock().await.as_ref().map(look) };
+        _Pending::new(self.home(), work, move |py, seen| {
+            tell(py, seen.ok_or_else(|| closed(what))?)
+        })
+    }
+
+    /// As [`close`](Self::close), for a coroutine; `end` ends what was taken, also when nobody waits for that any more.
+    pub(crate) fn pending_close<F, E>(&self, end: F) -> PyResult<_Pending>
+    where
+        F: FnOnce(T) -> E + Send + 'static,
+        E: Future<Output = Result<(), ConsumeError>> + Send + 'static,
+    {
+        self.home().within(|| self.closing.send_replace(true))?;
+        let (reading, what) = (Arc::clone(&self.reading), self.what);
+        let work = async move {
+            let taken = reading.lock().await.take();
+            match taken {
+                Some(taken) => end(taken).await,
+                None => Ok(()),
+            }
+        };
+        _Pending::of_task(self.home(), work, move |ended| told(what, ended))
+    }
+
     /// Takes it out of the hands of all threads; `None` if that was done before.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<Option<T>> {
         self.home().within(|| self.closing.send_replace(true))?;
@@ -129,11 +214,11 @@ impl<T: Send + 'static> Turn<T> {
         let make = || async { reading.lock().await.take() };
         Ok(self.home().wait_in_slices(py, None, make)?.flatten())
     }
+}
 
-    fn told<R>(&self, read: Result<R, ConsumeError>) -> PyResult<R> {
-        read.map_err(|error| match error {
-            ConsumeError::Closed => closed(self.what),
-            error => of_consume(&error),
-        })
-    }
+fn told<R>(what: &str, read: Result<R, ConsumeError>) -> PyResult<R> {
+    read.map_err(|error| match error {
+        ConsumeError::Closed => closed(what),
+        error => of_consume(&error),
+    })
 }

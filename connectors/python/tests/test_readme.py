@@ -37,5 +37,10 @@ def test_the_programs_of_the_readme_do_what_it_says(broker):
 
 def test_the_login_of_the_readme(with_users):
     assert PASSWORD in README.read_text()
-    [program] = programs(with_users)[6:]
+    [program] = programs(with_users)[6:7]
     assert run(program) == "ann sees 0 streams\n"
+
+
+def test_the_coroutines_of_the_readme(broker):
+    [program] = programs(broker)[7:]
+    assert run(program) == "ann's visit is record 0\nann came\nbob came\n"

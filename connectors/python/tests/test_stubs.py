@@ -8,6 +8,7 @@ import re
 import pytest
 
 import kera
+import kera.aio
 from kera import _kera
 
 STUB = pathlib.Path(kera.__file__).with_name("_kera.pyi")
@@ -19,7 +20,7 @@ OF_ALL |= {"__slotnames__"}
 
 
 def members(node):
-    return {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+    return {item.name: item for item in node.body if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef))}
 
 
 def is_property(function):
@@ -114,3 +115,25 @@ def test_settings_are_those_that_the_module_knows(shared):
             with pytest.raises((TypeError, kera.SettingError)) as told:
                 call(**{setting: object()})
             assert "has no setting" not in str(told.value), setting
+
+
+def test_the_stubs_of_coroutines_say_what_their_module_has():
+    tree = ast.parse(STUB.with_name("aio.pyi").read_text()).body
+    classes = {node.name: node for node in tree if isinstance(node, ast.ClassDef)}
+    assert set(kera.aio.__all__) == {name for name in classes if name[0] != "_"}
+    for name, node in classes.items():
+        kind, said = getattr(kera.aio, name), members(node)
+        bases = [base for base in kind.__mro__[1:] if base is not object]
+        # Private names, and what a base says already, are not said.
+        has = {each for each in vars(kind) if each[0] != "_" and not any(each in vars(base) for base in bases)}
+        assert has == {each for each in said if each[0] != "_"}, name
+        for member, function in said.items():
+            of = getattr(kind, member)
+            assert is_property(function) == inspect.isdatadescriptor(of), member
+            if not is_property(function):
+                has_async = inspect.iscoroutinefunction(of)
+                assert has_async == isinstance(function, ast.AsyncFunctionDef), member
+            if not is_property(function) and member[0] != "_":
+                plain, named = shape(function)
+                has_plain, has_named, _ = of_module(of, 1)
+                assert (plain, named) == (has_plain, has_named), member
