@@ -62,6 +62,7 @@ pub mod socket;
 mod start;
 mod store_calls;
 pub mod store_dir;
+mod stream_metrics;
 pub mod tls;
 pub mod transactions;
 pub mod unheard;

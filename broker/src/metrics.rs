@@ -1,10 +1,16 @@
 //! The counters of the data path. What a scrape sees stands in `scrape.rs`.
 
+use std::time::Instant;
+
+use parking_lot::Mutex;
 pub use prometheus_client::metrics::counter::Counter;
 pub(crate) use prometheus_client::metrics::family::Family;
 pub(crate) use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+pub use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::histogram::exponential_buckets;
 use prometheus_client::registry::Registry;
+
+use crate::stream_metrics::NamedStreams;
 
 /// Counters of the data path; gauges are read when scraped.
 pub struct Metrics {
@@ -20,6 +26,8 @@ pub struct Metrics {
     pub append_seconds: Histogram,
     /// Bytes sent to readers.
     pub read_bytes: Counter,
+    /// Seconds from a read's arrival to its answer, of reads that brought records and did not wait for any.
+    pub read_seconds: Histogram,
     /// Bytes of them that came from copies of groups whose streamlets other brokers own.
     pub copy_read_bytes: Counter,
     /// Times an append waited for memory.
@@ -36,6 +44,19 @@ pub struct Metrics {
     pub large_replies: Counter,
     /// Requests of Kafka clients, by API.
     pub kafka_requests: Family<Labels, Counter>,
+    /// Seconds from a request's turn to its answer, by API.
+    pub kafka_request_seconds: Family<Labels, Histogram, fn() -> Histogram>,
+    /// Which streams a scrape tells by their names.
+    pub(crate) streams: Mutex<NamedStreams>,
+}
+
+impl Metrics {
+    /// A read is answered with so many bytes, and has waited for no records since then.
+    pub fn read_at_once(&self, since: Option<Instant>, bytes: usize) {
+        if let Some(since) = since.filter(|_| bytes > 0) {
+            self.read_seconds.observe(since.elapsed().as_secs_f64());
+        }
+    }
 }
 
 impl Default for Metrics {
@@ -47,11 +68,17 @@ impl Default for Metrics {
             append_errors: Counter::default(),
             append_seconds: Histogram::new(exponential_buckets(50e-6, 2.0, 18)),
             read_bytes: Counter::default(),
+            read_seconds: Histogram::new(exponential_buckets(50e-6, 2.0, 18)),
             copy_read_bytes: Counter::default(),
             memory_waits: Counter::default(),
             connections_accepted: Counter::default(),
             protocol_errors: Counter::default(),
             kafka_requests: Family::default(),
+            // There are many APIs: from 100 µs to half a minute, which a fetch may wait.
+            kafka_request_seconds: Family::new_with_constructor(|| {
+                Histogram::new(exponential_buckets(100e-6, 4.0, 10))
+            }),
+            streams: Mutex::default(),
             connections_refused: Counter::default(),
             unread_connections: Counter::default(),
             large_replies: Counter::default(),

@@ -6,13 +6,14 @@ use kera_protocol::v1::GroupKind;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-use crate::cluster::{self, Backup, shortage};
+use crate::cluster::{self, Backup};
 use crate::compaction::Stats;
 use crate::former_metrics::with_former_names;
 use crate::http::Told;
 use crate::metrics::{Counter, Family, Gauge, Labels, gauge};
 use crate::process;
 use crate::shared::Shared;
+use crate::stream_metrics;
 use crate::tls::ServerTls;
 
 /// Everything, as a scrape sees it.
@@ -48,6 +49,11 @@ pub(crate) fn render(shared: &Shared) -> String {
         "read_bytes",
         "Bytes of batches sent to readers",
         metrics.read_bytes.clone(),
+    );
+    registry.register(
+        "read_duration_seconds",
+        "From a read's arrival to its answer, of reads that brought records and did not wait for any",
+        metrics.read_seconds.clone(),
     );
     registry.register(
         "replica_read_bytes",
@@ -88,6 +94,11 @@ pub(crate) fn render(shared: &Shared) -> String {
         "kafka_requests",
         "Requests of Kafka clients, by API",
         metrics.kafka_requests.clone(),
+    );
+    registry.register(
+        "kafka_request_duration_seconds",
+        "From a Kafka client's request, when its turn comes, to its answer, by API",
+        metrics.kafka_request_seconds.clone(),
     );
     of_compaction(&shared.compactor.stats, &mut registry);
     ready(&mut registry, shared.ready().is_ok());
@@ -211,7 +222,7 @@ pub(crate) fn render(shared: &Shared) -> String {
         of_tls(tls, &mut registry);
     }
     of_process(Some(shared.data.engine()), &mut registry);
-    streams(shared, &mut registry);
+    stream_metrics::register(shared, &mut registry);
     groups(shared, &mut registry);
     if let Some(clustered) = &shared.clustered {
         cluster::metrics::register(&mut registry, shared, clustered);
@@ -365,70 +376,6 @@ fn disk_full(shared: &Shared) -> bool {
         .env
         .disk_full
         .load(kera_log_segments::sync::Ordering::Relaxed)
-}
-
-fn streams(shared: &Shared, registry: &mut Registry) {
-    let records = Family::<Labels, Gauge>::default();
-    let bytes = Family::<Labels, Gauge>::default();
-    let groups = Family::<Labels, Gauge>::default();
-    let lag = Family::<Labels, Gauge>::default();
-    let unstable = Family::<Labels, Gauge>::default();
-    let short = Family::<Labels, Gauge>::default();
-    let waiting = Family::<Labels, Gauge>::default();
-    for stream in shared.data.catalog.all() {
-        let labels: Labels = vec![("stream", stream.name())];
-        let (mut held, mut size, mut count, mut behind) = (0, 0, 0, 0);
-        // Of the lane where it is most: one that waits is not hidden by others that go on.
-        let mut above_stable = 0;
-        for streamlet in &stream.streamlets {
-            for lane in streamlet.describe() {
-                held += lane.head.saturating_sub(lane.log_start);
-                behind += lane.end_ordinal.saturating_sub(lane.head);
-                count += lane.groups.len();
-                size += lane.groups.iter().map(|g| g.bytes).sum::<u64>();
-                let stable = streamlet.stable(lane.lane).unwrap_or(lane.head);
-                above_stable = lane.head.saturating_sub(stable).max(above_stable);
-            }
-        }
-        records.get_or_create(&labels).set(held as i64);
-        bytes.get_or_create(&labels).set(size as i64);
-        groups.get_or_create(&labels).set(count as i64);
-        lag.get_or_create(&labels).set(behind as i64);
-        unstable.get_or_create(&labels).set(above_stable as i64);
-        if !stream.record.load().config.is_replicated() {
-            continue;
-        }
-        if let Some(groups) = shortage::as_counted(shared, &stream) {
-            short.get_or_create(&labels).set(groups as i64);
-        }
-        let unserved = stream.streamlets.iter().filter(|s| !s.is_recovered());
-        waiting.get_or_create(&labels).set(unserved.count() as i64);
-    }
-    registry.register("stream_records", "Records readable", records);
-    registry.register("stream_bytes", "Bytes stored", bytes);
-    registry.register("stream_groups", "Groups stored", groups);
-    registry.register(
-        "stream_head_lag_records",
-        "Records appended and not yet durable",
-        lag,
-    );
-    registry.register(
-        "stream_stable_lag_records",
-        "Durable records at and above the first one of an open transaction, in the lane where they are most",
-        unstable,
-    );
-    if shared.clustered.is_some() {
-        registry.register(
-            "stream_under_replicated_groups",
-            "Groups with fewer replicas than their stream asks for: too few are recorded, or a recorded broker lacks the bytes",
-            short,
-        );
-        registry.register(
-            "stream_unrecovered_streamlets",
-            "Streamlets that wait for replicas and serve nothing",
-            waiting,
-        );
-    }
 }
 
 fn groups(shared: &Shared, registry: &mut Registry) {

@@ -46,6 +46,7 @@ const MAX_JOIN_REQUEST: usize = 1 << 20;
 /// JoinGroup and SyncGroup wait for the other members of a group.
 const WAITING: [i16; 2] = [11, 14];
 const JOIN: u8 = 11;
+const PRODUCE: i16 = 0;
 /// Produce requests of one connection that wait for durability.
 const MAX_PENDING: usize = 256;
 /// Why a connection ends.
@@ -141,6 +142,7 @@ pub(crate) async fn serve(socket: TcpStream, mut ctx: Ctx, counted: Counted, wan
         joined: None,
         failed: Failed::default(),
         current: Current::Nothing,
+        current_since: None,
         stopping: false,
     };
     let outcome = tokio::select! {
@@ -188,6 +190,8 @@ struct Connection {
     joined: Option<Option<Fault>>,
     failed: Failed,
     current: Current,
+    /// The API of the current request, and since when it is that.
+    current_since: Option<(i16, Instant)>,
     sessions: Sessions,
     stopping: bool,
 }
@@ -425,9 +429,10 @@ impl Connection {
             let mut input = std::mem::take(&mut link.input);
             let outcome = self.take_request(link, &mut input.bytes_mut()[LENGTH_BYTES..whole]);
             link.input = input;
-            if !outcome? {
+            let Some(key) = outcome? else {
                 break;
-            }
+            };
+            self.count(key);
             link.input.consume(whole);
             // What a handler works on stays claimed until it has answered.
             if !matches!(self.current, Current::Running { waits: false, .. }) {
@@ -437,8 +442,30 @@ impl Connection {
         Ok(())
     }
 
-    /// Acts on one request. False: it stays, because memory is short or the client has used up a quota.
-    fn take_request(&mut self, link: &mut ClientLink, request: &mut [u8]) -> Result<bool, Ended> {
+    /// A request of this API was taken.
+    fn count(&mut self, key: i16) {
+        if let Some(metrics) = self.ctx.settings.requests.get(&key) {
+            metrics.taken();
+        }
+        if key != PRODUCE {
+            self.current_since = Some((key, Instant::now()));
+        }
+    }
+
+    /// Counts how long a request of this API took that is answered now.
+    fn count_answer(&self, key: i16, since: Instant) {
+        if let Some(requests) = self.ctx.settings.requests.get(&key) {
+            requests.answered(&self.ctx.shared.data.metrics, since);
+        }
+    }
+
+    /// Acts on one request, and returns its API. `None`: it stays, because memory is short, or its lanes become part of
+    /// a transaction, or the client has used up a quota.
+    fn take_request(
+        &mut self,
+        link: &mut ClientLink,
+        request: &mut [u8],
+    ) -> Result<Option<i16>, Ended> {
         let head = RequestHead::parse(request)?;
         let (key, version, correlation) = (head.api_key, head.api_version, head.correlation);
         if self.gate.is_none() {
@@ -451,19 +478,18 @@ impl Connection {
                 .map(|id| StrBytes::from_string(id.to_owned()));
             link.meter.set_client(head.client_id.unwrap_or_default());
         }
-        if let Some(counter) = self.ctx.settings.requests.get(&key) {
-            counter.inc();
-        }
-        match key {
+        let taken = match key {
             versions::KEY => {
                 let cluster_version = self.ctx.shared.settings.cluster_version();
                 let (response, version) = versions::answer(version, cluster_version);
                 let reply = dispatch::encode(ApiKey::ApiVersions, version, correlation, &response)?;
                 self.current = Current::Answered(vec![reply]);
+                true
             }
             sasl::HANDSHAKE | sasl::AUTHENTICATE => {
                 let body = Bytes::copy_from_slice(&request[body_at..]);
                 self.authenticate((key, version, correlation), body);
+                true
             }
             _ if self.gate.is_some() => {
                 let why = Ended::Unauthenticated.to_string();
@@ -471,8 +497,8 @@ impl Connection {
                 auth.refused(sasl::peer(&self.ctx), "", "", why);
                 return Err(Ended::Unauthenticated);
             }
-            0 => return self.take_produce(link, version, correlation, &mut request[body_at..]),
-            1 => return self.take_fetch(link, version, correlation, &request[body_at..]),
+            PRODUCE => self.take_produce(link, version, correlation, &mut request[body_at..])?,
+            1 => self.take_fetch(link, version, correlation, &request[body_at..])?,
             _ => {
                 let body = Bytes::copy_from_slice(&request[body_at..]);
                 let mut ctx = self.ctx.clone();
@@ -482,9 +508,10 @@ impl Connection {
                     answer: Box::pin(answer),
                     waits: WAITING.contains(&key),
                 };
+                true
             }
-        }
-        Ok(true)
+        };
+        Ok(taken.then_some(key))
     }
 
     fn authenticate(&mut self, request: (i16, i16, i32), body: Bytes) {
@@ -593,9 +620,9 @@ impl Connection {
             if !front.poll(&link.waker) && Instant::now() < front.deadline {
                 break;
             }
-            let metrics = &self.ctx.shared.data.metrics;
-            let seconds = front.received.elapsed().as_secs_f64();
-            metrics.append_seconds.observe(seconds);
+            let received = front.received;
+            let seconds = received.elapsed().as_secs_f64();
+            self.ctx.shared.data.metrics.append_seconds.observe(seconds);
             if *acks != 0 {
                 front.forget(&link.waker);
                 let version = front.version();
@@ -608,6 +635,7 @@ impl Connection {
             }
             let bytes = front.bytes;
             self.pending.pop_front();
+            self.count_answer(PRODUCE, received);
             link.release(bytes);
         }
     }
@@ -654,6 +682,7 @@ impl Connection {
         dispatch::finish(&mut body.meta, body.slices);
         let metrics = &self.ctx.shared.data.metrics;
         metrics.read_bytes.inc_by(body.slices as u64);
+        metrics.read_at_once(fetch.at_once_since, body.slices);
         self.current = Current::Answered(body.into_parts());
         fetch.end(&mut self.sessions);
     }
@@ -665,6 +694,9 @@ impl Connection {
         }
         if let Current::Answered(parts) = std::mem::replace(&mut self.current, Current::Nothing) {
             link.out.push_parts(parts);
+            if let Some((key, since)) = self.current_since.take() {
+                self.count_answer(key, since);
+            }
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::Shared;
-use kera_broker::metrics::Counter;
+use kera_broker::metrics::{Counter, Histogram, Labels, Metrics};
 use kera_broker::principal::Principal;
 
 use crate::fetch::SessionRoom;
@@ -32,8 +33,42 @@ pub(crate) struct KafkaSettings {
     pub(crate) turns: Turns,
     /// Partitions of fetch sessions, of all connections.
     pub(crate) sessions: SessionRoom,
-    /// Requests so far, by number of their API.
-    pub(crate) requests: HashMap<i16, Counter>,
+    /// What is counted of requests, by number of their API.
+    pub(crate) requests: HashMap<i16, RequestMetrics>,
+}
+
+/// What is counted of the requests of one API.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestMetrics {
+    labels: Labels,
+    count: Counter,
+    /// From the first answer on: a scrape tells no times of APIs that nobody uses.
+    seconds: OnceLock<Histogram>,
+}
+
+impl RequestMetrics {
+    /// Of the API of this name.
+    pub(crate) fn new(metrics: &Metrics, api: &str) -> Self {
+        let labels = vec![("api", api.to_owned())];
+        Self {
+            count: metrics.kafka_requests.get_or_create_owned(&labels),
+            labels,
+            seconds: OnceLock::new(),
+        }
+    }
+
+    /// A request's turn has come.
+    pub(crate) fn taken(&self) {
+        self.count.inc();
+    }
+
+    /// A request is answered whose turn came then.
+    pub(crate) fn answered(&self, metrics: &Metrics, taken: Instant) {
+        let family = &metrics.kafka_request_seconds;
+        let seconds = || family.get_or_create_owned(&self.labels);
+        let seconds = self.seconds.get_or_init(seconds);
+        seconds.observe(taken.elapsed().as_secs_f64());
+    }
 }
 
 /// A request's surroundings.

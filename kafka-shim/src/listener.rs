@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use kera_broker::listener::{Counted, set_up};
-use kera_broker::metrics::Counter;
 use kera_broker::principal::Principal;
 use kera_broker::socket::{bind, next};
 use kera_broker::{BrokerError, Shared};
@@ -12,7 +11,7 @@ use tokio::net::TcpListener;
 
 use crate::apis::APIS;
 use crate::connection;
-use crate::context::{Ctx, KafkaSettings, ListenerInfo};
+use crate::context::{Ctx, KafkaSettings, ListenerInfo, RequestMetrics};
 use crate::fetch::SessionRoom;
 use crate::reply_room::Turns;
 
@@ -38,7 +37,7 @@ pub async fn start(shared: Arc<Shared>) -> Result<Listeners, BrokerError> {
         sessions: SessionRoom::new(kafka.max_fetch_session_partitions as usize),
         requests: APIS
             .iter()
-            .map(|api| (api.key, counter(&shared, api.name)))
+            .map(|api| (api.key, RequestMetrics::new(&shared.data.metrics, api.name)))
             .collect(),
     });
     let mut bound = Vec::with_capacity(kafka.listen.len());
@@ -66,15 +65,6 @@ pub async fn start(shared: Arc<Shared>) -> Result<Listeners, BrokerError> {
         tokio::spawn(accepting);
     }
     Ok(Listeners { addresses })
-}
-
-fn counter(shared: &Shared, api: &str) -> Counter {
-    let labels = vec![("api", api.to_string())];
-    shared
-        .data
-        .metrics
-        .kafka_requests
-        .get_or_create_owned(&labels)
 }
 
 /// What clients are told: what is configured, or the bound address, or loopback where it is bound

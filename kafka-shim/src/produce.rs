@@ -270,7 +270,10 @@ impl Produce {
                 {
                     match placed.appended.poll(waker) {
                         Outcome::Pending => return false,
-                        Outcome::Durable => {}
+                        Outcome::Durable => {
+                            let traffic = placed.streamlet.traffic();
+                            traffic.note_acknowledged(self.received.elapsed());
+                        }
                         Outcome::Lost => known.code = placed.lost(),
                     }
                     *waiting = None;

@@ -52,6 +52,6 @@ pub use standing::Standing;
 pub use strays::Strays;
 pub use streamlet::{BatchRules, Env, GroupView, LaneView, Limits, Settings, Streamlet};
 pub use times::{RecordAt, SearchWork};
-pub use traffic::{Traffic, TrafficTotals};
+pub use traffic::{LATENCY_BOUNDS_US, Traffic, TrafficTotals};
 pub use transactions::{Committed, End};
 pub use trim::Trimmed;

@@ -284,6 +284,9 @@ config_keys! {
         open_paths: Vec<OpenPath>, OpenPaths [] = "probes";
         /// Connections at a time. One more takes the place of the one that has been quiet for longest.
         max_connections: u32, Count [1, 100_000] = "64";
+        /// Streams that `/metrics` tells one by one. What it tells of the others it tells of all of them together, with
+        /// the label `stream=""`.
+        max_streams: u32, Count [1, 100_000] = "1000";
         /// A request must arrive and be answered within this time, or its connection is closed. A connection
         /// without a request is closed after it too.
         request_timeout: Duration, Time [100 * MILLISECOND, HOUR] = "30s";

@@ -127,8 +127,9 @@ impl Connection {
             let Some(reply) = pending.poll(waker) else {
                 return true;
             };
-            let seconds = pending.received.elapsed().as_secs_f64();
-            metrics.append_seconds.observe(seconds);
+            let took = pending.received.elapsed();
+            metrics.append_seconds.observe(took.as_secs_f64());
+            pending.traffic().note_acknowledged(took);
             if let Some(not_before) = not_before.filter(|at| *at > Instant::now()) {
                 held.push(HeldAnswer {
                     not_before,

@@ -248,7 +248,9 @@ impl Connection {
         body: Vec<Bytes>,
     ) {
         let bytes: usize = body.iter().map(Bytes::len).sum();
-        link.shared.data.metrics.read_bytes.inc_by(bytes as u64);
+        let metrics = &link.shared.data.metrics;
+        metrics.read_bytes.inc_by(bytes as u64);
+        metrics.read_at_once(read.at_once_since, bytes);
         link.meter.charge(Metered::Reads, bytes);
         read.target.streamlet.traffic().note_read(bytes);
         link.out

@@ -11,7 +11,7 @@ use kera_protocol::ids::{ANY_LANE, Ordinal, StreamId, StreamletId};
 use kera_protocol::v1;
 use kera_streamlet::producers::{REMEMBERED_BATCHES, SequenceError};
 use kera_streamlet::transactions::TransactionError;
-use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Streamlet};
+use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Streamlet, Traffic};
 
 use super::DataPlane;
 use super::accept;
@@ -356,6 +356,11 @@ fn timed(data: &DataPlane, group: &Arc<Group>) {
 }
 
 impl PendingAppend {
+    /// What is counted of its streamlet.
+    pub fn traffic(&self) -> &Traffic {
+        self.streamlet.traffic()
+    }
+
     /// Looks whether it can be answered; otherwise arranges that `waker` is woken when it may be.
     pub fn poll(&self, waker: &std::task::Waker) -> Option<v1::AppendResponse> {
         if Rule::AcknowledgedAtOnce.is_broken() {

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use kera_metadata::{BatchCheck, LaneBy, StreamConfig, StreamRecord, TimestampType};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
-use kera_streamlet::{BatchRules, Env, Settings, Streamlet};
+use kera_streamlet::{BatchRules, Env, Settings, Streamlet, TrafficTotals};
 use parking_lot::{Mutex, RwLock};
 
 use crate::clock::now_ms;
@@ -20,6 +20,8 @@ pub struct Stream {
     pub record: ArcSwap<StreamRecord>,
     /// Its streamlets.
     pub streamlets: Streamlets,
+    /// What went in and out of streamlets here whose places others have taken.
+    replaced_traffic: Mutex<TrafficTotals>,
     /// The recorded owner of each, by number.
     owners: ArcSwap<Vec<Owner>>,
     /// One change at a time: alter, delete.
@@ -92,6 +94,7 @@ impl Stream {
         Arc::new(Self {
             record: ArcSwap::from_pointee(record),
             streamlets: Streamlets::new(streamlets),
+            replaced_traffic: Mutex::default(),
             owners: ArcSwap::from_pointee(owners),
             change: Default::default(),
             growing: Mutex::default(),
@@ -168,7 +171,18 @@ impl Stream {
 
     /// Puts `streamlet` into the place of the one of its number, and returns that.
     pub(crate) fn put(&self, streamlet: Arc<Streamlet>) -> Option<Arc<Streamlet>> {
-        self.streamlets.put(streamlet)
+        let mut traffic = self.replaced_traffic.lock();
+        let replaced = self.streamlets.put(streamlet)?;
+        *traffic = traffic.plus(&replaced.traffic().totals());
+        Some(replaced)
+    }
+
+    /// What went in and out of the stream here since the broker started. It only grows, whatever streamlets come and go.
+    pub(crate) fn traffic(&self) -> TrafficTotals {
+        let replaced = self.replaced_traffic.lock();
+        self.streamlets.iter().fold(*replaced, |sum, streamlet| {
+            sum.plus(&streamlet.traffic().totals())
+        })
     }
 
     /// Its id.

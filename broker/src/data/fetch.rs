@@ -246,6 +246,8 @@ pub struct Read {
     pub target: Target,
     /// Answered by then, with nothing if need be.
     pub deadline: Instant,
+    /// When it was received; `None` once it has waited for records.
+    pub at_once_since: Option<Instant>,
     max_bytes: usize,
     min_bytes: usize,
 }
@@ -280,10 +282,12 @@ impl Read {
             request.lane_generation,
         )?;
         let wait = Duration::from_millis(u64::from(request.max_wait_ms)).min(MAX_WAIT);
+        let received = Instant::now();
         Ok(Self {
             correlation,
             target,
-            deadline: Instant::now() + wait,
+            deadline: received + wait,
+            at_once_since: Some(received),
             max_bytes: request.max_bytes as usize,
             min_bytes: request.min_bytes as usize,
         })
@@ -359,6 +363,7 @@ impl Read {
                 return Step::Reply(reply, found.bufs);
             }
             if self.target.park(news, found.head + 1, waker) {
+                self.at_once_since = None;
                 return Step::Wait;
             }
         }

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use crate::common::{Broker, PATIENCE, finish, home, kera};
 
 /// The addresses at which the broker said that it serves Kafka's clients.
-fn addresses(log: &str) -> Vec<String> {
+pub(crate) fn addresses(log: &str) -> Vec<String> {
     let lines = log
         .lines()
         .filter(|line| line.contains("serving Kafka clients"));
@@ -18,7 +18,7 @@ fn addresses(log: &str) -> Vec<String> {
 }
 
 /// Asks for the versions of the APIs in the oldest form, and returns the error code.
-fn ask_versions(address: &str) -> i16 {
+pub(crate) fn ask_versions(address: &str) -> i16 {
     let mut stream = TcpStream::connect(address).expect("the broker listens");
     stream
         .set_read_timeout(Some(PATIENCE))

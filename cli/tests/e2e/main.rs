@@ -26,6 +26,7 @@ mod quotas;
 mod round_trip;
 mod sent_positions;
 mod sharing;
+mod stream_metrics;
 mod streams;
 mod top;
 mod transactions;

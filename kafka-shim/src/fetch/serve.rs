@@ -32,6 +32,8 @@ pub(crate) struct Fetch {
     pub(crate) version: i16,
     /// Answered by then, with nothing if need be.
     pub(crate) deadline: Instant,
+    /// When it was received; `None` once it has waited for records.
+    pub(crate) at_once_since: Option<Instant>,
     pub(crate) session: Session,
     min_bytes: usize,
     max_bytes: usize,
@@ -383,10 +385,12 @@ impl Fetch {
             true => request.max_wait,
             false => Duration::ZERO,
         };
+        let received = Instant::now();
         Ok(Self {
             correlation,
             version,
-            deadline: Instant::now() + wait,
+            deadline: received + wait,
+            at_once_since: Some(received),
             session,
             min_bytes: request.min_bytes,
             max_bytes: request.max_bytes,
@@ -428,6 +432,7 @@ impl Fetch {
                 return self.reply(parts);
             }
             if self.park(waker) {
+                self.at_once_since = None;
                 return Progress::Wait;
             }
         }
