@@ -213,14 +213,17 @@ public final class Producer implements AutoCloseable {
         if (closed) {
             return;
         }
+        // Before the flush: a record is refused, or the flush waits for it.
+        closed = true;
         try {
+            // Appends that are under way have a lane's lock.
+            sealAll();
             if (driver.transaction() != null && driver.transaction().sends()) {
                 abortTransaction();
             } else {
                 flush();
             }
         } finally {
-            closed = true;
             driver.close();
         }
     }

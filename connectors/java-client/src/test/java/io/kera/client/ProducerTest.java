@@ -15,6 +15,8 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicLong;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
@@ -98,6 +100,44 @@ class ProducerTest {
                 assertArrayEquals(bytes(n), record.headers().get(0).value());
                 assertEquals(1_000 + n, record.timestamp());
             }
+        }
+    }
+
+    @Test
+    void whatIsAppendedWhileTheProducerIsClosedIsStoredOrRefused() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            admin.createStream("s", 1, 2);
+            AtomicLong taken = new AtomicLong();
+            for (int round = 0; round < 30; round++) {
+                CountDownLatch begun = new CountDownLatch(2_000);
+                List<Thread> threads = new ArrayList<>();
+                try (Producer producer = new Producer("s", ProducerOptions.to(broker.address()))) {
+                    for (int n = 0; n < 3; n++) {
+                        Thread thread = new Thread(() -> {
+                            try {
+                                while (true) {
+                                    producer.append(null, bytes("value"));
+                                    taken.incrementAndGet();
+                                    begun.countDown();
+                                }
+                            } catch (IOException error) {
+                                assertEquals("the producer is closed", error.getMessage());
+                            }
+                        });
+                        threads.add(thread);
+                        thread.start();
+                    }
+                    begun.await();
+                }
+                for (Thread thread : threads) {
+                    thread.join();
+                }
+            }
+            long stored = 0;
+            for (Admin.LaneBounds lane : admin.bounds("s")) {
+                stored += lane.head() - lane.start();
+            }
+            assertEquals(taken.get(), stored);
         }
     }
 
