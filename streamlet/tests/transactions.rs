@@ -307,7 +307,14 @@ fn no_transaction_begins_that_its_coordinator_does_not_end() {
     // Nor where no batch came before the end.
     assert!(grant(&node, 7, 4) && !end(&node, 7, 4, false));
     assert!(!grant(&node, 7, 4));
-    assert_eq!(refused(&node, late), unverified);
+    assert_eq!(refused(&node, late.clone()), unverified);
+    // Nor after the coordinator was asked in between and said that none is open.
+    node.streamlet.refuse_transaction(LANE, 7, 0, node.now_ms);
+    assert!(
+        !grant(&node, 7, 4),
+        "it has ended, and was asked about since"
+    );
+    assert_eq!(refused(&node, late), not_open);
     // Nor one that was asked for before the lane was put in order.
     let head = node.streamlet.head(LANE).unwrap();
     let asked = Some(head.failures() + 1);

@@ -68,10 +68,10 @@ impl Grants {
 
     /// Takes a grant. False if there is no room, or the transaction has ended here meanwhile.
     pub fn open(&mut self, grant: Grant, now_ms: u64) -> bool {
+        // A refusal keeps the number of the last transaction that ended here.
         if let Some(known) = self.known.get(&grant.producer)
-            && known.standing != Standing::Refused
             && (known.number > grant.number
-                || (known.number == grant.number && known.standing == Standing::Ended))
+                || (known.number == grant.number && known.standing != Standing::Open))
         {
             return false;
         }
