@@ -1,9 +1,11 @@
 //! Decided transactions: their markers are written wherever they have parts, again and again until all are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use kera_coordinator::classic::{self, EndOffsets, OfTransaction};
 use kera_coordinator::transactions::{Decided, Part, Reply, Request, Written};
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
@@ -26,8 +28,10 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Pause after a round in which some part was not reached.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How long the markers of one round may take to become durable.
+/// How long the markers of one round may take to become durable; and once the first one is, the others. A lane that cannot
+/// acknowledge keeps no transaction of others from its end, and each round either ends some or waits for long.
 const DURABLE_WITHIN: Duration = Duration::from_secs(30);
+const OTHERS_WITHIN: Duration = Duration::from_millis(500);
 /// Parts in one request to another broker.
 const MOST_PARTS: usize = 10_000;
 
@@ -53,33 +57,73 @@ pub async fn drive(shared: Arc<Shared>) {
     }
 }
 
-/// Until nothing is decided, or the coordinator is another's.
+/// What a round is about: transactional ids, and which of their transactions.
+type Keys = Vec<(String, u64)>;
+
+/// Until nothing is decided, or the coordinator is another's. A round that waits for a lane keeps no other transaction from
+/// its end: what is decided meanwhile has a round of its own.
 async fn finish_all(shared: &Arc<Shared>, host: &Host) {
     let mut pause = PAUSE;
     let mut told = Seldom::default();
+    let mut under_way = HashSet::new();
+    let mut tried = HashSet::new();
+    let mut rounds = FuturesUnordered::new();
     loop {
         // Answered once all of it is durable: no marker is of a decision that could be lost.
         let decided = match ask(shared, host, Request::Decided).await {
             Some(Reply::Decided(decided)) if !decided.is_empty() => decided,
             _ => return,
         };
-        let (first, count) = (decided[0].clone(), decided.len());
-        match finish(shared, host, decided).await {
-            true => pause = PAUSE,
-            false => {
-                if pause == LONGEST_PAUSE && told.due(Instant::now()).is_some() {
-                    tracing::warn!(
-                        id = first.id,
-                        parts = ?first.parts,
-                        more = count - 1,
-                        "a transaction is decided, and these partitions and groups could not be told yet: readers of what is committed wait there; see `kera stream describe` for their owners"
-                    );
-                }
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
+        let keys: HashSet<_> = decided.iter().map(key_of).collect();
+        tried.retain(|key| keys.contains(key));
+        let idle = decided.into_iter();
+        let idle = idle.filter(|one| !under_way.contains(&key_of(one)));
+        let (again, first): (Vec<_>, Vec<_>) = idle.partition(|one| tried.contains(&key_of(one)));
+        if pause == LONGEST_PAUSE
+            && let Some(one) = again.first()
+            && told.due(Instant::now()).is_some()
+        {
+            tracing::warn!(
+                id = one.id,
+                parts = ?one.parts,
+                more = again.len() - 1,
+                "a transaction is decided, and these partitions and groups could not be told yet: readers of what is committed wait there; see `kera stream describe` for their owners"
+            );
         }
+        for (round, wait) in [(first, None), (again, Some(pause))] {
+            if round.is_empty() {
+                continue;
+            }
+            let keys: Keys = round.iter().map(key_of).collect();
+            under_way.extend(keys.iter().cloned());
+            rounds.push(async move {
+                if let Some(wait) = wait {
+                    tokio::time::sleep(wait).await;
+                }
+                (keys, wait, finish(shared, host, round).await)
+            });
+        }
+        let over: Option<(Keys, _, bool)> = tokio::select! {
+            over = rounds.next() => over,
+            () = tokio::time::sleep(LOOK) => None,
+        };
+        let Some((keys, wait, is_any_done)) = over else {
+            continue;
+        };
+        for key in &keys {
+            under_way.remove(key);
+        }
+        tried.extend(keys);
+        pause = match (is_any_done, wait) {
+            (true, _) => PAUSE,
+            (false, Some(wait)) => (wait * 2).min(LONGEST_PAUSE),
+            (false, None) => pause,
+        };
     }
+}
+
+fn key_of(decided: &Decided) -> (String, u64) {
+    (decided.id.clone(), decided.number)
 }
 
 async fn ask(shared: &Arc<Shared>, host: &Host, request: Request) -> Option<Reply> {
@@ -136,7 +180,7 @@ impl Batch {
 }
 
 /// One round: asks each broker once. True if something was done.
-async fn finish(shared: &Arc<Shared>, host: &Host, decided: Vec<Decided>) -> bool {
+async fn finish(shared: &Arc<Shared>, host: &Host, mut decided: Vec<Decided>) -> bool {
     let mut done: Vec<BTreeSet<Part>> = vec![BTreeSet::new(); decided.len()];
     let mut by_broker: BTreeMap<u32, Batch> = BTreeMap::new();
     for (index, one) in decided.iter().enumerate() {
@@ -180,26 +224,67 @@ async fn finish(shared: &Arc<Shared>, host: &Host, decided: Vec<Decided>) -> boo
         };
         (broker, batch.parts, ended)
     });
-    for (broker, parts, ended) in futures::future::join_all(asked).await {
-        let ended = match ended {
-            Ok(ended) => ended.ended,
-            Err(error) => {
-                tracing::debug!(broker, %error, "markers were not written; trying again");
-                if Rule::MarkersAssumed.is_broken() {
-                    for (index, lanes, groups) in parts {
-                        done[index].extend(lanes.into_iter().chain(groups));
-                    }
-                }
-                continue;
+    let mut asked: FuturesUnordered<_> = asked.collect();
+    let mut any = false;
+    loop {
+        // What is done here waits a moment for what is done elsewhere, and not for a broker that does not answer.
+        let is_some_done = done.iter().any(|parts| !parts.is_empty());
+        let within = if is_some_done { PAUSE } else { Duration::MAX };
+        match tokio::time::timeout(within, asked.next()).await {
+            Ok(Some((broker, parts, ended))) => take(broker, parts, ended, &mut done),
+            Ok(None) => {
+                let reported = report(shared, host, decided, done).await;
+                return reported.is_some_and(|reported| any || reported);
             }
-        };
-        for ((index, lanes, groups), ended) in parts.into_iter().zip(ended) {
-            let lanes = lanes.into_iter().zip(ended.lanes);
-            let groups = groups.into_iter().zip(ended.groups);
-            let is_done = lanes.chain(groups).filter(|(_, is_done)| *is_done);
-            done[index].extend(is_done.map(|(part, _)| part));
+            Err(_) => {
+                let some = std::mem::replace(&mut done, vec![BTreeSet::new(); decided.len()]);
+                let Some(reported) = report(shared, host, decided.clone(), some.clone()).await
+                else {
+                    return false;
+                };
+                any |= reported;
+                for (one, some) in decided.iter_mut().zip(some) {
+                    one.parts.retain(|part| !some.contains(part));
+                }
+            }
         }
     }
+}
+
+/// Takes in which parts a broker has ended.
+fn take(
+    broker: u32,
+    parts: Vec<(usize, Vec<Part>, Vec<Part>)>,
+    ended: Result<v1::EndTransactionsResponse, WireError>,
+    done: &mut [BTreeSet<Part>],
+) {
+    let ended = match ended {
+        Ok(ended) => ended.ended,
+        Err(error) => {
+            tracing::debug!(broker, %error, "markers were not written; trying again");
+            if Rule::MarkersAssumed.is_broken() {
+                for (index, lanes, groups) in parts {
+                    done[index].extend(lanes.into_iter().chain(groups));
+                }
+            }
+            return;
+        }
+    };
+    for ((index, lanes, groups), ended) in parts.into_iter().zip(ended) {
+        let lanes = lanes.into_iter().zip(ended.lanes);
+        let groups = groups.into_iter().zip(ended.groups);
+        let is_done = lanes.chain(groups).filter(|(_, is_done)| *is_done);
+        done[index].extend(is_done.map(|(part, _)| part));
+    }
+}
+
+/// Tells the coordinator which parts are done. Whether there are any; `None` if it is another's by now.
+async fn report(
+    shared: &Arc<Shared>,
+    host: &Host,
+    decided: Vec<Decided>,
+    done: Vec<BTreeSet<Part>>,
+) -> Option<bool> {
     let mut any = false;
     for (decided, parts) in decided.into_iter().zip(done) {
         if parts.is_empty() && !decided.parts.is_empty() {
@@ -211,11 +296,9 @@ async fn finish(shared: &Arc<Shared>, host: &Host, decided: Vec<Decided>) -> boo
             number: decided.number,
             parts,
         };
-        if ask(shared, host, Request::Written(written)).await.is_none() {
-            return false;
-        }
+        ask(shared, host, Request::Written(written)).await?;
     }
-    any
+    Some(any)
 }
 
 async fn end_at(
@@ -264,10 +347,19 @@ pub async fn end_here(
             groups: vec![false; end.groups.len()],
         });
     }
-    let deadline = tokio::time::Instant::now() + DURABLE_WITHIN;
-    for (index, at, marked) in waiting {
-        let durable = tokio::time::timeout_at(deadline, marked.durable());
-        ended[index].lanes[at] = durable.await.unwrap_or(false);
+    let mut waiting: FuturesUnordered<_> = waiting
+        .into_iter()
+        .map(|(index, at, marked)| async move { (index, at, marked.durable().await) })
+        .collect();
+    let mut deadline = tokio::time::Instant::now() + DURABLE_WITHIN;
+    while let Ok(Some((index, at, is_durable))) =
+        tokio::time::timeout_at(deadline, waiting.next()).await
+    {
+        ended[index].lanes[at] = is_durable;
+        if is_durable {
+            // The coordinator asks again for those that wait longer.
+            deadline = deadline.min(tokio::time::Instant::now() + OTHERS_WITHIN);
+        }
     }
     for (index, end) in request.ends.into_iter().enumerate() {
         let transaction = end.transaction.unwrap_or_default();

@@ -10,6 +10,7 @@ mod memory;
 mod prepared;
 mod replaced;
 mod secured;
+mod stuck_lane;
 mod synced;
 
 use kera_testkit::{certificates, etcd};
