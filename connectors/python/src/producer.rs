@@ -341,7 +341,8 @@ pub(crate) fn _finish_all(py: Python<'_>) -> PyResult<()> {
         let closed = closed.and_then(|closed| closed.map_err(|error| of_produce(&error)));
         result = result.and(closed);
     }
-    result
+    // Also of producers that were let go without being closed: nobody comes by any more.
+    result.and(told::pass_on(py))
 }
 
 /// The fate of one record.

@@ -93,6 +93,34 @@ os._exit(0)
     assert program.hear() == "done"
 
 
+def test_records_that_are_given_up_are_told_at_the_latest_when_the_interpreter_ends(broker, name, child):
+    """Also of a producer that nothing points to any more."""
+    kera.Admin(bootstrap=broker.address).create_stream(name)
+    program = child(
+        BEGIN
+        + """
+import time
+p = kera.Producer(stream, **where, deadline=0.5)
+p.send(b"stored")
+p.flush()
+say("ready")
+sys.stdin.readline()
+d = p.append(b"lost")
+del p
+while not d.done:
+    time.sleep(0.01)
+""",
+        broker.address,
+        name,
+    )
+    assert program.hear() == "ready"
+    broker.kill()
+    program.tell("")
+    code, told, warned = program.end()
+    assert (code, told) == (0, "")
+    assert "given up" in warned or "ProduceError" in warned, warned
+
+
 def test_a_handler_may_close_what_is_waited_for(run):
     program = run(
         """
