@@ -433,13 +433,13 @@ impl Group {
 
     /// How far the group has come by its policy.
     pub fn acknowledged(&self) -> Acknowledged {
-        if self.is_shipped() {
-            return self.copied_everywhere();
-        }
-        let policy = self.policy();
+        let (policy, is_shipped) = (self.policy(), self.is_shipped());
         let window = self.window.lock();
+        // Of a group with other replicas its own file is one of several.
+        let is_sound = is_shipped || window.failed.is_none();
         let place = match policy {
-            AckPolicy::Memory if window.failed.is_none() => window.end,
+            _ if is_shipped => window.replicated,
+            AckPolicy::Memory if is_sound => window.end,
             AckPolicy::Memory | AckPolicy::Written => window.written,
             AckPolicy::Synced => window.synced,
         };
@@ -447,24 +447,7 @@ impl Group {
             counts: window.is_recorded(),
             address: place.address.max(self.data_start()),
             ordinal: place.ordinal,
-            finished: window.is_frozen()
-                && window.failed.is_none()
-                && place.address == window.end.address,
-        }
-    }
-
-    /// [`Self::acknowledged`] of a group with other copies: they decide.
-    fn copied_everywhere(&self) -> Acknowledged {
-        let window = self.window.lock();
-        let place = window.copied.unwrap_or(Place {
-            address: 0,
-            ordinal: self.spec.first_ordinal,
-        });
-        Acknowledged {
-            counts: window.copied.is_some(),
-            address: place.address.max(self.data_start()),
-            ordinal: place.ordinal,
-            finished: window.is_frozen() && place.address == window.end.address,
+            finished: window.is_frozen() && is_sound && place.address == window.end.address,
         }
     }
 

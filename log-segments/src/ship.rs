@@ -1,8 +1,8 @@
-//! A group whose bytes have copies elsewhere: where they are taken from, and what the head waits for.
+//! A group with replicas elsewhere: where their bytes are taken from, and what the head waits for.
 //!
-//! Such a group is *shipped*: somebody outside this crate brings its bytes to other copies. Then not
-//! its own file decides how far it may be shown, but that somebody ([`Group::set_copied`]): the least
-//! of all copies, this file being one of them.
+//! Such a group is *shipped*: somebody outside this crate brings its bytes to the other replicas. Then not
+//! its own file decides how far it may be shown, but that somebody ([`Group::set_replicated`]): the least
+//! of all replicas, this file being one of them.
 
 use std::io::{Error, ErrorKind};
 
@@ -76,23 +76,18 @@ impl Group {
 
     /// Everything below `place`, a batch boundary, is where it must be: it may be acknowledged and
     /// read. Never goes back. Call without holding any lock: wakers run here.
-    pub fn set_copied(&self, place: Place) {
+    pub fn set_replicated(&self, place: Place) {
         {
             let mut window = self.window.lock();
-            // Only what is recorded has copies.
+            // Only what is recorded has replicas.
             window.reach(RecordStage::Open);
-            if window.copied.is_none_or(|at| at.address < place.address) {
-                window.copied = Some(place);
+            if window.replicated.address < place.address {
+                window.replicated = place;
             }
         }
         if let Some(head) = self.lane_head() {
             head.advance();
         }
-    }
-
-    /// Below this place every copy has the group; `None` while nothing of it counts.
-    pub fn copied(&self) -> Option<Place> {
-        self.window.lock().copied
     }
 
     /// The group's one close is recorded; for a group that is shipped.

@@ -70,8 +70,8 @@ pub(crate) struct Window {
     pub(crate) written: Place,
     /// Synced to the device.
     pub(crate) synced: Place,
-    /// Held by all copies, of a group that has others.
-    pub(crate) copied: Option<Place>,
+    /// Held by all replicas, of a group that has others than its file.
+    pub(crate) replicated: Place,
     /// `segment_ends` and `index` are those of the group; false for a closed group until first use.
     pub(crate) loaded: bool,
     /// The appender holds no chunk: what is written need not stay.
@@ -99,7 +99,7 @@ impl Window {
             end,
             written: end,
             synced: end,
-            copied: None,
+            replicated: end,
             loaded: true,
             let_go: false,
             filling: Filling::Open,
@@ -223,10 +223,9 @@ impl Window {
         self.evict_below(self.written.address, keep)
     }
 
-    /// As [`Self::evict`], of what the other copies have too: they need not take it from the file then.
-    pub(crate) fn evict_copied(&mut self, keep: usize) -> usize {
-        let copied = self.copied.map_or(0, |place| place.address);
-        self.evict_below(copied.min(self.written.address), keep)
+    /// As [`Self::evict`], of what the other replicas have too: they need not take it from the file then.
+    pub(crate) fn evict_replicated(&mut self, keep: usize) -> usize {
+        self.evict_below(self.replicated.address.min(self.written.address), keep)
     }
 
     fn evict_below(&mut self, address: u64, keep: usize) -> usize {

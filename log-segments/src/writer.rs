@@ -232,7 +232,7 @@ impl GroupWriter {
         };
         let mut window = self.group.window.lock();
         if self.group.is_shipped() && used < limit / SPARED {
-            window.evict_copied(keep);
+            window.evict_replicated(keep);
         } else {
             window.evict(keep);
         }

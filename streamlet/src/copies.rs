@@ -2,7 +2,7 @@
 //! what they need of it.
 //!
 //! Who makes the copies also records the groups and closes them, and decides how far the head may go
-//! ([`Group::set_copied`]): for the streamlet a group is one like any other, but for the moment at
+//! ([`Group::set_replicated`]): for the streamlet a group is one like any other, but for the moment at
 //! which it begins and the moment at which its close is known.
 
 use std::io::ErrorKind;

@@ -13,8 +13,9 @@ use kera_log_segments::io::{Io, OpenHow};
 use kera_log_segments::pool::CHUNK_BYTES;
 use kera_log_segments::scan::read_mark;
 use kera_log_segments::ship::Shipping;
+use kera_log_segments::window::Place;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
-use kera_streamlet::{AppendError, Copies, GroupOwner, LaneReadError};
+use kera_streamlet::{AppendError, Copies, GroupOwner, LaneReadError, Outcome};
 use support::batches::stamped;
 use support::{LANE, Machine, Node, settings};
 
@@ -126,14 +127,14 @@ fn append(node: &Node, elsewhere: &Elsewhere, first: u64, batches: u64) {
         appended.group.pump(&node.env.pump);
     }
     let group = elsewhere.group();
-    group.set_copied(group.end());
+    group.set_replicated(group.end());
 }
 
 /// The group ends, and its close is recorded.
 fn close(node: &Node, elsewhere: &Elsewhere) -> GroupId {
     let group = elsewhere.group();
     node.streamlet.freeze_group(LANE, &group, node.now_ms);
-    group.set_copied(group.end());
+    group.set_replicated(group.end());
     node.streamlet.group_ended(LANE, &group);
     group.id()
 }
@@ -180,6 +181,36 @@ fn an_own_file_that_could_not_be_written_is_written_again_after_the_close() {
 }
 
 /// A turn of the pump may come when its group is given up, whose file nobody would find any more.
+#[test]
+fn what_every_replica_has_counts_once_the_groups_before_it_do() {
+    let mut machine = Machine::fault(23);
+    let (node, elsewhere) = served(&mut machine);
+    let head = node.streamlet.head(LANE).expect("a lane");
+    let mut next = 0;
+    let mut append = || {
+        let mut bytes = stamped(1, 0, next as i32, next..next + 3, 2000);
+        next += 3;
+        let appended = node.place(0, &mut bytes).expect("it is taken");
+        appended.group.pump(&node.env.pump);
+        (elsewhere.group(), appended)
+    };
+    let (first, of_first) = append();
+    node.streamlet.freeze_group(LANE, &first, node.now_ms);
+    let (second, of_second) = append();
+    second.set_replicated(second.end());
+    assert_eq!(head.ordinal(), 0, "a replica lacks the group before it");
+    assert_eq!(of_second.outcome(), Outcome::Pending);
+    // Told late, and of less than was told before.
+    first.set_replicated(first.end());
+    first.set_replicated(Place {
+        address: 1,
+        ordinal: 1,
+    });
+    assert_eq!(of_first.outcome(), Outcome::Durable);
+    assert_eq!(of_second.outcome(), Outcome::Durable);
+    assert_eq!(head.ordinal(), 6);
+}
+
 #[test]
 fn a_group_that_was_given_up_gets_no_file_afterwards() {
     let mut machine = Machine::fault(2);
@@ -313,7 +344,7 @@ fn a_disk_that_takes_nothing_costs_a_few_groups_and_then_appends_are_refused() {
         let appended = node.place(0, &mut bytes)?;
         appended.group.pump(&node.env.pump);
         assert!(appended.group.is_broken());
-        appended.group.set_copied(appended.group.end());
+        appended.group.set_replicated(appended.group.end());
         next.set(from + 3);
         Ok(())
     };
@@ -401,7 +432,7 @@ fn what_copies_have_not_taken_stays_in_memory_as_long_as_there_is_plenty() {
         file_bytes(&machine, group.id())[..from_memory.len()]
     );
 
-    group.set_copied(group.end());
+    group.set_replicated(group.end());
     append(1);
     assert!(
         group.memory_bytes() <= 4 * CHUNK_BYTES,

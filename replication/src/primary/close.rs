@@ -197,7 +197,7 @@ async fn close_at(lane: &Lane, set: &Arc<ReplicaSet>, end: Place, holders: Vec<R
         Ok(()) => {
             tracing::debug!(group = %set.id(), length = end.address, ?holders, "a group is closed");
             set.set_closed();
-            lane.signal.notify();
+            lane.let_go_closed();
             afterwards(lane, set, end, holders);
         }
         Err(error) => lane.depose(error),

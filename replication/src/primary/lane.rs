@@ -1,5 +1,5 @@
-//! A lane at its primary: its groups in order. Each group is told how far it is durable, in the lane's order; the
-//! durable head itself is the streamlet's.
+//! A lane at its primary: its groups, which are recorded and closed in their order. How far each is durable its
+//! replica set tells it; the lane's durable head is the streamlet's.
 
 use std::collections::VecDeque;
 use std::future::ready;
@@ -13,7 +13,7 @@ use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use kera_records::{GroupChange, GroupRecord, GroupState, Transaction, Write};
 use parking_lot::Mutex;
 
-use super::replica_set::{Appender, InOrder, ReplicaSet};
+use super::replica_set::{Appender, EndsGroups, ReplicaSet};
 use super::stall_report::Watched;
 use super::{Config, MAX_AHEAD, Primary, close};
 use crate::ids::{AckPolicy, BrokerId, CopyId, Replica, StreamletKey, asked_of};
@@ -386,6 +386,12 @@ impl Lane {
             .is_none_or(|front| front.id() == set.id())
     }
 
+    /// A group has its close: it is let go, and whoever waits for its turn to close may have it now.
+    pub(super) fn let_go_closed(&self) {
+        self.inner.lock().groups.retain(|set| !set.is_closed());
+        self.signal.notify();
+    }
+
     /// True if every group before `set` has its record. Records come in the lane's order, so that
     /// whatever is recorded of a lane says where it begins.
     fn is_next_to_record(&self, set: &ReplicaSet) -> bool {
@@ -684,40 +690,10 @@ impl Lane {
     }
 }
 
-impl InOrder for Lane {
+impl EndsGroups for Lane {
     fn end(self: Arc<Self>, set: Arc<ReplicaSet>) {
         let end = close::end(Arc::downgrade(&self), set);
         self.primary.runtime.spawn(Box::pin(end));
-    }
-
-    fn advance(&self) {
-        let mut news = Vec::new();
-        let ended = {
-            let inner = &mut *self.inner.lock();
-            for set in &inner.groups {
-                let address = set.durable();
-                // A deposed owner may still see completions of what came before; it stays silent.
-                if inner.standing.deposed().is_none() && set.is_news(address) {
-                    news.push((set.clone(), address));
-                }
-                if !set.is_passed() {
-                    break;
-                }
-            }
-            let mut ended = false;
-            while inner.groups.front().is_some_and(|set| set.is_closed()) {
-                inner.groups.pop_front();
-                ended = true;
-            }
-            ended
-        };
-        for (set, address) in news {
-            set.acknowledge(address);
-        }
-        if ended {
-            // Whoever waits for its turn to close may have it now.
-            self.signal.notify();
-        }
     }
 }
 

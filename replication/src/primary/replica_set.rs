@@ -20,10 +20,7 @@ use crate::ids::{AckPolicy, CopyId, Replica};
 use crate::signal::Signal;
 
 /// The lane that a group is in, as far as the group knows it.
-pub(super) trait InOrder: Send + Sync {
-    /// Moves the lane's head over what all replicas hold, and wakes who waited.
-    fn advance(&self);
-
+pub(super) trait EndsGroups: Send + Sync {
     /// Has the group closed: it is complete, or has lost a replica. Called once.
     fn end(self: Arc<Self>, set: Arc<ReplicaSet>);
 }
@@ -54,14 +51,11 @@ pub struct ReplicaSet {
     group: Arc<Group>,
     appender: Appender,
     ends: BatchEnds,
-    lane: Weak<dyn InOrder>,
+    lane: Weak<dyn EndsGroups>,
     recorded: OnceLock<Recorded>,
     /// Below this address this broker's own file has everything; kept apart from the replicas, since
     /// the file may be ahead of the record.
     own: AtomicU64,
-    /// Below this address the own file has everything, where bytes count before that.
-    own_written: AtomicU64,
-    own_lost: Mutex<Option<String>>,
     /// What its group was told to be durable.
     told: AtomicU64,
     /// How far its owner is with it: at its beginning until it is shipped, and from then on who ends it says so.
@@ -98,7 +92,7 @@ impl ReplicaSet {
     pub(super) fn new(
         group: &Arc<Group>,
         appender: Appender,
-        lane: Weak<dyn InOrder>,
+        lane: Weak<dyn EndsGroups>,
         expected: u64,
         faults: Faults,
     ) -> Arc<Self> {
@@ -117,8 +111,6 @@ impl ReplicaSet {
             lane,
             recorded: OnceLock::new(),
             own: AtomicU64::new(0),
-            own_written: AtomicU64::new(0),
-            own_lost: Mutex::default(),
             told: AtomicU64::new(0),
             stage: StageCell::default(),
             trouble: Mutex::default(),
@@ -269,10 +261,15 @@ impl ReplicaSet {
         }
     }
 
-    /// All below `address` may be acknowledged; addresses only grow, but may be told late. Call without a lock.
-    pub(super) fn acknowledge(&self, address: u64) {
-        if let Some(place) = self.ends.last_until(address) {
-            self.group.set_copied(place);
+    /// Tells its group what every replica holds, unless that is told: it may be acknowledged, once the lane's head has
+    /// passed the groups before it. Call without a lock.
+    fn acknowledge(&self) {
+        let durable = self.durable();
+        if self.told() < durable
+            && self.told.fetch_max(durable, Ordering::AcqRel) < durable
+            && let Some(place) = self.ends.last_until(durable)
+        {
+            self.group.set_replicated(place);
         }
     }
 
@@ -305,12 +302,9 @@ impl ReplicaSet {
         );
         // What the own file did before the record was known; see `own_completed`.
         fence(Ordering::SeqCst);
-        if let Some(index) = self.own_index() {
-            self.completed(index, self.own.load(Ordering::Acquire));
-            let lost = self.own_lost.lock().clone();
-            if let Some(reason) = lost {
-                self.lose(index, &reason);
-            }
+        self.own_completed(0);
+        if let Some(error) = self.group.failure() {
+            self.own_lost(&error.to_string());
         }
     }
 
@@ -333,18 +327,8 @@ impl ReplicaSet {
         }
     }
 
-    /// This broker's own file has all bytes below `address`, of a group whose bytes count before that
-    /// ([`AckPolicy::Memory`]): it can be closed so far. Call without holding a lock.
-    fn own_written(&self, address: u64) {
-        self.own_written.fetch_max(address, Ordering::AcqRel);
-        self.own_completed(address);
-    }
-
-    /// This broker's own file takes no more: writing it failed. The group ends.
+    /// This broker's own file takes no more: writing it failed. The group ends, now or when its record is known.
     pub fn own_lost(&self, reason: &str) {
-        self.own_lost
-            .lock()
-            .get_or_insert_with(|| reason.to_string());
         fence(Ordering::SeqCst);
         if let Some(index) = self.own_index() {
             self.lose(index, reason);
@@ -420,11 +404,10 @@ impl ReplicaSet {
             // Of two replicas that complete at once one sees the other; and either this sees that the
             // group is frozen, or whoever froze it sees what is complete ([`Self::froze`]).
             fence(Ordering::SeqCst);
-            if self.group.is_frozen() {
-                self.tell();
-            } else if self.durable() > self.told() {
-                // Nobody but the lane waits for an open group: of very many groups very few end.
-                self.advance_lane();
+            match self.group.is_frozen() {
+                true => self.tell(),
+                // Nobody waits for the end of an open group: of very many very few end.
+                false => self.acknowledge(),
             }
         }
     }
@@ -458,7 +441,8 @@ impl ReplicaSet {
     /// Below this address a replica holds all that it is to hold once the group is closed.
     fn keeps(&self, replica: &SetReplica) -> u64 {
         match (&replica.shipper, self.ack()) {
-            (None, AckPolicy::Memory) => self.own_written.load(Ordering::Acquire),
+            // Its bytes count before its file has them.
+            (None, AckPolicy::Memory) => self.group.written().address,
             _ => replica.durable.load(Ordering::Acquire),
         }
     }
@@ -486,7 +470,7 @@ impl ReplicaSet {
     pub(super) fn set_closed(&self) {
         self.is_at(GroupStage::Closed);
         self.tell();
-        self.group.set_copied(self.group.end());
+        self.group.set_replicated(self.group.end());
         if let Some(streamlet) = self.appender.streamlet.upgrade() {
             streamlet.group_ended(self.group.spec().lane.lane, &self.group);
         }
@@ -521,17 +505,6 @@ impl ReplicaSet {
         self.told.load(Ordering::Acquire)
     }
 
-    /// True if the group was not told yet that it is durable up to `address`; it is to be told now.
-    pub(super) fn is_news(&self, address: u64) -> bool {
-        self.told.fetch_max(address, Ordering::AcqRel) < address
-    }
-
-    /// True if nothing will be appended and all of it is durable.
-    pub(super) fn is_passed(&self) -> bool {
-        let complete = || self.durable() >= self.group.end().address;
-        self.is_closed() || (self.group.is_frozen() && complete())
-    }
-
     /// It is recorded and shipped: it may have been over before.
     pub(super) fn has_begun(&self) {
         self.is_at(GroupStage::Open);
@@ -542,26 +515,21 @@ impl ReplicaSet {
     fn tell(&self) {
         self.signal.notify();
         self.look();
-        self.advance_lane();
+        self.acknowledge();
     }
 
     /// Has it closed, once, if it is over.
     fn look(&self) {
         // Whoever makes it so sees the group begun, or whoever began it looks after that.
         fence(Ordering::SeqCst);
-        let is_over = || !self.lost().is_empty() || (self.group.is_frozen() && self.is_passed());
+        let is_whole = || self.durable() >= self.group.end().address;
+        let is_over = || !self.lost().is_empty() || (self.group.is_frozen() && is_whole());
         if self.stage.is(GroupStage::Open)
             && is_over()
             && self.stage.go(GroupStage::Open, GroupStage::Draining)
             && let (Some(lane), Some(set)) = (self.lane.upgrade(), self.me.upgrade())
         {
             lane.end(set);
-        }
-    }
-
-    fn advance_lane(&self) {
-        if let Some(lane) = self.lane.upgrade() {
-            lane.advance();
         }
     }
 }
@@ -575,10 +543,7 @@ impl Shipping for ReplicaSet {
     fn wrote(&self) {
         match self.group.failure() {
             None => match self.ack() {
-                AckPolicy::Memory => {
-                    self.own_written(self.group.written().address);
-                    self.own_completed(self.group.end_address());
-                }
+                AckPolicy::Memory => self.own_completed(self.group.end_address()),
                 AckPolicy::Written => self.own_completed(self.group.written().address),
                 AckPolicy::Synced => self.own_completed(self.group.synced().address),
             },
@@ -588,8 +553,6 @@ impl Shipping for ReplicaSet {
 
     fn froze(&self) {
         fence(Ordering::SeqCst);
-        self.signal.notify();
-        self.look();
-        self.advance_lane();
+        self.tell();
     }
 }
