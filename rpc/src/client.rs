@@ -130,8 +130,7 @@ impl Client {
     /// # Errors
     /// [`RpcError::BadAddress`].
     pub fn streams(&self) -> Result<StreamsClient<Channel>, RpcError> {
-        Ok(StreamsClient::new(self.channel(&self.bootstrap())?)
-            .max_decoding_message_size(MAX_ANSWER_BYTES))
+        Ok(streams_at(self.channel(&self.bootstrap())?))
     }
 
     /// The stub of the service `Consumers` at the bootstrap broker.
@@ -139,8 +138,7 @@ impl Client {
     /// # Errors
     /// [`RpcError::BadAddress`].
     pub fn consumers(&self) -> Result<ConsumersClient<Channel>, RpcError> {
-        Ok(ConsumersClient::new(self.channel(&self.bootstrap())?)
-            .max_decoding_message_size(MAX_ANSWER_BYTES))
+        Ok(consumers_at(self.channel(&self.bootstrap())?))
     }
 
     /// Calls the service `Streams`, with retries by the client's policy, moving on through the
@@ -149,27 +147,13 @@ impl Client {
     ///
     /// # Errors
     /// What the last attempt returned.
-    pub async fn streams_call<T, F, Fut>(&self, call: F) -> Result<T, RpcError>
+    pub async fn streams_call<T, F, Fut>(&self, mut call: F) -> Result<T, RpcError>
     where
         F: FnMut(StreamsClient<Channel>) -> Fut,
         Fut: Future<Output = Result<tonic::Response<T>, Status>>,
     {
-        self.streams_call_within(None, call).await
-    }
-
-    pub(crate) async fn streams_call_within<T, F, Fut>(
-        &self,
-        within: Option<Duration>,
-        mut call: F,
-    ) -> Result<T, RpcError>
-    where
-        F: FnMut(StreamsClient<Channel>) -> Fut,
-        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
-    {
-        self.any_broker_call(within, |channel| {
-            call(StreamsClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES))
-        })
-        .await
+        self.any_broker_call(None, |channel| call(streams_at(channel)))
+            .await
     }
 
     /// Calls the service `Consumers` at any broker, as [`streams_call`](Self::streams_call) does.
@@ -181,13 +165,11 @@ impl Client {
         F: FnMut(ConsumersClient<Channel>) -> Fut,
         Fut: Future<Output = Result<tonic::Response<T>, Status>>,
     {
-        self.any_broker_call(None, |channel| {
-            call(ConsumersClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES))
-        })
-        .await
+        self.any_broker_call(None, |channel| call(consumers_at(channel)))
+            .await
     }
 
-    async fn any_broker_call<T, F, Fut>(
+    pub(crate) async fn any_broker_call<T, F, Fut>(
         &self,
         within: Option<Duration>,
         mut call: F,
@@ -219,19 +201,15 @@ impl Client {
         &self,
         group: &str,
         within: Duration,
-        call: F,
+        mut call: F,
     ) -> Result<T, RpcError>
     where
         F: FnMut(ConsumersClient<Channel>) -> Fut,
         Fut: Future<Output = Result<tonic::Response<T>, Status>>,
     {
-        let mut call = call;
         let of = Coordinated::Group(group.to_owned());
-        self.coordinator_call(of, within, |channel| {
-            let stub = ConsumersClient::new(channel);
-            call(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
-        })
-        .await
+        self.coordinator_call(of, within, |channel| call(consumers_at(channel)))
+            .await
     }
 
     /// Calls the service `Transactions` at the broker that coordinates a transactional id, as
@@ -250,11 +228,8 @@ impl Client {
         Fut: Future<Output = Result<tonic::Response<T>, Status>>,
     {
         let of = Coordinated::TransactionalId(id.to_owned());
-        self.coordinator_call(of, within, |channel| {
-            let stub = TransactionsClient::new(channel);
-            call(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
-        })
-        .await
+        self.coordinator_call(of, within, |channel| call(transactions_at(channel)))
+            .await
     }
 
     /// Calls the service `Transactions` at any broker, as [`streams_call`](Self::streams_call) does.
@@ -266,10 +241,8 @@ impl Client {
         F: FnMut(TransactionsClient<Channel>) -> Fut,
         Fut: Future<Output = Result<tonic::Response<T>, Status>>,
     {
-        self.any_broker_call(None, |channel| {
-            call(TransactionsClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES))
-        })
-        .await
+        self.any_broker_call(None, |channel| call(transactions_at(channel)))
+            .await
     }
 
     async fn coordinator_call<T, F, Fut>(
@@ -413,7 +386,19 @@ impl Client {
 /// Most groups and transactional ids whose coordinators are remembered.
 const MAX_COORDINATORS: usize = 1024;
 /// Descriptions of streams with thousands of lanes and groups are large.
-pub(crate) const MAX_ANSWER_BYTES: usize = 64 << 20;
+const MAX_ANSWER_BYTES: usize = 64 << 20;
+
+pub(crate) fn streams_at(channel: Channel) -> StreamsClient<Channel> {
+    StreamsClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES)
+}
+
+fn consumers_at(channel: Channel) -> ConsumersClient<Channel> {
+    ConsumersClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES)
+}
+
+fn transactions_at(channel: Channel) -> TransactionsClient<Channel> {
+    TransactionsClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES)
+}
 
 /// A call's answer, taken apart; with a limit, one that takes longer counts as none.
 pub(crate) async fn answered<T>(

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tonic::Status;
 use tonic::transport::Channel;
 
-use crate::client::{ANSWER_WITHIN, Client, MAX_ANSWER_BYTES, answered};
+use crate::client::{ANSWER_WITHIN, Client, answered, streams_at};
 use crate::error::RpcError;
 use crate::meta::StreamMeta;
 use crate::v1::streams_client::StreamsClient;
@@ -92,12 +92,13 @@ impl Client {
         F: FnMut(StreamsClient<Channel>) -> Fut,
         Fut: Future<Output = Result<tonic::Response<T>, Status>>,
     {
-        let answer = self.streams_call_within(Some(within), &mut call).await;
+        let mut call = |channel| call(streams_at(channel));
+        let answer = self.any_broker_call(Some(within), &mut call).await;
         if !answer.as_ref().is_err_and(is_unknown_stream) {
             return answer;
         }
         match self.find_stream(name).await {
-            Ok(Told { answer: Ok(_), .. }) => self.streams_call_within(Some(within), call).await,
+            Ok(Told { answer: Ok(_), .. }) => self.any_broker_call(Some(within), call).await,
             _ => answer,
         }
     }
@@ -108,8 +109,7 @@ impl Client {
         name: &str,
         within: Duration,
     ) -> Result<v1::StreamInfo, RpcError> {
-        let stub = StreamsClient::new(self.channel(address)?);
-        let mut stub = stub.max_decoding_message_size(MAX_ANSWER_BYTES);
+        let mut stub = streams_at(self.channel(address)?);
         let request = v1::GetStreamRequest {
             name: name.to_owned(),
         };
