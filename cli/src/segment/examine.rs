@@ -4,7 +4,9 @@ use std::path::Path;
 
 use kera_log_segments::footer::Footer;
 use kera_log_segments::io::{EngineKind, File, OpenHow, boot_id, open_engine};
-use kera_log_segments::layout::{LayoutError, SEGMENT_HEADER_BYTES, SegmentHeader};
+use kera_log_segments::layout::{
+    DurableMark, LayoutError, MARK_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader,
+};
 use kera_log_segments::scan::{ScanSpec, Scanned, Stop, read_mark, scan};
 use kera_protocol::batch::{BatchHeader, MAX_BATCH_BYTES, validate_records};
 use kera_protocol::ids::Incarnation;
@@ -15,6 +17,25 @@ use crate::output::rfc3339;
 
 /// Compressed batches are opened to this size at most.
 const LARGEST_UNPACKED: usize = 16 * MAX_BATCH_BYTES;
+
+/// Bytes of a file without a header that are looked at together.
+const LOOK: usize = 1 << 20;
+
+/// What was found in a file.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Examined {
+    Group(Box<Examination>),
+    Ahead(AheadView),
+}
+
+/// A file that a broker made for a group to come, and in which nothing is written: it does not tell whose it is.
+#[derive(Debug, Serialize)]
+pub(super) struct AheadView {
+    pub(super) file: String,
+    pub(super) file_bytes: u64,
+    pub(super) state: State,
+}
 
 /// What a group file holds.
 #[derive(Debug, Serialize)]
@@ -53,6 +74,8 @@ pub(super) struct Examination {
 pub(super) enum State {
     /// Everything checks out.
     Sound,
+    /// Made ahead of its use: nothing is written yet.
+    Ahead,
     /// Bytes at the end that are no whole batch; nothing shows that they ever were.
     Torn,
     /// Bytes known to have been whole are not.
@@ -122,14 +145,18 @@ pub(super) struct BatchView {
     pub(super) crc: String,
 }
 
-impl Examination {
+impl Examined {
+    /// True if nothing is wrong with the file.
     pub(super) fn is_sound(&self) -> bool {
-        self.state == State::Sound
+        match self {
+            Self::Group(found) => found.state == State::Sound,
+            Self::Ahead(_) => true,
+        }
     }
 }
 
 /// Reads the file; lists at most `limit` batches.
-pub(super) fn examine(path: &Path, limit: usize) -> Result<Examination, Failure> {
+pub(super) fn examine(path: &Path, limit: usize) -> Result<Examined, Failure> {
     let shown = path.display();
     let failed = |error: &dyn std::fmt::Display| Failure::message(format!("{shown}: {error}"));
     if path.is_dir() {
@@ -148,9 +175,21 @@ pub(super) fn examine(path: &Path, limit: usize) -> Result<Examination, Failure>
     let file = file.as_ref();
     let unreadable = |error: std::io::Error| failed(&format_args!("cannot read it: {error}"));
     let file_bytes = file.len().map_err(unreadable)?;
-    let header = read_header(file, 0).map_err(|error| {
-        failed(&format_args!("it does not begin like a group's file: {error}; name a file such as 1.0.log below the data directory"))
-    })?;
+    let header = match read_header(file, 0) {
+        Ok(header) => header,
+        Err(LayoutError::Blank) if is_ahead(file).map_err(unreadable)? => {
+            return Ok(Examined::Ahead(AheadView {
+                file: shown.to_string(),
+                file_bytes,
+                state: State::Ahead,
+            }));
+        }
+        Err(error) => {
+            return Err(failed(&format_args!(
+                "it does not begin like a group's file: {error}; name a file such as 1.0.log below the data directory"
+            )));
+        }
+    };
     let group_bytes = u64::from(header.segment_size) * u64::from(header.segments);
     let mark = read_mark(file, group_bytes).map_err(unreadable)?;
     let incarnation = Incarnation {
@@ -178,7 +217,7 @@ pub(super) fn examine(path: &Path, limit: usize) -> Result<Examination, Failure>
     let footer = Footer::find(file, group_bytes).map_err(unreadable)?;
     let (state, fault) = judge(file, &scanned, footer.as_ref(), bad_records).map_err(unreadable)?;
 
-    Ok(Examination {
+    Ok(Examined::Group(Box::new(Examination {
         file: shown.to_string(),
         file_bytes,
         stream: header.stream.to_string(),
@@ -214,7 +253,36 @@ pub(super) fn examine(path: &Path, limit: usize) -> Result<Examination, Failure>
         state,
         fault,
         listed: walk.listed,
-    })
+    })))
+}
+
+/// True if a file without a header holds what a broker makes ahead of a group's use: a durable mark behind the room for
+/// segments, which says that nothing was written, and else zeros. A file whose header was lost has another mark or
+/// more bytes; one without a mark was cut short.
+fn is_ahead(file: &dyn File) -> std::io::Result<bool> {
+    let Some(at) = first_written(file, 0)? else {
+        return Ok(false);
+    };
+    let mut slot = [0; MARK_BYTES];
+    let read = file.read_at(&mut slot, at)?;
+    let mark = DurableMark::decode(&slot[..read]);
+    let is_first = mark.is_ok_and(|mark| mark == DurableMark::default());
+    Ok(is_first && first_written(file, at + MARK_BYTES as u64)?.is_none())
+}
+
+/// Where the first byte at or after `from` is that is not zero.
+fn first_written(file: &dyn File, mut from: u64) -> std::io::Result<Option<u64>> {
+    let mut bytes = vec![0; LOOK];
+    loop {
+        let read = file.read_at(&mut bytes, from)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        if let Some(found) = bytes[..read].iter().position(|byte| *byte != 0) {
+            return Ok(Some(from + found as u64));
+        }
+        from += read as u64;
+    }
 }
 
 /// What the scan passes by.

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use kera_log_segments::layout::{DurableMark, FOOTER_OFFSET};
+use kera_log_segments::layout::FOOTER_OFFSET;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, patch};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, StreamId, StreamletId};
 use uuid::Uuid;
@@ -92,7 +92,10 @@ impl Sample {
 
     fn examine(&self) -> Examination {
         std::fs::write(&self.path, &self.bytes).unwrap();
-        examine(&self.path, 2).unwrap()
+        match examine(&self.path, 2).unwrap() {
+            Examined::Group(found) => *found,
+            Examined::Ahead(found) => panic!("{found:?}"),
+        }
     }
 
     fn mark(&mut self, mark: DurableMark) {
@@ -227,6 +230,49 @@ fn records_that_lie_under_a_good_checksum_are_found() {
     let found = sample.examine();
     assert_eq!(found.state, State::Damaged);
     assert_eq!(found.fault.unwrap().offset, at as u64);
+}
+
+#[test]
+fn a_file_made_ahead_of_its_use_is_sound_and_one_that_lost_its_header_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("4.0.log");
+    let mark = DurableMark::default();
+    let at = mark.slot_offset(2 * u64::from(SEGMENT)) as usize;
+    let mut made = vec![0; at + MARK_BYTES];
+    made[at..].copy_from_slice(&mark.encode());
+    let look = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        examine(&path, 0)
+    };
+    let found = look(&made).unwrap();
+    assert!(found.is_sound());
+    assert!(crate::segment::show::verdict(&found).contains("4.0.log: ahead"));
+    let json = serde_json::to_value(&found).unwrap();
+    assert_eq!(
+        (&json["state"], &json["file_bytes"]),
+        (&"ahead".into(), &made.len().into())
+    );
+    // Room for the footer and the second slot, as where files are written past the page cache.
+    let mut long = made.clone();
+    long.resize(at + FOOTER_OFFSET as usize, 0);
+    assert!(look(&long).unwrap().is_sound());
+
+    // Its header was lost: a byte of a batch, a footer, a mark that says more, or no mark at all.
+    for (what, place) in [("a batch", 500), ("a footer", long.len() - 1)] {
+        let mut lost = long.clone();
+        lost[place] = 1;
+        assert!(look(&lost).is_err(), "{what}");
+    }
+    let later = DurableMark {
+        sequence: 2,
+        written: 96,
+        ..DurableMark::default()
+    };
+    let mut lost = made.clone();
+    lost[at..].copy_from_slice(&later.encode());
+    assert!(look(&lost).is_err());
+    assert!(look(&vec![0; made.len()]).is_err());
+    assert!(look(b"").is_err());
 }
 
 #[test]

@@ -53,7 +53,8 @@ pub(crate) struct InspectArgs {
 
 For a file that is not sound the first bad byte and the batch are named. `torn` is what a crash leaves at the end of \
 a file: bytes that were never acknowledged; recovery cuts them off. `damaged` is the loss of bytes known to have been \
-whole. Exit status: 0 if every file is sound, 1 if not.")]
+whole. `ahead` is sound: a broker made the file for a group to come, and nothing is written to it yet. Exit status: 0 \
+if every file is sound, 1 if not.")]
 pub(crate) struct VerifyArgs {
     /// Groups' files
     #[arg(required = true)]

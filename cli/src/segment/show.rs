@@ -1,11 +1,15 @@
 //! A group file for people.
 
-use super::examine::{Examination, Fault, State};
+use super::examine::{AheadView, Examination, Examined, Fault, State};
 use crate::failure::Failure;
 use crate::output::{Out, Table, count, rounded_bytes};
 
 /// One line: what `kera segment verify` says about a file.
-pub(super) fn verdict(found: &Examination) -> String {
+pub(super) fn verdict(found: &Examined) -> String {
+    let found = match found {
+        Examined::Group(found) => found,
+        Examined::Ahead(found) => return ahead(found),
+    };
     let what = format!(
         "{} batches, {} records, ordinals {} to {}",
         count(found.batches),
@@ -14,7 +18,7 @@ pub(super) fn verdict(found: &Examination) -> String {
         found.end_ordinal
     );
     match (&found.state, &found.fault) {
-        (State::Sound, _) | (_, None) => format!("{}: sound, {what}", found.file),
+        (State::Sound | State::Ahead, _) | (_, None) => format!("{}: sound, {what}", found.file),
         (State::Torn, Some(fault)) => {
             format!("{}: torn, {}; before it {what}", found.file, place(fault))
         }
@@ -28,6 +32,13 @@ pub(super) fn verdict(found: &Examination) -> String {
     }
 }
 
+fn ahead(found: &AheadView) -> String {
+    format!(
+        "{}: ahead, made for a group to come, nothing is written yet",
+        found.file
+    )
+}
+
 fn place(fault: &Fault) -> String {
     format!(
         "first bad byte at {} (segment {}, position {}), batch {} at ordinal {}: {}",
@@ -36,8 +47,16 @@ fn place(fault: &Fault) -> String {
 }
 
 /// Everything about the file.
-pub(super) fn print(found: &Examination, with_batches: bool) -> Result<(), Failure> {
+pub(super) fn print(found: &Examined, with_batches: bool) -> Result<(), Failure> {
     let mut out = Out::stdout();
+    match found {
+        Examined::Group(found) => print_group(&mut out, found, with_batches)?,
+        Examined::Ahead(found) => out.line(ahead(found))?,
+    }
+    out.flush()
+}
+
+fn print_group(out: &mut Out, found: &Examination, with_batches: bool) -> Result<(), Failure> {
     out.line(&found.file)?;
     let mut lines = vec![
         ("stream", found.stream.clone()),
@@ -107,7 +126,7 @@ pub(super) fn print(found: &Examination, with_batches: bool) -> Result<(), Failu
     lines.push((
         "state",
         match (&found.state, &found.fault) {
-            (State::Sound, _) | (_, None) => "sound".into(),
+            (State::Sound | State::Ahead, _) | (_, None) => "sound".into(),
             (State::Torn, Some(fault)) => format!("torn, {}", place(fault)),
             (State::Damaged, Some(fault)) => format!("damaged, {}", place(fault)),
         },
@@ -168,5 +187,5 @@ pub(super) fn print(found: &Examination, with_batches: bool) -> Result<(), Failu
             ))?;
         }
     }
-    out.flush()
+    Ok(())
 }

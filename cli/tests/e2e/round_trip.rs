@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::common::Broker;
+use crate::common::{Broker, PATIENCE};
 
 /// Records as `kera consume --format jsonl` writes them, by streamlet, lane and ordinal.
 fn consumed(broker: &Broker, stream: &str) -> Vec<Value> {
@@ -260,4 +260,39 @@ fn larger_than_a_batch() {
         .as_array()
         .expect("groups");
     assert!(groups.len() > 2, "{} groups", groups.len());
+}
+
+#[test]
+fn files_made_ahead_of_their_use_are_sound() {
+    let broker = Broker::start();
+    let sizes = ["--segment-size", "64KiB", "--segments-per-group", "2"];
+    broker.run(&[&["stream", "create", "s"][..], &sizes].concat());
+    let input: String = (0..20_000).map(|n| format!("record {n}\n")).collect();
+    broker.feed(&["produce", "s", "-q"], input.as_bytes());
+    // The file of the next group is made in the background: one that is being made has nothing in it, and is not sound.
+    let begin = std::time::Instant::now();
+    loop {
+        let mut files = Vec::new();
+        logs_below(&broker.data_dir().join("streams"), &mut files);
+        let files: Vec<&str> = files.iter().map(String::as_str).collect();
+        let verified = broker.attempt(&[&["segment", "verify"][..], &files].concat(), b"");
+        let text = verified.text();
+        if verified.status.success() && text.contains(": ahead, ") {
+            assert!(text.contains(": sound, "), "{text}");
+            return;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{text}{}", verified.stderr);
+    }
+}
+
+/// The groups' files below a directory.
+fn logs_below(directory: &std::path::Path, found: &mut Vec<String>) {
+    for entry in std::fs::read_dir(directory).expect("a directory of the broker") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            logs_below(&path, found);
+        } else if path.extension().is_some_and(|end| end == "log") {
+            found.push(path.display().to_string());
+        }
+    }
 }
