@@ -1,5 +1,7 @@
 //! Whether a broker lives, and does what it is there for.
 
+use kera_controller::refused;
+
 use crate::shared::Shared;
 
 impl Shared {
@@ -29,12 +31,26 @@ impl Shared {
             self.data.directory.is_current(),
             self.stranger().is_some(),
         )?;
+        if self.is_refused() {
+            return Err(
+                "certificate refused: the other brokers do not take the one in tls.certificate, and take over what this broker owned; the log says why",
+            );
+        }
         match self.coordination.is_unreadable() {
             true => Err(
                 "consumer groups cannot be read: appends and reads go on, joins and commits wait; the log says what is wrong and where",
             ),
             false => Ok(()),
         }
+    }
+
+    /// True if the other brokers refuse this one's certificate.
+    fn is_refused(&self) -> bool {
+        let clustered = self.clustered.as_ref();
+        clustered.is_some_and(|here| {
+            let refused = refused(&here.members.living());
+            refused.contains_key(&self.broker_id)
+        })
     }
 }
 

@@ -11,6 +11,7 @@
 //! * [`spread`]: which copies of closed groups move so that brokers hold about as many bytes each.
 //! * [`farewell`]: what a broker hands over before it stops.
 //! * [`drained`]: what a draining broker still has, and what keeps it.
+//! * [`refused`]: brokers that live, and whose certificates the others refuse: nobody reaches them.
 //! * [`restart_plan`]: in which order brokers can be restarted, and what that interrupts.
 //!
 //! What must hold of every plan:
@@ -51,6 +52,7 @@ mod failover;
 mod loads;
 mod member;
 mod picture;
+mod refused;
 mod restart;
 mod spread;
 
@@ -64,6 +66,7 @@ pub use failover::takeovers;
 pub use loads::share;
 pub use member::{Member, Members};
 pub use picture::{GroupView, Picture, StreamView, StreamletView};
+pub use refused::{Refused, refused};
 pub use restart::{Restart, restart_plan};
 pub use spread::{CopyMove, HeldBytes, Spread, spread};
 

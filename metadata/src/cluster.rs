@@ -50,6 +50,10 @@ pub use memory::MemoryCluster;
 
 /// Most bytes of each of a living broker's addresses, host and rack.
 pub const MAX_MEMBER_TEXT: usize = 1024;
+/// Most bytes of the reason why a broker refuses another's certificate.
+pub const MAX_REFUSAL_TEXT: usize = 256;
+/// Most brokers of which one tells that it refuses their certificates.
+pub const MAX_REFUSALS: usize = 1000;
 
 /// What a living broker does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -86,6 +90,10 @@ pub struct LiveBroker {
     pub version: String,
     /// The newest cluster version that its program can; 0 of programs that know none.
     pub cluster_version: u32,
+    /// The brokers, itself among them, whose certificates it refuses, with why.
+    pub refuses: BTreeMap<u32, String>,
+    /// Another number when its files for TLS have changed; 0 without TLS between brokers.
+    pub tls_files: u32,
 }
 
 impl LiveBroker {
@@ -103,6 +111,8 @@ impl LiveBroker {
             state: LiveState::Serving,
             version: String::new(),
             cluster_version: CLUSTER_VERSION,
+            refuses: BTreeMap::new(),
+            tls_files: 0,
         }
     }
 
@@ -130,6 +140,14 @@ impl LiveBroker {
                     self.id
                 )));
             }
+        }
+        let longest = self.refuses.values().map(String::len).max();
+        if self.refuses.len() > MAX_REFUSALS || longest > Some(MAX_REFUSAL_TEXT) {
+            return Err(MetadataError::invalid(format!(
+                "broker {} tells of {} certificates that it refuses, at most {MAX_REFUSALS} with reasons of at most {MAX_REFUSAL_TEXT} bytes can be told",
+                self.id,
+                self.refuses.len()
+            )));
         }
         Ok(())
     }

@@ -124,7 +124,7 @@ pub use check::{MAX_GENERATION_STARTS, MAX_GROUP_SPAN, MAX_ORDINAL, MAX_SETTINGS
 pub use cluster::MemoryCluster;
 pub use cluster::{
     Change, Changes, ClusterStore, Incarnation, LiveBroker, LiveState, Living, MAX_MEMBER_TEXT,
-    Membership, WatchLost, Watched,
+    MAX_REFUSAL_TEXT, MAX_REFUSALS, Membership, WatchLost, Watched,
 };
 pub use embedded::{EmbeddedOptions, EmbeddedStore, MAX_EMBEDDED_OPERATIONS};
 pub use encode::Record;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -136,6 +137,16 @@ impl ClientTls {
     /// The socket's, or why one of the two refused the other.
     pub async fn frames(&self, socket: TcpStream, address: &str) -> std::io::Result<Stream> {
         Stream::connect(socket, self.frames.clone(), name_of(address)?).await
+    }
+
+    /// The same without resuming an earlier session, in which no certificate is looked at.
+    ///
+    /// # Errors
+    /// As [`frames`](Self::frames).
+    pub async fn frames_anew(&self, socket: TcpStream, address: &str) -> std::io::Result<Stream> {
+        let mut config = ClientConfig::clone(&self.frames);
+        config.resumption = Resumption::disabled();
+        Stream::connect(socket, Arc::new(config), name_of(address)?).await
     }
 
     /// The same with a broker's HTTP address.

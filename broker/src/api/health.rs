@@ -91,7 +91,14 @@ fn all_is_well(told: &Told, streams: &[StreamRow], groups: &[GroupRow]) -> Strin
 }
 
 fn of_brokers(told: &Told, problems: &mut Vec<Problem>) {
-    for silent in &told.silent {
+    let refused = |id: u32| {
+        told.cluster.iter().any(|cluster| {
+            let mut brokers = cluster.brokers.iter();
+            brokers.any(|broker| broker.id == id && !broker.refused.is_empty())
+        })
+    };
+    // Why nobody hears of one that is refused is told with the cluster.
+    for silent in told.silent.iter().filter(|one| !refused(one.broker_id)) {
         problems.push(problem(
             Severity::Trouble,
             format!("broker {}", silent.broker_id),
@@ -101,7 +108,7 @@ fn of_brokers(told: &Told, problems: &mut Vec<Problem>) {
     }
     for broker in &told.brokers {
         let object = format!("broker {}", broker.broker);
-        if !broker.not_ready.is_empty() {
+        if !broker.not_ready.is_empty() && !refused(broker.broker) {
             let text = format!("is not ready: {}", broker.not_ready);
             let advice = match broker.not_ready.starts_with("disk full") {
                 true => "free space on its disk, or shorten retention",
@@ -163,6 +170,14 @@ fn of_cluster(told: &Told, problems: &mut Vec<Problem>) {
         ));
     }
     for broker in &cluster.brokers {
+        if !broker.refused.is_empty() {
+            problems.push(problem(
+                Severity::Trouble,
+                format!("broker {}", broker.id),
+                format!("serves nobody: its certificate is refused {}", broker.refused),
+                "put another certificate into the file of its tls.certificate, it is taken without a restart; others have taken over what they have replicas of",
+            ));
+        }
         if broker.state() == kera_protocol::v1::BrokerState::Gone {
             let named = broker.copies.max(broker.streamlets) as usize;
             problems.push(problem(
@@ -327,6 +342,32 @@ mod tests {
             .map(|one| one.object.as_str())
             .collect();
         assert_eq!(told, ["the cluster", "broker 9", "2 closed groups"]);
+    }
+
+    #[test]
+    fn a_broker_whose_certificate_is_refused_is_told_once() {
+        let mut told = told(2);
+        let refused = Arc::make_mut(&mut told.brokers[0]);
+        refused.not_ready = "certificate refused: planted".into();
+        told.silent.push(Silent {
+            broker_id: 3,
+            reason: "planted".into(),
+        });
+        let broker = |id| v1::ClusterBroker {
+            id,
+            refused: "by broker 2: it has expired".into(),
+            ..Default::default()
+        };
+        told.cluster = Some(v1::DescribeClusterResponse {
+            controller: Some(2),
+            brokers: vec![broker(1), broker(3)],
+            ..Default::default()
+        });
+        let health = of(&told, &[], &[]);
+        assert_eq!(
+            health.sentence,
+            "Broker 1 serves nobody: its certificate is refused by broker 2: it has expired. There is 1 more problem."
+        );
     }
 
     #[test]

@@ -208,6 +208,7 @@ impl State {
             None => (Rates::default(), None),
         };
         let state = match broker.state() {
+            _ if !broker.refused.is_empty() => "REFUSED",
             _ if silent.is_some() => "SILENT",
             v1::BrokerState::Unknown => "UNKNOWN",
             v1::BrokerState::Gone => "GONE",

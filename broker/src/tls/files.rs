@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use kera_protocol::batch::crc32c;
 use kera_rpc::tls::{ClientTls, certificates, private_key};
 use rustls::crypto::ring;
 use rustls::server::danger::ClientCertVerifier;
@@ -24,6 +25,20 @@ pub(super) struct Contents {
     key: Vec<u8>,
     client_ca: Option<Vec<u8>>,
     broker_ca: Option<Vec<u8>>,
+}
+
+impl Contents {
+    /// Another number when others may take this broker's certificate for another, or it theirs. The key is no part: the
+    /// other brokers are told.
+    pub(super) fn checksum(&self) -> u32 {
+        let files = [
+            Some(&self.certificate),
+            self.client_ca.as_ref(),
+            self.broker_ca.as_ref(),
+        ];
+        let all: Vec<u8> = files.into_iter().flatten().flatten().copied().collect();
+        crc32c(&all)
+    }
 }
 
 /// What listeners need for handshakes, by their kind.

@@ -14,6 +14,7 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use kera_replication::seldom::Seldom;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::audit::Audit;
 use crate::clock::wall_ms;
@@ -30,6 +31,7 @@ pub use kera_rpc::stream::Stream;
 pub(crate) use kera_rpc::stream::{FRAMES, HTTP1, HTTP2};
 pub(crate) use reload::watch;
 pub(crate) use subject::principal_of;
+pub(crate) use validity::not_after;
 
 /// The first bytes of a TLS connection: a handshake record of TLS 1.
 const CLIENT_HELLO: [u8; 2] = [0x16, 0x03];
@@ -52,6 +54,8 @@ pub struct ServerTls {
     settings: TlsConfig,
     current: ArcSwap<Configs>,
     seen: Mutex<Seen>,
+    /// Another number when the files in use are others.
+    files: watch::Sender<u32>,
     /// When the certificate in use ends, seconds since 1970.
     not_after: AtomicI64,
     /// What the log says of that end.
@@ -92,6 +96,7 @@ impl ServerTls {
             settings: settings.clone(),
             not_after: AtomicI64::new(loaded.not_after),
             name: loaded.name,
+            files: watch::Sender::new(contents.checksum()),
             current: ArcSwap::from_pointee(loaded.configs),
             seen: Mutex::new(Seen {
                 used: contents,
@@ -139,9 +144,15 @@ impl ServerTls {
         self.is_stale.load(Ordering::Relaxed)
     }
 
-    fn use_from_now(&self, loaded: Loaded) {
+    /// Another number when the files in use are others.
+    pub(crate) fn files(&self) -> watch::Receiver<u32> {
+        self.files.subscribe()
+    }
+
+    fn use_from_now(&self, loaded: Loaded, checksum: u32) {
         self.not_after.store(loaded.not_after, Ordering::Relaxed);
         self.current.store(Arc::new(loaded.configs));
+        self.files.send_replace(checksum);
     }
 
     /// Tells the log that the certificate in use ends, or has ended, if it does not say so yet.

@@ -47,7 +47,7 @@ fn look(tls: &ServerTls) -> bool {
     }
     match files::load(&tls.settings, &contents) {
         Ok(loaded) => {
-            tls.use_from_now(loaded);
+            tls.use_from_now(loaded, contents.checksum());
             (seen.used, seen.refused) = (contents, None);
             tls.is_stale.store(false, Ordering::Relaxed);
             tracing::info!(

@@ -2,7 +2,7 @@
 //! TLS library.
 
 /// The second since 1970 after which an X.509 certificate in DER is not valid any more. `None` if it is none.
-pub(super) fn not_after(certificate: &[u8]) -> Option<i64> {
+pub(crate) fn not_after(certificate: &[u8]) -> Option<i64> {
     let (validity, _) = validity(certificate)?;
     let (_, _, rest) = element(validity)?;
     let (tag, text, _) = element(rest)?;

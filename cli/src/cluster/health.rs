@@ -145,7 +145,7 @@ fn summary(problems: &[Problem]) -> String {
 }
 
 fn is_away(broker: &BrokerView) -> bool {
-    matches!(broker.state, "GONE" | "SILENT")
+    matches!(broker.state, "GONE" | "SILENT" | "REFUSED")
 }
 
 fn of_broker(broker: &BrokerView) -> Option<Problem> {
@@ -158,6 +158,14 @@ fn of_broker(broker: &BrokerView) -> Option<Problem> {
                 count(broker.copies.max(broker.streamlets))
             ),
             "start it again, with the data directory that it had",
+        )),
+        "REFUSED" => Some(Problem::new(
+            object,
+            format!(
+                "serves nobody: its certificate is refused {}",
+                broker.refused.as_deref().unwrap_or_default()
+            ),
+            "put another certificate into the file of its tls.certificate, it is taken without a restart",
         )),
         "SILENT" => Some(Problem::new(
             object,
@@ -275,6 +283,38 @@ mod tests {
             [
                 "broker 2 has a program of before cluster version 1 (0.0.1), which cannot read all that others write; stop it, and start it with a program of the version that the others have"
             ]
+        );
+    }
+
+    #[test]
+    fn a_broker_whose_certificate_is_refused_is_told_with_why_and_not_as_silent() {
+        let mut refused = BrokerView::new(v1::ClusterBroker {
+            id: 1,
+            state: v1::BrokerState::Joining.into(),
+            refused: "by brokers 2, 3: it has expired".into(),
+            ..Default::default()
+        });
+        refused.silenced("TLS: it has expired".into());
+        let unreachable = v1::PeerDescription {
+            id: 1,
+            unreachable: "no answer".into(),
+            ..Default::default()
+        };
+        let told = ComparedView::new(
+            2,
+            Ok(v1::DescribeBrokerResponse {
+                broker_id: 2,
+                cluster: Some(v1::ClusterDescription {
+                    peers: vec![unreachable],
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+        );
+        let found = health(&[refused], &[told], (0, 0));
+        assert_eq!(
+            found.summary,
+            "NOT HEALTHY: broker 1 serves nobody: its certificate is refused by brokers 2, 3: it has expired; put another certificate into the file of its tls.certificate, it is taken without a restart"
         );
     }
 

@@ -20,7 +20,7 @@ use crate::output::{Out, OutputArgs, Table, count, print_json, rounded_bytes, uu
   kera cluster status --bootstrap 10.0.0.5:7600 --json
 
 The first line says whether the cluster is healthy, and if not what is wrong with what, and what to do. Any broker \
-answers. One that has its lease and does not answer is SILENT. A broker that joins is JOINING until it owns something, then PARTIAL with what it owns of its share, \
+answers. One that has its lease and does not answer is SILENT, one whose certificate the other brokers refuse is REFUSED. A broker that joins is JOINING until it owns something, then PARTIAL with what it owns of its share, \
 then NORMAL. Each broker is asked how many replicas it has compared, for two seconds at most; one that \
 does not answer is shown as unknown. The exit status is 1 if streamlets have no live owner.")]
 pub(crate) struct StatusArgs {

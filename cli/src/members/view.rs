@@ -31,6 +31,8 @@ pub(crate) struct BrokerView {
     pub(crate) to_come_bytes: u64,
     /// Why it does not answer although it has its lease, if so.
     pub(crate) silent: Option<String>,
+    /// Who refuses its certificate, and why, if the other brokers do.
+    pub(crate) refused: Option<String>,
 }
 
 fn told(text: String) -> Option<String> {
@@ -40,7 +42,10 @@ fn told(text: String) -> Option<String> {
 impl BrokerView {
     pub(crate) fn new(broker: v1::ClusterBroker) -> Self {
         Self {
-            state: state_name(broker.state()),
+            state: match broker.refused.is_empty() {
+                true => state_name(broker.state()),
+                false => "REFUSED",
+            },
             broker_id: broker.id,
             role: match (broker.state(), broker.replica_store) {
                 (v1::BrokerState::Gone, _) => "unknown",
@@ -61,6 +66,7 @@ impl BrokerView {
             held_bytes: broker.held_bytes,
             to_come_bytes: broker.to_come_bytes,
             silent: None,
+            refused: told(broker.refused),
         }
     }
 
@@ -71,7 +77,9 @@ impl BrokerView {
 
     /// It has its lease, and did not answer just now.
     pub(crate) fn silenced(&mut self, reason: String) {
-        self.state = "SILENT";
+        if self.refused.is_none() {
+            self.state = "SILENT";
+        }
         self.silent = Some(reason);
     }
 

@@ -203,7 +203,10 @@ fn is_bad(view: View, row: &Value) -> bool {
         View::Streams => number(&row["unserved_streamlets"]) > 0,
         View::Groups => row["falls_behind"] == true,
         View::Brokers => {
-            row["state"] == "SILENT" || row["state"] == "GONE" || row["not_ready"].is_string()
+            row["state"] == "SILENT"
+                || row["state"] == "REFUSED"
+                || row["state"] == "GONE"
+                || row["not_ready"].is_string()
         }
     }
 }

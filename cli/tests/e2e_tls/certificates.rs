@@ -36,6 +36,12 @@ impl Authority {
         }
     }
 
+    /// As this one, whose file names another as well.
+    pub fn and(mut self, other: &Self) -> Self {
+        self.pem.push_str(&other.pem);
+        self
+    }
+
     /// A certificate for a server with these names.
     pub fn server(&self, names: &[&str]) -> Identity {
         self.sign(params_of(names))

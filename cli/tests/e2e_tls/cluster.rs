@@ -20,7 +20,7 @@ pub struct Trio {
     pub brokers: Vec<Broker>,
     files: Vec<Files>,
     ca: PathBuf,
-    _etcd: Etcd,
+    etcd: Etcd,
     places: Vec<Place>,
 }
 
@@ -28,6 +28,21 @@ impl Trio {
     /// Where replicas come to the broker with this number.
     pub fn replicas_at(&self, number: usize) -> &str {
         self.places[number].replicas_at()
+    }
+
+    /// The metadata store.
+    pub fn store(&self) -> String {
+        self.etcd.address()
+    }
+
+    /// Replaces certificate and key of a broker.
+    pub fn put(&self, at: usize, identity: &Identity) {
+        self.files[at].put(identity);
+    }
+
+    /// Replaces one of a broker's files.
+    pub fn write(&self, at: usize, name: &str, text: &str) {
+        self.files[at].write(name, text);
     }
 
     /// Whose certificates `signer` gives to each broker; all trust `authority`. `None`, and said so, where there is
@@ -72,7 +87,7 @@ impl Trio {
             brokers,
             files,
             ca,
-            _etcd: etcd,
+            etcd,
             places,
         })
     }

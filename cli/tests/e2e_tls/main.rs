@@ -14,6 +14,7 @@ mod kcat;
 mod listeners;
 mod logins;
 mod principals;
+mod refused;
 mod reload;
 mod replicas;
 mod session;

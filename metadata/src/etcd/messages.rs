@@ -338,6 +338,21 @@ pub(super) struct LiveMessage {
     /// The newest cluster version that the program can.
     #[prost(uint32, tag = "11")]
     pub(super) cluster_version: u32,
+    /// The brokers whose certificates it refuses. Versions that do not know it refuse nobody.
+    #[prost(message, repeated, tag = "12")]
+    pub(super) refuses: Vec<RefusalMessage>,
+    /// Another number when its files for TLS have changed.
+    #[prost(uint32, tag = "13")]
+    pub(super) tls_files: u32,
+}
+
+/// A certificate that a living broker refuses.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RefusalMessage {
+    #[prost(uint32, tag = "1")]
+    pub(super) broker: u32,
+    #[prost(string, tag = "2")]
+    pub(super) reason: String,
 }
 
 /// What is stored under the controller's key.

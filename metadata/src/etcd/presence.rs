@@ -94,8 +94,17 @@ pub(super) fn encode(live: &LiveBroker) -> Vec<u8> {
         version: live.version.clone(),
         role: live.role.number().into(),
         cluster_version: live.cluster_version,
+        refuses: live.refuses.iter().map(refusal).collect(),
+        tls_files: live.tls_files,
     };
     message.encode_to_vec()
+}
+
+fn refusal((broker, reason): (&u32, &String)) -> RefusalMessage {
+    RefusalMessage {
+        broker: *broker,
+        reason: reason.clone(),
+    }
 }
 
 /// The living broker of a stored record.
@@ -122,6 +131,12 @@ pub(super) fn decode(id: u32, value: &[u8]) -> Result<LiveBroker, &'static str> 
         },
         version: message.version,
         cluster_version: message.cluster_version,
+        refuses: message
+            .refuses
+            .into_iter()
+            .map(|one| (one.broker, one.reason))
+            .collect(),
+        tls_files: message.tls_files,
     })
 }
 
@@ -226,6 +241,8 @@ mod tests {
             state: LiveState::Draining,
             version: "0.1.0".into(),
             cluster_version: 3,
+            refuses: BTreeMap::from([(7, "it has expired".into()), (8, String::new())]),
+            tls_files: 5,
             ..plain.clone()
         };
         let store = LiveBroker {

@@ -173,6 +173,9 @@ pub struct ClusterBroker {
     /// the newest that its program can; 0 of those that are gone
     #[prost(uint32, tag = "16")]
     pub cluster_version: u32,
+    /// Why the other brokers refuse its certificate, for people; empty if they do not. It owns nothing that another can own.
+    #[prost(string, tag = "17")]
+    pub refused: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StrandedStreamlet {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kera_controller::{
-    GroupView, Members, Needs, Picture, StreamView, UnderWay, plan, share, spread,
+    GroupView, Members, Needs, Picture, Refused, StreamView, UnderWay, plan, refused, share, spread,
 };
 use kera_metadata::{GroupState, LiveBroker, LiveState, Living, Role};
 use kera_protocol::error::WireError;
@@ -95,10 +95,14 @@ pub(super) fn describe(
         }
     }
     let share = share(picture, members) as u64;
+    let refused = refused(living);
     let numbers: BTreeSet<u32> = counted.keys().chain(living.keys()).copied().collect();
     answer.brokers = numbers
         .into_iter()
-        .map(|id| broker(id, living.get(&id), counted.get(&id), share))
+        .map(|id| v1::ClusterBroker {
+            refused: refused.get(&id).map_or_else(String::new, refused_text),
+            ..broker(id, living.get(&id), counted.get(&id), share)
+        })
         .collect();
     let plan = plan(picture, members, &UnderWay::default(), &Default::default());
     let stranded = plan.stranded.into_iter().take(MOST_STRANDED);
@@ -189,6 +193,13 @@ fn broker(
         replica_store,
         ..Default::default()
     }
+}
+
+/// Who refuses a broker's certificate, and why.
+fn refused_text(refused: &Refused) -> String {
+    let by: Vec<_> = refused.by.iter().map(u32::to_string).collect();
+    let brokers = if by.len() == 1 { "broker" } else { "brokers" };
+    format!("by {brokers} {}: {}", by.join(", "), refused.reason)
 }
 
 fn numbers(brokers: &BTreeSet<u32>) -> String {

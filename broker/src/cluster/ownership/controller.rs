@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use kera_controller::{
-    Cause, Limits, Member, Members, Move, Picture, Plan, Stranded, UnderWay, plan, takeovers,
+    Cause, Limits, Member, Members, Move, Picture, Plan, Stranded, UnderWay, plan, refused,
+    takeovers,
 };
 use kera_metadata::{ClusterStore, Compare, Conflict, Living, MetadataError, Transaction};
 use kera_protocol::ids::StreamletKey;
@@ -94,6 +95,8 @@ pub(crate) struct Controller {
     tools: Tools,
     living: Living,
     suspects: Suspects,
+    /// Brokers whose certificates the others refuse: alive, and reached by nobody.
+    refused: BTreeSet<u32>,
     /// Every broker that was seen alive, as it was last.
     known: BTreeMap<u32, Member>,
     /// Brokers that are not alive, and since when.
@@ -128,6 +131,7 @@ impl Controller {
             tools,
             living: Living::default(),
             suspects: Suspects::new(),
+            refused: BTreeSet::new(),
             known: BTreeMap::new(),
             missing: BTreeMap::new(),
             began: now,
@@ -237,6 +241,11 @@ impl Controller {
         }
         self.missing.retain(|id, _| !members.contains_key(id));
         self.known.extend(members);
+        let refused: BTreeSet<u32> = refused(&living).into_keys().collect();
+        if refused != self.refused {
+            self.stirred = now;
+        }
+        self.refused = refused;
         self.living = living;
     }
 
@@ -256,9 +265,14 @@ impl Controller {
         moved
     }
 
-    /// True if the broker is alive as far as anybody can tell.
+    /// True if the broker is alive as far as anybody can tell, and the others reach it.
     fn lives(&self, id: u32) -> bool {
-        self.living.contains_key(&id) && !self.suspects.contains(&id)
+        self.living.contains_key(&id) && !self.is_away(id)
+    }
+
+    /// True if it is known that nobody reaches the broker, whose lease goes on.
+    fn is_away(&self, id: u32) -> bool {
+        self.suspects.contains(&id) || self.refused.contains(&id)
     }
 
     fn members(&self) -> Members {
@@ -341,8 +355,8 @@ impl Controller {
         let gone = gone.filter(|id| !self.lives(*id));
         let back = self.back + timing.back;
         let deadline = |id: u32| match self.missing.get(&id) {
-            // A suspicion has its own proof.
-            _ if self.suspects.contains(&id) => self.began,
+            // That has its own proof.
+            _ if self.is_away(id) => self.began,
             Some(since) => back.max(*since + timing.grace),
             None => back.max(self.began + timing.unseen),
         };

@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use kera_controller::{Limits, Move};
+use kera_controller::{Limits, Move, refused};
+use kera_metadata::Living;
 use kera_protocol::v1;
 use tokio::sync::watch;
 
 use super::controller::{Controller, HandOvers, Timing, Tools};
+use super::refusal::{Handshakes, publish};
 use super::suspicion::{Suspects, watch_over};
 use crate::admin;
 use crate::cluster::Clustered;
+use crate::config::TlsListener;
 use crate::shared::Shared;
 
 /// Pause before the office is tried for once more, as when the store did not answer.
@@ -49,13 +52,21 @@ pub(crate) fn start(shared: &Arc<Shared>, clustered: &Arc<Clustered>) {
     let stopping = shared.stopping.subscribe();
     let elected = membership.campaign();
     let (suspects, suspected) = watch::channel(Suspects::new());
+    let calls = [TlsListener::Native, TlsListener::Cluster];
+    let tls = shared.tls.clone();
+    let tls = tls.filter(|tls| calls.iter().any(|at| tls.for_brokers(*at).is_some()));
+    let handshakes = tls.map(Handshakes::new);
+    if let Some(handshakes) = &handshakes {
+        let (clustered, stopping) = (Arc::downgrade(clustered), stopping.clone());
+        tokio::spawn(publish(clustered, handshakes.clone(), stopping));
+    }
     tokio::spawn(watch_over(
         shared.broker_id,
         store.living(),
         store.controller(),
         elected.clone(),
         stopping.clone(),
-        shared.tls.clone(),
+        handshakes,
         Arc::new(suspects),
     ));
     let weak = Arc::downgrade(shared);
@@ -63,6 +74,7 @@ pub(crate) fn start(shared: &Arc<Shared>, clustered: &Arc<Clustered>) {
         Arc::downgrade(clustered),
         suspected.clone(),
         store.controller(),
+        store.living(),
         stopping.clone(),
     ));
     let fencing = Arc::downgrade(clustered);
@@ -80,19 +92,21 @@ pub(crate) fn start(shared: &Arc<Shared>, clustered: &Arc<Clustered>) {
     tokio::spawn(controller.run(elected, membership.valid(), stopping));
 }
 
-/// Takes the office of a controller that is suspected to be gone, so that nobody waits for its lease to
+/// Takes the office of a controller that is suspected to be gone, or whose certificate the others refuse, so that nobody waits for its lease to
 /// end. Until the broker stops.
 async fn succeed(
     clustered: Weak<Clustered>,
     mut suspected: watch::Receiver<Suspects>,
     mut controller: watch::Receiver<Option<u32>>,
+    mut living: watch::Receiver<Living>,
     mut stopping: watch::Receiver<bool>,
 ) {
     loop {
         let in_office = *controller.borrow_and_update();
         let gone = {
             let suspected = suspected.borrow_and_update();
-            in_office.filter(|id| suspected.contains(id))
+            let refused = refused(&living.borrow_and_update());
+            in_office.filter(|id| suspected.contains(id) || refused.contains_key(id))
         };
         if let Some(gone) = gone {
             let Some(clustered) = clustered.upgrade() else {
@@ -102,7 +116,7 @@ async fn succeed(
             if taking.await.unwrap_or(false) {
                 tracing::warn!(
                     broker = gone,
-                    "the controller is gone; this broker takes its office before its lease ends"
+                    "the controller is gone, or nobody takes its certificate; this broker takes its office before its lease ends"
                 );
             }
         }
@@ -110,6 +124,7 @@ async fn succeed(
             _ = stopping.wait_for(|stop| *stop) => return,
             changed = suspected.changed() => if changed.is_err() { return },
             changed = controller.changed() => if changed.is_err() { return },
+            changed = living.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(AGAIN), if gone.is_some() => {}
         }
     }

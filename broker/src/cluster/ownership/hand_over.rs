@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use kera_controller::{Move, farewell};
+use kera_controller::{Move, farewell, refused};
 use kera_metadata::{Compare, LiveState, MetadataError, StreamletRecord, Transaction, Write};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{Epoch, StreamId, StreamletId};
@@ -87,14 +87,11 @@ async fn hand(
         return Ok(());
     }
     let replicated = &clustered.replicated;
-    if !clustered
-        .members
-        .living()
-        .get(&to)
-        .is_some_and(|live| live.may_own())
-    {
+    let living = clustered.members.living();
+    let may_own = living.get(&to).is_some_and(|live| live.may_own());
+    if !may_own || refused(&living).contains_key(&to) {
         let text = format!(
-            "{name}: broker {to} is not there, is draining, or is a replica store; name another"
+            "{name}: broker {to} is not there, is draining, is a replica store, or has a certificate that the others refuse; name another"
         );
         return refuse(ErrorCode::InvalidArgument, text);
     }

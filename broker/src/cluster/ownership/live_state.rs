@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_controller::Members;
+use kera_controller::{Members, refused};
 use kera_metadata::{LiveState, Living};
 use kera_protocol::error::{ErrorCode, WireError};
 
@@ -35,9 +35,12 @@ pub(crate) fn living(shared: &Shared) -> Result<Living, WireError> {
     Ok(clustered(shared)?.store.living().borrow().clone())
 }
 
-/// Those of them that decisions are about.
+/// Those of them that decisions are about: not those whose certificates the others refuse.
 pub(crate) fn members_of(shared: &Shared, living: &Living) -> Members {
-    let members = living.values().map(Into::into);
+    let refused = refused(living);
+    let members = living.values();
+    let members = members.filter(|live| !refused.contains_key(&live.id));
+    let members = members.map(Into::into);
     Members::new(members, shared.config.cluster.allow_same_host)
 }
 

@@ -13,6 +13,7 @@
 //! | `owners` | what a change of owner does here |
 //! | `watching` | what others change in the shared store, as it comes |
 //! | `hand_over` | streamlets are given to other brokers |
+//! | `refusal` | brokers whose certificates the others refuse |
 //! | `suspicion` | brokers that are most likely gone before their lease ends |
 //! | `external_moves` | which changes of owners the controller did not ask for |
 //! | `controller` | who owns what, decided at the broker that is elected |
@@ -27,6 +28,7 @@ pub(crate) mod live_state;
 pub(crate) mod members;
 pub(crate) mod owner_changes;
 pub(crate) mod owners;
+mod refusal;
 mod suspicion;
 pub(crate) mod takeover;
 pub(crate) mod watching;

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kera_controller::refused;
 use kera_metadata::{FIRST_GROUP, Living, StreamConfig, StreamRecord, StreamletRecord};
 use kera_protocol::ids::StreamId;
 use kera_streamlet::Streamlet;
@@ -295,7 +296,9 @@ fn found(
 /// Who is to own the streamlets of a new stream, one after the other: all brokers that serve, those first
 /// that own least. `me` if nobody is known.
 pub(crate) fn spread(catalog: &Catalog, living: &Living, me: u32) -> Vec<u32> {
-    let serving = living.values().filter(|b| b.may_own());
+    let refused = refused(living);
+    let serving = living.values();
+    let serving = serving.filter(|b| b.may_own() && !refused.contains_key(&b.id));
     let mut owned: Vec<(usize, u32)> = serving.map(|broker| (0, broker.id)).collect();
     for stream in catalog.all() {
         for owner in stream.owners().iter() {

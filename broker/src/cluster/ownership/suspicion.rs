@@ -2,7 +2,8 @@
 //! nobody listens any more, as after a crash of the process.
 //!
 //! The controller keeps a connection to each living broker that carries nothing, and each broker one to
-//! the controller. When it ends and a new one is refused a few times in a row, the broker is suspected, and
+//! the controller; with TLS each keeps one to every other, which tells whose certificate it refuses
+//! ([`super::refusal`]). When it ends and a new one is refused a few times in a row, the broker is suspected, and
 //! its streamlets get new owners without waiting for the lease; a controller's office is taken by whoever
 //! is first. That is safe whoever is right: the new owners seal what the old one could still write, and
 //! what a former controller decides is refused. A broker that does not answer at all is not suspected; its
@@ -14,90 +15,95 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_metadata::{Living, Role};
-use kera_rpc::tls::ClientTls;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::config::TlsListener;
-use crate::tls::ServerTls;
+use super::refusal::{Handshakes, Place, RefusedTold};
 
 /// Refusals in a row that make a suspicion.
 const REFUSALS: usize = 3;
 /// Pause between attempts to connect.
-const PAUSE: Duration = Duration::from_millis(60);
-/// Pause after a handshake that failed.
-const REFUSED_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const PAUSE: Duration = Duration::from_millis(60);
 /// An attempt to connect that takes longer says nothing.
-const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 
 /// Who is suspected, by number.
 pub(crate) type Suspects = BTreeSet<u32>;
 
-/// Watches the living brokers but `me` while this one is `elected`, and else the `controller`, until
-/// `stopping` is set.
+/// Watches the living brokers but `me` while this one is `elected`, and else the `controller`; with `handshakes` all,
+/// this one among them. Until `stopping` is set.
 pub(crate) async fn watch_over(
     me: u32,
     mut living: watch::Receiver<Living>,
     mut controller: watch::Receiver<Option<u32>>,
     mut elected: watch::Receiver<Option<u64>>,
     mut stopping: watch::Receiver<bool>,
-    tls: Option<Arc<ServerTls>>,
+    handshakes: Option<Handshakes>,
     suspects: Arc<watch::Sender<Suspects>>,
 ) {
     let mut watched: BTreeMap<u32, Watched> = BTreeMap::new();
+    let mut told = RefusedTold::new(me);
+    let no_files = watch::Sender::new(0);
+    let mut files = match &handshakes {
+        Some(handshakes) => handshakes.files(),
+        None => no_files.subscribe(),
+    };
     loop {
         let in_office = *controller.borrow_and_update();
         // Both are told of one election, one after the other; what is suspected stays so in between.
         let rules = elected.borrow_and_update().is_some() || in_office == Some(me);
-        let mut wanted: BTreeMap<u32, String> = BTreeMap::new();
+        let mine = *files.borrow_and_update();
+        let mut wanted: BTreeMap<u32, Place> = BTreeMap::new();
         {
             let living = living.borrow_and_update();
-            let others = living.values().filter(|live| live.id != me);
+            told.tell(&living);
             // What a replica store holds is its owners' business; nobody takes anything over from it.
-            let others = others.filter(|live| live.role == Role::Broker);
-            let watched = others.filter(|live| rules || in_office == Some(live.id));
-            wanted.extend(watched.map(|live| (live.id, live.address.clone())));
+            let brokers = living.values().filter(|live| live.role == Role::Broker);
+            let watched = brokers.filter(|live| match &handshakes {
+                Some(_) => true,
+                None => live.id != me && (rules || in_office == Some(live.id)),
+            });
+            wanted.extend(watched.map(|live| (live.id, Place::of(live, mine))));
         }
-        watched.retain(|id, one| wanted.get(id) == Some(&one.address));
+        watched.retain(|id, one| wanted.get(id) == Some(&one.place));
+        if let Some(handshakes) = &handshakes {
+            handshakes.retain(|id| wanted.contains_key(&id));
+        }
         suspects.send_if_modified(|all| {
             let before = all.len();
             all.retain(|id| watched.contains_key(id));
             all.len() != before
         });
-        for (id, address) in wanted {
-            let (suspects, tls) = (suspects.clone(), tls.clone());
-            watched
-                .entry(id)
-                .or_insert_with(|| Watched::begin(id, address, tls, suspects));
+        for (id, place) in wanted {
+            let watching = Watching {
+                id,
+                place: place.clone(),
+                handshakes: handshakes.clone(),
+                // It does not suspect itself.
+                suspects: (id != me).then(|| suspects.clone()),
+            };
+            watched.entry(id).or_insert_with(|| Watched {
+                place,
+                task: tokio::spawn(watching.watch()).abort_handle(),
+            });
         }
         tokio::select! {
             _ = stopping.wait_for(|stop| *stop) => return,
             changed = living.changed() => if changed.is_err() { return },
             changed = elected.changed() => if changed.is_err() { return },
             changed = controller.changed() => if changed.is_err() { return },
+            changed = files.changed() => if changed.is_err() { return },
         }
     }
 }
 
 /// A broker to which a connection is kept.
 struct Watched {
-    address: String,
+    place: Place,
     task: AbortHandle,
-}
-
-impl Watched {
-    fn begin(
-        id: u32,
-        address: String,
-        tls: Option<Arc<ServerTls>>,
-        suspects: Arc<watch::Sender<Suspects>>,
-    ) -> Self {
-        let task = tokio::spawn(watch_one(id, address.clone(), tls, suspects)).abort_handle();
-        Self { address, task }
-    }
 }
 
 impl Drop for Watched {
@@ -106,57 +112,61 @@ impl Drop for Watched {
     }
 }
 
-async fn watch_one(
+/// What it takes to keep a connection to a broker.
+struct Watching {
     id: u32,
-    address: String,
-    tls: Option<Arc<ServerTls>>,
-    suspects: Arc<watch::Sender<Suspects>>,
-) {
-    let mut refusals = 0;
-    loop {
-        match timeout(CONNECT_WITHIN, TcpStream::connect(&address)).await {
-            Ok(Ok(connection)) => {
-                refusals = 0;
-                if suspects.send_if_modified(|all| all.remove(&id)) {
-                    tracing::info!(broker = id, "the broker is reached again");
+    place: Place,
+    handshakes: Option<Handshakes>,
+    suspects: Option<Arc<watch::Sender<Suspects>>>,
+}
+
+impl Watching {
+    async fn watch(self) {
+        let (id, address) = (self.id, &self.place.address);
+        let (mut unheard, mut refused) = (0, 0);
+        loop {
+            let mut pause = PAUSE;
+            match timeout(CONNECT_WITHIN, TcpStream::connect(address)).await {
+                Ok(Ok(connection)) => {
+                    unheard = 0;
+                    if self.suspect(|all| all.remove(&id)) {
+                        tracing::info!(broker = id, "the broker is reached again");
+                    }
+                    // Nothing is said on it; it ends with the process, or when the broker tires of it.
+                    pause = match &self.handshakes {
+                        Some(handshakes) => {
+                            let place = &self.place;
+                            handshakes.rest(id, connection, place, &mut refused).await
+                        }
+                        None => rest(connection).await,
+                    };
                 }
-                // Nothing is said on it; it ends with the process, or when the broker tires of it.
-                let tls = tls
-                    .as_ref()
-                    .and_then(|tls| tls.for_brokers(TlsListener::Native));
-                rest(connection, tls, &address).await;
-            }
-            Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
-                refusals += 1;
-                if refusals >= REFUSALS && suspects.send_if_modified(|all| all.insert(id)) {
-                    tracing::warn!(
-                        broker = id,
-                        address,
-                        "nobody listens there any more: the broker is taken for gone before its lease ends"
-                    );
+                Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
+                    unheard += 1;
+                    if unheard >= REFUSALS && self.suspect(|all| all.insert(id)) {
+                        tracing::warn!(
+                            broker = id,
+                            address,
+                            "nobody listens there any more: the broker is taken for gone before its lease ends"
+                        );
+                    }
                 }
+                Ok(Err(_)) | Err(_) => unheard = 0,
             }
-            Ok(Err(_)) | Err(_) => refusals = 0,
+            sleep(pause).await;
         }
-        sleep(PAUSE).await;
+    }
+
+    fn suspect(&self, change: impl FnOnce(&mut Suspects) -> bool) -> bool {
+        let suspects = self.suspects.as_ref();
+        suspects.is_some_and(|suspects| suspects.send_if_modified(change))
     }
 }
 
-/// Returns when the connection has ended. It carries nothing, but for the handshake that makes it one of a broker.
-async fn rest(mut connection: TcpStream, tls: Option<ClientTls>, address: &str) {
-    let mut byte = [0];
-    let Some(tls) = tls else {
-        let _ended = connection.read(&mut byte).await;
-        return;
-    };
-    let handshake = timeout(CONNECT_WITHIN, tls.frames(connection, address));
-    match handshake.await {
-        Ok(Ok(mut connection)) => {
-            let _ended = connection.read(&mut byte).await;
-        }
-        // Calls to it fail as well, and say why.
-        Ok(Err(_)) | Err(_) => sleep(REFUSED_PAUSE).await,
-    }
+/// Returns when the connection has ended.
+async fn rest(mut connection: TcpStream) -> Duration {
+    let _ended = connection.read(&mut [0]).await;
+    PAUSE
 }
 
 #[cfg(test)]
