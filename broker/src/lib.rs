@@ -43,6 +43,7 @@ pub mod listener;
 pub mod machine;
 pub mod maintenance;
 pub mod metrics;
+mod named_streams;
 mod open;
 pub mod others;
 pub mod outbox;

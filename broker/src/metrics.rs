@@ -10,7 +10,7 @@ pub use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::histogram::exponential_buckets;
 use prometheus_client::registry::Registry;
 
-use crate::stream_metrics::NamedStreams;
+use crate::named_streams::NamedStreams;
 
 /// Counters of the data path; gauges are read when scraped.
 pub struct Metrics {
