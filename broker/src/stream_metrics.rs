@@ -46,7 +46,7 @@ impl Sums {
             return;
         }
         if let Some(groups) = shortage::as_counted(shared, stream) {
-            *self.under_replicated.get_or_insert(0) += groups as u64;
+            *self.under_replicated.get_or_insert(0) += groups;
         }
         let unserved = stream.streamlets.iter().filter(|s| !s.is_recovered());
         *self.unrecovered.get_or_insert(0) += unserved.count() as u64;
