@@ -125,10 +125,16 @@ impl Broker {
         Self::started(SERVE, Vec::new(), "127.0.0.1:0", flags, Some(data_dir))
     }
 
-    /// The same of a `kera replica-store`.
-    pub fn backup_on(data_dir: &Path, flags: &[&str]) -> Self {
+    /// As [`on`](Self::on), of a process that the program `within` starts.
+    pub fn on_within(within: Vec<String>, data_dir: &Path, flags: &[&str]) -> Self {
         let flags = owned(flags);
-        Self::started(BACKUP, Vec::new(), "127.0.0.1:0", flags, Some(data_dir))
+        Self::started(SERVE, within, "127.0.0.1:0", flags, Some(data_dir))
+    }
+
+    /// The same of a `kera replica-store`.
+    pub fn backup_on_within(within: Vec<String>, data_dir: &Path, flags: &[&str]) -> Self {
+        let flags = owned(flags);
+        Self::started(BACKUP, within, "127.0.0.1:0", flags, Some(data_dir))
     }
 
     /// A broker at an address of its own, whose process is started by the program `within`.

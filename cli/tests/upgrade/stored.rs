@@ -6,7 +6,9 @@ use std::path::Path;
 
 use kera_metadata::{EtcdOptions, EtcdStore, MetadataStore};
 use kera_testkit::etcd::Etcd;
+use kera_testkit::{machine, namespaces};
 use tempfile::TempDir;
+use uuid::Uuid;
 
 use crate::common::command::run;
 use crate::common::holdings::{Directories, settled};
@@ -167,12 +169,37 @@ struct Cluster {
     _home: TempDir,
 }
 
+/// Begins processes on a machine that has this boot, as far as they can see. What was in memory counts in no other.
+fn booted_as(boot: Uuid, home: &Path) -> Vec<String> {
+    let file = home.join("boot_id");
+    std::fs::write(&file, format!("{boot}\n")).expect("a file");
+    let file = file.to_str().expect("a path is text");
+    let mount = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
+    ["unshare", "--mount", "--", "sh", "-c", mount, file]
+        .map(str::to_owned)
+        .to_vec()
+}
+
 impl Cluster {
+    /// `None`, and said so, where there is no etcd, or no namespace can be made.
     fn unpacked(name: &str) -> Option<Self> {
+        if let Some(reason) = namespaces::lacking() {
+            machine::skip_this(&reason);
+            return None;
+        }
         let home = unpacked(name);
         let etcd = Etcd::on(&home.path().join("etcd"))?;
+        let store = EtcdStore::open(&etcd.address(), EtcdOptions::default());
+        let image = store.and_then(|store| store.load()).expect("it is read");
+        // All of it was stored on one machine. What was flushed names no boot.
+        let replicas = image.groups.iter().flat_map(|group| &group.copies);
+        let mut boots = replicas.map(|replica| replica.incarnation.boot_id);
+        let boot = boots
+            .find(|boot| !boot.is_nil())
+            .expect("replicas in memory");
+        let within = booted_as(boot, home.path());
         let places: Vec<_> = (1..=3).map(|number| place(home.path(), number)).collect();
-        let start = |number: usize, start: fn(&Path, &[&str]) -> Broker| {
+        let start = |number: usize, start: fn(Vec<String>, &Path, &[&str]) -> Broker| {
             let url = etcd.address();
             let mut flags = places[number - 1].flags(number, ["--cluster", &url]);
             flags.extend(["--cluster-repair-interval", "200ms"].map(str::to_owned));
@@ -183,11 +210,12 @@ impl Cluster {
                 flags.drain(at..at + 2);
             }
             let flags: Vec<_> = flags.iter().map(String::as_str).collect();
-            start(&home.path().join(format!("broker{number}")), &flags)
+            let data = home.path().join(format!("broker{number}"));
+            start(within.clone(), &data, &flags)
         };
         Some(Self {
-            brokers: vec![start(1, Broker::on), start(2, Broker::on)],
-            store: start(3, Broker::backup_on),
+            brokers: vec![start(1, Broker::on_within), start(2, Broker::on_within)],
+            store: start(3, Broker::backup_on_within),
             etcd,
             places,
             _home: home,
