@@ -267,11 +267,16 @@ fn files_made_ahead_of_their_use_are_sound() {
     let broker = Broker::start();
     let sizes = ["--segment-size", "64KiB", "--segments-per-group", "2"];
     broker.run(&[&["stream", "create", "s"][..], &sizes].concat());
-    let input: String = (0..20_000).map(|n| format!("record {n}\n")).collect();
-    broker.feed(&["produce", "s", "-q"], input.as_bytes());
-    // The file of the next group is made in the background: one that is being made has nothing in it, and is not sound.
+    let produce = |count: usize| {
+        let input: String = (0..count).map(|n| format!("record {n}\n")).collect();
+        broker.feed(&["produce", "s", "-q"], input.as_bytes());
+    };
+    produce(20_000);
+    // The file of the next group is made in the background once a group is full enough, which depends on how records come
+    // together in batches. One that is being made has nothing in it, and is not sound.
     let begin = std::time::Instant::now();
     loop {
+        produce(500);
         let mut files = Vec::new();
         logs_below(&broker.data_dir().join("streams"), &mut files);
         let files: Vec<&str> = files.iter().map(String::as_str).collect();
