@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::{self, FrameError, Hello, HelloReply};
+use kera_protocol::login::{self, FULL};
 use kera_rpc::serve::{CallServer, Caller};
 use kera_rpc::status_of;
 use kera_rpc::stream::Stream;
@@ -22,7 +23,7 @@ use tokio::time::timeout;
 use crate::admin::calls;
 use crate::admin::calls::framed_calls::FramedCalls;
 use crate::admission::TooMany;
-use crate::auth::prove;
+use crate::auth::{begins_with_proof, prove};
 use crate::config::TlsListener;
 use crate::connection;
 use crate::shared::Shared;
@@ -194,8 +195,18 @@ async fn tell_refused(
     let patience = shared.config.server.hello_timeout;
     let begun = timeout(patience, begin(socket, peer, shared)).await;
     let mut stream = begun.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
-    let first = timeout(patience, speaks_http2(&stream)).await;
-    let http2 = first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+    let first = async {
+        let proves = begins_with_proof(&stream).await?;
+        std::io::Result::Ok((proves, !proves && speaks_http2(&stream).await?))
+    };
+    let first = timeout(patience, first).await;
+    let (proves, http2) =
+        first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+    if proves {
+        let told = format!("{FULL}: {reason}");
+        let told = login::reply(login::Status::Refused, told.as_bytes());
+        return say_last(&mut stream, &told, patience).await;
+    }
     let error = WireError::new(ErrorCode::TooManyConnections, reason.to_string());
     if http2 {
         let refusal = Some(status_of(&error));
@@ -317,7 +328,11 @@ fn tell_of_tls(shared: &Shared, peer: SocketAddr) {
 async fn refuse(stream: &mut Stream, error: &WireError, patience: Duration) -> std::io::Result<()> {
     let mut said = BytesMut::new();
     frame::encode_go_away(&mut said, error);
-    stream.write_all(&said).await?;
+    say_last(stream, &said, patience).await
+}
+
+async fn say_last(stream: &mut Stream, said: &[u8], patience: Duration) -> std::io::Result<()> {
+    stream.write_all(said).await?;
     stream.shutdown().await?;
     // Closing with bytes unread would take back what was just said.
     let mut unread = [0; 1024];

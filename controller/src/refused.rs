@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kera_metadata::{LiveBroker, Role};
 
+/// So many refuse a broker's certificate at the least. With one there would be no telling which of two is wrong.
+const ACCUSERS: usize = 2;
+
 /// A broker whose certificate the others refuse.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
@@ -15,8 +18,8 @@ pub struct Refused {
 
 /// The brokers whose certificates the others refuse, by number.
 ///
-/// * A broker is refused if more than half of the others refuse its certificate: one broker with a wrong file of
-///   authorities accuses in vain, unless there are only two.
+/// * A broker is refused if more than half of the others refuse its certificate, and two brokers at least, itself
+///   counted: one broker with a wrong file of authorities accuses in vain, also while others restart.
 /// * A broker that refuses its own certificate has no say about others: its file of authorities may be what is wrong.
 /// * If that leaves nobody, as where two refuse each other, those who have a say are not refused: somebody has to serve.
 ///
@@ -53,7 +56,8 @@ pub fn refused(living: &BTreeMap<u32, LiveBroker>) -> BTreeMap<u32, Refused> {
         let Some((_, reason)) = accuse.first() else {
             continue;
         };
-        if 2 * accuse.len() > others.count() {
+        let itself = usize::from(broker.refuses.contains_key(&broker.id));
+        if 2 * accuse.len() > others.count() && accuse.len() + itself >= ACCUSERS {
             let refused = Refused {
                 reason: (*reason).clone(),
                 by: accuse.iter().map(|(id, _)| *id).collect(),
@@ -95,7 +99,9 @@ mod tests {
         assert!(refused_of(3, &[]).is_empty());
         assert!(refused_of(3, &[(2, 1)]).is_empty());
         assert_eq!(refused_of(3, &[(2, 1), (3, 1)]), [1]);
-        assert_eq!(refused_of(2, &[(2, 1)]), [1]);
+        // Of two, or of three while the third restarts: whose files are wrong?
+        assert!(refused_of(2, &[(2, 1)]).is_empty());
+        assert_eq!(refused_of(2, &[(2, 1), (1, 1)]), [1]);
         assert!(refused_of(5, &[(2, 1), (3, 1)]).is_empty());
         // Two that were forgotten when the authority changed still trust each other.
         let three_refuse_two: Vec<_> = (3..=5).flat_map(|by| [(by, 1), (by, 2)]).collect();

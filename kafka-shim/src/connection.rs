@@ -646,6 +646,8 @@ impl Connection {
         };
         let room = link.meter.most(Metered::Reads, link.room_to_send());
         if room == 0 {
+            // From here on it waits for its client.
+            fetch.at_once_since = None;
             return;
         }
         match fetch.step(&self.ctx.shared, &link.waker, Instant::now(), room) {

@@ -16,9 +16,12 @@ pub const MAX_MESSAGE: usize = 4096;
 /// them.
 pub const BUSY: &str = "the broker checks too many passwords";
 
+/// The same, of a broker that looks at no proof because of the connections that there are.
+pub const FULL: &str = "the broker takes no more connections now";
+
 /// True if the same proof may be taken later, by the message of a refusal.
 pub fn passes(refusal: &str) -> bool {
-    refusal.contains(BUSY)
+    [BUSY, FULL].iter().any(|words| refusal.contains(words))
 }
 
 /// What a broker's message says of the proof.

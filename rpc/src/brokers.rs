@@ -21,6 +21,8 @@ struct Inner {
     known: Vec<Arc<str>>,
     bootstrap: usize,
     current: Arc<str>,
+    /// Those of the bootstrap list that have refused the client's login, since all of them did.
+    refused_by: Vec<Arc<str>>,
 }
 
 impl Brokers {
@@ -33,8 +35,23 @@ impl Brokers {
                 bootstrap: known.len(),
                 known,
                 current,
+                refused_by: Vec::new(),
             }),
         }
+    }
+
+    /// `address` refuses the client's login. True if the bootstrap list names others that have not: they may have heard of
+    /// the user already.
+    pub(crate) fn others_may_take(&self, address: &str) -> bool {
+        let inner = &mut *self.inner.lock();
+        let listed = &inner.known[..inner.bootstrap];
+        let new = |known: &&Arc<str>| ***known == *address && !inner.refused_by.contains(known);
+        inner.refused_by.extend(listed.iter().find(new).cloned());
+        let is_left = inner.refused_by.len() < listed.len();
+        if !is_left {
+            inner.refused_by.clear();
+        }
+        is_left
     }
 
     /// How many there are to ask.

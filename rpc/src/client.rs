@@ -336,12 +336,15 @@ impl Client {
     pub(crate) fn finish<T>(
         &self,
         address: &str,
-        answer: Result<T, RpcError>,
+        mut answer: Result<T, RpcError>,
     ) -> Result<T, RpcError> {
-        if let Err(error) = &answer
+        if let Err(error) = &mut answer
             && is_unreached(error)
         {
             self.inner.brokers.move_on(address);
+            if let RpcError::Connection(ConnectionError::Login { error, .. }) = error {
+                error.is_retryable |= self.inner.brokers.others_may_take(address);
+            }
         }
         answer
     }

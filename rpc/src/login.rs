@@ -176,8 +176,8 @@ struct Known {
     salted: Option<Salted>,
     /// A broker has taken it.
     is_taken: bool,
-    /// Since when brokers refuse it.
-    refused_since: Option<Instant>,
+    /// Since when brokers refuse it, and when one did last.
+    refused: Option<(Instant, Instant)>,
 }
 
 impl Known {
@@ -185,13 +185,19 @@ impl Known {
         *self = Self {
             salted,
             is_taken: true,
-            refused_since: None,
+            refused: None,
         };
     }
 
     /// True if it may be taken again.
     fn refused(&mut self, now: Instant) -> bool {
-        let since = *self.refused_since.get_or_insert(now);
+        // Connections that go on say nothing meanwhile: a refusal of long ago is no beginning of this one.
+        let is_recent = |(_, last): &(Instant, Instant)| now.duration_since(*last) < PATIENCE;
+        let since = self
+            .refused
+            .filter(is_recent)
+            .map_or(now, |(since, _)| since);
+        self.refused = Some((since, now));
         self.is_taken && now.duration_since(since) < PATIENCE
     }
 }
@@ -335,7 +341,7 @@ fn strange() -> Unproved {
 
 #[cfg(test)]
 mod tests {
-    use kera_protocol::login::{BUSY, reply};
+    use kera_protocol::login::{BUSY, FULL, reply};
 
     use super::*;
 
@@ -391,7 +397,13 @@ mod tests {
         assert!(refused(&login, &wrong).await.1);
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(!refused(&login, &wrong).await.1);
+        // Long after that one is late once more.
+        tokio::time::advance(PATIENCE).await;
+        assert!(refused(&login, &wrong).await.1);
         assert!(refused(&login, &busy).await.1);
+        let full = format!("{FULL}: 4 connections");
+        let full = reply(Status::Refused, full.as_bytes());
+        assert!(refused(&Login::new("ann", "x"), &full).await.1);
 
         // The broker may be stopping.
         let (mut client, broker) = tokio::io::duplex(1 << 12);

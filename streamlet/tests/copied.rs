@@ -180,7 +180,6 @@ fn an_own_file_that_could_not_be_written_is_written_again_after_the_close() {
     assert_eq!(elsewhere.asked(), 0, "nobody else was asked");
 }
 
-/// A turn of the pump may come when its group is given up, whose file nobody would find any more.
 #[test]
 fn what_every_replica_has_counts_once_the_groups_before_it_do() {
     let mut machine = Machine::fault(23);
@@ -211,6 +210,7 @@ fn what_every_replica_has_counts_once_the_groups_before_it_do() {
     assert_eq!(head.ordinal(), 6);
 }
 
+/// A turn of the pump may come when its group is given up, whose file nobody would find any more.
 #[test]
 fn a_group_that_was_given_up_gets_no_file_afterwards() {
     let mut machine = Machine::fault(2);

@@ -32,7 +32,7 @@ pub use kera_rpc::scram;
 
 pub(crate) use basic::NotProved;
 pub(crate) use first_user::make_first_user;
-pub(crate) use native::prove;
+pub(crate) use native::{begins_with_proof, prove};
 use plain::told;
 
 pub use alter::{Change, NewCredential, alter, list};

@@ -112,7 +112,7 @@ async fn exchange(auth: &Auth, stream: &mut Stream, peer: Peer) -> io::Result<Ou
 }
 
 /// Looks at the first bytes without taking them, until they tell a proof from anything else.
-async fn begins_with_proof(stream: &Stream) -> io::Result<bool> {
+pub(crate) async fn begins_with_proof(stream: &Stream) -> io::Result<bool> {
     let mut bytes = [0; MAGIC.len()];
     let mut pause = Duration::from_millis(1);
     loop {

@@ -129,7 +129,9 @@ impl Connection {
             };
             let took = pending.received.elapsed();
             metrics.append_seconds.observe(took.as_secs_f64());
-            pending.traffic().note_acknowledged(took);
+            if reply.error == 0 {
+                pending.traffic().note_acknowledged(took);
+            }
             if let Some(not_before) = not_before.filter(|at| *at > Instant::now()) {
                 held.push(HeldAnswer {
                     not_before,

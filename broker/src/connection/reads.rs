@@ -182,6 +182,9 @@ impl Connection {
         while index < self.reads.len() {
             let room = self.room_to_read(link);
             if room == 0 {
+                // From here on they wait for their client.
+                let rest = self.reads[index..].iter_mut();
+                rest.for_each(|read| read.at_once_since = None);
                 return;
             }
             let read = &mut self.reads[index];

@@ -9,7 +9,7 @@ mod validity;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use kera_replication::seldom::Seldom;
@@ -142,6 +142,11 @@ impl ServerTls {
     /// True while the files hold something newer that cannot be used.
     pub(crate) fn is_stale(&self) -> bool {
         self.is_stale.load(Ordering::Relaxed)
+    }
+
+    /// How often each broker looks whether its files have changed, if all are told the same.
+    pub(crate) fn reload_interval(&self) -> Duration {
+        self.settings.reload_interval
     }
 
     /// Another number when the files in use are others.

@@ -9,6 +9,7 @@ use futures::stream::FuturesUnordered;
 use kera_coordinator::classic::{self, EndOffsets, OfTransaction};
 use kera_coordinator::transactions::{Decided, Part, Reply, Request, Written};
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
+use kera_log_segments::head::LaneHead;
 use kera_protocol::error::WireError;
 use kera_protocol::ids::{Epoch, StreamId};
 use kera_protocol::v1;
@@ -29,8 +30,8 @@ const LOOK: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long the markers of one round may take to become durable; and once the first one is, the others. A lane that cannot
-/// acknowledge keeps no transaction of others from its end, and each round either ends some or waits for long.
-const DURABLE_WITHIN: Duration = Duration::from_secs(30);
+/// acknowledge holds up other transactions of its round no longer: those that are not done are asked about again.
+const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 const OTHERS_WITHIN: Duration = Duration::from_millis(500);
 /// Parts in one request to another broker.
 const MOST_PARTS: usize = 10_000;
@@ -384,24 +385,46 @@ pub async fn end_here(
 /// A lane in which a transaction ends.
 enum Marking {
     Marker(Appended),
-    Head(std::sync::Arc<kera_log_segments::head::LaneHead>, u64),
+    Head(Arc<LaneHead>, u64),
 }
 
 impl Marking {
     /// True once it is durable; false if it is lost.
     async fn durable(&self) -> bool {
-        std::future::poll_fn(|context| match self {
-            Self::Marker(appended) => match appended.poll(context.waker()) {
-                Outcome::Durable => std::task::Poll::Ready(true),
-                Outcome::Lost => std::task::Poll::Ready(false),
-                Outcome::Pending => std::task::Poll::Pending,
+        let mut waiter = Waiter {
+            head: match self {
+                Self::Marker(appended) => &appended.head,
+                Self::Head(head, _) => head,
             },
-            Self::Head(head, until) => match head.wait(*until, context.waker()) {
-                false => std::task::Poll::Ready(true),
-                true => std::task::Poll::Pending,
-            },
+            waker: None,
+        };
+        std::future::poll_fn(|context| {
+            let outcome = match self {
+                Self::Marker(appended) => match appended.poll(context.waker()) {
+                    Outcome::Durable => Some(true),
+                    Outcome::Lost => Some(false),
+                    Outcome::Pending => None,
+                },
+                Self::Head(head, until) => (!head.wait(*until, context.waker())).then_some(true),
+            };
+            waiter.waker = outcome.is_none().then(|| context.waker().clone());
+            outcome.map_or(std::task::Poll::Pending, std::task::Poll::Ready)
         })
         .await
+    }
+}
+
+/// Who waits at a lane's head, until it waits no more: the head may stand still for very long.
+struct Waiter<'a> {
+    head: &'a LaneHead,
+    waker: Option<std::task::Waker>,
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if let Some(waker) = &self.waker {
+            self.head.forget(waker);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::{Shutdown, TcpStream};
 
 use kera_protocol::error::ErrorCode;
 use kera_protocol::frame::{self, FrameKind, Hello};
+use kera_protocol::login;
 
 use crate::common::Broker;
 use crate::common::machine::Memory;
@@ -60,6 +61,19 @@ fn one_connection_too_many_is_refused() {
         refused.send(&Hello::CURRENT.encode());
         refused.goes_away(ErrorCode::TooManyConnections);
     }
+    // A client that proves who it is is told so in answer to that, and that it may try again.
+    let mut refused = Raw::connect(&broker);
+    refused.send(&login::first(0, b"\0ann\0open sesame"));
+    let mut told = Vec::new();
+    let read = refused.socket.read_to_end(&mut told);
+    read.expect("a refusal");
+    let head = &login::reply(login::Status::Refused, b"")[..login::REPLY_HEAD_BYTES];
+    let text = String::from_utf8_lossy(&told);
+    assert!(told.starts_with(head), "{text}");
+    assert!(
+        login::passes(&text) && text.contains("4 connections"),
+        "{text}"
+    );
     assert!(open.iter_mut().all(answers), "the others do not notice");
     // One goes, one may come.
     let gone = open.pop().expect("four are open");

@@ -96,7 +96,7 @@ async fn keep(
 
 /// A transaction of which it is not known yet whether it begins.
 struct Beginning {
-    turn: Arc<Turn>,
+    turn: Unbegun,
     asks: Kept<mpsc::Sender<Ask>>,
     outcome: Kept<watch::Receiver<Option<(End, Outcome)>>>,
 }
@@ -113,22 +113,35 @@ impl Beginning {
         home.within(|| tokio::spawn(keep(producer, Arc::clone(&turn), begun, asked, tell)))?;
         let (asks, outcome) = (Kept::new(home, asks), Kept::new(home, outcome));
         let beginning = Self {
-            turn,
+            turn: Unbegun(Some(turn)),
             asks,
             outcome,
         };
         Ok((beginning, has_begun))
     }
 
-    fn end(self, has_begun: Result<Begun, RecvError>) -> PyResult<Transaction> {
-        match has_begun {
-            Ok(Ok(())) => Ok(Transaction {
-                turn: self.turn,
+    fn end(mut self, has_begun: Result<Begun, RecvError>) -> PyResult<Transaction> {
+        // Its task has ended where it did not begin.
+        let turn = self.turn.0.take();
+        match (has_begun, turn) {
+            (Ok(Ok(())), Some(turn)) => Ok(Transaction {
+                turn,
                 asks: self.asks,
                 outcome: self.outcome,
             }),
-            Ok(Err(error)) => Err(of_transaction(&error)),
-            Err(_) => Err(over()),
+            (Ok(Err(error)), _) => Err(of_transaction(&error)),
+            _ => Err(over()),
+        }
+    }
+}
+
+/// Where the one who begins a transaction waits no more, as after Ctrl-C, the next one waits for the end of its task.
+struct Unbegun(Option<Arc<Turn>>);
+
+impl Drop for Unbegun {
+    fn drop(&mut self) {
+        if let Some(turn) = &self.0 {
+            turn.is_dropped.store(true, Ordering::SeqCst);
         }
     }
 }

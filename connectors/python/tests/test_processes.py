@@ -101,8 +101,6 @@ def test_records_that_are_given_up_are_told_at_the_latest_when_the_interpreter_e
         + """
 import time
 p = kera.Producer(stream, **where, deadline=0.5)
-p.send(b"stored")
-p.flush()
 say("ready")
 sys.stdin.readline()
 d = p.append(b"lost")

@@ -302,9 +302,20 @@ impl ReplicaSet {
         );
         // What the own file did before the record was known; see `own_completed`.
         fence(Ordering::SeqCst);
+        self.note_end_if_alone();
         self.own_completed(0);
         if let Some(error) = self.group.failure() {
             self.own_lost(&error.to_string());
+        }
+    }
+
+    /// Where the own file is the only replica nobody comes by later: notes also the end of an append that is written with
+    /// others before its own thread says that it is there.
+    fn note_end_if_alone(&self) {
+        if let [own] = self.replicas()
+            && own.shipper.is_none()
+        {
+            self.ends.note(self.group.end());
         }
     }
 
@@ -541,6 +552,7 @@ impl Shipping for ReplicaSet {
     }
 
     fn wrote(&self) {
+        self.note_end_if_alone();
         match self.group.failure() {
             None => match self.ack() {
                 AckPolicy::Memory => self.own_completed(self.group.end_address()),

@@ -5,7 +5,7 @@
 //! same ([`kera_controller::refused`]): the controller takes the streamlets of a refused broker from it, and that one
 //! says so itself. Once its certificate is mended, the next handshakes take it back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use kera_controller::{Refused, refused};
 use kera_metadata::{LiveBroker, Living, MAX_REFUSAL_TEXT, MAX_REFUSALS, MetadataError};
 use kera_rpc::stream::{Stream, TlsFailure};
+use parking_lot::Mutex;
 use rustls::{CertificateError, Error};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -24,8 +25,7 @@ use crate::cluster::Clustered;
 use crate::config::TlsListener;
 use crate::tls::{ServerTls, not_after};
 
-/// Handshakes in a row that end with a refusal before the others are told: a certificate and the file of its authority
-/// change one after the other.
+/// Handshakes in a row that end with a refusal before the others are told.
 const REFUSALS: usize = 3;
 /// Pause between these.
 const QUICK_PAUSE: Duration = Duration::from_millis(250);
@@ -62,12 +62,23 @@ impl Place {
 
 /// How a handshake ended.
 enum Shaken {
-    /// The certificate is good; the connection rests until it ends.
-    Taken(Box<Stream>),
+    /// The certificate is good at the native address; the connection rests until it ends. `everywhere` if it is known to
+    /// be good where the broker takes replicas, too.
+    Taken {
+        stream: Box<Stream>,
+        everywhere: bool,
+    },
     /// The certificate is refused.
     Refused(String),
     /// The connection ended, or took too long.
     Nothing,
+}
+
+/// Refusals of one broker in a row.
+#[derive(Default)]
+pub(super) struct InARow {
+    count: usize,
+    since: Option<Instant>,
 }
 
 /// Handshakes with the other brokers, and what came of them.
@@ -75,6 +86,10 @@ enum Shaken {
 pub(super) struct Handshakes {
     tls: Arc<ServerTls>,
     refusals: Arc<watch::Sender<Refusals>>,
+    /// Brokers whose certificates were taken since they were last found not to listen. What they hold open goes on, so
+    /// there is time: certificates and the files of authorities change one after the other, and each broker looks for
+    /// changes at its own moment.
+    taken: Arc<Mutex<BTreeSet<u32>>>,
 }
 
 impl Handshakes {
@@ -82,7 +97,18 @@ impl Handshakes {
         Self {
             tls,
             refusals: Arc::default(),
+            taken: Arc::default(),
         }
+    }
+
+    /// The broker is gone, or was: what it begins with is looked at anew.
+    pub(super) fn restarts(&self, id: u32) {
+        self.taken.lock().remove(&id);
+    }
+
+    /// How long a broker may be refused whose certificate was taken before.
+    fn patience(&self) -> Duration {
+        2 * self.tls.reload_interval()
     }
 
     /// Grows when this broker's files change.
@@ -92,6 +118,7 @@ impl Handshakes {
 
     /// Forgets what came of handshakes with brokers that are gone.
     pub(super) fn retain(&self, is_there: impl Fn(u32) -> bool) {
+        self.taken.lock().retain(|id| is_there(*id));
         self.refusals.send_if_modified(|all| {
             let before = all.len();
             all.retain(|id, _| is_there(*id));
@@ -100,19 +127,22 @@ impl Handshakes {
     }
 
     /// Makes the handshakes with broker `id` over `connection`, and returns once the connection has ended, with the
-    /// pause before the next. `refused` counts refusals in a row.
+    /// pause before the next.
     pub(super) async fn rest(
         &self,
         id: u32,
         connection: TcpStream,
         place: &Place,
-        refused: &mut usize,
+        refused: &mut InARow,
     ) -> Duration {
         match self.shake(connection, place).await {
-            Shaken::Taken(stream) => {
-                *refused = 0;
-                self.refusals
-                    .send_if_modified(|all| all.remove(&id).is_some());
+            Shaken::Taken { stream, everywhere } => {
+                if everywhere {
+                    *refused = InARow::default();
+                    self.taken.lock().insert(id);
+                    self.refusals
+                        .send_if_modified(|all| all.remove(&id).is_some());
+                }
                 let began = Instant::now();
                 hold(&stream).await;
                 match began.elapsed() < LONG_PAUSE {
@@ -121,9 +151,13 @@ impl Handshakes {
                 }
             }
             Shaken::Refused(reason) => {
-                *refused += 1;
-                if *refused < REFUSALS {
+                refused.count += 1;
+                let since = *refused.since.get_or_insert_with(Instant::now);
+                if refused.count < REFUSALS {
                     return QUICK_PAUSE;
+                }
+                if self.taken.lock().contains(&id) && since.elapsed() < self.patience() {
+                    return LONG_PAUSE.min(self.patience());
                 }
                 self.refusals.send_if_modified(|all| {
                     let is_news = all.get(&id) != Some(&reason);
@@ -151,19 +185,24 @@ impl Handshakes {
             Ok(Err(error)) => return refusal(&error, &place.address),
             Err(_) => return Shaken::Nothing,
         };
+        let mut everywhere = true;
         let of_replicas = self.tls.for_brokers(TlsListener::Cluster);
         if let Some(tls) = of_replicas.filter(|_| !place.replicas.is_empty()) {
             let replicas = async {
                 let connection = TcpStream::connect(&place.replicas).await?;
                 tls.frames_anew(connection, &place.replicas).await
             };
-            if let Ok(Err(error)) = timeout(CONNECT_WITHIN, replicas).await
-                && let Shaken::Refused(reason) = refusal(&error, &place.replicas)
-            {
-                return Shaken::Refused(reason);
+            match timeout(CONNECT_WITHIN, replicas).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => match refusal(&error, &place.replicas) {
+                    Shaken::Refused(reason) => return Shaken::Refused(reason),
+                    _ => everywhere = false,
+                },
+                Err(_) => everywhere = false,
             }
         }
-        Shaken::Taken(Box::new(stream))
+        let stream = Box::new(stream);
+        Shaken::Taken { stream, everywhere }
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-use super::refusal::{Handshakes, Place, RefusedTold};
+use super::refusal::{Handshakes, InARow, Place, RefusedTold};
 
 /// Refusals in a row that make a suspicion.
 const REFUSALS: usize = 3;
@@ -123,7 +123,7 @@ struct Watching {
 impl Watching {
     async fn watch(self) {
         let (id, address) = (self.id, &self.place.address);
-        let (mut unheard, mut refused) = (0, 0);
+        let (mut unheard, mut refused) = (0, InARow::default());
         loop {
             let mut pause = PAUSE;
             match timeout(CONNECT_WITHIN, TcpStream::connect(address)).await {
@@ -143,6 +143,9 @@ impl Watching {
                 }
                 Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
                     unheard += 1;
+                    if let Some(handshakes) = &self.handshakes {
+                        handshakes.restarts(id);
+                    }
                     if unheard >= REFUSALS && self.suspect(|all| all.insert(id)) {
                         tracing::warn!(
                             broker = id,

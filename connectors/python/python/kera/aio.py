@@ -10,7 +10,7 @@ import threading
 import weakref
 
 from . import _kera
-from .errors import ClosedError
+from .errors import ClosedError, TransactionError
 
 __all__ = ["Consumer", "Producer", "Reader", "Transaction"]
 
@@ -241,8 +241,17 @@ class Transaction:
         return await self.begin()
 
     async def __aexit__(self, error, *more):
-        if not self._kera._has_ended:
-            await (self.commit() if error is None else self.abort())
+        if self._kera._has_ended:
+            return
+        if error is None:
+            await self.commit()
+            return
+        try:
+            await self.abort()
+        except TransactionError:
+            # An end that was cancelled goes on; the exception that came of it does, too.
+            if not self._kera._has_ended:
+                raise
 
     async def _end(self, how):
         if self._kera is None:

@@ -4,8 +4,11 @@ import io.kera.client.ProducerLane.Split;
 import io.kera.client.ProducerLink.Attempt;
 import io.kera.client.SealedBatch.Tracked;
 import java.io.IOException;
+import java.io.InterruptedIOException;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicBoolean;
 
 /**
  * Appends records to a stream: in order within a lane, and each once, also where answers are lost.
@@ -26,6 +29,8 @@ public final class Producer implements AutoCloseable {
     private volatile Split split;
     private volatile int sticky;
     private volatile boolean closed;
+    private final AtomicBoolean closing = new AtomicBoolean();
+    private final CountDownLatch ended = new CountDownLatch(1);
 
     /**
      * Looks the stream up, and gets an id for the producer.
@@ -207,10 +212,19 @@ public final class Producer implements AutoCloseable {
         return memory.used();
     }
 
-    /** Flushes, and ends; a transaction that is open is aborted. Use it also after an error. */
+    /**
+     * Flushes, and ends; a transaction that is open is aborted. Use it also after an error. While another thread closes the
+     * producer this one waits for it.
+     */
     @Override
     public void close() throws IOException {
-        if (closed) {
+        if (!closing.compareAndSet(false, true)) {
+            try {
+                ended.await();
+            } catch (InterruptedException interrupted) {
+                Thread.currentThread().interrupt();
+                throw new InterruptedIOException("interrupted while another thread closes the producer");
+            }
             return;
         }
         // Before the flush: a record is refused, or the flush waits for it.
@@ -225,6 +239,7 @@ public final class Producer implements AutoCloseable {
             }
         } finally {
             driver.close();
+            ended.countDown();
         }
     }
 
