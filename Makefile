@@ -48,7 +48,7 @@ sanitize: ## The tests of the crates with unsafe code, under the address sanitiz
 		--target-dir $${CARGO_TARGET_DIR:-target}/sanitized -p kera-log-segments -p kera-replication --lib --test backup --test tcp
 
 # What `make sim` plays; `make sim SEEDS=10000 FIRST=100000` plays others.
-SEEDS ?= 140
+SEEDS ?= 100
 FIRST ?= 1
 sim: ## Whole clusters played from seeds, with faults; a failure prints the command that repeats it.
 	cargo run $(LOCKED) --release -p kera-sim -- --first $(FIRST) --seeds $(SEEDS)
