@@ -19,8 +19,8 @@ pub(crate) struct NamedStreams {
 }
 
 impl NamedStreams {
-    /// These are all streams there are, by name, with all that each has counted. Returns for each, in the same order,
-    /// what is told of it under its name; `None`: it is one of the others.
+    /// Takes all streams in the order of their names, with their counters. Returns for each, in the same order, the
+    /// counters to tell under its name; `None` for a stream that is counted in `others`.
     pub(crate) fn take(
         &mut self,
         all: &[(StreamId, TrafficTotals)],

@@ -16,7 +16,7 @@ use crate::shared::Shared;
 /// The label of all streams that are not told by their names; no stream is called so.
 const OTHERS: &str = "";
 
-/// What is told of a stream, or of several.
+/// The figures of one stream, or of all streams without a name in the metrics.
 #[derive(Debug, Default)]
 struct Sums {
     records: u64,

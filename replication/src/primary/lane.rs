@@ -386,7 +386,7 @@ impl Lane {
             .is_none_or(|front| front.id() == set.id())
     }
 
-    /// A group has its close: it is let go, and whoever waits for its turn to close may have it now.
+    /// Removes the groups whose closes are recorded, and wakes the tasks that wait for their turn to close a group.
     pub(super) fn let_go_closed(&self) {
         self.inner.lock().groups.retain(|set| !set.is_closed());
         self.signal.notify();

@@ -3,7 +3,7 @@
 //! With TLS between brokers each makes a handshake with every other and with itself, at the addresses that they tell,
 //! and tells the others in its live record whose certificate it refuses. From these records every broker concludes the
 //! same ([`kera_controller::refused`]): the controller takes the streamlets of a refused broker from it, and that one
-//! says so itself. Once its certificate is mended, the next handshakes take it back.
+//! says so itself. Once it has a good certificate, the next handshakes succeed and it owns streamlets again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -101,7 +101,7 @@ impl Handshakes {
         }
     }
 
-    /// The broker is gone, or was: what it begins with is looked at anew.
+    /// Nobody listened at the broker's address: its process restarts, and the certificate of the new one counts at once.
     pub(super) fn restarts(&self, id: u32) {
         self.taken.lock().remove(&id);
     }
