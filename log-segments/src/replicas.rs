@@ -47,6 +47,7 @@ pub trait GroupOwner: Send + Sync {
     /// The close of a group that is shipped is recorded: its own file is put in order.
     fn group_ended(&self, lane: LaneId, group: &Group);
 
-    /// Another broker owns the streamlet: who waits here would wait in vain.
+    /// Another broker owns the streamlet, or its stream is gone: every append that waits is answered, and no later one is
+    /// taken.
     fn deposed(&self);
 }

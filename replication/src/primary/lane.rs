@@ -226,7 +226,7 @@ impl Lane {
     /// Ends the lane where it stands: its stream is gone. Nothing is closed, nothing more is
     /// acknowledged, and its tasks end.
     pub fn abandon(&self) {
-        self.depose(RecordsError::NoStreamlet(self.spec.streamlet));
+        self.stop(RecordsError::NoStreamlet(self.spec.streamlet));
     }
 
     /// Ends the lane at this owner, as for a planned hand-over: takes no more, drains, closes every
@@ -404,13 +404,23 @@ impl Lane {
         self.inner.lock().standing.deposed().is_some()
     }
 
-    /// Another broker owns the streamlet: nothing is acknowledged any more.
+    /// Another broker owns the streamlet, or its stream is gone: nothing is acknowledged any more. The lane may have no
+    /// group at this moment, and its streamlet's other lanes have heard nothing; so the streamlet itself is told, which
+    /// answers every append that waits. Call without a lock.
     pub(super) fn depose(&self, error: RecordsError) {
-        let (groups, news) = {
+        if self.stop(error)
+            && let Some(owner) = self.owner()
+        {
+            owner.deposed();
+        }
+    }
+
+    /// Ships and records nothing more; false if that is so already.
+    fn stop(&self, error: RecordsError) -> bool {
+        let (groups, is_first) = {
             let inner = &mut *self.inner.lock();
-            let gone = matches!(error, RecordsError::NoStreamlet(_));
             let is_first = inner.standing.deposed().is_none();
-            if is_first && gone {
+            if is_first && matches!(error, RecordsError::NoStreamlet(_)) {
                 tracing::debug!(streamlet = %self.spec.streamlet, "the stream is gone; the lane ends");
             } else if is_first {
                 tracing::warn!(streamlet = %self.spec.streamlet, epoch = %self.spec.epoch, %error, "no longer the owner; nothing more is acknowledged");
@@ -418,19 +428,15 @@ impl Lane {
             if is_first {
                 inner.standing = LaneStanding::Deposed(error);
             }
-            let news = is_first && !gone;
             inner.ahead.clear();
-            let groups = inner.groups.iter().cloned().collect::<Vec<_>>();
-            (groups, news)
+            (inner.groups.clone(), is_first)
         };
         for set in groups {
             set.signal.notify();
             set.leave_shippers();
-            if news {
-                set.deposed();
-            }
         }
         self.signal.notify();
+        is_first
     }
 
     /// The groups recorded ahead that name any of `lost`, and those that came too late: they must not

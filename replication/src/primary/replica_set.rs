@@ -273,13 +273,6 @@ impl ReplicaSet {
         }
     }
 
-    /// Another broker has taken the streamlet over: nothing more of it is acknowledged here. Call without a lock.
-    pub(super) fn deposed(&self) {
-        if let Some(streamlet) = self.appender.streamlet.upgrade() {
-            streamlet.deposed();
-        }
-    }
-
     /// The record with the group's set is durable.
     pub(super) fn set_recorded(&self, revision: u64, holders: &[Replica], primary: &Primary) {
         let replicas = holders.iter().map(|holder| SetReplica {

@@ -1,12 +1,14 @@
 //! Single cases, told from beginning to end, over the simulated network at its best.
 
 mod ahead;
+mod alone;
 mod bent;
 mod broken_disks;
 mod built;
 #[path = "../common/mod.rs"]
 mod common;
 mod decisions;
+mod deposed;
 mod idle;
 mod interleavings;
 mod jobs;

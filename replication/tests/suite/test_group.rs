@@ -12,6 +12,7 @@ use kera_log_segments::group::{AckPolicy, Group, GroupFull, GroupSpec, GroupWrit
 use kera_log_segments::head::LaneHead;
 use kera_log_segments::io::Io;
 use kera_log_segments::io::fault::{Fault, FaultIo};
+use kera_log_segments::local_writer::Turn;
 use kera_log_segments::pool::ChunkPool;
 use kera_log_segments::replicas::GroupOwner;
 use kera_log_segments::ship::ShipRun;
@@ -190,10 +191,14 @@ impl TestGroup {
         let (lane, head) = (lane.clone(), self.head.clone());
         let counts = poll_fn(move |cx| {
             let is_above = head.wait(until, cx.waker());
-            match lane.deposed() {
-                Some(error) => Poll::Ready(Err(Unacknowledged::Deposed(error))),
-                None if is_above => Poll::Pending,
-                None => Poll::Ready(Ok(())),
+            // As a streamlet's appends do, it asks the head alone: whoever deposes the lane must tell it.
+            match (head.failures() > 0, is_above) {
+                (true, _) => {
+                    let error = lane.deposed().expect("nothing else fails here");
+                    Poll::Ready(Err(Unacknowledged::Deposed(error)))
+                }
+                (false, true) => Poll::Pending,
+                (false, false) => Poll::Ready(Ok(())),
             }
         });
         let counted = within(&*runtime, time, Box::pin(counts)).await;
@@ -271,6 +276,16 @@ impl TestGroup {
         self.group.end()
     }
 
+    /// What was appended before this ordinal is acknowledged.
+    pub fn durable_head(&self) -> Ordinal {
+        self.head.ordinal()
+    }
+
+    /// Writes what was appended into its own file, as another appender does that has the file's turn.
+    pub fn write_out(&self) {
+        assert_eq!(self.group.write_out(), Turn::Written);
+    }
+
     pub fn is_frozen(&self) -> bool {
         self.group.is_frozen()
     }
@@ -314,7 +329,7 @@ impl GroupOwner for TestGroup {
     }
 
     fn deposed(&self) {
-        self.head.wake_all();
+        self.head.abandon();
     }
 }
 
