@@ -23,6 +23,7 @@ use tokio::sync::mpsc;
 
 use crate::access::Granted;
 use crate::admin::calls::framed_calls::{self, CallOver, ConnectionCalls, FramedCalls};
+use crate::auth::Session;
 use crate::client_link::{ClientLink, Overdue, Protocol};
 use crate::data::append::{self, Partial, PendingAppend};
 use crate::data::fetch::{self, Read, Step, Subscription};
@@ -46,14 +47,15 @@ const LOOKS_AT_ALL: u32 = 10;
 /// The socket's, or `TimedOut` for one that was idle for too long.
 pub(crate) async fn serve(
     stream: Stream,
-    (peer, principal): (SocketAddr, Principal),
+    (peer, session): (SocketAddr, Session),
     shared: Arc<Shared>,
     calls: Arc<FramedCalls>,
     counted: Counted,
 ) -> io::Result<()> {
     let mut link = ClientLink::new(stream, shared, counted);
-    link.set_principal(principal);
+    link.set_principal(session.principal);
     let mut connection = Connection::new(peer, calls, &link.principal);
+    connection.until = session.until;
     let outcome = link.serve(&mut connection).await;
     connection.forget(&link);
     tracing::debug!(%peer, principal = %link.principal, ?outcome, "data connection ended");
@@ -105,6 +107,8 @@ struct Connection {
     /// Every subscription and read has been looked at since the last wake-up.
     quiet: bool,
     closing: bool,
+    /// When what the client has proved counts no more.
+    until: Option<Instant>,
     looks: u32,
 }
 
@@ -123,6 +127,13 @@ impl Protocol for Connection {
 
     /// One round: frames, pumps, acknowledgements, reads and pushes.
     fn work(&mut self, link: &mut ClientLink) -> io::Result<()> {
+        if self.until.is_some_and(|until| until <= Instant::now()) {
+            self.until = None;
+            self.close(
+                link,
+                "what the client has proved counts no more (auth.max_reauth); connect again",
+            );
+        }
         self.check_again(link);
         self.take_frames(link);
         append::pump(&link.shared.data, &mut link.touched);
@@ -155,7 +166,8 @@ impl Protocol for Connection {
     fn deadline(&self, link: &ClientLink) -> Option<Instant> {
         let reads = link.meter.look_at(Metered::Reads);
         let answers = self.held_until(link);
-        reads.into_iter().chain(answers).min()
+        let until = self.until.filter(|_| !self.closing);
+        reads.into_iter().chain(answers).chain(until).min()
     }
 
     fn rung(&mut self) {
@@ -219,11 +231,22 @@ impl Protocol for Connection {
 
     /// No more frames; what is in flight is still answered.
     fn stop(&mut self, link: &mut ClientLink) {
+        self.close(link, "the broker is stopping");
+    }
+
+    fn is_over(&self, link: &ClientLink) -> bool {
+        self.closing && link.out.is_empty() && self.pending.is_empty() && self.held.is_empty()
+    }
+}
+
+impl Connection {
+    /// No more frames; what is in flight is still answered. Clients connect again, and send again what was refused.
+    fn close(&mut self, link: &mut ClientLink, why: &str) {
         if self.closing {
             return;
         }
         self.closing = true;
-        let error = WireError::new(ErrorCode::ShuttingDown, "the broker is stopping");
+        let error = WireError::new(ErrorCode::ShuttingDown, why);
         let reads = std::mem::take(&mut self.reads).into_iter();
         let copies = std::mem::take(&mut self.copy_reads).into_iter();
         let reads = reads.map(|read| read.correlation);
@@ -240,10 +263,6 @@ impl Protocol for Connection {
         }
         self.subscriptions.clear();
         link.out.push_raw(|out| frame::encode_go_away(out, &error));
-    }
-
-    fn is_over(&self, link: &ClientLink) -> bool {
-        self.closing && link.out.is_empty() && self.pending.is_empty() && self.held.is_empty()
     }
 }
 
@@ -282,6 +301,7 @@ impl Connection {
             calls: ConnectionCalls::new(calls, caller),
             quiet: false,
             closing: false,
+            until: None,
             looks: 0,
         }
     }

@@ -232,7 +232,7 @@ async fn sniff(
         let proved = proved.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
         let first = timeout(patience, first_words(&mut stream)).await;
         let first = first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
-        let Some(principal) = proved else {
+        let Some(session) = proved else {
             Box::pin(tell_unproven(
                 stream,
                 peer,
@@ -243,22 +243,22 @@ async fn sniff(
             .await?;
             return Ok(None);
         };
-        std::io::Result::Ok(Some((stream, principal, first)))
+        std::io::Result::Ok(Some((stream, session, first)))
     };
     let first = tokio::select! {
         first = first => first?,
         () = wanted.wait() => return Ok(()),
     };
-    let Some((mut stream, principal, first)) = first else {
+    let Some((mut stream, session, first)) = first else {
         return Ok(());
     };
     guard.heard();
     let Some(bytes) = first else {
         let caller = Caller {
             address: peer.ip(),
-            user: principal.user(),
+            user: session.principal.user(),
         };
-        Box::pin(control.connection(stream, caller, None)).await;
+        Box::pin(control.connection_until(stream, caller, None, session.until)).await;
         shared.data.note_freed(OF_CONTROL_CONNECTION);
         return Ok(());
     };
@@ -279,7 +279,7 @@ async fn sniff(
     drop(control);
     Box::pin(connection::serve(
         stream,
-        (peer, principal),
+        (peer, session),
         shared,
         calls,
         guard.of_data(),

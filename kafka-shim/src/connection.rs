@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use kafka_protocol::messages::ApiKey;
 use kafka_protocol::protocol::StrBytes;
+use kera_broker::auth::Session;
 use kera_broker::client_link::{ClientLink, Overdue, Protocol};
 use kera_broker::config::{Listener, TlsListener};
 use kera_broker::data::append;
@@ -49,6 +50,9 @@ const JOIN: u8 = 11;
 const PRODUCE: i16 = 0;
 /// Produce requests of one connection that wait for durability.
 const MAX_PENDING: usize = 256;
+/// As with Kafka, a client does not begin more often to prove anew who it is.
+const RENEWED_ONCE_IN: Duration = Duration::from_secs(1);
+
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Ended {
@@ -72,6 +76,11 @@ pub(crate) enum Ended {
         "the client has not proved who it is; give it a user's name and password (security.protocol=SASL_SSL, or SASL_PLAINTEXT without TLS, and sasl.mechanism)"
     )]
     Unauthenticated,
+    /// It asks for something, and what it has proved counts no more.
+    #[error(
+        "the client has not proved anew in time who it is (auth.max_reauth); clients that know KIP-368 do so by themselves, others connect again"
+    )]
+    Expired,
     /// It begins like TLS.
     #[error(
         "the client speaks TLS, and this listener does not; add kafka to tls.listeners, or have the client go without (security.protocol=PLAINTEXT)"
@@ -135,6 +144,8 @@ pub(crate) async fn serve(socket: TcpStream, mut ctx: Ctx, counted: Counted, wan
     });
     let mut connection = Connection {
         gate,
+        session: None,
+        renewed: None,
         sessions: Sessions::new(ctx.settings.sessions.clone()),
         ctx,
         pending: VecDeque::new(),
@@ -181,6 +192,10 @@ struct Gate {
 struct Connection {
     /// None: the client may ask for anything.
     gate: Option<Gate>,
+    /// From the client's proof on.
+    session: Option<Session>,
+    /// When the client last began to prove anew who it is.
+    renewed: Option<Instant>,
     ctx: Ctx,
     /// Produce requests that wait for durability, oldest first.
     pending: VecDeque<(i16, Produce)>,
@@ -478,6 +493,10 @@ impl Connection {
                 .map(|id| StrBytes::from_string(id.to_owned()));
             link.meter.set_client(head.client_id.unwrap_or_default());
         }
+        let is_over = self.session.as_ref().is_some_and(Session::is_over);
+        if is_over && self.gate.is_none() && key != sasl::HANDSHAKE {
+            return Err(Ended::Expired);
+        }
         let taken = match key {
             versions::KEY => {
                 let cluster_version = self.ctx.shared.settings.cluster_version();
@@ -487,6 +506,9 @@ impl Connection {
                 true
             }
             sasl::HANDSHAKE | sasl::AUTHENTICATE => {
+                if key == sasl::HANDSHAKE {
+                    self.begin_anew();
+                }
                 let body = Bytes::copy_from_slice(&request[body_at..]);
                 self.authenticate((key, version, correlation), body);
                 true
@@ -514,23 +536,40 @@ impl Connection {
         Ok(taken.then_some(key))
     }
 
+    /// A client whose proof counts for a time proves anew who it is. Until it has, it gets nothing else.
+    fn begin_anew(&mut self) {
+        let session = self.session.as_ref();
+        let ends = session.is_some_and(|session| session.until.is_some());
+        let is_too_soon = |begun: Instant| begun.elapsed() < RENEWED_ONCE_IN;
+        if self.gate.is_none() && ends && !self.renewed.is_some_and(is_too_soon) {
+            let now = Instant::now();
+            self.renewed = Some(now);
+            self.gate = Some(Gate {
+                step: sasl::Step::Mechanism,
+                until: now + self.ctx.shared.config.server.receive_timeout,
+            });
+        }
+    }
+
     fn authenticate(&mut self, request: (i16, i16, i32), body: Bytes) {
         // Once it has proved who it is, or where nobody asks, there is nothing to prove: it is told so, and goes.
         let step = self.gate.as_mut().map_or(sasl::Step::Failed, |gate| {
             std::mem::replace(&mut gate.step, sasl::Step::Failed)
         });
-        let answer = sasl::answer(self.ctx.clone(), step, request, body);
+        let before = self.session.clone();
+        let answer = sasl::answer(self.ctx.clone(), step, before, request, body);
         self.current = Current::Authenticating(Box::pin(answer));
     }
 
     /// The client has come a step further, or has failed.
     fn stepped(&mut self, link: &mut ClientLink, step: sasl::Step) {
         match step {
-            sasl::Step::Proved(principal) => {
+            sasl::Step::Proved(session) => {
                 self.gate = None;
-                self.ctx.principal = principal.clone();
-                link.set_principal(principal);
+                self.ctx.principal = session.principal.clone();
+                link.set_principal(session.principal.clone());
                 link.heard();
+                self.session = Some(session);
             }
             // It is told, and the connection ends.
             sasl::Step::Failed => self.stopping = true,
@@ -603,7 +642,12 @@ impl Connection {
         let is_denied = |topic: &TopicRef| ctx.is_denied(Operation::Read, topic);
         let fetch = Fetch::new(request, version, correlation, sessions, shared, is_denied);
         self.current = match fetch {
-            Ok(fetch) => Current::Fetching(Box::new(fetch)),
+            Ok(mut fetch) => {
+                // What comes later is for a client that has proved anew who it is.
+                let until = self.session.as_ref().and_then(|session| session.until);
+                fetch.deadline = until.map_or(fetch.deadline, |until| fetch.deadline.min(until));
+                Current::Fetching(Box::new(fetch))
+            }
             Err(code) => {
                 let mut out = dispatch::begin(ApiKey::Fetch, version, correlation);
                 fetch::respond::refusal(version, code, &mut out);

@@ -8,9 +8,9 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::{Decodable, StrBytes};
 use kera_broker::audit::Peer;
+use kera_broker::auth::Session;
 use kera_broker::auth::scram::Exchange;
 use kera_broker::config::{Listener, SaslMechanism};
-use kera_broker::principal::Principal;
 
 use crate::context::Ctx;
 use crate::dispatch::{self, DispatchError};
@@ -25,6 +25,7 @@ pub(crate) const AUTHENTICATE: i16 = 36;
 const VERSION: i16 = 1;
 /// Longest request of a client that has not proved who it is.
 pub(crate) const MAX_REQUEST: usize = 64 << 10;
+
 /// How far a client is.
 #[derive(Debug)]
 pub(crate) enum Step {
@@ -35,7 +36,7 @@ pub(crate) enum Step {
     /// It has to prove that it knows its password.
     Proof(Box<Exchange>),
     /// It has proved who it is.
-    Proved(Principal),
+    Proved(Session),
     /// It has not, and the connection ends.
     Failed,
 }
@@ -48,10 +49,11 @@ pub(crate) struct Answered {
     pub(crate) step: Step,
 }
 
-/// Answers one of the two requests.
+/// Answers one of the two requests. With a session `before` a client proves anew who it is.
 pub(crate) async fn answer(
     ctx: Ctx,
     step: Step,
+    before: Option<Session>,
     (key, version, correlation): (i16, i16, i32),
     body: Bytes,
 ) -> Result<Answered, DispatchError> {
@@ -73,7 +75,7 @@ pub(crate) async fn answer(
     }
     let request = SaslAuthenticateRequest::decode(&mut body, version);
     let request = request.map_err(|error| malformed(error.to_string()))?;
-    let (response, step) = authenticate(&ctx, step, &request.auth_bytes).await;
+    let (response, step) = authenticate(&ctx, step, before.as_ref(), &request.auth_bytes).await;
     let api = ApiKey::SaslAuthenticate;
     let reply = dispatch::encode(api, version, correlation, &response)?;
     Ok(Answered { reply, step })
@@ -111,40 +113,47 @@ fn handshake(ctx: &Ctx, step: &Step, version: i16, wanted: &str) -> (SaslHandsha
     }
 }
 
-async fn authenticate(ctx: &Ctx, step: Step, message: &[u8]) -> (SaslAuthenticateResponse, Step) {
+async fn authenticate(
+    ctx: &Ctx,
+    step: Step,
+    before: Option<&Session>,
+    message: &[u8],
+) -> (SaslAuthenticateResponse, Step) {
     let response = SaslAuthenticateResponse::default().with_error_message(None);
+    let auth = &ctx.shared.auth;
     let outcome = match step {
         Step::First(SaslMechanism::Plain) => {
-            let auth = &ctx.shared.auth;
-            auth.prove_plain(peer(ctx), message).await
+            let proved = auth.prove_plain(peer(ctx), message).await;
+            proved.map(|proof| (proof, String::new()))
         }
-        Step::First(SaslMechanism::Scram(scram)) => {
-            match ctx.shared.auth.begin(peer(ctx), scram, message) {
-                Ok((exchange, challenge)) => {
-                    let step = Step::Proof(Box::new(exchange));
-                    return (response.with_auth_bytes(challenge.into()), step);
-                }
-                Err(why) => Err(why),
-            }
-        }
-        Step::Proof(exchange) => match ctx.shared.auth.end(peer(ctx), *exchange, message) {
-            Ok((principal, signature)) => {
-                return (
-                    response.with_auth_bytes(signature.into()),
-                    Step::Proved(principal),
-                );
+        Step::First(SaslMechanism::Scram(scram)) => match auth.begin(peer(ctx), scram, message) {
+            Ok((exchange, challenge)) => {
+                let step = Step::Proof(Box::new(exchange));
+                return (response.with_auth_bytes(challenge.into()), step);
             }
             Err(why) => Err(why),
         },
+        Step::Proof(exchange) => auth.end(peer(ctx), *exchange, message),
         Step::Mechanism | Step::Proved(_) | Step::Failed => {
             let code = ResponseError::IllegalSaslState.code();
-            let why = text("SaslHandshake comes first, and once for a connection");
+            let why = text("SaslHandshake comes first, and once for a proof");
             let response = response.with_error_code(code).with_error_message(Some(why));
             return (response, Step::Failed);
         }
     };
-    match outcome {
-        Ok(principal) => (response, Step::Proved(principal)),
+    let entered = outcome.and_then(|(proof, last)| {
+        let session = auth.let_in(peer(ctx), proof, before)?;
+        Ok((session, last))
+    });
+    match entered {
+        Ok((session, last)) => {
+            // Version 0 has no field for it: such a client loses its connection once the time is over, as with Kafka.
+            let lifetime = session.lifetime.unwrap_or_default().as_millis();
+            let response = response
+                .with_auth_bytes(last.into_bytes().into())
+                .with_session_lifetime_ms(i64::try_from(lifetime).unwrap_or(i64::MAX));
+            (response, Step::Proved(session))
+        }
         Err(why) => {
             let code = ResponseError::SaslAuthenticationFailed.code();
             let response = response

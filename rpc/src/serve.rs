@@ -103,6 +103,14 @@ impl CallsEnded {
     }
 }
 
+/// Returns at `until`, if there is such a time.
+async fn expired(until: Option<std::time::Instant>) {
+    match until {
+        Some(until) => sleep_until(until.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
 impl CallServer {
     /// A server of `routes`, whose connections end once `stopping` says so and their calls are answered.
     /// What its calls took is added to `freed` once they are over: the allocator keeps it.
@@ -140,6 +148,18 @@ impl CallServer {
         stream: impl Into<Stream>,
         caller: impl Into<Caller>,
         refusal: Option<Status>,
+    ) {
+        self.connection_until(stream, caller, refusal, None).await;
+    }
+
+    /// The same. From `until` on it takes no more calls, and it ends once those that it has are answered: the client
+    /// opens another.
+    pub async fn connection_until(
+        &self,
+        stream: impl Into<Stream>,
+        caller: impl Into<Caller>,
+        refusal: Option<Status>,
+        until: Option<std::time::Instant>,
     ) {
         let (stream, caller) = (stream.into(), caller.into());
         let address = caller.address;
@@ -202,6 +222,7 @@ impl CallServer {
                 }
                 // Its calls are answered first, however long they take: the broker bounds its stop.
                 _ = stopping.wait_for(|stop| *stop), if !told => None,
+                () = expired(until), if !told => None,
                 word = calls.told(), if !refused => Some(word),
                 () = sleep_until(look) => match calls.overdue(&limits) {
                     _ if refused || ends_at.is_some_and(|at| at <= Instant::now() && !calls.is_open()) => return,

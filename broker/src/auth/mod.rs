@@ -8,11 +8,13 @@ mod basic;
 mod first_user;
 mod native;
 mod plain;
+mod session;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use kera_metadata::{User, UserCredential, UsersRecord};
@@ -25,7 +27,6 @@ use tokio::sync::Semaphore;
 use crate::audit::{Audit, Peer};
 use crate::config::{AuthConfig, Listener, SaslMechanism};
 use crate::metrics::{Counter, Family, Labels};
-use crate::principal::Principal;
 use crate::unheard::Source;
 
 pub use kera_rpc::scram;
@@ -36,6 +37,7 @@ pub(crate) use native::{begins_with_proof, prove};
 use plain::told;
 
 pub use alter::{Change, NewCredential, alter, list};
+pub use session::{Proof, Session};
 
 /// Passwords of PLAIN that are derived at a time, each for some milliseconds of one core, and those that wait for that.
 const DERIVED_AT_ONCE: usize = 1;
@@ -153,6 +155,8 @@ pub struct Auth {
     /// The listeners that ask for it.
     listeners: Vec<Listener>,
     mechanisms: Vec<SaslMechanism>,
+    /// How long a proof by a password counts; `None`: as long as the connection.
+    max_reauth: Option<Duration>,
     known: ArcSwap<Known>,
     derives: Arc<Semaphore>,
     waits: Arc<Semaphore>,
@@ -224,6 +228,7 @@ impl Auth {
         Self {
             listeners: config.listeners.clone(),
             mechanisms: config.mechanisms.clone(),
+            max_reauth: Some(config.max_reauth).filter(|time| !time.is_zero()),
             known: ArcSwap::from_pointee(recorded.map(Known::of).unwrap_or_default()),
             derives: Arc::new(Semaphore::new(DERIVED_AT_ONCE)),
             waits: Arc::new(Semaphore::new(WAITING)),
@@ -281,7 +286,7 @@ impl Auth {
         })
     }
 
-    /// Takes a client's last message of SCRAM: who it is, and what to answer.
+    /// Takes a client's last message of SCRAM: who it is, and what to answer once it is [let in](Self::let_in).
     ///
     /// # Errors
     /// What the client is told.
@@ -290,13 +295,13 @@ impl Auth {
         peer: Peer,
         exchange: Exchange,
         message: &[u8],
-    ) -> Result<(Principal, String), String> {
+    ) -> Result<(Proof, String), String> {
         let mechanism = SaslMechanism::Scram(exchange.mechanism());
         let user = exchange.user().to_owned();
         match exchange.end(message) {
             Ok((user, signature)) => {
-                self.note_proved(peer, mechanism.name(), &user);
-                Ok((Principal::User(user.into()), signature))
+                let user = user.into();
+                Ok((Proof { user, mechanism }, signature))
             }
             Err(error) => {
                 self.count(mechanism.name(), false);

@@ -9,7 +9,7 @@ use kera_rpc::login::read_message;
 use kera_rpc::stream::Stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::Auth;
+use super::{Auth, Proof, Session};
 use crate::audit::Peer;
 use crate::config::{Listener, SaslMechanism};
 use crate::principal::Principal;
@@ -27,10 +27,10 @@ pub(crate) async fn prove(
     auth: &Auth,
     stream: &mut Stream,
     peer: SocketAddr,
-) -> io::Result<Option<Principal>> {
+) -> io::Result<Option<Session>> {
     let known = principal_of(stream);
     if !auth.asks(Listener::Native) {
-        return Ok(Some(known));
+        return Ok(Some(Session::endless(known)));
     }
     if !begins_with_proof(stream).await? {
         if known == Principal::Anonymous {
@@ -38,12 +38,17 @@ pub(crate) async fn prove(
             auth.refused(of(peer), "", "", why);
             return Ok(None);
         }
-        return Ok(Some(known));
+        return Ok(Some(Session::endless(known)));
     }
-    match exchange(auth, stream, of(peer)).await? {
-        Ok((principal, last)) => {
+    let outcome = exchange(auth, stream, of(peer)).await?;
+    let entered = outcome.and_then(|(proof, last)| {
+        let session = auth.let_in(of(peer), proof, None)?;
+        Ok((session, last))
+    });
+    match entered {
+        Ok((session, last)) => {
             stream.write_all(&reply(Status::Proved, &last)).await?;
-            Ok(Some(principal))
+            Ok(Some(session))
         }
         Err(why) => {
             tracing::debug!(%peer, why, "a native client did not prove who it is");
@@ -56,8 +61,8 @@ pub(crate) async fn prove(
     }
 }
 
-/// Who the client is, and the last message to it; or what it is told.
-type Outcome = Result<(Principal, Vec<u8>), String>;
+/// What the client has proved, and the last message to it; or what it is told.
+type Outcome = Result<(Proof, Vec<u8>), String>;
 
 fn of(peer: SocketAddr) -> Peer {
     Peer {
@@ -93,7 +98,7 @@ async fn exchange(auth: &Auth, stream: &mut Stream, peer: Peer) -> io::Result<Ou
     };
     let SaslMechanism::Scram(scram) = mechanism else {
         let proved = auth.prove_plain(peer, &message).await;
-        return Ok(proved.map(|principal| (principal, Vec::new())));
+        return Ok(proved.map(|proof| (proof, Vec::new())));
     };
     let (exchange, challenge) = match auth.begin(peer, scram, &message) {
         Ok(begun) => begun,
@@ -108,7 +113,7 @@ async fn exchange(auth: &Auth, stream: &mut Stream, peer: Peer) -> io::Result<Ou
         }
         Err(error) => return Err(error),
     };
-    Ok(proof.map(|(principal, last)| (principal, last.into_bytes())))
+    Ok(proof.map(|(proof, last)| (proof, last.into_bytes())))
 }
 
 /// Looks at the first bytes without taking them, until they tell a proof from anything else.

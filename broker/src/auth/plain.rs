@@ -2,10 +2,9 @@
 
 use kera_rpc::scram::ScramError;
 
-use super::Auth;
+use super::{Auth, Proof};
 use crate::audit::Peer;
 use crate::config::SaslMechanism;
-use crate::principal::Principal;
 
 /// Most bytes of a name and a password.
 pub(super) const MAX_PLAIN: usize = 4096;
@@ -16,12 +15,13 @@ pub(super) fn told(error: &ScramError) -> String {
 }
 
 impl Auth {
-    /// Takes a message of PLAIN from a client at `from`: who it is.
+    /// Takes a message of PLAIN from a client: who it is, to be [let in](Self::let_in).
     ///
     /// # Errors
     /// What the client is told.
-    pub async fn prove_plain(&self, peer: Peer, message: &[u8]) -> Result<Principal, String> {
-        let name = SaslMechanism::Plain.name();
+    pub async fn prove_plain(&self, peer: Peer, message: &[u8]) -> Result<Proof, String> {
+        let mechanism = SaslMechanism::Plain;
+        let name = mechanism.name();
         let malformed = || {
             let why = "authentication failed: the message is no PLAIN message".to_owned();
             self.refused(peer, name, "", why)
@@ -48,8 +48,8 @@ impl Auth {
         })?;
         // Nobody has another's rights.
         if is_right && (other.is_empty() || other == user) {
-            self.note_proved(peer, name, &user);
-            return Ok(Principal::User(user.into()));
+            let user = user.into();
+            return Ok(Proof { user, mechanism });
         }
         self.count(name, false);
         Err(self.refused(peer, name, &user, told(&ScramError::WrongProof)))

@@ -2,6 +2,7 @@
 
 use kera_rpc::SaslMechanism;
 
+use super::api::OpenPath;
 use super::exposure::Exposure;
 use super::keys::{AuthConfig, BrokerConfig};
 use super::kinds::ClientAuth;
@@ -72,12 +73,20 @@ fn open_ones(config: &BrokerConfig) -> Vec<Listener> {
 
 /// What is allowed and leaves more open than it may seem.
 pub(super) fn doubts(config: &BrokerConfig) -> impl Iterator<Item = String> {
-    open_ones(config).into_iter().map(|open| {
+    let open = &config.http.open_paths;
+    let asks = config.auth.listeners.contains(&Listener::Http);
+    // `off` says it plainly.
+    let closes_probes = asks && !open.is_empty() && !open.contains(&OpenPath::Probes);
+    let probes = closes_probes.then(|| {
+        "http.open_paths opens metrics and leaves out probes, so /livez and /readyz ask for a password, which kubelets and load balancers do not give; write `probes,metrics` to keep them open".to_owned()
+    });
+    let open = open_ones(config).into_iter().map(|open| {
         format!(
             "auth.listeners asks clients for passwords, and {} has no TLS: passwords are not sent by SCRAM, but everything else can be read and changed on the way; add {open} to tls.listeners (docs/security.md)",
             open.key()
         )
-    })
+    });
+    open.chain(probes)
 }
 
 #[cfg(test)]
@@ -132,6 +141,16 @@ mod tests {
         config.tls.listeners = vec![TlsListener::Http];
         assert_eq!(check_auth(&config), Ok(()));
         assert_eq!(doubted(&config), 0);
+        // Probes are left out by whoever meant to add metrics; who opens nothing means it.
+        config.http.open_paths = vec![OpenPath::Metrics];
+        assert!(doubts(&config).any(|told| told.contains("probes,metrics")));
+        for open in [vec![], vec![OpenPath::Probes, OpenPath::Metrics]] {
+            config.http.open_paths = open;
+            assert_eq!(doubted(&config), 0);
+        }
+        config.http.open_paths = vec![OpenPath::Metrics];
+        config.auth.listeners.clear();
+        assert_eq!(doubted(&config), 0, "nobody is asked");
     }
 
     #[test]

@@ -480,6 +480,10 @@ config_keys! {
         /// The ways to prove it to `native` and `kafka`. With PLAIN the client sends the password itself, so these listeners must be among
         /// `tls.listeners` unless they listen on loopback alone. Old tools may know nothing else.
         mechanisms: Vec<SaslMechanism>, Mechanisms [] = "SCRAM-SHA-256,SCRAM-SHA-512";
+        /// How long a login counts (Kafka: `connections.max.reauth.ms`). Kafka's clients are told so, and log in again over the same
+        /// connection (KIP-368). If one does not, the broker closes the connection at its next request. Native clients connect
+        /// again. With `0` a login counts as long as the connection.
+        max_reauth: Duration, Time [0, 365 * DAY] = "0";
         /// A user that a broker makes when it starts and there is none: otherwise nobody could log in to make others. Needs
         /// `auth.first_user_password_file`. With `acl.enabled` name it in `acl.super_users` as well.
         first_user: Option<String>, UserName [] = "off";

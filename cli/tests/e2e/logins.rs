@@ -3,8 +3,8 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::Stdio;
-use std::time::Duration;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
 use kera_consumer::{ConsumeError, Consumer, Reader};
 use kera_producer::{BuildError, Producer};
@@ -18,7 +18,8 @@ use kera_rpc::{
 };
 use tempfile::TempDir;
 
-use crate::common::{Broker, Finished, PATIENCE, finish, home, kera};
+use crate::common::command::lines_of;
+use crate::common::{Broker, Finished, PATIENCE, finish, home, http, kera};
 
 pub const PASSWORD: &str = "long, secret = 1";
 
@@ -84,6 +85,62 @@ impl World {
         let within = stream.set_read_timeout(Some(PATIENCE));
         within.expect("a socket has a timeout");
         stream
+    }
+}
+
+/// A reader that follows a stream, until the test ends.
+struct Following(Child);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        // It may have ended.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+#[test]
+fn a_proof_counts_for_a_time_and_clients_prove_anew_by_themselves_who_they_are() {
+    let flags = ["--auth-max-reauth", "2s", "--http-listen", "127.0.0.1:0"];
+    let world = world(&flags);
+    let create = ["stream", "create", "s", "--streamlets", "1"];
+    world.run("ann", &create, b"");
+    let proofs = |result: &str| -> u64 {
+        let text = http::get(world.broker.http(), "/metrics");
+        let ended = format!("result=\"{result}\"");
+        let of_logins =
+            |line: &&str| line.starts_with("kera_authentications_total") && line.contains(&ended);
+        let counts = text.lines().filter(of_logins);
+        counts
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+            .sum()
+    };
+    let begin = |words: &[&str]| {
+        let mut command = world.command("ann", "right", words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.spawn().expect("kera can be started")
+    };
+    let mut reader = Following(begin(&["consume", "s", "--follow"]));
+    let lines = lines_of(reader.0.stdout.take().expect("a pipe"));
+    let mut producer = begin(&["produce", "s", "-q", "--linger", "0ms"]);
+    let mut input = producer.stdin.take().expect("a pipe");
+    for number in 0..4 {
+        writeln!(input, "{number}").expect("it is read");
+        let line = lines.recv_timeout(PATIENCE);
+        assert_eq!(line.ok(), Some(number.to_string()));
+        let (before, begin) = (proofs("success"), Instant::now());
+        while proofs("success") < before + 2 {
+            assert!(begin.elapsed() < PATIENCE, "{}", world.broker.log());
+        }
+    }
+    drop(input);
+    assert!(producer.wait().expect("it ends").success());
+    // Who is gone is not let in again once the time is over.
+    assert_eq!(proofs("failure"), 0);
+    world.run("admin", &["user", "delete", "ann", "--yes"], b"");
+    let begin = Instant::now();
+    while proofs("failure") == 0 {
+        assert!(begin.elapsed() < PATIENCE, "{}", world.broker.log());
     }
 }
 

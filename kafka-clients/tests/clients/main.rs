@@ -17,6 +17,7 @@ mod consumer_protocol;
 mod groups;
 mod interop;
 mod kcat;
+mod logins;
 mod mutants;
 mod producing;
 mod reading;

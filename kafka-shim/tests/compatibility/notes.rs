@@ -89,7 +89,11 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (31, Whole, RULES),
     (33, Partly, ALTERED),
     (35, Whole, "the data directory is the one log directory"),
-    (36, Whole, "connections live on when a password changes"),
+    (
+        36,
+        Whole,
+        "a login counts as long as the connection, or for `auth.max_reauth` (KIP-368)",
+    ),
     (
         42,
         Whole,

@@ -5,7 +5,7 @@ mod audit;
 mod common;
 
 use std::num::NonZeroU32;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use kafka_protocol::error::ResponseError;
@@ -73,20 +73,31 @@ async fn send(client: &mut Client, version: i16, message: &[u8]) -> SaslAuthenti
 
 /// Plays SCRAM; the last error, 0 if the client is in.
 async fn scram(client: &mut Client, mechanism: Mechanism, user: &str, password: &str) -> i16 {
+    proof(client, mechanism, user, password).await.error_code
+}
+
+/// Plays SCRAM; the last answer.
+async fn proof(
+    client: &mut Client,
+    mechanism: Mechanism,
+    user: &str,
+    password: &str,
+) -> SaslAuthenticateResponse {
     assert_eq!(handshake(client, mechanism.name()).await.error_code, 0);
     let begun = Scram::begin(mechanism, user, password.as_bytes()).unwrap();
     let (mine, first) = begun;
     let challenge = send(client, 2, first.as_bytes()).await;
     if challenge.error_code != 0 {
-        return challenge.error_code;
+        return challenge;
     }
+    assert_eq!(challenge.session_lifetime_ms, 0, "half way");
     let (mine, proof) = mine.answer(&challenge.auth_bytes).unwrap();
     let last = send(client, 2, proof.as_bytes()).await;
     if last.error_code == 0 {
         mine.end(&last.auth_bytes)
             .expect("the broker knows the password");
     }
-    last.error_code
+    last
 }
 
 async fn plain(client: &mut Client, message: &[u8]) -> i16 {
@@ -258,6 +269,127 @@ async fn a_client_that_takes_too_long_goes() {
     assert_eq!(closed, (true, true));
     // It was there before them.
     assert_eq!(topics(&mut quick).await, 0, "it may stay");
+}
+
+/// One whose proofs count so long, with the users ann and bob.
+async fn world_for(max_reauth: Duration) -> World {
+    let world = World::with(|config| {
+        asking(config);
+        config.auth.max_reauth = max_reauth;
+    })
+    .await;
+    for name in ["ann", "bob"] {
+        user(&world, name, "right").await;
+    }
+    world
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proof_that_counts_for_a_time_is_renewed_by_the_same_user_and_mechanism_alone() {
+    let world = world_for(Duration::from_secs(600)).await;
+    let (sha256, sha512) = (Mechanism::Sha256, Mechanism::Sha512);
+    let failed = ResponseError::SaslAuthenticationFailed.code();
+    for (mechanism, name, password, told) in [
+        (sha256, "ann", "right", None),
+        (sha256, "bob", "right", Some("keeps its user")),
+        (sha512, "ann", "right", Some("keeps its mechanism")),
+        (sha256, "ann", "wrong", Some("authentication failed")),
+    ] {
+        let mut client = world.client().await;
+        let first = proof(&mut client, sha256, "ann", "right").await;
+        assert_eq!((first.error_code, first.session_lifetime_ms), (0, 600_000));
+        assert_eq!(topics(&mut client).await, 0);
+        let again = proof(&mut client, mechanism, name, password).await;
+        let Some(told) = told else {
+            assert_eq!((again.error_code, again.session_lifetime_ms), (0, 600_000));
+            assert_eq!(topics(&mut client).await, 0, "it goes on");
+            continue;
+        };
+        assert_eq!(again.error_code, failed);
+        let why = again.error_message.unwrap_or_default();
+        assert!(why.contains(told), "{why}");
+        assert!(client.closed().await);
+    }
+
+    // Version 0 has no field for the time.
+    let mut client = world.client().await;
+    assert_eq!(plain(&mut client, b"\0ann\0right").await, 0);
+    assert_eq!(plain(&mut client, b"\0ann\0right").await, 0);
+
+    // On the way to the next proof it may ask for nothing.
+    let mut client = world.client().await;
+    assert_eq!(scram(&mut client, sha256, "ann", "right").await, 0);
+    assert_eq!(handshake(&mut client, "PLAIN").await.error_code, 0);
+    let ask = MetadataRequest::default();
+    client.send(ApiKey::Metadata, 9, &ask).await;
+    assert!(client.closed().await);
+
+    // Nor without a handshake before it.
+    let mut client = world.client().await;
+    assert_eq!(scram(&mut client, sha256, "ann", "right").await, 0);
+    let illegal = ResponseError::IllegalSaslState.code();
+    let skipped = send(&mut client, 2, b"\0ann\0right").await;
+    assert_eq!(skipped.error_code, illegal);
+    assert!(client.closed().await);
+
+    // As with Kafka not twice in a second, of which a slow machine may need more.
+    loop {
+        let mut client = world.client().await;
+        assert_eq!(scram(&mut client, sha256, "ann", "right").await, 0);
+        let begin = Instant::now();
+        assert_eq!(scram(&mut client, sha256, "ann", "right").await, 0);
+        let code = handshake(&mut client, sha256.name()).await.error_code;
+        if begin.elapsed() < Duration::from_secs(1) {
+            assert_eq!(code, illegal);
+            assert!(client.closed().await);
+            break;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proof_that_counts_no_more_ends_a_connection_that_does_not_renew_it() {
+    let world = world_for(Duration::from_secs(2)).await;
+    let mut idle = world.client().await;
+    let mut gone = world.client().await;
+    let mut client = world.client().await;
+    for (client, message) in [
+        (&mut idle, b"\0ann\0right"),
+        (&mut gone, b"\0bob\0right"),
+        (&mut client, b"\0ann\0right"),
+    ] {
+        assert_eq!(plain(client, message).await, 0);
+    }
+    let begin = Instant::now();
+    let ask = MetadataRequest::default().with_topics(None);
+    loop {
+        assert!(begin.elapsed() < common::PATIENCE, "it is still served");
+        let sent = client.try_send(ApiKey::Metadata, 9, &ask).await;
+        if sent.is_err() || client.frame().await.is_err() {
+            break;
+        }
+    }
+    // One that is idle stays, and goes on once it has proved anew who it is.
+    assert_eq!(plain(&mut idle, b"\0ann\0right").await, 0);
+    // Who is no user any more does not.
+    let delete = [("bob".to_owned(), Change::Delete(None))];
+    let done = auth::alter(world.broker.shared(), &delete).await;
+    assert!(done.expect("it is stored").iter().all(Result::is_ok));
+    let failed = ResponseError::SaslAuthenticationFailed.code();
+    assert_eq!(plain(&mut gone, b"\0bob\0right").await, failed);
+    assert!(gone.closed().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proof_counts_as_long_as_the_connection_unless_there_is_a_time_for_it() {
+    let world = world_for(Duration::ZERO).await;
+    let mut client = world.client().await;
+    let mechanism = Mechanism::Sha256;
+    let first = proof(&mut client, mechanism, "ann", "right").await;
+    assert_eq!((first.error_code, first.session_lifetime_ms), (0, 0));
+    let again = handshake(&mut client, mechanism.name()).await;
+    assert_eq!(again.error_code, ResponseError::IllegalSaslState.code());
+    assert!(client.closed().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -48,6 +48,10 @@ impl Sender {
                 // The library does not let it be longer.
                 .set("message.timeout.ms", setting("transaction_ms", "60000"));
         }
+        // How to log in, and what a test sets by name.
+        for (name, value) in request["config"].as_object().into_iter().flatten() {
+            config.set(name, value.as_str().unwrap_or_default());
+        }
         Ok(Self(config.create()?))
     }
 

@@ -87,6 +87,10 @@ final class Producers {
         settings.put("delivery.timeout.ms", "60000");
         settings.put("max.block.ms", request.path("max_block_ms").asText("60000"));
         settings.put("request.timeout.ms", "10000");
+        // How to log in, and what a test sets by name.
+        request.path("config")
+                .fields()
+                .forEachRemaining(each -> settings.put(each.getKey(), each.getValue().asText()));
         producers.put(
                 request.get("producer").asText(),
                 new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer()));
