@@ -17,7 +17,7 @@ use kera_rpc::v1::transaction_tools_client::TransactionToolsClient;
 use kera_rpc::v1::users_client::UsersClient;
 use kera_rpc::{
     Client, ClientOptions, ClientTls, ConnectOptions, Login, RetryPolicy, RpcError, SaslMechanism,
-    TlsFiles, Way, told,
+    TlsFiles, Way, told, wire_error_of_status,
 };
 use tonic::transport::Endpoint;
 use tonic::{Code, Status};
@@ -283,6 +283,30 @@ fn unreachable_broker(bootstrap: &str, error: &(dyn std::error::Error + 'static)
     Failure::message(format!(
         "no broker answers at {bootstrap}: {cause}; start one with `kera serve`, or name another with --bootstrap or KERA_BOOTSTRAP"
     ))
+}
+
+/// Calls a broker, and again for a while where it says that this may succeed later.
+pub(crate) async fn retried<T, F>(mut call: impl FnMut() -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<tonic::Response<T>, Status>>,
+{
+    let attempt = || {
+        let answer = call();
+        async move {
+            match answer.await {
+                Ok(response) => Ok(Ok(response.into_inner())),
+                Err(status) => match wire_error_of_status(&status) {
+                    Some(error) => Err(RpcError::from(error)),
+                    None => Ok(Err(status)),
+                },
+            }
+        }
+    };
+    let policy = RetryPolicy::within(RETRY_WITHIN);
+    match policy.run_told(|| None, attempt).await {
+        Ok(answer) => answer.map_err(|status| refused(&status)),
+        Err(error) => Err(failed(error)),
+    }
 }
 
 /// What a broker's refusal says to people: its own message and its code.

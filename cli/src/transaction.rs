@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use kera_protocol::v1;
 use serde::Serialize;
 
-use crate::connect::{ConnectArgs, Control, refused};
+use crate::connect::{ConnectArgs, Control, refused, retried};
 use crate::failure::Outcome;
 use crate::output::{Out, OutputArgs, Table, count, paragraph, print_json, print_line, short_time};
 use crate::stream::confirm_to;
@@ -231,13 +231,17 @@ fn table_of(views: &[SummaryView]) -> Table {
 }
 
 async fn list(args: ListArgs) -> Outcome {
-    let mut control = args.connect.control().await?;
+    let control = args.connect.control().await?;
     let request = v1::ListTransactionsRequest {
         all: args.all,
         ..v1::ListTransactionsRequest::default()
     };
-    let answer = control.transactions.list_transactions(request).await;
-    let answer = answer.map_err(|status| refused(&status))?.into_inner();
+    // It names all or is refused: a coordinator that reads its state answers later.
+    let call = retried(|| {
+        let (mut stub, request) = (control.transactions.clone(), request.clone());
+        async move { stub.list_transactions(request).await }
+    });
+    let answer = call.await?;
     let views: Vec<SummaryView> = answer.transactions.iter().map(SummaryView::new).collect();
     if args.output.json {
         print_json(&views)?;

@@ -35,7 +35,7 @@ use kera_protocol::v1;
 use kera_streamlet::Streamlet;
 use tokio::time::Instant;
 
-use crate::coordination::{Coordination, Host};
+use crate::coordination::{Coordination, Host, TRANSACTIONS_STREAM};
 use crate::shared::Shared;
 
 pub use finish::{drive, end_here};
@@ -50,6 +50,8 @@ pub(crate) use verify::{check_append, verify_append};
 
 /// How long another broker is given.
 const ASK_WITHIN: Duration = Duration::from_secs(2);
+/// Likewise, to list its transactions.
+const LIST_WITHIN: Duration = Duration::from_secs(5);
 
 /// Between looks whether the transaction before has ended.
 const LOOK: Duration = Duration::from_millis(1);
@@ -119,30 +121,69 @@ fn count(shared: &Shared, of: impl Fn(&Host) -> (usize, Option<u64>)) -> (usize,
     })
 }
 
-/// The transactional ids that this broker coordinates; `None` while one of its coordinators is loading.
-pub async fn list(shared: &Arc<Shared>, filter: Filter) -> Option<Vec<Listed>> {
-    Some(list_coordinated(shared, filter).await?.0)
+/// The transactional ids that this broker coordinates, sorted.
+///
+/// # Errors
+/// [`ErrorCode::CoordinatorLoading`] while a coordinator of this broker is reading its state, or is yet to begin.
+pub async fn list(shared: &Arc<Shared>, filter: Filter) -> Result<Vec<Listed>, WireError> {
+    Ok(list_coordinated(shared, filter).await?.0)
 }
 
 /// As [`list`], and the streamlets of whose coordinators these are all.
 async fn list_coordinated(
     shared: &Arc<Shared>,
     filter: Filter,
-) -> Option<(Vec<Listed>, BTreeSet<StreamletId>)> {
+) -> Result<(Vec<Listed>, BTreeSet<StreamletId>), WireError> {
     let (mut all, mut answered) = (Vec::new(), BTreeSet::new());
     for host in shared.coordination.transaction_hosts() {
         let request = AnyRequest::Transaction(Request::List(filter.clone()));
-        match shared.coordination.call_at(shared, &host, request).await? {
-            Ok(AnyReply::Transaction(Reply::Listed(listed))) => all.extend(listed),
-            _ => return None,
-        }
+        let answer = shared.coordination.call_at(shared, &host, request).await;
+        let Some(Ok(AnyReply::Transaction(Reply::Listed(listed)))) = answer else {
+            continue;
+        };
+        all.extend(listed);
         // Another broker may have taken it over meanwhile, and knows more.
         if Coordination::still_coordinates(shared, &host) {
             answered.insert(host.streamlet());
         }
     }
+    let me = shared.data.directory.me();
+    check_answered(shared, &answered, |owner| owner == me)?;
     all.sort_by(|a, b| a.id.cmp(&b.id));
-    Some((all, answered))
+    Ok((all, answered))
+}
+
+/// Whether all coordinators have answered whose brokers are `asked`: a list without one of them would be taken for a list of
+/// all.
+fn check_answered(
+    shared: &Shared,
+    answered: &BTreeSet<StreamletId>,
+    asked: impl Fn(u32) -> bool,
+) -> Result<(), WireError> {
+    // Without the stream there has been no transaction.
+    let Some(stream) = shared.data.catalog.named(TRANSACTIONS_STREAM) else {
+        return Ok(());
+    };
+    let missing = stream.streamlets.iter().filter(|streamlet| {
+        !answered.contains(&streamlet.id()) && asked(shared.owner_of(streamlet).broker)
+    });
+    let missing: Vec<String> = missing.map(|one| one.id().0.to_string()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let text = format!(
+        "the coordinators of transactions in streamlets {} of {TRANSACTIONS_STREAM} are reading their state, or their brokers are away: try again, and see `kera stream describe {TRANSACTIONS_STREAM}` for who owns them",
+        missing.join(", ")
+    );
+    Err(WireError::new(ErrorCode::CoordinatorLoading, text))
+}
+
+/// The streamlets whose coordinators a broker is recorded to have.
+fn coordinated_by(shared: &Shared, broker: u32) -> BTreeSet<StreamletId> {
+    let stream = shared.data.catalog.named(TRANSACTIONS_STREAM);
+    let streamlets = stream.iter().flat_map(|stream| stream.streamlets.iter());
+    let owned = streamlets.filter(|streamlet| shared.owner_of(streamlet).broker == broker);
+    owned.map(|streamlet| streamlet.id()).collect()
 }
 
 /// A lane that takes part, with who owns it.

@@ -15,9 +15,10 @@ use kera_protocol::ids::{LaneId, StreamletId};
 use kera_protocol::partition::{lanes_of, partition_of};
 use kera_protocol::v1;
 
-use super::{ask_once_ended, epoch_of, grant, list_coordinated, mismatch};
+use super::{
+    LIST_WITHIN, ask_once_ended, check_answered, epoch_of, grant, list_coordinated, mismatch,
+};
 use crate::admin;
-use crate::coordination::TRANSACTIONS_STREAM;
 use crate::data::append::NO_TRANSACTIONS;
 use crate::others;
 use crate::shared::Shared;
@@ -26,8 +27,6 @@ use crate::shared::Shared;
 const DEFAULT_TIMEOUT_MS: u32 = 60_000;
 /// A request waits so long for the transaction before to end.
 const ENDING_WITHIN: Duration = Duration::from_secs(5);
-/// How long another broker is given to list its transactions.
-const LIST_WITHIN: Duration = Duration::from_secs(5);
 
 /// Puts a request to the coordinator of its transactional id, again as long as the transaction before is ending.
 async fn ask(shared: &Arc<Shared>, request: Request) -> Result<Reply, WireError> {
@@ -253,12 +252,7 @@ pub(crate) async fn list_open(
         prefix: request.prefix.clone(),
         ..Filter::default()
     };
-    let loading = || {
-        let text = "a coordinator of transactions is reading its state; try again";
-        WireError::new(ErrorCode::CoordinatorLoading, text)
-    };
-    let here = list_coordinated(shared, filter).await;
-    let (here, mut answered) = here.ok_or_else(loading)?;
+    let (here, mut answered) = list_coordinated(shared, filter).await?;
     let mut all: Vec<v1::OpenTransaction> = here.into_iter().map(open_transaction).collect();
     if !request.local {
         if shared.data.directory.is_shared() {
@@ -268,10 +262,7 @@ pub(crate) async fn list_open(
             }
         }
         // One whose broker has just died, or that recovers at its next one, is nobody's to list.
-        let stream = shared.data.catalog.named(TRANSACTIONS_STREAM);
-        if stream.is_some_and(|stream| answered.len() < stream.streamlets.len()) {
-            return Err(loading());
-        }
+        check_answered(shared, &answered, |_| true)?;
     }
     all.sort_by(|a, b| id_of(a).cmp(id_of(b)));
     Ok((all, answered))

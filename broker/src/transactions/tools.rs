@@ -1,26 +1,30 @@
 //! What operators ask of transactions, and how they end one.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kera_coordinator::transactions::{Described, Fault, Filter, Part, Reply, Request, Stage};
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::StreamId;
+use kera_protocol::ids::{StreamId, StreamletId};
 use kera_protocol::partition::place_of;
 use kera_protocol::v1;
 
+use super::{LIST_WITHIN, check_answered, list_coordinated};
 use crate::clock::now_ms;
 use crate::coordination::{CoordinatorKind, TRANSACTIONS_STREAM};
+use crate::others;
 use crate::shared::Shared;
 
-/// The transactional ids that this broker coordinates: those with an open transaction, or `all`.
+/// The transactional ids that this broker coordinates, and of which of its coordinators: those with an open transaction, or
+/// `all`.
 ///
 /// # Errors
-/// [`ErrorCode::CoordinatorLoading`] while one of its coordinators reads its state.
+/// As of [`super::list`].
 pub(crate) async fn list(
     shared: &Arc<Shared>,
     all: bool,
-) -> Result<Vec<v1::TransactionSummary>, WireError> {
+) -> Result<(Vec<v1::TransactionSummary>, BTreeSet<StreamletId>), WireError> {
     let stages = Stage::ALL
         .into_iter()
         .filter(|stage| all || stage.is_open());
@@ -28,10 +32,7 @@ pub(crate) async fn list(
         stages: stages.collect(),
         ..Filter::default()
     };
-    let Some(listed) = super::list(shared, filter).await else {
-        let text = "a coordinator of transactions is reading its state; try again";
-        return Err(WireError::new(ErrorCode::CoordinatorLoading, text));
-    };
+    let (listed, answered) = list_coordinated(shared, filter).await?;
     let (me, now_ms) = (shared.data.directory.me(), now_ms());
     let listed = listed.into_iter().map(|one| v1::TransactionSummary {
         transactional_id: one.id,
@@ -40,7 +41,42 @@ pub(crate) async fn list(
         open_ms: one.started_ms.map(|since| now_ms.saturating_sub(since)),
         coordinator: me,
     });
-    Ok(listed.collect())
+    Ok((listed.collect(), answered))
+}
+
+/// The transactional ids of the whole cluster, likewise.
+///
+/// # Errors
+/// As of [`super::list`], of any broker; or a broker does not answer.
+pub(crate) async fn list_everywhere(
+    shared: &Arc<Shared>,
+    all: bool,
+) -> Result<Vec<v1::TransactionSummary>, WireError> {
+    let (mut listed, mut answered) = list(shared, all).await?;
+    if shared.data.directory.is_shared() {
+        let lists = others::ask_all(shared, |broker| async move {
+            let mut stub = others::transaction_tools(shared, broker)?;
+            let request = v1::ListTransactionsRequest {
+                all,
+                local: true,
+                ..v1::ListTransactionsRequest::default()
+            };
+            let list = stub.list_transactions(request);
+            let list = others::answer(broker, LIST_WITHIN, list).await?;
+            let of = match list.answered {
+                Some(of) => of.streamlets.into_iter().map(StreamletId).collect(),
+                // One of a version before, which is believed to have listed what it owns.
+                None => super::coordinated_by(shared, broker),
+            };
+            Ok((list.transactions, of))
+        });
+        for (list, of) in lists.await? {
+            listed.extend(list);
+            answered.extend(of);
+        }
+    }
+    check_answered(shared, &answered, |_| true)?;
+    Ok(listed)
 }
 
 /// The broker that coordinates an id.

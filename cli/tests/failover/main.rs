@@ -6,6 +6,7 @@ mod common;
 
 mod import;
 mod init;
+mod listed;
 mod memory;
 mod prepared;
 mod replaced;
@@ -37,12 +38,18 @@ struct Trio {
 impl Trio {
     /// `None`, and said so, where there is no etcd.
     fn start() -> Option<Self> {
+        Self::with(&[])
+    }
+
+    /// Likewise, with more flags for each broker.
+    fn with(flags: &[&str]) -> Option<Self> {
         let etcd = Etcd::start()?;
         let made = EtcdStore::init(&etcd.address(), EtcdOptions::default());
         made.expect("the cluster is made");
         let store = etcd.address();
-        let (cluster, lease) = (["--cluster", &store], ["--cluster-lease", "2s"]);
-        let (brokers, places) = start_each(3, cluster, &lease, |_, flags| Broker::with(flags));
+        let more = [&["--cluster-lease", "2s"], flags].concat();
+        let cluster = ["--cluster", &store];
+        let (brokers, places) = start_each(3, cluster, &more, |_, flags| Broker::with(flags));
         Some(Self {
             brokers,
             etcd,

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use super::{Trio, reassign};
 use crate::common::{Broker, PATIENCE};
 
-const CREATE: [&str; 10] = [
+pub(super) const CREATE: [&str; 10] = [
     "stream",
     "create",
     "s",
@@ -28,9 +28,9 @@ const CREATE: [&str; 10] = [
     "2",
 ];
 /// Prepared before anything fails.
-const EARLY: usize = 12;
+pub(super) const EARLY: usize = 12;
 /// Streamlets of the internal stream, as by default.
-const COORDINATORS: u32 = 4;
+pub(super) const COORDINATORS: u32 = 4;
 
 /// A client that asks one broker for all that is prepared, again and again.
 struct Lister {
@@ -87,12 +87,12 @@ impl Lister {
     }
 }
 
-fn id(number: usize) -> String {
+pub(super) fn id(number: usize) -> String {
     format!("job/{number}")
 }
 
 /// A transaction of its own producer, with records, that waits for somebody to end it.
-async fn prepare(bootstrap: &str, number: usize) -> TransactionHandle {
+pub(super) async fn prepare(bootstrap: &str, number: usize) -> TransactionHandle {
     let producer = Producer::builder()
         .bootstrap(bootstrap)
         .stream("s")

@@ -132,7 +132,7 @@ pub(crate) async fn list_transactions(
             .filter(|ms| *ms > 0),
         ..Filter::default()
     };
-    let Some(listed) = transactions::list(&ctx.shared, filter).await else {
+    let Ok(listed) = transactions::list(&ctx.shared, filter).await else {
         return response.with_error_code(ResponseError::CoordinatorLoadInProgress.code());
     };
     let mut states = Vec::new();

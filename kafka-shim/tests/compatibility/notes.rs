@@ -130,7 +130,11 @@ pub const NOTES: &[(i16, Support, &str)] = &[
         Whole,
         "of one that is ending, the partitions that lack their marker",
     ),
-    (66, Whole, "those that the broker coordinates"),
+    (
+        66,
+        Whole,
+        "those that the broker coordinates; COORDINATOR_LOAD_IN_PROGRESS until all its coordinators have read their state",
+    ),
     (
         68,
         Whole,

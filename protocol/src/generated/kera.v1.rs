@@ -3202,6 +3202,15 @@ pub struct ListTransactionsResponse {
     /// the page ends and the list does not
     #[prost(bool, tag = "2")]
     pub more: bool,
+    /// between brokers; left out by those of versions before
+    #[prost(message, optional, tag = "3")]
+    pub answered: ::core::option::Option<AnsweredCoordinators>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AnsweredCoordinators {
+    /// of the internal stream: all that they coordinate is in the list
+    #[prost(uint32, repeated, tag = "1")]
+    pub streamlets: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TransactionSummary {

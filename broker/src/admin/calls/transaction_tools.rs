@@ -70,24 +70,6 @@ impl TransactionToolsService {
     }
 }
 
-/// The transactions that other brokers coordinate.
-///
-/// # Errors
-/// The first broker's that does not answer: a list that lacks some would be taken for all of them.
-async fn elsewhere(shared: &Shared, all: bool) -> Result<Vec<v1::TransactionSummary>, WireError> {
-    let lists = others::ask_all(shared, |broker| async move {
-        let mut stub = others::transaction_tools(shared, broker)?;
-        let request = v1::ListTransactionsRequest {
-            all,
-            local: true,
-            ..v1::ListTransactionsRequest::default()
-        };
-        others::answer(broker, ANSWER_WITHIN, stub.list_transactions(request)).await
-    });
-    let lists = lists.await?.into_iter();
-    Ok(lists.flat_map(|list| list.transactions).collect())
-}
-
 #[tonic::async_trait]
 impl TransactionTools for TransactionToolsService {
     async fn list_transactions(
@@ -96,12 +78,18 @@ impl TransactionTools for TransactionToolsService {
     ) -> Result<Response<v1::ListTransactionsResponse>, Status> {
         let caller = request.extensions().get::<Caller>().cloned();
         let request = request.into_inner();
-        let here = tools::list(&self.shared, request.all).await;
-        let mut all = here.map_err(status)?;
-        if !request.local && self.shared.data.directory.is_shared() {
-            let others = elsewhere(&self.shared, request.all).await;
-            all.extend(others.map_err(status)?);
-        }
+        let (mut all, answered) = match request.local {
+            true => {
+                let here = tools::list(&self.shared, request.all).await;
+                let (here, of) = here.map_err(status)?;
+                let streamlets = of.into_iter().map(|streamlet| streamlet.0).collect();
+                (here, Some(v1::AnsweredCoordinators { streamlets }))
+            }
+            false => {
+                let everywhere = tools::list_everywhere(&self.shared, request.all).await;
+                (everywhere.map_err(status)?, None)
+            }
+        };
         all.sort_by(|a, b| a.transactional_id.cmp(&b.transactional_id));
         let all = all.into_iter().filter(|one| {
             let id = one.transactional_id.as_str();
@@ -112,6 +100,7 @@ impl TransactionTools for TransactionToolsService {
         Ok(Response::new(v1::ListTransactionsResponse {
             transactions,
             more,
+            answered,
         }))
     }
 

@@ -1,0 +1,105 @@
+//! A list of transactions that is answered names all of them: who looks for what hangs must not be told that nothing is
+//! open, only because its coordinator is yet to read it.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use bytes::Buf;
+use kera_protocol::partition::key_hash;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use super::Trio;
+use super::prepared::{COORDINATORS, CREATE, EARLY, id, prepare};
+use crate::common::{Broker, PATIENCE};
+
+const LIST: [&str; 2] = ["transaction", "list"];
+/// Kafka's number of COORDINATOR_LOAD_IN_PROGRESS.
+const LOADING: i16 = 14;
+
+fn ids(listed: &Value) -> BTreeSet<String> {
+    let listed = listed.as_array().expect("a list").iter();
+    let ids = listed.filter_map(|one| one["transactional_id"].as_str().map(str::to_owned));
+    ids.collect()
+}
+
+/// The error and the number of transactions that Kafka's ListTransactions answers.
+fn listed_for_kafka(broker: &Broker) -> (i16, usize) {
+    let mut socket = TcpStream::connect(broker.kafka()).expect("the broker listens");
+    let timeout = socket.set_read_timeout(Some(PATIENCE));
+    timeout.expect("a socket has a timeout");
+    // API 66, version 0, correlation 7, no client id, no tags; any state, any producer, no tags.
+    let request = [0, 66, 0, 0, 0, 0, 0, 7, 0xff, 0xff, 0, 1, 1, 0];
+    let length = (request.len() as u32).to_be_bytes();
+    socket.write_all(&length).expect("it is sent");
+    socket.write_all(&request).expect("it is sent");
+    let mut length = [0; 4];
+    socket.read_exact(&mut length).expect("a reply");
+    let mut reply = vec![0; u32::from_be_bytes(length) as usize];
+    socket.read_exact(&mut reply).expect("a whole reply");
+    let mut reply = &reply[..];
+    // Correlation, tags, throttle.
+    reply.advance(4 + 1 + 4);
+    let error = reply.get_i16();
+    assert_eq!(reply.get_u8(), 1, "no state is unknown");
+    (error, usize::from(reply.get_u8()) - 1)
+}
+
+#[test]
+fn nobody_is_told_that_nothing_is_open_while_coordinators_are_away() {
+    let Some(mut trio) = Trio::with(&["--kafka-listen", "127.0.0.1:0"]) else {
+        return;
+    };
+    let first = trio.brokers[0].address().to_owned();
+    // With three replicas, as the internal stream has them then.
+    trio.run(&first, &CREATE, b"");
+    let coordinators = (0..EARLY).map(|number| key_hash(id(number).as_bytes()) % COORDINATORS);
+    let coordinators: BTreeSet<u32> = coordinators.collect();
+    assert_eq!(coordinators.len(), COORDINATORS as usize, "each has some");
+    Runtime::new().expect("a runtime").block_on(async {
+        for number in 0..EARLY {
+            drop(prepare(&first, number).await);
+        }
+    });
+    let all: BTreeSet<String> = (0..EARLY).map(id).collect();
+    let listed = trio.brokers[0].json(&LIST);
+    assert_eq!(ids(&listed), all);
+    let number = listed[0]["coordinator"].as_u64().expect("a broker");
+    let alone = usize::try_from(number - 1).expect("a number");
+
+    trio.brokers.iter_mut().for_each(Broker::kill);
+    // It owns some of the coordinators' streamlets, and too few replicas are there to recover any.
+    trio.brokers[alone].restart();
+    let broker = &trio.brokers[alone];
+    assert_eq!(listed_for_kafka(broker), (LOADING, 0));
+    let refused = broker.attempt(&LIST, b"");
+    assert!(!refused.status.success(), "{}", refused.text());
+    for words in [
+        "are reading their state",
+        "of _kera_transactions",
+        "warning: still trying",
+        "(COORDINATOR_LOADING)",
+    ] {
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    }
+    assert_eq!(listed_for_kafka(broker), (LOADING, 0));
+
+    let second = (alone + 1) % 3;
+    trio.brokers[second].restart();
+    // The first answer has all.
+    let broker = trio.brokers[second].address().to_owned();
+    let list = [&LIST[..], &["--json"]].concat();
+    let listed = trio.run(&broker, &list, b"");
+    let listed: Value = serde_json::from_str(&listed.text()).expect("JSON");
+    assert_eq!(ids(&listed), all);
+    let begin = Instant::now();
+    let mut of_kafka = 0;
+    while of_kafka < EARLY {
+        assert!(begin.elapsed() < PATIENCE, "Kafka's clients get {of_kafka}");
+        let brokers = [alone, second].map(|broker| &trio.brokers[broker]);
+        let lists = brokers.map(listed_for_kafka);
+        of_kafka = lists.iter().map(|(_, count)| count).sum();
+    }
+}
