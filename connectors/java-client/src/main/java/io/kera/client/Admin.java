@@ -86,7 +86,8 @@ public final class Admin implements AutoCloseable {
     }
 
     /**
-     * The same, with the ordinal of the first record at or after a time in place of the first that is stored.
+     * The same, with where the first record at or after a time is in place of the first that is stored: the ordinal of its
+     * batch's first record, which may be older.
      *
      * @param timestamp milliseconds since 1970
      */

@@ -27,6 +27,15 @@ public final class LaneCutter implements AutoCloseable {
      * @throws IOException if the owner cannot be asked now; it may be another one by the next call
      */
     public Range cut(String stream, int streamlet, int lane, long from, int maxBytes) throws IOException {
+        return cut(stream, streamlet, lane, from, maxBytes, Long.MAX_VALUE);
+    }
+
+    /**
+     * The same with a limit of ordinals.
+     *
+     * @param maxOrdinals likewise at least one batch, and beyond that no more ordinals than these
+     */
+    public Range cut(String stream, int streamlet, int lane, long from, int maxBytes, long maxOrdinals) throws IOException {
         StreamInfo info = streams.get(stream);
         if (info == null) {
             info = admin.stream(stream);
@@ -40,7 +49,7 @@ public final class LaneCutter implements AutoCloseable {
             }
             connection = owners.to(owner);
             Wire.Writer request = new Wire.Writer().bytes(1, info.id()).number(2, streamlet).number(3, lane);
-            request.number(4, from).number(5, Long.MAX_VALUE).number(6, maxBytes);
+            request.number(4, from).number(5, maxOrdinals).number(6, maxBytes);
             return range(new Wire.Reader(connection.call(Methods.CUT_LANE, request.done())));
         } catch (IOException error) {
             streams.remove(stream);

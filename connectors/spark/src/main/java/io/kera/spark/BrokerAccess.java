@@ -1,0 +1,55 @@
+package io.kera.spark;
+
+import io.kera.client.Admin;
+import io.kera.client.ConnectOptions;
+import io.kera.client.Login;
+import io.kera.client.SaslMechanism;
+import io.kera.client.Tls;
+import java.io.IOException;
+import java.io.Serializable;
+import java.nio.file.Path;
+import java.util.List;
+import javax.net.ssl.SSLContext;
+
+/** Which brokers to begin with, the files of TLS, and who to log in as. What is null is none. */
+record BrokerAccess(
+        List<String> bootstrap,
+        String ca,
+        String certificate,
+        String key,
+        String user,
+        String password,
+        String passwordFile,
+        SaslMechanism mechanism) implements Serializable {
+    private static final long serialVersionUID = 1L;
+    private static final int TIMEOUT_MILLIS = 10_000;
+
+    /** The files are read here: on the driver, and on each executor. */
+    ConnectOptions connect() throws IOException {
+        SSLContext tls = null;
+        if (ca != null) {
+            tls = certificate == null
+                    ? Tls.trusting(Path.of(ca))
+                    : Tls.withCertificate(Path.of(ca), Path.of(certificate), Path.of(key));
+        }
+        return new ConnectOptions(TIMEOUT_MILLIS, tls, login());
+    }
+
+    private Login login() {
+        if (user == null) {
+            return null;
+        }
+        Login login = passwordFile == null ? Login.of(user, password) : Login.ofFile(user, Path.of(passwordFile));
+        return login.withMechanism(mechanism);
+    }
+
+    Admin admin() throws IOException {
+        return new Admin(bootstrap, connect());
+    }
+
+    /** Without the password. */
+    @Override
+    public String toString() {
+        return String.join(",", bootstrap);
+    }
+}

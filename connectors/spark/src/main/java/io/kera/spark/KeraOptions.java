@@ -1,0 +1,168 @@
+package io.kera.spark;
+
+import io.kera.client.SaslMechanism;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.Set;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** What a reader, a writer or a table was given as options. */
+final class KeraOptions {
+    static final String BOOTSTRAP = "bootstrap";
+    static final String STREAM = "stream";
+    static final String STARTING_POSITION = "startingPosition";
+    static final String STARTING_TIMESTAMP = "startingTimestamp";
+    static final String ENDING_POSITION = "endingPosition";
+    static final String ENDING_TIMESTAMP = "endingTimestamp";
+    static final String MIN_PARTITIONS = "minPartitions";
+    static final String FAIL_ON_DATA_LOSS = "failOnDataLoss";
+    static final String TLS_CA = "tls.ca";
+    static final String TLS_CERTIFICATE = "tls.certificate";
+    static final String TLS_KEY = "tls.key";
+    static final String USER = "user";
+    static final String PASSWORD = "password";
+    static final String PASSWORD_FILE = "password-file";
+    static final String MECHANISM = "sasl.mechanism";
+
+    private static final List<String> KNOWN = List.of(
+            BOOTSTRAP, STREAM, STARTING_POSITION, STARTING_TIMESTAMP, ENDING_POSITION, ENDING_TIMESTAMP, MIN_PARTITIONS,
+            FAIL_ON_DATA_LOSS, TLS_CA, TLS_CERTIFICATE, TLS_KEY, USER, PASSWORD, PASSWORD_FILE, MECHANISM);
+    /** Spark gives these to every source and sink. */
+    private static final Set<String> SPARKS = Set.of("path", "checkpointlocation", "queryname");
+    private static final int ALIKE = 3;
+
+    private final CaseInsensitiveStringMap given;
+
+    /** @throws IllegalArgumentException if one of them is not known, or they do not fit each other */
+    KeraOptions(CaseInsensitiveStringMap given) {
+        this.given = given;
+        for (String name : given.keySet()) {
+            String lower = name.toLowerCase(Locale.ROOT);
+            if (!SPARKS.contains(lower) && KNOWN.stream().noneMatch(known -> known.equalsIgnoreCase(lower))) {
+                throw new IllegalArgumentException("the option \"" + name + "\" is not known" + hint(lower));
+            }
+        }
+        boolean certificate = has(TLS_CERTIFICATE);
+        check(certificate == has(TLS_KEY) && (!certificate || has(TLS_CA)),
+                "tls.certificate and tls.key go together, and need tls.ca");
+        boolean password = has(PASSWORD);
+        boolean file = has(PASSWORD_FILE);
+        check(!(password && file) && (password || file) == has(USER),
+                "user goes together with one of password and password-file");
+    }
+
+    private static String hint(String name) {
+        String nearest = null;
+        int least = ALIKE + 1;
+        for (String known : KNOWN) {
+            int distance = distance(name, known.toLowerCase(Locale.ROOT));
+            if (distance < least) {
+                least = distance;
+                nearest = known;
+            }
+        }
+        return nearest == null ? "; known are " + String.join(", ", KNOWN) : ": did you mean \"" + nearest + "\"?";
+    }
+
+    /** How many letters have to be put in, taken out or changed. */
+    private static int distance(String a, String b) {
+        int[] row = new int[b.length() + 1];
+        for (int j = 0; j <= b.length(); j++) {
+            row[j] = j;
+        }
+        for (int i = 1; i <= a.length(); i++) {
+            int diagonal = row[0];
+            row[0] = i;
+            for (int j = 1; j <= b.length(); j++) {
+                int changed = diagonal + (a.charAt(i - 1) == b.charAt(j - 1) ? 0 : 1);
+                diagonal = row[j];
+                row[j] = Math.min(changed, 1 + Math.min(row[j], row[j - 1]));
+            }
+        }
+        return row[b.length()];
+    }
+
+    private static void check(boolean holds, String otherwise) {
+        if (!holds) {
+            throw new IllegalArgumentException(otherwise);
+        }
+    }
+
+    private boolean has(String name) {
+        return given.containsKey(name);
+    }
+
+    private static List<String> words(String text) {
+        List<String> words = new ArrayList<>();
+        for (String word : text.split(",")) {
+            if (!word.isBlank()) {
+                words.add(word.strip());
+            }
+        }
+        return words;
+    }
+
+    BrokerAccess access() {
+        List<String> bootstrap = words(given.getOrDefault(BOOTSTRAP, "127.0.0.1:7600"));
+        check(!bootstrap.isEmpty(), "the option bootstrap names no broker: use HOST:PORT, several separated by commas");
+        return new BrokerAccess(bootstrap, given.get(TLS_CA), given.get(TLS_CERTIFICATE), given.get(TLS_KEY), given.get(USER),
+                given.get(PASSWORD), given.get(PASSWORD_FILE),
+                SaslMechanism.named(given.getOrDefault(MECHANISM, SaslMechanism.SCRAM_SHA_512.toString())));
+    }
+
+    /** The streams to read. */
+    List<String> streams() {
+        List<String> streams = words(given.getOrDefault(STREAM, "")).stream().distinct().toList();
+        check(!streams.isEmpty(), "set the option stream: which one to read, several separated by commas");
+        return streams;
+    }
+
+    Place start() {
+        return place(STARTING_POSITION, STARTING_TIMESTAMP, Place.EARLIEST);
+    }
+
+    Place end() {
+        return place(ENDING_POSITION, ENDING_TIMESTAMP, Place.LATEST);
+    }
+
+    private Place place(String position, String timestamp, Place otherwise) {
+        check(!has(position) || !has(timestamp), "set one of " + position + " and " + timestamp);
+        if (has(timestamp)) {
+            return Place.at(number(timestamp, 0, 0));
+        }
+        String word = given.get(position);
+        if (word == null) {
+            return otherwise;
+        }
+        return switch (word.toLowerCase(Locale.ROOT)) {
+            case "earliest" -> Place.EARLIEST;
+            case "latest" -> Place.LATEST;
+            default -> throw new IllegalArgumentException(
+                    position + " is \"" + word + "\": use earliest or latest, or set " + timestamp);
+        };
+    }
+
+    /** 0: one for each lane that has records. */
+    int minPartitions() {
+        return Math.toIntExact(Math.min(number(MIN_PARTITIONS, 0, 1), 1 << 20));
+    }
+
+    boolean failOnDataLoss() {
+        return given.getBoolean(FAIL_ON_DATA_LOSS, true);
+    }
+
+    private long number(String name, long otherwise, long least) {
+        String text = given.get(name);
+        if (text == null) {
+            return otherwise;
+        }
+        try {
+            long number = Long.parseLong(text.strip());
+            check(number >= least, name + " is " + text + ": use " + least + " or more");
+            return number;
+        } catch (NumberFormatException error) {
+            throw new IllegalArgumentException(name + " is \"" + text + "\", which is no number", error);
+        }
+    }
+}

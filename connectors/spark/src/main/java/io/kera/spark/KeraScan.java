@@ -1,0 +1,101 @@
+package io.kera.spark;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.SortedMap;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.types.StructType;
+
+/** Reads streams: what is in them now. */
+final class KeraScan implements Scan, Batch {
+    private final KeraOptions options;
+    private final StructType schema;
+
+    private KeraScan(KeraOptions options, StructType schema) {
+        this.options = options;
+        this.schema = schema;
+    }
+
+    /** Knows which columns are wanted. */
+    static final class Builder implements ScanBuilder, SupportsPushDownRequiredColumns {
+        private final KeraOptions options;
+        private StructType schema = KeraColumn.SCHEMA;
+
+        Builder(KeraOptions options) {
+            this.options = options;
+        }
+
+        @Override
+        public void pruneColumns(StructType required) {
+            schema = required;
+        }
+
+        @Override
+        public Scan build() {
+            return new KeraScan(options, schema);
+        }
+    }
+
+    @Override
+    public StructType readSchema() {
+        return schema;
+    }
+
+    @Override
+    public String description() {
+        return "kera " + String.join(",", options.streams());
+    }
+
+    @Override
+    public Batch toBatch() {
+        return this;
+    }
+
+    @Override
+    public InputPartition[] planInputPartitions() {
+        try (StreamLook look = new StreamLook(options.access())) {
+            List<LaneRange> ranges = new ArrayList<>();
+            for (String stream : options.streams()) {
+                ranges.addAll(ranges(look, stream));
+            }
+            return RangeCutter.cut(look, ranges, options.minPartitions()).toArray(InputPartition[]::new);
+        } catch (IOException error) {
+            throw new UncheckedIOException(error.getMessage(), error);
+        }
+    }
+
+    private List<LaneRange> ranges(StreamLook look, String stream) throws IOException {
+        Place start = options.start();
+        Place end = options.end();
+        SortedMap<LaneId, StreamLook.Bounds> starts = look.bounds(stream, start);
+        SortedMap<LaneId, StreamLook.Bounds> ends = end.kind() == Place.Kind.LATEST ? starts : look.bounds(stream, end);
+        List<LaneRange> ranges = new ArrayList<>();
+        for (Map.Entry<LaneId, StreamLook.Bounds> lane : starts.entrySet()) {
+            StreamLook.Bounds bounds = ends.get(lane.getKey());
+            long stop = end.kind() == Place.Kind.LATEST ? bounds.head() : bounds.start();
+            if (lane.getValue().start() < stop) {
+                ranges.add(new LaneRange(lane.getKey(), lane.getValue().start(), stop));
+            }
+        }
+        return ranges;
+    }
+
+    @Override
+    public PartitionReaderFactory createReaderFactory() {
+        return factory(options, schema);
+    }
+
+    static RangeReaderFactory factory(KeraOptions options, StructType schema) {
+        KeraColumn[] columns = Arrays.stream(schema.fieldNames()).map(KeraColumn::named).toArray(KeraColumn[]::new);
+        return new RangeReaderFactory(options.access(), columns, options.failOnDataLoss());
+    }
+}

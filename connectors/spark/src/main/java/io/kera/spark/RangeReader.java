@@ -1,0 +1,134 @@
+package io.kera.spark;
+
+import io.kera.client.Admin;
+import io.kera.client.ErrorCodes;
+import io.kera.client.KeraException;
+import io.kera.client.KeraRecord;
+import io.kera.client.LaneReader;
+import java.io.IOException;
+import java.util.Collections;
+import java.util.Iterator;
+import java.util.List;
+import org.apache.spark.TaskContext;
+import org.apache.spark.TaskKilledException;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.unsafe.types.UTF8String;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Reads a range of a lane from its owner, and goes on where it stood if that becomes another one. */
+final class RangeReader implements PartitionReader<InternalRow> {
+    private static final Logger LOG = LoggerFactory.getLogger(RangeReader.class);
+    private static final int READ_BYTES = 1 << 20;
+    private static final int WAIT_MILLIS = 100;
+
+    private final BrokerAccess access;
+    private final LaneRange range;
+    private final KeraColumn[] columns;
+    private final boolean failOnDataLoss;
+    private final UTF8String stream;
+    private final Patience patience;
+    private final Admin admin;
+    private LaneReader reader;
+    private long position;
+    private Iterator<KeraRecord> records = Collections.emptyIterator();
+    private InternalRow row;
+
+    RangeReader(BrokerAccess access, LaneRange range, KeraColumn[] columns, boolean failOnDataLoss) throws IOException {
+        this.access = access;
+        this.range = range;
+        this.columns = columns;
+        this.failOnDataLoss = failOnDataLoss;
+        stream = UTF8String.fromString(range.lane().stream());
+        patience = new Patience("records of " + range + " cannot be read");
+        position = range.start();
+        admin = access.admin();
+    }
+
+    @Override
+    public boolean next() throws IOException {
+        while (!records.hasNext()) {
+            if (position >= range.end()) {
+                return false;
+            }
+            records = read().iterator();
+        }
+        KeraRecord record = records.next();
+        Object[] values = new Object[columns.length];
+        for (int n = 0; n < values.length; n++) {
+            values[n] = columns[n].of(record, range.lane(), stream);
+        }
+        row = new GenericInternalRow(values);
+        return true;
+    }
+
+    private List<KeraRecord> read() throws IOException {
+        TaskContext task = TaskContext.get();
+        if (task != null && task.isInterrupted()) {
+            throw new TaskKilledException("killed while it read " + range);
+        }
+        try {
+            if (reader == null) {
+                LaneId lane = range.lane();
+                reader = new LaneReader(admin.stream(lane.stream()), lane.streamlet(), lane.lane(), position, range.end(),
+                        access.connect());
+            }
+            List<KeraRecord> found = reader.read(READ_BYTES, WAIT_MILLIS);
+            if (found.isEmpty() && reader.position() == position && !reader.finished()) {
+                // The range ends where records could be read when it was made.
+                throw new IOException("the lane has no records at " + position + " any more, or not yet again");
+            }
+            patience.answered();
+            position = reader.finished() ? range.end() : reader.position();
+            return found;
+        } catch (KeraException error) {
+            forget();
+            if (error.code() == ErrorCodes.OUT_OF_RANGE) {
+                lost(error);
+            } else {
+                patience.failed(error);
+            }
+        } catch (IOException error) {
+            forget();
+            patience.failed(error);
+        }
+        return List.of();
+    }
+
+    /** Records of the range were deleted. */
+    private void lost(KeraException error) throws IOException {
+        if (failOnDataLoss) {
+            throw new IOException("records of " + range + " from " + position + " on were deleted before they were read; set "
+                    + KeraOptions.FAIL_ON_DATA_LOSS + " to false to go on without them: " + error.getMessage(), error);
+        }
+        long stored = range.end();
+        for (Admin.LaneBounds lane : Patience.ask("where " + range.lane() + " begins is not known",
+                () -> admin.bounds(range.lane().stream()))) {
+            if (lane.streamlet() == range.lane().streamlet() && lane.lane() == range.lane().lane()) {
+                stored = Math.min(stored, lane.start());
+            }
+        }
+        LOG.warn("records of {} from {} to {} were deleted before they were read", range.lane(), position, stored);
+        position = Math.max(position, stored);
+    }
+
+    private void forget() {
+        if (reader != null) {
+            reader.close();
+            reader = null;
+        }
+    }
+
+    @Override
+    public InternalRow get() {
+        return row;
+    }
+
+    @Override
+    public void close() {
+        forget();
+        admin.close();
+    }
+}
