@@ -6,6 +6,7 @@
 
 mod alter;
 mod granted;
+mod hidden_streams;
 mod native;
 mod rules;
 
@@ -28,6 +29,7 @@ use crate::principal::Principal;
 
 pub use alter::{Filter, add, list, remove};
 pub(crate) use granted::Granted;
+pub(crate) use hidden_streams::{hide_progress, hide_streams};
 pub(crate) use native::{Guarded, Needs, attempt, may_see};
 use rules::{Asker, Rules};
 

@@ -19,7 +19,7 @@ use tokio::sync::{Mutex as Turn, Semaphore};
 use super::pace::kept_for;
 use super::resource::{ListQuery, Resource, Sort};
 use super::snapshot::{Sampler, Snapshot};
-use super::views::{GroupRow, Page, StreamRow};
+use super::views::{GroupLag, GroupRow, Page, StreamLag, StreamRow};
 use super::{broker_detail, group_detail, records, stream_detail};
 use crate::access::{Who, may_see};
 use crate::admin;
@@ -163,9 +163,7 @@ impl Api {
                 let mut rows: Vec<_> = snapshot.streams.iter().filter(seen).collect();
                 sort_streams(&mut rows, query.sort);
                 let mut page = page(&snapshot, query, rows);
-                for row in &mut page.items {
-                    self.hide_groups(caller, row);
-                }
+                self.hide_groups(caller, &snapshot, &mut page.items);
                 json(&page)
             }
             Resource::Stream(name, query) => {
@@ -184,11 +182,13 @@ impl Api {
                 let snapshot = self.sampler.now().await?;
                 let (offset, limit) = (query.offset, query.limit());
                 let row = snapshot.streams.iter().find(|row| row.name == *name);
-                let mut row = row.cloned().ok_or_else(|| {
+                let row = row.cloned().ok_or_else(|| {
                     let text = format!("stream \"{name}\" has just come; ask again");
                     WireError::new(ErrorCode::UnknownStream, text)
                 })?;
-                self.hide_groups(caller, &mut row);
+                let mut rows = [row];
+                self.hide_groups(caller, &snapshot, &mut rows);
+                let [row] = rows;
                 let reads = |row: &&GroupRow| row.streams.iter().any(|of| of.stream == *name);
                 let groups = snapshot.groups.iter().filter(reads);
                 let groups = groups.filter_map(|row| self.group_row(caller, row));
@@ -209,7 +209,7 @@ impl Api {
                 sort_groups(&mut rows, query.sort);
                 let mut page = page(&snapshot, query, rows);
                 for row in &mut page.items {
-                    self.hide_streams(caller, row);
+                    *row = row.seen_by(shared, caller);
                 }
                 json(&page)
             }
@@ -219,8 +219,8 @@ impl Api {
                 };
                 self.check(caller, &request)?;
                 let snapshot = self.sampler.now().await?;
-                let (offset, limit) = (query.offset, query.limit());
-                json(&group_detail::describe(shared, name, &snapshot, offset, limit).await?)
+                let page = (query.offset, query.limit());
+                json(&group_detail::describe(shared, caller, name, &snapshot, page).await?)
             }
             Resource::Brokers(query) => {
                 self.check(caller, &v1::DescribeClusterRequest {})?;
@@ -240,22 +240,24 @@ impl Api {
         }
     }
 
-    /// Leaves out of a stream's row what the caller may not see: its groups and what is made of them.
-    fn hide_groups(&self, caller: &Caller, row: &mut StreamRow) {
-        let may = |group: &str| may_see(&self.shared, Some(caller), (Kind::Group, group));
-        let told = row.groups.len();
-        row.groups.retain(|of| may(&of.group));
-        if row.groups.len() < told {
-            // Those with less lag are not told one by one: how many of them the caller may see nobody has counted.
-            row.groups_total = row.groups.len();
-            row.lag = row.groups.iter().map(|of| of.lag).max().unwrap_or(0);
+    /// Leaves out of the streams' rows what the caller may not see: groups, and what is made of them.
+    fn hide_groups(&self, caller: &Caller, snapshot: &Snapshot, rows: &mut [StreamRow]) {
+        if !self.shared.access.is_enforced() {
+            return;
         }
-    }
-
-    /// Leaves out of a group's row the streams that the caller may not see.
-    fn hide_streams(&self, caller: &Caller, row: &mut GroupRow) {
-        let may = |stream: &str| may_see(&self.shared, Some(caller), (Kind::Stream, stream));
-        row.streams.retain(|of| may(&of.stream));
+        let mut seen: HashMap<&str, Vec<GroupLag>> = HashMap::new();
+        let may = |row: &&GroupRow| may_see(&self.shared, Some(caller), (Kind::Group, &row.group));
+        for row in snapshot.groups.iter().filter(may) {
+            for StreamLag { stream, lag } in &row.streams {
+                let (group, lag) = (row.group.clone(), *lag);
+                seen.entry(stream)
+                    .or_default()
+                    .push(GroupLag { group, lag });
+            }
+        }
+        for row in rows {
+            row.set_groups(seen.remove(row.name.as_str()).unwrap_or_default());
+        }
     }
 
     /// What the caller may see of a group; `None`: nothing.
@@ -264,9 +266,7 @@ impl Api {
         if !may_see(&self.shared, Some(caller), thing) {
             return None;
         }
-        let mut row = row.clone();
-        self.hide_streams(caller, &mut row);
-        Some(row)
+        Some(row.seen_by(&self.shared, caller))
     }
 
     fn check(&self, caller: &Caller, request: &impl crate::access::Needs) -> Result<(), WireError> {

@@ -9,10 +9,12 @@ use kera_metadata::LaneBy;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, StreamletId};
 use kera_protocol::v1;
+use kera_rpc::serve::Caller;
 use serde::Serialize;
 
 use super::snapshot::Snapshot;
 use super::views::GroupRow;
+use crate::access::hide_progress;
 use crate::clock::now_ms;
 use crate::coordination::CoordinatorKind;
 use crate::data::catalog::Stream;
@@ -90,17 +92,20 @@ struct Partition {
     member: String,
 }
 
-/// What its coordinator says of a group; with the lanes from `offset` on, those that lag most first.
+/// What its coordinator says of a group, as far as the caller may see its streams; with the lanes from `offset` on, those
+/// that lag most first.
 pub(super) async fn describe(
     shared: &Arc<Shared>,
+    caller: &Caller,
     group: &str,
     snapshot: &Snapshot,
-    offset: usize,
-    limit: usize,
+    (offset, limit): (usize, usize),
 ) -> Result<GroupDetail, WireError> {
-    let told = ask(shared, group).await?;
+    let mut told = ask(shared, group).await?;
+    hide_progress(shared, Some(caller), &mut told);
     let row = snapshot.groups.iter().find(|row| row.group == group);
-    let row = row.cloned().ok_or_else(|| {
+    let row = row.map(|row| row.seen_by(shared, caller));
+    let row = row.ok_or_else(|| {
         let text = format!(
             "group \"{group}\" has just come or gone, or its coordinator does not answer; ask again"
         );

@@ -25,8 +25,6 @@ use crate::shared::Shared;
 
 /// How long other brokers have to say what they own.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// Groups in a stream's row.
-const GROUPS_IN_ROW: usize = 8;
 /// The role of what owns streamlets.
 const BROKER: &str = "broker";
 /// Rows of the overview.
@@ -138,7 +136,7 @@ impl State {
         }
     }
 
-    fn stream(&self, stream: &Stream, told: &Told, mut groups: Vec<GroupLag>) -> StreamRow {
+    fn stream(&self, stream: &Stream, told: &Told, groups: Vec<GroupLag>) -> StreamRow {
         let record = stream.record.load();
         let wire = record.config.to_wire();
         let id = stream.id();
@@ -151,12 +149,8 @@ impl State {
             bytes += part.bytes;
             unacknowledged += part.unacknowledged;
         }
-        groups.sort_by(|a, b| (b.lag, &a.group).cmp(&(a.lag, &b.group)));
-        let groups_total = groups.len();
-        let lag = groups.first().map_or(0, |group| group.lag);
-        groups.truncate(GROUPS_IN_ROW);
         let streamlets = stream.streamlets.len() as u32;
-        StreamRow {
+        let mut row = StreamRow {
             name: record.name.clone(),
             streamlets,
             partitions: wire.partitions(),
@@ -168,10 +162,12 @@ impl State {
             unacknowledged,
             unserved_streamlets: streamlets.saturating_sub(served),
             rates: self.meter.of_stream(id),
-            groups,
-            groups_total,
-            lag,
-        }
+            groups: Vec::new(),
+            groups_total: 0,
+            lag: 0,
+        };
+        row.set_groups(groups);
+        row
     }
 
     fn brokers(&self, shared: &Shared, told: &Told) -> Vec<BrokerRow> {

@@ -1,9 +1,17 @@
 //! What answers of the API look like. Fields that the command line's `--json` has too have the same names there.
 
+use kera_metadata::access::Kind;
 use kera_metadata::{BatchCheck, LaneBy, TimestampType};
 use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
+use kera_rpc::serve::Caller;
 use serde::Serialize;
+
+use crate::access::may_see;
+use crate::shared::Shared;
+
+/// Groups that are told with a stream in a list.
+const GROUPS_IN_ROW: usize = 8;
 
 /// Something that is not well, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -74,6 +82,17 @@ pub(super) struct StreamRow {
     pub(super) lag: u64,
 }
 
+impl StreamRow {
+    /// Tells of these groups, which are all that there are or that somebody may see.
+    pub(super) fn set_groups(&mut self, mut groups: Vec<GroupLag>) {
+        groups.sort_by(|a, b| (b.lag, &a.group).cmp(&(a.lag, &b.group)));
+        self.groups_total = groups.len();
+        self.lag = groups.first().map_or(0, |group| group.lag);
+        groups.truncate(GROUPS_IN_ROW);
+        self.groups = groups;
+    }
+}
+
 /// How far a group is behind in a stream.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct GroupLag {
@@ -99,6 +118,22 @@ pub(super) struct GroupRow {
     pub(super) falls_behind: bool,
     pub(super) why: String,
     pub(super) coordinator: u32,
+}
+
+impl GroupRow {
+    /// Without the streams that the caller may not see, and what is made of them.
+    pub(super) fn seen_by(&self, shared: &Shared, caller: &Caller) -> Self {
+        let may = |of: &StreamLag| may_see(shared, Some(caller), (Kind::Stream, &of.stream));
+        let mut row = self.clone();
+        row.streams.retain(may);
+        if row.streams.len() < self.streams.len() {
+            row.lag = row.streams.iter().map(|of| of.lag).sum();
+            (row.records_in, row.records_consumed, row.catches_up_s) = (None, None, None);
+            row.falls_behind = false;
+            "it reads streams that you may not see".clone_into(&mut row.why);
+        }
+        row
+    }
 }
 
 /// How far a group is behind in one of its streams.

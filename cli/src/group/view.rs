@@ -77,7 +77,11 @@ impl SummaryView {
     pub(super) fn streams_shown(&self) -> String {
         const SHOWN: usize = 3;
         if self.kind != KAFKA {
-            return self.stream.clone();
+            // A broker does not name a stream that the user may not see.
+            return match self.stream.as_str() {
+                "" => "-".to_owned(),
+                name => name.to_owned(),
+            };
         }
         let names: Vec<&str> = self.streams.iter().map(|s| s.stream.as_str()).collect();
         match names.len() {
@@ -144,7 +148,7 @@ impl DescriptionView {
             (None, order) => format!(
                 "{}: stream {}, order {}, lag {lag}",
                 summary.group,
-                summary.stream,
+                summary.streams_shown(),
                 order.unwrap_or("-"),
             ),
         }

@@ -2,13 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use kera_rpc::scram::ITERATIONS;
 use serde_json::Value;
 
-use crate::common::{PATIENCE, finish, home, kera};
+use crate::common::{PATIENCE, finish, home, kera, machine};
 use crate::logins::{PASSWORD, World, world_at};
 
 const RULES: [[&str; 2]; 3] = [
@@ -144,6 +145,112 @@ fn users_see_what_rules_let_them_see_and_the_audit_log_who_tried() {
         !text.contains(PASSWORD) && !text.contains("guessed"),
         "{text}"
     );
+}
+
+/// kcat reads these streams to their ends as a member of a group, and commits. False if it is not installed.
+fn kcat_reads(world: &World, group: &str, streams: &[&str]) -> bool {
+    let mut command = Command::new("kcat");
+    // Cargo's has another librdkafka.
+    command.env_remove("LD_LIBRARY_PATH");
+    if command.arg("-V").output().is_err() {
+        machine::skip("groups of Kafka's clients", "kcat is not installed");
+        return false;
+    }
+    let mut command = Command::new("kcat");
+    command.env_remove("LD_LIBRARY_PATH");
+    let begin = ["-b", world.broker.kafka(), "-q", "-e"];
+    command
+        .args(begin)
+        .args(["-X", "auto.offset.reset=earliest"]);
+    command.arg("-G").arg(group).args(streams);
+    let finished = finish(command, b"");
+    assert!(finished.status.success(), "{}", finished.stderr);
+    true
+}
+
+#[test]
+fn who_may_see_a_group_does_not_learn_from_it_which_streams_there_are() {
+    let flags = [&RULES[..], &[["--kafka-listen", "127.0.0.1:0"]]].concat();
+    let world = world_at("native,http", flags.as_flattened());
+    let admin = |words: &[&str], input: &[u8]| world.run("admin", words, input);
+    for stream in ["orders", "secret"] {
+        let one = ["--streamlets", "1", "--lane-by", "key"];
+        admin(&[&["stream", "create", stream][..], &one].concat(), b"");
+        admin(&["produce", stream, "--quiet"], b"one\ntwo\n");
+        let consumer = ["acl", "add", "--consumer", "--group", "kafkas"];
+        let of = ["--allow", "User:ANONYMOUS", "--stream", stream];
+        admin(&[&consumer[..], &of].concat(), b"");
+    }
+    let consume = |stream: &str, group: &str| {
+        let words = ["consume", stream, "--group", group, "--max", "1"];
+        admin(&words, b"");
+    };
+    consume("secret", "payroll");
+    consume("orders", "payroll-seen");
+    // More of them than a stream's row tells one by one.
+    for number in 0..9 {
+        consume("orders", &format!("other-{number}"));
+    }
+    let mut groups = vec!["payroll"];
+    if kcat_reads(&world, "kafkas", &["orders", "secret"]) {
+        groups.push("kafkas");
+    }
+    let allow = ["acl", "add", "--allow", "User:ann", "--operation"];
+    for right in [
+        ["describe", "--stream", "orders"],
+        ["describe", "--group", "payroll"],
+        ["describe", "--group", "payroll-seen"],
+        ["describe", "--group", "kafkas"],
+    ] {
+        admin(&[&allow[..], &right].concat(), b"");
+    }
+    let over_http = |path: &str, user: &str| {
+        let (status, body) = ask(&world, path, &basic(user, PASSWORD));
+        assert_eq!(status, 200, "{path}: {body}");
+        body
+    };
+    let natively = |user: &str, words: &[&str]| {
+        let text = world.run(user, words, b"");
+        let json = world.run(user, &[words, &["--json"]].concat(), b"");
+        format!("{text}{json}")
+    };
+    let parse = |text: String| serde_json::from_str::<Value>(&text).expect("JSON");
+    for group in groups {
+        let path = format!("/api/v1/groups/{group}");
+        for (user, sees) in [("admin", true), ("ann", false)] {
+            let told = over_http(&path, user);
+            assert_eq!(told.contains("secret"), sees, "{user}: {told}");
+            let told = over_http("/api/v1/groups", user);
+            assert_eq!(told.contains("secret"), sees, "{user}: {told}");
+            let told = natively(user, &["group", "describe", group]);
+            assert_eq!(told.contains("secret"), sees, "{user}: {told}");
+            assert!(told.contains(group));
+            let told = natively(user, &["group", "list"]);
+            assert_eq!(told.contains("secret"), sees, "{user}: {told}");
+            assert!(told.contains(group));
+        }
+        let told = parse(over_http(&path, "ann"));
+        let lanes = told["lanes"].as_array().map(Vec::len);
+        assert_eq!((&told["lag"], lanes), (&0.into(), Some(0)), "{told}");
+        let told = parse(over_http(&path, "admin"));
+        assert!(!told["streams"].as_array().is_none_or(Vec::is_empty));
+    }
+    let seen = natively("ann", &["group", "describe", "payroll-seen"]);
+    assert!(seen.contains("orders"), "{seen}");
+
+    // Nor how many groups there are that read a stream, nor how far those are behind that ann may not see.
+    let row = |user| parse(over_http("/api/v1/streams?filter=orders", user))["items"][0].clone();
+    let (all, some) = (row("admin"), row("ann"));
+    assert!(all["groups_total"].as_u64() >= Some(10), "{all}");
+    assert_eq!(all["groups"].as_array().map(Vec::len), Some(8));
+    let groups = some["groups"].as_array().expect("a list");
+    assert!(
+        groups.iter().any(|of| of["group"] == "payroll-seen"),
+        "{some}"
+    );
+    assert_eq!(some["groups_total"], groups.len(), "{some}");
+    assert!(groups.len() <= 2, "{some}");
+    assert_eq!(some["lag"], groups[0]["lag"], "{some}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use kera_rpc::v1::consumers_server::Consumers;
 use tonic::{Request, Response, Status};
 
 use super::{page_of, status};
-use crate::access::may_see;
+use crate::access::{hide_progress, hide_streams, may_see};
 use crate::coordination::CoordinatorKind;
 use crate::others;
 use crate::shared::Shared;
@@ -171,7 +171,10 @@ impl Consumers for ConsumersService {
         }
         groups.retain(|group| may_see(&self.shared, caller.as_ref(), (Kind::Group, &group.group)));
         let groups = groups.into_iter().filter(|g| g.group > request.after);
-        let (groups, more) = page_of(groups, request.max_groups);
+        let (mut groups, more) = page_of(groups, request.max_groups);
+        for group in &mut groups {
+            hide_streams(&self.shared, caller.as_ref(), group);
+        }
         Ok(Response::new(v1::ListGroupsResponse { groups, more }))
     }
 
@@ -214,7 +217,10 @@ impl Consumers for ConsumersService {
         &self,
         request: Request<v1::DescribeGroupRequest>,
     ) -> Result<Response<v1::DescribeGroupResponse>, Status> {
-        forward!(self, request, DescribeGroup)
+        let caller = request.extensions().get::<Caller>().cloned();
+        let mut told: Response<v1::DescribeGroupResponse> = forward!(self, request, DescribeGroup)?;
+        hide_progress(&self.shared, caller.as_ref(), told.get_mut());
+        Ok(told)
     }
 
     async fn reset_group(
