@@ -3,7 +3,7 @@
 use kera_protocol::batch::BatchError;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneKey, Ordinal};
-use kera_rpc::RpcError;
+use kera_rpc::{ConnectionError, RpcError};
 
 /// Why there is no batch, or a commit did not take effect.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -94,6 +94,17 @@ fn remedy(error: &BatchError) -> &'static str {
 }
 
 impl ConsumeError {
+    /// What it means for whoever reads a stream, whose name a refused login does not have.
+    pub(crate) fn of_stream(error: RpcError, stream: &str) -> Self {
+        Self::Rpc(match error {
+            RpcError::Connection(ConnectionError::Login { address, error }) => {
+                let error = error.which_stops(&format!("reading stream {stream}"));
+                ConnectionError::Login { address, error }.into()
+            }
+            other => other,
+        })
+    }
+
     /// The broker's code, if a broker answered with an error.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {

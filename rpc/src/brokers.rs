@@ -54,6 +54,12 @@ impl Brokers {
         is_left
     }
 
+    /// Those of the bootstrap list.
+    pub(crate) fn listed(&self) -> Vec<Arc<str>> {
+        let inner = self.inner.lock();
+        inner.known[..inner.bootstrap].to_vec()
+    }
+
     /// How many there are to ask.
     pub(crate) fn count(&self) -> usize {
         self.inner.lock().known.len()

@@ -352,14 +352,38 @@ impl Client {
     /// A new data connection to the broker at `address`, whose frames go to `sink`.
     ///
     /// # Errors
-    /// [`RpcError::Connection`].
+    /// [`RpcError::Connection`]. A refused login is final once all brokers of the bootstrap list refuse it.
     pub async fn connect_data(
         &self,
         address: &str,
         sink: Option<Arc<dyn FrameSink>>,
     ) -> Result<Arc<DataConnection>, RpcError> {
         check_address(address)?;
-        Ok(DataConnection::connect(address, &self.inner.options.connect, sink).await?)
+        let connected = DataConnection::connect(address, &self.inner.options.connect, sink).await;
+        match connected {
+            Err(ConnectionError::Login { address, mut error }) if !error.is_retryable => {
+                error.is_retryable = self.another_may_take(&address).await;
+                Err(ConnectionError::Login { address, error }.into())
+            }
+            connected => Ok(connected?),
+        }
+    }
+
+    /// Whether a broker of the bootstrap list lets the user in that the one at `address` refuses, or cannot be asked: it may
+    /// have heard of the user already. Each is asked with a connection of its own, since one that is open says nothing of
+    /// what counts now.
+    async fn another_may_take(&self, address: &str) -> bool {
+        for other in self.inner.brokers.listed() {
+            if *other == *address {
+                continue;
+            }
+            let asked = DataConnection::connect(&other, &self.inner.options.connect, None).await;
+            match asked {
+                Err(ConnectionError::Login { error, .. }) if !error.is_retryable => {}
+                _ => return true,
+            }
+        }
+        false
     }
 
     /// The shared data connection to the broker at `address`, for

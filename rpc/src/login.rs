@@ -73,6 +73,15 @@ pub struct LoginError {
 }
 
 impl LoginError {
+    /// The same with what cannot go on because of it.
+    #[must_use]
+    pub fn which_stops(self, what: &str) -> Self {
+        Self {
+            reason: format!("{}; {what} stops", self.reason).into(),
+            ..self
+        }
+    }
+
     /// The refused login among the causes of an error, if that is why it came.
     pub fn of<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Self> {
         let mut cause = Some(error);

@@ -20,6 +20,7 @@ mod groups;
 mod http_logins;
 mod kafka;
 mod lifecycle;
+mod login_ends;
 mod logins;
 mod long_polls;
 mod quotas;

@@ -53,12 +53,12 @@ impl _Pending {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
         R: for<'py> IntoPyObject<'py>,
-        T: FnOnce(F::Output) -> PyResult<R> + Send + 'static,
+        T: for<'py> FnOnce(Python<'py>, F::Output) -> PyResult<R> + Send + 'static,
     {
         home.check()?;
         let task = home.runtime.spawn(work);
-        Self::new(home, task, move |_, ended| match ended {
-            Ok(output) => tell(output),
+        Self::new(home, task, move |py, ended| match ended {
+            Ok(output) => tell(py, output),
             Err(error) => Err(Problem::new("KeraError", format!("a task ended: {error}")).into()),
         })
     }

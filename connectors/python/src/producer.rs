@@ -205,7 +205,7 @@ impl Producer {
             home.finished(number);
             closed
         };
-        _Pending::of_task(home, work, |closed| {
+        _Pending::of_task(home, work, |_, closed| {
             closed.map_err(|error| of_produce(&error))
         })
     }

@@ -1,7 +1,7 @@
 //! Transactions, and those that were prepared.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use kera_producer::{Producer, TransactionError, TransactionHandle as Handle};
 use pyo3::prelude::*;
@@ -37,7 +37,7 @@ type Begun = Result<(), TransactionError>;
 /// An open transaction of a producer. A task has it, so that an end that was asked for goes on when nobody waits.
 #[pyclass(frozen, module = "kera")]
 pub(crate) struct Transaction {
-    turn: Arc<Turn>,
+    over: Over,
     asks: Kept<mpsc::Sender<Ask>>,
     outcome: Kept<watch::Receiver<Option<(End, Outcome)>>>,
 }
@@ -46,28 +46,61 @@ pub(crate) struct Transaction {
 #[derive(Default)]
 pub(crate) struct Turn {
     /// The task of the one that is open has it.
-    open: Arc<Mutex<()>>,
-    /// Nobody has the open one any more: its task ends, and the next one waits for that.
-    is_dropped: AtomicBool,
+    open: Mutex<()>,
+    /// Of the one that is open, or was last.
+    last: std::sync::Mutex<Over>,
+}
+
+/// Nobody has a transaction any more, or it has ended: its task ends, and the next one waits for that.
+#[derive(Clone)]
+struct Over(Arc<AtomicBool>);
+
+impl Default for Over {
+    /// Of the one before the first.
+    fn default() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+}
+
+impl Over {
+    fn set(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Turn {
+    /// Puts a transaction behind the last one. False while that is in use.
+    fn take(&self, over: &Over) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = last.0.load(Ordering::SeqCst);
+        if is_over {
+            *last = over.clone();
+        }
+        is_over
+    }
 }
 
 /// Has the transaction until it ends; it is aborted if nobody can end it any more.
 async fn keep(
     producer: Producer,
     turn: Arc<Turn>,
+    over: Over,
     begun: oneshot::Sender<Begun>,
     mut asks: mpsc::Receiver<Ask>,
     outcome: watch::Sender<Option<(End, Outcome)>>,
 ) {
-    let open = Arc::clone(&turn.open);
-    let _open = match turn.is_dropped.swap(false, Ordering::SeqCst) {
-        true => Some(open.lock_owned().await),
-        // Who begins one amid another is told so.
-        false => open.try_lock_owned().ok(),
+    // Who begins one amid another is told so.
+    let _open = match turn.take(&over) {
+        true => Some(turn.open.lock().await),
+        false => None,
     };
+    if begun.is_closed() {
+        return;
+    }
     let transaction = match producer.transaction().await {
         Ok(transaction) => transaction,
         Err(error) => {
+            over.set();
             // Who began it may have been interrupted.
             let _ = begun.send(Err(error));
             return;
@@ -89,6 +122,7 @@ async fn keep(
             End::Abort => transaction.abort().await.map(|()| None),
             End::Prepare => transaction.prepare().await,
         };
+        over.set();
         let _ = outcome.send(Some((end, ended)));
         return;
     }
@@ -96,7 +130,7 @@ async fn keep(
 
 /// A transaction of which it is not known yet whether it begins.
 struct Beginning {
-    turn: Unbegun,
+    over: Unbegun,
     asks: Kept<mpsc::Sender<Ask>>,
     outcome: Kept<watch::Receiver<Option<(End, Outcome)>>>,
 }
@@ -110,10 +144,11 @@ impl Beginning {
         let (begun, has_begun) = oneshot::channel();
         let (asks, asked) = mpsc::channel(MOST_ASKS);
         let (tell, outcome) = watch::channel(None);
-        home.within(|| tokio::spawn(keep(producer, Arc::clone(&turn), begun, asked, tell)))?;
+        let over = Over(Arc::default());
+        home.within(|| tokio::spawn(keep(producer, turn, over.clone(), begun, asked, tell)))?;
         let (asks, outcome) = (Kept::new(home, asks), Kept::new(home, outcome));
         let beginning = Self {
-            turn: Unbegun(Some(turn)),
+            over: Unbegun(Some(over)),
             asks,
             outcome,
         };
@@ -122,10 +157,10 @@ impl Beginning {
 
     fn end(mut self, has_begun: Result<Begun, RecvError>) -> PyResult<Transaction> {
         // Its task has ended where it did not begin.
-        let turn = self.turn.0.take();
-        match (has_begun, turn) {
-            (Ok(Ok(())), Some(turn)) => Ok(Transaction {
-                turn,
+        let unbegun = self.over.0.take();
+        match (has_begun, unbegun) {
+            (Ok(Ok(())), Some(over)) => Ok(Transaction {
+                over,
                 asks: self.asks,
                 outcome: self.outcome,
             }),
@@ -136,12 +171,12 @@ impl Beginning {
 }
 
 /// Where the one who begins a transaction waits no more, as after Ctrl-C, the next one waits for the end of its task.
-struct Unbegun(Option<Arc<Turn>>);
+struct Unbegun(Option<Over>);
 
 impl Drop for Unbegun {
     fn drop(&mut self) {
-        if let Some(turn) = &self.0 {
-            turn.is_dropped.store(true, Ordering::SeqCst);
+        if let Some(over) = &self.0 {
+            over.set();
         }
     }
 }
@@ -198,7 +233,7 @@ impl Drop for Transaction {
         let has_ended = || self.outcome.borrow().is_some();
         // Fails in a child.
         if let Ok(false) = self.asks.home().within(has_ended) {
-            self.turn.is_dropped.store(true, Ordering::SeqCst);
+            self.over.set();
         }
     }
 }

@@ -1,7 +1,8 @@
 //! What one thread reads at a time, until it is closed.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, Weak};
+use std::task::Waker;
 use std::time::Duration;
 
 use kera_consumer::ConsumeError;
@@ -40,6 +41,51 @@ async fn unless_closed<T, R>(
         _ = closing.wait_for(|closing| *closing) => Err(ConsumeError::Closed),
         read = read => read,
     }
+}
+
+/// A slice of a wait, and who waits.
+struct Slice<F> {
+    waits: Option<Pin<Box<F>>>,
+    waker: Waker,
+}
+
+/// Waits with what `make` makes, and drops it after [`SIGNALS_EVERY`] to begin anew when it is polled again. A task drops it:
+/// who polls it may be an event loop that was closed amid the wait, and polls no more.
+fn in_slices<M, F>(make: M) -> impl Future<Output = F::Output> + Send + 'static
+where
+    M: Fn() -> F + Send + 'static,
+    F: Future + Send + 'static,
+{
+    let slice = Arc::new(std::sync::Mutex::new(Slice {
+        waits: None,
+        waker: Waker::noop().clone(),
+    }));
+    std::future::poll_fn(move |context| {
+        let mut held = slice.lock().unwrap_or_else(PoisonError::into_inner);
+        held.waker.clone_from(context.waker());
+        let is_new = held.waits.is_none();
+        let waits = held.waits.get_or_insert_with(|| Box::pin(make()));
+        let polled = waits.as_mut().poll(context);
+        if polled.is_ready() {
+            held.waits = None;
+        } else if is_new {
+            tokio::spawn(end_of_slice(Arc::downgrade(&slice)));
+        }
+        polled
+    })
+}
+
+async fn end_of_slice<F>(slice: Weak<std::sync::Mutex<Slice<F>>>) {
+    tokio::time::sleep(SIGNALS_EVERY).await;
+    let Some(slice) = slice.upgrade() else {
+        return;
+    };
+    let mut held = slice.lock().unwrap_or_else(PoisonError::into_inner);
+    let (waits, waker) = (held.waits.take(), held.waker.clone());
+    drop(held);
+    // First: who is woken takes a turn behind those that wait already.
+    drop(waits);
+    waker.wake();
 }
 
 impl<T: Send + 'static> Turn<T> {
@@ -94,14 +140,12 @@ impl<T: Send + 'static> Turn<T> {
             self.closing.subscribe(),
             self.what,
         );
-        let work = async move {
-            loop {
-                let read = unless_closed(&reading, closing.clone(), &read);
-                if let Ok(read) = tokio::time::timeout(SIGNALS_EVERY, read).await {
-                    return read;
-                }
-            }
-        };
+        let read = Arc::new(read);
+        let work = in_slices(move || {
+            let (reading, closing) = (Arc::clone(&reading), closing.clone());
+            let read = Arc::clone(&read);
+            async move { unless_closed(&reading, closing, &*read).await }
+        });
         _Pending::new(self.home(), work, move |_, read| tell(told(what, read)?))
     }
 
@@ -142,7 +186,7 @@ impl<T: Send + 'static> Turn<T> {
     {
         let what = self.what;
         let changed = self.changed(change)?;
-        _Pending::of_task(self.home(), changed, move |changed| told(what, changed))
+        _Pending::of_task(self.home(), changed, move |_, changed| told(what, changed))
     }
 
     fn changed<R, F>(
@@ -183,8 +227,9 @@ impl<T: Send + 'static> Turn<T> {
     {
         self.home().check()?;
         let (reading, what) = (Arc::clone(&self.reading), self.what);
+        // A task, so that it gets no turn that nobody takes.
         let work = async move { reading.lock().await.as_ref().map(look) };
-        _Pending::new(self.home(), work, move |py, seen| {
+        _Pending::of_task(self.home(), work, move |py, seen| {
             tell(py, seen.ok_or_else(|| closed(what))?)
         })
     }
@@ -204,7 +249,7 @@ impl<T: Send + 'static> Turn<T> {
                 None => Ok(()),
             }
         };
-        _Pending::of_task(self.home(), work, move |ended| told(what, ended))
+        _Pending::of_task(self.home(), work, move |_, ended| told(what, ended))
     }
 
     /// Takes it out of the hands of all threads; `None` if that was done before.

@@ -1,7 +1,9 @@
 """Coroutines of asyncio."""
 
 import asyncio
+import gc
 import inspect
+import weakref
 
 import pytest
 
@@ -111,6 +113,33 @@ def test_a_wait_keeps_no_others_from_going_on(shared, name):
                 await reader.next_batch()
 
     asyncio.run(main())
+
+
+def test_a_loop_that_is_closed_amid_reads_keeps_no_others_from_reading(shared, name):
+    kera.Admin(bootstrap=shared.address).create_stream(name)
+    reader = kera.aio.Reader(name, bootstrap=shared.address)
+    first = asyncio.new_event_loop()
+    first.run_until_complete(reader.open())
+    # One reads, and the others wait for their turn.
+    left = [first.create_task(wait()) for wait in (reader.next_record, reader.next_record, reader.positions)]
+    first.run_until_complete(asyncio.sleep(0))
+    first.close()
+    assert not any(task.done() for task in left[:2])
+
+    async def others():
+        assert len(await asyncio.wait_for(reader.positions(), 60)) == 1
+        with kera.Producer(name, bootstrap=shared.address) as producer:
+            producer.append(b"heard")
+        record = await reader.next_record(timeout=60)
+        assert record is not None and record.value == b"heard"
+        await reader.close()
+
+    asyncio.run(others())
+    # And it is gone with all that waited there.
+    gone = [weakref.ref(first), *map(weakref.ref, left)]
+    del first, left
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * 4
 
 
 def test_an_exception_commits_nothing_more(shared, name):

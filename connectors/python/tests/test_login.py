@@ -63,6 +63,22 @@ def test_who_is_wrong_is_told_so_at_once_and_without_the_password(with_users):
         kera.Admin(bootstrap=address, retry_within=3600.0).streams()
 
 
+def test_who_reads_is_told_when_the_user_is_gone(with_users, tmp_path):
+    way = {"bootstrap": with_users.address, "login": kera.Login("ann", PASSWORD), "retry_within": 3600.0}
+    kera.Admin(**way).create_stream("orders")
+    with kera.Reader("orders", **way) as reader:
+        with kera.Producer("orders", **way) as producer:
+            producer.append(b"one").result(timeout=60)
+        assert reader.next_record(timeout=60).value == b"one"
+        password = tmp_path / "password"
+        password.write_text(PASSWORD)
+        with_users.run("user", "delete", "ann", "--yes", "--user", "ann", "--user-password-file", str(password))
+        with_users.restart()
+        with pytest.raises(kera.LoginError, match="user ann .* stream orders ") as told:
+            reader.next_record(timeout=120)
+        assert not told.value.is_retryable
+
+
 def test_tls_by_the_certificates_of_the_program(with_users, tmp_path):
     certs = tmp_path / "certs"
     with_users.run("certificate", "dev", str(certs), "--name", "127.0.0.1")

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::After;
 use super::driver::OWNERS_PAUSE;
+use super::refused::Asked;
 use super::source::Phase;
 use super::state::{Link, ROUND_BITS, State};
 
@@ -163,6 +164,7 @@ impl State {
             },
         );
         self.broker_is_well(address);
+        self.let_in(Asked::ForData);
         self.ask_idle(after);
         // From now on it is listened to.
         after.drive = true;
@@ -187,6 +189,7 @@ impl State {
     /// Notes who owns the streamlets. What is under way at a former owner is given up, and goes on at
     /// the new one where the last answer or push ended.
     pub(super) fn set_owners(&mut self, owners: Vec<Arc<str>>, after: &mut After) {
+        self.let_in(Asked::ForOwners);
         self.owners = owners;
         let mut moved = Vec::new();
         for (key, source) in &mut self.sources {

@@ -9,6 +9,7 @@ use kera_rpc::{LOOK_EVERY, Reports};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::refused::Asked;
 use super::{After, Fetcher, Sink};
 
 /// Ids of links, so that what a former connection says is not taken for the present one's.
@@ -102,6 +103,7 @@ impl Fetcher {
             let mut after = After::default();
             let mut state = fetcher.state.lock();
             state.looking = false;
+            let mut pause = OWNERS_PAUSE;
             match meta {
                 Ok(meta) => {
                     state.named = Some(Some(meta.id));
@@ -115,9 +117,12 @@ impl Fetcher {
                     }
                     state.owners_in_trouble(&error.to_string());
                     state.refresh = true;
+                    if state.not_let_in(&fetcher.stream, error, Asked::ForOwners, &mut after) {
+                        pause = state.retry.longest;
+                    }
                 }
             }
-            state.look_not_before = Some(Instant::now() + OWNERS_PAUSE);
+            state.look_not_before = Some(Instant::now() + pause);
             drop(state);
             fetcher.finish(after);
             fetcher.work.notify_one();
@@ -158,10 +163,13 @@ async fn open(fetcher: Weak<Fetcher>, address: Arc<str>, attempt: u32) {
         }
         Err(error) => {
             tracing::debug!(broker = %address, %error, "consumer cannot connect");
+            let mut after = After::default();
             let mut state = strong.state.lock();
             state.link_failed(&address, attempt, &error.to_string());
             state.refresh = true;
+            state.not_let_in(&strong.stream, error, Asked::ForData, &mut after);
             drop(state);
+            strong.finish(after);
             strong.work.notify_one();
         }
     }

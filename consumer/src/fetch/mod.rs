@@ -8,6 +8,7 @@ mod arrive;
 mod ask;
 mod detour;
 mod driver;
+mod refused;
 mod replicas;
 mod source;
 mod stall;

@@ -9,6 +9,7 @@ use kera_protocol::v1::{self, Cursor};
 use kera_rpc::{DataConnection, RetryPolicy};
 use tokio::time::Instant;
 
+use super::refused::Refused;
 use super::source::{Phase, Source};
 use super::{After, Popped, SourceSpec};
 use crate::batch::Chunk;
@@ -64,6 +65,8 @@ pub(super) struct State {
     /// The stream that has the name since it was last looked at, or that none has it.
     pub(super) named: Option<Option<StreamId>>,
     pub(super) closed: bool,
+    /// Brokers do not let the user in any more, which was not told yet.
+    pub(super) refused: Option<Refused>,
     /// Owners may have changed: look before asking again.
     pub(super) refresh: bool,
     /// A look is under way.
@@ -93,6 +96,7 @@ impl State {
             owners: Vec::new(),
             named: None,
             closed: false,
+            refused: None,
             refresh: true,
             looking: false,
             look_not_before: None,
@@ -217,7 +221,10 @@ impl State {
     pub(super) fn pop(&mut self, after: &mut After) -> Popped {
         let popped = loop {
             match self.ready.pop_front() {
-                None => break Popped::Empty,
+                None => match self.refused.take() {
+                    Some(refused) => break Popped::Failed(refused.error),
+                    None => break Popped::Empty,
+                },
                 Some(Ready::Failed(key, error)) => {
                     if let Some(source) = self.sources.get_mut(&key) {
                         source.error_waits = false;
@@ -323,14 +330,14 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use kera_protocol::error::{ErrorCode, WireError};
     use kera_protocol::ids::{LaneId, LaneKey, StreamId, StreamletId};
 
     use super::super::arrive::Behind;
     use super::*;
 
-    fn state() -> (State, Vec<u64>) {
+    pub(in crate::fetch) fn state() -> (State, Vec<u64>) {
         let mut state = State::new(FetchSettings::default());
         let stream = StreamId::random();
         let specs = [0, 1].map(|lane| SourceSpec {

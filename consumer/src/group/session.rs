@@ -183,7 +183,7 @@ impl Group {
             false => error,
         };
         if !error.is_retryable() && !unknown {
-            self.fail(error.into());
+            self.fail(ConsumeError::of_stream(error, &self.settings.stream));
             return;
         }
         tracing::debug!(group = self.settings.group, %error, "coordinator is not reached");

@@ -22,7 +22,9 @@ _of_thread = threading.local()
 
 
 class _Waits:
-    """What the coroutines of one event loop wait for."""
+    """What the coroutines of one event loop wait for. The loop has it while it is open: once it is closed, and nobody has it any
+    more, coroutines that waited there end with it.
+    """
 
     def __init__(self, loop):
         self.bell = _kera._Bell()
@@ -58,9 +60,12 @@ def _waits(loop):
         of_loops = _of_thread.waits
     except AttributeError:
         of_loops = _of_thread.waits = weakref.WeakKeyDictionary()
-    waits = of_loops.get(loop)
+    known = of_loops.get(loop)
+    waits = None if known is None else known()
     if waits is None:
-        waits = of_loops[loop] = _Waits(loop)
+        waits = _Waits(loop)
+        # What coroutines wait for leads to their loop: a dictionary that had it would keep the loop.
+        of_loops[loop] = weakref.ref(waits)
     return waits
 
 

@@ -2,10 +2,13 @@ package io.kera.client;
 
 import java.io.IOException;
 import java.io.InputStream;
+import java.io.InterruptedIOException;
 import java.io.OutputStream;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.Socket;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLParameters;
 import javax.net.ssl.SSLSocket;
@@ -18,6 +21,9 @@ import javax.net.ssl.SSLSocket;
  * @param login the user that the client proves to be on each connection; null: none
  */
 public record ConnectOptions(int timeoutMillis, SSLContext tls, Login login) {
+    /** Before a broker that is busy is asked again, at most. */
+    private static final int PAUSE_MILLIS = 200;
+
     /** 10 s, without TLS and without a user. */
     public static final ConnectOptions DEFAULT = new ConnectOptions(10_000, null, null);
 
@@ -43,12 +49,37 @@ public record ConnectOptions(int timeoutMillis, SSLContext tls, Login login) {
     }
 
     /**
-     * Connects to HOST:PORT, and logs in. With TLS the certificate must have the host's name.
+     * Connects to HOST:PORT, and logs in. With TLS the certificate must have the host's name. A broker that is too busy to look
+     * at a login is asked again within the timeout.
      *
      * @throws IllegalArgumentException if the address is none
      * @throws LoginException if the broker does not let the user in
      */
     Channel connect(String address) throws IOException {
+        long begun = System.nanoTime();
+        while (true) {
+            try {
+                return connectOnce(address);
+            } catch (Login.Later error) {
+                int pause = ThreadLocalRandom.current().nextInt(PAUSE_MILLIS) + 1;
+                if (System.nanoTime() - begun + TimeUnit.MILLISECONDS.toNanos(pause) > TimeUnit.MILLISECONDS.toNanos(timeoutMillis)) {
+                    throw new IOException("broker " + address + " cannot be reached: " + error.getMessage(), error);
+                }
+                pause(pause);
+            }
+        }
+    }
+
+    private static void pause(int millis) throws InterruptedIOException {
+        try {
+            Thread.sleep(millis);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw new InterruptedIOException("interrupted while a broker is too busy to look at a login");
+        }
+    }
+
+    private Channel connectOnce(String address) throws IOException {
         int colon = address.lastIndexOf(':');
         if (colon < 1) {
             throw new IllegalArgumentException("\"" + address + "\" is not a broker address: use HOST:PORT");
@@ -73,7 +104,7 @@ public record ConnectOptions(int timeoutMillis, SSLContext tls, Login login) {
             return channel;
         } catch (IOException | RuntimeException error) {
             socket.close();
-            if (error instanceof IOException && !(error instanceof LoginException)) {
+            if (error instanceof IOException && !(error instanceof LoginException || error instanceof Login.Later)) {
                 throw new IOException("broker " + address + " cannot be reached: " + error.getMessage(), error);
             }
             throw error;

@@ -29,7 +29,20 @@ public final class Login {
     private static final int GOES_ON = 1;
     private static final int REFUSED = 2;
 
+    /** In a refusal, by these words: the broker takes the same proof later. */
+    private static final String BUSY = "the broker checks too many passwords";
+    private static final String FULL = "the broker takes no more connections now";
+
     private record Reply(int status, String message) {}
+
+    /** A broker that is busy or full takes no proof now, and may take the same one in a moment. */
+    static final class Later extends IOException {
+        private static final long serialVersionUID = 1L;
+
+        private Later(String message) {
+            super(message);
+        }
+    }
 
     private final String user;
     /** One of these two is null. */
@@ -140,6 +153,7 @@ public final class Login {
      * Proves it to the broker at the other end of a channel on which nothing was said.
      *
      * @throws LoginException if the broker refuses, is not believed, or takes no passwords
+     * @throws Later if the broker takes no proof now
      */
     void prove(Channel channel, String address) throws IOException {
         String secret = password();
@@ -201,8 +215,11 @@ public final class Login {
         return new Reply(status, new String(message, StandardCharsets.UTF_8));
     }
 
-    private String expect(int status, Reply reply, String address) throws LoginException {
+    private String expect(int status, Reply reply, String address) throws IOException {
         if (reply.status() == REFUSED) {
+            if (reply.message().contains(BUSY) || reply.message().contains(FULL)) {
+                throw new Later("it does not let " + this + " log in now: " + reply.message());
+            }
             throw new LoginException("broker " + address + " refuses " + this + ": " + reply.message());
         }
         if (reply.status() != status) {

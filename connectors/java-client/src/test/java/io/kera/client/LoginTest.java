@@ -7,7 +7,11 @@ import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.io.DataInputStream;
 import java.io.IOException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -16,6 +20,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
@@ -157,6 +162,69 @@ class LoginTest {
         try (Admin admin = admin(ConnectOptions.DEFAULT.withLogin(Login.of("ann", PASSWORD)).withTls(tls()))) {
             IOException plain = assertThrows(IOException.class, () -> admin.stream("s"));
             assertFalse(plain instanceof LoginException, plain.toString());
+        }
+    }
+
+    @Test
+    void whoIsBusyIsAskedAgain() throws Exception {
+        String busy = "authentication failed: the broker checks too many passwords; try again later";
+        String full = "the broker takes no more connections now: it has 4, see server.max_connections";
+        ConnectOptions options = ConnectOptions.DEFAULT.withLogin(Login.of("ann", PASSWORD).withMechanism(SaslMechanism.PLAIN));
+        try (Busy once = new Busy(busy, full, "")) {
+            options.connect(once.address()).close();
+            assertEquals(3, once.asked());
+        }
+        try (Busy always = new Busy(full)) {
+            IOException told = assertThrows(IOException.class, () -> options.withTimeoutMillis(500).connect(always.address()));
+            assertFalse(told instanceof LoginException, told.toString());
+            assertTrue(told.getMessage().startsWith("broker " + always.address() + " cannot be reached: "), told.getMessage());
+            assertTrue(told.getMessage().contains("user ann") && told.getMessage().endsWith(full), told.getMessage());
+            assertFalse(told.getMessage().contains(PASSWORD), told.getMessage());
+        }
+        try (Busy never = new Busy("authentication failed: the user or the password is wrong")) {
+            assertThrows(LoginException.class, () -> options.connect(never.address()));
+            assertEquals(1, never.asked());
+        }
+    }
+
+    /** Answers each proof with the next of its refusals, and the last one again and again; an empty one lets the user in. */
+    private static final class Busy implements AutoCloseable {
+        private final ServerSocket listens = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
+        private final AtomicInteger asked = new AtomicInteger();
+        private final Thread answers;
+
+        Busy(String... refusals) throws IOException {
+            answers = new Thread(() -> {
+                while (!listens.isClosed()) {
+                    try (Socket socket = listens.accept()) {
+                        DataInputStream in = new DataInputStream(socket.getInputStream());
+                        in.skipNBytes(8);
+                        in.skipNBytes(Integer.reverseBytes(in.readInt()));
+                        String says = refusals[Math.min(asked.getAndIncrement(), refusals.length - 1)];
+                        byte[] head = {(byte) (says.isEmpty() ? 0 : 2), 0, 0, 0};
+                        socket.getOutputStream().write(Login.message(head, says));
+                        // The client ends it.
+                        in.read();
+                    } catch (IOException error) {
+                        // The next one.
+                    }
+                }
+            });
+            answers.start();
+        }
+
+        String address() {
+            return "127.0.0.1:" + listens.getLocalPort();
+        }
+
+        int asked() {
+            return asked.get();
+        }
+
+        @Override
+        public void close() throws Exception {
+            listens.close();
+            answers.join();
         }
     }
 
