@@ -100,7 +100,7 @@ public final class LaneReader implements AutoCloseable {
      * Records between two ordinals. Where a broker may have lost records, ordinals jump by 2^32 to numbers that nobody has
      * seen; such a jump counts nothing.
      */
-    static long behind(long position, long head) {
+    public static long behind(long position, long head) {
         long ordinals = Math.max(0, head - position) & MOST_RECORDS;
         // What a reader has seen and the broker lost makes the jump a little shorter for it.
         return ordinals > MOST_RECORDS / 2 ? 0 : ordinals;

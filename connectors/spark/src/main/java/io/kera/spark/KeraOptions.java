@@ -4,6 +4,7 @@ import io.kera.client.SaslMechanism;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
+import java.util.Optional;
 import java.util.Set;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -16,6 +17,10 @@ final class KeraOptions {
     static final String ENDING_POSITION = "endingPosition";
     static final String ENDING_TIMESTAMP = "endingTimestamp";
     static final String MIN_PARTITIONS = "minPartitions";
+    static final String MAX_RECORDS = "maxRecordsPerTrigger";
+    static final String MAX_BYTES = "maxBytesPerTrigger";
+    static final String GROWTH = "growth";
+    static final String GROUP = "group";
     static final String FAIL_ON_DATA_LOSS = "failOnDataLoss";
     static final String TLS_CA = "tls.ca";
     static final String TLS_CERTIFICATE = "tls.certificate";
@@ -27,7 +32,7 @@ final class KeraOptions {
 
     private static final List<String> KNOWN = List.of(
             BOOTSTRAP, STREAM, STARTING_POSITION, STARTING_TIMESTAMP, ENDING_POSITION, ENDING_TIMESTAMP, MIN_PARTITIONS,
-            FAIL_ON_DATA_LOSS, TLS_CA, TLS_CERTIFICATE, TLS_KEY, USER, PASSWORD, PASSWORD_FILE, MECHANISM);
+            MAX_RECORDS, MAX_BYTES, GROWTH, GROUP, FAIL_ON_DATA_LOSS, TLS_CA, TLS_CERTIFICATE, TLS_KEY, USER, PASSWORD, PASSWORD_FILE, MECHANISM);
     /** Spark gives these to every source and sink. */
     private static final Set<String> SPARKS = Set.of("path", "checkpointlocation", "queryname");
     private static final int ALIKE = 3;
@@ -146,6 +151,43 @@ final class KeraOptions {
     /** 0: one for each lane that has records. */
     int minPartitions() {
         return Math.toIntExact(Math.min(number(MIN_PARTITIONS, 0, 1), 1 << 20));
+    }
+
+    /** How many records a micro-batch has at most, about. */
+    Optional<Long> maxRecordsPerTrigger() {
+        return has(MAX_RECORDS) ? Optional.of(number(MAX_RECORDS, 0, 1)) : Optional.empty();
+    }
+
+    /** How many bytes a micro-batch has at most, about. */
+    Optional<Long> maxBytesPerTrigger() {
+        return has(MAX_BYTES) ? Optional.of(number(MAX_BYTES, 0, 1)) : Optional.empty();
+    }
+
+    Growth growth() {
+        String word = given.getOrDefault(GROWTH, "ordered");
+        return switch (word.toLowerCase(Locale.ROOT)) {
+            case "ordered" -> Growth.ORDERED;
+            case "unordered" -> Growth.UNORDERED;
+            case "refused" -> Growth.REFUSED;
+            default -> throw new IllegalArgumentException("growth is \"" + word + "\": use ordered, unordered or refused");
+        };
+    }
+
+    /** The consumer group that shows where a query stands. */
+    Optional<String> group() {
+        return Optional.ofNullable(given.get(GROUP));
+    }
+
+    /** What makes no sense for a query that goes on is refused where it begins. */
+    void checkStream() {
+        check(!has(ENDING_POSITION) && !has(ENDING_TIMESTAMP), "a streaming query has no end: leave endingPosition and"
+                + " endingTimestamp out, and use Trigger.AvailableNow for what is there now");
+        streams();
+        start();
+        growth();
+        minPartitions();
+        maxRecordsPerTrigger();
+        maxBytesPerTrigger();
     }
 
     boolean failOnDataLoss() {

@@ -13,9 +13,10 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.types.StructType;
 
-/** Reads streams: what is in them now. */
+/** Reads streams: what is in them now, or what comes too. */
 final class KeraScan implements Scan, Batch {
     private final KeraOptions options;
     private final StructType schema;
@@ -61,6 +62,16 @@ final class KeraScan implements Scan, Batch {
     }
 
     @Override
+    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+        options.checkStream();
+        try {
+            return new KeraMicroBatchStream(options, factory(options, schema), new CheckpointFiles(checkpoint));
+        } catch (IOException error) {
+            throw new UncheckedIOException(error.getMessage(), error);
+        }
+    }
+
+    @Override
     public InputPartition[] planInputPartitions() {
         try (StreamLook look = new StreamLook(options.access())) {
             List<LaneRange> ranges = new ArrayList<>();
@@ -94,7 +105,7 @@ final class KeraScan implements Scan, Batch {
         return factory(options, schema);
     }
 
-    static RangeReaderFactory factory(KeraOptions options, StructType schema) {
+    private static RangeReaderFactory factory(KeraOptions options, StructType schema) {
         KeraColumn[] columns = Arrays.stream(schema.fieldNames()).map(KeraColumn::named).toArray(KeraColumn[]::new);
         return new RangeReaderFactory(options.access(), columns, options.failOnDataLoss());
     }

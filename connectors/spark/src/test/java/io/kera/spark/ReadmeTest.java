@@ -33,8 +33,9 @@ class ReadmeTest {
             assertEquals(1, sql.size());
             assertEquals(List.of("[ann,8]", "[bob,7]"), run(sql.get(0)));
             List<String> java = ReadmePrograms.blocks("java", broker.address());
-            assertEquals(1, java.size());
+            assertEquals(2, java.size());
             assertEquals("[ann,3,0]\n[bob,7,1]\n[ann,5,2]\n", ReadmePrograms.run(java.get(0), home));
+            assertEquals("[ann,3]\n[ann,5]\n[bob,7]\n", ReadmePrograms.run(java.get(1), home));
         }
     }
 
