@@ -6,7 +6,6 @@ use super::{
     Cause, Limits, Loads, Members, Move, Needs, Picture, Stranded, StreamView, StreamletView,
     UnderWay,
 };
-use kera_records::StreamletRecord;
 use kera_records::{Compare, Transaction, Write};
 
 pub(super) fn plan(
@@ -90,17 +89,11 @@ pub fn takeovers(picture: &Picture, moves: &[Move], max_operations: usize) -> Ve
         .filter(|one| one.cause == Cause::OwnerGone)
         .filter_map(|one| {
             let now = &picture.streamlet(one.which())?.record;
-            let next = now.epoch.0.checked_add(1)?;
-            let fits = now.epoch == one.epoch && now.owner == one.from && next <= i32::MAX as u32;
-            fits.then(|| {
-                let compare = Compare::streamlet(now);
-                let write = StreamletRecord {
-                    owner: one.to,
-                    epoch: next.into(),
-                    ..now.clone()
-                };
-                (compare, Write::PutStreamlet(write))
-            })
+            if now.epoch != one.epoch || now.owner != one.from {
+                return None;
+            }
+            let write = now.in_next_epoch(one.to)?;
+            Some((Compare::streamlet(now), Write::PutStreamlet(write)))
         })
         .collect();
     let chunks = changes.chunks(max_operations.max(1));

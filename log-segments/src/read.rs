@@ -1,5 +1,6 @@
 //! Reading a group: whole batches, from memory without a copy, else from the file.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -539,6 +540,10 @@ impl Group {
         let spec = scan::ScanSpec::closed(&self.spec, end);
         let unusable = |error| match error {
             ScanError::Io(error) => self.io_error(error),
+            // Of this group there is no file: another has its name, as of an owner that died before it recorded it.
+            foreign @ ScanError::Foreign { .. } => {
+                self.io_error(std::io::Error::new(ErrorKind::NotFound, foreign))
+            }
             other => self.damaged(0, self.spec.first_ordinal, other.to_string()),
         };
         if self.data_start() == 0 && end.address > 0 {

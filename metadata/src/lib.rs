@@ -56,7 +56,8 @@
 //!   of the set holds what was acknowledged. It is closed once, by the owner or by whoever has the
 //!   next epoch; then its end is final, and jobs change only copies, generation and live bytes.
 //! * **Ids and ordinals are never reused.** Every group is below its streamlet's `next_group`, which
-//!   never falls; a new group raises it in the same transaction. Log starts and counters never fall.
+//!   never falls; a new group raises it in the same transaction, and a new epoch by more than an owner
+//!   can have used without a record. Log starts and counters never fall.
 //!   A closed group's `next_ordinal` is at least its end.
 //! * **A stream is one piece.** Name, streamlets, `lane_by` and sizes are fixed at creation, lanes
 //!   only grow, and a generation of lanes that was recorded stays. Deleting a stream deletes its

@@ -345,7 +345,7 @@ pub(crate) fn bump_epochs<S: MetadataStore + ?Sized>(
             return Ok(bumped);
         }
         for streamlet in &mut left {
-            streamlet.epoch = next_epoch(streamlet)?;
+            *streamlet = in_next_epoch(streamlet)?;
         }
         let waiting: Vec<_> = left
             .chunks(size)
@@ -386,12 +386,12 @@ pub(crate) fn bump_epochs<S: MetadataStore + ?Sized>(
     )))
 }
 
-fn next_epoch(streamlet: &StreamletRecord) -> Result<Epoch, MetadataError> {
-    match streamlet.epoch.0.checked_add(1) {
-        Some(epoch) if epoch <= i32::MAX as u32 => Ok(Epoch(epoch)),
-        _ => Err(MetadataError::invalid(format!(
+fn in_next_epoch(streamlet: &StreamletRecord) -> Result<StreamletRecord, MetadataError> {
+    let next = streamlet.in_next_epoch(streamlet.owner);
+    next.ok_or_else(|| {
+        MetadataError::invalid(format!(
             "streamlet {}/{} has used up its epochs; copy the stream to a new one",
             streamlet.stream, streamlet.streamlet
-        ))),
-    }
+        ))
+    })
 }

@@ -484,7 +484,7 @@ fn agree<S: MetadataStore>(
                     prop_assert_eq!(first.revision, model.revision);
                 }
                 for s in model.streamlets.values_mut() {
-                    s.epoch.0 += 1;
+                    *s = s.in_next_epoch(s.owner).unwrap();
                     s.revision = model.revision;
                 }
             }

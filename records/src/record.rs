@@ -137,7 +137,7 @@ pub struct StreamletRecord {
     pub owner: u32,
     /// The owner's right to write; at most `i32::MAX`, never falls, rises with every owner.
     pub epoch: Epoch,
-    /// The least group id that was never given out; never falls. Every recorded group is below.
+    /// The least group id that this epoch has not reserved; never falls. Every recorded group is below.
     pub next_group: GroupId,
     /// Revision of the transaction that wrote this; ignored in a write.
     pub revision: u64,
@@ -151,7 +151,27 @@ impl StreamletRecord {
             streamlet: self.streamlet,
         }
     }
+
+    /// This streamlet under `owner` in its next epoch; `None` once its epochs are used up.
+    ///
+    /// An owner makes the file of a group before it records the group. One that dies in between leaves files whose ids
+    /// no record knows, and other brokers cannot see them. So each epoch begins `UNRECORDED_GROUPS` ids further up:
+    /// no id names groups of two epochs.
+    pub fn in_next_epoch(&self, owner: u32) -> Option<Self> {
+        let epoch = self.epoch.0.checked_add(1)?;
+        let next_group = self.next_group.0.checked_add(UNRECORDED_GROUPS)?;
+        (epoch <= i32::MAX as u32).then(|| Self {
+            owner,
+            epoch: Epoch(epoch),
+            next_group: GroupId(next_group),
+            ..self.clone()
+        })
+    }
 }
+
+/// More groups than an owner can have under way without their records: each holds at least one segment of its memory.
+/// The ids of all epochs together stay within the 16 digits of a file's name.
+const UNRECORDED_GROUPS: u64 = 1 << 20;
 
 numbered! {
     /// Where a group stands in its life; it only ever moves down this list.

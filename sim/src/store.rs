@@ -334,12 +334,23 @@ impl ClusterStore for View {
     fn watch(&self, after: u64) -> mpsc::Receiver<Watched> {
         let mut told = os::calmly(|| self.store.cluster.watch(after));
         let (sender, receiver) = mpsc::channel(64);
-        let (store, broker) = (self.store.clone(), self.broker);
-        os::on_node(broker, "store-watch", move || {
+        let (changes, told_late) = sync_channel(WAITING);
+        let store = self.store.clone();
+        os::on_node(self.broker, "store-watch", move || {
+            // Each change has its own way, so that lateness does not add up over many of them.
             while let Some(watched) = told.blocking_recv() {
                 let (lost, late) = store
                     .throw(|dice, mood| (dice.chance(mood.watch_lost), dice.between(0, mood.late)));
-                os::sleep(store.way() + Duration::from_micros(late));
+                let due = os::now() + store.way() + Duration::from_micros(late);
+                if changes.send((due, lost, watched)).is_err() {
+                    return;
+                }
+            }
+        });
+        let (store, broker) = (self.store.clone(), self.broker);
+        os::on_node(broker, "store-told", move || {
+            while let Ok((due, lost, watched)) = told_late.recv() {
+                os::sleep(due.saturating_sub(os::now()));
                 let is_cut = store.is_away(broker);
                 while store.is_away(broker) {
                     os::sleep(LOOK);

@@ -10,12 +10,18 @@ use std::sync::{Arc, Mutex, Weak};
 use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::io::fault::Fault;
 use kera_log_segments::io::{Io, OpenHow};
+use kera_log_segments::layout::SegmentHeader;
 use kera_log_segments::pool::CHUNK_BYTES;
+use kera_log_segments::read::ReadError;
 use kera_log_segments::scan::read_mark;
 use kera_log_segments::ship::Shipping;
 use kera_log_segments::window::Place;
+use kera_protocol::batch::mark_transactional;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
-use kera_streamlet::{AppendError, Copies, GroupOwner, LaneReadError, Outcome};
+use kera_streamlet::transactions::{EndTransaction, Ended, Grant};
+use kera_streamlet::{
+    AppendError, Copies, GroupOwner, LaneReadError, LaneReadSpec, Located, Outcome,
+};
 use support::batches::stamped;
 use support::{LANE, Machine, Node, settings};
 
@@ -493,6 +499,103 @@ fn a_range_is_cut_though_the_own_file_is_gone() {
     let cut = node.streamlet.batch_boundary(LANE, 4, 1, 6);
     let (start, end) = cut.expect("it is fetched").expect("a range");
     assert_eq!((start.ordinal, end), (4, 6));
+    assert_eq!(elsewhere.asked(), 1);
+}
+
+/// An owner died between the file of a group and its record, and the next one gave the id to another group.
+#[test]
+fn a_file_of_another_epoch_is_not_the_groups() {
+    for is_kept in [true, false] {
+        let mut machine = Machine::fault(5);
+        let (node, elsewhere) = served(&mut machine);
+        append(&node, &elsewhere, 0, 5);
+        let id = close(&node, &elsewhere);
+        assert!(node.work());
+        elsewhere.keep(&machine, id);
+        // As a take-over knows the group: by its record.
+        assert!(node.streamlet.fetch_again(LANE, id));
+        if !is_kept {
+            elsewhere.kept.lock().expect("copies").clear();
+        }
+        let mut bytes = file_bytes(&machine, id);
+        let mut header = SegmentHeader::decode(&bytes).expect("a header");
+        header.epoch = Epoch(header.epoch.0 + 7);
+        let encoded = header.encode();
+        bytes[..encoded.len()].copy_from_slice(&encoded);
+        let path = machine.file(id.0);
+        machine.io.remove_file(&path).expect("it goes");
+        let file = machine.io.open(&path, OpenHow::CreateNew, false);
+        let written = file
+            .expect("a new file")
+            .write_vectored_at(&[std::io::IoSlice::new(&bytes)], 0);
+        written.expect("it is written");
+        if is_kept {
+            assert_eq!(node.read_all(LANE), numbered(15), "it is fetched");
+        } else {
+            let read = node.streamlet.find_time(LANE, 0);
+            let Err(LaneReadError::Group(ReadError::Io { error, .. })) = read else {
+                panic!("its replicas may answer later: {read:?}");
+            };
+            assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+            assert!(error.to_string().contains("belongs to"), "{error}");
+        }
+        assert_eq!(elsewhere.asked(), 2);
+    }
+}
+
+/// Whether what was read was aborted stands in the next group.
+#[test]
+fn a_marker_is_found_though_the_own_file_of_its_group_is_gone() {
+    let mut machine = Machine::fault(8);
+    machine.limits.max_known_ends = 0;
+    let (node, elsewhere) = served(&mut machine);
+    let grant = Grant {
+        producer: 7,
+        epoch: 0,
+        number: 1,
+    };
+    append(&node, &elsewhere, 0, 1);
+    assert!(node.streamlet.grant(LANE, grant, None, node.now_ms));
+    let mut batch = stamped(7, 0, 0, 90..93, 2000);
+    mark_transactional(&mut batch);
+    let appended = node.place(0, &mut batch).expect("it is taken");
+    appended.group.pump(&node.env.pump);
+    let first = close(&node, &elsewhere);
+    append(&node, &elsewhere, 3, 1);
+    let end = EndTransaction {
+        grant,
+        epoch_after: 0,
+        commit: false,
+        coordinator_epoch: 1,
+        owner_epoch: None,
+    };
+    let ended = node.streamlet.end_transaction(LANE, &end, node.now_ms);
+    let Ok(Ended::Marked(marker)) = ended else {
+        panic!("{ended:?}");
+    };
+    marker.group.pump(&node.env.pump);
+    let second = close(&node, &elsewhere);
+    append(&node, &elsewhere, 6, 1);
+    assert!(node.work() && first < second);
+    elsewhere.keep(&machine, second);
+    forget(&node);
+    machine
+        .io
+        .remove_file(&machine.file(second.0))
+        .expect("it goes");
+    let read = node.streamlet.read_committed(LaneReadSpec {
+        lane: LANE,
+        from: Located::default(),
+        end_ordinal: u64::MAX,
+        max_bytes: 1 << 20,
+        cached_only: false,
+    });
+    let aborted = read.expect("it is fetched").aborted;
+    let aborted: Vec<_> = aborted
+        .iter()
+        .map(|end| (end.producer, end.first))
+        .collect();
+    assert_eq!(aborted, [(7, 3)]);
     assert_eq!(elsewhere.asked(), 1);
 }
 

@@ -110,12 +110,9 @@ impl Inner {
                 BrokerId(record.owner)
             )));
         }
-        if record.epoch.0 >= i32::MAX as u32 {
-            return Err(RecordsError::Invalid(format!(
-                "streamlet {streamlet} has used up its epochs"
-            )));
-        }
-        record.epoch = Epoch(record.epoch.0 + 1);
+        record = record.in_next_epoch(owner.0).ok_or_else(|| {
+            RecordsError::Invalid(format!("streamlet {streamlet} has used up its epochs"))
+        })?;
         // Before others can see it: it is this broker's own doing.
         self.state.lock().latest.insert(streamlet, record.epoch);
         let compare = Compare::streamlet(&record);

@@ -215,6 +215,33 @@ async fn ids_are_reserved_ahead_and_never_fall() {
     assert!(next_group() > reserved);
 }
 
+/// An owner may die when it has made files of groups and recorded none of them.
+#[tokio::test]
+async fn no_epoch_gives_out_ids_that_an_earlier_one_may_have_used() {
+    let stage = Stage::new();
+    let owner = BrokerId(1);
+    let next_group = || async {
+        let found = stage.records.try_read(stage.key).await;
+        found.expect("it can be read").streamlet.next_group
+    };
+    let mut used = 0;
+    for _ in 0..3 {
+        let taken = stage.records.try_take_epoch(stage.key, owner).await;
+        let (epoch, _) = taken.expect("it is the owner's");
+        let begin = next_group().await;
+        assert!(begin.0 > used, "{begin} was used before, as {used} was");
+        let opened = GroupRecord {
+            epoch,
+            ..stage.opened(begin.0)
+        };
+        let recorded = stage.transaction(epoch, vec![opened.put()]);
+        let recorded = stage.records.try_commit(recorded).await;
+        recorded.expect("it reserves ids");
+        // Files of groups beyond these, whose records nobody made.
+        used = next_group().await.0 + 1000;
+    }
+}
+
 #[test]
 fn what_was_reserved_without_an_answer_is_not_lowered() {
     let stage = Stage::new();

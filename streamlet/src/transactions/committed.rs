@@ -16,6 +16,7 @@ use kera_protocol::ids::{GroupId, LaneId, Ordinal};
 
 use super::End;
 use super::ends::GroupEnds;
+use crate::mending::{is_damage, tell};
 use crate::read::{Found, LaneReadError, LaneReadSpec, Located};
 use crate::streamlet::{LaneSlot, Streamlet};
 
@@ -195,16 +196,40 @@ impl Streamlet {
         if spec.cached_only {
             return Err(ReadError::WouldBlock.into());
         }
-        let ends = Arc::new(GroupEnds::of(group)?);
+        let (group, ends) = self.read_ends(spec.lane, group)?;
+        let ends = Arc::new(ends);
         let mut inner = self.inner.lock();
         if let Some(slot) = inner.lanes.get_mut(spec.lane.0 as usize) {
             let is_there = slot.groups.get(&group.id());
             // One that failed meanwhile may have been cut.
-            if is_there.is_some_and(|there| Arc::ptr_eq(there, group)) && !group.is_broken() {
+            if is_there.is_some_and(|there| Arc::ptr_eq(there, &group)) && !group.is_broken() {
                 slot.ends
-                    .put(group, ends.clone(), self.env.limits.max_known_ends);
+                    .put(&group, ends.clone(), self.env.limits.max_known_ends);
             }
         }
         Ok(ends)
+    }
+
+    /// Looks through a group. What its own file lacks is fetched from another replica first: a read of the group before
+    /// it needs its ends, too.
+    fn read_ends(
+        &self,
+        lane: LaneId,
+        group: &Arc<Group>,
+    ) -> Result<(Arc<Group>, GroupEnds), LaneReadError> {
+        let error = match GroupEnds::of(group) {
+            Ok(ends) => return Ok((group.clone(), ends)),
+            Err(error) => error,
+        };
+        if !is_damage(&error) || !self.is_mendable(group) {
+            return Err(error.into());
+        }
+        tell(group, &error);
+        let mended = self.mend(lane, group).then(|| self.group(lane, group.id()));
+        let Some(group) = mended.flatten() else {
+            return Err(error.into());
+        };
+        let ends = GroupEnds::of(&group)?;
+        Ok((group, ends))
     }
 }

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use kera_controller::{Move, farewell, refused};
 use kera_metadata::{Compare, LiveState, MetadataError, StreamletRecord, Transaction, Write};
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{Epoch, StreamId, StreamletId};
+use kera_protocol::ids::{StreamId, StreamletId};
 use kera_replication::records::RecordsError;
 use kera_streamlet::Streamlet;
 use tokio::time::Instant;
@@ -172,11 +172,15 @@ async fn change_owner(
         if now.owner != shared.broker_id || now.epoch != streamlet.epoch() {
             return Err(moved(&now));
         }
-        let mut next = StreamletRecord {
-            owner: to,
-            epoch: Epoch(now.epoch.0 + 1),
-            ..now.clone()
+        let used_up = || {
+            WireError::new(
+                ErrorCode::InvalidArgument,
+                format!(
+                    "streamlet {stream}/{id} has used up its epochs; copy the stream to a new one"
+                ),
+            )
         };
+        let mut next = now.in_next_epoch(to).ok_or_else(used_up)?;
         let compare = Compare::streamlet(&now);
         let write = Write::PutStreamlet(next.clone());
         match shared

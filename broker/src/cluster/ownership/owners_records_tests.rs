@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use kera_log_segments::group::GroupSpec;
+use kera_log_segments::layout::SegmentHeader;
 use kera_metadata::{GroupRecord, GroupState};
 use kera_protocol::ids::{GroupId, StreamletKey};
 use kera_replication::ids::{BrokerId, CopyId};
@@ -556,6 +557,66 @@ async fn files_that_were_cut_short_are_missed_and_made_anew() {
         }
     }
     assert_eq!(values(&after).await, expected(0..10));
+}
+
+/// As brokers of earlier versions left them: an owner died between the file of a group and its record, and the next one
+/// gave the id to another group.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_an_earlier_epoch_goes_though_a_record_names_its_id() {
+    let trio = Trio::start().await;
+    let (stream, [old, to], served) = trio.handed_over().await;
+    append_all(trio.shared(to), &served, 10..20).await;
+    let third = to % 3 + 1;
+    let handed = hand_over(trio.shared(to), stream, StreamletId(0), third).await;
+    handed.expect("it is handed over");
+    let after = trio.served(third, stream, 0).await;
+    let recorded = trio.groups(stream);
+    let of_epoch = |epoch| {
+        let found = |group: &&GroupRecord| group.length > 0 && epoch == group.epoch;
+        recorded.iter().find(found).expect("it is recorded")
+    };
+    let group = of_epoch(served.epoch());
+    assert!(group.copies.iter().any(|copy| copy.broker.0 == old));
+    let closed_at = |at: u32| {
+        let closed = trio.shared(at).cluster_view(|picture| {
+            let view = picture.streamlet(group.streamlet_key());
+            view.is_some_and(|view| view.groups.get(&group.group).is_some_and(|g| g.bytes > 0))
+        });
+        closed.unwrap_or(false)
+    };
+    until(|| closed_at(old)).await;
+
+    let dir = trio.streamlet(old, stream, 0).dir();
+    let earlier = recorded
+        .iter()
+        .find(|one| one.epoch < group.epoch && one.length > 0);
+    let earlier = earlier.expect("the former owner's");
+    let name = |group: GroupId| dir.join(GroupSpec::file_name(group, 0));
+    let mut bytes = std::fs::read(name(earlier.group)).expect("it is there");
+    let header = SegmentHeader::decode(&bytes).expect("it is whole");
+    let header = SegmentHeader {
+        group: group.group,
+        ..header
+    };
+    let encoded = header.encode();
+    bytes[..encoded.len()].copy_from_slice(&encoded);
+    bytes.truncate(group.length as usize - 1);
+    let file = name(group.group);
+    std::fs::write(&file, &bytes).expect("it is written");
+    let deadline = Instant::now() + PATIENCE;
+    while file.exists() {
+        assert!(
+            Instant::now() < deadline,
+            "{} is still there",
+            file.display()
+        );
+        trio.round(third).await;
+    }
+    let cluster = trio.shared(old).clustered.as_ref().map(|c| &c.peers);
+    let store = cluster.expect("it has others").backup.store();
+    assert!(store.holds(&CopyId::of(group)), "the replica itself stays");
+    assert!(name(earlier.group).exists(), "its own group's stays");
+    assert_eq!(values(&after).await, expected(0..20));
 }
 
 /// As long as its store answers for the group, nobody who asks this broker notices.

@@ -14,7 +14,7 @@ use kera_metadata::{GroupState, MetadataStore, Replica};
 use kera_protocol::ids::Epoch;
 use kera_replication::backup::{Beside, ReplicaStore};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, StreamletKey};
-use kera_replication::own::{OwnFiles, OwnReplicas};
+use kera_replication::own::{OwnFiles, OwnReplicas, UNREADABLE};
 use kera_replication::transport::{
     CopyAnswer, CopyInfo, CopyVersion, Pending, Refusal, Reply, Request, Seal, SealedCopy,
 };
@@ -157,6 +157,20 @@ impl Known {
         named.unwrap_or(true)
     }
 
+    /// Whether a file is of an earlier epoch than the group that is recorded under its name, and so not of that group:
+    /// an owner died before it recorded its own, and a broker of an earlier version gave the id to another group. Asks
+    /// the metadata store, since groups in the cluster view have no epochs.
+    fn is_outdated(&self, copy: &CopyId) -> bool {
+        if copy.epoch == UNREADABLE {
+            return false;
+        }
+        let metadata = self.metadata.upgrade();
+        let record = metadata.and_then(|store| store.group(copy.streamlet.group(copy.group)).ok());
+        record
+            .flatten()
+            .is_some_and(|record| copy.epoch < record.epoch)
+    }
+
     /// How long a closed group is of which this broker has a replica, by the records that are known here.
     fn recorded(&self, copy: &CopyId) -> Option<u64> {
         let length = self.cluster_view.read(|picture| {
@@ -247,30 +261,38 @@ impl OwnWriters {
         };
         let path = self.files.path(&info.copy);
         let there = std::fs::metadata(&path).map_or(recorded, |file| file.len());
-        let mut told = self.short.lock();
-        if there >= recorded {
-            told.remove(&info.copy);
+        if there >= recorded || known.is_outdated(&info.copy) {
+            self.short.lock().remove(&info.copy);
             return false;
         }
+        let mut told = self.short.lock();
         if told.len() < MAX_TOLD && told.insert(info.copy) {
             tracing::error!(file = %path.display(), bytes = there, recorded, "a closed group's file was cut short; the streamlet's owner builds another replica: check the disk");
         }
         true
     }
 
-    /// Frees a file. One that was listed goes only if this broker, too, knows of no record that names it.
-    fn free(&self, request: Request, copy: &CopyId, listed: bool) -> Result<Reply, Refusal> {
+    /// Whether a file may go that was listed: only if this broker, too, knows of no record that names it.
+    fn may_go(&self, copy: &CopyId) -> bool {
+        // At an end nothing that is listed goes: what is known ends with the streams.
+        let known = self.known();
+        known.is_some_and(|(known, _)| !known.is_named(copy))
+    }
+
+    /// Frees a file, if it may go.
+    fn free(&self, request: Request, copy: &CopyId, may_go: bool) -> Result<Reply, Refusal> {
         let path = self.files.path(copy);
         let bytes = std::fs::metadata(&path).map_or(0, |file| file.blocks() * 512);
-        let known = self.known();
-        // At an end nothing that is listed goes: what is known ends with the streams.
-        if listed && known.as_ref().is_none_or(|(known, _)| known.is_named(copy)) {
+        if !may_go {
             return Err(Refusal::Invalid(format!(
                 "a record that this broker knows of names its file of {copy}"
             )));
         }
         let freed = self.files.handle(request)?;
-        if let Some(replicated) = known.and_then(|(known, _)| known.replicated.upgrade()) {
+        let replicated = self
+            .known()
+            .and_then(|(known, _)| known.replicated.upgrade());
+        if let Some(replicated) = replicated {
             tracing::debug!(file = %path.display(), "another broker owns its streamlet, and no record names it any more: it is removed");
             replicated.ownership_metrics().removed(1, bytes);
         }
@@ -365,9 +387,16 @@ impl Beside for OwnWriters {
                 epoch,
                 version,
             } => {
-                let _writing = self.write_as(copy.streamlet, *epoch)?;
                 let (copy, listed) = (*copy, version.is_some());
-                return self.free(request, &copy, listed);
+                // Before the lock, under which nobody waits for the metadata store.
+                let is_outdated = listed
+                    && !self.may_go(&copy)
+                    && self
+                        .known()
+                        .is_some_and(|(known, _)| known.is_outdated(&copy));
+                let _writing = self.write_as(copy.streamlet, *epoch)?;
+                let may_go = !listed || is_outdated || self.may_go(&copy);
+                return self.free(request, &copy, may_go);
             }
             Request::Complete { copy, epoch, .. } => Some(self.write_as(copy.streamlet, *epoch)?),
             _ => None,
