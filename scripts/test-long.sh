@@ -8,6 +8,7 @@
 #   KERA_CRASH_SEED          repeats the choices of an earlier run of it
 #   KERA_KAFKA_CRASH_ROUNDS (100)  kills of the crash loop through a Kafka client
 #   KERA_KAFKA_STREAMS_ROUNDS (60)  faults under Kafka Streams
+#   KERA_KAFKA_CONNECT_ROUNDS (40)  faults under Kafka Connect
 #   KERA_NETWORK_RUNS (100)  runs of three brokers in network namespaces, which takes root
 #   KERA_CLUSTER_RUNS (200)  runs of three brokers that share an etcd, likewise
 #   KERA_KAFKA_CLUSTER_ROUNDS (100)  faults of such brokers under Kafka clients
@@ -24,6 +25,7 @@ network_runs=${KERA_NETWORK_RUNS:-100}
 cluster_runs=${KERA_CLUSTER_RUNS:-200}
 kafka_faults=${KERA_KAFKA_CLUSTER_ROUNDS:-100}
 streams_rounds=${KERA_KAFKA_STREAMS_ROUNDS:-60}
+connect_rounds=${KERA_KAFKA_CONNECT_ROUNDS:-40}
 kafka_apart=${KERA_KAFKA_APART_ROUNDS:-60}
 seconds=${FUZZ_SECONDS:-60}
 cases=${PROPTEST_CASES:-10000}
@@ -89,6 +91,9 @@ run "the same through librdkafka, $kafka_faults faults on loopback, $kafka_apart
 run "Kafka Streams with exactly_once_v2, $streams_rounds faults" kafka-streams \
     env KERA_KAFKA_STREAMS_ROUNDS="$streams_rounds" \
     cargo test --locked --release -p kera-kafka-clients --test streams -- --nocapture
+run "Kafka Connect with exactly-once sources, $connect_rounds faults" kafka-connect \
+    env KERA_KAFKA_CONNECT_ROUNDS="$connect_rounds" \
+    cargo test --locked --release -p kera-kafka-clients --test connect -- --nocapture
 run "the program as it is shipped, brokers with a software network card" dist make test-dist
 run "the package of the program as it is shipped, installed in an empty system" package make package
 # A line for each client. Tests that a missing tool keeps from running are named in the log.
