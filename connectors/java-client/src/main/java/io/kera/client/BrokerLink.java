@@ -4,6 +4,7 @@ import io.kera.client.FrameChannel.Frame;
 import java.io.IOException;
 import java.util.Collection;
 import java.util.Map;
+import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.function.Predicate;
@@ -21,7 +22,7 @@ abstract class BrokerLink<W, A> {
     private final String address;
     private final ConnectOptions options;
     private final String name;
-    private final LinkedBlockingQueue<W> work = new LinkedBlockingQueue<>();
+    private final LinkedBlockingQueue<Optional<W>> work = new LinkedBlockingQueue<>();
     private final Thread writer;
     private volatile boolean closed;
     private volatile Line live;
@@ -56,8 +57,9 @@ abstract class BrokerLink<W, A> {
     }
 
     final void add(W next) {
-        work.add(next);
-        if (closed && work.remove(next)) {
+        Optional<W> one = Optional.of(next);
+        work.add(one);
+        if (closed && work.remove(one)) {
             dropped(next, wasClosed());
         }
     }
@@ -69,7 +71,7 @@ abstract class BrokerLink<W, A> {
     private void write() {
         try {
             while (!closed) {
-                W next = work.poll();
+                Optional<W> next = work.poll();
                 if (next == null) {
                     Line line = live();
                     if (line != null) {
@@ -77,15 +79,31 @@ abstract class BrokerLink<W, A> {
                     }
                     next = work.take();
                 }
-                serve(next);
+                if (next.isPresent()) {
+                    serve(next.get());
+                } else {
+                    ping();
+                }
             }
         } catch (InterruptedException error) {
             // It is closed.
         } finally {
             close();
-            for (W left; (left = work.poll()) != null; ) {
-                dropped(left, wasClosed());
+            for (Optional<W> left; (left = work.poll()) != null; ) {
+                left.ifPresent(each -> dropped(each, wasClosed()));
             }
+        }
+    }
+
+    /** Has the broker asked for a sign of life, by the thread that writes: a broker that reads nothing holds up who writes. */
+    final void wantPing() {
+        work.add(Optional.empty());
+    }
+
+    private void ping() {
+        Line line = live();
+        if (line != null) {
+            line.ping();
         }
     }
 
@@ -174,8 +192,7 @@ abstract class BrokerLink<W, A> {
             }
         }
 
-        /** Asks the broker for a sign of life. */
-        void ping() {
+        private void ping() {
             try {
                 frames.send(FrameChannel.PING, 0, new byte[0], new byte[0]);
                 frames.flush();

@@ -96,7 +96,7 @@ public record ConnectOptions(int timeoutMillis, SSLContext tls, Login login) {
             socket.setTcpNoDelay(true);
             socket.setSoTimeout(timeoutMillis);
             socket.connect(new InetSocketAddress(host, port), timeoutMillis);
-            Channel channel = new SocketChannel(tls == null ? socket : encrypted(socket, host, port));
+            Channel channel = new SocketChannel(socket, tls == null ? socket : encrypted(socket, host, port));
             if (login != null) {
                 checkSecrecy(socket.getInetAddress(), address);
                 login.prove(channel, address);
@@ -127,7 +127,8 @@ public record ConnectOptions(int timeoutMillis, SSLContext tls, Login login) {
         return socket;
     }
 
-    private record SocketChannel(Socket socket) implements Channel {
+    /** A socket, and what is said over it, which is the same without TLS. */
+    private record SocketChannel(Socket plain, Socket socket) implements Channel {
         @Override
         public InputStream in() throws IOException {
             return socket.getInputStream();
@@ -145,6 +146,8 @@ public record ConnectOptions(int timeoutMillis, SSLContext tls, Login login) {
 
         @Override
         public void close() throws IOException {
+            // Before TLS says goodbye, for which it would wait until a write is over that nobody reads.
+            plain.close();
             socket.close();
         }
     }

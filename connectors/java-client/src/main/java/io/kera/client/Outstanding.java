@@ -2,13 +2,26 @@ package io.kera.client;
 
 import java.io.IOException;
 import java.io.InterruptedIOException;
+import java.util.HashSet;
+import java.util.Set;
 import java.util.TreeMap;
 
 /** The batches that are not finished, by number, and why the first was given up that nobody was told of yet. */
 final class Outstanding {
     private final TreeMap<Long, Integer> batches = new TreeMap<>();
+    private final Set<Waiting> waiting = new HashSet<>();
     private long next;
     private ProduceException failure;
+
+    /** Somebody who waits for all batches below a number, and why the first of them was given up meanwhile. */
+    private static final class Waiting {
+        private final long mark;
+        private ProduceException failure;
+
+        private Waiting(long mark) {
+            this.mark = mark;
+        }
+    }
 
     /** The number of a new batch. */
     synchronized long begin() {
@@ -26,6 +39,11 @@ final class Outstanding {
         if (failure == null) {
             failure = error;
         }
+        for (Waiting each : waiting) {
+            if (number < each.mark && each.failure == null) {
+                each.failure = error;
+            }
+        }
         notifyAll();
     }
 
@@ -37,9 +55,12 @@ final class Outstanding {
     /**
      * Waits until every batch below {@code mark} is finished.
      *
-     * @throws ProduceException if one was given up since the last call
+     * @throws ProduceException if one was given up since the last call, or one of these while it was waited for, whoever else
+     *     is told
      */
     synchronized void await(long mark) throws IOException {
+        Waiting me = new Waiting(mark);
+        waiting.add(me);
         try {
             while (!batches.isEmpty() && batches.firstKey() < mark) {
                 wait();
@@ -47,8 +68,13 @@ final class Outstanding {
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
             throw new InterruptedIOException("interrupted while waiting for acknowledgements");
+        } finally {
+            waiting.remove(me);
         }
         check();
+        if (me.failure != null) {
+            throw me.failure;
+        }
     }
 
     /** What was given up before is told to nobody any more. */

@@ -192,9 +192,10 @@ public final class Producer implements AutoCloseable {
     }
 
     /**
-     * Waits until everything appended before is acknowledged.
+     * Waits until everything appended before is acknowledged. What was given up before the call is told to one caller alone, and
+     * to those who append by {@link #appendTracked}.
      *
-     * @throws ProduceException if records were given up since the last call
+     * @throws ProduceException if records were given up since the last call, or while they were waited for
      */
     public void flush() throws IOException {
         long mark = outstanding.mark();
@@ -357,15 +358,17 @@ public final class Producer implements AutoCloseable {
             // What another thread was about to append has its number only since its lane is sealed.
             outstanding.await(outstanding.mark());
             transaction.check();
+            return transaction.takeClosed();
         } catch (IOException error) {
             try {
-                abortTransaction();
+                if (transaction.isClosing()) {
+                    abortTransaction();
+                }
             } catch (IOException also) {
                 error.addSuppressed(also);
             }
             throw error;
         }
-        return transaction.take();
     }
 
     private ProducerTransaction transaction() {

@@ -108,7 +108,7 @@ final class ProducerLink extends BrokerLink<ProducerLane, ProducerLink.Attempt> 
         }
         if (pinged - line.heard() <= 0) {
             pinged = now;
-            line.ping();
+            wantPing();
         } else if (now - pinged > timeoutNanos) {
             line.lose(new IOException("it does not answer"));
         }

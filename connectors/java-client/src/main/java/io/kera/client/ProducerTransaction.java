@@ -130,6 +130,22 @@ final class ProducerTransaction {
         return handle;
     }
 
+    /**
+     * As {@link #take}, of a transaction whose records are all acknowledged.
+     *
+     * @throws IOException if another thread has aborted it meanwhile
+     */
+    synchronized TransactionHandle takeClosed() throws IOException {
+        if (phase != Phase.CLOSING) {
+            throw new IOException("the transaction was aborted by another thread while its records were waited for");
+        }
+        return take();
+    }
+
+    synchronized boolean isClosing() {
+        return phase == Phase.CLOSING;
+    }
+
     /** A batch was given up: it cannot be committed. */
     synchronized void fail(ProduceException error) {
         if (phase.sends() && failure == null) {

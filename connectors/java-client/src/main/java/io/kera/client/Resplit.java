@@ -21,7 +21,7 @@ final class Resplit {
     private static final class Part {
         private final BatchBuilder builder = new BatchBuilder(1 << 10);
         private final List<Tracked> tracked = new ArrayList<>();
-        private final long number;
+        private long number;
         private long deadline;
 
         Part(long number, long deadline) {
@@ -59,6 +59,12 @@ final class Resplit {
                 part = new Part(batch.number, batch.deadline);
                 parts.put(target, part);
                 outstanding.retain(part.number);
+            }
+            if (batch.number < part.number) {
+                // Whoever waits for the older one waits for all of its records.
+                outstanding.retain(batch.number);
+                outstanding.end(part.number, null);
+                part.number = batch.number;
             }
             int needed = part.builder.length() + bound;
             if (needed > part.builder.capacity()) {

@@ -21,7 +21,9 @@ final class LossyProxy implements Closeable {
     /** Bytes of a connection's answers that arrive all the same. */
     private volatile int spared;
     private final CountDownLatch swallowed = new CountDownLatch(1);
+    private final CountDownLatch closed = new CountDownLatch(1);
     private volatile int accepted;
+    private volatile boolean stops;
 
     LossyProxy() throws IOException {
         Thread thread = new Thread(this::accept, "proxy");
@@ -52,6 +54,11 @@ final class LossyProxy implements Closeable {
     void swallowBehindHello() {
         spared = HELLO_REPLY;
         swallows = true;
+    }
+
+    /** Nothing that is sent to the broker is read from here on: who sends more than buffers take is held up. */
+    void readNothing() {
+        stops = true;
     }
 
     /** Waits until an answer was swallowed. */
@@ -95,6 +102,11 @@ final class LossyProxy implements Closeable {
                 byte[] bytes = new byte[64 << 10];
                 int passed = 0;
                 for (int read; (read = in.read(bytes)) >= 0; ) {
+                    if (stops && !answers) {
+                        swallowed.countDown();
+                        closed.await();
+                        return;
+                    }
                     // What is spared and what is not may come in one piece.
                     int pass = answers && swallows ? Math.max(0, Math.min(read, spared - passed)) : read;
                     out.write(bytes, 0, pass);
@@ -103,7 +115,7 @@ final class LossyProxy implements Closeable {
                         swallowed.countDown();
                     }
                 }
-            } catch (IOException error) {
+            } catch (IOException | InterruptedException error) {
                 // It was cut.
             }
         }, "proxy-pass");
@@ -114,6 +126,7 @@ final class LossyProxy implements Closeable {
     @Override
     public void close() throws IOException {
         listener.close();
+        closed.countDown();
         cut();
     }
 }

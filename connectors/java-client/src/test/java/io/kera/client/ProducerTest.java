@@ -3,6 +3,7 @@ package io.kera.client;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
@@ -188,6 +189,37 @@ class ProducerTest {
                 }
             }
             checkKeys(readAll(admin, "s", ConnectOptions.DEFAULT), 1, 1_000);
+        }
+    }
+
+    @Test
+    void aBrokerThatReadsNothingMoreKeepsNobodyFromHearingOfTheDeadline() throws Exception {
+        ConnectOptions connect = ConnectOptions.DEFAULT.withTimeoutMillis(500);
+        try (LossyProxy proxy = new LossyProxy();
+                TestBroker broker = TestBroker.start("--server-advertise", proxy.address());
+                Admin admin = admin(broker)) {
+            proxy.passTo(broker.address());
+            admin.createStream("s", 1, 8);
+            ProducerOptions options =
+                    ProducerOptions.to(proxy.address()).withConnect(connect).withDeadline(Duration.ofSeconds(2));
+            Producer producer = new Producer("s", options);
+            producer.append(bytes("key"), bytes("there is a connection"));
+            producer.flush();
+            proxy.readNothing();
+            // More than the buffers of sockets take.
+            byte[] value = new byte[100_000];
+            for (int n = 0; n < 300; n++) {
+                producer.append(bytes(n), value);
+            }
+            assertTimeoutPreemptively(
+                    Duration.ofSeconds(120), () -> assertThrows(ProduceException.class, producer::flush), "it is held up");
+            assertTimeoutPreemptively(Duration.ofSeconds(120), () -> {
+                try {
+                    producer.close();
+                } catch (ProduceException error) {
+                    // Batches of a second flush.
+                }
+            });
         }
     }
 

@@ -128,6 +128,29 @@ class TransactionsTest {
     }
 
     @Test
+    void whatAnotherThreadAbortsIsNotCommittedByWhoWaitedForIt() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            admin.createStream("s", 1, 1);
+            ProducerOptions options = ProducerOptions.to(broker.address()).withTransactionalId("one");
+            ProducerTransaction transaction = new ProducerTransaction(admin.stream("s"), options, (lane, error) -> {});
+            try {
+                transaction.open();
+                transaction.closing();
+                assertTrue(transaction.isClosing());
+                // Another thread aborts it while this one waits for its records, and a third one begins the next.
+                transaction.take();
+                assertFalse(transaction.isClosing());
+                assertThrows(IOException.class, transaction::takeClosed);
+                transaction.over();
+                transaction.open();
+                assertThrows(IOException.class, transaction::takeClosed);
+            } finally {
+                transaction.end();
+            }
+        }
+    }
+
+    @Test
     void whatAnotherThreadIsAboutToAppendIsWaitedFor() throws Exception {
         try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
             admin.createStream("s", 1, 1);
