@@ -7,8 +7,8 @@ use kera_protocol::ids::{LaneId, Ordinal};
 use kera_records::{GroupChange, GroupRecord, Transaction, Write};
 
 use super::copies::Whole;
-use super::{RecoverError, RecoveredLane, Recovery, Stopped, Unclean};
-use crate::ids::{CopyId, Replica, asked_of};
+use super::{RecoverError, RecoveredLane, Recovery, Stopped};
+use crate::ids::{BrokerId, CopyId, Replica, asked_of};
 use crate::records::{MAX_CHANGES, RecordsError, commit};
 use crate::transport::CopyAnswer;
 
@@ -84,6 +84,11 @@ impl Decided {
     }
 }
 
+/// Whose copies of a group are recorded.
+fn recorded(record: &GroupRecord) -> Vec<BrokerId> {
+    record.copies.iter().map(|copy| copy.broker).collect()
+}
+
 impl Recovery<'_> {
     pub(super) async fn lane(
         &self,
@@ -99,6 +104,7 @@ impl Recovery<'_> {
                 gaps: Vec::new(),
                 next_ordinal: start.unwrap_or(0),
                 stopped: None,
+                unclean_behind: Vec::new(),
             },
             chain: LaneChain::new(start.unwrap_or(0), Some(start.unwrap_or(0))),
             closes: Vec::new(),
@@ -110,11 +116,17 @@ impl Recovery<'_> {
             decided.out.stopped = Some(Stopped::NoStart { copy });
             return Ok(decided.out);
         }
-        for record in &groups {
+        let mut left = groups.iter();
+        for record in left.by_ref() {
             self.group(record, &mut decided).await?;
             if decided.out.stopped.is_some() {
                 break;
             }
+        }
+        if matches!(decided.out.stopped, Some(Stopped::Unclean { .. })) {
+            let behind = left.filter(|record| self.is_undecided(record));
+            let behind = behind.map(|record| (CopyId::of(record), recorded(record)));
+            decided.out.unclean_behind = behind.collect();
         }
         if decided.out.stopped.is_none() {
             decided.end();
@@ -167,15 +179,23 @@ impl Recovery<'_> {
                 let end = (length, end_ordinal);
                 self.close(record, first_ordinal, end, decided).await?;
             }
-            Verdict::Unclean if self.spec.unclean == Unclean::Wait && !self.is_alone(record) => {
+            Verdict::Unclean if self.is_undecided(record) => {
                 decided.out.stopped = Some(Stopped::Unclean {
                     copy: CopyId::of(record),
-                    holders: record.copies.iter().map(|h| h.broker).collect(),
+                    holders: recorded(record),
                 });
             }
             Verdict::Unclean => self.accept(record, decided).await?,
         }
         Ok(())
+    }
+
+    /// True of an open group of which no copy counts and whose loss nobody has accepted.
+    fn is_undecided(&self, record: &GroupRecord) -> bool {
+        !record.is_closed()
+            && matches!(self.verdict(record), Verdict::Unclean)
+            && !self.is_alone(record)
+            && !self.spec.unclean.accepts(record.group)
     }
 
     /// Where the lane's first recorded group must begin, if anything says so.

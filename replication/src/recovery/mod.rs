@@ -46,14 +46,23 @@ pub struct RecoverSpec {
 
 /// What to do with a group of which no copy counts: each is of another incarnation than recorded,
 /// damaged, or cannot be reached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Unclean {
     /// Leave the lane as it is until a recorded holder is back.
     #[default]
     Wait,
-    /// The operator's decision: keep the longest whole copy there is, whoever has it, and let the
-    /// ordinals jump, since records that somebody saw may be gone.
-    Accept,
+    /// The operator's decision about these groups, and about no other: keep the longest whole copy there is, whoever has
+    /// it, and let the ordinals jump, since records that somebody saw may be gone.
+    Accept(BTreeSet<GroupId>),
+}
+
+impl Unclean {
+    fn accepts(&self, group: GroupId) -> bool {
+        match self {
+            Self::Wait => false,
+            Self::Accept(groups) => groups.contains(&group),
+        }
+    }
 }
 
 /// A streamlet under its new owner.
@@ -82,6 +91,9 @@ pub struct RecoveredLane {
     pub next_ordinal: Ordinal,
     /// Why it cannot go on yet.
     pub stopped: Option<Stopped>,
+    /// Where it stopped since no copy counts: the groups behind that one of which no copy counts either, with those who
+    /// were recorded, so that all can be decided about at once.
+    pub unclean_behind: Vec<(CopyId, Vec<BrokerId>)>,
 }
 
 /// Why a lane cannot go on yet. Recovering again may help, once the named brokers are back.

@@ -26,6 +26,11 @@ fn copy(group: u64) -> CopyId {
     }
 }
 
+/// About all groups of these cases.
+fn everything() -> Unclean {
+    Unclean::Accept((0..3).map(GroupId).collect())
+}
+
 async fn holder(case: &Case) -> Replica {
     Replica {
         broker: NODE,
@@ -85,7 +90,7 @@ fn after_a_decision_a_valid_group_behind_an_unused_one_is_kept() {
         ];
         record(&case, groups).await;
         written(&case, 2, 5, 3).await;
-        let (_, recovered) = case.recover(OWNER, Unclean::Accept).await;
+        let (_, recovered) = case.recover(OWNER, everything()).await;
         let lane = &recovered.lanes[0];
         assert_eq!(
             (lane.stopped.clone(), lane.next_ordinal),
@@ -113,7 +118,7 @@ fn after_a_decision_the_lane_goes_on_where_a_closed_group_begins() {
         };
         let closed = open.closed(7, (source.end().address, 9), 9, vec![here]);
         record(&case, vec![closed]).await;
-        let (_, recovered) = case.recover(OWNER, Unclean::Accept).await;
+        let (_, recovered) = case.recover(OWNER, everything()).await;
         let lane = &recovered.lanes[0];
         assert_eq!((lane.next_ordinal, lane.gaps.clone()), (9, vec![(0, 7)]));
     });
@@ -129,7 +134,7 @@ fn what_is_left_of_two_groups_of_another_life_is_kept_together() {
         .await;
         written(&case, 0, 0, 2).await;
         written(&case, 1, 2, 3).await;
-        let (_, recovered) = case.recover(OWNER, Unclean::Accept).await;
+        let (_, recovered) = case.recover(OWNER, everything()).await;
         let lane = &recovered.lanes[0];
         let ends: Vec<_> = lane.groups.iter().map(|c| c.end_ordinal).collect();
         assert_eq!(ends, [2, 5], "{lane:?}");
@@ -152,5 +157,38 @@ fn a_lane_of_which_nobody_knows_the_start_is_left_alone() {
         let recovered = case.recover_from(&primary, Unclean::Wait, starts).await;
         let lane = &recovered.lanes[0];
         assert_eq!((lane.stopped.clone(), lane.next_ordinal), (None, 5003));
+    });
+}
+
+#[test]
+fn a_decision_is_about_the_groups_that_were_shown() {
+    case(|case| async move {
+        let groups = vec![opened(0, Some(0), gone()), opened(1, None, gone())];
+        record(&case, groups).await;
+        written(&case, 0, 0, 2).await;
+        written(&case, 1, 2, 3).await;
+        let stops_at = |stopped: &Option<Stopped>| match stopped {
+            Some(Stopped::Unclean { copy, .. }) => Some(*copy),
+            _ => None,
+        };
+        let (_, waits) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = &waits.lanes[0];
+        assert_eq!(stops_at(&lane.stopped), Some(copy(0)));
+        let behind: Vec<_> = lane.unclean_behind.iter().map(|(copy, _)| *copy).collect();
+        assert_eq!(
+            behind,
+            [copy(1)],
+            "all that is to be decided is told at once"
+        );
+        // Nobody has decided about the second one, whose replica may be whole at a broker that is away.
+        let first = Unclean::Accept([GroupId(0)].into());
+        let (_, waits) = case.recover(OWNER, first).await;
+        let lane = &waits.lanes[0];
+        assert_eq!(stops_at(&lane.stopped), Some(copy(1)), "{lane:?}");
+        assert!(lane.groups.iter().all(|group| group.group != GroupId(1)));
+        let (_, served) = case.recover(OWNER, everything()).await;
+        let lane = &served.lanes[0];
+        let ends: Vec<_> = lane.groups.iter().map(|group| group.end_ordinal).collect();
+        assert_eq!((lane.stopped.clone(), ends), (None, vec![2, 5]));
     });
 }

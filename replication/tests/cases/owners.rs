@@ -10,7 +10,7 @@ use kera_replication::transport::sim::MemoryFate;
 
 use crate::suite::Stage;
 use crate::suite::test_group::Unacknowledged;
-use crate::{BRIEFLY, OWNER, another, append, case, open};
+use crate::{BRIEFLY, OWNER, all_shown, another, append, case, open};
 
 #[test]
 fn a_stopped_backup_holds_up_no_append() {
@@ -149,7 +149,7 @@ fn without_a_copy_that_counts_the_lane_waits_for_a_decision() {
             matches!(stopped, Some(Stopped::Unclean { .. })),
             "{stopped:?}"
         );
-        let (_, goes_on) = case.recover(BrokerId(1), Unclean::Accept).await;
+        let (_, goes_on) = case.recover(BrokerId(1), all_shown(&waits)).await;
         let found = &goes_on.lanes[0];
         assert_eq!(found.stopped, None);
         assert!(

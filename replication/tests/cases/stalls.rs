@@ -169,7 +169,7 @@ fn a_lane_says_which_copy_it_waits_for_until_that_has_all() {
 fn a_group_that_nobody_takes_says_why_it_is_not_recorded() {
     planned(two_copies(), |case| async move {
         let primary = primary_among(&case, vec![OWNER]);
-        let recovered = case.recover_as(&primary, Unclean::Accept).await;
+        let recovered = case.recover_as(&primary, Unclean::Wait).await;
         let lane = case.lane(&primary, &recovered);
         let group = open(&lane, 0);
         append(&lane, &group, 1).await.expect_err("too few copies");

@@ -16,7 +16,7 @@ use kera_replication::transport::{
 };
 
 use crate::suite::Stage;
-use crate::{Case, OWNER, another, append, append_within, case, open};
+use crate::{Case, OWNER, all_shown, another, append, append_within, case, open};
 
 /// What becomes of a call.
 pub enum Fate {
@@ -226,7 +226,8 @@ fn what_a_machine_had_flushed_at_the_interval_survives_its_power() {
             case.stage.start(node, MemoryFate::PowerLost).await;
         }
         // Nothing counts any more, and what was flushed is there for a decision.
-        let (_, recovered) = case.recover(BrokerId(1), Unclean::Accept).await;
+        let (_, waits) = case.recover(BrokerId(1), Unclean::Wait).await;
+        let (_, recovered) = case.recover(BrokerId(1), all_shown(&waits)).await;
         let closed = &recovered.lanes[0].groups[0];
         assert_eq!(closed.end_ordinal, 1);
     });

@@ -1,10 +1,10 @@
 //! Streamlets that are not recovered from their copies: what each waits for, what would be lost by
 //! going on without it, and the operator's decision to do so.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use kera_protocol::ids::{Ordinal, StreamId};
+use kera_protocol::ids::{GroupId, Ordinal, StreamId};
 use kera_protocol::v1;
 use kera_replication::ids::StreamletKey;
 use kera_replication::recovery::{RecoveredLane, Stopped, Unclean};
@@ -30,6 +30,8 @@ struct Entry {
     unclean: Vec<v1::UncleanGroup>,
     losses: Vec<v1::AcceptedLoss>,
     decision: Decision,
+    /// The groups whose loss was accepted, until the streamlet is served.
+    accepted: BTreeSet<GroupId>,
     served: bool,
 }
 
@@ -66,14 +68,25 @@ impl Stuck {
     /// What stops `lanes`, if anything does.
     pub(crate) fn of(lanes: &[RecoveredLane]) -> Option<Self> {
         let first = lanes.iter().find_map(|lane| lane.stopped.as_ref())?;
-        let unclean = lanes.iter().filter_map(|lane| match &lane.stopped {
-            Some(Stopped::Unclean { copy, holders }) => Some(v1::UncleanGroup {
-                group: copy.group.0,
-                lane: lane.lane.0,
-                first_ordinal: lane.next_ordinal,
-                brokers: holders.iter().map(|holder| holder.0).collect(),
-            }),
-            _ => None,
+        let unclean = lanes.iter().flat_map(|lane| {
+            let first = match &lane.stopped {
+                Some(Stopped::Unclean { copy, holders }) => Some((copy, holders)),
+                _ => None,
+            };
+            let behind = lane
+                .unclean_behind
+                .iter()
+                .map(|(copy, holders)| (copy, holders));
+            // Where those behind begin is not known: at the earliest where the lane stopped.
+            first
+                .into_iter()
+                .chain(behind)
+                .map(|(copy, holders)| v1::UncleanGroup {
+                    group: copy.group.0,
+                    lane: lane.lane.0,
+                    first_ordinal: lane.next_ordinal,
+                    brokers: holders.iter().map(|holder| holder.0).collect(),
+                })
         });
         Some(Self {
             reason: first.to_string(),
@@ -97,12 +110,12 @@ impl WaitingList {
     pub(crate) fn begin(&self, streamlet: StreamletKey) -> Unclean {
         let mut entries = self.entries.lock();
         let entry = entries.entry(streamlet).or_default();
-        match entry.decision {
-            Decision::None => Unclean::Wait,
-            Decision::Accepted | Decision::UnderWay => {
-                entry.decision = Decision::UnderWay;
-                Unclean::Accept
-            }
+        if entry.decision == Decision::Accepted {
+            entry.decision = Decision::UnderWay;
+        }
+        match entry.accepted.is_empty() {
+            true => Unclean::Wait,
+            false => Unclean::Accept(entry.accepted.clone()),
         }
     }
 
@@ -128,6 +141,9 @@ impl WaitingList {
                 entry.decision = Decision::None;
             }
             entry.served = stuck.is_none();
+            if entry.served {
+                entry.accepted.clear();
+            }
             entry.reason = stuck.map_or_else(String::new, |stuck| stuck.reason.clone());
             entry.unclean = stuck.map_or_else(Vec::new, |stuck| stuck.unclean.clone());
         }
@@ -162,8 +178,8 @@ impl WaitingList {
         }
     }
 
-    /// The operator accepts what is lost of those of `streamlets` that have groups of which no copy
-    /// counts. Returns what was given up, once the attempts that do so have ended.
+    /// The operator accepts what is lost of the groups that were described, of which no copy counts. A group that comes to
+    /// that later stops its lane again, and is described. Returns what was given up, once the attempts that do so have ended.
     pub(crate) async fn accept(&self, streamlets: &[StreamletKey]) -> Vec<v1::AcceptedLoss> {
         let mut attempts = self.attempts.subscribe();
         let mut accepted = Vec::new();
@@ -172,6 +188,9 @@ impl WaitingList {
                 && !entry.unclean.is_empty()
             {
                 entry.decision = Decision::Accepted;
+                // What was shown, and nothing that comes up later.
+                let shown = entry.unclean.iter().map(|unclean| GroupId(unclean.group));
+                entry.accepted.extend(shown);
                 entry.losses.clear();
                 accepted.push(*streamlet);
             }
@@ -187,5 +206,41 @@ impl WaitingList {
         let entries = self.entries.lock();
         let entries = accepted.iter().filter_map(|key| entries.get(key));
         entries.flat_map(|entry| entry.losses.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kera_protocol::ids::StreamletId;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_decision_is_about_the_groups_that_were_described() {
+        let list = WaitingList::default();
+        let key = StreamletKey {
+            stream: StreamId::from_slice(&[1; 16]).expect("16 bytes"),
+            streamlet: StreamletId(0),
+        };
+        let stuck = |group| Stuck {
+            reason: "no replica counts".to_owned(),
+            unclean: vec![v1::UncleanGroup {
+                group,
+                ..v1::UncleanGroup::default()
+            }],
+        };
+        let seven = || Unclean::Accept([GroupId(7)].into());
+        assert_eq!(list.begin(key), Unclean::Wait);
+        list.ended(key, Some(&stuck(7)));
+        let attempt = async {
+            assert_eq!(list.begin(key), seven());
+            list.ended(key, Some(&stuck(8)));
+        };
+        let keys = [key];
+        tokio::join!(list.accept(&keys), attempt);
+        // Nobody was shown the other one when that was decided; and what was decided holds until the streamlet is served.
+        assert_eq!(list.begin(key), seven());
+        list.ended(key, None);
+        assert_eq!(list.begin(key), Unclean::Wait);
     }
 }
