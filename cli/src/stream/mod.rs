@@ -318,7 +318,7 @@ pub(crate) struct CompactArgs {
   kera stream recover clicks --streamlet 2 --accept-loss
 
 A stream with replicas is recovered by itself once a broker is back that has all acknowledged records.
-If none will ever come back, --accept-loss keeps the longest replica that is left of the groups that were shown, and gives up no other; ordinals jump past the lost records.")]
+If none will ever come back, --accept-loss keeps the longest replica that is left of the groups that the latest attempt found so, and gives up none that comes up later; look without it first. Ordinals jump past the lost records.")]
 pub(crate) struct RecoverArgs {
     /// The stream
     stream: String,

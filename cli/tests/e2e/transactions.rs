@@ -2,8 +2,6 @@
 //! prepared wait for whoever has their handle.
 
 use std::collections::HashSet;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use bytes::Buf;
@@ -87,9 +85,6 @@ fn sees(broker: &Broker, expected: &[u32], when: &str) {
 
 /// What Kafka's read_committed consumers see of a partition, by Fetch of version 4.
 fn seen_by_kafka(broker: &Broker, partition: i32) -> Vec<u32> {
-    let mut socket = TcpStream::connect(broker.kafka()).expect("the broker listens");
-    let timeout = socket.set_read_timeout(Some(PATIENCE));
-    timeout.expect("a socket has a timeout");
     // API 1, version 4, correlation 7, no client id; no replica, no wait, at most 1 MiB, read_committed; topic "s".
     let mut request = vec![0, 1, 0, 4, 0, 0, 0, 7, 0xff, 0xff];
     for number in [-1, 0, 0, 1 << 20] {
@@ -100,13 +95,7 @@ fn seen_by_kafka(broker: &Broker, partition: i32) -> Vec<u32> {
     request.extend_from_slice(&partition.to_be_bytes());
     request.extend_from_slice(&0_i64.to_be_bytes());
     request.extend_from_slice(&(1_i32 << 20).to_be_bytes());
-    let length = (request.len() as u32).to_be_bytes();
-    socket.write_all(&length).expect("it is sent");
-    socket.write_all(&request).expect("it is sent");
-    let mut length = [0; 4];
-    socket.read_exact(&mut length).expect("a reply");
-    let mut reply = vec![0; u32::from_be_bytes(length) as usize];
-    socket.read_exact(&mut reply).expect("a whole reply");
+    let reply = kera_testkit::kafka::exchange(broker.kafka(), &request);
     let mut reply = bytes::Bytes::from(reply);
     // Correlation, throttle, one topic of a name, one partition and its number.
     reply.advance(4 + 4 + 4 + 3 + 4 + 4);

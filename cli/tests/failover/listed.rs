@@ -2,12 +2,11 @@
 //! open, only because its coordinator is yet to read it.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::Instant;
 
 use bytes::Buf;
 use kera_protocol::partition::key_hash;
+use kera_testkit::kafka;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -27,18 +26,9 @@ fn ids(listed: &Value) -> BTreeSet<String> {
 
 /// The error and the number of transactions that Kafka's ListTransactions answers.
 fn listed_for_kafka(broker: &Broker) -> (i16, usize) {
-    let mut socket = TcpStream::connect(broker.kafka()).expect("the broker listens");
-    let timeout = socket.set_read_timeout(Some(PATIENCE));
-    timeout.expect("a socket has a timeout");
     // API 66, version 0, correlation 7, no client id, no tags; any state, any producer, no tags.
     let request = [0, 66, 0, 0, 0, 0, 0, 7, 0xff, 0xff, 0, 1, 1, 0];
-    let length = (request.len() as u32).to_be_bytes();
-    socket.write_all(&length).expect("it is sent");
-    socket.write_all(&request).expect("it is sent");
-    let mut length = [0; 4];
-    socket.read_exact(&mut length).expect("a reply");
-    let mut reply = vec![0; u32::from_be_bytes(length) as usize];
-    socket.read_exact(&mut reply).expect("a whole reply");
+    let reply = kafka::exchange(broker.kafka(), &request);
     let mut reply = &reply[..];
     // Correlation, tags, throttle.
     reply.advance(4 + 1 + 4);

@@ -1,12 +1,10 @@
 //! What earlier programs stored, kept as it lay on the disks after a kill: `scripts/stored.sh` makes it.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 
 use kera_metadata::{EtcdOptions, EtcdStore, MetadataStore};
 use kera_testkit::etcd::Etcd;
-use kera_testkit::{machine, namespaces};
+use kera_testkit::{kafka, machine, namespaces};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -92,19 +90,8 @@ fn what_was_stored_before_cluster_versions_is_read() {
 
 /// What Kafka's listener answers: a request's API and version, correlation 7, no client id, no tags, and its body.
 fn asked(broker: &Broker, [api, version]: [u8; 2], body: &[u8]) -> Vec<u8> {
-    let mut socket = TcpStream::connect(broker.kafka()).expect("the broker listens");
-    let timeout = socket.set_read_timeout(Some(PATIENCE));
-    timeout.expect("a socket has a timeout");
     let head = [0, api, 0, version, 0, 0, 0, 7, 0xff, 0xff, 0];
-    let request = [&head, body].concat();
-    let length = u32::try_from(request.len()).expect("it is short");
-    let sent = [&length.to_be_bytes()[..], &request].concat();
-    socket.write_all(&sent).expect("it is sent");
-    let mut length = [0; 4];
-    socket.read_exact(&mut length).expect("a reply");
-    let mut reply = vec![0; u32::from_be_bytes(length) as usize];
-    socket.read_exact(&mut reply).expect("a whole reply");
-    reply
+    kafka::exchange(broker.kafka(), &[&head, body].concat())
 }
 
 /// How often the answer to ApiVersions names one of Kafka's features: once as known, and once more as in use.

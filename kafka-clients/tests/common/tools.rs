@@ -22,6 +22,9 @@ fn built(folder: &str) -> PathBuf {
     kera_testkit::scratch().join(folder)
 }
 
+/// Lines of what a process wrote that a failed test shows.
+const LAST_WORDS: usize = 60;
+
 /// Whether the machine has a program.
 pub fn has(program: &str) -> bool {
     // All of them know one of the two.
@@ -205,4 +208,18 @@ pub fn node(name: &str, folder: &str) -> PathBuf {
             .args(["ci", "--silent", "--no-audit", "--no-fund"]);
         run(command, b"", BUILD);
     })
+}
+
+/// Shows the end of the log of a process of a test that fails.
+pub fn show_last_words(of: &str, log: &Path) {
+    if !std::thread::panicking() {
+        return;
+    }
+    let log = fs::read(log).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let lines: Vec<&str> = log.lines().collect();
+    eprintln!("the last words of {of}:");
+    for line in &lines[lines.len().saturating_sub(LAST_WORDS)..] {
+        eprintln!("    {line}");
+    }
 }

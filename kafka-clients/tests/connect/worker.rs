@@ -13,8 +13,6 @@ use tempfile::TempDir;
 
 use crate::common::{home, tools};
 
-/// Lines of what a worker wrote that a failed test shows.
-const LAST_WORDS: usize = 60;
 /// A worker answers within 90 s, or says that it could not.
 const ANSWER_WITHIN: Duration = Duration::from_secs(100);
 
@@ -128,14 +126,6 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.kill();
-        if std::thread::panicking() {
-            let log = fs::read(self.log()).unwrap_or_default();
-            let log = String::from_utf8_lossy(&log);
-            let lines: Vec<&str> = log.lines().collect();
-            eprintln!("the last words of a worker:");
-            for line in &lines[lines.len().saturating_sub(LAST_WORDS)..] {
-                eprintln!("    {line}");
-            }
-        }
+        tools::show_last_words("a worker", &self.log());
     }
 }

@@ -10,9 +10,6 @@ use tempfile::TempDir;
 
 use crate::common::{home, tools, until};
 
-/// Lines of what an instance wrote that a failed test shows.
-const LAST_WORDS: usize = 60;
-
 /// What an instance said of itself since it was started.
 #[derive(Default)]
 struct Said {
@@ -128,14 +125,6 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         self.kill();
-        if std::thread::panicking() {
-            let log = fs::read(self.log()).unwrap_or_default();
-            let log = String::from_utf8_lossy(&log);
-            let lines: Vec<&str> = log.lines().collect();
-            eprintln!("the last words of an instance:");
-            for line in &lines[lines.len().saturating_sub(LAST_WORDS)..] {
-                eprintln!("    {line}");
-            }
-        }
+        tools::show_last_words("an instance", &self.log());
     }
 }

@@ -96,6 +96,20 @@ pub struct RecoveredLane {
     pub unclean_behind: Vec<(CopyId, Vec<BrokerId>)>,
 }
 
+impl RecoveredLane {
+    /// All groups that keep it from going on since no copy counts, with those who were recorded.
+    pub fn unclean(&self) -> impl Iterator<Item = (CopyId, &[BrokerId])> {
+        let first = match &self.stopped {
+            Some(Stopped::Unclean { copy, holders }) => Some((*copy, holders.as_slice())),
+            _ => None,
+        };
+        let behind = self.unclean_behind.iter();
+        first
+            .into_iter()
+            .chain(behind.map(|(copy, holders)| (*copy, holders.as_slice())))
+    }
+}
+
 /// Why a lane cannot go on yet. Recovering again may help, once the named brokers are back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stopped {

@@ -44,7 +44,7 @@ use kera_replication::faults::Faults;
 use kera_replication::ids::{AckPolicy, BrokerId, CopyId};
 use kera_replication::primary::{Lane, LaneSpec, Primary, ReplicaSet};
 use kera_replication::records::RecordsRef;
-use kera_replication::recovery::{RecoverSpec, Recovered, Stopped, Unclean, recover};
+use kera_replication::recovery::{RecoverSpec, Recovered, RecoveredLane, Unclean, recover};
 use kera_replication::runtime::Runtime;
 use kera_replication::transport::{CopyInfo, Description, Reply, Request, Seal, TransportRef};
 
@@ -103,15 +103,8 @@ fn noticed<F: Future<Output = ()> + Send + 'static>(
 
 /// The operator's decision about all groups that a recovery stopped at.
 fn all_shown(recovered: &Recovered) -> Unclean {
-    let of_lane = recovered.lanes.iter().flat_map(|lane| {
-        let first = match &lane.stopped {
-            Some(Stopped::Unclean { copy, .. }) => Some(*copy),
-            _ => None,
-        };
-        let behind = lane.unclean_behind.iter().map(|(copy, _)| *copy);
-        first.into_iter().chain(behind)
-    });
-    Unclean::Accept(of_lane.map(|copy| copy.group).collect())
+    let groups = recovered.lanes.iter().flat_map(RecoveredLane::unclean);
+    Unclean::Accept(groups.map(|(copy, _)| copy.group).collect())
 }
 
 /// A broker's group, and where its bytes are.

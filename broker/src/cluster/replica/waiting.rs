@@ -7,7 +7,7 @@ use std::time::Duration;
 use kera_protocol::ids::{GroupId, Ordinal, StreamId};
 use kera_protocol::v1;
 use kera_replication::ids::StreamletKey;
-use kera_replication::recovery::{RecoveredLane, Stopped, Unclean};
+use kera_replication::recovery::{RecoveredLane, Unclean};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
@@ -69,24 +69,13 @@ impl Stuck {
     pub(crate) fn of(lanes: &[RecoveredLane]) -> Option<Self> {
         let first = lanes.iter().find_map(|lane| lane.stopped.as_ref())?;
         let unclean = lanes.iter().flat_map(|lane| {
-            let first = match &lane.stopped {
-                Some(Stopped::Unclean { copy, holders }) => Some((copy, holders)),
-                _ => None,
-            };
-            let behind = lane
-                .unclean_behind
-                .iter()
-                .map(|(copy, holders)| (copy, holders));
-            // Where those behind begin is not known: at the earliest where the lane stopped.
-            first
-                .into_iter()
-                .chain(behind)
-                .map(|(copy, holders)| v1::UncleanGroup {
-                    group: copy.group.0,
-                    lane: lane.lane.0,
-                    first_ordinal: lane.next_ordinal,
-                    brokers: holders.iter().map(|holder| holder.0).collect(),
-                })
+            // Where those behind the first begin is not known: at the earliest where the lane stopped.
+            lane.unclean().map(|(copy, holders)| v1::UncleanGroup {
+                group: copy.group.0,
+                lane: lane.lane.0,
+                first_ordinal: lane.next_ordinal,
+                brokers: holders.iter().map(|holder| holder.0).collect(),
+            })
         });
         Some(Self {
             reason: first.to_string(),
@@ -178,8 +167,9 @@ impl WaitingList {
         }
     }
 
-    /// The operator accepts what is lost of the groups that were described, of which no copy counts. A group that comes to
-    /// that later stops its lane again, and is described. Returns what was given up, once the attempts that do so have ended.
+    /// The operator accepts what is lost of the groups that the latest attempt found, of which no copy counts; an attempt
+    /// since the operator looked may have found more. A group that comes to that later stops its lane again. Returns what
+    /// was given up, once the attempts that do so have ended.
     pub(crate) async fn accept(&self, streamlets: &[StreamletKey]) -> Vec<v1::AcceptedLoss> {
         let mut attempts = self.attempts.subscribe();
         let mut accepted = Vec::new();
@@ -188,9 +178,9 @@ impl WaitingList {
                 && !entry.unclean.is_empty()
             {
                 entry.decision = Decision::Accepted;
-                // What was shown, and nothing that comes up later.
-                let shown = entry.unclean.iter().map(|unclean| GroupId(unclean.group));
-                entry.accepted.extend(shown);
+                // Nothing that comes up later.
+                let found = entry.unclean.iter().map(|unclean| GroupId(unclean.group));
+                entry.accepted.extend(found);
                 entry.losses.clear();
                 accepted.push(*streamlet);
             }

@@ -10,6 +10,7 @@ import java.util.Deque;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.ToLongFunction;
 import org.apache.spark.sql.connector.read.streaming.CompositeReadLimit;
 import org.apache.spark.sql.connector.read.streaming.ReadLimit;
 import org.apache.spark.sql.connector.read.streaming.ReadMaxBytes;
@@ -32,8 +33,8 @@ final class Admission {
 
     /** The ranges as far as the limit lets them; a batch of records is not taken apart. */
     List<LaneRange> admit(List<LaneRange> ranges, ReadLimit limit) throws IOException {
-        long bytes = maxBytes(limit);
-        long records = maxRecords(limit);
+        long bytes = most(limit, each -> each instanceof ReadMaxBytes max ? max.maxBytes() : Long.MAX_VALUE);
+        long records = most(limit, each -> each instanceof ReadMaxRows max ? max.maxRows() : Long.MAX_VALUE);
         if (bytes == Long.MAX_VALUE && records == Long.MAX_VALUE) {
             return ranges;
         }
@@ -63,21 +64,12 @@ final class Admission {
         return ranges.stream().map(range -> admitted.get(range.lane())).filter(range -> range != null).toList();
     }
 
-    private static long maxRecords(ReadLimit limit) {
-        long most = limit instanceof ReadMaxRows rows ? rows.maxRows() : Long.MAX_VALUE;
+    /** The least of what a limit's parts admit. */
+    private static long most(ReadLimit limit, ToLongFunction<ReadLimit> admitted) {
+        long most = admitted.applyAsLong(limit);
         if (limit instanceof CompositeReadLimit all) {
             for (ReadLimit each : all.getReadLimits()) {
-                most = Math.min(most, maxRecords(each));
-            }
-        }
-        return most;
-    }
-
-    private static long maxBytes(ReadLimit limit) {
-        long most = limit instanceof ReadMaxBytes bytes ? bytes.maxBytes() : Long.MAX_VALUE;
-        if (limit instanceof CompositeReadLimit all) {
-            for (ReadLimit each : all.getReadLimits()) {
-                most = Math.min(most, maxBytes(each));
+                most = Math.min(most, most(each, admitted));
             }
         }
         return most;
