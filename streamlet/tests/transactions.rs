@@ -4,6 +4,8 @@
 mod support;
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::fault::Fault;
@@ -12,8 +14,10 @@ use kera_protocol::batch::{
 };
 use kera_protocol::ids::Epoch;
 use kera_streamlet::producers::SequenceError;
-use kera_streamlet::transactions::{EndTransaction, Ended, Grant, TransactionError};
-use kera_streamlet::{AppendError, CompactSpec, LaneReadSpec, Located, Outcome};
+use kera_streamlet::transactions::{Committed, EndTransaction, Ended, Grant, TransactionError};
+use kera_streamlet::{
+    AppendError, CompactSpec, LaneReadError, LaneReadSpec, Located, Outcome, Streamlet,
+};
 use support::batches::{ids_of, plain, stamped};
 use support::{LANE, Machine, Node, settings};
 
@@ -163,10 +167,15 @@ fn what_is_open_is_not_shown_and_what_is_aborted_is_named() {
 
 /// A batch of a transaction with one record of a key.
 fn keyed(producer: i64, key: &str, id: u64) -> Vec<u8> {
+    keyed_as(producer, 0, key, id)
+}
+
+/// The same, with a sequence number.
+fn keyed_as(producer: i64, sequence: i32, key: &str, id: u64) -> Vec<u8> {
     let stamp = ProducerStamp {
         producer_id: producer,
         producer_epoch: 0,
-        base_sequence: 0,
+        base_sequence: sequence,
     };
     let record = NewRecord {
         key: Some(key.as_bytes()),
@@ -192,18 +201,9 @@ fn compaction_keeps_the_newest_record_that_counts_and_stops_at_an_open_transacti
         assert!(node.work());
     };
     let compact = || {
-        let spec = CompactSpec {
-            now_ms: node.now_ms as i64,
-            min_lag_ms: 0,
-            max_lag_ms: 0,
-            delete_retention_ms: 1000,
-            quiet: std::time::Duration::ZERO,
-            min_dirty_permille: 0,
-            memory: 1 << 20,
-        };
         let done = node
             .streamlet
-            .compact_lane(LANE, &spec, None, &mut |_| true);
+            .compact_lane(LANE, &compaction(node.now_ms), None, &mut |_| true);
         done.expect("a pass")
     };
     let append = |producer: i64, key: &str, id: u64| {
@@ -232,6 +232,115 @@ fn compaction_keeps_the_newest_record_that_counts_and_stops_at_an_open_transacti
     assert!(compact().is_some());
     assert_eq!(read_native(&node, 1 << 20), vec![1, 5]);
     assert_eq!(read_committed(&node, 0, 1 << 20).0, vec![1, 5]);
+}
+
+fn compaction(now_ms: u64) -> CompactSpec {
+    CompactSpec {
+        now_ms: now_ms as i64,
+        min_lag_ms: 0,
+        max_lag_ms: 0,
+        delete_retention_ms: 1000,
+        quiet: std::time::Duration::ZERO,
+        min_dirty_permille: 0,
+        memory: 1 << 20,
+    }
+}
+
+/// A restarted broker's lane whose first group, of which nothing is in memory, has a record that was aborted, by a
+/// marker there or in the next group, and one that counts (5) in the latter case. Another of each producer (10, 11)
+/// follows: of the aborted one compaction leaves nothing.
+fn aborted_group_and_next(machine: &mut Machine, marker_in_next: bool) -> Node {
+    let node = machine.create(settings(AckPolicy::Written));
+    assert!(grant(&node, 7, 1));
+    node.append(0, &mut keyed(7, "a", 1));
+    if marker_in_next {
+        node.append(0, &mut keyed(-1, "c", 5));
+    } else {
+        assert!(end(&node, 7, 1, false));
+    }
+    assert!(node.streamlet.close_all(node.now_ms));
+    assert!(node.work());
+    drop(node);
+    let node = machine.recover(settings(AckPolicy::Written)).0;
+    if marker_in_next {
+        assert!(end(&node, 7, 1, false));
+    }
+    node.append(0, &mut keyed(-1, "b", 10));
+    assert!(grant(&node, 7, 2));
+    node.append(0, &mut keyed_as(7, 1, "d", 11));
+    assert!(end(&node, 7, 2, true));
+    node
+}
+
+fn from(ordinal: u64) -> LaneReadSpec {
+    LaneReadSpec {
+        lane: LANE,
+        from: Located { ordinal, at: None },
+        end_ordinal: u64::MAX,
+        max_bytes: 1 << 20,
+        cached_only: false,
+    }
+}
+
+/// Reads what is committed from the start, and does something before one of the reads of the disk that this takes:
+/// each in turn. How many of them there were.
+fn at_each_read(
+    marker_in_next: bool,
+    then: impl Fn(&Arc<Streamlet>) + Copy + Send + 'static,
+    look: impl Fn(&Node, Result<Committed, LaneReadError>),
+) -> u64 {
+    for reads in 0.. {
+        let mut machine = Machine::fault(13 + reads);
+        let node = aborted_group_and_next(&mut machine, marker_in_next);
+        let (streamlet, done) = (node.streamlet.clone(), Arc::new(AtomicBool::new(false)));
+        let is_done = done.clone();
+        let fault = machine.fault.as_ref().expect("the fault engine");
+        fault.before_read(reads, move || {
+            then(&streamlet);
+            done.store(true, Ordering::Relaxed);
+        });
+        let read = node.streamlet.read_committed(from(0));
+        if !is_done.load(Ordering::Relaxed) {
+            return reads;
+        }
+        look(&node, read);
+    }
+    unreachable!("a read of the disk follows each")
+}
+
+/// A trim takes the group away while a reader waits for its bytes, and with it the marker that says what was aborted.
+#[test]
+fn what_was_aborted_is_not_shown_where_a_trim_takes_its_group_away_meanwhile() {
+    let trim = |streamlet: &Arc<Streamlet>| {
+        streamlet.trim(LANE, 2).expect("a trim");
+    };
+    let reads = at_each_read(false, trim, |node, read| {
+        let shown = read.map(|read| ids_of(&read.only_committed().bufs.concat()));
+        let is_out = matches!(shown, Err(LaneReadError::OutOfRange { log_start: 2, .. }));
+        assert!(
+            is_out || shown.as_ref().is_ok_and(Vec::is_empty),
+            "{shown:?}"
+        );
+        assert_eq!(read_committed(node, 2, 1 << 20).0, vec![10, 11]);
+    });
+    assert!(reads > 1, "{reads}");
+}
+
+/// The same where a compaction leaves out what was aborted, while a reader has the file as it was before.
+#[test]
+fn what_was_aborted_is_not_shown_where_a_compaction_rewrites_its_group_meanwhile() {
+    let compact = |streamlet: &Arc<Streamlet>| {
+        let spec = compaction(u64::MAX >> 1);
+        let pass = streamlet.compact_lane(LANE, &spec, None, &mut |_| true);
+        assert!(pass.expect("a pass").is_some());
+    };
+    let reads = at_each_read(true, compact, |node, read| {
+        let found = read.expect("a readable lane").only_committed();
+        let shown = ids_of(&found.bufs.concat());
+        assert!(shown.iter().all(|(_, id)| *id == 5), "{shown:?}");
+        assert_eq!(read_native(node, 1 << 20), vec![5, 10, 11]);
+    });
+    assert!(reads > 1, "{reads}");
 }
 
 #[test]

@@ -23,6 +23,7 @@ use crate::coordination::{CoordinatorKind, Host};
 use crate::fault_rules::Rule;
 use crate::others;
 use crate::shared::Shared;
+use crate::store_calls::{blocking, metadata_error};
 
 /// Decisions are looked for at least this often.
 const LOOK: Duration = Duration::from_millis(200);
@@ -184,23 +185,30 @@ impl Batch {
 async fn finish(shared: &Arc<Shared>, host: &Host, mut decided: Vec<Decided>) -> bool {
     let mut done: Vec<BTreeSet<Part>> = vec![BTreeSet::new(); decided.len()];
     let mut by_broker: BTreeMap<u32, Batch> = BTreeMap::new();
+    let mut gone: BTreeMap<StreamId, bool> = BTreeMap::new();
     for (index, one) in decided.iter().enumerate() {
         for part in &one.parts {
             match part {
-                Part::Partition(stream, partition) => {
-                    match lane_of(shared, *stream, *partition) {
-                        // Its stream was deleted.
-                        None => drop(done[index].insert(part.clone())),
-                        Some(place) => {
-                            let batch = by_broker.entry(place.broker).or_default();
-                            if batch.takes_one() {
-                                let (end, lanes, _) = batch.entry(index, one, host.epoch());
-                                end.lanes.push(place.lane);
-                                lanes.push(part.clone());
-                            }
+                Part::Partition(stream, partition) => match lane_of(shared, *stream, *partition) {
+                    None => {
+                        let is_gone = match gone.get(stream) {
+                            Some(is_gone) => *is_gone,
+                            None => is_deleted(shared, *stream).await,
+                        };
+                        gone.insert(*stream, is_gone);
+                        if is_gone {
+                            done[index].insert(part.clone());
                         }
                     }
-                }
+                    Some(place) => {
+                        let batch = by_broker.entry(place.broker).or_default();
+                        if batch.takes_one() {
+                            let (end, lanes, _) = batch.entry(index, one, host.epoch());
+                            end.lanes.push(place.lane);
+                            lanes.push(part.clone());
+                        }
+                    }
+                },
                 Part::Group(group) => {
                     let kind = CoordinatorKind::Groups;
                     let Ok(place) = shared.coordination.place(shared, kind, group).await else {
@@ -250,6 +258,14 @@ async fn finish(shared: &Arc<Shared>, host: &Host, mut decided: Vec<Decided>) ->
             }
         }
     }
+}
+
+/// Whether a stream that is not known here was deleted. It may also be too new: owners make their lanes part of a
+/// transaction, and may know of them before its coordinator does. Only the metadata store can tell the two apart.
+async fn is_deleted(shared: &Shared, stream: StreamId) -> bool {
+    let metadata = shared.metadata.clone();
+    let read = move || metadata.stream(stream).map_err(|e| metadata_error(&e));
+    matches!(blocking(read).await, Ok(None))
 }
 
 /// Takes in which parts a broker has ended.

@@ -243,7 +243,8 @@ impl Streamlet {
             .map_err(|error| match error {
                 LaneReadError::Group(error) => CompactError::Read(error),
                 _ => CompactError::Stopped,
-            })?;
+            })?
+            .ok_or(CompactError::Changed)?;
         let is_aborted = |producer: i64, ordinal: Ordinal| {
             // A producer has one transaction at a time: its ranges follow each other.
             let ranges = aborted.get(&producer);

@@ -20,6 +20,9 @@ use crate::mending::{is_damage, tell};
 use crate::read::{Found, LaneReadError, LaneReadSpec, Located};
 use crate::streamlet::{LaneSlot, Streamlet};
 
+/// What was aborted, by producer: from a transaction's first record to its marker, in order.
+pub(crate) type Aborted = HashMap<i64, Vec<Range<Ordinal>>>;
+
 /// What was read, and how far that counts.
 #[derive(Debug)]
 pub struct Committed {
@@ -73,12 +76,23 @@ impl Streamlet {
     /// # Errors
     /// [`LaneReadError`]; that the bytes are on disk only also where what was aborted must be looked up.
     pub fn read_committed(&self, spec: LaneReadSpec) -> Result<Committed, LaneReadError> {
+        loop {
+            // Where a trim or a compaction took the group away meanwhile, the ends in it went with it: what was read
+            // may have been aborted, and nobody can tell any more. The next look finds what is there now.
+            if let Some(committed) = self.try_read_committed(&spec)? {
+                return Ok(committed);
+            }
+        }
+    }
+
+    /// The same; `None` if the group that was read is not the lane's any more.
+    fn try_read_committed(&self, spec: &LaneReadSpec) -> Result<Option<Committed>, LaneReadError> {
         // While a lane is put in order, what is stable is not known: nothing more is shown.
         let known = self.stable_below_head(spec.lane);
         let stable = known.map_or(spec.from.ordinal, |(stable, _)| stable);
         let mut found = self.read(LaneReadSpec {
             end_ordinal: spec.end_ordinal.min(stable),
-            ..spec
+            ..*spec
         })?;
         if let Some((_, head)) = known {
             // Whoever waits for more waits from there: with the head, what is stable may have moved since.
@@ -86,27 +100,32 @@ impl Streamlet {
         }
         let mut aborted = Vec::new();
         if found.transactional
-            && let Some((group, _, _)) = found.next.at
+            && let Some((group, generation, _)) = found.next.at
         {
-            aborted = self.aborted(&spec, group, found.first_ordinal, found.next.ordinal)?;
+            let (from, to) = (found.first_ordinal, found.next.ordinal);
+            let Some(known) = self.aborted(spec, (group, generation), from, to)? else {
+                return Ok(None);
+            };
+            aborted = known;
         }
-        Ok(Committed {
+        Ok(Some(Committed {
             found,
             stable,
             aborted,
-        })
+        }))
     }
 
     /// What was aborted in closed groups of a lane that lie below its last stable ordinal, by producer: from the
-    /// transaction's first record to its marker, in order. Waits for the disk.
+    /// transaction's first record to its marker, in order; `None` if one of them is not the lane's any more. Waits for
+    /// the disk.
     pub(crate) fn aborted_in(
         &self,
         lane: LaneId,
         groups: &[Arc<Group>],
-    ) -> Result<HashMap<i64, Vec<Range<Ordinal>>>, LaneReadError> {
-        let mut aborted: HashMap<_, Vec<Range<Ordinal>>> = HashMap::new();
+    ) -> Result<Option<Aborted>, LaneReadError> {
+        let mut aborted = Aborted::new();
         if self.transactional_from(lane).is_none() {
-            return Ok(aborted);
+            return Ok(Some(aborted));
         }
         let spec = LaneReadSpec {
             lane,
@@ -117,7 +136,11 @@ impl Streamlet {
         };
         for group in groups {
             let (from, to) = (group.spec().first_ordinal, group.end().ordinal);
-            for end in self.aborted(&spec, group.id(), from, to)? {
+            let read = (group.id(), group.spec().generation);
+            let Some(ends) = self.aborted(&spec, read, from, to)? else {
+                return Ok(None);
+            };
+            for end in ends {
                 let ranges = aborted.entry(end.producer).or_default();
                 // One that began in another group is found with each of its groups.
                 if ranges.last().is_none_or(|last| last.end <= end.first) {
@@ -125,20 +148,25 @@ impl Streamlet {
                 }
             }
         }
-        Ok(aborted)
+        Ok(Some(aborted))
     }
 
-    /// What was aborted of the batches `from` to `to`, which lie in `group`.
+    /// What was aborted of the batches `from` to `to`, which were read from that file of a group; `None` if it is not
+    /// the lane's any more.
     fn aborted(
         &self,
         spec: &LaneReadSpec,
-        group: GroupId,
+        (group, generation): (GroupId, u32),
         from: Ordinal,
         to: Ordinal,
-    ) -> Result<Vec<End>, LaneReadError> {
+    ) -> Result<Option<Vec<End>>, LaneReadError> {
         let (groups, active) = {
             let inner = self.inner.lock();
             let slot = self.slot(&inner, spec.lane)?;
+            let is_read = |there: &Arc<Group>| there.spec().generation == generation;
+            if !slot.groups.get(&group).is_some_and(is_read) {
+                return Ok(None);
+            }
             let active = match &slot.slot {
                 LaneSlot::Active(active) => Some(active.clone()),
                 LaneSlot::Idle(_) | LaneSlot::Failed(_) => None,
@@ -170,14 +198,25 @@ impl Streamlet {
                 take(&active.tail.lock().ends);
                 break;
             }
-            let ends = self.ends_of(spec, &group)?;
+            let ends = match self.ends_of(spec, &group) {
+                Ok(ends) => ends,
+                // Its file went with it.
+                Err(_) if !self.has_group(spec.lane, &group) => return Ok(None),
+                Err(error) => return Err(error),
+            };
             take(&ends.ends);
             let sought = sought.get_or_insert_with(|| ends.unfinished.iter().copied().collect());
             if sought.is_empty() {
                 break;
             }
         }
-        Ok(aborted)
+        Ok(Some(aborted))
+    }
+
+    /// Whether a group, in that file, is still the lane's.
+    fn has_group(&self, lane: LaneId, group: &Group) -> bool {
+        let there = self.group(lane, group.id());
+        there.is_some_and(|there| there.spec().generation == group.spec().generation)
     }
 
     fn ends_of(

@@ -8,6 +8,7 @@ async fn brokers_on_several_machines_are_to_tell_addresses_that_others_reach() {
     let view: Arc<dyn ClusterStore> = Arc::new(View {
         store: trio.store.clone(),
         held: Held::default(),
+        streams_read: Arc::default(),
         late: trio.late[2].subscribe(),
         starting: trio.starting[2].subscribe(),
     });

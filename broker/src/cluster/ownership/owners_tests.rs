@@ -1,6 +1,7 @@
 //! Three brokers of one process over a store in memory.
 
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
@@ -38,6 +39,8 @@ struct View {
     /// While true its broker does not get beyond its lease.
     starting: watch::Receiver<bool>,
     held: Held,
+    /// How often its broker has read a stream's record.
+    streams_read: Arc<AtomicU64>,
 }
 
 /// What a broker wants recorded, while that is held back.
@@ -57,6 +60,9 @@ impl MetadataStore for View {
     }
 
     fn read(&self, key: &Key) -> Result<Option<Record>, MetadataError> {
+        if matches!(key, Key::Stream(_)) {
+            self.streams_read.fetch_add(1, Ordering::SeqCst);
+        }
         self.store.read(key)
     }
 
@@ -136,6 +142,7 @@ struct Trio {
     brokers: Vec<Option<Broker>>,
     /// Which of them hear of nothing for now.
     late: Vec<watch::Sender<bool>>,
+    streams_read: [Arc<AtomicU64>; 3],
     /// Which of them do not get beyond their lease when they start.
     starting: Vec<watch::Sender<bool>>,
     held: Vec<Held>,
@@ -176,6 +183,7 @@ impl Trio {
                 .collect(),
             brokers: vec![None, None, None],
             late: (0..3).map(|_| watch::Sender::new(false)).collect(),
+            streams_read: Default::default(),
             starting: (0..3).map(|_| watch::Sender::new(false)).collect(),
             held: (0..3).map(|_| Held::default()).collect(),
             repair,
@@ -231,6 +239,7 @@ impl Trio {
             late: self.late[id as usize - 1].subscribe(),
             starting: self.starting[id as usize - 1].subscribe(),
             held: self.held[id as usize - 1].clone(),
+            streams_read: self.streams_read[id as usize - 1].clone(),
         })
     }
 
@@ -346,6 +355,11 @@ fn append_value(
     sequence: i32,
     value: &[u8],
 ) -> Result<Appended, AppendError> {
+    append_batch(streamlet, shared, batch(sequence, value))
+}
+
+/// A batch of one record, of producer 7.
+fn batch(sequence: i32, value: &[u8]) -> Vec<u8> {
     let mut builder = BatchBuilder::new();
     let record = NewRecord {
         key: None,
@@ -360,7 +374,14 @@ fn append_value(
         base_sequence: sequence,
     };
     let bytes = builder.finish(Compression::None, stamp).expect("a batch");
-    let mut bytes = bytes.to_vec();
+    bytes.to_vec()
+}
+
+fn append_batch(
+    streamlet: &Streamlet,
+    shared: &Shared,
+    mut bytes: Vec<u8>,
+) -> Result<Appended, AppendError> {
     let spec = AppendSpec {
         lane: LANE.0,
         lane_generation: None,
@@ -681,6 +702,7 @@ async fn a_number_and_a_directory_belong_to_one_broker() {
         store: trio.store.clone(),
         held: Held::default(),
         late: trio.late[0].subscribe(),
+        streams_read: trio.streams_read[0].clone(),
         starting: trio.starting[0].subscribe(),
     });
     let mut config = trio.config(3);
@@ -717,3 +739,5 @@ mod records;
 mod replica_store;
 #[path = "stall_report_tests.rs"]
 mod stall_report;
+#[path = "owners_transactions_tests.rs"]
+mod transactions;

@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::Counts;
 use super::image::{Image, PAGE};
 use super::inject::{Kind, Rules, Verdict};
@@ -35,7 +37,10 @@ pub(super) struct Inode {
     pub(super) direct: Option<bool>,
 }
 
-#[derive(Clone, Debug)]
+/// What is done at a read, once.
+pub(super) type Meanwhile = Box<dyn FnOnce() + Send>;
+
+#[derive(Clone)]
 pub(super) struct Disk {
     pub(super) rng: Rng,
     pub(super) rules: Rules,
@@ -51,6 +56,8 @@ pub(super) struct Disk {
     pub(super) durable_files: BTreeMap<PathBuf, u64>,
     pub(super) dirs: BTreeSet<PathBuf>,
     pub(super) durable_dirs: BTreeSet<PathBuf>,
+    /// For the read after so many more.
+    pub(super) meanwhile: Arc<Mutex<Option<(u64, Meanwhile)>>>,
 }
 
 /// The file system that is simulated unless told otherwise: ext4.
@@ -72,7 +79,19 @@ impl Disk {
             durable_files: BTreeMap::new(),
             dirs: BTreeSet::new(),
             durable_dirs: BTreeSet::new(),
+            meanwhile: Arc::default(),
         }
+    }
+
+    /// What is to be done before this read.
+    pub(super) fn meanwhile(&self) -> Option<Meanwhile> {
+        let mut meanwhile = self.meanwhile.lock();
+        let now = meanwhile.take_if(|(reads, _)| {
+            let is_now = *reads == 0;
+            *reads = reads.saturating_sub(1);
+            is_now
+        });
+        now.map(|(_, then)| then)
     }
 
     pub(super) fn gate(&mut self, path: &Path, kind: Kind) -> Verdict {

@@ -74,6 +74,10 @@ impl fmt::Debug for FaultFile {
 impl ReadAt for FaultFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.check_aligned(offset, std::iter::once((buf.as_ptr() as usize, buf.len())))?;
+        let meanwhile = self.disk.lock().meanwhile();
+        if let Some(then) = meanwhile {
+            then();
+        }
         let mut disk = self.disk.lock();
         match disk.gate(&self.path, Kind::Read) {
             Verdict::Go | Verdict::Garble => Ok(disk.inode(self.id)?.current.read(offset, buf)),

@@ -76,6 +76,12 @@ impl FaultIo {
         self.disk.lock().rules.add(fault, Some(part.to_owned()));
     }
 
+    /// Does something once, before the read of any file that comes after `reads` more: what another thread does while a
+    /// reader waits for the disk. The reader waits for it.
+    pub fn before_read(&self, reads: u64, then: impl FnOnce() + Send + 'static) {
+        *self.disk.lock().meanwhile.lock() = Some((reads, Box::new(then)));
+    }
+
     /// Withdraws all failures.
     pub fn heal(&self) {
         self.disk.lock().rules.clear();

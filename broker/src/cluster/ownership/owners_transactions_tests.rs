@@ -1,0 +1,145 @@
+//! Transactions with parts of which their coordinator has not heard yet.
+
+use kera_coordinator::transactions::{End, Init, Member, Reply, Request};
+use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
+use kera_protocol::batch::mark_transactional;
+use kera_streamlet::transactions::Grant;
+
+use super::*;
+use crate::coordination::CoordinatorKind;
+use crate::transactions::add_for;
+
+const ID: &str = "payments";
+/// As `batch` has it.
+const PRODUCER: i64 = 7;
+
+async fn ask(shared: &Arc<Shared>, request: Request) -> Reply {
+    let request = AnyRequest::Transaction(request);
+    match shared.coordination.call(shared, ID, request).await {
+        Ok(AnyReply::Transaction(reply)) => reply,
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Trio {
+    /// The broker that coordinates [`ID`].
+    async fn coordinator(&self) -> u32 {
+        let shared = self.shared(1);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let kind = CoordinatorKind::Transactions;
+            let placed = shared.coordination.place(shared, kind, ID).await;
+            let at = placed.ok().map(|place| place.broker);
+            let hosts = |at: &u32| !self.shared(*at).coordination.transaction_hosts().is_empty();
+            if let Some(at) = at.filter(hosts) {
+                return at;
+            }
+            assert!(Instant::now() < deadline, "nobody coordinates");
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Who owns a lane makes it part of a transaction for a client that leaves that to brokers, and may have heard of the
+/// stream before the coordinator has: a part is not given up for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_the_coordinator_has_not_heard_of_gets_its_marker() {
+    let trio = Trio::start().await;
+    let at = trio.coordinator().await;
+    let coordinator = trio.shared(at);
+    let begun = ask(
+        coordinator,
+        Request::Init(Init {
+            id: ID.into(),
+            timeout_ms: 60_000,
+            known: None,
+            fresh_producer: PRODUCER,
+        }),
+    )
+    .await;
+    assert_eq!(begun, Reply::Begun(PRODUCER, 0));
+
+    trio.late[at as usize - 1].send_replace(true);
+    let other = at % 3 + 1;
+    let config = StreamConfig {
+        streamlets: 3,
+        lanes: 1,
+        replicas: 3,
+        min_insync_replicas: 2,
+        segment_size: 64 << 10,
+        segments_per_group: 2,
+        max_batch_bytes: 16 << 10,
+        ..StreamConfig::default()
+    };
+    let (creating, record) = (
+        trio.shared(other).clone(),
+        StreamRecord::new("orders".to_owned(), config, now_ms()),
+    );
+    let created = tokio::task::spawn_blocking(move || creating.create_stream(record)).await;
+    let stream = created.expect("no panic").expect("it is created").id();
+    let number = (0..3).find(|number| trio.owner(other, stream, *number).broker != at);
+    let number = number.expect("another broker owns one");
+    let owner = trio.owner(other, stream, number).broker;
+    until(|| trio.shared(owner).data.catalog.get(stream).is_some()).await;
+    let streamlet = trio.served(owner, stream, number).await;
+    let added = add_for(
+        coordinator,
+        v1::AddTransactionPartsRequest {
+            transactional_id: ID.into(),
+            producer: PRODUCER,
+            epoch: 0,
+            streams: vec![v1::PartitionsOfTransaction {
+                stream: stream.as_bytes().to_vec().into(),
+                partitions: vec![number],
+            }],
+            groups: Vec::new(),
+        },
+    )
+    .await
+    .expect("it answers");
+    assert_eq!(added.refusal(), v1::AddTransactionPartsRefusal::None);
+    let grant = Grant {
+        producer: PRODUCER,
+        epoch: 0,
+        number: added.number,
+    };
+    assert!(streamlet.grant(LANE, grant, None, now_ms()));
+    let mut bytes = batch(0, &value(0));
+    mark_transactional(&mut bytes);
+    let appended = append_batch(&streamlet, trio.shared(owner), bytes).expect("it is taken");
+    assert_eq!(outcome(&appended).await, Outcome::Durable);
+
+    let before = trio.streams_read[at as usize - 1].load(Ordering::SeqCst);
+    let member = Member {
+        id: ID.into(),
+        producer: PRODUCER,
+        epoch: 0,
+    };
+    let commit = End {
+        member,
+        commit: true,
+        number: None,
+        raise: None,
+    };
+    let ending = ask(coordinator, Request::End(commit)).await;
+    assert_eq!(ending, Reply::Ending(added.number));
+    // Its coordinator looks for the lane, and finds no stream.
+    until(|| trio.streams_read[at as usize - 1].load(Ordering::SeqCst) > before).await;
+    assert!(coordinator.data.catalog.get(stream).is_none());
+    assert_eq!(
+        streamlet.open_transactions(LANE).map(|open| open.len()),
+        Some(1)
+    );
+
+    trio.late[at as usize - 1].send_replace(false);
+    until(|| streamlet.stable(LANE) == Some(2)).await;
+    let read = streamlet.read_committed(LaneReadSpec {
+        lane: LANE,
+        from: Located::default(),
+        end_ordinal: u64::MAX,
+        max_bytes: 1 << 20,
+        cached_only: false,
+    });
+    let read = read.expect("it can be read");
+    assert_eq!((read.stable, read.aborted.len()), (2, 0), "{read:?}");
+}
