@@ -213,10 +213,9 @@ pub(super) fn keeps(
     if !members.targets().any(|member| member.id != owner) {
         return Some(KeptBecause::NobodyElse);
     }
-    let (wanted, living) = (
-        stream.min_insync_replicas as usize,
-        members.most_copies(Some(owner)),
-    );
+    let wanted = stream.min_insync_replicas as usize;
+    // Asked of every streamlet, which is not to count all brokers.
+    let living = members.copies_up_to(wanted, owner);
     (living < wanted).then_some(KeptBecause::TooFewMachines { wanted, living })
 }
 

@@ -150,6 +150,20 @@ impl Members {
         self.copies_at(self.staying().filter(|member| member.id != but))
     }
 
+    /// The same, counted up to `enough`: no more brokers are looked at than that takes.
+    pub(super) fn copies_up_to(&self, enough: usize, but: u32) -> usize {
+        let mut hosts = BTreeSet::new();
+        let mut copies = 0;
+        for member in self.all().filter(|member| member.id != but) {
+            if copies >= enough {
+                break;
+            }
+            let counts = self.allow_same_host || hosts.insert(member.host.as_str());
+            copies += usize::from(counts);
+        }
+        copies
+    }
+
     fn copies_at<'a>(&self, counted: impl Iterator<Item = &'a Member>) -> usize {
         if self.allow_same_host {
             return counted.count();

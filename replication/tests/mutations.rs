@@ -290,7 +290,7 @@ async fn late_change(stage: &Arc<SimStage>, plan: Plan) -> Result<(), String> {
         lanes: Vec::new(),
         mend: None,
     };
-    let jobs = Jobs::new(&primary, Box::new(move || vec![owned.clone()]), busy());
+    let jobs = Jobs::new(&primary, Box::new(move |_| vec![owned.clone()]), busy());
     jobs.round().await;
     let _refused_or_not = records.try_commit(place(vec![*a, *b])).await;
     for holder in of(stage.look()).copies {

@@ -22,6 +22,7 @@ mod os;
 mod plan;
 mod producing;
 mod run;
+mod scale;
 mod seeds;
 mod shrink;
 mod store;
@@ -80,6 +81,8 @@ pub struct Args {
     no_losses: bool,
     #[command(flatten)]
     cut: cut::Cut,
+    #[command(flatten)]
+    scale: scale::ScaleArgs,
     /// Play here: the caller has made a process for this run. The directory is for all that it writes.
     #[arg(long, hide = true)]
     child: Option<PathBuf>,
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
     }
     match &args.child {
         Some(dir) => child::play(&args, dir),
+        None if args.scale.scale => scale::play(&args.scale),
         None if args.shrink => shrink::play(&args),
         None => seeds::play(&args),
     }

@@ -83,6 +83,30 @@ fn transactions_that_do_not_count_are_noticed_by_their_readers() {
     }
 }
 
+/// What grows with the number of groups in a cluster at rest is what brokers remember, and nothing that they ask for.
+#[test]
+fn a_cluster_at_rest_asks_for_nothing_that_grows_with_its_groups() {
+    let told = text(&sim(&[
+        "--scale",
+        "--brokers",
+        "12",
+        "--groups",
+        "1200,12000",
+    ]));
+    let found = |what: &str| -> Vec<String> {
+        let line = told.lines().find(|line| line.contains(what));
+        let cells = line.expect(&told).split('|').skip(2).take(2);
+        cells.map(|cell| cell.trim().to_owned()).collect()
+    };
+    assert_eq!(found("reads of the store for replicas"), ["0", "0"]);
+    assert_eq!(found("transactions for replicas"), ["0", "0"]);
+    // Each asks all that there are, itself among them, once a minute.
+    assert_eq!(found("messages for replicas"), ["2.40", "2.40"]);
+    assert_eq!(found("replicas named in their answers"), ["0", "0"]);
+    assert_eq!(found("streamlets that change owners"), ["10", "10"]);
+    assert_eq!(found("failover: reads"), ["20", "20"]);
+}
+
 /// A rule that is broken in every run is noticed soon, and a shorter schedule of the seed that noticed it does as well.
 #[test]
 fn an_acknowledgement_that_waits_for_nothing_is_noticed_and_shrunk() {

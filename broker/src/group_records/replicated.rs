@@ -61,6 +61,26 @@ impl Records for GroupRecords {
         })
     }
 
+    fn try_read_group(&self, key: GroupKey) -> Pending<Result<StreamletRecords, RecordsError>> {
+        let store = self.0.store.clone();
+        let streamlet = key.streamlet_key();
+        Box::pin(async move {
+            blocking(move || {
+                let failed = |error| of_store(streamlet, error);
+                // The group first: epochs only rise, so an owner that finds its own after that has read its own record.
+                let group = store.group(key).map_err(failed)?;
+                let found = store.streamlet(key.stream, key.streamlet).map_err(failed)?;
+                let streamlet = found.ok_or(RecordsError::NoStreamlet(streamlet))?;
+                Ok(StreamletRecords {
+                    revision: group.as_ref().map_or(streamlet.revision, |g| g.revision),
+                    streamlet,
+                    groups: group.into_iter().collect(),
+                })
+            })
+            .await
+        })
+    }
+
     fn try_take_epoch(
         &self,
         streamlet: StreamletKey,

@@ -2510,11 +2510,23 @@ pub struct CheckCopyResponse {
     #[prost(string, tag = "4")]
     pub wrong: ::prost::alloc::string::String,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListCopiesRequest {
     /// absent: all
     #[prost(message, optional, tag = "1")]
     pub streamlet: ::core::option::Option<StreamletName>,
+    /// Of these streamlets alone, and of them those alone whose list has changed. A broker that does not know this field
+    /// sends all that it has of all streamlets.
+    #[prost(message, repeated, tag = "2")]
+    pub known: ::prost::alloc::vec::Vec<KnownList>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KnownList {
+    #[prost(message, optional, tag = "1")]
+    pub streamlet: ::core::option::Option<StreamletName>,
+    /// of the list that was sent last; 0: none was
+    #[prost(fixed64, tag = "2")]
+    pub tag: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StreamletName {
@@ -2527,6 +2539,12 @@ pub struct StreamletName {
 pub struct CopyList {
     #[prost(message, repeated, tag = "1")]
     pub copies: ::prost::alloc::vec::Vec<ListedCopy>,
+    /// Of what was asked as known: the streamlets whose lists have changed, all of whose copies follow.
+    #[prost(message, repeated, tag = "2")]
+    pub changed: ::prost::alloc::vec::Vec<KnownList>,
+    /// `known` was understood
+    #[prost(bool, tag = "3")]
+    pub only_changed: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListedCopy {

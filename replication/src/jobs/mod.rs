@@ -9,6 +9,7 @@
 //! recorded length and end, brought to disk, and only then added, by a transaction that compares the
 //! record's revision. No head waits for any of it.
 
+mod lists;
 mod re_replicate;
 mod remembered;
 mod scrub;
@@ -29,14 +30,17 @@ pub use scrub::{Harm, Mend, Mended};
 pub use shift::{Shift, ShiftsNow};
 pub use ship::Rewritten;
 
+pub(crate) use lists::Held;
+use lists::Known;
+
 use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
 use crate::pace::Pace;
-use crate::primary::tidy::{self, List};
+use crate::primary::tidy;
 use crate::primary::{Lane, Lives, MoreReplicas, Primary};
 use crate::runtime::{all, within};
 use crate::seldom::Seldom;
 use crate::signal::Signal;
-use crate::transport::{CopyInfo, Pending, Reply, Request};
+use crate::transport::Pending;
 
 /// Pause before the next round, where one has left something to do.
 const GO_ON: Duration = Duration::from_millis(200);
@@ -95,8 +99,8 @@ pub struct Owned {
     pub mend: Option<Arc<dyn Mend>>,
 }
 
-/// Says what this broker owns at present.
-pub type OwnedNow = Box<dyn Fn() -> Vec<Owned> + Send + Sync>;
+/// Says what this broker owns at present: of all streamlets, or of one.
+pub type OwnedNow = Box<dyn Fn(Option<StreamletKey>) -> Vec<Owned> + Send + Sync>;
 
 /// What the jobs have done since they began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -163,6 +167,7 @@ pub struct Jobs {
     /// Says how far streamlets' records are followed.
     followed: OnceLock<FollowedNow>,
     remembered: Mutex<remembered::Remembered>,
+    lists: Mutex<lists::Remembered>,
     /// Somebody asks for a round.
     asked: Arc<Signal>,
     ended: Mutex<Ended>,
@@ -197,52 +202,6 @@ struct Standing {
     missing: Vec<BrokerId>,
 }
 
-/// What each broker held of this broker's streamlets when the round began, as far as it answered.
-pub(crate) struct Held {
-    by: BTreeMap<BrokerId, BTreeMap<CopyId, CopyInfo>>,
-    /// Copies that were listed, and have less than is recorded.
-    short: BTreeSet<(BrokerId, CopyId)>,
-}
-
-/// What is known of a copy since the round began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
-    /// It was listed.
-    There,
-    /// It was listed, and has less than is recorded.
-    Short,
-    /// It was not in the list. Its group may be younger than that.
-    NotListed,
-    /// Its broker did not answer.
-    Silent,
-}
-
-impl Held {
-    fn of(&self, backup: BrokerId, copy: CopyId) -> Known {
-        match self.by.get(&backup) {
-            None => Known::Silent,
-            Some(_) if self.short.contains(&(backup, copy)) => Known::Short,
-            Some(copies) if copies.contains_key(&copy) => Known::There,
-            Some(_) => Known::NotListed,
-        }
-    }
-
-    /// What was listed of each streamlet.
-    fn by_streamlet(&self) -> BTreeMap<StreamletKey, Vec<List>> {
-        let mut lists: BTreeMap<StreamletKey, Vec<List>> = BTreeMap::new();
-        for (backup, copies) in &self.by {
-            for info in copies.values() {
-                let of = lists.entry(info.copy.streamlet).or_default();
-                match of.last_mut() {
-                    Some((last, copies)) if last == backup => copies.push(*info),
-                    _ => of.push((*backup, vec![*info])),
-                }
-            }
-        }
-        lists
-    }
-}
-
 impl Jobs {
     /// The jobs of a broker that owns what `owned` says.
     pub fn new(primary: &Arc<Primary>, owned: OwnedNow, config: JobConfig) -> Arc<Self> {
@@ -259,6 +218,7 @@ impl Jobs {
             shifts: OnceLock::new(),
             followed: OnceLock::new(),
             remembered: Mutex::default(),
+            lists: Mutex::default(),
             asked: Arc::default(),
             ended: Mutex::default(),
             renewed: AtomicBool::default(),
@@ -283,7 +243,7 @@ impl Jobs {
         let now = self.primary.upgrade().map(|primary| primary.runtime.now());
         let ended = *self.ended.lock();
         let ago = |then: Option<Duration>| Some(now?.saturating_sub(then?));
-        let owned = (self.owned)();
+        let owned = (self.owned)(None);
         let plan = self.plan.lock();
         let (scrub_done, scrub_whole) = plan.done(owned.iter().map(|one| one.streamlet));
         JobStats {
@@ -323,7 +283,11 @@ impl Jobs {
         if let Some(first) = first {
             tracing::warn!(%streamlet, groups = new.len(), first, ?at, "brokers do not have replicas of closed groups that are recorded there; others are made of those that are left");
         }
-        missing.retain(|copy, _| copy.streamlet != streamlet);
+        let before = missing.range(CopyId::all_of(streamlet));
+        let before: Vec<_> = before.map(|(copy, _)| *copy).collect();
+        for copy in before {
+            missing.remove(&copy);
+        }
         missing.extend(left);
     }
 
@@ -375,21 +339,23 @@ impl Jobs {
         let Some(primary) = self.primary.upgrade() else {
             return false;
         };
-        let owned = (self.owned)();
+        let owned = (self.owned)(None);
         let by_key: BTreeMap<_, _> = owned.iter().map(|one| (one.streamlet, one)).collect();
         let is_owned = |key: &StreamletKey| by_key.contains_key(key);
         self.forget_others(is_owned);
         // The lists first, the records after them: see `tidy`.
-        let mut held = self.held(&primary, is_owned).await;
-        for (streamlet, lists) in held.by_streamlet() {
-            let Some(one) = by_key.get(&streamlet) else {
+        let mine: Vec<_> = by_key.keys().copied().collect();
+        let mut held = self.held(&primary, &mine).await;
+        for (streamlet, one) in &by_key {
+            let lists = held.of_streamlet(*streamlet);
+            if lists.is_empty() {
                 continue;
-            };
+            }
             let found = self.remembered(&primary, one).await;
             if found.is_some_and(|found| !tidy::has_work(&primary, &found, one.epoch, &lists)) {
                 continue;
             }
-            let tidied = tidy::listed(&primary, (streamlet, one.epoch), &lists).await;
+            let tidied = tidy::listed(&primary, (*streamlet, one.epoch), &lists).await;
             {
                 let mut counts = self.counts.lock();
                 counts.freed += tidied.freed;
@@ -467,50 +433,5 @@ impl Jobs {
             runtime.sleep(LOOK).await;
         }
         any
-    }
-
-    /// What every peer holds now of the streamlets that are this broker's.
-    async fn held(&self, primary: &Arc<Primary>, is_owned: impl Fn(&StreamletKey) -> bool) -> Held {
-        let peers = primary.peers();
-        let others = peers.iter().filter(|peer| !primary.is_own(**peer));
-        let asks = others.map(|peer| -> Pending<_> {
-            let (peer, asked) = (
-                *peer,
-                primary
-                    .caller()
-                    .ask(*peer, Request::List { streamlet: None }),
-            );
-            Box::pin(async move { (peer, asked.await) })
-        });
-        let now = primary.runtime.now();
-        let mut by = BTreeMap::new();
-        for (peer, answer) in all(asks.collect()).await {
-            let mut silent = self.silent.lock();
-            match answer {
-                Ok(Reply::Copies(copies)) => {
-                    silent.remove(&peer);
-                    let mine = copies
-                        .into_iter()
-                        .filter(|info| is_owned(&info.copy.streamlet));
-                    let copies = mine.map(|info| (info.copy, info));
-                    by.insert(peer, copies.collect());
-                }
-                _ => {
-                    silent.entry(peer).or_insert(now);
-                }
-            }
-        }
-        Held {
-            by,
-            short: BTreeSet::new(),
-        }
-    }
-
-    /// True if the broker, which does not answer now, has not for so long that its copies count as lost. One
-    /// that is not among the brokers that are alive is asked nothing, and is silent from when that is seen.
-    fn is_lost(&self, backup: BrokerId, now: Duration) -> bool {
-        let mut silent = self.silent.lock();
-        let since = *silent.entry(backup).or_insert(now);
-        now.saturating_sub(since) >= self.config.lost_after
     }
 }

@@ -36,6 +36,7 @@ impl Jobs {
     /// Forgets what is known of streamlets that are not this broker's any more.
     pub(super) fn forget_others(&self, is_owned: impl Fn(&StreamletKey) -> bool) {
         self.remembered.lock().retain(|key, _| is_owned(key));
+        self.lists.lock().retain(&is_owned);
         let mut missing = self.missing.lock();
         missing.retain(|copy, _| is_owned(&copy.streamlet));
     }

@@ -11,13 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kera_protocol::ids::GroupId;
 use kera_records::GroupRecord;
 
 use super::{Jobs, Owned, Standing};
 use crate::build_replica::PIECE_BYTES;
 use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
 use crate::primary::Primary;
-use crate::records::read;
+use crate::records::{read, read_group};
 use crate::transport::{Pending, Place, Progress, Refusal, Reply, Request};
 
 /// Groups remembered whose copies could not be put right; there are more only where a disk is lost.
@@ -146,11 +147,12 @@ impl Jobs {
         let Some(primary) = self.primary.upgrade() else {
             return;
         };
-        let owned = (self.owned)();
+        let owned = (self.owned)(None);
+        let by_key: BTreeMap<_, _> = owned.iter().map(|one| (one.streamlet, one)).collect();
         let (due, unsound) = {
             let now = primary.runtime.now();
             let mut plan = self.plan.lock();
-            let is_owned = |key: &StreamletKey| owned.iter().any(|one| one.streamlet == *key);
+            let is_owned = |key: &StreamletKey| by_key.contains_key(key);
             plan.due.retain(|key, _| is_owned(key));
             plan.done.retain(|key, _| is_owned(key));
             plan.unsound.retain(|copy, _| is_owned(&copy.streamlet));
@@ -161,13 +163,16 @@ impl Jobs {
             }
             let is_due = |one: &&Owned| plan.due.get(&one.streamlet).is_some_and(|at| *at <= now);
             let due: Vec<_> = owned.iter().filter(is_due).cloned().collect();
-            let unsound = plan.unsound.keys().chain(&plan.suspect).copied();
-            (due, unsound.collect::<BTreeSet<_>>())
+            let mut unsound: BTreeMap<_, BTreeSet<CopyId>> = BTreeMap::new();
+            for copy in plan.unsound.keys().chain(&plan.suspect) {
+                unsound.entry(copy.streamlet).or_default().insert(*copy);
+            }
+            (due, unsound)
         };
-        for one in &owned {
-            let is_unsound = |copy: &CopyId| unsound.contains(copy);
-            if unsound.iter().any(|copy| copy.streamlet == one.streamlet) {
-                self.scrub_some(&primary, one, is_unsound).await;
+        for (streamlet, copies) in unsound {
+            if let Some(one) = by_key.get(&streamlet) {
+                self.scrub_some(&primary, one, |copy| copies.contains(copy))
+                    .await;
             }
         }
         for one in due {
@@ -188,7 +193,7 @@ impl Jobs {
     /// Looks at all that this broker owns, whenever it was looked at last.
     pub async fn scrub_all(&self) {
         if let Some(primary) = self.primary.upgrade() {
-            for one in (self.owned)() {
+            for one in (self.owned)(None) {
                 self.scrub_whole(&primary, &one).await;
             }
         }
@@ -216,16 +221,23 @@ impl Jobs {
         };
         {
             // What was trimmed needs no copies.
-            let is_there = |copy: &CopyId| found.iter().any(|record| CopyId::of(record) == *copy);
+            let is_gone = |copy: &&CopyId| {
+                let at = found.binary_search_by_key(&copy.group, |record| record.group);
+                at.is_err() || at.is_ok_and(|at| CopyId::of(&found[at]) != **copy)
+            };
+            let of = CopyId::all_of(owned.streamlet);
             let mut plan = self.plan.lock();
-            let stays = |copy: &CopyId| copy.streamlet != owned.streamlet || is_there(copy);
-            plan.unsound.retain(|copy, _| stays(copy));
-            plan.suspect.retain(stays);
+            let unsound = plan.unsound.range(of.clone()).map(|(copy, _)| copy);
+            let gone = unsound.chain(plan.suspect.range(of)).filter(is_gone);
+            for copy in gone.copied().collect::<Vec<_>>() {
+                plan.unsound.remove(&copy);
+                plan.suspect.remove(&copy);
+            }
         }
         let wanted = found.iter().filter(|record| wanted(&CopyId::of(record)));
         for record in wanted.filter(|record| record.holds_records()) {
-            let still = |one: &Owned| one.streamlet == owned.streamlet && one.epoch == owned.epoch;
-            if !(self.owned)().iter().any(still) {
+            let now = (self.owned)(Some(owned.streamlet));
+            if now.iter().all(|one| one.epoch != owned.epoch) {
                 return false;
             }
             self.scrub_group(primary, owned, record).await;
@@ -244,6 +256,20 @@ impl Jobs {
         found.map(|found| found.groups)
     }
 
+    /// A group's record as it is now, whatever it says; `None` if there is none, or it is another broker's.
+    pub(super) async fn group_now(
+        &self,
+        primary: &Primary,
+        owned: &Owned,
+        group: GroupId,
+    ) -> Option<GroupRecord> {
+        let key = owned.streamlet.group(group);
+        let found = read_group(&primary.records, &*primary.runtime, key).await;
+        let found = found.ok();
+        let found = found.filter(|found| found.streamlet.epoch == owned.epoch);
+        found.and_then(|found| found.group(group).cloned())
+    }
+
     /// The record as it is now; `None` if it is not closed any more, or another broker's.
     async fn record_now(
         &self,
@@ -251,9 +277,8 @@ impl Jobs {
         owned: &Owned,
         copy: &CopyId,
     ) -> Option<GroupRecord> {
-        let records = self.records_of(primary, owned).await?;
-        let mut closed = records.into_iter().filter(GroupRecord::is_closed);
-        closed.find(|record| CopyId::of(record) == *copy)
+        let record = self.group_now(primary, owned, copy.group).await?;
+        Some(record).filter(|record| record.is_closed() && CopyId::of(record) == *copy)
     }
 
     async fn is_current(&self, primary: &Primary, owned: &Owned, record: &GroupRecord) -> bool {

@@ -119,8 +119,7 @@ impl Jobs {
         owned: &Owned,
         group: GroupId,
     ) -> Option<GroupRecord> {
-        let records = self.records_of(primary, owned).await?;
-        let record = records.into_iter().find(|record| record.group == group);
+        let record = self.group_now(primary, owned, group).await;
         record.filter(GroupRecord::holds_records)
     }
 }

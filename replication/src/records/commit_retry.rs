@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kera_protocol::ids::Epoch;
-use kera_records::{Transaction, Write};
+use kera_records::{GroupKey, Transaction, Write};
 
 use super::{RecordsError, RecordsRef, StreamletRecords, streamlet_of};
 use crate::ids::{BrokerId, StreamletKey};
@@ -46,6 +46,18 @@ pub async fn read(
     streamlet: StreamletKey,
 ) -> Result<StreamletRecords, RecordsError> {
     until_answered(runtime, || records.try_read(streamlet)).await
+}
+
+/// Reads one group of a streamlet, asking again when there is no answer.
+///
+/// # Errors
+/// As [`read`].
+pub async fn read_group(
+    records: &RecordsRef,
+    runtime: &dyn Runtime,
+    group: GroupKey,
+) -> Result<StreamletRecords, RecordsError> {
+    until_answered(runtime, || records.try_read_group(group)).await
 }
 
 /// Takes a new epoch, asking again when there is no answer: one more is never wrong.

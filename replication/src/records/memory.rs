@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kera_protocol::ids::{Epoch, GroupId};
 use kera_records::key::Key;
-use kera_records::{Compare, GroupRecord, StreamletRecord, Transaction, Write};
+use kera_records::{Compare, GroupKey, GroupRecord, StreamletRecord, Transaction, Write};
 use parking_lot::Mutex;
 
 use super::{MAX_CHANGES, Records, RecordsError, StreamletRecords, streamlet_of};
@@ -40,6 +40,7 @@ pub struct MemoryRecords {
     runtime: Option<RuntimeRef>,
     faults: Faults,
     reads: AtomicU64,
+    groups_read: std::sync::Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -64,6 +65,7 @@ impl Default for MemoryRecords {
             runtime: None,
             faults: Faults::default(),
             reads: AtomicU64::new(0),
+            groups_read: std::sync::Arc::default(),
         }
     }
 }
@@ -77,6 +79,7 @@ impl MemoryRecords {
             runtime: Some(runtime),
             faults,
             reads: AtomicU64::new(0),
+            groups_read: std::sync::Arc::default(),
         }
     }
 
@@ -103,6 +106,11 @@ impl MemoryRecords {
     /// How often a streamlet was read, or was to be.
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
+    }
+
+    /// Records of groups that were handed out to all who read.
+    pub fn groups_read(&self) -> u64 {
+        self.groups_read.load(Ordering::Relaxed)
     }
 
     /// The streamlet as it is, without any weather.
@@ -157,7 +165,33 @@ impl Records for MemoryRecords {
 
     fn try_read(&self, streamlet: StreamletKey) -> Pending<Result<StreamletRecords, RecordsError>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        self.ask(move |state| state.read(streamlet))
+        let counted = self.groups_read.clone();
+        self.ask(move |state| {
+            let found = state.read(streamlet)?;
+            counted.fetch_add(found.groups.len() as u64, Ordering::Relaxed);
+            Ok(found)
+        })
+    }
+
+    fn try_read_group(&self, group: GroupKey) -> Pending<Result<StreamletRecords, RecordsError>> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let counted = self.groups_read.clone();
+        self.ask(move |state| {
+            let revision = state.revision;
+            let found = state.streamlet(group.streamlet_key())?;
+            let groups: Vec<_> = found
+                .groups
+                .get(&group.group)
+                .cloned()
+                .into_iter()
+                .collect();
+            counted.fetch_add(groups.len() as u64, Ordering::Relaxed);
+            Ok(StreamletRecords {
+                streamlet: found.record.clone(),
+                revision,
+                groups,
+            })
+        })
     }
 
     fn try_take_epoch(

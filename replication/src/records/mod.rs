@@ -8,12 +8,12 @@ mod memory;
 use std::sync::Arc;
 
 use kera_protocol::ids::{Epoch, GroupId};
-use kera_records::{GroupRecord, StreamletRecord, Transaction};
+use kera_records::{GroupKey, GroupRecord, StreamletRecord, Transaction};
 
 use crate::ids::{BrokerId, StreamletKey};
 use crate::transport::Pending;
 
-pub use commit_retry::{commit, read, take_epoch};
+pub use commit_retry::{commit, read, read_group, take_epoch};
 #[cfg(any(test, feature = "testing"))]
 pub use memory::{MemoryRecords, Trouble, Weather};
 
@@ -94,6 +94,19 @@ pub trait Records: Send + Sync {
     /// # Errors
     /// [`RecordsError::Unknown`] if there is no answer.
     fn try_read(&self, streamlet: StreamletKey) -> Pending<Result<StreamletRecords, RecordsError>>;
+
+    /// The same, with no more than one of its groups: what a streamlet's history costs is not paid for each of them.
+    ///
+    /// # Errors
+    /// As [`Records::try_read`].
+    fn try_read_group(&self, group: GroupKey) -> Pending<Result<StreamletRecords, RecordsError>> {
+        let all = self.try_read(group.streamlet_key());
+        Box::pin(async move {
+            let mut found = all.await?;
+            found.groups.retain(|record| record.group == group.group);
+            Ok(found)
+        })
+    }
 
     /// Makes `owner` the owner under an epoch that is higher than all before, and returns it with the
     /// revision of the change.

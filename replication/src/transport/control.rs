@@ -5,6 +5,7 @@ pub use kera_log_segments::check::{Checked, Progress};
 pub use kera_log_segments::window::Place;
 use kera_protocol::ids::{Epoch, Ordinal, StreamId};
 
+use super::lists::{ChangedList, KnownList};
 use crate::ids::{BrokerId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
 
 /// A request. Each may be repeated: the second time it finds done what it asks for.
@@ -118,6 +119,12 @@ pub enum Request {
         /// Of one streamlet only.
         streamlet: Option<StreamletKey>,
     },
+    /// Which copies of some streamlets are there, where that is not what the asker knows? Answered by
+    /// [`Reply::Changed`].
+    ListChanged {
+        /// The streamlets, at most [`MAX_LISTS`].
+        known: Vec<KnownList>,
+    },
 }
 
 /// A streamlet to be sealed, and the copies to be read afterwards with the incarnation that each
@@ -186,6 +193,8 @@ pub enum Reply {
     Checked(Checked),
     /// To [`Request::List`].
     Copies(Vec<CopyInfo>),
+    /// To [`Request::ListChanged`], of those streamlets alone whose list is another than the one that the asker knows.
+    Changed(Vec<ChangedList>),
     /// To what has nothing to say.
     Done,
 }
@@ -266,11 +275,11 @@ pub enum CopyAnswer {
 
 /// Tells a copy from what stands under its name later: random, drawn anew by each start of a backup
 /// and whenever the copy is completed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CopyVersion(pub u64);
 
 /// A copy in a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CopyInfo {
     /// The copy.
     pub copy: CopyId,
@@ -281,7 +290,7 @@ pub struct CopyInfo {
 }
 
 /// Where a copy stands in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CopyState {
     /// A primary may write.
     Open,
@@ -401,10 +410,13 @@ impl Request {
             Self::Check { .. } => "check",
             Self::Free { .. } => "free",
             Self::Forget { .. } => "forget",
-            Self::List { .. } => "list",
+            Self::List { .. } | Self::ListChanged { .. } => "list",
         }
     }
 }
+
+/// Most streamlets of one [`Request::ListChanged`].
+pub const MAX_LISTS: usize = 10_000;
 
 /// Most bytes of one [`Request::Read`] or [`Request::Complete`].
 pub const MAX_TRANSFER_BYTES: u32 = 4 << 20;

@@ -16,6 +16,7 @@ mod capability;
 mod control;
 mod error;
 mod hello;
+mod lists;
 #[cfg(feature = "rdma")]
 pub mod rdma;
 #[cfg(any(test, feature = "testing"))]
@@ -32,10 +33,11 @@ use bytes::Bytes;
 
 pub use capability::{Capability, Preference, TransportKind, capabilities};
 pub use control::{
-    Buffer, Checked, CopyAnswer, CopyInfo, CopyState, CopyVersion, Description, MAX_TRANSFER_BYTES,
-    Opened, Place, Progress, Refusal, Reply, Request, Room, Seal, SealedCopy,
+    Buffer, Checked, CopyAnswer, CopyInfo, CopyState, CopyVersion, Description, MAX_LISTS,
+    MAX_TRANSFER_BYTES, Opened, Place, Progress, Refusal, Reply, Request, Room, Seal, SealedCopy,
 };
 pub use error::{CallError, LinkError};
+pub use lists::{ChangedList, KnownList, ListTag};
 
 use crate::ids::{BrokerId, BufferKey, ProcessId};
 

@@ -10,7 +10,8 @@ use kera_replication::faults::Faults;
 use kera_replication::ids::BrokerId;
 use kera_replication::transport::tcp::{LinkOptions, TcpTransport};
 use kera_replication::transport::{
-    CallError, CopyState, Description, LinkError, Refusal, Reply, Request, Seal, Transport, Write,
+    CallError, CopyState, Description, KnownList, LinkError, Refusal, Reply, Request, Seal,
+    Transport, Write,
 };
 
 use crate::child;
@@ -121,6 +122,32 @@ async fn what_was_acknowledged_is_there_after_the_backup_was_killed() {
         Ok(Reply::Copies(copies)) => assert_eq!(copies[0].state, CopyState::Sealed),
         other => panic!("{other:?}"),
     }
+    let changed = async |known: Vec<KnownList>| {
+        let asked = Request::ListChanged { known };
+        match transport.call(BACKUP, asked).await {
+            Ok(Reply::Changed(lists)) => lists,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut other = id.streamlet;
+    other.streamlet.0 += 1;
+    let known = |streamlet, tag| KnownList { streamlet, tag };
+    let first = changed(vec![known(id.streamlet, None), known(other, None)]).await;
+    let told: Vec<_> = first
+        .iter()
+        .map(|list| (list.streamlet, list.copies.len()))
+        .collect();
+    assert_eq!(told, [(id.streamlet, 1), (other, 0)]);
+    let again: Vec<_> = first
+        .iter()
+        .map(|list| known(list.streamlet, list.tag))
+        .collect();
+    assert_eq!(changed(again.clone()).await, []);
+    let free = Request::free(id, Epoch(8), Some(first[0].copies[0].version));
+    assert_eq!(transport.call(BACKUP, free).await, Ok(Reply::Done));
+    let last = changed(again).await;
+    assert_eq!(last.len(), 1, "{last:?}");
+    assert_eq!((last[0].streamlet, last[0].copies.len()), (id.streamlet, 0));
 }
 
 #[tokio::test]

@@ -45,7 +45,7 @@ pub fn jobs_with(
     lane: Weak<Lane>,
 ) -> Arc<Jobs> {
     let owned = owned(case, recovered);
-    let now = move || {
+    let now = move |_| {
         vec![Owned {
             lanes: lane.upgrade().into_iter().collect(),
             ..owned.clone()

@@ -17,6 +17,7 @@ mod leftovers;
 mod meanwhile;
 mod own;
 mod owners;
+mod proportional;
 mod quiet;
 mod read_backs;
 mod rewritten;

@@ -241,7 +241,7 @@ impl Transport for Willing {
                 end_ordinal: 0,
             },
             Request::Seal(_) => Reply::Sealed(Vec::new()),
-            Request::List { .. } => Reply::Copies(Vec::new()),
+            Request::ListChanged { .. } => Reply::Changed(Vec::new()),
             _ => Reply::Done,
         };
         Box::pin(ready(Ok(reply)))

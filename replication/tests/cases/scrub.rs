@@ -280,7 +280,7 @@ fn how_far_comparing_has_come_is_told_for_what_is_owned_now() {
         let told = now.clone();
         let jobs = Jobs::new(
             &primary,
-            Box::new(move || told.lock().expect("no panic").clone()),
+            Box::new(move |_| told.lock().expect("no panic").clone()),
             busy(),
         );
         let far = || {
@@ -352,7 +352,7 @@ fn jobs_with_own(
         })),
         ..owned(case, recovered)
     };
-    Jobs::new(primary, Box::new(move || vec![owned.clone()]), busy())
+    Jobs::new(primary, Box::new(move |_| vec![owned.clone()]), busy())
 }
 
 #[test]
@@ -545,7 +545,7 @@ fn a_group_that_goes_while_it_is_looked_at_is_not_said_to_be_lost() {
                 mend: Some(going.clone()),
                 ..owned(&case, &recovered)
             };
-            let jobs = Jobs::new(&primary, Box::new(move || vec![owned.clone()]), busy());
+            let jobs = Jobs::new(&primary, Box::new(move |_| vec![owned.clone()]), busy());
             match scrubs {
                 true => jobs.scrub_all().await,
                 false => jobs.round().await,

@@ -95,6 +95,11 @@ impl SimStage {
     pub fn reads(&self) -> u64 {
         self.records.reads()
     }
+
+    /// How many records of groups they got.
+    pub fn groups_read(&self) -> u64 {
+        self.records.groups_read()
+    }
 }
 
 impl Stage for SimStage {

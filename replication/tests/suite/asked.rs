@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kera_protocol::ids::Epoch;
-use kera_records::Transaction;
+use kera_records::{GroupKey, Transaction};
 use kera_replication::ids::{BrokerId, StreamletKey};
 use kera_replication::records::{MemoryRecords, Records, RecordsError, StreamletRecords};
 use kera_replication::runtime::RuntimeRef;
@@ -57,6 +57,10 @@ impl Records for Asked {
 
     fn try_read(&self, streamlet: StreamletKey) -> Pending<Result<StreamletRecords, RecordsError>> {
         self.ask(|| self.records.try_read(streamlet))
+    }
+
+    fn try_read_group(&self, group: GroupKey) -> Pending<Result<StreamletRecords, RecordsError>> {
+        self.ask(|| self.records.try_read_group(group))
     }
 
     fn try_take_epoch(

@@ -404,7 +404,7 @@ impl Run {
         lanes: Vec<Weak<Lane>>,
     ) -> Arc<Jobs> {
         let (epoch, plan) = (recovered.epoch, self.plan);
-        let owned = move || {
+        let owned = move |_| {
             vec![Owned {
                 streamlet: streamlet(),
                 epoch,

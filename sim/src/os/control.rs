@@ -241,6 +241,13 @@ pub fn make_room(files: u64) {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
 
+/// Bytes that this process has taken from the allocator and not given back.
+pub fn memory_taken() -> f64 {
+    // SAFETY: it takes nothing, and gives plain numbers.
+    let info = unsafe { libc::mallinfo2() };
+    (info.uordblks + info.hblkhd) as f64
+}
+
 /// The processors on which this process may run.
 pub fn processors() -> Vec<usize> {
     // SAFETY: zeros are a set, and there is room for it.

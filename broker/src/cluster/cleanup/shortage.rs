@@ -175,7 +175,7 @@ const WORTH_TELLING: Duration = Duration::from_secs(2);
 /// The lanes of this broker that stand still, as of the last look at them.
 pub(crate) fn standing_still(replicated: &Replicated) -> Vec<(LaneSpec, StillLane)> {
     let mut found = Vec::new();
-    for owned in replicated.owned() {
+    for owned in replicated.owned(None) {
         let lanes = owned.lanes.iter();
         let still = lanes.filter_map(|lane| Some((*lane.spec(), lane.stands_still()?)));
         found.extend(still.filter(|(_, still)| still.lasted >= WORTH_TELLING));
@@ -190,7 +190,7 @@ pub(crate) async fn standing(
     again: Duration,
 ) -> Vec<Standstill> {
     let mut found = Vec::new();
-    for owned in replicated.owned() {
+    for owned in replicated.owned(None) {
         for lane in &owned.lanes {
             found.extend(lane.standstill(patience, again).await);
         }

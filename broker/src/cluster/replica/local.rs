@@ -127,10 +127,14 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// The replicated streamlets that other brokers own.
-    fn of_others(&self, catalog: &Catalog) -> Vec<StreamletKey> {
+    /// The replicated streamlets that other brokers own; whether `one` is such a one.
+    fn of_others(&self, catalog: &Catalog, one: Option<StreamletKey>) -> Vec<StreamletKey> {
+        let streams = match one {
+            None => catalog.all(),
+            Some(one) => catalog.get(one.stream).into_iter().collect(),
+        };
         let mut found = Vec::new();
-        for stream in catalog.all() {
+        for stream in streams {
             // Without copies elsewhere a streamlet stays where its files are.
             if !stream.record.load().config.is_replicated() {
                 continue;
@@ -139,7 +143,8 @@ impl Known {
             let keys = moved.map(|one| one.key());
             let owner = |key: &StreamletKey| stream.owner(key.streamlet).map(|owner| owner.broker);
             found.extend(keys.filter(|key| {
-                owner(key).is_some_and(|broker| broker != 0 && broker != self.broker_id)
+                one.is_none_or(|one| one == *key)
+                    && owner(key).is_some_and(|broker| broker != 0 && broker != self.broker_id)
             }));
         }
         found
@@ -369,8 +374,7 @@ impl Beside for OwnWriters {
         let Some((known, catalog)) = self.known() else {
             return Vec::new();
         };
-        let mut keys = known.of_others(&catalog);
-        keys.retain(|key| streamlet.is_none_or(|wanted| wanted == *key));
+        let keys = known.of_others(&catalog, streamlet);
         let listed = keys.into_iter().flat_map(|key| self.files.list(key));
         let mut listed: Vec<_> = listed.filter(|info| !self.is_short(known, info)).collect();
         if Rule::StoreIdsCompared.is_broken() {

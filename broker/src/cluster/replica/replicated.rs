@@ -208,7 +208,10 @@ impl Replicated {
     /// The jobs over what is served, which are to be run.
     pub(crate) fn begin_jobs(self: &Arc<Self>, config: JobConfig) -> Arc<Jobs> {
         let this = Arc::downgrade(self);
-        let owned = move || this.upgrade().map_or_else(Vec::new, |this| this.owned());
+        let owned = move |one| {
+            let this = this.upgrade();
+            this.map_or_else(Vec::new, |this| this.owned(one))
+        };
         let jobs = Jobs::new(&self.primary, Box::new(owned), config);
         self.jobs.get_or_init(|| jobs).clone()
     }
@@ -241,9 +244,13 @@ impl Replicated {
         join_all(asked).await.into_iter().flatten().collect()
     }
 
-    /// What is served, as jobs look at it.
-    pub(crate) fn owned(&self) -> Vec<Owned> {
-        let served: Vec<_> = self.served.lock().values().cloned().collect();
+    /// What is served, or one streamlet of it, as jobs look at it.
+    pub(crate) fn owned(&self, one: Option<StreamletKey>) -> Vec<Owned> {
+        let served = self.served.lock();
+        let served: Vec<_> = match one {
+            Some(streamlet) => served.get(&streamlet).cloned().into_iter().collect(),
+            None => served.values().cloned().collect(),
+        };
         served.iter().map(|copies| copies.owned()).collect()
     }
 

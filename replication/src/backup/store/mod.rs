@@ -341,8 +341,13 @@ impl ReplicaStore {
                 version,
             } => self.free(&copy, epoch, version).map(|()| Reply::Done),
             Request::Forget { stream } => self.forget(stream).map(|()| Reply::Done),
-            Request::List { .. } if self.is_starting() => Err(Refusal::Starting),
+            Request::List { .. } | Request::ListChanged { .. } if self.is_starting() => {
+                Err(Refusal::Starting)
+            }
             Request::List { streamlet } => Ok(Reply::Copies(self.list(streamlet))),
+            Request::ListChanged { known } => Ok(Reply::changed(&known, |streamlet| {
+                self.list(Some(streamlet))
+            })),
         }
     }
 
@@ -524,9 +529,13 @@ impl ReplicaStore {
         let beside = self.beside.get();
         let beside = beside.map_or_else(Vec::new, |beside| beside.list(streamlet));
         let control = self.control.lock();
-        let wanted = |id: &CopyId| streamlet.is_none_or(|s| s == id.streamlet);
-        let copies = control.copies.iter().filter(|(id, _)| wanted(id));
-        let mut listed: Vec<_> = copies.map(|(_, copy)| copy.info()).collect();
+        let mut listed: Vec<_> = match streamlet {
+            None => control.copies.values().map(|copy| copy.info()).collect(),
+            Some(one) => {
+                let copies = control.copies.range(CopyId::all_of(one));
+                copies.map(|(_, copy)| copy.info()).collect()
+            }
+        };
         // Requests mean the store's where both have one.
         let alone = |info: &CopyInfo| !control.copies.contains_key(&info.copy);
         let (alone, both): (Vec<_>, Vec<_>) = beside.into_iter().partition(alone);

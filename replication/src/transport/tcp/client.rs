@@ -1,5 +1,6 @@
 //! Control calls to a backup, as the requests that its store answers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -11,7 +12,9 @@ use tonic::transport::Channel;
 use super::control::refusal_of;
 use super::convert::{self, Parsed};
 use crate::ids::BrokerId;
-use crate::transport::{CallError, MAX_TRANSFER_BYTES, Reply, Request, SealedCopy};
+use crate::transport::{
+    CallError, ChangedList, CopyInfo, KnownList, MAX_TRANSFER_BYTES, Reply, Request, SealedCopy,
+};
 
 /// Largest request or reply: a transfer, and what names it.
 pub(super) const MAX_MESSAGE_BYTES: usize = MAX_TRANSFER_BYTES as usize + (64 << 10);
@@ -197,24 +200,76 @@ async fn ask(mut stub: Stub, request: Request) -> Result<Parsed<Reply>, Status> 
             Ok(Reply::Done)
         }
         Request::List { streamlet } => {
-            let streamlet = streamlet.map(|s| v1::StreamletName {
-                stream: Bytes::copy_from_slice(s.stream.as_bytes()),
-                streamlet: s.streamlet.0,
-            });
-            let request = v1::ListCopiesRequest { streamlet };
-            let mut parts = stub.list(request).await?.into_inner();
-            let mut copies = Vec::new();
-            while let Some(part) = parts.message().await? {
-                for listed in part.copies {
-                    match convert::info_from(listed) {
-                        Ok(info) => copies.push(info),
-                        Err(reason) => return Ok(Err(reason)),
-                    }
-                }
+            let request = v1::ListCopiesRequest {
+                streamlet: streamlet.map(convert::streamlet_to),
+                known: Vec::new(),
+            };
+            let parts = stub.list(request).await?.into_inner();
+            match listed(parts).await? {
+                Ok(listed) => Ok(Reply::Copies(listed.copies)),
+                Err(reason) => return Ok(Err(reason)),
             }
-            Ok(Reply::Copies(copies))
+        }
+        Request::ListChanged { known } => {
+            let request = v1::ListCopiesRequest {
+                known: known.iter().map(convert::known_to).collect(),
+                ..v1::ListCopiesRequest::default()
+            };
+            let parts = stub.list(request).await?.into_inner();
+            match listed(parts).await? {
+                Ok(listed) => Ok(Reply::Changed(listed.by_streamlet(&known))),
+                Err(reason) => return Ok(Err(reason)),
+            }
         }
     })
+}
+
+/// What a list said.
+#[derive(Default)]
+struct Listed {
+    copies: Vec<CopyInfo>,
+    /// The streamlets whose lists have changed, if the broker says which have.
+    changed: Option<Vec<KnownList>>,
+}
+
+impl Listed {
+    /// The lists that have changed; all that are `known`, if the broker does not say which.
+    fn by_streamlet(self, known: &[KnownList]) -> Vec<ChangedList> {
+        let lists: BTreeMap<_, _> = match self.changed {
+            Some(changed) => changed.iter().map(|one| (one.streamlet, one.tag)).collect(),
+            None => known.iter().map(|one| (one.streamlet, None)).collect(),
+        };
+        let mut copies: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for info in self.copies {
+            copies.entry(info.copy.streamlet).or_default().push(info);
+        }
+        let lists = lists.into_iter().map(|(streamlet, tag)| ChangedList {
+            streamlet,
+            tag,
+            copies: copies.remove(&streamlet).unwrap_or_default(),
+        });
+        lists.collect()
+    }
+}
+
+async fn listed(mut parts: tonic::Streaming<v1::CopyList>) -> Result<Parsed<Listed>, Status> {
+    let mut out = Listed::default();
+    while let Some(part) = parts.message().await? {
+        if part.only_changed {
+            let changed = part.changed.into_iter().map(convert::known_from);
+            match changed.collect::<Parsed<Vec<_>>>() {
+                Ok(changed) => out.changed.get_or_insert_default().extend(changed),
+                Err(reason) => return Ok(Err(reason)),
+            }
+        }
+        for listed in part.copies {
+            match convert::info_from(listed) {
+                Ok(info) => out.copies.push(info),
+                Err(reason) => return Ok(Err(reason)),
+            }
+        }
+    }
+    Ok(Ok(out))
 }
 
 async fn read(
@@ -229,4 +284,70 @@ async fn read(
         bytes.extend_from_slice(&part.data);
     }
     Ok(Ok(bytes.freeze()))
+}
+
+#[cfg(test)]
+mod tests {
+    use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
+
+    use super::*;
+    use crate::ids::{CopyId, StreamletKey};
+    use crate::transport::{CopyState, CopyVersion, ListTag};
+
+    fn streamlet(number: u32) -> StreamletKey {
+        StreamletKey {
+            stream: StreamId::from_slice(&[7; 16]).expect("16 bytes"),
+            streamlet: StreamletId(number),
+        }
+    }
+
+    fn info(number: u32) -> CopyInfo {
+        let copy = CopyId {
+            streamlet: streamlet(number),
+            group: GroupId(1),
+            epoch: Epoch(2),
+            generation: 0,
+        };
+        CopyInfo {
+            copy,
+            version: CopyVersion(3),
+            state: CopyState::Flushed,
+        }
+    }
+
+    fn known(number: u32) -> KnownList {
+        KnownList {
+            streamlet: streamlet(number),
+            tag: Some(ListTag::new(9)),
+        }
+    }
+
+    fn changed(number: u32, tag: Option<ListTag>, copies: Vec<CopyInfo>) -> ChangedList {
+        ChangedList {
+            streamlet: streamlet(number),
+            tag,
+            copies,
+        }
+    }
+
+    #[test]
+    fn a_broker_that_does_not_know_tags_has_sent_all_lists_and_more() {
+        let listed = Listed {
+            copies: vec![info(1), info(3)],
+            changed: None,
+        };
+        let lists = listed.by_streamlet(&[known(1), known(2)]);
+        let all = [changed(1, None, vec![info(1)]), changed(2, None, vec![])];
+        assert_eq!(lists, all);
+    }
+
+    #[test]
+    fn a_list_that_is_not_named_as_changed_stays_as_it_was() {
+        let listed = Listed {
+            copies: vec![info(2)],
+            changed: Some(vec![known(2)]),
+        };
+        let lists = listed.by_streamlet(&[known(1), known(2)]);
+        assert_eq!(lists, [changed(2, known(2).tag, vec![info(2)])]);
+    }
 }

@@ -22,7 +22,7 @@ use super::convert::{self, Parsed};
 use super::server::ServerOptions;
 use crate::backup::ReplicaStore;
 use crate::ids::BrokerId;
-use crate::transport::{CopyVersion, Refusal, Reply, Request};
+use crate::transport::{CopyInfo, CopyVersion, MAX_LISTS, Refusal, Reply, Request};
 
 /// The metadata key of a status under which a refusal travels.
 pub(super) const REFUSAL_KEY: &str = "kera-refusal-bin";
@@ -71,6 +71,24 @@ pub struct BackupService {
     store: Arc<ReplicaStore>,
 }
 
+fn only_changed(changed: &[v1::KnownList]) -> Result<v1::CopyList, Status> {
+    Ok(v1::CopyList {
+        copies: Vec::new(),
+        changed: changed.to_vec(),
+        only_changed: true,
+    })
+}
+
+fn copy_parts(copies: &[CopyInfo]) -> Vec<Result<v1::CopyList, Status>> {
+    let parts = copies.chunks(LIST_PART).map(|copies| {
+        Ok(v1::CopyList {
+            copies: copies.iter().map(convert::info_to).collect(),
+            ..v1::CopyList::default()
+        })
+    });
+    parts.collect()
+}
+
 impl BackupService {
     /// A service for a listener of the caller's own.
     pub fn new(store: Arc<ReplicaStore>) -> Self {
@@ -90,6 +108,30 @@ impl BackupService {
     async fn ask_any(&self, request: Request) -> Result<Reply, Status> {
         // Only `open` is about who asks.
         self.ask(BrokerId::default(), request).await
+    }
+
+    /// Lists those of the streamlets whose copies are others than the asker knows.
+    async fn list_changed(&self, known: Vec<v1::KnownList>) -> Answer<Parts<v1::CopyList>> {
+        if known.len() > MAX_LISTS {
+            let text = format!(
+                "{} lists are asked for at once, of {MAX_LISTS}",
+                known.len()
+            );
+            return Err(Status::invalid_argument(text));
+        }
+        let known = known.into_iter().map(convert::known_from);
+        let known = parsed(known.collect::<Parsed<Vec<_>>>())?;
+        let Reply::Changed(lists) = self.ask_any(Request::ListChanged { known }).await? else {
+            return unexpected();
+        };
+        let changed: Vec<_> = lists.iter().map(convert::changed_to).collect();
+        // At least one, which says that no others have changed.
+        let mut parts = vec![only_changed(&changed[..changed.len().min(LIST_PART)])];
+        let more = changed.chunks(LIST_PART).skip(1);
+        parts.extend(more.map(only_changed));
+        let copies: Vec<_> = lists.into_iter().flat_map(|list| list.copies).collect();
+        parts.extend(copy_parts(&copies));
+        Ok(Response::new(Box::pin(tokio_stream::iter(parts))))
     }
 }
 
@@ -277,19 +319,17 @@ impl Backups for BackupService {
         &self,
         request: tonic::Request<v1::ListCopiesRequest>,
     ) -> Answer<Self::ListStream> {
-        let streamlet = request.into_inner().streamlet;
+        let request = request.into_inner();
+        if !request.known.is_empty() {
+            return self.list_changed(request.known).await;
+        }
+        let streamlet = request.streamlet;
         let streamlet = streamlet.map(|s| convert::streamlet_from(&s.stream, s.streamlet));
         let streamlet = parsed(streamlet.transpose())?;
         let Reply::Copies(copies) = self.ask_any(Request::List { streamlet }).await? else {
             return unexpected();
         };
-        let parts: Vec<_> = copies
-            .chunks(LIST_PART)
-            .map(|copies| {
-                let copies = copies.iter().map(convert::info_to).collect();
-                Ok(v1::CopyList { copies })
-            })
-            .collect();
+        let parts = copy_parts(&copies);
         Ok(Response::new(Box::pin(tokio_stream::iter(parts))))
     }
 }

@@ -7,8 +7,9 @@ use uuid::Uuid;
 
 use crate::ids::{BrokerId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
 use crate::transport::{
-    Buffer, Checked, CopyAnswer, CopyInfo, CopyState, CopyVersion, Description, MAX_TRANSFER_BYTES,
-    Opened, Place, Progress, Refusal, Request, Room, Seal, SealedCopy,
+    Buffer, ChangedList, Checked, CopyAnswer, CopyInfo, CopyState, CopyVersion, Description,
+    KnownList, ListTag, MAX_TRANSFER_BYTES, Opened, Place, Progress, Refusal, Request, Room, Seal,
+    SealedCopy,
 };
 
 /// A message that lacks what it must have; the text names it.
@@ -48,6 +49,35 @@ pub(super) fn streamlet_from(stream: &[u8], streamlet: u32) -> Parsed<StreamletK
     Ok(StreamletKey {
         stream: StreamId::from_slice(stream).ok_or("a stream id has 16 bytes")?,
         streamlet: StreamletId(streamlet),
+    })
+}
+
+pub(super) fn streamlet_to(streamlet: StreamletKey) -> v1::StreamletName {
+    v1::StreamletName {
+        stream: Bytes::copy_from_slice(streamlet.stream.as_bytes()),
+        streamlet: streamlet.streamlet.0,
+    }
+}
+
+pub(super) fn known_to(known: &KnownList) -> v1::KnownList {
+    v1::KnownList {
+        streamlet: Some(streamlet_to(known.streamlet)),
+        tag: known.tag.map_or(0, ListTag::number),
+    }
+}
+
+pub(super) fn changed_to(list: &ChangedList) -> v1::KnownList {
+    known_to(&KnownList {
+        streamlet: list.streamlet,
+        tag: list.tag,
+    })
+}
+
+pub(super) fn known_from(known: v1::KnownList) -> Parsed<KnownList> {
+    let streamlet = known.streamlet.ok_or("a list has no streamlet")?;
+    Ok(KnownList {
+        streamlet: streamlet_from(&streamlet.stream, streamlet.streamlet)?,
+        tag: (known.tag != 0).then(|| ListTag::new(known.tag)),
     })
 }
 
