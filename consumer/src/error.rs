@@ -101,6 +101,19 @@ impl ConsumeError {
                 let error = error.which_stops(&format!("reading stream {stream}"));
                 ConnectionError::Login { address, error }.into()
             }
+            RpcError::Connection(ConnectionError::Tls {
+                address,
+                reason,
+                is_final,
+            }) => {
+                let reason = format!("{reason}; reading stream {stream} stops").into();
+                ConnectionError::Tls {
+                    address,
+                    reason,
+                    is_final,
+                }
+                .into()
+            }
             other => other,
         })
     }

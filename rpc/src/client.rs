@@ -8,14 +8,16 @@ use std::time::Duration;
 use kera_protocol::error::ErrorCode;
 use kera_protocol::v1;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::brokers::Brokers;
 use crate::channels::{Channels, check_address};
 use crate::data::{ConnectOptions, DataConnection, FrameSink};
-use crate::error::{ConnectionError, RpcError, error_of_status, wire_error_of_status};
+use crate::error::{ChangeError, ConnectionError, RpcError, error_of_status, wire_error_of_status};
 use crate::meta::StreamMeta;
+use crate::refusals::Refusals;
 use crate::retry::RetryPolicy;
 use crate::v1::consumers_client::ConsumersClient;
 use crate::v1::streams_client::StreamsClient;
@@ -27,6 +29,9 @@ pub const DEFAULT_BOOTSTRAP: &str = "127.0.0.1:7600";
 /// How long one broker is given for an answer that costs it next to nothing; then another is asked. A
 /// broker that was stopped keeps its connections and says nothing.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+
+/// How long a broker that ended a call is given to say whether TLS is why. It answers at once unless it was stopped.
+const PROBE_WITHIN: Duration = Duration::from_secs(1);
 
 /// How a [`Client`] behaves.
 #[derive(Clone, Debug, Default)]
@@ -51,6 +56,8 @@ pub(crate) struct Inner {
     pub(crate) options: ClientOptions,
     channels: Channels,
     pub(crate) streams: Mutex<HashMap<String, Arc<StreamMeta>>>,
+    /// What brokers have said of TLS.
+    tls: Mutex<Refusals>,
     data: Mutex<HashMap<String, Arc<DataConnection>>>,
 }
 
@@ -92,6 +99,7 @@ impl Client {
                     .with_login(options.connect.login.clone()),
                 options,
                 streams: Mutex::default(),
+                tls: Mutex::default(),
                 data: Mutex::default(),
             }),
         })
@@ -172,23 +180,65 @@ impl Client {
     pub(crate) async fn any_broker_call<T, F, Fut>(
         &self,
         within: Option<Duration>,
-        mut call: F,
+        call: F,
     ) -> Result<T, RpcError>
     where
         F: FnMut(Channel) -> Fut,
         Fut: Future<Output = Result<tonic::Response<T>, Status>>,
     {
-        let retry = self.inner.options.retry;
+        self.any_broker_attempts(within, call, |_| ()).await
+    }
+
+    /// The same; `failed` hears of each attempt that failed.
+    async fn any_broker_attempts<T, F, Fut>(
+        &self,
+        within: Option<Duration>,
+        mut call: F,
+        failed: impl Fn(&RpcError),
+    ) -> Result<T, RpcError>
+    where
+        F: FnMut(Channel) -> Fut,
+        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
+    {
+        let (retry, failed) = (self.inner.options.retry, &failed);
         retry
             .run_told(
                 || Some(self.waits_for()),
                 || {
                     let address = self.bootstrap();
                     let attempt = self.channel(&address).map(&mut call);
-                    async move { self.finish(&address, answered(&address, within, attempt?).await) }
+                    async move {
+                        let answer = answered(&address, within, attempt?).await;
+                        let answer = self.finish(&address, answer).await;
+                        answer.inspect_err(failed)
+                    }
                 },
             )
             .await
+    }
+
+    /// Calls the service `Streams` at any broker as [`streams_call`](Self::streams_call) does, to change something.
+    ///
+    /// # Errors
+    /// What the last attempt came to, and whether an earlier one may have made the change.
+    pub async fn change_streams<T, F, Fut>(&self, mut call: F) -> Result<T, ChangeError>
+    where
+        F: FnMut(StreamsClient<Channel>) -> Fut,
+        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
+    {
+        // Of the first attempt that may have made the change.
+        let first = Mutex::new(None);
+        let failed = |error: &RpcError| {
+            if error.is_uncertain() && error.is_retryable() {
+                first.lock().get_or_insert_with(|| error.clone());
+            }
+        };
+        let changed = self.any_broker_attempts(None, |channel| call(streams_at(channel)), failed);
+        changed.await.map_err(|error| ChangeError {
+            // An error that is uncertain itself needs no other.
+            earlier: first.into_inner().filter(|_| !error.is_uncertain()),
+            error,
+        })
     }
 
     /// Calls the service `Consumers` at the broker that coordinates `group`, with retries by the client's
@@ -273,7 +323,7 @@ impl Client {
                         // Who named it may hear of no changes any more.
                         self.inner.brokers.move_on(&self.bootstrap());
                     }
-                    self.finish(&address, answer)
+                    self.finish(&address, answer).await
                 },
             )
             .await
@@ -310,7 +360,7 @@ impl Client {
             // It cannot know; another may.
             self.inner.brokers.move_on(&asked);
         }
-        let found = self.finish(&asked, found)?;
+        let found = self.finish(&asked, found).await?;
         let address = match found.address.as_str() {
             "" => asked,
             address => {
@@ -333,26 +383,53 @@ impl Client {
     }
 
     /// After a broker was not reached another is used.
-    pub(crate) fn finish<T>(
+    pub(crate) async fn finish<T>(
         &self,
         address: &str,
         mut answer: Result<T, RpcError>,
     ) -> Result<T, RpcError> {
-        if let Err(error) = &mut answer
-            && is_unreached(error)
-        {
-            self.inner.brokers.move_on(address);
-            if let RpcError::Connection(ConnectionError::Login { error, .. }) = error {
-                error.is_retryable |= self.inner.brokers.others_may_take(address);
+        match &mut answer {
+            Err(error) if is_unreached(error) => {
+                self.inner.brokers.move_on(address);
+                if let RpcError::Connection(error) = error {
+                    self.judge(address, error).await;
+                }
             }
+            _ => self.inner.tls.lock().taken(),
         }
         answer
+    }
+
+    /// Says whether a refusal is final: by all brokers of the bootstrap list, and for a while if it comes after they had
+    /// let the client in.
+    async fn judge(&self, address: &str, error: &mut ConnectionError) {
+        let connect = &self.inner.options.connect;
+        if matches!(error, ConnectionError::Lost { .. }) && !self.inner.tls.lock().is_taken() {
+            // gRPC does not say that an alert of TLS ended a call, but frames do. Boxed, since every call's future has room for
+            // this one.
+            let asked = Box::pin(DataConnection::connect(address, connect, None));
+            if let Ok(Err(refused @ ConnectionError::Tls { .. })) =
+                tokio::time::timeout(PROBE_WITHIN, asked).await
+            {
+                *error = refused;
+            }
+        }
+        match error {
+            ConnectionError::Login { error, .. } => {
+                error.is_retryable |= self.inner.brokers.others_may_take(address);
+            }
+            ConnectionError::Tls { is_final, .. } => {
+                let may_pass = self.inner.tls.lock().refused(Instant::now());
+                *is_final = !self.inner.brokers.others_may_take(address) && !may_pass;
+            }
+            _ => {}
+        }
     }
 
     /// A new data connection to the broker at `address`, whose frames go to `sink`.
     ///
     /// # Errors
-    /// [`RpcError::Connection`]. A refused login is final once all brokers of the bootstrap list refuse it.
+    /// [`RpcError::Connection`]. A refusal is final once all brokers of the bootstrap list refuse the client.
     pub async fn connect_data(
         &self,
         address: &str,
@@ -361,15 +438,31 @@ impl Client {
         check_address(address)?;
         let connected = DataConnection::connect(address, &self.inner.options.connect, sink).await;
         match connected {
+            Ok(connection) => {
+                self.inner.tls.lock().taken();
+                Ok(connection)
+            }
             Err(ConnectionError::Login { address, mut error }) if !error.is_retryable => {
                 error.is_retryable = self.another_may_take(&address).await;
                 Err(ConnectionError::Login { address, error }.into())
             }
-            connected => Ok(connected?),
+            Err(ConnectionError::Tls {
+                address, reason, ..
+            }) => {
+                let may_pass = self.inner.tls.lock().refused(Instant::now());
+                let is_final = !may_pass && !self.another_may_take(&address).await;
+                Err(ConnectionError::Tls {
+                    address,
+                    reason,
+                    is_final,
+                }
+                .into())
+            }
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// Whether a broker of the bootstrap list lets the user in that the one at `address` refuses, or cannot be asked: it may
+    /// Whether a broker of the bootstrap list lets the client in that the one at `address` refuses, or cannot be asked: it may
     /// have heard of the user already. Each is asked with a connection of its own, since one that is open says nothing of
     /// what counts now.
     async fn another_may_take(&self, address: &str) -> bool {
@@ -380,6 +473,7 @@ impl Client {
             let asked = DataConnection::connect(&other, &self.inner.options.connect, None).await;
             match asked {
                 Err(ConnectionError::Login { error, .. }) if !error.is_retryable => {}
+                Err(ConnectionError::Tls { .. }) => {}
                 _ => return true,
             }
         }

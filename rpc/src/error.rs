@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::FrameError;
+use kera_protocol::v1::Placement;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 /// The metadata key of a gRPC status under which an [`ErrorCode`]'s number travels.
 pub const ERROR_METADATA_KEY: &str = "kera-error";
 
+use crate::cause::cause_of;
 use crate::login::LoginError;
+use crate::tls::refusal_in;
 
 /// Why a data connection cannot be used, or was lost.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -30,6 +33,16 @@ pub enum ConnectionError {
         address: Arc<str>,
         /// Who is refused, and why.
         error: LoginError,
+    },
+    /// Client and broker do not agree on TLS: one of them has none, or refuses the other's certificate.
+    #[error("cannot connect to broker {address}: {reason}")]
+    Tls {
+        /// The broker's.
+        address: Arc<str>,
+        /// Who refuses what, and what to do.
+        reason: Arc<str>,
+        /// False while a certificate may be about to be replaced.
+        is_final: bool,
     },
     /// The connection broke; requests without a reply may or may not have taken effect.
     #[error("connection to broker {address} was lost: {reason}")]
@@ -70,10 +83,23 @@ impl ConnectionError {
         match self {
             Self::Connect { .. } | Self::Lost { .. } | Self::Full { .. } => true,
             Self::Login { error, .. } => error.is_retryable,
+            Self::Tls { is_final, .. } => !is_final,
             Self::GoAway { error, .. } => {
                 error.code.is_retryable() || error.code == ErrorCode::MalformedFrame
             }
             Self::Closed { .. } | Self::Frame(_) => false,
+        }
+    }
+
+    /// True if the broker may have done what it was asked for.
+    pub fn is_uncertain(&self) -> bool {
+        match self {
+            Self::Lost { .. } | Self::GoAway { .. } | Self::Closed { .. } => true,
+            Self::Connect { .. }
+            | Self::Login { .. }
+            | Self::Tls { .. }
+            | Self::Full { .. }
+            | Self::Frame(_) => false,
         }
     }
 }
@@ -105,6 +131,26 @@ impl RpcError {
         }
     }
 
+    /// True if brokers do not let this client in, by its login or by TLS, and trying again is of no use.
+    pub fn is_shut_out(&self) -> bool {
+        let shut_out = |error: &ConnectionError| {
+            matches!(
+                error,
+                ConnectionError::Login { .. } | ConnectionError::Tls { .. }
+            )
+        };
+        matches!(self, Self::Connection(error) if shut_out(error)) && !self.is_retryable()
+    }
+
+    /// True if the broker may have done what it was asked for.
+    pub fn is_uncertain(&self) -> bool {
+        match self {
+            Self::Broker(error) => error.code.placement() == Placement::MayBePlaced,
+            Self::Connection(error) => error.is_uncertain(),
+            Self::BadAddress(_) | Self::BadAnswer(_) => false,
+        }
+    }
+
     /// The broker's code, if the broker answered with an error.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
@@ -112,6 +158,39 @@ impl RpcError {
             Self::Connection(ConnectionError::GoAway { error, .. }) => Some(error.code),
             _ => None,
         }
+    }
+}
+
+/// A change that was refused, or not answered, after attempts that may have made it.
+#[derive(Clone, Debug)]
+pub struct ChangeError {
+    /// What the last attempt came to.
+    pub error: RpcError,
+    /// The first earlier attempt that may have made the change. A refusal, such as `STREAM_EXISTS`, may then be about what this
+    /// client did itself.
+    pub earlier: Option<RpcError>,
+}
+
+impl ChangeError {
+    /// True if the change may have been made.
+    pub fn is_uncertain(&self) -> bool {
+        self.earlier.is_some() || self.error.is_uncertain()
+    }
+}
+
+impl std::fmt::Display for ChangeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.error.fmt(f)?;
+        match &self.earlier {
+            None => Ok(()),
+            Some(earlier) => write!(f, "; an earlier attempt may have done it: {earlier}"),
+        }
+    }
+}
+
+impl std::error::Error for ChangeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
     }
 }
 
@@ -174,6 +253,21 @@ pub fn error_of_status(address: &str, status: &Status) -> RpcError {
     if let Some(error) = LoginError::of(status) {
         let (address, error) = (address.into(), error.clone());
         return ConnectionError::Login { address, error }.into();
+    }
+    if let Some(reason) = refusal_in(status) {
+        return ConnectionError::Tls {
+            address: address.into(),
+            reason: reason.into(),
+            is_final: false,
+        }
+        .into();
+    }
+    if cause_of::<tonic::ConnectError>(status).is_some() {
+        return ConnectionError::Connect {
+            address: address.into(),
+            reason: reason_of(status).into(),
+        }
+        .into();
     }
     match status.code() {
         Code::DeadlineExceeded => {

@@ -114,7 +114,7 @@ impl Client {
             name: name.to_owned(),
         };
         let answer = answered(address, Some(within), stub.get_stream(request)).await;
-        self.finish(address, answer)
+        self.finish(address, answer).await
     }
 
     /// What the broker in use knows of a stream, and if it does not know it, what one of the others does, of

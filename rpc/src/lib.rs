@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod brokers;
+mod cause;
 mod channels;
 mod client;
 mod data;
@@ -15,6 +16,7 @@ pub mod login;
 mod meta;
 mod places;
 mod positions;
+mod refusals;
 mod report;
 mod retry;
 pub mod scram;
@@ -27,7 +29,8 @@ pub use channels::Channels;
 pub use client::{Client, ClientOptions, DEFAULT_BOOTSTRAP};
 pub use data::{ConnectOptions, DataConnection, FrameSink};
 pub use error::{
-    ConnectionError, ERROR_METADATA_KEY, RpcError, error_of_status, status_of, wire_error_of_status,
+    ChangeError, ConnectionError, ERROR_METADATA_KEY, RpcError, error_of_status, status_of,
+    wire_error_of_status,
 };
 pub use login::{Login, LoginError, SaslMechanism};
 pub use meta::StreamMeta;

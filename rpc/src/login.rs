@@ -7,7 +7,6 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use kera_protocol::login::{
     MAX_MESSAGE, REPLY_HEAD_BYTES, Status, first, next, passes, read_length, read_reply_head,
@@ -16,6 +15,8 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
+use crate::cause::cause_of;
+use crate::refusals::Refusals;
 use crate::scram::{self, Mechanism, Salted, ScramError};
 
 /// Bytes of the longest password.
@@ -56,10 +57,6 @@ pub fn password_in(input: impl Read) -> Result<String, PasswordError> {
     Ok(line.to_owned())
 }
 
-/// For how long brokers may refuse a login that one of them has taken before: a broker may hear of a user later than
-/// others.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 /// A broker does not let a user in.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("user {user} is not let in: {reason}")]
@@ -84,17 +81,7 @@ impl LoginError {
 
     /// The refused login among the causes of an error, if that is why it came.
     pub fn of<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Self> {
-        let mut cause = Some(error);
-        while let Some(error) = cause {
-            // An error of I/O names what is behind the error in it as its source, and leaves that out.
-            let inner = error.downcast_ref().and_then(io::Error::get_ref);
-            let found = error.downcast_ref().or_else(|| inner?.downcast_ref());
-            if found.is_some() {
-                return found;
-            }
-            cause = error.source();
-        }
-        None
+        cause_of(error)
     }
 }
 
@@ -183,32 +170,7 @@ pub struct Login {
 struct Known {
     /// What the last challenge had the client calculate, some milliseconds long: later connections need not.
     salted: Option<Salted>,
-    /// A broker has taken it.
-    is_taken: bool,
-    /// Since when brokers refuse it, and when one did last.
-    refused: Option<(Instant, Instant)>,
-}
-
-impl Known {
-    fn taken(&mut self, salted: Option<Salted>) {
-        *self = Self {
-            salted,
-            is_taken: true,
-            refused: None,
-        };
-    }
-
-    /// True if it may be taken again.
-    fn refused(&mut self, now: Instant) -> bool {
-        // Connections that go on say nothing meanwhile: a refusal of long ago is no beginning of this one.
-        let is_recent = |(_, last): &(Instant, Instant)| now.duration_since(*last) < PATIENCE;
-        let since = self
-            .refused
-            .filter(is_recent)
-            .map_or(now, |(since, _)| since);
-        self.refused = Some((since, now));
-        self.is_taken && now.duration_since(since) < PATIENCE
-    }
+    refusals: Refusals,
 }
 
 impl fmt::Debug for Login {
@@ -252,7 +214,9 @@ impl Login {
     ) -> io::Result<()> {
         let unproved = match self.exchange(stream).await {
             Ok(salted) => {
-                self.known.lock().taken(salted);
+                let mut known = self.known.lock();
+                known.salted = salted;
+                known.refusals.taken();
                 return Ok(());
             }
             Err(unproved) => unproved,
@@ -260,7 +224,9 @@ impl Login {
         let (reason, is_retryable) = match unproved {
             Unproved::Stream(error) => return Err(error),
             Unproved::Later(reason) => (reason, true),
-            Unproved::Refused(reason) => (reason, self.known.lock().refused(Instant::now())),
+            Unproved::Refused(reason) => {
+                (reason, self.known.lock().refusals.refused(Instant::now()))
+            }
         };
         let error = LoginError {
             user: self.user.clone(),
@@ -350,9 +316,12 @@ fn strange() -> Unproved {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use kera_protocol::login::{BUSY, FULL, reply};
 
     use super::*;
+    use crate::refusals::PATIENCE;
 
     #[test]
     fn numbers_and_names_are_those_of_the_document() {

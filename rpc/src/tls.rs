@@ -13,8 +13,16 @@ use rustls::{
 };
 use tokio::net::TcpStream;
 
+use crate::cause::cause_of;
 use crate::login::LoginError;
-use crate::stream::{FRAMES, HTTP1, HTTP2, Stream};
+use crate::stream::{FRAMES, HTTP1, HTTP2, Stream, TlsFailure};
+
+/// In advice, the setting of the authorities that a client trusts: clients in other languages put their own words in its place,
+pub const NAME_CA: &str = "(--tls-ca FILE or KERA_TLS_CA)";
+/// how it is left out,
+pub const LEAVE_CA_OUT: &str = "(leave --tls-ca and KERA_TLS_CA out)";
+/// and the setting of a client's own certificate.
+pub const NAME_CERTIFICATE: &str = "(--tls-cert and --tls-key)";
 
 /// What advice begins with, wherever it turns up among the causes of an error.
 pub(crate) const MARK: &str = "TLS: ";
@@ -33,6 +41,44 @@ pub fn reason_in(error: &(dyn std::error::Error + 'static)) -> Option<String> {
         cause = error.source();
     }
     None
+}
+
+/// A broker answers a client without TLS as one that wants TLS.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{MARK}the broker wants TLS at this address; name the authority that signed its certificate {NAME_CA}"
+)]
+pub(crate) struct WantsTls;
+
+/// Why one side refuses the other in TLS, if that is among the causes of an error: not what breaks in a session.
+pub(crate) fn refusal_in(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    if let Some(wants) = cause_of::<WantsTls>(error) {
+        return Some(wants.to_string());
+    }
+    let failure = cause_of::<TlsFailure>(error)?;
+    is_refusal(&failure.error).then(|| failure.to_string())
+}
+
+fn is_refusal(error: &Error) -> bool {
+    use AlertDescription as A;
+    matches!(
+        error,
+        Error::InvalidCertificate(_)
+            | Error::PeerIncompatible(_)
+            | Error::InvalidMessage(InvalidMessage::InvalidContentType)
+            | Error::AlertReceived(
+                A::CertificateRequired
+                    | A::UnknownCA
+                    | A::BadCertificate
+                    | A::CertificateExpired
+                    | A::CertificateRevoked
+                    | A::CertificateUnknown
+                    | A::AccessDenied
+                    | A::DecryptError
+                    | A::ProtocolVersion
+                    | A::HandshakeFailure
+            )
+    )
 }
 
 /// Files of a client, all in PEM.
@@ -209,29 +255,41 @@ pub(crate) fn advice(error: &Error) -> String {
     use AlertDescription as A;
     use CertificateError as C;
     match error {
-        Error::InvalidCertificate(C::UnknownIssuer) => {
-            "the broker's certificate is signed by an authority that is not trusted here; name that authority's certificate (--tls-ca FILE or KERA_TLS_CA)".to_owned()
-        }
-        Error::InvalidCertificate(C::NotValidForNameContext { expected, presented }) => format!(
+        // By another key of the same name, as that of an authority that was made anew.
+        Error::InvalidCertificate(C::UnknownIssuer | C::BadSignature) => format!(
+            "the broker's certificate is signed by an authority that is not trusted here; name that authority's certificate {NAME_CA}"
+        ),
+        Error::InvalidCertificate(C::NotValidForNameContext {
+            expected,
+            presented,
+        }) => format!(
             "the broker's certificate is not for {}, its names are {}; connect by one of these, or have the broker get a certificate with that name",
             expected.to_str(),
             names(presented)
         ),
         Error::InvalidCertificate(C::Expired | C::ExpiredContext { .. }) => {
-            "the broker's certificate has expired; have it replaced, and check this machine's clock".to_owned()
+            "the broker's certificate has expired; have it replaced, and check this machine's clock"
+                .to_owned()
         }
         Error::InvalidCertificate(C::NotValidYet | C::NotValidYetContext { .. }) => {
             "the broker's certificate is not valid yet; check this machine's clock".to_owned()
         }
-        Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
-            "the broker does not speak TLS at this address; connect without (leave --tls-ca and KERA_TLS_CA out), or have it listen with TLS".to_owned()
-        }
-        Error::AlertReceived(A::CertificateRequired) => {
-            "the broker wants a certificate of this client; name one with its key (--tls-cert and --tls-key)".to_owned()
-        }
-        Error::AlertReceived(A::UnknownCA | A::BadCertificate | A::CertificateExpired | A::CertificateUnknown | A::AccessDenied | A::DecryptError) => {
-            "the broker refuses the certificate of this client, or wants one and got none; name one that an authority of the broker's tls.client_ca has signed (--tls-cert and --tls-key)".to_owned()
-        }
+        Error::InvalidMessage(InvalidMessage::InvalidContentType) => format!(
+            "the broker does not speak TLS at this address; connect without {LEAVE_CA_OUT}, or have it listen with TLS"
+        ),
+        Error::AlertReceived(A::CertificateRequired) => format!(
+            "the broker wants a certificate of this client; name one with its key {NAME_CERTIFICATE}"
+        ),
+        Error::AlertReceived(
+            A::UnknownCA
+            | A::BadCertificate
+            | A::CertificateExpired
+            | A::CertificateUnknown
+            | A::AccessDenied
+            | A::DecryptError,
+        ) => format!(
+            "the broker refuses the certificate of this client, or wants one and got none; name one that an authority of the broker's tls.client_ca has signed {NAME_CERTIFICATE}"
+        ),
         other => other.to_string(),
     }
 }

@@ -10,7 +10,7 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 use kera_rpc::v1::consumers_server::{Consumers, ConsumersServer};
 use kera_rpc::v1::streams_server::{Streams, StreamsServer};
-use kera_rpc::{Client, ClientOptions, RetryPolicy, RpcError, status_of};
+use kera_rpc::{ChangeError, Client, ClientOptions, RetryPolicy, RpcError, status_of};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tonic::transport::server::TcpIncoming;
@@ -36,6 +36,10 @@ struct World {
     epochs: Vec<u32>,
     /// Brokers that have not heard of the stream.
     unheard: Vec<usize>,
+    /// Streams that were created.
+    created: Vec<String>,
+    /// Answers to creations that are lost.
+    lost: usize,
 }
 
 #[derive(Clone)]
@@ -137,8 +141,26 @@ impl Streams for Broker {
         }))
     }
 
+    async fn create_stream(
+        &self,
+        request: Request<v1::CreateStreamRequest>,
+    ) -> Result<Response<v1::StreamInfo>, Status> {
+        self.enter().await?;
+        let mut world = self.world.lock();
+        let name = request.into_inner().name;
+        if world.created.contains(&name) {
+            let exists = WireError::new(ErrorCode::StreamExists, "planted");
+            return Err(status_of(&exists));
+        }
+        world.created.push(name);
+        if world.lost > 0 {
+            world.lost -= 1;
+            return Err(Status::unavailable("the connection broke"));
+        }
+        Ok(Response::new(v1::StreamInfo::default()))
+    }
+
     not_needed! {
-        create_stream(CreateStreamRequest) -> StreamInfo;
         find_copies(FindCopiesRequest) -> FindCopiesResponse;
         list_streams(ListStreamsRequest) -> ListStreamsResponse;
         describe_stream(DescribeStreamRequest) -> DescribeStreamResponse;
@@ -251,6 +273,52 @@ async fn brokers_that_answers_named_are_asked_when_the_whole_list_is_gone() {
     world.lock().dead = vec![0, 1];
     client.refresh("s").await.unwrap();
     assert_eq!(world.lock().calls, [1, 0, 1]);
+}
+
+async fn create(client: &Client, name: &str) -> Result<v1::StreamInfo, ChangeError> {
+    let request = v1::CreateStreamRequest {
+        name: name.to_owned(),
+        config: None,
+    };
+    let created = client.change_streams(|mut stub| {
+        let request = request.clone();
+        async move { stub.create_stream(request).await }
+    });
+    created.await
+}
+
+#[tokio::test]
+async fn a_refusal_is_uncertain_only_if_an_earlier_attempt_may_have_made_the_change() {
+    let world = brokers().await;
+    let list = world.lock().addresses.join(",");
+    let all = client(&list);
+    create(&all, "a").await.unwrap();
+    let again = create(&all, "a").await.unwrap_err();
+    assert_eq!(again.error.code(), Some(ErrorCode::StreamExists));
+    assert!(
+        !again.is_uncertain(),
+        "it is the first attempt's answer: {again}"
+    );
+
+    world.lock().lost = 1;
+    let lost = create(&all, "b").await.unwrap_err();
+    assert_eq!(lost.error.code(), Some(ErrorCode::StreamExists));
+    assert!(lost.is_uncertain() && !lost.error.is_uncertain(), "{lost}");
+    let text = lost.to_string();
+    assert!(
+        text.contains("an earlier attempt may have done it: connection to broker"),
+        "{text}"
+    );
+
+    // Nobody listens at the first address: that attempt was not sent.
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nobody = gone.local_addr().unwrap();
+    drop(gone);
+    let not_sent = client(&format!("{nobody},{list}"));
+    let refused = create(&not_sent, "a").await.unwrap_err();
+    assert_eq!(refused.error.code(), Some(ErrorCode::StreamExists));
+    assert!(!refused.is_uncertain(), "{refused}");
+    assert_ne!(&*not_sent.bootstrap(), nobody.to_string());
 }
 
 #[tokio::test]

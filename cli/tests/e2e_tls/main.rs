@@ -18,6 +18,7 @@ mod refused;
 mod reload;
 mod replicas;
 mod session;
+mod shut_out;
 mod users;
 
 use common::{Broker, PATIENCE};

@@ -1,7 +1,5 @@
 //! Streams and groups: created, listed, described, deleted.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use kera_protocol::error::ErrorCode;
 use kera_protocol::v1;
 use kera_rpc::{Client, RpcError, StreamMeta};
@@ -9,7 +7,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::errors::{Problem, of_rpc, setting};
+use crate::errors::{of_change, of_rpc, setting};
 use crate::runtime::{Home, Kept};
 use crate::settings::{Others, Way, get, time};
 
@@ -194,18 +192,18 @@ impl Admin {
             name: name.to_owned(),
             config: Some(config),
         };
-        let attempts = AtomicU32::new(0);
-        let call = self.client.streams_call(|mut stub| {
-            attempts.fetch_add(1, Ordering::Relaxed);
+        let call = self.client.change_streams(|mut stub| {
             let request = request.clone();
             async move { stub.create_stream(request).await }
         });
         match self.client.home().finish(py, call)? {
             Ok(info) => self.info(info),
-            Err(error) if error.code() != Some(ErrorCode::StreamExists) => Err(of_rpc(&error)),
-            Err(_) if if_not_exists => self.stream(py, name),
-            Err(error) if attempts.into_inner() == 1 => Err(of_rpc(&error)),
-            Err(error) => Err(doubtful("StreamExistsError", "created", &error)),
+            Err(change)
+                if if_not_exists && change.error.code() == Some(ErrorCode::StreamExists) =>
+            {
+                self.stream(py, name)
+            }
+            Err(change) => Err(of_change(&change)),
         }
     }
 
@@ -221,33 +219,24 @@ impl Admin {
             name: name.to_owned(),
             config: Some(config(&without(settings)?)?),
         };
-        let call = self.client.streams_call(|mut stub| {
+        let call = self.client.change_streams(|mut stub| {
             let request = request.clone();
             async move { stub.alter_stream(request).await }
         });
-        let info = self.finish(py, call)?;
-        self.info(info)
+        let changed = self.client.home().finish(py, call)?;
+        self.info(changed.map_err(|change| of_change(&change))?)
     }
 
     /// Deletes a stream with all of its records.
     fn delete_stream(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let attempts = AtomicU32::new(0);
-        let call = self.client.streams_call(|mut stub| {
-            attempts.fetch_add(1, Ordering::Relaxed);
+        let call = self.client.change_streams(|mut stub| {
             let request = v1::DeleteStreamRequest {
                 name: name.to_owned(),
             };
             async move { stub.delete_stream(request).await }
         });
-        match self.client.home().finish(py, call)? {
-            Ok(_) => Ok(()),
-            Err(error)
-                if error.code() == Some(ErrorCode::UnknownStream) && attempts.into_inner() > 1 =>
-            {
-                Err(doubtful("UnknownStreamError", "deleted", &error))
-            }
-            Err(error) => Err(of_rpc(&error)),
-        }
+        let deleted = self.client.home().finish(py, call)?;
+        deleted.map(drop).map_err(|change| of_change(&change))
     }
 
     /// A stream.
@@ -351,15 +340,6 @@ impl Admin {
         let meta = StreamMeta::from_info(info, &self.client.bootstrap());
         Ok(StreamInfo::from(&meta.map_err(|error| of_rpc(&error))?))
     }
-}
-
-/// An answer to a call that was made again, which may be about what the first attempt did.
-fn doubtful(class: &'static str, done: &str, error: &RpcError) -> PyErr {
-    let text = format!("{error}; an earlier attempt, whose answer was lost, may have {done} it");
-    Problem::new(class, text)
-        .with_code(error.code())
-        .uncertain(true)
-        .into()
 }
 
 impl From<&StreamMeta> for StreamInfo {

@@ -3,8 +3,7 @@
 use kera_consumer::ConsumeError;
 use kera_producer::{AppendError, BuildError, ProduceError, TransactionError};
 use kera_protocol::error::ErrorCode;
-use kera_protocol::v1::Placement;
-use kera_rpc::{ConnectionError, RpcError};
+use kera_rpc::{ChangeError, ConnectionError, RpcError, tls};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -86,25 +85,48 @@ fn class_of(code: ErrorCode) -> &'static str {
 }
 
 pub(crate) fn of_rpc(error: &RpcError) -> PyErr {
+    match error {
+        RpcError::BadAddress(_) => setting("bootstrap", error),
+        other => problem_of(other).into(),
+    }
+}
+
+fn problem_of(error: &RpcError) -> Problem {
     let class = match error {
-        RpcError::BadAddress(_) => return setting("bootstrap", error),
         RpcError::Connection(ConnectionError::Login { .. }) => "LoginError",
+        RpcError::Connection(ConnectionError::Tls { .. }) => "TlsError",
         RpcError::Connection(_) => "ConnectionFailed",
         RpcError::Broker(refusal) => class_of(refusal.code),
-        RpcError::BadAnswer(_) => "BrokerError",
+        RpcError::BadAddress(_) | RpcError::BadAnswer(_) => "BrokerError",
     };
-    let uncertain = match error {
-        RpcError::Connection(ConnectionError::Login { .. }) => false,
-        // It may have broken after the broker had the call.
-        RpcError::Connection(_) => true,
-        RpcError::Broker(refusal) => refusal.code.placement() == Placement::MayBePlaced,
-        RpcError::BadAddress(_) | RpcError::BadAnswer(_) => false,
-    };
-    let problem = Problem::new(class, error).with_code(error.code());
+    let problem = Problem::new(class, with_own_settings(&error.to_string()));
     problem
+        .with_code(error.code())
         .retryable(error.is_retryable())
-        .uncertain(uncertain)
-        .into()
+        .uncertain(error.is_uncertain())
+}
+
+/// Advice with the names that settings have here.
+fn with_own_settings(advice: &str) -> String {
+    advice
+        .replace(tls::NAME_CA, "(tls=kera.Tls(FILE))")
+        .replace(tls::LEAVE_CA_OUT, "(leave tls out)")
+        .replace(
+            tls::NAME_CERTIFICATE,
+            "(tls=kera.Tls(FILE, certificate=FILE, key=FILE))",
+        )
+}
+
+/// A change that was refused, which an earlier attempt may have made.
+pub(crate) fn of_change(change: &ChangeError) -> PyErr {
+    match (&change.error, &change.earlier) {
+        (error, None) | (error @ RpcError::BadAddress(_), _) => of_rpc(error),
+        (error, Some(_)) => {
+            let mut problem = problem_of(error).uncertain(true);
+            problem.text = with_own_settings(&change.to_string());
+            problem.into()
+        }
+    }
 }
 
 pub(crate) fn of_build(error: &BuildError) -> PyErr {
@@ -139,9 +161,11 @@ pub(crate) fn of_produce(error: &ProduceError) -> PyErr {
 
 pub(crate) fn of_transaction(error: &TransactionError) -> PyErr {
     let class = match error {
-        TransactionError::Rpc(error @ RpcError::Connection(ConnectionError::Login { .. })) => {
-            return of_rpc(error);
-        }
+        TransactionError::Rpc(
+            error @ RpcError::Connection(
+                ConnectionError::Login { .. } | ConnectionError::Tls { .. },
+            ),
+        ) => return of_rpc(error),
         TransactionError::Rpc(RpcError::Broker(refusal))
             if refusal.code == ErrorCode::NotAuthorized =>
         {

@@ -1,5 +1,10 @@
 """Streams and groups."""
 
+import contextlib
+import socket
+import threading
+import time
+
 import pytest
 
 import kera
@@ -56,5 +61,105 @@ def test_another_broker_is_asked_when_the_first_is_gone(shared, new_broker, name
     admin = kera.Admin(bootstrap=f"{gone.address},{shared.address}")
     admin.create_stream(name)
     assert name in [stream.name for stream in admin.streams()]
+    with pytest.raises(kera.StreamExistsError) as told:
+        kera.Admin(bootstrap=f"{gone.address},{shared.address}").create_stream(name)
+    assert not told.value.is_uncertain, "the first was not reached"
     for call in ("streams", "groups"):
         getattr(kera.Admin(bootstrap=f"{gone.address},{shared.address}"), call)()
+
+
+class Proxy:
+    """Passes on what clients say, and what the broker says but for the answers on the first connection, until that is cut."""
+
+    def __init__(self, address):
+        self.broker = address.rsplit(":", 1)
+        self.listens = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:%d" % self.listens.getsockname()[1]
+        self.first = None
+        self.sockets = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self.listens.accept()
+                broker = socket.create_connection(self.broker)
+                is_first = self.first is None
+                self.first = self.first or (client, broker)
+                self.sockets += (client, broker)
+                threading.Thread(target=self._pass, args=(client, broker, False), daemon=True).start()
+                threading.Thread(target=self._pass, args=(broker, client, is_first), daemon=True).start()
+
+    def _pass(self, here, there, without_answers):
+        with contextlib.suppress(OSError):
+            while said := self._frame(here) if without_answers else here.recv(1 << 16):
+                # Of HTTP/2: DATA and HEADERS. All others keep the connection alive.
+                if not (without_answers and said[3] in (0, 1)):
+                    there.sendall(said)
+
+    @staticmethod
+    def _frame(here):
+        def exactly(count):
+            read = b""
+            while len(read) < count:
+                more = here.recv(count - len(read))
+                if not more:
+                    raise OSError("it ended")
+                read += more
+            return read
+
+        head = exactly(9)
+        return head + exactly(int.from_bytes(head[:3], "big"))
+
+    def cut(self):
+        for end in self.first:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        for end in (self.listens, *self.sockets):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+@pytest.mark.parametrize("what", ["create", "delete", "alter"])
+def test_a_refusal_after_an_answer_that_was_lost_is_uncertain(admin, shared, name, what):
+    """Of a change that the first attempt made, the second one is told something that the first one has brought about."""
+    if what != "create":
+        admin.create_stream(name)
+    proxy = Proxy(shared.address)
+    through = kera.Admin(bootstrap=proxy.address)
+    changes = {
+        "create": lambda: through.create_stream(name),
+        "delete": lambda: through.delete_stream(name),
+        "alter": lambda: through.alter_stream(name, retention_bytes=123 << 20),
+    }
+    came = []
+
+    def change():
+        try:
+            came.append(changes[what]())
+        except kera.KeraError as error:
+            came.append(error)
+
+    def is_made():
+        if what == "alter":
+            return str(123 << 20) in shared.run("stream", "describe", name, "--json")
+        return (name in [stream.name for stream in admin.streams()]) == (what == "create")
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    while not is_made():
+        assert not came, came
+        time.sleep(0.01)
+    if what == "alter":
+        admin.delete_stream(name)
+    proxy.cut()
+    thread.join()
+    proxy.close()
+    [error] = came
+    kind = kera.StreamExistsError if what == "create" else kera.UnknownStreamError
+    assert isinstance(error, kind), error
+    assert error.is_uncertain and not error.is_retryable
+    assert "an earlier attempt may have done it: connection to broker" in str(error)

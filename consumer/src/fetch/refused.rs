@@ -30,7 +30,7 @@ impl State {
         asked: Asked,
         after: &mut After,
     ) -> bool {
-        if !is_final(&error) {
+        if !error.is_shut_out() {
             return false;
         }
         if self.sources.values().any(|source| !source.has_ended()) {
@@ -45,10 +45,6 @@ impl State {
     pub(super) fn let_in(&mut self, asked: Asked) {
         self.refused.take_if(|refused| refused.asked == asked);
     }
-}
-
-fn is_final(error: &RpcError) -> bool {
-    matches!(error, RpcError::Connection(kera_rpc::ConnectionError::Login { error, .. }) if !error.is_retryable)
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use tokio::task::AbortHandle;
 use crate::error::ConnectionError;
 use crate::login::{Login, LoginError};
 use crate::stream::Stream;
-use crate::tls::ClientTls;
+use crate::tls::{ClientTls, WantsTls, refusal_in};
 use crate::way::Way;
 use pending::{Pending, PendingTable};
 use receive::Receiver;
@@ -37,8 +37,6 @@ use send::Sender;
 
 /// What a broker that wants TLS answers a hello without it,
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
-/// and what that means.
-const WANTS_TLS: &str = "TLS: the broker wants TLS at this address; name the authority that signed its certificate (--tls-ca FILE or KERA_TLS_CA)";
 
 /// How a data connection behaves.
 #[derive(Clone, Debug)]
@@ -138,7 +136,7 @@ impl DataConnection {
     ///
     /// # Errors
     /// [`ConnectionError::Connect`] if that fails or takes too long, [`ConnectionError::Login`] if the broker does not let
-    /// the user in.
+    /// the user in, [`ConnectionError::Tls`] if one of the two refuses the other.
     pub async fn connect(
         address: &str,
         options: &ConnectOptions,
@@ -154,12 +152,17 @@ impl DataConnection {
         let (socket, hello) = match opened {
             Ok(Ok(opened)) => opened,
             Ok(Err(error)) => {
-                return Err(match LoginError::of(&error) {
-                    Some(error) => {
-                        let error = error.clone();
-                        ConnectionError::Login { address, error }
-                    }
-                    None => failed(error.to_string()),
+                if let Some(error) = LoginError::of(&error) {
+                    let error = error.clone();
+                    return Err(ConnectionError::Login { address, error });
+                }
+                let Some(reason) = refusal_in(&error) else {
+                    return Err(failed(error.to_string()));
+                };
+                return Err(ConnectionError::Tls {
+                    address,
+                    reason: reason.into(),
+                    is_final: false,
                 });
             }
             Err(_) => {
@@ -447,9 +450,12 @@ async fn open(address: &str, way: &Way) -> io::Result<(Stream, HelloReply)> {
     let mut reply = [0; HELLO_REPLY_BYTES];
     let read = stream.read_exact(&mut reply).await;
     if reply.starts_with(&TLS_ALERT) {
-        return Err(io::Error::other(WANTS_TLS));
+        return Err(io::Error::other(WantsTls));
     }
-    read.map_err(|error| io::Error::other(format!("no hello came back: {error}")))?;
+    read.map_err(|error| match refusal_in(&error) {
+        Some(_) => error,
+        None => io::Error::other(format!("no hello came back: {error}")),
+    })?;
     let reply = HelloReply::decode(&reply).map_err(io::Error::other)?;
     Ok((stream, reply))
 }

@@ -24,6 +24,10 @@ class LoginError(ConnectionFailed, PermissionError):
     """A broker does not let the user in: the text says who is refused, where and why. `is_retryable` where it may yet."""
 
 
+class TlsError(ConnectionFailed):
+    """Client and broker do not agree on TLS: one of them has none, or refuses the other's certificate. The text says what to do."""
+
+
 class BrokerError(KeraError):
     """A broker refused."""
 
