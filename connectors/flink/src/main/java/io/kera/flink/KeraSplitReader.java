@@ -7,6 +7,7 @@ import io.kera.client.KeraException;
 import io.kera.client.KeraRecord;
 import io.kera.client.LaneReader;
 import io.kera.client.OwnerConnections;
+import io.kera.client.SilentBrokerException;
 import io.kera.client.StreamInfo;
 import java.io.IOException;
 import java.time.Duration;
@@ -30,11 +31,16 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
     /** While no lane has anything, one of them is waited for, so long. */
     private static final int WAIT_MILLIS = 50;
     private static final long PAUSE_NANOS = Duration.ofMillis(50).toNanos();
+    /** A broker that does not answer holds up the lanes of others for so long, once. */
+    static final Duration PATIENCE = Duration.ofMillis(200);
+    /** While lanes of a stream cannot be read, who owns them is looked up so often. */
+    private static final long LOOK_NANOS = Duration.ofMillis(200).toNanos();
 
     /** A lane that is read. */
     private static final class Open {
         private LaneSplit split;
         private LaneReader reader;
+        private String owner = "";
         private boolean paused;
         /** Records that could be read when it was read last. */
         private long behind;
@@ -46,21 +52,29 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
         }
     }
 
+    /** A stream, when it was looked up, and whether a lane of it could not be read since. */
+    private record LookedUp(StreamInfo stream, long nanos, boolean isDoubted) {}
+
     private final SourceSettings settings;
     private final OwnerConnections connections;
     private final Admin admin;
     private final Map<String, Open> lanes = new LinkedHashMap<>();
     /** As they were looked up last. */
-    private final Map<String, StreamInfo> streams = new HashMap<>();
-    private final Silence silence = new Silence();
+    private final Map<String, LookedUp> streams = new HashMap<>();
+    private final Silence silence;
     private final ReadMetrics metrics;
     private volatile boolean awake;
 
     KeraSplitReader(SourceSettings settings, ReadMetrics metrics) throws IOException {
+        this(settings, metrics, new Silence());
+    }
+
+    KeraSplitReader(SourceSettings settings, ReadMetrics metrics, Silence silence) throws IOException {
         this.settings = settings;
+        this.silence = silence;
         this.metrics = metrics;
         ConnectOptions options = settings.connection().options();
-        connections = new OwnerConnections(options);
+        connections = new OwnerConnections(options, PATIENCE);
         admin = new Admin(settings.bootstrap(), options);
     }
 
@@ -115,10 +129,9 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
             return false;
         }
         String id = open.split.splitId();
+        long begun = System.nanoTime();
         try {
-            if (open.reader == null) {
-                open.reader = open(open.split);
-            }
+            open(open);
             List<KeraRecord> records = open.reader.read(READ_BYTES, waitMillis);
             silence.ended(id);
             open.split = open.split.at(open.reader.position());
@@ -132,26 +145,42 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
             }
             return !records.isEmpty();
         } catch (IOException error) {
-            open.reader = null;
-            streams.remove(open.split.stream());
-            lost(open, error);
+            if (!(error instanceof SilentBrokerException)) {
+                open.reader = null;
+            }
+            streams.computeIfPresent(open.split.stream(), (name, seen) -> new LookedUp(seen.stream(), seen.nanos(), true));
+            lost(open, error, begun);
             return false;
         }
     }
 
-    private LaneReader open(LaneSplit split) throws IOException {
-        StreamInfo stream = streams.get(split.stream());
-        if (stream == null) {
-            stream = admin.stream(split.stream());
-            streams.put(split.stream(), stream);
+    /** Has the lane read from its owner, which may be another one than before. */
+    private void open(Open open) throws IOException {
+        LaneSplit split = open.split;
+        StreamInfo stream = stream(split.stream());
+        String owner = stream.owner(split.streamlet());
+        if (open.reader == null || !owner.equals(open.owner)) {
+            int generation = split.generation() < 0 ? LaneReader.ALL_GENERATIONS : split.generation();
+            long end = split.end() == LaneSplit.UNBOUNDED ? LaneReader.UNBOUNDED : split.end();
+            open.owner = owner;
+            open.reader = null;
+            open.reader = new LaneReader(
+                    stream, split.streamlet(), split.lane(), split.position(), end, generation, connections);
         }
-        int generation = split.generation() < 0 ? LaneReader.ALL_GENERATIONS : split.generation();
-        long end = split.end() == LaneSplit.UNBOUNDED ? LaneReader.UNBOUNDED : split.end();
-        return new LaneReader(stream, split.streamlet(), split.lane(), split.position(), end, generation, connections);
+    }
+
+    private StreamInfo stream(String name) throws IOException {
+        LookedUp seen = streams.get(name);
+        long now = System.nanoTime();
+        if (seen == null || seen.isDoubted() && now - seen.nanos() > LOOK_NANOS) {
+            seen = new LookedUp(admin.stream(name), now, false);
+            streams.put(name, seen);
+        }
+        return seen.stream();
     }
 
     /** What becomes of a lane that could not be read. */
-    private void lost(Open open, IOException error) throws IOException {
+    private void lost(Open open, IOException error, long begun) throws IOException {
         LaneSplit split = open.split;
         if (error instanceof KeraException refused && refused.code() == ErrorCodes.OUT_OF_RANGE
                 && !settings.onDataLossFail()) {
@@ -160,7 +189,7 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
                     open.split.position());
             return;
         }
-        silence.failed(split.splitId(), split.position(), error);
+        silence.failed(split.splitId(), split.position(), open.owner, error, begun);
         open.notBefore = System.nanoTime() + PAUSE_NANOS;
     }
 

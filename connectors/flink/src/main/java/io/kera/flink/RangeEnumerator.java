@@ -39,7 +39,7 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
     RangeEnumerator(SplitEnumeratorContext<LaneSplit> context, SourceSettings settings, EnumeratorState restored)
             throws IOException {
         super(context, settings);
-        cutter = new LaneCutter(look.admin(), settings.connection().options());
+        cutter = new LaneCutter(look.admin(), settings.connection().options(), KeraSplitReader.PATIENCE);
         if (restored != null) {
             look.begun();
             restored.ranges().forEach(state -> restored(state.stream(), RangePlan.restore(state)));
@@ -90,12 +90,13 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
 
     private LaneCutter.Range cut(String stream, Uncut lane) throws IOException {
         String name = stream + ":" + lane.streamlet() + "/" + lane.lane();
+        long begun = System.nanoTime();
         try {
             LaneCutter.Range range = cutter.cut(stream, lane.streamlet(), lane.lane(), lane.next(), RANGE_BYTES);
             silence.ended(name);
             return range;
         } catch (IOException error) {
-            silence.failed(name, lane.next(), error);
+            silence.failed(name, lane.next(), "", error, begun);
             return null;
         }
     }

@@ -7,6 +7,7 @@ import java.io.IOException;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.function.Consumer;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -26,6 +27,17 @@ final class Silence {
     private record Since(long nanos, long asked, long tell) {}
 
     private final Map<String, Since> lanes = new HashMap<>();
+    private final long patienceNanos;
+    private final Consumer<String> log;
+
+    Silence() {
+        this(PATIENCE_NANOS, LOG::warn);
+    }
+
+    Silence(long patienceNanos, Consumer<String> log) {
+        this.patienceNanos = patienceNanos;
+        this.log = log;
+    }
 
     /** A lane answered, or nobody asks it any more. */
     void ended(String lane) {
@@ -36,24 +48,26 @@ final class Silence {
      * A lane did not answer; it will be asked again.
      *
      * @param position the ordinal that was asked for
+     * @param owner HOST:PORT of the broker that was asked; empty: not known
+     * @param begun when it was asked, by {@link System#nanoTime}
      * @throws IOException if it is of no use to ask again
      */
-    void failed(String lane, long position, IOException error) throws IOException {
-        failed(lane, position, error, System.nanoTime());
+    void failed(String lane, long position, String owner, IOException error, long begun) throws IOException {
+        failed(lane, position, owner, error, begun, System.nanoTime());
     }
 
-    void failed(String lane, long position, IOException error, long now) throws IOException {
+    void failed(String lane, long position, String owner, IOException error, long begun, long now) throws IOException {
         Since before = lanes.get(lane);
-        boolean fresh = before == null || now - before.asked > FORGET_NANOS;
-        long since = fresh ? now : before.nanos;
-        long tell = fresh ? now + TELL_NANOS : before.tell;
+        boolean fresh = before == null || begun - before.asked > FORGET_NANOS;
+        long since = fresh ? begun : before.nanos;
+        long tell = fresh ? begun + TELL_NANOS : before.tell;
         boolean refused = error instanceof KeraException answer && !ErrorCodes.isRetryable(answer.code());
-        if (refused || error instanceof LoginException || now - since > PATIENCE_NANOS) {
-            throw new IOException("lane " + lane + " cannot be read at " + position + ": " + error.getMessage(), error);
+        String what = "lane " + lane + (owner.isEmpty() ? "" : " of broker " + owner) + " cannot be read at " + position;
+        if (refused || error instanceof LoginException || now - since > patienceNanos) {
+            throw new IOException(what + ": " + error.getMessage(), error);
         }
         if (now - tell >= 0) {
-            LOG.warn("lane {} cannot be read at {} since {} s: {}; it is asked again", lane, position,
-                    Duration.ofNanos(now - since).toSeconds(), error.getMessage());
+            log.accept(what + " since " + Duration.ofNanos(now - since).toSeconds() + " s: " + error.getMessage() + "; it is asked again");
             tell = now + TELL_AGAIN_NANOS;
         }
         lanes.put(lane, new Since(since, now, tell));

@@ -1,20 +1,28 @@
 package io.kera.flink;
 
 import static org.junit.jupiter.api.Assertions.assertDoesNotThrow;
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import org.junit.jupiter.api.Test;
 
 class SilenceTest {
     private static final IOException LOST = new IOException("the connection ended");
 
-    private final Silence silence = new Silence();
+    private final List<String> told = new ArrayList<>();
+    private final Silence silence = new Silence(Duration.ofMinutes(2).toNanos(), told::add);
 
     private void fails(long seconds, IOException error) throws IOException {
-        silence.failed("s:0/1", 7, error, Duration.ofSeconds(seconds).toNanos());
+        attempt(seconds, seconds, error);
+    }
+
+    private void attempt(long begun, long ended, IOException error) throws IOException {
+        silence.failed("s:0/1", 7, "b:1", error, Duration.ofSeconds(begun).toNanos(), Duration.ofSeconds(ended).toNanos());
     }
 
     @Test
@@ -36,5 +44,23 @@ class SilenceTest {
         assertDoesNotThrow(() -> fails(159, LOST));
         // Readers had enough to do meanwhile.
         assertDoesNotThrow(() -> fails(230, LOST));
+    }
+
+    @Test
+    void theLogTellsAfterTwoSecondsWhichLaneOfWhichBroker() throws IOException {
+        fails(0, LOST);
+        fails(1, LOST);
+        assertEquals(List.of(), told);
+        fails(2, LOST);
+        fails(3, LOST);
+        assertEquals(
+                List.of("lane s:0/1 of broker b:1 cannot be read at 7 since 2 s: the connection ended; it is asked again"), told);
+    }
+
+    @Test
+    void attemptsThatTakeLongAreNoTimeInWhichNobodyAsked() {
+        assertDoesNotThrow(() -> attempt(0, 70, LOST));
+        String told = assertThrows(IOException.class, () -> attempt(70, 140, LOST)).getMessage();
+        assertTrue(told.contains("of broker b:1"), told);
     }
 }

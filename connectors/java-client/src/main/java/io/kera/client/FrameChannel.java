@@ -7,6 +7,7 @@ import java.io.DataInputStream;
 import java.io.EOFException;
 import java.io.IOException;
 import java.io.OutputStream;
+import java.net.SocketTimeoutException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 
@@ -58,6 +59,9 @@ final class FrameChannel implements Closeable {
             }
             flags = reply.getShort();
             maxFrame = reply.getInt();
+        } catch (SocketTimeoutException error) {
+            channel.close();
+            throw new IOException("broker " + address + " cannot be reached: it does not answer: " + error.getMessage(), error);
         } catch (IOException | RuntimeException error) {
             channel.close();
             throw error;
@@ -76,6 +80,21 @@ final class FrameChannel implements Closeable {
     /** Longest wait of {@link #receive}, milliseconds; 0 is for ever. */
     void readTimeout(int millis) throws IOException {
         channel.readTimeout(millis);
+    }
+
+    /** Waits until something has come, at most so many milliseconds; false: nothing. */
+    boolean hasInput(int millis) throws IOException {
+        channel.readTimeout(millis);
+        in.mark(1);
+        try {
+            if (in.read() < 0) {
+                throw new EOFException("the connection to broker " + address + " ended");
+            }
+            in.reset();
+            return true;
+        } catch (SocketTimeoutException error) {
+            return false;
+        }
     }
 
     /** Sends a frame once {@link #flush} is called, or earlier. */

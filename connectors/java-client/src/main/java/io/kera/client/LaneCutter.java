@@ -1,6 +1,7 @@
 package io.kera.client;
 
 import java.io.IOException;
+import java.time.Duration;
 import java.util.HashMap;
 import java.util.Map;
 
@@ -15,8 +16,13 @@ public final class LaneCutter implements AutoCloseable {
 
     /** Looks streams up by {@code admin}, which stays open. */
     public LaneCutter(Admin admin, ConnectOptions options) {
+        this(admin, options, null);
+    }
+
+    /** The same, where one broker that does not answer holds up the lanes of others only for so long. */
+    public LaneCutter(Admin admin, ConnectOptions options, Duration patience) {
         this.admin = admin;
-        owners = new OwnerConnections(options);
+        owners = new OwnerConnections(options, patience);
     }
 
     /**
@@ -54,7 +60,7 @@ public final class LaneCutter implements AutoCloseable {
         } catch (IOException error) {
             streams.remove(stream);
             if (connection != null && !(error instanceof KeraException)) {
-                owners.forget(connection);
+                owners.forget(connection, error);
             }
             throw error;
         }

@@ -25,6 +25,8 @@ public final class LaneReader implements AutoCloseable {
     private long next;
     private long head;
     private boolean finished;
+    /** The read whose answer was not there in time; null: none. */
+    private Connection.Asked asked;
 
     /**
      * A reader of the ordinals from {@code start} on, below {@code end}.
@@ -106,27 +108,17 @@ public final class LaneReader implements AutoCloseable {
         return ordinals > MOST_RECORDS / 2 ? 0 : ordinals;
     }
 
-    /** The next records; none if there are none after such a wait, or at the end. */
+    /**
+     * The next records; none if there are none after such a wait, or at the end.
+     *
+     * @throws SilentBrokerException if the broker has not answered yet, over connections with a patience
+     */
     public List<KeraRecord> read(int maxBytes, int waitMillis) throws IOException {
         List<KeraRecord> records = new ArrayList<>();
         if (finished) {
             return records;
         }
-        byte[] cursor = new Wire.Writer().number(1, next).done();
-        Wire.Writer request = new Wire.Writer().bytes(1, stream).number(2, streamlet).number(3, lane);
-        request.bytes(4, cursor).number(5, end == UNBOUNDED ? 0 : end).number(6, maxBytes);
-        request.number(7, 1).number(8, waitMillis);
-        if (generation != ALL_GENERATIONS) {
-            request.present(9, generation);
-        }
-        FrameChannel.Frame reply;
-        Connection connection = connections.to(owner);
-        try {
-            reply = connection.ask(FrameChannel.READ, request.done(), new byte[0], waitMillis);
-        } catch (IOException error) {
-            connections.forget(connection);
-            throw error;
-        }
+        FrameChannel.Frame reply = answer(maxBytes, waitMillis);
         int error = 0;
         String message = "";
         long then = next;
@@ -157,6 +149,39 @@ public final class LaneReader implements AutoCloseable {
         next = end == UNBOUNDED ? then : Math.min(then, end);
         finished = ended || (end != UNBOUNDED && next >= end);
         return records;
+    }
+
+    private FrameChannel.Frame answer(int maxBytes, int waitMillis) throws IOException {
+        Connection connection = connections.to(owner);
+        try {
+            boolean isLate = asked != null && asked.isOf(connection);
+            if (!isLate) {
+                asked = connection.begin(FrameChannel.READ, request(maxBytes, waitMillis), waitMillis);
+            }
+            FrameChannel.Frame reply = connection.answer(asked, isLate ? 0 : connections.patienceMillis() + waitMillis);
+            if (reply == null) {
+                throw new SilentBrokerException(connection.silent(asked));
+            }
+            asked = null;
+            return reply;
+        } catch (SilentBrokerException error) {
+            throw error;
+        } catch (IOException error) {
+            asked = null;
+            connections.forget(connection, error);
+            throw error;
+        }
+    }
+
+    private byte[] request(int maxBytes, int waitMillis) {
+        byte[] cursor = new Wire.Writer().number(1, next).done();
+        Wire.Writer request = new Wire.Writer().bytes(1, stream).number(2, streamlet).number(3, lane);
+        request.bytes(4, cursor).number(5, end == UNBOUNDED ? 0 : end).number(6, maxBytes);
+        request.number(7, 1).number(8, waitMillis);
+        if (generation != ALL_GENERATIONS) {
+            request.present(9, generation);
+        }
+        return request.done();
     }
 
     static long ordinal(ByteBuffer cursor) {
