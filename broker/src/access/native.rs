@@ -252,7 +252,7 @@ guarded! { streams_server::Streams:
 fn accepts_loss(request: &v1::RecoverStreamRequest) -> Option<Change> {
     let text = recovery_text(request);
     let change = Change::new("recover_stream", "stream", &request.name, text);
-    request.accept_loss.then_some(change)
+    (request.accept_loss || !request.give_up.is_empty()).then_some(change)
 }
 
 /// A stream with more lanes is another stream than one with other settings, as at Kafka.

@@ -119,16 +119,16 @@ pub(super) async fn compact(
     all(&stream.name(), answers.await)
 }
 
-/// What streamlets of other owners wait for; with `accept_loss` they go on without what no copy has. Those of an
+/// What streamlets of other owners wait for; they go on without what no replica of the groups to give up has. Those of an
 /// owner that is not reached wait for it.
 pub(super) async fn recover(
     shared: &Shared,
     stream: &Stream,
     request: &v1::RecoverStreamRequest,
 ) -> v1::RecoverStreamResponse {
-    let within = match request.accept_loss {
-        true => DECIDED_WITHIN,
-        false => ANSWER_WITHIN,
+    let within = match request.give_up.is_empty() {
+        true => ANSWER_WITHIN,
+        false => DECIDED_WITHIN,
     };
     let answers = ask_within(shared, stream, within, |mut stub| {
         let mut request = request.clone();

@@ -1,6 +1,9 @@
 //! Streamlets that cannot be recovered from their copies, and the operator's word on them.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::{GroupId, LaneId, StreamletId};
 use kera_protocol::v1;
 use kera_replication::ids::StreamletKey;
 
@@ -37,12 +40,13 @@ fn standing(shared: &Shared, stream: &Stream) -> Vec<v1::UnrecoveredStreamlet> {
     told.collect()
 }
 
-/// Tells what the streamlets of a stream wait for; with `accept_loss` those that have groups of which
-/// no copy counts go on without what is lost, and ordinals jump. Other owners are asked for their part, unless
-/// the request is `local`.
+/// Tells what the streamlets of a stream wait for. Those that wait for groups that the request gives up, and of which no
+/// replica counts, go on without what is lost, and ordinals jump. Other owners are asked for their part, unless the
+/// request is `local`.
 ///
 /// # Errors
-/// [`ErrorCode::InvalidArgument`] for a streamlet that the stream does not have.
+/// [`ErrorCode::InvalidArgument`] for a streamlet that the stream does not have, and where a loss is accepted without a
+/// word about whose: groups may have come to wait that nobody was shown.
 pub async fn recover_stream(
     shared: &Shared,
     stream: &Stream,
@@ -57,22 +61,25 @@ pub async fn recover_stream(
         );
         return Err(WireError::new(ErrorCode::InvalidArgument, text));
     }
-    let mut accepted = Vec::new();
-    if let (true, Some(clustered)) = (request.accept_loss, &shared.clustered) {
-        let waiting = stream.streamlets.iter();
-        let waiting = waiting.filter(|s| chosen(s.id().0) && !s.is_recovered());
-        let keys: Vec<_> = waiting
-            .map(|s| StreamletKey {
-                stream: s.stream(),
-                streamlet: s.id(),
-            })
-            .collect();
-        tracing::warn!(
-            stream = stream.name(),
-            streamlets = keys.len(),
-            "the operator accepts the loss of records that no replica has"
+    if request.accept_loss && request.give_up.is_empty() {
+        let text = format!(
+            "this request accepts a loss in stream {} and names no group; nothing was given up. Use a `kera stream recover` of this version: it shows the groups and names them",
+            stream.name()
         );
-        accepted = clustered.replicated.waiting().accept(&keys).await;
+        return Err(WireError::new(ErrorCode::InvalidArgument, text));
+    }
+    let mut accepted = Vec::new();
+    if let (false, Some(clustered)) = (request.give_up.is_empty(), &shared.clustered) {
+        let mut named: BTreeMap<StreamletKey, BTreeSet<_>> = BTreeMap::new();
+        for group in request.give_up.iter().filter(|g| chosen(g.streamlet)) {
+            let key = StreamletKey {
+                stream: stream.id(),
+                streamlet: StreamletId(group.streamlet),
+            };
+            let place = (LaneId(group.lane), GroupId(group.group));
+            named.entry(key).or_default().insert(place);
+        }
+        accepted = clustered.replicated.waiting().accept(&named).await;
     }
     let mut waiting = not_served_here(shared, stream);
     waiting.extend(standing(shared, stream));

@@ -28,7 +28,19 @@ pub fn settings_text(config: &v1::StreamConfig) -> String {
 
 /// What is to be recovered.
 pub(crate) fn recovery_text(request: &v1::RecoverStreamRequest) -> String {
-    with_place([("streamlet", request.streamlet)], "accept_loss".to_owned())
+    let groups = request.give_up.iter().map(|named| {
+        let v1::GroupToGiveUp {
+            streamlet,
+            lane,
+            group,
+        } = named;
+        format!("streamlet={streamlet} lane={lane} group={group}")
+    });
+    let groups: Vec<_> = groups.collect();
+    match groups.is_empty() {
+        true => with_place([("streamlet", request.streamlet)], "accept_loss".to_owned()),
+        false => format!("give_up {}", groups.join(", ")),
+    }
 }
 
 /// What is to be trimmed.

@@ -318,7 +318,7 @@ pub(crate) struct CompactArgs {
   kera stream recover clicks --streamlet 2 --accept-loss
 
 A stream with replicas is recovered by itself once a broker is back that has all acknowledged records.
-If none will ever come back, --accept-loss keeps the longest replica that is left of the groups that the latest attempt found so, and gives up none that comes up later; look without it first. Ordinals jump past the lost records.")]
+If none will ever come back, --accept-loss shows the groups concerned, asks, and then keeps the longest replica that is left of each. It gives up no group that it did not show: one that comes up later stops its lane again. Ordinals jump past the lost records.")]
 pub(crate) struct RecoverArgs {
     /// The stream
     stream: String,
@@ -328,6 +328,9 @@ pub(crate) struct RecoverArgs {
     /// Go on without the records that no replica has; there is no way back
     #[arg(long)]
     accept_loss: bool,
+    /// With --accept-loss: do not ask; the groups are shown all the same
+    #[arg(long, requires = "accept_loss")]
+    yes: bool,
     #[command(flatten)]
     connect: ConnectArgs,
     #[command(flatten)]

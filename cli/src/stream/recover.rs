@@ -6,8 +6,9 @@ use kera_protocol::v1;
 use serde::Serialize;
 
 use super::RecoverArgs;
-use super::view::UnrecoveredView;
-use crate::connect::refused;
+use super::confirm_to;
+use super::view::{UncleanView, UnrecoveredView};
+use crate::connect::{Control, refused};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, Table, print_json};
 
@@ -28,37 +29,27 @@ struct AcceptedView {
 
 pub(super) async fn recover(args: RecoverArgs) -> Outcome {
     let mut control = args.connect.control().await?;
-    let request = v1::RecoverStreamRequest {
-        name: args.stream.clone(),
-        streamlet: args.streamlet,
-        accept_loss: args.accept_loss,
-        local: false,
-    };
-    let answer = control
-        .streams
-        .recover_stream(request)
-        .await
-        .map_err(|s| refused(&s))?;
-    let answer = answer.into_inner();
-    let found = Recovered {
-        waiting: answer.waiting.iter().map(UnrecoveredView::new).collect(),
-        accepted: answer
-            .accepted
-            .iter()
-            .map(|loss| AcceptedView {
-                streamlet: loss.streamlet,
-                lane: loss.lane,
-                from_ordinal: loss.from_ordinal,
-                to_ordinal: loss.to_ordinal,
-            })
-            .collect(),
-    };
+    let mut found = ask(&args, &mut control, Vec::new()).await?;
+    if args.accept_loss && !found.unclean().is_empty() {
+        // What is given up is what was shown, and nothing that comes up meanwhile.
+        match args.output.json {
+            true => eprint!("{}", found.table().render()),
+            false => print(&args.stream, &found)?,
+        }
+        let what = "loss in these groups of the stream";
+        confirm_to(("accept", "given up"), &args.stream, what, args.yes)?;
+        found = ask(&args, &mut control, found.unclean()).await?;
+    }
     if args.output.json {
         print_json(&found)?;
     } else {
         print(&args.stream, &found)?;
     }
-    match found.waiting.iter().any(|one| !one.unclean.is_empty()) {
+    match !found.unclean().is_empty() {
+        true if args.accept_loss => Err(Failure::message(format!(
+            "stream {} has groups that were not given up: they came up after the others were shown, or their owner has not carried it out yet, or its version is too old for it; see `kera stream recover {}`, and decide again",
+            args.stream, args.stream
+        ))),
         true => Err(Failure::message(format!(
             "stream {} has records on none of the brokers that answer: bring the named brokers back, or add --accept-loss to go on without the records that only they have",
             args.stream
@@ -68,6 +59,74 @@ pub(super) async fn recover(args: RecoverArgs) -> Outcome {
             args.stream
         ))),
         false => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Asks what the stream waits for, and has it go on without what is lost of the groups to give up.
+async fn ask(
+    args: &RecoverArgs,
+    control: &mut Control,
+    give_up: Vec<v1::GroupToGiveUp>,
+) -> Result<Recovered, Failure> {
+    let request = v1::RecoverStreamRequest {
+        name: args.stream.clone(),
+        streamlet: args.streamlet,
+        // An earlier broker would give up more than what is named.
+        accept_loss: false,
+        local: false,
+        give_up,
+    };
+    let answer = control.streams.recover_stream(request).await;
+    let answer = answer.map_err(|s| refused(&s))?.into_inner();
+    let accepted = answer.accepted.iter().map(|loss| AcceptedView {
+        streamlet: loss.streamlet,
+        lane: loss.lane,
+        from_ordinal: loss.from_ordinal,
+        to_ordinal: loss.to_ordinal,
+    });
+    Ok(Recovered {
+        waiting: answer.waiting.iter().map(UnrecoveredView::new).collect(),
+        accepted: accepted.collect(),
+    })
+}
+
+impl Recovered {
+    /// The groups of which no replica counts.
+    fn unclean(&self) -> Vec<v1::GroupToGiveUp> {
+        let waiting = self.waiting.iter();
+        let groups = waiting.flat_map(|one| {
+            let named = |group: &UncleanView| v1::GroupToGiveUp {
+                streamlet: one.streamlet,
+                lane: group.lane,
+                group: group.group,
+            };
+            one.unclean.iter().map(named)
+        });
+        groups.collect()
+    }
+
+    /// A row for each of them.
+    fn table(&self) -> Table {
+        let mut table = Table::new(&[
+            ">streamlet",
+            ">lane",
+            ">group",
+            ">lost from ordinal",
+            "replicas on brokers",
+        ]);
+        for one in &self.waiting {
+            for group in &one.unclean {
+                let brokers: Vec<_> = group.brokers.iter().map(u32::to_string).collect();
+                table.row([
+                    one.streamlet.to_string(),
+                    group.lane.to_string(),
+                    group.group.to_string(),
+                    group.first_ordinal.to_string(),
+                    brokers.join(", "),
+                ]);
+            }
+        }
+        table
     }
 }
 
@@ -82,29 +141,8 @@ fn print(stream: &str, found: &Recovered) -> Result<(), Failure> {
     for one in &found.waiting {
         out.line(one.line())?;
     }
-    let mut table = Table::new(&[
-        ">streamlet",
-        ">lane",
-        ">group",
-        ">lost from ordinal",
-        "replicas on brokers",
-    ]);
-    let mut unclean = 0;
-    for one in &found.waiting {
-        for group in &one.unclean {
-            unclean += 1;
-            let brokers: Vec<_> = group.brokers.iter().map(u32::to_string).collect();
-            table.row([
-                one.streamlet.to_string(),
-                group.lane.to_string(),
-                group.group.to_string(),
-                group.first_ordinal.to_string(),
-                brokers.join(", "),
-            ]);
-        }
-    }
-    if unclean > 0 {
-        out.bytes(table.render().as_bytes())?;
+    if !found.unclean().is_empty() {
+        out.bytes(found.table().render().as_bytes())?;
     }
     if found.waiting.is_empty() {
         out.line(format_args!("stream {stream} is served"))?;

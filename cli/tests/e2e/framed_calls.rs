@@ -165,6 +165,17 @@ fn every_method_answers_as_it_does_over_grpc() {
         let _ = same!(ways, CompactStream, streams.compact_stream, compact);
         let recover = ask!(RecoverStreamRequest { name: name() });
         let _ = same!(ways, RecoverStream, streams.recover_stream, recover);
+        // As an earlier client asks: nobody may have been shown what is lost now.
+        let blind = ask!(RecoverStreamRequest {
+            name: name(),
+            accept_loss: true
+        });
+        let refused = same!(ways, RecoverStream, streams.recover_stream, blind);
+        let refused = refused.expect_err("no group is named");
+        assert!(
+            !is_there || refused.message.contains("names no group"),
+            "{refused}"
+        );
         let at = Some(At::Earliest(true));
         let find = ask!(FindOrdinalsRequest {
             name: name(),

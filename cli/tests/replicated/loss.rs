@@ -114,7 +114,16 @@ fn what_no_copy_has_is_given_up_when_the_operator_says_so() {
     let text = trio.broker.run(&["stream", "describe", "s"]);
     assert!(text.contains("no replica of group"), "{text}");
 
+    // A program that does not say --yes is shown the groups, and they are not given up.
     let words = ["stream", "recover", "s", "--accept-loss"];
+    let asked = trio.broker.attempt(&words, b"");
+    assert_eq!(asked.status.code(), Some(2), "a word is missing");
+    let (shown, refused) = (asked.text(), asked.stderr);
+    assert!(shown.contains("LOST FROM ORDINAL"), "{shown}");
+    assert!(refused.contains("add --yes"), "{refused}");
+    assert!(!trio.is_served("s"), "nothing is given up yet");
+
+    let words = [&words[..], &["--yes"]].concat();
     let accepted = trio
         .broker
         .json(&[&words[..], &["--streamlet", "0"]].concat());

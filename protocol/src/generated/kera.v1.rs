@@ -1319,19 +1319,32 @@ pub struct UncleanGroup {
     #[prost(uint32, repeated, tag = "4")]
     pub brokers: ::prost::alloc::vec::Vec<u32>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RecoverStreamRequest {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// all that wait when absent
     #[prost(uint32, optional, tag = "2")]
     pub streamlet: ::core::option::Option<u32>,
-    /// Go on without what no copy has: the longest whole copy is kept, and ordinals jump.
+    /// Of earlier clients. It does not say what is given up, so a broker refuses it.
     #[prost(bool, tag = "3")]
     pub accept_loss: bool,
     /// only what the broker that is asked owns
     #[prost(bool, tag = "4")]
     pub local: bool,
+    /// Go on without what no replica of these has, as far as no replica of them counts: the longest whole one is kept, and
+    /// ordinals jump. An earlier broker does not know this and gives up nothing.
+    #[prost(message, repeated, tag = "5")]
+    pub give_up: ::prost::alloc::vec::Vec<GroupToGiveUp>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GroupToGiveUp {
+    #[prost(uint32, tag = "1")]
+    pub streamlet: u32,
+    #[prost(uint32, tag = "2")]
+    pub lane: u32,
+    #[prost(uint64, tag = "3")]
+    pub group: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RecoverStreamResponse {

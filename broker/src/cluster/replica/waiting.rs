@@ -1,10 +1,10 @@
 //! Streamlets that are not recovered from their copies: what each waits for, what would be lost by
 //! going on without it, and the operator's decision to do so.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use kera_protocol::ids::{GroupId, Ordinal, StreamId};
+use kera_protocol::ids::{GroupId, LaneId, Ordinal, StreamId};
 use kera_protocol::v1;
 use kera_replication::ids::StreamletKey;
 use kera_replication::recovery::{RecoveredLane, Unclean};
@@ -167,23 +167,36 @@ impl WaitingList {
         }
     }
 
-    /// The operator accepts what is lost of the groups that the latest attempt found, of which no copy counts; an attempt
-    /// since the operator looked may have found more. A group that comes to that later stops its lane again. Returns what
-    /// was given up, once the attempts that do so have ended.
-    pub(crate) async fn accept(&self, streamlets: &[StreamletKey]) -> Vec<v1::AcceptedLoss> {
+    /// The operator accepts what is lost of the groups named, as far as the latest attempt found that no copy of them
+    /// counts. A group that was not named stops its lane again: nobody may have been shown it. Returns what was given up,
+    /// once the attempts that do so have ended.
+    pub(crate) async fn accept(
+        &self,
+        named: &BTreeMap<StreamletKey, BTreeSet<(LaneId, GroupId)>>,
+    ) -> Vec<v1::AcceptedLoss> {
         let mut attempts = self.attempts.subscribe();
         let mut accepted = Vec::new();
-        for streamlet in streamlets {
-            if let Some(entry) = self.entries.lock().get_mut(streamlet)
-                && !entry.unclean.is_empty()
-            {
-                entry.decision = Decision::Accepted;
-                // Nothing that comes up later.
-                let found = entry.unclean.iter().map(|unclean| GroupId(unclean.group));
-                entry.accepted.extend(found);
-                entry.losses.clear();
-                accepted.push(*streamlet);
+        for (streamlet, groups) in named {
+            let mut entries = self.entries.lock();
+            let Some(entry) = entries.get_mut(streamlet) else {
+                continue;
+            };
+            let found = entry.unclean.iter();
+            let found = found.map(|one| (LaneId(one.lane), GroupId(one.group)));
+            let given_up: Vec<_> = found.filter(|place| groups.contains(place)).collect();
+            if given_up.is_empty() {
+                continue;
             }
+            tracing::warn!(%streamlet, ?given_up, "the operator accepts the loss of records that no replica of these groups has");
+            entry.decision = Decision::Accepted;
+            entry
+                .accepted
+                .extend(given_up.iter().map(|(_, group)| *group));
+            entry.losses.clear();
+            accepted.push(*streamlet);
+        }
+        if accepted.is_empty() {
+            return Vec::new();
         }
         self.decided.notify_waiters();
         let done = attempts.wait_for(|_| {
@@ -201,36 +214,118 @@ impl WaitingList {
 
 #[cfg(test)]
 mod tests {
-    use kera_protocol::ids::StreamletId;
+    use kera_protocol::ids::{Epoch, StreamletId};
+    use kera_replication::ids::{BrokerId, CopyId};
+    use kera_replication::recovery::Stopped;
 
     use super::*;
 
-    #[tokio::test]
-    async fn a_decision_is_about_the_groups_that_were_described() {
-        let list = WaitingList::default();
-        let key = StreamletKey {
+    fn key() -> StreamletKey {
+        StreamletKey {
             stream: StreamId::from_slice(&[1; 16]).expect("16 bytes"),
             streamlet: StreamletId(0),
-        };
-        let stuck = |group| Stuck {
+        }
+    }
+
+    /// An attempt that stops at groups of lane 3.
+    fn stuck(groups: &[u64]) -> Stuck {
+        let unclean = groups.iter().map(|group| v1::UncleanGroup {
+            group: *group,
+            lane: 3,
+            ..v1::UncleanGroup::default()
+        });
+        Stuck {
             reason: "no replica counts".to_owned(),
-            unclean: vec![v1::UncleanGroup {
-                group,
-                ..v1::UncleanGroup::default()
-            }],
-        };
-        let seven = || Unclean::Accept([GroupId(7)].into());
-        assert_eq!(list.begin(key), Unclean::Wait);
-        list.ended(key, Some(&stuck(7)));
+            unclean: unclean.collect(),
+        }
+    }
+
+    fn named(lane: u32, groups: &[u64]) -> BTreeMap<StreamletKey, BTreeSet<(LaneId, GroupId)>> {
+        let places = groups.iter().map(|group| (LaneId(lane), GroupId(*group)));
+        [(key(), places.collect())].into()
+    }
+
+    fn accepted(groups: &[u64]) -> Unclean {
+        Unclean::Accept(groups.iter().copied().map(GroupId).collect())
+    }
+
+    #[tokio::test]
+    async fn a_decision_is_about_the_groups_that_were_named_and_are_unclean() {
+        let list = WaitingList::default();
+        assert_eq!(list.begin(key()), Unclean::Wait);
+        list.ended(key(), Some(&stuck(&[7])));
+        // The operator is shown group 7. Before the command arrives, group 8 comes to wait as well.
+        list.ended(key(), Some(&stuck(&[7, 8])));
         let attempt = async {
-            assert_eq!(list.begin(key), seven());
-            list.ended(key, Some(&stuck(8)));
+            assert_eq!(list.begin(key()), accepted(&[7]));
+            list.ended(key(), Some(&stuck(&[8])));
         };
-        let keys = [key];
-        tokio::join!(list.accept(&keys), attempt);
-        // Nobody was shown the other one when that was decided; and what was decided holds until the streamlet is served.
-        assert_eq!(list.begin(key), seven());
-        list.ended(key, None);
-        assert_eq!(list.begin(key), Unclean::Wait);
+        // Nobody waits for group 9: a replica of it may count.
+        let shown = named(3, &[7, 9]);
+        tokio::join!(list.accept(&shown), attempt);
+        // What was decided holds until the streamlet is served.
+        assert_eq!(list.begin(key()), accepted(&[7]));
+        list.ended(key(), None);
+        assert_eq!(list.begin(key()), Unclean::Wait);
+    }
+
+    #[tokio::test]
+    async fn a_decision_about_groups_that_are_not_unclean_does_nothing() {
+        let list = WaitingList::default();
+        list.ended(key(), Some(&stuck(&[7])));
+        for other in [named(3, &[8]), named(2, &[7]), BTreeMap::new()] {
+            // It waits for no attempt.
+            assert_eq!(list.accept(&other).await, Vec::new());
+            assert_eq!(list.begin(key()), Unclean::Wait, "{other:?}");
+            list.ended(key(), Some(&stuck(&[7])));
+        }
+    }
+
+    #[test]
+    fn all_groups_that_need_a_decision_are_described_in_order() {
+        let copy = |group| CopyId {
+            streamlet: key(),
+            group: GroupId(group),
+            epoch: Epoch(1),
+            generation: 0,
+        };
+        let lane = |lane, stopped, unclean_behind| RecoveredLane {
+            lane: LaneId(lane),
+            groups: Vec::new(),
+            discarded: Vec::new(),
+            gaps: Vec::new(),
+            next_ordinal: 40,
+            stopped,
+            unclean_behind,
+        };
+        let unclean = Stopped::Unclean {
+            copy: copy(7),
+            holders: vec![BrokerId(1), BrokerId(2)],
+        };
+        let behind = vec![(copy(8), vec![BrokerId(3)]), (copy(11), vec![BrokerId(1)])];
+        let short = Stopped::NotEnoughCopies {
+            copy: copy(9),
+            have: 1,
+            need: 2,
+        };
+        let lanes = [
+            lane(0, None, Vec::new()),
+            lane(1, Some(short), Vec::new()),
+            lane(3, Some(unclean), behind),
+        ];
+        assert!(Stuck::of(&lanes[..1]).is_none());
+        let stuck = Stuck::of(&lanes).expect("two lanes are stopped");
+        assert!(
+            stuck.reason.contains("is whole at 1 brokers"),
+            "{}",
+            stuck.reason
+        );
+        let told = stuck.unclean.iter();
+        let told: Vec<_> = told
+            .map(|u| (u.lane, u.group, u.first_ordinal, &u.brokers[..]))
+            .collect();
+        let wanted: [(u32, u64, u64, &[u32]); 3] =
+            [(3, 7, 40, &[1, 2]), (3, 8, 40, &[3]), (3, 11, 40, &[1])];
+        assert_eq!(told, wanted);
     }
 }
