@@ -180,16 +180,17 @@ impl Streamlet {
     /// Whether a change of which that is not certain was made; if not, it cannot be any more.
     fn ask_once(&self, record: &GroupRecord, error: RecordError) -> Outcome {
         let recorder = &self.env.recorder;
-        if let Ok(Some(now)) = recorder.read(record.key()) {
-            if now.generation == record.generation {
-                return Outcome::Made;
-            }
-            let again = vec![Write::PutGroup(now)];
-            if recorder.record_now(self.epoch(), again).is_ok() {
-                return Outcome::Refused(error);
-            }
+        match recorder.read(record.key()) {
+            Ok(Some(now)) if now.generation == record.generation => Outcome::Made,
+            Ok(Some(now)) => match recorder.record_now(self.epoch(), vec![Write::PutGroup(now)]) {
+                Ok(()) => Outcome::Refused(error),
+                Err(_) => Outcome::Unknown(error),
+            },
+            // Trimmed since, whether or not the change was made. It compares a record that is gone, and a group's id is
+            // never used again.
+            Ok(None) => Outcome::Refused(error),
+            Err(_) => Outcome::Unknown(error),
         }
-        Outcome::Unknown(error)
     }
 
     /// Asks what became of a lane's changes of which nobody knows, and does what follows from it.

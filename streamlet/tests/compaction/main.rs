@@ -498,6 +498,36 @@ mod compaction {
     }
 
     #[test]
+    fn a_trim_of_groups_that_a_pass_left_in_doubt_ends_the_doubt() {
+        for is_made in [true, false] {
+            let (machine, node, mut model) = some_groups(7);
+            let now = node.now_ms as i64;
+            let end = closed_end(&node);
+            match is_made {
+                true => machine.store.fail_unsaid(1),
+                false => machine.store.fail(1),
+            }
+            machine.store.fail_reads(usize::MAX);
+            // The first read is of the record that is to be replaced.
+            machine.store.fail_reads_after(1);
+            let pass = compact(&node, &spec(now, 1 << 20));
+            assert!(matches!(pass, Err(CompactError::Record(_))), "{pass:?}");
+            machine.store.fail_reads(0);
+            append(&node, &mut Dice(9), &mut model);
+            close(&node);
+            node.streamlet.trim(LANE, end).expect("a trim");
+            model.written = model.written.split_off(&end);
+            compact(&node, &spec(now, 1 << 20))
+                .expect("the trimmed groups keep no pass from its work");
+            model.compact(closed_end(&node), now);
+            assert_same(&read_all(&node).0, &model.written, "the lane");
+            let fault = machine.fault.clone().expect("a fault engine");
+            let files = fault.paths();
+            assert_eq!(files.len(), node.streamlet.groups(), "{files:?}");
+        }
+    }
+
+    #[test]
     fn a_trim_that_comes_first_is_not_undone() {
         let (_machine, node, mut model) = some_groups(8);
         let now = node.now_ms as i64;
