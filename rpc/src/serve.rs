@@ -17,6 +17,7 @@ use std::time::Duration;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use kera_protocol::error::{ErrorCode, WireError};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
@@ -25,6 +26,7 @@ use tonic::codegen::Service;
 use tonic::codegen::http::Request;
 use tonic::service::Routes;
 
+use crate::error::status_of;
 use crate::stream::Stream;
 use body::{ReplyBody, RequestBody, over, too_many};
 use quiet::{Calls, Quiet, Word};
@@ -111,6 +113,12 @@ async fn expired(until: Option<std::time::Instant>) {
     }
 }
 
+/// What a call is answered that comes when the client's proof counts no more. It is sent again over another connection.
+fn proof_over() -> Status {
+    let text = "what this connection's client has proved counts no more; connect again";
+    status_of(&WireError::new(ErrorCode::ShuttingDown, text))
+}
+
 impl CallServer {
     /// A server of `routes`, whose connections end once `stopping` says so and their calls are answered.
     /// What its calls took is added to `freed` once they are over: the allocator keeps it.
@@ -152,8 +160,8 @@ impl CallServer {
         self.connection_until(stream, caller, refusal, None).await;
     }
 
-    /// The same. From `until` on it takes no more calls, and it ends once those that it has are answered: the client
-    /// opens another.
+    /// The same. At `until` the client is told that the connection ends, and is to open another. It takes no more calls a
+    /// second later, whatever the client does, and ends once those that it has are answered.
     pub async fn connection_until(
         &self,
         stream: impl Into<Stream>,
@@ -178,6 +186,10 @@ impl CallServer {
                 async move {
                     if let Some(refusal) = refusal {
                         return Ok::<_, Infallible>(refusal.into_http::<Body>());
+                    }
+                    // Whether the client has heard that the connection ends is for the client to say.
+                    if until.is_some_and(|until| std::time::Instant::now() >= until + GRACE) {
+                        return Ok(proof_over().into_http::<Body>());
                     }
                     if let Err(limit) = call.has_room() {
                         return Ok(too_many(limit).into_http::<Body>());
@@ -222,7 +234,7 @@ impl CallServer {
                 }
                 // Its calls are answered first, however long they take: the broker bounds its stop.
                 _ = stopping.wait_for(|stop| *stop), if !told => None,
-                () = expired(until), if !told => None,
+                () = expired(until), if !told => Some(Word::End),
                 word = calls.told(), if !refused => Some(word),
                 () = sleep_until(look) => match calls.overdue(&limits) {
                     _ if refused || ends_at.is_some_and(|at| at <= Instant::now() && !calls.is_open()) => return,

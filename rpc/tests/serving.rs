@@ -6,7 +6,7 @@ mod calls;
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kera_rpc::serve::{CallLimits, CallServer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -59,12 +59,17 @@ impl Served {
 
     /// A client that has begun to speak HTTP/2, and has heard that the server does.
     async fn client(&self) -> TcpStream {
+        self.client_until(None).await
+    }
+
+    /// The same, on a connection that is to end at a time.
+    async fn client_until(&self, until: Option<Instant>) -> TcpStream {
         let address = self.listener.local_addr().unwrap();
         let mut client = TcpStream::connect(address).await.unwrap();
         let (stream, _) = self.listener.accept().await.unwrap();
         let server = self.server.clone();
         let caller = std::net::IpAddr::from(Ipv4Addr::LOCALHOST);
-        tokio::spawn(async move { server.connection(stream, caller, None).await });
+        tokio::spawn(async move { server.connection_until(stream, caller, None, until).await });
         client.write_all(PREFACE).await.unwrap();
         frame(&mut client).await.unwrap();
         client

@@ -6,7 +6,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -158,14 +158,18 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 /// Begins a call, of which no byte of the request has come.
 async fn begin(client: &mut TcpStream, stream: u32) {
+    let begun = beginning(stream);
+    client.write_all(&begun).await.expect("it is taken");
+}
+
+fn beginning(stream: u32) -> Vec<u8> {
     // Method POST and scheme http by their numbers; the path as it stands.
     let mut head = vec![0x83, 0x86, 0];
     for text in [":path", "/kera.test/Call"] {
         head.push(text.len() as u8);
         head.extend_from_slice(text.as_bytes());
     }
-    let begun = frame(HEADERS, END_HEADERS, stream, &head);
-    client.write_all(&begun).await.expect("it is taken");
+    frame(HEADERS, END_HEADERS, stream, &head)
 }
 
 async fn send(client: &mut TcpStream, stream: u32, bytes: usize, flags: u8) {
@@ -464,4 +468,51 @@ async fn the_more_connections_there_are_the_fewer_calls_each_may_begin() {
     };
     let again = tokio::time::timeout(crate::PATIENCE, again).await;
     again.expect("it is as at the beginning");
+}
+
+/// A connection whose client leaves that unanswered ends 50 s later, by hyper's own word.
+const BEFORE_KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// By which hyper asks whether a client has heard that the connection ends, before it refuses calls for that.
+const IS_END_HEARD: [u8; 8] = [0x0b, 0x7b, 0xa2, 0xf0, 0x8b, 0x9b, 0xfe, 0x54];
+
+/// A connection ends when its client's proof counts no more, also where the client acts as if it had not heard of it, and
+/// begins one call after the other.
+#[tokio::test]
+async fn a_client_that_does_not_listen_is_served_no_longer_than_its_proof_counts() {
+    let stage = Stage::with(LIMITS, 100).await;
+    stage.may_answer.add_permits(Semaphore::MAX_PERMITS >> 1);
+    let mut client = stage.served.client_until(Some(Instant::now())).await;
+    let calls = async {
+        for call in 0.. {
+            let stream = 2 * call + 1;
+            let empty = frame(DATA, END_STREAM, stream, &[]);
+            let call = [beginning(stream), empty].concat();
+            // It may have been closed.
+            if client.write_all(&call).await.is_err() || !is_answered(&mut client, stream).await {
+                return;
+            }
+        }
+    };
+    timeout(BEFORE_KEEP_ALIVE, calls)
+        .await
+        .expect("its calls are answered no longer");
+}
+
+/// Whether the reply to a call has a body, as those of the service have.
+async fn is_answered(client: &mut TcpStream, stream: u32) -> bool {
+    let mut bytes = 0;
+    while let Ok((mut head, rest)) = super::frame(client).await {
+        if (head[3], head[4] & ACK) == (PING, 0) && rest != IS_END_HEARD {
+            head[4] |= ACK;
+            let _ = client.write_all(&[&head[..], &rest].concat()).await;
+        }
+        let of = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        if of == stream && head[3] == DATA {
+            bytes += rest.len();
+        }
+        if of == stream && head[3] <= HEADERS && head[4] & END_STREAM != 0 {
+            return bytes > 0;
+        }
+    }
+    false
 }
