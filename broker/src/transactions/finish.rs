@@ -1,24 +1,23 @@
-//! Decided transactions: their markers are written wherever they have parts, again and again until all are.
+//! Decided transactions: brokers are asked to end them wherever they have parts, again and again until all are.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use futures::future::join_all;
 use futures::stream::FuturesUnordered;
-use kera_coordinator::classic::{self, EndOffsets, OfTransaction};
 use kera_coordinator::transactions::{Decided, Part, Reply, Request, Written};
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
-use kera_log_segments::head::LaneHead;
 use kera_protocol::error::WireError;
 use kera_protocol::ids::{Epoch, StreamId};
 use kera_protocol::v1;
 use kera_replication::seldom::Seldom;
-use kera_streamlet::transactions::{EndTransaction, Ended, Grant};
-use kera_streamlet::{Appended, Outcome};
 
-use super::{epoch_of, lane_of, served};
-use crate::clock::now_ms;
+use super::lane_of;
+use super::marks::{DURABLE_WITHIN, end_here};
+use crate::bell::Bell;
 use crate::coordination::{CoordinatorKind, Host};
 use crate::fault_rules::Rule;
 use crate::others;
@@ -27,13 +26,13 @@ use crate::store_calls::{blocking, metadata_error};
 
 /// Decisions are looked for at least this often.
 const LOOK: Duration = Duration::from_millis(200);
-/// Pause after a round in which some part was not reached.
+/// Pause before parts are tried again that were not reached.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How long the markers of one round may take to become durable; and once the first one is, the others. A lane that cannot
-/// acknowledge holds up other transactions of its round no longer: those that are not done are asked about again.
-const DURABLE_WITHIN: Duration = Duration::from_secs(2);
-const OTHERS_WITHIN: Duration = Duration::from_millis(500);
+/// Rounds of what was decided since the last one, which may be under way at a time.
+const MOST_ROUNDS: usize = 8;
+/// After so long the log tells which transactions have not ended.
+const SILENCE: Duration = Duration::from_secs(2);
 /// Parts in one request to another broker.
 const MOST_PARTS: usize = 10_000;
 
@@ -45,30 +44,42 @@ pub async fn drive(shared: Arc<Shared>) {
             () = tokio::time::sleep(LOOK) => {}
         }
         for host in shared.coordination.transaction_hosts() {
-            let key = (host.streamlet(), host.epoch());
-            if host.has_decided() && shared.transactions.finishing.lock().insert(key) {
-                let shared = shared.clone();
-                tokio::spawn(async move {
-                    finish_all(&shared, &host).await;
-                    shared.transactions.finishing.lock().remove(&key);
-                    // What was decided meanwhile.
-                    shared.transactions.look();
-                });
+            if !host.has_decided() {
+                continue;
             }
+            let key = (host.streamlet(), host.epoch());
+            let bell = Arc::new(Bell::default());
+            match shared.transactions.finishing.lock().entry(key) {
+                Entry::Occupied(finishing) => {
+                    finishing.get().ring();
+                    continue;
+                }
+                Entry::Vacant(free) => drop(free.insert(bell.clone())),
+            }
+            let shared = shared.clone();
+            tokio::spawn(async move {
+                finish_all(&shared, &host, &bell).await;
+                shared.transactions.finishing.lock().remove(&key);
+                // What was decided meanwhile.
+                shared.transactions.look();
+            });
         }
     }
 }
 
-/// What a round is about: transactional ids, and which of their transactions.
-type Keys = Vec<(String, u64)>;
+/// A transactional id, and which of its transactions.
+type Key = (String, u64);
 
-/// Until nothing is decided, or the coordinator is another's. A round that waits for a lane keeps no other transaction from
-/// its end: what is decided meanwhile has a round of its own.
-async fn finish_all(shared: &Arc<Shared>, host: &Host) {
+/// Until nothing is decided, or the coordinator is another's. What was decided since the last look has a round of its own, and
+/// what earlier rounds have left shares one: a lane that cannot acknowledge its markers keeps no other transaction from its
+/// end. The bell rings when more is decided.
+async fn finish_all(shared: &Arc<Shared>, host: &Host, bell: &Bell) {
     let mut pause = PAUSE;
     let mut told = Seldom::default();
-    let mut under_way = HashSet::new();
-    let mut tried = HashSet::new();
+    let mut under_way: HashSet<Key> = HashSet::new();
+    // What rounds have left, since when.
+    let mut left: HashMap<Key, Instant> = HashMap::new();
+    let mut is_tried_again = false;
     let mut rounds = FuturesUnordered::new();
     loop {
         // Answered once all of it is durable: no marker is of a decision that could be lost.
@@ -76,27 +87,22 @@ async fn finish_all(shared: &Arc<Shared>, host: &Host) {
             Some(Reply::Decided(decided)) if !decided.is_empty() => decided,
             _ => return,
         };
-        let keys: HashSet<_> = decided.iter().map(key_of).collect();
-        tried.retain(|key| keys.contains(key));
+        let keys: HashSet<Key> = decided.iter().map(key_of).collect();
+        left.retain(|key, _| keys.contains(key));
+        warn_of(&decided, &left, &mut told);
         let idle = decided.into_iter();
         let idle = idle.filter(|one| !under_way.contains(&key_of(one)));
-        let (again, first): (Vec<_>, Vec<_>) = idle.partition(|one| tried.contains(&key_of(one)));
-        if pause == LONGEST_PAUSE
-            && let Some(one) = again.first()
-            && told.due(Instant::now()).is_some()
-        {
-            tracing::warn!(
-                id = one.id,
-                parts = ?one.parts,
-                more = again.len() - 1,
-                "a transaction is decided, and these partitions and groups could not be told yet: readers of what is committed wait there; see `kera stream describe` for their owners"
-            );
-        }
-        for (round, wait) in [(first, None), (again, Some(pause))] {
+        let (again, first): (Vec<_>, Vec<_>) =
+            idle.partition(|one| left.contains_key(&key_of(one)));
+        let has_room = rounds.len() < MOST_ROUNDS + usize::from(is_tried_again);
+        let first = Some((first, None)).filter(|_| has_room);
+        let again = Some((again, Some(pause))).filter(|_| !is_tried_again);
+        for (round, wait) in first.into_iter().chain(again) {
             if round.is_empty() {
                 continue;
             }
-            let keys: Keys = round.iter().map(key_of).collect();
+            is_tried_again |= wait.is_some();
+            let keys: Vec<Key> = round.iter().map(key_of).collect();
             under_way.extend(keys.iter().cloned());
             rounds.push(async move {
                 if let Some(wait) = wait {
@@ -105,27 +111,46 @@ async fn finish_all(shared: &Arc<Shared>, host: &Host) {
                 (keys, wait, finish(shared, host, round).await)
             });
         }
-        let over: Option<(Keys, _, bool)> = tokio::select! {
-            over = rounds.next() => over,
-            () = tokio::time::sleep(LOOK) => None,
+        let (keys, wait, is_any_done) = tokio::select! {
+            Some(over) = rounds.next() => over,
+            () = bell.rung() => continue,
         };
-        let Some((keys, wait, is_any_done)) = over else {
-            continue;
-        };
-        for key in &keys {
-            under_way.remove(key);
+        if let Some(wait) = wait {
+            is_tried_again = false;
+            pause = match is_any_done {
+                true => PAUSE,
+                false => (wait * 2).min(LONGEST_PAUSE),
+            };
         }
-        tried.extend(keys);
-        pause = match (is_any_done, wait) {
-            (true, _) => PAUSE,
-            (false, Some(wait)) => (wait * 2).min(LONGEST_PAUSE),
-            (false, None) => pause,
-        };
+        for key in keys {
+            under_way.remove(&key);
+            // If it has ended, the next look forgets it.
+            left.entry(key).or_insert_with(Instant::now);
+        }
     }
 }
 
-fn key_of(decided: &Decided) -> (String, u64) {
+fn key_of(decided: &Decided) -> Key {
     (decided.id.clone(), decided.number)
+}
+
+/// Tells of transactions that rounds have left for long.
+fn warn_of(decided: &[Decided], left: &HashMap<Key, Instant>, told: &mut Seldom) {
+    let now = Instant::now();
+    let is_late = |since: &Instant| now.duration_since(*since) >= SILENCE;
+    let mut late = decided
+        .iter()
+        .filter(|one| left.get(&key_of(one)).is_some_and(is_late));
+    if let Some(one) = late.next()
+        && told.due(now).is_some()
+    {
+        tracing::warn!(
+            id = one.id,
+            parts = ?one.parts,
+            more = late.count(),
+            "a transaction is decided, and these partitions and groups could not be told yet: readers of what is committed wait there; see `kera stream describe` for their owners"
+        );
+    }
 }
 
 async fn ask(shared: &Arc<Shared>, host: &Host, request: Request) -> Option<Reply> {
@@ -133,6 +158,31 @@ async fn ask(shared: &Arc<Shared>, host: &Host, request: Request) -> Option<Repl
     match shared.coordination.call_at(shared, host, request).await? {
         Ok(AnyReply::Transaction(reply)) => Some(reply),
         _ => None,
+    }
+}
+
+/// A transaction that a round ends.
+struct Ending {
+    decided: Decided,
+    /// Parts of which the coordinator has not been told yet that they are done.
+    done: BTreeSet<Part>,
+    /// It is to be told something.
+    is_news: bool,
+}
+
+impl Ending {
+    fn new(decided: Decided) -> Self {
+        Self {
+            // Without parts it has ended.
+            is_news: decided.parts.is_empty(),
+            decided,
+            done: BTreeSet::new(),
+        }
+    }
+
+    fn take(&mut self, parts: impl IntoIterator<Item = Part>) {
+        self.done.extend(parts);
+        self.is_news |= !self.done.is_empty();
     }
 }
 
@@ -182,48 +232,9 @@ impl Batch {
 }
 
 /// One round: asks each broker once. True if something was done.
-async fn finish(shared: &Arc<Shared>, host: &Host, mut decided: Vec<Decided>) -> bool {
-    let mut done: Vec<BTreeSet<Part>> = vec![BTreeSet::new(); decided.len()];
-    let mut by_broker: BTreeMap<u32, Batch> = BTreeMap::new();
-    let mut gone: BTreeMap<StreamId, bool> = BTreeMap::new();
-    for (index, one) in decided.iter().enumerate() {
-        for part in &one.parts {
-            match part {
-                Part::Partition(stream, partition) => match lane_of(shared, *stream, *partition) {
-                    None => {
-                        let is_gone = match gone.get(stream) {
-                            Some(is_gone) => *is_gone,
-                            None => is_deleted(shared, *stream).await,
-                        };
-                        gone.insert(*stream, is_gone);
-                        if is_gone {
-                            done[index].insert(part.clone());
-                        }
-                    }
-                    Some(place) => {
-                        let batch = by_broker.entry(place.broker).or_default();
-                        if batch.takes_one() {
-                            let (end, lanes, _) = batch.entry(index, one, host.epoch());
-                            end.lanes.push(place.lane);
-                            lanes.push(part.clone());
-                        }
-                    }
-                },
-                Part::Group(group) => {
-                    let kind = CoordinatorKind::Groups;
-                    let Ok(place) = shared.coordination.place(shared, kind, group).await else {
-                        continue;
-                    };
-                    let batch = by_broker.entry(place.broker).or_default();
-                    if batch.takes_one() {
-                        let (end, _, groups) = batch.entry(index, one, host.epoch());
-                        end.groups.push(group.clone());
-                        groups.push(part.clone());
-                    }
-                }
-            }
-        }
-    }
+async fn finish(shared: &Arc<Shared>, host: &Host, decided: Vec<Decided>) -> bool {
+    let mut endings: Vec<Ending> = decided.into_iter().map(Ending::new).collect();
+    let by_broker = by_broker(shared, host, &mut endings).await;
     let me = shared.data.directory.me();
     let asked = by_broker.into_iter().map(|(broker, batch)| async move {
         let request = v1::EndTransactionsRequest { ends: batch.ends };
@@ -236,28 +247,72 @@ async fn finish(shared: &Arc<Shared>, host: &Host, mut decided: Vec<Decided>) ->
     let mut asked: FuturesUnordered<_> = asked.collect();
     let mut any = false;
     loop {
-        // What is done here waits a moment for what is done elsewhere, and not for a broker that does not answer.
-        let is_some_done = done.iter().any(|parts| !parts.is_empty());
-        let within = if is_some_done { PAUSE } else { Duration::MAX };
-        match tokio::time::timeout(within, asked.next()).await {
-            Ok(Some((broker, parts, ended))) => take(broker, parts, ended, &mut done),
-            Ok(None) => {
-                let reported = report(shared, host, decided, done).await;
-                return reported.is_some_and(|reported| any || reported);
-            }
-            Err(_) => {
-                let some = std::mem::replace(&mut done, vec![BTreeSet::new(); decided.len()]);
-                let Some(reported) = report(shared, host, decided.clone(), some.clone()).await
-                else {
-                    return false;
-                };
-                any |= reported;
-                for (one, some) in decided.iter_mut().zip(some) {
-                    one.parts.retain(|part| !some.contains(part));
+        // What is done at one broker waits a moment for the others, and not for one that does not answer.
+        let is_any_news = endings.iter().any(|ending| ending.is_news);
+        let within = if is_any_news { PAUSE } else { Duration::MAX };
+        let answer = tokio::time::timeout(within, asked.next()).await;
+        if let Ok(Some((broker, parts, ended))) = answer {
+            take(broker, parts, ended, &mut endings);
+            continue;
+        }
+        let Some(told) = report(shared, host, &mut endings).await else {
+            return false;
+        };
+        any |= told;
+        if answer.is_ok() {
+            return any;
+        }
+    }
+}
+
+/// What each broker is to be asked. Partitions of deleted streams are done.
+async fn by_broker(
+    shared: &Arc<Shared>,
+    host: &Host,
+    endings: &mut [Ending],
+) -> BTreeMap<u32, Batch> {
+    let mut by_broker: BTreeMap<u32, Batch> = BTreeMap::new();
+    let mut deleted: BTreeMap<StreamId, bool> = BTreeMap::new();
+    for (index, ending) in endings.iter_mut().enumerate() {
+        let mut gone = Vec::new();
+        for part in &ending.decided.parts {
+            match part {
+                Part::Partition(stream, partition) => {
+                    let Some(place) = lane_of(shared, *stream, *partition) else {
+                        let is_gone = match deleted.get(stream) {
+                            Some(is_gone) => *is_gone,
+                            None => is_deleted(shared, *stream).await,
+                        };
+                        deleted.insert(*stream, is_gone);
+                        if is_gone {
+                            gone.push(part.clone());
+                        }
+                        continue;
+                    };
+                    let batch = by_broker.entry(place.broker).or_default();
+                    if batch.takes_one() {
+                        let (end, lanes, _) = batch.entry(index, &ending.decided, host.epoch());
+                        end.lanes.push(place.lane);
+                        lanes.push(part.clone());
+                    }
+                }
+                Part::Group(group) => {
+                    let kind = CoordinatorKind::Groups;
+                    let Ok(place) = shared.coordination.place(shared, kind, group).await else {
+                        continue;
+                    };
+                    let batch = by_broker.entry(place.broker).or_default();
+                    if batch.takes_one() {
+                        let (end, _, groups) = batch.entry(index, &ending.decided, host.epoch());
+                        end.groups.push(group.clone());
+                        groups.push(part.clone());
+                    }
                 }
             }
         }
+        ending.take(gone);
     }
+    by_broker
 }
 
 /// Whether a stream that is not known here was deleted. It may also be too new: owners make their lanes part of a
@@ -273,7 +328,7 @@ fn take(
     broker: u32,
     parts: Vec<(usize, Vec<Part>, Vec<Part>)>,
     ended: Result<v1::EndTransactionsResponse, WireError>,
-    done: &mut [BTreeSet<Part>],
+    endings: &mut [Ending],
 ) {
     let ended = match ended {
         Ok(ended) => ended.ended,
@@ -281,7 +336,7 @@ fn take(
             tracing::debug!(broker, %error, "markers were not written; trying again");
             if Rule::MarkersAssumed.is_broken() {
                 for (index, lanes, groups) in parts {
-                    done[index].extend(lanes.into_iter().chain(groups));
+                    endings[index].take(lanes.into_iter().chain(groups));
                 }
             }
             return;
@@ -291,31 +346,25 @@ fn take(
         let lanes = lanes.into_iter().zip(ended.lanes);
         let groups = groups.into_iter().zip(ended.groups);
         let is_done = lanes.chain(groups).filter(|(_, is_done)| *is_done);
-        done[index].extend(is_done.map(|(part, _)| part));
+        endings[index].take(is_done.map(|(part, _)| part));
     }
 }
 
 /// Tells the coordinator which parts are done. Whether there are any; `None` if it is another's by now.
-async fn report(
-    shared: &Arc<Shared>,
-    host: &Host,
-    decided: Vec<Decided>,
-    done: Vec<BTreeSet<Part>>,
-) -> Option<bool> {
-    let mut any = false;
-    for (decided, parts) in decided.into_iter().zip(done) {
-        if parts.is_empty() && !decided.parts.is_empty() {
-            continue;
-        }
-        any = true;
+async fn report(shared: &Arc<Shared>, host: &Host, endings: &mut [Ending]) -> Option<bool> {
+    let news = endings.iter_mut().filter(|ending| ending.is_news);
+    let told = news.map(|ending| {
+        ending.is_news = false;
         let written = Written {
-            id: decided.id,
-            number: decided.number,
-            parts,
+            id: ending.decided.id.clone(),
+            number: ending.decided.number,
+            parts: std::mem::take(&mut ending.done),
         };
-        ask(shared, host, Request::Written(written)).await?;
-    }
-    Some(any)
+        ask(shared, host, Request::Written(written))
+    });
+    // All at once: they become durable together.
+    let told = join_all(told).await;
+    told.iter().all(Option::is_some).then_some(!told.is_empty())
 }
 
 async fn end_at(
@@ -326,140 +375,4 @@ async fn end_at(
     let mut stub = others::lanes(shared, broker)?;
     let within = DURABLE_WITHIN + super::ASK_WITHIN;
     others::answer(broker, within, stub.end_transactions(request)).await
-}
-
-/// Ends transactions in lanes that this broker owns, and in groups that it coordinates. Returns once that is durable,
-/// and says which were not done.
-///
-/// # Errors
-/// The request makes no sense.
-pub async fn end_here(
-    shared: &Arc<Shared>,
-    request: v1::EndTransactionsRequest,
-) -> Result<v1::EndTransactionsResponse, WireError> {
-    let mut waiting = Vec::new();
-    let mut ended = Vec::with_capacity(request.ends.len());
-    for (index, end) in request.ends.iter().enumerate() {
-        let transaction = end.transaction.unwrap_or_default();
-        let grant = Grant {
-            producer: transaction.producer,
-            epoch: epoch_of(transaction.epoch)?,
-            number: transaction.number,
-        };
-        let epoch_after = epoch_of(end.epoch_after)?;
-        for (at, lane) in end.lanes.iter().enumerate() {
-            let end = EndTransaction {
-                grant,
-                epoch_after,
-                commit: end.commit,
-                coordinator_epoch: end.coordinator_epoch,
-                owner_epoch: Some(Epoch(lane.owner_epoch)),
-            };
-            if let Some(marked) = mark(shared, lane, &end) {
-                waiting.push((index, at, marked));
-            }
-        }
-        ended.push(v1::TransactionEnded {
-            lanes: vec![false; end.lanes.len()],
-            groups: vec![false; end.groups.len()],
-        });
-    }
-    let mut waiting: FuturesUnordered<_> = waiting
-        .into_iter()
-        .map(|(index, at, marked)| async move { (index, at, marked.durable().await) })
-        .collect();
-    let mut deadline = tokio::time::Instant::now() + DURABLE_WITHIN;
-    while let Ok(Some((index, at, is_durable))) =
-        tokio::time::timeout_at(deadline, waiting.next()).await
-    {
-        ended[index].lanes[at] = is_durable;
-        if is_durable {
-            // The coordinator asks again for those that wait longer.
-            deadline = deadline.min(tokio::time::Instant::now() + OTHERS_WITHIN);
-        }
-    }
-    for (index, end) in request.ends.into_iter().enumerate() {
-        let transaction = end.transaction.unwrap_or_default();
-        for (at, group) in end.groups.into_iter().enumerate() {
-            let request = classic::Request::EndOffsets(EndOffsets {
-                group: group.clone(),
-                transaction: OfTransaction {
-                    producer: transaction.producer,
-                    number: transaction.number,
-                },
-                commit: end.commit,
-            });
-            let request = AnyRequest::Classic(request);
-            let answer = shared.coordination.call(shared, &group, request).await;
-            let is_ended = AnyReply::Classic(classic::Reply::OffsetsEnded);
-            ended[index].groups[at] = answer.is_ok_and(|reply| reply == is_ended);
-        }
-    }
-    Ok(v1::EndTransactionsResponse { ended })
-}
-
-/// A lane in which a transaction ends.
-enum Marking {
-    Marker(Appended),
-    Head(Arc<LaneHead>, u64),
-}
-
-impl Marking {
-    /// True once it is durable; false if it is lost.
-    async fn durable(&self) -> bool {
-        let mut waiter = Waiter {
-            head: match self {
-                Self::Marker(appended) => &appended.head,
-                Self::Head(head, _) => head,
-            },
-            waker: None,
-        };
-        std::future::poll_fn(|context| {
-            let outcome = match self {
-                Self::Marker(appended) => match appended.poll(context.waker()) {
-                    Outcome::Durable => Some(true),
-                    Outcome::Lost => Some(false),
-                    Outcome::Pending => None,
-                },
-                Self::Head(head, until) => (!head.wait(*until, context.waker())).then_some(true),
-            };
-            waiter.waker = outcome.is_none().then(|| context.waker().clone());
-            outcome.map_or(std::task::Poll::Pending, std::task::Poll::Ready)
-        })
-        .await
-    }
-}
-
-/// Who waits at a lane's head, until it waits no more: the head may stand still for very long.
-struct Waiter<'a> {
-    head: &'a LaneHead,
-    waker: Option<std::task::Waker>,
-}
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        if let Some(waker) = &self.waker {
-            self.head.forget(waker);
-        }
-    }
-}
-
-/// Appends a marker; `None` if that is to be tried again.
-fn mark(shared: &Shared, lane: &v1::TransactionLane, end: &EndTransaction) -> Option<Marking> {
-    let stream = StreamId::from_slice(&lane.stream)?;
-    let Some((streamlet, id)) = served(shared, lane) else {
-        tracing::debug!(%stream, lane = lane.lane, "a marker is for a lane of another broker");
-        return None;
-    };
-    match streamlet.end_transaction(id, end, now_ms()) {
-        Ok(Ended::Marked(appended)) => {
-            appended.group.pump(&shared.data.env.pump);
-            Some(Marking::Marker(appended))
-        }
-        Ok(Ended::Nothing(head, ordinal)) => Some(Marking::Head(head, ordinal)),
-        Err(error) => {
-            tracing::debug!(%stream, lane = lane.lane, %error, "a marker has no place yet");
-            None
-        }
-    }
 }

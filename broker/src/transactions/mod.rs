@@ -7,7 +7,8 @@
 //! | `join` | an owner makes its lanes parts of a transaction, for clients that leave that to brokers |
 //! | `native` | what native producers ask, and programs that end prepared transactions |
 //! | `positions` | a transaction commits positions of a native consumer group |
-//! | `finish` | decided transactions: markers in lanes, and the end of what groups keep aside |
+//! | `finish` | a coordinator has decided transactions ended wherever they have parts |
+//! | `marks` | an owner ends them: markers in lanes, and the end of what groups keep aside |
 //! | `tools` | operators look at transactions, and abort them |
 //!
 //! A coordinator is a state machine of [`kera_coordinator::transactions`], hosted by [`crate::coordination`]. What a lane
@@ -16,6 +17,7 @@
 mod finish;
 mod grant;
 mod join;
+mod marks;
 mod native;
 mod positions;
 pub(crate) mod tools;
@@ -38,10 +40,11 @@ use tokio::time::Instant;
 use crate::coordination::{Coordination, Host, TRANSACTIONS_STREAM};
 use crate::shared::Shared;
 
-pub use finish::{drive, end_here};
+pub use finish::drive;
 pub use grant::{grant, grant_here};
 pub(crate) use join::add_for;
 pub use join::{add_parts, join_lanes};
+pub use marks::end_here;
 pub(crate) use native::{add, end, forget, id_of, init, list_open, prepare};
 pub(crate) use positions::send_positions;
 pub use under_way::Transactions;

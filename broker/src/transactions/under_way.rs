@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use kera_coordinator::transactions::{Fault, Member};
 use kera_protocol::ids::{Epoch, LaneKey, StreamletId};
@@ -19,8 +20,8 @@ const MAX_STRANGERS: usize = 4_096;
 pub struct Transactions {
     /// Lanes and producers of which a coordinator is being asked.
     pub(super) asking: Mutex<HashSet<(LaneKey, i64)>>,
-    /// Coordinators, by streamlet and epoch, whose decisions are being carried out.
-    pub(super) finishing: Mutex<HashSet<(StreamletId, Epoch)>>,
+    /// Coordinators, by streamlet and epoch, whose decisions are being carried out. Their bells ring when there are more.
+    pub(super) finishing: Mutex<HashMap<(StreamletId, Epoch), Arc<Bell>>>,
     /// Rung when something may have been decided.
     pub(super) decided: Bell,
     producers: Producers,

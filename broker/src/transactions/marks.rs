@@ -1,0 +1,170 @@
+//! The end of decided transactions at a broker: markers in its lanes, and offsets of the groups that it coordinates.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use kera_coordinator::classic::{self, EndOffsets, OfTransaction};
+use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
+use kera_log_segments::head::LaneHead;
+use kera_protocol::error::WireError;
+use kera_protocol::ids::{Epoch, StreamId};
+use kera_protocol::v1;
+use kera_streamlet::transactions::{EndTransaction, Ended, Grant};
+use kera_streamlet::{Appended, Outcome};
+
+use super::{epoch_of, served};
+use crate::clock::now_ms;
+use crate::shared::Shared;
+
+/// How long what is asked for at once may take to become durable. A part that takes longer holds up the others no
+/// more, and is asked for again.
+pub(super) const DURABLE_WITHIN: Duration = Duration::from_millis(500);
+
+/// Ends transactions in lanes that this broker owns, and in groups that it coordinates. Returns once that is durable,
+/// and says which were not done.
+///
+/// # Errors
+/// The request makes no sense.
+pub async fn end_here(
+    shared: &Arc<Shared>,
+    request: v1::EndTransactionsRequest,
+) -> Result<v1::EndTransactionsResponse, WireError> {
+    let (mut lanes, mut groups) = (Vec::new(), Vec::new());
+    let mut ended = Vec::with_capacity(request.ends.len());
+    for (index, end) in request.ends.into_iter().enumerate() {
+        let transaction = end.transaction.unwrap_or_default();
+        let grant = Grant {
+            producer: transaction.producer,
+            epoch: epoch_of(transaction.epoch)?,
+            number: transaction.number,
+        };
+        let epoch_after = epoch_of(end.epoch_after)?;
+        ended.push(v1::TransactionEnded {
+            lanes: vec![false; end.lanes.len()],
+            groups: vec![false; end.groups.len()],
+        });
+        for (at, lane) in end.lanes.iter().enumerate() {
+            let end = EndTransaction {
+                grant,
+                epoch_after,
+                commit: end.commit,
+                coordinator_epoch: end.coordinator_epoch,
+                owner_epoch: Some(Epoch(lane.owner_epoch)),
+            };
+            if let Some(marked) = mark(shared, lane, &end) {
+                lanes.push(async move { marked.durable().await.then_some((index, at)) });
+            }
+        }
+        for (at, group) in end.groups.into_iter().enumerate() {
+            let end = EndOffsets {
+                group,
+                transaction: OfTransaction {
+                    producer: transaction.producer,
+                    number: transaction.number,
+                },
+                commit: end.commit,
+            };
+            groups.push(async move { end_offsets(shared, end).await.then_some((index, at)) });
+        }
+    }
+    let deadline = tokio::time::Instant::now() + DURABLE_WITHIN;
+    let (lanes, groups) = tokio::join!(done_by(deadline, lanes), done_by(deadline, groups));
+    for (index, at) in lanes {
+        ended[index].lanes[at] = true;
+    }
+    for (index, at) in groups {
+        ended[index].groups[at] = true;
+    }
+    Ok(v1::EndTransactionsResponse { ended })
+}
+
+/// What comes of these until then, without those that come to nothing.
+async fn done_by<T>(
+    deadline: tokio::time::Instant,
+    all: Vec<impl Future<Output = Option<T>>>,
+) -> Vec<T> {
+    let mut all: FuturesUnordered<_> = all.into_iter().collect();
+    let mut done = Vec::new();
+    while let Ok(Some(one)) = tokio::time::timeout_at(deadline, all.next()).await {
+        done.extend(one);
+    }
+    done
+}
+
+/// Ends a transaction's offsets in a group. True once that is durable.
+async fn end_offsets(shared: &Arc<Shared>, end: EndOffsets) -> bool {
+    let group = end.group.clone();
+    let request = AnyRequest::Classic(classic::Request::EndOffsets(end));
+    let answer = shared.coordination.call(shared, &group, request).await;
+    let is_ended = AnyReply::Classic(classic::Reply::OffsetsEnded);
+    answer.is_ok_and(|reply| reply == is_ended)
+}
+
+/// A lane in which a transaction ends.
+enum Marking {
+    Marker(Appended),
+    Head(Arc<LaneHead>, u64),
+}
+
+impl Marking {
+    /// True once it is durable; false if it is lost.
+    async fn durable(&self) -> bool {
+        let mut waiter = Waiter {
+            head: match self {
+                Self::Marker(appended) => &appended.head,
+                Self::Head(head, _) => head,
+            },
+            waker: None,
+        };
+        std::future::poll_fn(|context| {
+            let outcome = match self {
+                Self::Marker(appended) => match appended.poll(context.waker()) {
+                    Outcome::Durable => Some(true),
+                    Outcome::Lost => Some(false),
+                    Outcome::Pending => None,
+                },
+                Self::Head(head, until) => (!head.wait(*until, context.waker())).then_some(true),
+            };
+            waiter.waker = outcome.is_none().then(|| context.waker().clone());
+            outcome.map_or(std::task::Poll::Pending, std::task::Poll::Ready)
+        })
+        .await
+    }
+}
+
+/// Who waits at a lane's head, until it waits no more: the head may stand still for very long.
+struct Waiter<'a> {
+    head: &'a LaneHead,
+    waker: Option<std::task::Waker>,
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if let Some(waker) = &self.waker {
+            self.head.forget(waker);
+        }
+    }
+}
+
+/// Appends a marker; `None` if that is to be tried again.
+fn mark(shared: &Shared, lane: &v1::TransactionLane, end: &EndTransaction) -> Option<Marking> {
+    let stream = StreamId::from_slice(&lane.stream)?;
+    let Some((streamlet, id)) = served(shared, lane) else {
+        tracing::debug!(%stream, lane = lane.lane, "a marker is for a lane of another broker");
+        return None;
+    };
+    match streamlet.end_transaction(id, end, now_ms()) {
+        Ok(Ended::Marked(appended)) => {
+            appended.group.pump(&shared.data.env.pump);
+            Some(Marking::Marker(appended))
+        }
+        Ok(Ended::Nothing(head, ordinal)) => Some(Marking::Head(head, ordinal)),
+        Err(error) => {
+            tracing::debug!(%stream, lane = lane.lane, %error, "a marker has no place yet");
+            None
+        }
+    }
+}
