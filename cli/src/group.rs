@@ -1,5 +1,6 @@
 //! `kera group`.
 
+mod held;
 mod view;
 
 use std::process::ExitCode;
@@ -187,6 +188,10 @@ async fn describe(args: DescribeArgs) -> Outcome {
     };
     out.bytes(progress.render().as_bytes())?;
     out.line("")?;
+    if let Some(held) = held::table(&view.lanes) {
+        out.bytes(held.render().as_bytes())?;
+        out.line("")?;
+    }
     match view.members_table() {
         Some(members) => out.bytes(members.render().as_bytes())?,
         None => out.line("no members")?,

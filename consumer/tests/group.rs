@@ -510,6 +510,67 @@ async fn an_answer_to_a_former_member_says_nothing_of_leases_with_the_same_numbe
 }
 
 #[tokio::test]
+async fn a_transaction_of_a_former_member_says_nothing_of_leases_with_the_same_numbers() {
+    for is_committed in [true, false] {
+        let fake = leased(100).await;
+        let mut consumer = consumer(&fake).manual_commit().open().await.unwrap();
+        let batch = consumer.next_batch().await.unwrap();
+        let positions = consumer.positions([&batch]).unwrap();
+        fake.change(|state| {
+            state.members.clear();
+            state.held.clear();
+            state.last_lease = 0;
+        });
+        fake.until(|state| state.joins == 2).await;
+        let lease = fake.grant((0, 0), 0, 0);
+        let batch = loop {
+            let batch = consumer.next_batch().await.unwrap();
+            if batch.first_ordinal() == 0 {
+                break batch;
+            }
+        };
+        assert_eq!(batch.lease(), Some(lease));
+        positions.ended(is_committed);
+        consumer.commit(&batch).await.unwrap();
+        assert_eq!(fake.state.lock().commits.get(&lease), Some(&10));
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_that_commits_one_lease_holds_up_commits_of_no_other() {
+    let fake = Fake::start(1, 2).await;
+    for lane in [(0, 0), (0, 1)] {
+        fake.fill(lane, 10, 10);
+        fake.grant(lane, 0, 0);
+    }
+    let mut consumer = consumer(&fake).manual_commit().open().await.unwrap();
+    let mut batches = [
+        consumer.next_batch().await.unwrap(),
+        consumer.next_batch().await.unwrap(),
+    ];
+    batches.sort_by_key(|batch| batch.lease());
+    fake.change(|state| {
+        state.sent.insert(1);
+    });
+    let mut waits = std::pin::pin!(consumer.commit(&batches[0]));
+    tokio::select! {
+        biased;
+        _ = &mut waits => panic!("its transaction has not ended"),
+        () = fake.until(|state| state.told_pending > 1) => {}
+    }
+    // The next request has both.
+    tokio::select! {
+        biased;
+        _ = &mut waits => panic!("its transaction has not ended"),
+        done = consumer.commit(&batches[1]) => done.unwrap(),
+    }
+    assert_eq!(fake.state.lock().commits, [(2, 10)].into());
+    fake.change(|state| state.sent.clear());
+    waits.await.unwrap();
+    assert_eq!(fake.state.lock().commits, [(1, 10), (2, 10)].into());
+}
+
+#[tokio::test]
 async fn positions_kept_by_the_application_decide_where_to_resume() {
     let fake = Fake::start(1, 1).await;
     fake.fill((0, 0), 100, 10);

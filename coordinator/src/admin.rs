@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamletId};
 use kera_protocol::v1::{
-    DeleteGroupResponse, DescribeGroupResponse, GroupSummary, HeldLease, LaneProgress,
-    MemberDescription, ResetGroupRequest, ResetGroupResponse, StartAt, start_at,
+    DeleteGroupResponse, DescribeGroupResponse, GroupSummary, HeldLease, HeldPosition,
+    LaneProgress, MemberDescription, ResetGroupRequest, ResetGroupResponse, StartAt, start_at,
 };
 
 use crate::coordinator::{Coordinator, Step};
@@ -306,6 +306,15 @@ fn progress(
             end_ordinal: if lease.end == OPEN_END { 0 } else { lease.end },
         });
     }
+    let mut sent: BTreeMap<(u32, u32), Vec<HeldPosition>> = BTreeMap::new();
+    for (lease, position) in group.sent.by_lease() {
+        sent.entry(position.lane).or_default().push(HeldPosition {
+            lease,
+            producer_id: position.producer,
+            from_ordinal: position.from,
+            next_ordinal: position.next.ordinal,
+        });
+    }
     lanes_of(group, view)
         .into_iter()
         .filter(|lane| chosen(*lane))
@@ -319,6 +328,7 @@ fn progress(
                 head_ordinal,
                 lag,
                 leases: held.remove(&lane).unwrap_or_default(),
+                held: sent.remove(&lane).unwrap_or_default(),
             }
         })
         .collect()

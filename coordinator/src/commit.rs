@@ -31,6 +31,7 @@ impl Coordinator {
         let group = &self.state.groups[name];
         let member = &group.members[&request.member];
         let mut stale = Vec::new();
+        let mut pending = Vec::new();
         let mut commits = Vec::new();
         for commit in &request.commits {
             let Some(lease) = group
@@ -57,7 +58,11 @@ impl Coordinator {
             // Progress never goes back; only what moves something is worth an event.
             let next = commit.next.filter(|next| next.ordinal > lease.next);
             if next.is_some() && group.sent.of_lease(commit.lease).is_some() {
-                return Err(is_sent(name, commit.lease));
+                if !request.accepts_pending {
+                    return Err(is_sent(name, commit.lease));
+                }
+                pending.push(commit.lease);
+                continue;
             }
             if next.is_some() || commit.release {
                 commits.push(CommitRecord {
@@ -67,8 +72,12 @@ impl Coordinator {
                 });
             }
         }
-        stale.sort_unstable();
-        stale.dedup();
+        for leases in [&mut stale, &mut pending] {
+            leases.sort_unstable();
+            leases.dedup();
+        }
+        // A lease is answered as one: its other entries wait as well.
+        commits.retain(|commit: &CommitRecord| pending.binary_search(&commit.lease).is_err());
         // Two entries for one lease become one: after its end there would be nothing to apply.
         commits.sort_by_key(|commit| commit.lease);
         commits.dedup_by(|later, earlier| {
@@ -82,7 +91,7 @@ impl Coordinator {
             same
         });
         if commits.is_empty() {
-            return Ok(CommitResponse { stale });
+            return Ok(CommitResponse { stale, pending });
         }
         let leases_before = group.leases.len();
         self.emit(
@@ -96,6 +105,6 @@ impl Coordinator {
         if self.state.groups[name].leases.len() < leases_before {
             self.serve(now_ms, name, view, step);
         }
-        Ok(CommitResponse { stale })
+        Ok(CommitResponse { stale, pending })
     }
 }

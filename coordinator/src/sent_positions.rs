@@ -35,6 +35,11 @@ impl SentPositions {
         self.by_lease.get(&lease)
     }
 
+    /// All positions, by lease.
+    pub(crate) fn by_lease(&self) -> impl Iterator<Item = (u64, &SentPosition)> {
+        self.by_lease.iter().map(|(lease, sent)| (*lease, sent))
+    }
+
     /// Whether a lease has positions of this transaction, and which.
     pub(crate) fn of(&self, producer: i64, number: u64, lease: u64) -> Option<&SentPosition> {
         let sent = self.by_lease.get(&lease)?;

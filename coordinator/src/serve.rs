@@ -7,7 +7,7 @@ use kera_protocol::v1::{self, AcquireRequest, AcquireResponse, Cursor, LaneBy, O
 use crate::coordinator::{Coordinator, Reply, Step, Ticket, Waiter};
 use crate::event::{Body, LeaseRecord, LeasesGranted, LowMoved};
 use crate::group::Group;
-use crate::lane::{LaneProgress, OPEN_END};
+use crate::lane::OPEN_END;
 use crate::members::invalid;
 use crate::shares;
 use crate::view::{LaneView, StreamShape};
@@ -113,14 +113,11 @@ impl Coordinator {
         if group.leases.len() >= lanes {
             return;
         }
-        let leased: std::collections::BTreeSet<_> =
-            group.leases.values().map(|lease| lease.lane).collect();
+        let leased = shares::leased_lanes(group);
         let mut free = shares::open_lanes(group, shape, view);
-        // Where a transaction commits positions of a lease that has ended, nobody knows yet where to begin.
-        let is_held = |lane: &_| group.lanes.get(lane).is_some_and(LaneProgress::is_held);
         free.retain(|open| {
             !leased.contains(&open.lane)
-                && !is_held(&open.lane)
+                && !shares::is_held(group, open.lane)
                 && view.lane(group.lane_key(open.lane)).is_some()
         });
         let mut free = free.into_iter().peekable();

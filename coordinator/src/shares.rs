@@ -1,12 +1,14 @@
 //! Order by lane: which lanes may be leased now, and how many each member should hold.
 
+use std::collections::BTreeSet;
+
 use kera_protocol::ids::Ordinal;
 use kera_protocol::partition::keys_move;
 use kera_protocol::v1::LaneBy;
 
 use crate::coordinator::Live;
 use crate::group::Group;
-use crate::lane::OPEN_END;
+use crate::lane::{LaneProgress, OPEN_END};
 use crate::view::{LaneView, StreamShape};
 
 /// A lane that may be leased, leased already or not.
@@ -175,15 +177,28 @@ pub(crate) fn targets(lanes: usize, demands: &[Demand]) -> Vec<usize> {
     targets
 }
 
-/// Lanes to share: those that may be leased and those that are.
+/// Lanes that are leased.
+pub(crate) fn leased_lanes(group: &Group) -> BTreeSet<(u32, u32)> {
+    group.leases.values().map(|lease| lease.lane).collect()
+}
+
+/// Whether nobody knows where to begin in a lane that is not leased: an open transaction commits positions of a lease of it that
+/// has ended.
+pub(crate) fn is_held(group: &Group, lane: (u32, u32)) -> bool {
+    group.lanes.get(&lane).is_some_and(LaneProgress::is_held)
+}
+
+/// Lanes to share: those that may be leased and those that are. A lane that is held counts once its transaction has ended,
+/// which may take long: nobody's share has it until then.
 pub(crate) fn lanes_to_share(group: &Group, shape: &StreamShape, view: &dyn LaneView) -> usize {
+    let leased = leased_lanes(group);
     if !has_barriers(shape) {
-        return shape.partitions() as usize;
+        let held = group.lanes.keys();
+        let held = held.filter(|lane| !leased.contains(lane) && is_held(group, **lane));
+        return (shape.partitions() as usize).saturating_sub(held.count());
     }
-    let open = open_lanes(group, shape, view);
-    let leased: std::collections::BTreeSet<_> =
-        group.leases.values().map(|lease| lease.lane).collect();
-    let free = open.iter().filter(|open| !leased.contains(&open.lane));
+    let open = open_lanes(group, shape, view).into_iter();
+    let free = open.filter(|open| !leased.contains(&open.lane) && !is_held(group, open.lane));
     leased.len() + free.count()
 }
 

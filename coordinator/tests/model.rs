@@ -471,6 +471,7 @@ impl World {
                 group: GROUP.into(),
                 member: id,
                 commits: vec![commit(lease, Some(to), release)],
+                accepts_pending: true,
             }),
         );
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use kera_protocol::v1;
 use serde::Serialize;
 
+use super::held::HeldView;
 use crate::output::{Table, count, short_time};
 
 /// The kind of a group of Kafka's clients.
@@ -236,13 +237,16 @@ impl MemberView {
 
 #[derive(Serialize)]
 pub(super) struct LaneView {
-    streamlet: u32,
-    lane: u32,
+    pub(super) streamlet: u32,
+    pub(super) lane: u32,
     committed: u64,
     finished_above: u64,
     head_ordinal: u64,
     lag: u64,
     leases: Vec<LeaseView>,
+    /// What transactions commit that have not ended.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) held: Vec<HeldView>,
 }
 
 #[derive(Serialize)]
@@ -273,6 +277,7 @@ impl LaneView {
                     end_ordinal: lease.end_ordinal,
                 })
                 .collect(),
+            held: lane.held.iter().map(HeldView::new).collect(),
         }
     }
 }

@@ -264,7 +264,8 @@ fn groups_answer_as_they_do_over_grpc(ways: &mut Ways) {
     let commit = ask!(CommitRequest {
         group: group(),
         member: member(),
-        commits: vec![ended]
+        commits: vec![ended],
+        accepts_pending: true
     });
     let committed = same!(ways, Commit, consumers.commit, commit);
     assert_eq!(committed.map(|c| c.stale), Ok(vec![999]));

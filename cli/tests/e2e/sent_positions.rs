@@ -218,6 +218,15 @@ fn positions_count_with_the_records_and_others_wait_for_them() {
         drop(first);
         broker.kill();
         broker.restart();
+        let told = broker.run(&["group", "describe", "copy"]);
+        assert!(
+            told.contains("UNTIL THE TRANSACTION ENDS OF PRODUCER"),
+            "{told}"
+        );
+        let told = broker.run(&["group", "describe", "copy", "--json"]);
+        let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+        let held = &told["lanes"][0]["held"][0];
+        assert_eq!(held["next_ordinal"], batch.next_ordinal(), "{told}");
         let mut second = open(&broker).await;
         let next = tokio::select! {
             biased;

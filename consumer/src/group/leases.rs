@@ -43,6 +43,8 @@ pub(crate) struct Held {
     given_up: bool,
     /// A commit with release is under way.
     releasing: bool,
+    /// A transaction that has not ended commits a position of it, perhaps another member's. Nothing else does until then.
+    waits: bool,
 }
 
 impl Held {
@@ -59,6 +61,7 @@ impl Held {
             returning: false,
             given_up: false,
             releasing: false,
+            waits: false,
         }
     }
 
@@ -104,7 +107,7 @@ impl Held {
     }
 
     fn due(&self, all: bool) -> Option<LeaseCommit> {
-        if self.releasing {
+        if self.releasing || self.waits {
             return None;
         }
         let position = self.position();
@@ -317,15 +320,27 @@ impl LeaseTable {
         }
     }
 
-    /// A commit was answered. Leases that ended with it, and their sources.
-    pub(crate) fn commit_done(
-        &mut self,
-        commits: &[LeaseCommit],
-        stale: &[u64],
-    ) -> (Vec<LeaseInfo>, Vec<u64>) {
+    /// Transactions that have not ended commit positions of these: their commits wait until they are
+    /// [asked for again](Self::ask_again).
+    pub(crate) fn wait_for_transactions(&mut self, leases: &[u64]) {
+        for lease in leases {
+            if let Some(held) = self.held.get_mut(lease) {
+                held.waits = true;
+            }
+        }
+    }
+
+    /// What waits for transactions may be committed again, if they have ended. True if anything waited.
+    pub(crate) fn ask_again(&mut self) -> bool {
+        let waiting = self.held.values_mut().filter(|held| held.waits);
+        waiting.map(|held| held.waits = false).count() > 0
+    }
+
+    /// Commits took effect. Leases that ended with them, and their sources.
+    pub(crate) fn commit_done(&mut self, commits: &[LeaseCommit]) -> (Vec<LeaseInfo>, Vec<u64>) {
         let mut released = Vec::new();
         let mut sources = Vec::new();
-        for commit in commits.iter().filter(|c| !stale.contains(&c.lease)) {
+        for commit in commits {
             let Some(held) = self.held.get_mut(&commit.lease) else {
                 continue;
             };
@@ -411,7 +426,7 @@ mod tests {
         assert!(table.due(false, 9).is_empty());
         let due = table.due(true, 9);
         assert_eq!((due[0].next, due[0].release), (Some(at(20)), false));
-        table.commit_done(&due, &[]);
+        table.commit_done(&due);
         assert_eq!(table.committed(1), Some(20));
         assert!(table.deliver(1, 30));
         assert_eq!(table.active(), 1);
@@ -423,7 +438,7 @@ mod tests {
         table.commit_failed(&due);
         assert_eq!(table.due(false, 9), due);
         assert!(table.lost(&[1]).0.is_empty(), "its release is under way");
-        let (released, sources) = table.commit_done(&due, &[]);
+        let (released, sources) = table.commit_done(&due);
         assert_eq!((released.len(), sources, table.len()), (1, vec![7], 0));
         assert_eq!(table.committed(1), Some(30), "a late commit finds it done");
     }
@@ -458,7 +473,7 @@ mod tests {
         assert_eq!((due[0].next, due[0].release), (None, true));
         table.commit_failed(&due);
         assert_eq!(table.due(false, 9), due, "it is tried again");
-        table.commit_done(&due, &[]);
+        table.commit_done(&due);
         assert_eq!(table.len(), 0);
     }
 
@@ -506,7 +521,7 @@ mod tests {
         table.processed(1, at(20));
         let due = table.due(false, 9);
         assert_eq!((due[0].next, due[0].release), (Some(at(30)), false));
-        table.commit_done(&due, &[]);
+        table.commit_done(&due);
         assert_eq!(table.committed(1), Some(30));
         table.give_back(&[1]);
         assert!(
@@ -522,7 +537,8 @@ mod tests {
         assert!(table.deliver(1, 20));
         table.processed(1, at(20));
         let due = table.due(true, 9);
-        table.commit_done(&due, &[1]);
+        // The answer names it, so that nothing of it is done.
+        table.commit_failed(&due);
         assert_eq!(table.committed(1), Some(10));
         let (infos, sources) = table.lost(&[1]);
         assert_eq!((infos.len(), sources), (1, vec![7]));

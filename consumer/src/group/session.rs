@@ -389,8 +389,8 @@ impl Group {
                 *known = next;
             }
         }
-        let member = self.session().member;
         let leases = self.leases.lock();
+        let member = self.session().member;
         if let Some(lease) = furthest.keys().find(|lease| !leases.holds(**lease)) {
             return Err(ConsumeError::StaleLease { lease: *lease });
         }
@@ -399,39 +399,42 @@ impl Group {
             next: Some(next),
             release: false,
         });
-        let group = Arc::downgrade(self);
+        let (group, of) = (Arc::downgrade(self), member.clone());
         Ok(GroupPositions::new(
             self.settings.group.clone(),
             member,
             commits.collect(),
             Arc::new(move |commits, is_committed| {
                 if let Some(group) = group.upgrade() {
-                    group.transaction_ended(commits, is_committed);
+                    group.transaction_ended(&of, commits, is_committed);
                 }
             }),
         ))
     }
 
-    /// A transaction has committed positions, or it is not known that it has: then the coordinator says where to go on.
-    fn transaction_ended(&self, commits: &[LeaseCommit], is_committed: bool) {
-        if !is_committed {
-            let leases = commits.iter().map(|commit| commit.lease).collect();
-            return self.give_up(leases);
-        }
+    /// A transaction has committed positions of a member, or it is not known that it has: then the coordinator says where to go on.
+    fn transaction_ended(&self, member: &str, commits: &[LeaseCommit], is_committed: bool) {
         let mut leases = self.leases.lock();
-        for commit in commits {
-            if let Some(next) = commit.next {
-                leases.committed_by_transaction(commit.lease, next);
+        // Leases of a group that was deleted and made anew have the same numbers.
+        if self.session().member != member {
+            return;
+        }
+        let mut sources = Vec::new();
+        if is_committed {
+            for commit in commits {
+                if let Some(next) = commit.next {
+                    leases.committed_by_transaction(commit.lease, next);
+                }
             }
+        } else {
+            sources = leases.give_up(commits.iter().map(|commit| commit.lease));
         }
         drop(leases);
-        self.commits.notify_one();
-        self.room.notify_one();
+        self.given_up(sources);
     }
 
-    /// Gives leases back as they are committed, and asks for leases anew.
-    fn give_up(&self, leases: Vec<u64>) {
-        let sources = self.leases.lock().give_up(leases);
+    /// Leases are given back as they are committed: nothing more is read of them, and leases are asked for anew.
+    fn given_up(&self, sources: Vec<u64>) {
         for source in sources {
             self.fetcher.remove(source);
         }
@@ -441,8 +444,11 @@ impl Group {
 
     /// Has everything delivered again that is not committed.
     pub(crate) fn rewind(&self) {
-        let ahead = self.leases.lock().ahead();
-        self.give_up(ahead);
+        let mut leases = self.leases.lock();
+        let ahead = leases.ahead();
+        let sources = leases.give_up(ahead);
+        drop(leases);
+        self.given_up(sources);
     }
 
     /// The error of commits that were not answered within `limit`, and what comes of that.
@@ -471,16 +477,26 @@ impl Group {
     }
 
     /// A commit was answered.
-    pub(super) fn commit_done(&self, commits: &[LeaseCommit], stale: &[u64]) {
+    pub(super) fn commit_done(&self, commits: &[LeaseCommit], reply: &v1::CommitResponse) {
         self.commit_count.fetch_add(1, Ordering::Relaxed);
+        let v1::CommitResponse { stale, pending } = reply;
+        let is_done = |lease: u64| !stale.contains(&lease) && !pending.contains(&lease);
         // Who waits for a commit that ends its lease must hear of the commit, not of the end.
         self.waiters.settle(|lease, ordinal| {
             let done = commits.iter().any(|commit| {
                 commit.lease == lease && commit.next.is_some_and(|next| next.ordinal >= ordinal)
             });
-            (done && !stale.contains(&lease)).then_some(Ok(()))
+            (done && is_done(lease)).then_some(Ok(()))
         });
-        let released = self.leases.lock().commit_done(commits, stale);
+        let done: Vec<LeaseCommit> = commits
+            .iter()
+            .filter(|c| is_done(c.lease))
+            .copied()
+            .collect();
+        let mut leases = self.leases.lock();
+        leases.wait_for_transactions(pending);
+        let released = leases.commit_done(&done);
+        drop(leases);
         self.forget(released, |infos| Rebalance::Released(infos));
         self.leases.lock().commit_failed(commits);
         self.lost(stale);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_protocol::v1;
+use tokio::time::Instant;
 
 use super::session::Group;
 
@@ -15,6 +16,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 const ACQUIRE_WITHIN: Duration = Duration::from_secs(15);
 /// and what has to become durable first.
 pub(super) const COMMIT_WITHIN: Duration = Duration::from_secs(10);
+/// How long commits are held back before the log tells why.
+const SILENCE: Duration = Duration::from_secs(2);
 /// Commits in one request.
 const COMMITS_PER_REQUEST: usize = 512;
 
@@ -101,31 +104,73 @@ pub(super) async fn acquires(group: Arc<Group>) {
     }
 }
 
+/// Commits that wait for transactions which commit positions of the same leases.
+#[derive(Default)]
+struct HeldBack {
+    since: Option<Instant>,
+    is_logged: bool,
+    attempt: u32,
+    /// When they are sent again.
+    again: Option<Instant>,
+}
+
+impl HeldBack {
+    /// What the coordinator answered: the leases whose commits wait.
+    fn told(&mut self, group: &Group, pending: &[u64]) {
+        let Some(lease) = pending.first() else {
+            if self.again.is_none() {
+                *self = Self::default();
+            }
+            return;
+        };
+        let now = Instant::now();
+        let since = *self.since.get_or_insert(now);
+        if !self.is_logged && now.duration_since(since) >= SILENCE {
+            self.is_logged = true;
+            tracing::warn!(
+                group = group.settings.group,
+                lease,
+                leases = pending.len(),
+                "commits wait for a transaction that commits positions of the same leases, see `kera group describe`"
+            );
+        }
+        self.again = Some(now + group.client.options().retry.pause(self.attempt));
+        self.attempt += 1;
+    }
+}
+
 /// Commits progress at the interval, and at once what ends a lease or is waited for.
 pub(super) async fn commits(group: Arc<Group>) {
     let interval = group.settings.commit_interval;
-    let mut next = interval.map(|interval| tokio::time::Instant::now() + interval);
+    let mut next = interval.map(|interval| Instant::now() + interval);
     let mut attempt = 0;
+    let mut held_back = HeldBack::default();
     while group.fatal().is_none() {
         let wanted = group.commits.notified();
-        let mut all = false;
-        match next {
+        match next.into_iter().chain(held_back.again).min() {
             Some(at) => {
-                if tokio::time::timeout_at(at, wanted).await.is_err() {
-                    all = true;
-                }
+                let _ = tokio::time::timeout_at(at, wanted).await;
             }
             None => wanted.await,
         }
-        if all || next.is_some_and(|at| at <= tokio::time::Instant::now()) {
-            all = true;
-            next = interval.map(|interval| tokio::time::Instant::now() + interval);
+        let now = Instant::now();
+        let mut all = next.is_some_and(|at| at <= now);
+        if all {
+            next = interval.map(|interval| now + interval);
+        }
+        if held_back.again.is_some_and(|at| at <= now) {
+            held_back.again = None;
+            group.leases.lock().ask_again();
+            all |= interval.is_some();
         }
         all |= group.wants_commit();
         loop {
             let commits = group.leases.lock().due(all, COMMITS_PER_REQUEST);
             if commits.is_empty() {
-                group.settled.notify_waiters();
+                // What is held back is not settled: whoever waits for all hears of it when it is answered.
+                if held_back.again.is_none() {
+                    group.settled.notify_waiters();
+                }
                 break;
             }
             let session = group.session();
@@ -133,6 +178,7 @@ pub(super) async fn commits(group: Arc<Group>) {
                 group: group.settings.group.clone(),
                 member: session.member.clone(),
                 commits: commits.clone(),
+                accepts_pending: true,
             };
             let answer = group
                 .client
@@ -146,7 +192,8 @@ pub(super) async fn commits(group: Arc<Group>) {
                     attempt = 0;
                     // What a former member committed says nothing of leases that have the same numbers by now.
                     if group.session().member == session.member {
-                        group.commit_done(&commits, &reply.stale);
+                        held_back.told(&group, &reply.pending);
+                        group.commit_done(&commits, &reply);
                     }
                 }
                 Err(error) => {

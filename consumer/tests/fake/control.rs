@@ -256,9 +256,21 @@ impl Consumers for Control {
         self.reach().await?;
         let request = request.into_inner();
         self.enter(Some(&request.member))?;
-        let mut stale = Vec::new();
+        let (mut stale, mut pending) = (Vec::new(), Vec::new());
+        let is_held = |state: &super::State| {
+            let mut leases = request.commits.iter().map(|commit| commit.lease);
+            leases.any(|lease| state.sent.contains(&lease))
+        };
+        if !request.accepts_pending && is_held(&self.0.state.lock()) {
+            return Err(refuse(ErrorCode::TransactionPending));
+        }
         self.0.change(|state| {
             for commit in request.commits {
+                if state.sent.contains(&commit.lease) {
+                    state.told_pending += 1;
+                    pending.push(commit.lease);
+                    continue;
+                }
                 if !state.held.contains_key(&commit.lease) {
                     stale.push(commit.lease);
                     continue;
@@ -274,7 +286,7 @@ impl Consumers for Control {
             }
         });
         self.0.until(|state| !state.unanswered).await;
-        Ok(Response::new(v1::CommitResponse { stale }))
+        Ok(Response::new(v1::CommitResponse { stale, pending }))
     }
 
     async fn find_coordinator(

@@ -67,6 +67,9 @@ pub(super) struct State {
     /// Commits are made and not answered.
     pub unanswered: bool,
     pub released: Vec<u64>,
+    /// Leases of which a transaction commits positions, and how often that was told.
+    pub sent: BTreeSet<u64>,
+    pub told_pending: usize,
     pub members: BTreeSet<String>,
     pub joins: usize,
     pub left: usize,

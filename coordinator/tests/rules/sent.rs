@@ -227,6 +227,109 @@ fn members_leases_and_transactions_are_fenced() {
 }
 
 #[test]
+fn of_a_commit_only_the_leases_wait_that_a_transaction_has() {
+    let mut b = bench(1, 3);
+    for lane in 0..3 {
+        b.stream.append((0, lane), 10);
+    }
+    let m = b.join("g", "c", Order::Lane);
+    let leases = ids(&b.acquire("g", &m, 3));
+    send(&mut b, &m, of(7, 1), &[at(leases[0], 5)]).unwrap();
+    let all = [
+        at(leases[0], 6),
+        commit(leases[0], None, true),
+        at(leases[1], 4),
+        commit(leases[2], Some(3), true),
+    ];
+    // A member that does not know of leases that wait is refused as before, and loses nothing.
+    let refused = b.try_commit("g", &m, &all).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::TransactionPending);
+    assert_eq!(committed(&mut b), [0, 0, 0]);
+    let request = |commits: &[v1::LeaseCommit]| v1::CommitRequest {
+        group: "g".into(),
+        member: m.clone(),
+        commits: commits.to_vec(),
+        accepts_pending: true,
+    };
+    let pending = |b: &mut Bench, commits: &[v1::LeaseCommit]| match b
+        .call(Request::Commit(request(commits)))
+    {
+        Ok(Reply::Commit(reply)) => {
+            assert_eq!(reply.stale, []);
+            reply.pending
+        }
+        other => panic!("commit answered {other:?}"),
+    };
+    assert_eq!(pending(&mut b, &all), [leases[0]]);
+    assert_eq!(committed(&mut b), [0, 4, 3]);
+    let held = |b: &mut Bench| -> Vec<usize> {
+        let lanes = b.describe("g").lanes;
+        lanes.iter().map(|lane| lane.leases.len()).collect()
+    };
+    assert_eq!(
+        held(&mut b),
+        [1, 1, 0],
+        "a lease that waits is not released"
+    );
+    restart(&mut b, true);
+    end(&mut b, of(7, 1), true);
+    assert_eq!(pending(&mut b, &all), []);
+    assert_eq!(committed(&mut b), [6, 4, 3]);
+    assert_eq!(held(&mut b), [0, 1, 0]);
+}
+
+#[test]
+fn what_is_held_is_shown_and_is_in_nobodys_share() {
+    let mut b = bench(1, 4);
+    for lane in 0..4 {
+        b.stream.append((0, lane), 10);
+    }
+    let first = b.join("g", "c", Order::Lane);
+    let leases = ids(&b.acquire("g", &first, 4));
+    let positions = [at(leases[0], 5), at(leases[1], 6)];
+    send(&mut b, &first, of(7, 1), &positions).unwrap();
+    b.leave("g", &first);
+    let lanes = b.describe("g").lanes;
+    let shown = lanes.iter().map(|lane| {
+        let held = lane.held.iter();
+        held.map(|h| (h.lease, h.producer_id, h.from_ordinal, h.next_ordinal))
+            .collect()
+    });
+    let shown: Vec<Vec<_>> = shown.collect();
+    let expected = [
+        vec![(leases[0], 7, 0, 5)],
+        vec![(leases[1], 7, 0, 6)],
+        vec![],
+        vec![],
+    ];
+    assert_eq!(shown, expected);
+    // Two lanes are there to share, however long the transaction takes.
+    let second = b.join("g", "c", Order::Lane);
+    let of_second = ids(&b.acquire("g", &second, 4));
+    assert_eq!(of_second.len(), 2);
+    let third = b.join("g", "c", Order::Lane);
+    let waits = b.park("g", &third, 4, 60_000);
+    let told = b.heartbeat("g", &second, &of_second).give_back;
+    assert_eq!(told.len(), 1, "one for each");
+    b.commit("g", &second, &[commit(told[0], None, true)]);
+    let of_third = ids(&b.leases(waits).expect("it is free"));
+    assert_eq!(of_third.len(), 1);
+    end(&mut b, of(7, 1), true);
+    assert!(
+        b.describe("g")
+            .lanes
+            .iter()
+            .all(|lane| lane.held.is_empty())
+    );
+    assert_eq!(
+        b.acquire("g", &third, 4).len(),
+        1,
+        "the rest is shared as well"
+    );
+    assert_eq!(b.acquire("g", &second, 4).len(), 1);
+}
+
+#[test]
 fn a_group_is_not_moved_elsewhere_meanwhile_and_may_be_deleted() {
     let mut b = bench(1, 1);
     b.stream.append((0, 0), 10);

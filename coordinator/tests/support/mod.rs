@@ -299,6 +299,7 @@ impl Bench {
             group: group.into(),
             member: member.into(),
             commits: commits.to_vec(),
+            accepts_pending: false,
         }))
     }
 

@@ -1920,6 +1920,9 @@ pub struct CommitRequest {
     pub member: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "3")]
     pub commits: ::prost::alloc::vec::Vec<LeaseCommit>,
+    /// without it one lease in `pending` refuses the whole request
+    #[prost(bool, tag = "4")]
+    pub accepts_pending: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseCommit {
@@ -1937,6 +1940,10 @@ pub struct CommitResponse {
     /// leases that had ended: nothing of them was committed
     #[prost(uint64, repeated, tag = "1")]
     pub stale: ::prost::alloc::vec::Vec<u64>,
+    /// Leases of which a transaction that has not ended commits positions: nothing of them was committed, nor were they
+    /// released. To be sent again.
+    #[prost(uint64, repeated, tag = "2")]
+    pub pending: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaveRequest {
@@ -2126,6 +2133,9 @@ pub struct LaneProgress {
     pub lag: u64,
     #[prost(message, repeated, tag = "7")]
     pub leases: ::prost::alloc::vec::Vec<HeldLease>,
+    /// what transactions commit that have not ended
+    #[prost(message, repeated, tag = "8")]
+    pub held: ::prost::alloc::vec::Vec<HeldPosition>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeldLease {
@@ -2137,6 +2147,19 @@ pub struct HeldLease {
     pub start_ordinal: u64,
     #[prost(uint64, tag = "4")]
     pub end_ordinal: u64,
+}
+/// A position that a transaction commits. What lies below it goes to no other member until the transaction ends.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeldPosition {
+    #[prost(uint64, tag = "1")]
+    pub lease: u64,
+    /// whose transaction it is
+    #[prost(int64, tag = "2")]
+    pub producer_id: i64,
+    #[prost(uint64, tag = "3")]
+    pub from_ordinal: u64,
+    #[prost(uint64, tag = "4")]
+    pub next_ordinal: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ResetGroupRequest {
