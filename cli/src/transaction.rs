@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use kera_protocol::v1;
+use kera_rpc::v1::transaction_tools_client::TransactionToolsClient;
 use serde::Serialize;
+use tonic::{Response, Status};
 
-use crate::connect::{ConnectArgs, Control, refused, retried};
-use crate::failure::Outcome;
+use crate::connect::{ConnectArgs, Control, retried};
+use crate::failure::{Failure, Outcome};
 use crate::output::{Out, OutputArgs, Table, count, paragraph, print_json, print_line, short_time};
 use crate::stream::confirm_to;
+use crate::waits::Watched;
 
 /// `kera transaction ...`
 #[derive(Debug, Subcommand)]
@@ -230,18 +233,29 @@ fn table_of(views: &[SummaryView]) -> Table {
     table
 }
 
+/// Asks about transactions. A coordinator that reads its state answers later.
+async fn ask<T, F>(
+    control: &Control,
+    mut call: impl FnMut(TransactionToolsClient<Watched>) -> F,
+) -> Result<T, Failure>
+where
+    F: Future<Output = Result<Response<T>, Status>>,
+{
+    retried(|| call(control.transactions.clone())).await
+}
+
 async fn list(args: ListArgs) -> Outcome {
     let control = args.connect.control().await?;
     let request = v1::ListTransactionsRequest {
         all: args.all,
         ..v1::ListTransactionsRequest::default()
     };
-    // It names all or is refused: a coordinator that reads its state answers later.
-    let call = retried(|| {
-        let (mut stub, request) = (control.transactions.clone(), request.clone());
+    // It names all or is refused.
+    let answer = ask(&control, |mut stub| {
+        let request = request.clone();
         async move { stub.list_transactions(request).await }
     });
-    let answer = call.await?;
+    let answer = answer.await?;
     let views: Vec<SummaryView> = answer.transactions.iter().map(SummaryView::new).collect();
     if args.output.json {
         print_json(&views)?;
@@ -260,8 +274,11 @@ async fn describe(args: DescribeArgs) -> Outcome {
         transactional_id: args.id.clone(),
         local: false,
     };
-    let told = control.transactions.describe_transaction(request).await;
-    let told = told.map_err(|status| refused(&status))?.into_inner();
+    let told = ask(&control, |mut stub| {
+        let request = request.clone();
+        async move { stub.describe_transaction(request).await }
+    });
+    let told = told.await?;
     let waiting = waiting(&mut control, &told).await;
     let view = DescriptionView::new(&told, &waiting);
     if args.output.json {
@@ -307,13 +324,16 @@ async fn waiting(control: &mut Control, told: &v1::DescribeTransactionResponse) 
 
 async fn abort(args: AbortArgs) -> Outcome {
     confirm_to(("abort", "aborted"), &args.id, "transaction", args.yes)?;
-    let mut control = args.connect.control().await?;
+    let control = args.connect.control().await?;
     let request = v1::AbortTransactionRequest {
         transactional_id: args.id.clone(),
         local: false,
     };
-    let aborted = control.transactions.abort_transaction(request).await;
-    aborted.map_err(|status| refused(&status))?;
+    let aborted = ask(&control, |mut stub| {
+        let request = request.clone();
+        async move { stub.abort_transaction(request).await }
+    });
+    aborted.await?;
     print_line(format_args!("aborted: transaction of {}", args.id))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,5 @@
 //! A list of transactions that is answered names all of them: who looks for what hangs must not be told that nothing is
-//! open, only because its coordinator is yet to read it.
+//! open, only because its coordinator is yet to read it. Commands about one wait for its coordinator likewise.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -57,6 +57,9 @@ fn nobody_is_told_that_nothing_is_open_while_coordinators_are_away() {
     let listed = trio.brokers[0].json(&LIST);
     assert_eq!(ids(&listed), all);
     let number = listed[0]["coordinator"].as_u64().expect("a broker");
+    let one = listed[0]["transactional_id"].as_str().expect("an id");
+    let describe = ["transaction", "describe", one];
+    let abort = ["transaction", "abort", one, "--yes"];
     let alone = usize::try_from(number - 1).expect("a number");
 
     trio.brokers.iter_mut().for_each(Broker::kill);
@@ -64,16 +67,21 @@ fn nobody_is_told_that_nothing_is_open_while_coordinators_are_away() {
     trio.brokers[alone].restart();
     let broker = &trio.brokers[alone];
     assert_eq!(listed_for_kafka(broker), (LOADING, 0));
-    let refused = broker.attempt(&LIST, b"");
-    assert!(!refused.status.success(), "{}", refused.text());
-    for words in [
-        "are reading their state",
-        "of _kera_transactions",
-        "warning: still trying",
-        "(COORDINATOR_LOADING)",
-    ] {
-        assert!(refused.stderr.contains(words), "{}", refused.stderr);
-    }
+    // Each is tried for 10 s.
+    std::thread::scope(|scope| {
+        let of_all = &["are reading their state", "of _kera_transactions"][..];
+        let of_one = &["is reading its state"][..];
+        for (command, told) in [(&LIST[..], of_all), (&describe, of_one), (&abort, of_one)] {
+            scope.spawn(move || {
+                let refused = broker.attempt(command, b"");
+                assert!(!refused.status.success(), "{}", refused.text());
+                let always = ["warning: still trying", "(COORDINATOR_LOADING)"];
+                for words in told.iter().chain(&always) {
+                    assert!(refused.stderr.contains(words), "{}", refused.stderr);
+                }
+            });
+        }
+    });
     assert_eq!(listed_for_kafka(broker), (LOADING, 0));
 
     let second = (alone + 1) % 3;
@@ -84,6 +92,9 @@ fn nobody_is_told_that_nothing_is_open_while_coordinators_are_away() {
     let listed = trio.run(&broker, &list, b"");
     let listed: Value = serde_json::from_str(&listed.text()).expect("JSON");
     assert_eq!(ids(&listed), all);
+    let told = trio.run(&broker, &[&describe[..], &["--json"]].concat(), b"");
+    let told: Value = serde_json::from_str(&told.text()).expect("JSON");
+    assert_eq!(told["transactional_id"], one);
     let begin = Instant::now();
     let mut of_kafka = 0;
     while of_kafka < EARLY {
