@@ -16,6 +16,9 @@ use crate::common::{home, tools};
 /// A worker answers within 90 s, or says that it could not.
 const ANSWER_WITHIN: Duration = Duration::from_secs(100);
 
+/// In ms: of a worker's own transactions and of its connectors'. A connector's that lasts longer fails for good; one takes 2 s.
+const TRANSACTION_TIMEOUT: &str = "20000";
+
 /// A worker with a port and a directory of its own, which outlive its process.
 pub struct Worker {
     class_path: String,
@@ -52,6 +55,13 @@ impl Worker {
             ("heartbeat.interval.ms", "500".to_owned()),
             ("scheduled.rebalance.max.delay.ms", "500".to_owned()),
             ("reconnect.backoff.max.ms", "500".to_owned()),
+            // A worker that is killed between the first offset of a transaction and its end leaves it open. Whoever starts reads up to
+            // the last offset, committed or not, and so waits for its timeout: 60 s, most of what a test waits for.
+            ("transaction.timeout.ms", TRANSACTION_TIMEOUT.to_owned()),
+            (
+                "producer.transaction.timeout.ms",
+                TRANSACTION_TIMEOUT.to_owned(),
+            ),
         ];
         let lines = settings.map(|(name, value)| format!("{name}={value}\n"));
         let path = home.path().join("worker.properties");
