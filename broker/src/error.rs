@@ -159,6 +159,9 @@ pub enum BrokerError {
     /// A listener is to have TLS, and a file that it needs cannot be used.
     #[error("{0}")]
     Tls(String),
+    /// A collector is to be told, and a file that this needs cannot be used.
+    #[error("{0}")]
+    Telemetry(String),
     /// The audit log cannot be opened.
     #[error("audit.to: {} cannot be written: {error}; make its directory, or name another file", path.display())]
     Audit {

@@ -64,6 +64,7 @@ mod start;
 mod store_calls;
 pub mod store_dir;
 mod stream_metrics;
+pub mod telemetry;
 pub mod tls;
 pub mod transactions;
 pub mod unheard;

@@ -2,8 +2,8 @@
 //! that its parts share.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use kera_log_segments::io::{EngineKind, open_engine};
@@ -287,6 +287,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         observed: Default::default(),
         compactor: Default::default(),
         fallen: Fallen::default(),
+        telemetry: OnceLock::new(),
     });
     if let Some(clustered) = &shared.clustered {
         clustered.serve_own_files(&shared.data.catalog, &shared.metadata);

@@ -14,10 +14,16 @@ use crate::metrics::{Counter, Family, Gauge, Labels, gauge};
 use crate::process;
 use crate::shared::Shared;
 use crate::stream_metrics;
+use crate::telemetry;
 use crate::tls::ServerTls;
 
 /// Everything, as a scrape sees it.
 pub(crate) fn render(shared: &Shared) -> String {
+    with_former_names(current(shared))
+}
+
+/// Everything, by the names of this version alone.
+pub(crate) fn current(shared: &Shared) -> String {
     let mut registry = Registry::with_prefix("kera");
     let metrics = &shared.data.metrics;
     registry.register(
@@ -222,6 +228,7 @@ pub(crate) fn render(shared: &Shared) -> String {
         of_tls(tls, &mut registry);
     }
     of_process(Some(shared.data.engine()), &mut registry);
+    telemetry::register(shared, &mut registry);
     stream_metrics::register(shared, &mut registry);
     groups(shared, &mut registry);
     if let Some(clustered) = &shared.clustered {
@@ -234,11 +241,16 @@ pub(crate) fn render(shared: &Shared) -> String {
 pub(crate) fn render_recovering() -> String {
     let mut registry = Registry::with_prefix("kera");
     ready(&mut registry, false);
-    text(&registry)
+    with_former_names(text(&registry))
 }
 
-/// What a process that only keeps copies has to say.
+/// What a process that only keeps copies has to say, as a scrape sees it.
 pub(crate) fn render_backup(backup: &Backup, is_ready: bool, lease: bool) -> String {
+    with_former_names(current_backup(backup, is_ready, lease))
+}
+
+/// The same, by the names of this version alone.
+pub(crate) fn current_backup(backup: &Backup, is_ready: bool, lease: bool) -> String {
     let mut registry = Registry::with_prefix("kera");
     ready(&mut registry, is_ready);
     cluster::metrics::register_lease(&mut registry, lease);
@@ -309,7 +321,7 @@ fn text(registry: &Registry) -> String {
     if encode(&mut out, registry).is_err() {
         tracing::error!("metrics could not be encoded");
     }
-    with_former_names(out)
+    out
 }
 
 /// The program, and what the system says about its process.

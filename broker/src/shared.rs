@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use kera_controller::Picture;
 use kera_metadata::{MetadataStore, Stranger};
@@ -12,6 +12,7 @@ use kera_protocol::v1;
 use kera_replication::seldom::Seldom;
 use kera_rpc::Channels;
 use kera_streamlet::Streamlet;
+use kera_telemetry::Telemetry;
 use tokio::sync::watch;
 
 use crate::access::Access;
@@ -108,6 +109,8 @@ pub struct Shared {
     pub(crate) compactor: Compactor,
     /// Its threads that panicked.
     pub fallen: Fallen,
+    /// A collector that is told, once the broker serves.
+    pub(crate) telemetry: OnceLock<Telemetry>,
 }
 
 impl Shared {

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use kera_metadata::ClusterStore;
+use kera_telemetry::{Exporter, Telemetry};
 
 use crate::api::Api;
 use crate::audit::Audit;
@@ -26,7 +27,7 @@ use crate::shared::Shared;
 use crate::store_calls::blocking;
 use crate::store_dir::StoreDir;
 use crate::tls::{self, ServerTls};
-use crate::{listener, machine, socket};
+use crate::{listener, machine, socket, telemetry};
 
 /// Longest wait at a stop until copies at other brokers are closed.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
@@ -46,6 +47,7 @@ pub struct Broker {
     http: Option<Http>,
     maintenance: Maintenance,
     tasks: Vec<tokio::task::JoinHandle<()>>,
+    exporter: Option<Exporter>,
 }
 
 impl Broker {
@@ -179,7 +181,13 @@ impl Broker {
             http,
             maintenance,
             tasks,
+            exporter: None,
         })
+    }
+
+    /// Begins to tell a collector. Once for a broker.
+    pub fn tell(&mut self, telemetry: Telemetry) {
+        self.exporter = Some(telemetry::start(telemetry, &self.shared));
     }
 
     /// The native address.
@@ -234,6 +242,9 @@ impl Broker {
         // Last: until then other brokers' appends need not look for another backup.
         if let Some(clustered) = &self.shared.clustered {
             clustered.peers.backup.stop().await;
+        }
+        if let Some(exporter) = self.exporter {
+            exporter.finish(telemetry::FINISH_WITHIN).await;
         }
         if let Some(http) = self.http {
             http.end().await;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use kera_broker::cluster::BackupProcess;
 use kera_broker::config::Listener;
+use kera_broker::telemetry::telemetry_of;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::ConfigArgs;
@@ -36,7 +37,8 @@ pub(crate) fn run(args: &ReplicaStoreArgs) -> Outcome {
     }
     let resolved = args.config.resolve_to_open(&Listener::OF_REPLICA_STORES)?;
     let config = resolved.config;
-    set_up_log(&config.log)?;
+    let telemetry = telemetry_of(&config.telemetry)?;
+    set_up_log(&config.log, telemetry.as_ref())?;
     // It has no address for clients that others could be told.
     let mine = |warning: &&String| !warning.starts_with("server.");
     for warning in resolved.warnings.iter().filter(mine) {
@@ -47,7 +49,10 @@ pub(crate) fn run(args: &ReplicaStoreArgs) -> Outcome {
         // Before anything can be interrupted half-way.
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let process = BackupProcess::start(&config).await?;
+        let mut process = BackupProcess::start(&config).await?;
+        if let Some(telemetry) = telemetry {
+            process.tell(telemetry);
+        }
         announce(&process)?;
         tokio::select! {
             _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),

@@ -7,9 +7,13 @@ use std::str::FromStr;
 use clap::Args;
 use kera_broker::Broker;
 use kera_broker::config::{BrokerConfig, Listener, LogConfig, LogFormat, volatile_filesystem};
+use kera_broker::telemetry::telemetry_of;
 use kera_kafka_shim::Listeners;
+use kera_telemetry::Telemetry;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _};
 
 use crate::config::ConfigArgs;
 use crate::failure::{Failure, Outcome};
@@ -43,7 +47,8 @@ pub(crate) struct ServeArgs {
 pub(crate) fn run(args: &ServeArgs) -> Outcome {
     let resolved = args.config.resolve_to_open(&Listener::ALL)?;
     let config = resolved.config;
-    set_up_log(&config.log)?;
+    let telemetry = telemetry_of(&config.telemetry)?;
+    set_up_log(&config.log, telemetry.as_ref())?;
     for warning in &resolved.warnings {
         tracing::warn!("{warning}");
     }
@@ -57,7 +62,10 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
         // Before anything can be interrupted half-way.
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let broker = Broker::start(config).await?;
+        let mut broker = Broker::start(config).await?;
+        if let Some(telemetry) = telemetry {
+            broker.tell(telemetry);
+        }
         let kafka = match kera_kafka_shim::start(broker.shared().clone()).await {
             Ok(listeners) => listeners,
             Err(error) => {
@@ -132,18 +140,23 @@ fn announce(broker: &Broker, kafka: &Listeners, data_dir: &Path) -> Result<(), F
     out.flush()
 }
 
-/// Lines of the log, as configured, on standard error.
-pub(crate) fn set_up_log(log: &LogConfig) -> Result<(), Failure> {
+/// Lines of the log, as configured, on standard error, and at a collector that is told.
+pub(crate) fn set_up_log(log: &LogConfig, telemetry: Option<&Telemetry>) -> Result<(), Failure> {
     let filter = EnvFilter::from_str(&log.level)
         .map_err(|error| Failure::Usage(format!("log.level: {error}")))?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let layer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
-    match log.format {
-        LogFormat::Text => builder.init(),
-        LogFormat::Json => builder.json().init(),
-    }
+    let layer = match log.format {
+        LogFormat::Text => layer.boxed(),
+        LogFormat::Json => layer.json().boxed(),
+    };
+    let lines = telemetry.and_then(Telemetry::lines);
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(layer)
+        .with(lines)
+        .init();
     Ok(())
 }
 

@@ -720,7 +720,7 @@ impl Connection {
             return;
         };
         fetch.forget(&link.waker);
-        fetch.count(&parts);
+        fetch.count(&self.ctx.shared.data, &parts);
         let head = dispatch::begin(ApiKey::Fetch, fetch.version, fetch.correlation);
         let bytes = parts.iter().map(|part| part.bytes).sum();
         let throttle = link.meter.charge(Metered::Reads, bytes);

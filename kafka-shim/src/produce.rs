@@ -16,6 +16,7 @@ use kera_broker::clock::{now_ms, wall_ms};
 use kera_broker::data::accept;
 use kera_broker::data::append::{self, Refused};
 use kera_broker::data::catalog::Stream;
+use kera_broker::data::traced::TracedAppend;
 use kera_broker::transactions::{BatchLane, verify_batch};
 use kera_coordinator::transactions::{Fault, Member};
 use kera_log_segments::group::{AckPolicy, Group};
@@ -119,6 +120,7 @@ struct Rejected {
 struct Waiting {
     appended: Appended,
     streamlet: Arc<Streamlet>,
+    traced: Option<Box<TracedAppend>>,
 }
 
 impl Waiting {
@@ -209,6 +211,7 @@ impl Produce {
                     transactional_id: request.transactional_id.as_deref(),
                     refused,
                     touched,
+                    since: self.received,
                 };
                 let outcome = match &stream {
                     Ok(stream) => place.batch(stream, *index, &mut body[range.clone()]),
@@ -273,6 +276,9 @@ impl Produce {
                         Outcome::Durable => {
                             let traffic = placed.streamlet.traffic();
                             traffic.note_acknowledged(self.received.elapsed());
+                            if let Some(traced) = placed.traced.take() {
+                                traced.end(None);
+                            }
                         }
                         Outcome::Lost => known.code = placed.lost(),
                     }
@@ -412,6 +418,8 @@ struct Placing<'a> {
     transactional_id: Option<&'a str>,
     refused: Option<Fault>,
     touched: &'a mut Vec<Arc<Group>>,
+    /// When the request was received.
+    since: Instant,
 }
 
 impl Placing<'_> {
@@ -462,9 +470,12 @@ impl Placing<'_> {
                     log_start: log_start(&streamlet, lane),
                     producer,
                 };
+                let data = &self.ctx.shared.data;
+                let traced = TracedAppend::begin(data, &streamlet, batch, &appended, self.since);
                 let waiting = Waiting {
                     appended,
                     streamlet,
+                    traced,
                 };
                 Ok(Some((waiting, known)))
             }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use kera_metadata::{ClusterStore, MetadataError, Role};
 use kera_replication::ids::BrokerId;
+use kera_telemetry::{Exporter, Telemetry};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -19,6 +20,7 @@ use crate::access::Access;
 use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::clock::wall_ms;
+use crate::cluster_id::base64url;
 use crate::cluster_version;
 use crate::config::{BrokerConfig, Listener, TlsListener};
 use crate::error::BrokerError;
@@ -29,7 +31,7 @@ use crate::peer_addresses::PeerAddresses;
 use crate::store_calls::blocking;
 use crate::store_dir::StoreDir;
 use crate::tls::{self, ServerTls};
-use crate::{machine, scrape};
+use crate::{machine, scrape, telemetry};
 
 /// How often users and rules are read, where metrics are for users.
 const LOOK_FOR_USERS: Duration = Duration::from_secs(1);
@@ -41,6 +43,7 @@ pub struct BackupProcess {
     /// Locked for as long as this process has it.
     _dir: Arc<StoreDir>,
     tasks: Vec<JoinHandle<()>>,
+    exporter: Option<Exporter>,
 }
 
 struct State {
@@ -58,6 +61,12 @@ impl State {
         self.auth.take(&self.joined.store.users()?);
         self.access.take(&self.joined.store.rules()?);
         Ok(())
+    }
+
+    /// The metrics, by the names of this version alone.
+    fn current(&self) -> String {
+        let lease = self.joined.membership.is_valid();
+        scrape::current_backup(&self.backup, self.ready().is_ok(), lease)
     }
 }
 
@@ -155,7 +164,17 @@ impl BackupProcess {
             http,
             _dir: dir,
             tasks,
+            exporter: None,
         })
+    }
+
+    /// Begins to tell a collector: metrics and lines of the log. Once for a process.
+    pub fn tell(&mut self, told: Telemetry) {
+        let member = &self.told.joined;
+        let cluster = base64url(*member.store.cluster().as_bytes());
+        let resource = telemetry::resource(&cluster, member.id, "replica-store");
+        let state = self.told.clone();
+        self.exporter = Some(told.start(resource, move || state.current()));
     }
 
     /// The copies.
@@ -181,6 +200,9 @@ impl BackupProcess {
             tracing::error!(%error, "leaving the cluster did not finish");
         }
         self.told.backup.stop().await;
+        if let Some(exporter) = self.exporter {
+            exporter.finish(telemetry::FINISH_WITHIN).await;
+        }
         if let Some(http) = self.http {
             http.end().await;
         }

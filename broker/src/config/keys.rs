@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kera_rpc::SaslMechanism;
+use kera_telemetry::Signal;
 
 use super::acl::Users;
 use super::addresses::{AddressesOrAuto, AddressesOrOff};
@@ -21,6 +22,7 @@ use super::kinds::{
     Time, TransportChoice, TransportKind,
 };
 use super::listeners::{Listener, OpenListeners};
+use super::telemetry::{CollectorOrOff, Signals};
 use super::tls::{TlsListener, TlsListeners};
 use super::units::{GIB, KIB, MIB, TIB};
 
@@ -625,6 +627,25 @@ config_keys! {
         level: String, LogFilter [] = "info";
         /// How lines are written.
         format: LogFormat, LogFormatKind [] = "text";
+    }
+
+    /// A collector of OpenTelemetry, which is told by OTLP over gRPC: metrics, lines of the log, and spans of batches
+    /// whose producers have them traced.
+    telemetry: TelemetryConfig {
+        /// The collector: `http://host:port`, or `https://host:port` for TLS; collectors listen on port 4317. `off` tells
+        /// nobody.
+        endpoint: Option<String>, CollectorOrOff [] = "off";
+        /// For `https`: the certificates of the authorities that may have signed the collector's, a file in PEM. For
+        /// public ones name the system's, such as `/etc/ssl/certs/ca-certificates.crt`.
+        ca: Option<PathBuf>, FileOrOff [] = "off";
+        /// Headers of each call, such as the key of whoever runs the collector: a file with a line `name: value` for each.
+        headers_file: Option<PathBuf>, FileOrOff [] = "off";
+        /// What the collector is told: `metrics`, `logs`, `traces`.
+        signals: Vec<Signal>, Signals [] = "metrics,logs,traces";
+        /// How often it is told metrics. Lines and spans it is told each second.
+        interval: Duration, Time [SECOND, HOUR] = "15s";
+        /// Batches whose traces are told in a second. The others are not looked at.
+        traces_per_second: u32, Count [1, 100_000] = "100";
     }
 
     /// Threads.

@@ -22,6 +22,7 @@ mod listeners;
 mod print;
 mod renamed;
 mod resolve;
+mod telemetry;
 mod tls;
 mod tls_check;
 pub mod units;
@@ -37,7 +38,7 @@ pub use keys::{
     AclConfig, ApiConfig, AuditConfig, AuthConfig, BrokerConfig, ClusterConfig, ConsumersConfig,
     GroupsConfig, HttpConfig, KEYS, KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig,
     ReplicaStoreConfig, RetentionConfig, RuntimeConfig, SECTIONS, ServerConfig, StorageConfig,
-    TlsConfig,
+    TelemetryConfig, TlsConfig,
 };
 pub use kinds::{ClientAuth, EngineChoice, Limits, LogFormat, TransportChoice};
 pub use listeners::Listener;

@@ -123,10 +123,11 @@ impl Connection {
         let mut released = 0;
         let (out, waker, metrics) = (&mut link.out, &link.waker, &link.shared.data.metrics);
         let held = &mut self.held;
-        self.pending.retain(|(not_before, pending)| {
+        self.pending.retain_mut(|(not_before, pending)| {
             let Some(reply) = pending.poll(waker) else {
                 return true;
             };
+            pending.answered(&reply);
             let took = pending.received.elapsed();
             metrics.append_seconds.observe(took.as_secs_f64());
             if reply.error == 0 {
@@ -175,10 +176,11 @@ impl Connection {
     pub(super) fn give_up_appends(&mut self, link: &mut ClientLink, now: Instant) {
         let mut released = 0;
         let (out, shared) = (&mut link.out, &*link.shared);
-        self.pending.retain(|(_, pending)| {
+        self.pending.retain_mut(|(_, pending)| {
             let Some(reply) = pending.overdue(&shared.data, now) else {
                 return true;
             };
+            pending.answered(&reply);
             let correlation = pending.correlation;
             out.push(FrameKind::AppendReply, correlation, &reply, Vec::new());
             released += pending.bytes;

@@ -16,6 +16,7 @@ use crate::client_link::ClientLink;
 use crate::copy_reads;
 use crate::data::fetch::{self, MAX_SUBSCRIPTIONS, Read, Step, Subscription, Target};
 use crate::data::memory_budget::MOST_IN_A_CROWD;
+use crate::data::traced;
 use crate::quotas::Metered;
 
 impl Connection {
@@ -256,6 +257,8 @@ impl Connection {
         metrics.read_at_once(read.at_once_since, bytes);
         link.meter.charge(Metered::Reads, bytes);
         read.target.streamlet.traffic().note_read(bytes);
+        let data = &link.shared.data;
+        traced::note_read(data, &read.target.streamlet, read.at_once_since, &body);
         link.out
             .push(FrameKind::ReadReply, read.correlation, reply, body);
     }
@@ -361,6 +364,7 @@ fn push_out(link: &mut ClientLink, of: &Streamlet, push: &v1::PushData, body: Ve
     link.shared.data.metrics.read_bytes.inc_by(bytes as u64);
     link.meter.charge(Metered::Reads, bytes);
     of.traffic().note_read(bytes);
+    traced::note_read(&link.shared.data, of, None, &body);
     link.out
         .push(FrameKind::PushData, frame::PUSH_CORRELATION, push, body);
     push.error != 0 || push.finished

@@ -15,6 +15,7 @@ use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Strea
 
 use super::DataPlane;
 use super::accept;
+use super::traced::TracedAppend;
 use crate::clock::{now_ms, wall_ms};
 use crate::fault_rules::Rule;
 
@@ -43,6 +44,7 @@ pub struct PendingAppend {
     /// The last batch's place: durable when its lane's head is past it.
     last: Appended,
     streamlet: Arc<Streamlet>,
+    traced: Option<Box<TracedAppend>>,
 }
 
 /// What became of an append frame at its arrival.
@@ -62,6 +64,7 @@ pub struct Partial {
     first_base: Option<Ordinal>,
     fresh: bool,
     last: Option<Appended>,
+    traced: Option<Box<TracedAppend>>,
 }
 
 impl Partial {
@@ -102,6 +105,7 @@ fn place_all(
 ) -> Result<Placed, WireError> {
     let streamlet = find_streamlet(data, &request.stream, request.streamlet)?;
     let settings = streamlet.settings();
+    let begun = Instant::now();
     let now = now_ms();
     let stamp = settings.append_time.then(wall_ms);
     let spec = AppendSpec {
@@ -136,6 +140,10 @@ fn place_all(
             Err(Refused::Append(AppendError::NoMemory)) => return Ok(Placed::Later),
             Err(Refused::Append(error)) => return Err(append_error(&streamlet, &error)),
         };
+        if partial.traced.is_none() {
+            let batch = &body[partial.at..end];
+            partial.traced = TracedAppend::begin(data, &streamlet, batch, &appended, begun);
+        }
         partial.first_base.get_or_insert(appended.base_ordinal);
         partial.fresh |= !appended.duplicate;
         partial.last = Some(appended);
@@ -150,12 +158,13 @@ fn place_all(
     Ok(Placed::Pending(PendingAppend {
         correlation,
         bytes,
-        received: Instant::now(),
+        received: begun,
         first_base: partial.first_base.unwrap_or(0),
         all_duplicates: !partial.fresh,
         append_time_ms: stamp.unwrap_or(now),
         last,
         streamlet,
+        traced: partial.traced.take(),
     }))
 }
 
@@ -359,6 +368,13 @@ impl PendingAppend {
     /// What is counted of its streamlet.
     pub fn traffic(&self) -> &Traffic {
         self.streamlet.traffic()
+    }
+
+    /// It is answered: tells its trace, if it has one.
+    pub fn answered(&mut self, reply: &v1::AppendResponse) {
+        if let Some(traced) = self.traced.take() {
+            traced.end((reply.error != 0).then_some(reply.message.as_str()));
+        }
     }
 
     /// Looks whether it can be answered; otherwise arranges that `waker` is woken when it may be.

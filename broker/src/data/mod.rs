@@ -9,6 +9,7 @@
 //! | `append` | append frames: check, place, wait for the durable head, acknowledge |
 //! | `fetch` | reads and subscriptions |
 //! | `memory_budget` | what one connection claims of the bytes that all may hold |
+//! | `traced` | spans of batches whose producers have them traced |
 
 pub mod accept;
 pub mod append;
@@ -16,13 +17,15 @@ pub mod catalog;
 pub mod directory;
 pub mod fetch;
 pub mod memory_budget;
+pub mod traced;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use kera_log_segments::io::Io;
 use kera_streamlet::Env;
+use kera_telemetry::Spans;
 
 use crate::clock::now_ms;
 use crate::config::BrokerConfig;
@@ -59,6 +62,8 @@ pub struct DataPlane {
     releasing: AtomicBool,
     /// The last write to the page cache took long: write on a thread that may block.
     stalling: AtomicBool,
+    /// Where spans go, if a collector is told any.
+    spans: OnceLock<Arc<Spans>>,
 }
 
 impl DataPlane {
@@ -83,7 +88,19 @@ impl DataPlane {
             memory_wait_ms: AtomicU64::new(MEMORY_WAIT.as_millis() as u64),
             releasing: AtomicBool::new(false),
             stalling: AtomicBool::new(false),
+            spans: OnceLock::new(),
         }
+    }
+
+    /// Where spans go, if a collector is told any.
+    #[inline]
+    pub(crate) fn spans(&self) -> Option<&Arc<Spans>> {
+        self.spans.get()
+    }
+
+    /// From now on spans go there. The first call counts.
+    pub(crate) fn trace(&self, spans: Arc<Spans>) {
+        let _ = self.spans.set(spans);
     }
 
     /// Writes out and gives back what lanes hold beyond need: the pool is empty. Many connections may

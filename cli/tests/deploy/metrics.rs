@@ -108,11 +108,17 @@ fn with_tls() -> Exposed {
         &path(&key),
         "--audit-to",
         "log",
+        "--telemetry-endpoint",
+        "http://127.0.0.1:1",
     ]);
     let (status, text) = broker.get("/metrics");
     assert_eq!(status, 200);
     let mut exposed = series(&text);
-    let only_here = ["kera_authentications_total", "kera_audit_events_total"];
+    let only_here = [
+        "kera_authentications_total",
+        "kera_audit_events_total",
+        "kera_telemetry_dropped_total",
+    ];
     exposed.retain(|name, _| name.starts_with("kera_tls_") || only_here.contains(&name.as_str()));
     exposed
 }

@@ -9,7 +9,8 @@ use crate::common::Broker;
 use crate::common::raw::{Raw, batch_of, frame_of, stream_id};
 use crate::kafka;
 
-fn metric(broker: &Broker, name: &str) -> Option<f64> {
+/// The value of a metric, if `/metrics` has it.
+pub(crate) fn metric(broker: &Broker, name: &str) -> Option<f64> {
     let metrics = get(broker.http(), "/metrics");
     let line = metrics.lines().find_map(|line| line.strip_prefix(name));
     line.map(|value| value.trim().parse().expect("a number"))
@@ -26,7 +27,7 @@ fn append(raw: &mut Raw, stream: &Bytes, correlation: u32) -> usize {
 }
 
 /// Asks for what follows `ordinal`.
-fn read(raw: &mut Raw, stream: &Bytes, correlation: u32, ordinal: u64) {
+pub(crate) fn read(raw: &mut Raw, stream: &Bytes, correlation: u32, ordinal: u64) {
     let request = v1::ReadRequest {
         stream: stream.clone(),
         cursor: Some(v1::Cursor {

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use kafka_protocol::error::ResponseError;
 use kera_broker::Shared;
 use kera_broker::copy_reads::{self, Asked, Given, Nearby, Refused};
+use kera_broker::data::{DataPlane, traced};
 use kera_log_segments::read::ReadError;
 use kera_protocol::batch::Compression;
 use kera_protocol::ids::Ordinal;
@@ -339,10 +340,11 @@ impl DiskRead {
 
 impl Fetch {
     /// Counts what is sent with the streamlets that it was read from.
-    pub(crate) fn count(&self, parts: &[Part]) {
+    pub(crate) fn count(&self, data: &DataPlane, parts: &[Part]) {
         for part in parts.iter().filter(|part| part.bytes > 0) {
             if let Some(target) = &self.session.entries[part.entry].target {
                 target.streamlet.traffic().note_read(part.bytes);
+                traced::note_read(data, &target.streamlet, self.at_once_since, &part.bufs);
             }
         }
     }

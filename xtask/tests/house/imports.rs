@@ -23,6 +23,7 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 23] = [
         "replication",
         Some(&["protocol", "records", "log-segments", "rpc"]),
     ),
+    ("telemetry", Some(&[])),
     ("producer", Some(&["protocol", "rpc"])),
     ("consumer", Some(&["protocol", "rpc"])),
     ("load", Some(&["producer", "consumer", "rpc"])),
@@ -42,6 +43,7 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 23] = [
             "coordinator",
             "rpc",
             "replication",
+            "telemetry",
         ]),
     ),
     (
