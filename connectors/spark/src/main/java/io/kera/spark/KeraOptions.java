@@ -1,11 +1,16 @@
 package io.kera.spark;
 
+import io.kera.client.Compression;
 import io.kera.client.SaslMechanism;
+import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
 import java.util.Set;
+import org.apache.spark.network.util.JavaUtils;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** What a reader, a writer or a table was given as options. */
@@ -22,6 +27,11 @@ final class KeraOptions {
     static final String GROWTH = "growth";
     static final String GROUP = "group";
     static final String FAIL_ON_DATA_LOSS = "failOnDataLoss";
+    static final String GUARANTEE = "sink.delivery-guarantee";
+    static final String ID_PREFIX = "sink.transactional-id-prefix";
+    static final String TRANSACTION_TIMEOUT = "sink.transaction-timeout";
+    static final String COMPRESSION = "sink.compression";
+    static final String LINGER = "sink.linger";
     static final String TLS_CA = "tls.ca";
     static final String TLS_CERTIFICATE = "tls.certificate";
     static final String TLS_KEY = "tls.key";
@@ -32,9 +42,11 @@ final class KeraOptions {
 
     private static final List<String> KNOWN = List.of(
             BOOTSTRAP, STREAM, STARTING_POSITION, STARTING_TIMESTAMP, ENDING_POSITION, ENDING_TIMESTAMP, MIN_PARTITIONS,
-            MAX_RECORDS, MAX_BYTES, GROWTH, GROUP, FAIL_ON_DATA_LOSS, TLS_CA, TLS_CERTIFICATE, TLS_KEY, USER, PASSWORD, PASSWORD_FILE, MECHANISM);
+            MAX_RECORDS, MAX_BYTES, GROWTH, GROUP, FAIL_ON_DATA_LOSS, GUARANTEE, ID_PREFIX, TRANSACTION_TIMEOUT, COMPRESSION, LINGER,
+            TLS_CA, TLS_CERTIFICATE, TLS_KEY, USER, PASSWORD, PASSWORD_FILE, MECHANISM);
     /** Spark gives these to every source and sink. */
     private static final Set<String> SPARKS = Set.of("path", "checkpointlocation", "queryname");
+    private static final String CHECKPOINT = "checkpointLocation";
     private static final int ALIKE = 3;
 
     private final CaseInsensitiveStringMap given;
@@ -192,6 +204,55 @@ final class KeraOptions {
 
     boolean failOnDataLoss() {
         return given.getBoolean(FAIL_ON_DATA_LOSS, true);
+    }
+
+    /** How rows of a query are written. What makes no sense is refused before it begins. */
+    SinkSettings sink(StructType rows) {
+        List<String> streams = streams();
+        check(streams.size() == 1, "the option stream names " + streams.size() + " streams: rows are written to one");
+        exactlyOnce();
+        String compression = given.getOrDefault(COMPRESSION, "none");
+        Compression by = Arrays.stream(Compression.values()).filter(each -> each.name().equalsIgnoreCase(compression)).findAny()
+                .orElseThrow(() -> new IllegalArgumentException(
+                        COMPRESSION + " is \"" + compression + "\": use none, gzip, snappy, lz4 or zstd"));
+        return new SinkSettings(access(), streams.get(0), new SinkColumns(streams.get(0), rows), by, time(LINGER, "5ms"),
+                time(TRANSACTION_TIMEOUT, "15min"));
+    }
+
+    boolean exactlyOnce() {
+        String word = given.getOrDefault(GUARANTEE, "at-least-once");
+        return switch (word.toLowerCase(Locale.ROOT)) {
+            case "at-least-once" -> false;
+            case "exactly-once" -> true;
+            default -> throw new IllegalArgumentException(GUARANTEE + " is \"" + word + "\": use at-least-once or exactly-once");
+        };
+    }
+
+    /** What the transactional ids of a query begin with. Those of batches have no query that comes back and could find them. */
+    String transactionalIds(String query) {
+        check(has(ID_PREFIX) || !query.equals("batch"), GUARANTEE + " = exactly-once needs " + ID_PREFIX
+                + " for a batch: what transactional ids begin with, which no other query that runs at the same time has");
+        String prefix = given.getOrDefault(ID_PREFIX, "spark");
+        check(!prefix.isBlank(), ID_PREFIX + " is empty");
+        return prefix + "-" + query + "/";
+    }
+
+    /** Where a query's sink keeps what it has decided. */
+    String sinkFolder(String query) {
+        check(has(CHECKPOINT), GUARANTEE + " = exactly-once keeps a list of transactions in the query's checkpoint, for stream "
+                + given.get(STREAM) + ": set the option " + CHECKPOINT + " of the query (the session's setting is not enough)");
+        return given.get(CHECKPOINT) + "/kera-sink/" + query;
+    }
+
+    private Duration time(String name, String otherwise) {
+        String text = given.getOrDefault(name, otherwise);
+        try {
+            long millis = JavaUtils.timeStringAsMs(text.replace(" ", ""));
+            check(millis >= 0, name + " is " + text + ": use 0 or more");
+            return Duration.ofMillis(millis);
+        } catch (NumberFormatException error) {
+            throw new IllegalArgumentException(name + " is \"" + text + "\": use a time such as 5ms, 30s or 15min", error);
+        }
     }
 
     private long number(String name, long otherwise, long least) {

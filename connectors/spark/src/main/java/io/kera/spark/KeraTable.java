@@ -6,13 +6,16 @@ import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** Streams as a table of records. */
-final class KeraTable implements SupportsRead {
+final class KeraTable implements SupportsRead, SupportsWrite {
     private final CaseInsensitiveStringMap own;
 
     /** @param properties options; of a table of a catalog they begin with {@code option.}, and stand among others */
@@ -40,12 +43,19 @@ final class KeraTable implements SupportsRead {
 
     @Override
     public Set<TableCapability> capabilities() {
-        return Set.of(TableCapability.BATCH_READ, TableCapability.MICRO_BATCH_READ);
+        // Which columns are written says SinkColumns: some of those that are read.
+        return Set.of(TableCapability.BATCH_READ, TableCapability.MICRO_BATCH_READ, TableCapability.BATCH_WRITE,
+                TableCapability.STREAMING_WRITE, TableCapability.ACCEPT_ANY_SCHEMA);
     }
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
         return new KeraScan.Builder(options(given));
+    }
+
+    @Override
+    public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+        return new KeraWrite.Builder(options(info.options()), info);
     }
 
     /** Those of the table, unless a query gives others. */

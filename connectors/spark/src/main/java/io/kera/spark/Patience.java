@@ -5,6 +5,7 @@ import io.kera.client.KeraException;
 import io.kera.client.LoginException;
 import java.io.IOException;
 import java.io.InterruptedIOException;
+import java.io.UncheckedIOException;
 import java.time.Duration;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -43,6 +44,15 @@ final class Patience {
             } catch (IOException error) {
                 patience.failed(error);
             }
+        }
+    }
+
+    /** For where Spark takes no checked errors. */
+    static <T> T unchecked(Question<T> question) {
+        try {
+            return question.ask();
+        } catch (IOException error) {
+            throw new UncheckedIOException(error.getMessage(), error);
         }
     }
 

@@ -10,6 +10,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.SparkSession;
 import org.junit.jupiter.api.Test;
@@ -33,9 +34,18 @@ class ReadmeTest {
             assertEquals(1, sql.size());
             assertEquals(List.of("[ann,8]", "[bob,7]"), run(sql.get(0)));
             List<String> java = ReadmePrograms.blocks("java", broker.address());
-            assertEquals(2, java.size());
+            assertEquals(3, java.size());
             assertEquals("[ann,3,0]\n[bob,7,1]\n[ann,5,2]\n", ReadmePrograms.run(java.get(0), home));
             assertEquals("[ann,3]\n[ann,5]\n[bob,7]\n", ReadmePrograms.run(java.get(1), home));
+            broker.run("", "stream", "create", "copies");
+            ReadmePrograms.run(java.get(2), home);
+            Dataset<Row> copies = TestSpark.session().read().format("kera").option("bootstrap", broker.address())
+                    .option("stream", "copies").load();
+            // The marker follows the decision.
+            for (int n = 0; n < 500 && copies.count() < 4; n++) {
+                Thread.sleep(10);
+            }
+            assertEquals(List.of(3, 4, 5, 7), TestSpark.values(copies));
         }
     }
 

@@ -1,5 +1,8 @@
 package io.kera.spark;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
 import io.kera.client.Producer;
 import io.kera.client.ProducerOptions;
 import java.io.IOException;
@@ -7,7 +10,9 @@ import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.stream.IntStream;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Row;
@@ -54,6 +59,39 @@ final class TestSpark {
                 producer.append(text, text);
             }
         }
+    }
+
+    /** Numbers as records whose keys have many of them each. */
+    static void produceKeyed(String address, String stream, int from, int to) throws IOException {
+        try (Producer producer = new Producer(stream, ProducerOptions.to(address).withBatchSize(1 << 10))) {
+            for (int n = from; n < to; n++) {
+                producer.append(bytes("key " + n % 20), bytes(String.valueOf(n)));
+            }
+        }
+    }
+
+    static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    /** Waits until stream t has the numbers below {@code records}, in order for each key, and each once. */
+    static void hasEachOnce(String address, int records) throws InterruptedException {
+        Dataset<Row> stored = session().read().format("kera").option("bootstrap", address).option("stream", "t").load();
+        // The markers follow the decision.
+        for (int n = 0; n < 500 && stored.count() < records; n++) {
+            Thread.sleep(10);
+        }
+        Map<String, Integer> keys = new HashMap<>();
+        List<Integer> found = new ArrayList<>();
+        for (Row row : stored.selectExpr("cast(key as string)", "cast(value as string)", "streamlet", "lane", "ordinal")
+                .orderBy("streamlet", "lane", "ordinal").collectAsList()) {
+            int value = Integer.parseInt(row.getString(1));
+            Integer before = keys.put(row.getString(0), value);
+            assertTrue(before == null || before < value, row + " comes after " + before);
+            found.add(value);
+        }
+        found.sort(null);
+        assertEquals(numbers(0, records), found);
     }
 
     /** The values, as numbers, sorted. */
