@@ -10,6 +10,8 @@ import java.util.concurrent.TimeUnit;
 final class ProducerLink extends BrokerLink<ProducerLane, ProducerLink.Attempt> {
     private static final long FIRST_PAUSE_MILLIS = 10;
     private static final long LONGEST_PAUSE_MILLIS = 1000;
+    /** A broker that is silent for so long, and again after so long, may not be the owner any more. */
+    private static final long SILENCE_NANOS = 1_000_000_000;
 
     /** An attempt whose answer is awaited. */
     record Attempt(ProducerLane lane, SealedBatch batch, int number) {}
@@ -19,6 +21,7 @@ final class ProducerLink extends BrokerLink<ProducerLane, ProducerLink.Attempt> 
     private final Producer producer;
     private long pauseMillis;
     private long pinged = System.nanoTime();
+    private long looked = System.nanoTime();
 
     ProducerLink(String address, Producer producer) {
         super(address, producer.connect(), "kera-producer-" + address);
@@ -103,7 +106,15 @@ final class ProducerLink extends BrokerLink<ProducerLane, ProducerLink.Attempt> 
     /** Looks whether the broker still answers. Called from time to time, by one thread. */
     void watch(long now, long timeoutNanos) {
         Line line = live();
-        if (line == null || line.awaitsNothing() || now - line.heard() < timeoutNanos) {
+        if (line == null || line.awaitsNothing()) {
+            return;
+        }
+        long heard = line.heard();
+        if (now - heard >= SILENCE_NANOS && now - looked >= SILENCE_NANOS) {
+            looked = now;
+            producer.unreachable();
+        }
+        if (now - heard < timeoutNanos) {
             return;
         }
         if (pinged - line.heard() <= 0) {

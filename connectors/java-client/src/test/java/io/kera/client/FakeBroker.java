@@ -53,6 +53,28 @@ public final class FakeBroker implements AutoCloseable {
         return new FakeBroker(request -> described(stream, owner), true);
     }
 
+    /** The same, and passes other calls on. */
+    static FakeBroker lookup(StreamInfo stream, IntFunction<String> owner, Cluster others) throws IOException {
+        return new FakeBroker(request -> {
+            int method = method(request);
+            ByteBuffer asked = request.body().duplicate();
+            byte[] message = new byte[asked.remaining()];
+            asked.get(message);
+            if (method == Methods.GET_STREAM) {
+                return described(stream, owner);
+            }
+            ByteBuffer told = others.call(method, message);
+            byte[] reply = new byte[told.remaining()];
+            told.get(reply);
+            return reply;
+        }, true);
+    }
+
+    private static int method(FrameChannel.Frame request) {
+        Wire.Reader fields = new Wire.Reader(request.header().duplicate());
+        return fields.next() == 1 ? (int) fields.varint() : 0;
+    }
+
     private static byte[] described(StreamInfo stream, IntFunction<String> owner) {
         byte[] config = new Wire.Writer().number(2, 1).number(14, stream.partitions()).done();
         Wire.Writer message = new Wire.Writer().text(1, stream.name()).bytes(2, stream.id()).bytes(3, config);

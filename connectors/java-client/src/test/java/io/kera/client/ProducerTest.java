@@ -380,4 +380,24 @@ class ProducerTest {
             assertThrows(IOException.class, () -> Tls.trusting(home.resolve("empty.pem")));
         }
     }
+
+    /** It stands still once it has the batch, and another broker owns the lane from then on. */
+    @Test
+    void aBrokerThatStandsStillIsNotWaitedForWhereAnotherOwnsTheLane() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker);
+                FakeBroker still = FakeBroker.late(request -> new byte[0]);
+                Cluster cluster = new Cluster(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 1);
+            try (FakeBroker lookup = FakeBroker.lookup(
+                            admin.stream("s"), streamlet -> still.asked() == 0 ? still.address() : broker.address(), cluster);
+                    // The connection counts as lost after 20 s.
+                    Producer producer = new Producer(
+                            "s", ProducerOptions.to(lookup.address()).withDeadline(Duration.ofSeconds(15)))) {
+                producer.append(null, bytes("once"));
+                producer.flush();
+            }
+            List<KeraRecord> stored = readAll(admin, "s", ConnectOptions.DEFAULT).get("0/0");
+            assertEquals(1, stored.size());
+        }
+    }
 }
