@@ -10,7 +10,7 @@ use kera_xtask::{check, files, root};
 /// The members and the members each may name in its dependencies. `None`: any.
 /// `streamlet` and `replication` never see each other, but for tests ([`FOR_TESTS`]); the clients never see the
 /// broker, nor the broker the clients.
-const MAY_IMPORT: [(&str, Option<&[&str]>); 23] = [
+const MAY_IMPORT: [(&str, Option<&[&str]>); 24] = [
     ("protocol", Some(&[])),
     ("log-segments", Some(&["protocol"])),
     ("records", Some(&["protocol"])),
