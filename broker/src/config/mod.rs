@@ -23,6 +23,7 @@ mod print;
 mod renamed;
 mod resolve;
 mod telemetry;
+mod telemetry_check;
 mod tls;
 mod tls_check;
 pub mod units;

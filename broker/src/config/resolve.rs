@@ -15,7 +15,7 @@ use super::exposure;
 use super::keys::{BrokerConfig, KEYS, Key, SECTIONS, env_of};
 use super::listeners::Listener;
 use super::renamed::{formerly, formerly_in_environment, is_former_section};
-use super::{telemetry, tls_check};
+use super::{telemetry_check, tls_check};
 
 /// Keys of earlier versions, and what to do instead.
 pub const GONE: [(&str, &str); 1] = [(
@@ -405,7 +405,7 @@ impl Resolution {
         if let Err((name, message)) = acl_check::check_acl(config) {
             wrong.push((name, message));
         }
-        if let Err((name, message)) = telemetry::check_telemetry(config) {
+        if let Err((name, message)) = telemetry_check::check_telemetry(config) {
             wrong.push((name, message));
         }
         self.warnings.extend(cluster::doubts(config));

@@ -210,6 +210,7 @@ fn every_metric_is_documented_and_every_documented_metric_exists() {
     let sources = [
         "broker/src/scrape.rs",
         "broker/src/stream_metrics.rs",
+        "broker/src/telemetry.rs",
         "broker/src/cluster/metrics.rs",
         "broker/src/cluster/counts.rs",
     ];
