@@ -1,6 +1,7 @@
 //! The one task that sends.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
@@ -12,7 +13,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::Trac
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
 use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
-use opentelemetry_proto::tonic::metrics::v1::{ResourceMetrics, ScopeMetrics};
+use opentelemetry_proto::tonic::metrics::v1::{Metric, ResourceMetrics, ScopeMetrics};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use tokio::sync::watch;
@@ -31,6 +32,10 @@ use crate::text::{self, metrics_of};
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Lines and spans wait at most this long for others.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+/// Calls of a signal one after the other before others have their turn: as many as a full queue takes, and what waits to be repeated.
+const MOST_CALLS: usize = 10;
+/// Characters of a collector's message in the log.
+const MOST_TOLD: usize = 200;
 /// How long after a call that came to nothing the next one is made; it doubles up to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
@@ -44,7 +49,7 @@ impl Exporter {
     pub(crate) fn start(
         telemetry: Telemetry,
         resource: Vec<(&'static str, String)>,
-        metrics: Box<dyn Fn() -> String + Send + Sync>,
+        metrics: Arc<dyn Fn() -> String + Send + Sync>,
     ) -> Self {
         let (end, mut ended) = watch::channel(false);
         let task = tokio::spawn(async move {
@@ -77,14 +82,24 @@ impl Exporter {
                     // Whoever could end it is gone: so is the broker.
                     _ = ended.wait_for(|end| *end) => is_last = true,
                 }
-                if tells_metrics && (with_metrics || is_last) {
-                    sender.metrics(&metrics(), telemetry.began).await;
-                }
+                // What would be lost comes first: the next metrics tell what these would have.
                 if let Some(lines) = lines {
                     sender.lines(lines, is_last).await;
                 }
                 if let Some(spans) = spans {
                     sender.spans(spans, is_last).await;
+                }
+                if tells_metrics && (with_metrics || is_last) {
+                    let (metrics, began) = (metrics.clone(), telemetry.began);
+                    // They ask disks, and all lanes.
+                    let told = tokio::task::spawn_blocking(move || {
+                        let now = crate::now();
+                        metrics_of(&metrics(), text::Span { began, now })
+                    });
+                    // If that panicked, it has said so.
+                    if let Ok(told) = told.await {
+                        sender.metrics(told).await;
+                    }
                 }
                 if is_last {
                     return;
@@ -100,6 +115,8 @@ impl Exporter {
         let mut task = self.task;
         if tokio::time::timeout(within, &mut task).await.is_err() {
             task.abort();
+            // Then it holds nothing of the broker any more.
+            let _ = task.await;
         }
     }
 }
@@ -191,9 +208,12 @@ impl Sender {
         let mut endpoint = Endpoint::from_shared(options.endpoint.clone())
             .map_err(|error| wrong(error.to_string()))?
             .connect_timeout(CALL_TIMEOUT)
+            // The next call has another connection if the peer of this one is gone without a word.
+            .http2_keep_alive_interval(CALL_TIMEOUT / 2)
+            .keep_alive_timeout(CALL_TIMEOUT / 2)
             .timeout(CALL_TIMEOUT);
         if options.endpoint.starts_with("https:") {
-            let mut tls = ClientTlsConfig::new();
+            let mut tls = ClientTlsConfig::new().timeout(CALL_TIMEOUT);
             if let Some(ca) = &options.ca {
                 tls = tls.ca_certificate(Certificate::from_pem(read(ca)?));
             }
@@ -203,9 +223,12 @@ impl Sender {
         }
         let headers = options.headers.iter().map(|(name, value)| {
             let name = MetadataKey::from_bytes(name.as_bytes());
-            let value = value.parse();
+            let value = value.parse().ok().map(|mut value: MetadataValue<_>| {
+                value.set_sensitive(true);
+                value
+            });
             name.ok()
-                .zip(value.ok())
+                .zip(value)
                 .ok_or_else(|| "telemetry.headers_file has what is no header".to_owned())
         });
         let attributes = resource.into_iter();
@@ -234,17 +257,13 @@ impl Sender {
     }
 
     /// The next ones are told anyway, and count from the same begin: nothing is sent again.
-    async fn metrics(&mut self, text: &str, began: u64) {
-        let span = text::Span {
-            began,
-            now: crate::now(),
-        };
+    async fn metrics(&mut self, metrics: Vec<Metric>) {
         let message = ExportMetricsServiceRequest {
             resource_metrics: vec![ResourceMetrics {
                 resource: Some(self.resource.clone()),
                 scope_metrics: vec![ScopeMetrics {
                     scope: Some(scope()),
-                    metrics: metrics_of(text, span),
+                    metrics,
                     ..ScopeMetrics::default()
                 }],
                 ..ResourceMetrics::default()
@@ -260,7 +279,10 @@ impl Sender {
     }
 
     async fn lines(&mut self, queue: &Queue<LogRecord>, is_last: bool) {
-        while let Some(log_records) = self.lines.next(queue, is_last) {
+        for _ in 0..MOST_CALLS {
+            let Some(log_records) = self.lines.next(queue, is_last) else {
+                return;
+            };
             let message = ExportLogsServiceRequest {
                 resource_logs: vec![ResourceLogs {
                     resource: Some(self.resource.clone()),
@@ -280,14 +302,18 @@ impl Sender {
             });
             self.lines.told(&result, queue);
             self.note(Signal::Logs, &result);
-            if result.is_err() {
+            // Also where it rejected some: what the log says of that is a line itself.
+            if !matches!(result, Ok(0)) {
                 return;
             }
         }
     }
 
     async fn spans(&mut self, queue: &Queue<Span>, is_last: bool) {
-        while let Some(spans) = self.spans.next(queue, is_last) {
+        for _ in 0..MOST_CALLS {
+            let Some(spans) = self.spans.next(queue, is_last) else {
+                return;
+            };
             let message = ExportTraceServiceRequest {
                 resource_spans: vec![ResourceSpans {
                     resource: Some(self.resource.clone()),
@@ -307,7 +333,7 @@ impl Sender {
             });
             self.spans.told(&result, queue);
             self.note(Signal::Traces, &result);
-            if result.is_err() {
+            if !matches!(result, Ok(0)) {
                 return;
             }
         }
@@ -340,7 +366,7 @@ impl Sender {
 
 /// What a status tells, down to what lies below it.
 fn reason(status: &Status) -> String {
-    let mut text = format!("{}: {}", status.code(), status.message());
+    let mut text = format!("{}: {}", status.code(), told_by(status.message()));
     let mut below = std::error::Error::source(status);
     while let Some(error) = below {
         let more = error.to_string();
@@ -348,6 +374,16 @@ fn reason(status: &Status) -> String {
             text = format!("{text}: {more}");
         }
         below = error.source();
+    }
+    text
+}
+
+/// What a collector says, so that it fits a line of the log and forges none.
+fn told_by(message: &str) -> String {
+    let mut text: String = message.escape_debug().take(MOST_TOLD + 1).collect();
+    if text.chars().count() > MOST_TOLD {
+        text.pop();
+        text.push('…');
     }
     text
 }

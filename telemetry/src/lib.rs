@@ -93,7 +93,7 @@ impl Telemetry {
         resource: Vec<(&'static str, String)>,
         metrics: impl Fn() -> String + Send + Sync + 'static,
     ) -> Exporter {
-        Exporter::start(self.clone(), resource, Box::new(metrics))
+        Exporter::start(self.clone(), resource, Arc::new(metrics))
     }
 }
 

@@ -79,7 +79,10 @@ struct Line {
 
 impl Line {
     fn note(&mut self, field: &Field, mut text: String) {
-        text.truncate(text.floor_char_boundary(self.left));
+        if text.len() > self.left {
+            text.truncate(text.floor_char_boundary(self.left));
+            text.shrink_to_fit();
+        }
         self.left -= text.len();
         if field.name() == "message" {
             self.text = text;

@@ -112,6 +112,8 @@ pub struct Spans {
     pub(crate) queue: Queue<otlp::Span>,
     per_second: u32,
     left: Mutex<Left>,
+    /// Of looks at what costs more to look at than a span.
+    looks: Mutex<Left>,
     skipped: AtomicU64,
 }
 
@@ -121,34 +123,48 @@ struct Left {
     spans: u32,
 }
 
+impl Left {
+    fn of(spans: u32) -> Self {
+        Self {
+            since: Instant::now(),
+            spans,
+        }
+    }
+
+    fn takes_one(&mut self, per_second: u32) -> bool {
+        if self.since.elapsed() >= Duration::from_secs(1) {
+            *self = Self::of(per_second);
+        }
+        let may = self.spans > 0;
+        self.spans = self.spans.saturating_sub(1);
+        may
+    }
+}
+
 impl Spans {
     pub(crate) fn new(per_second: u32) -> Self {
         Self {
             queue: Queue::new(MOST_SPANS),
             per_second,
-            left: Mutex::new(Left {
-                since: Instant::now(),
-                spans: per_second,
-            }),
+            left: Mutex::new(Left::of(per_second)),
+            looks: Mutex::new(Left::of(per_second)),
             skipped: AtomicU64::new(0),
         }
     }
 
     /// Whether one more may be made in this second. What may not is counted.
     pub fn may_begin(&self) -> bool {
-        let mut left = self.left.lock();
-        if left.since.elapsed() >= Duration::from_secs(1) {
-            *left = Left {
-                since: Instant::now(),
-                spans: self.per_second,
-            };
-        }
-        let may = left.spans > 0;
-        left.spans = left.spans.saturating_sub(1);
+        let may = self.left.lock().takes_one(self.per_second);
         if !may {
             self.skipped.fetch_add(1, Ordering::Relaxed);
         }
         may
+    }
+
+    /// Whether one more batch may be looked into, in this second, of those that cost much to look into. What may not is not
+    /// counted: nobody knows whether it is traced.
+    pub fn may_look(&self) -> bool {
+        self.looks.lock().takes_one(self.per_second)
     }
 
     /// A span has ended.

@@ -11,8 +11,11 @@ use kera_telemetry::{Span, SpanKind, Spans, TraceContext, Value};
 
 use super::DataPlane;
 
-/// The most bytes that a compressed batch may decompress to that is looked into.
+/// The most bytes that a compressed batch may have, or decompress to, that is looked into; and where a plain one costs as
+/// much.
 const MOST_DECOMPRESSED: usize = 64 * 1024;
+/// Headers of a record among which its trace is looked for.
+const MOST_HEADERS: usize = 64;
 /// Batches of one answer to a reader that are looked into.
 const MOST_LOOKED_AT: usize = 16;
 
@@ -161,19 +164,24 @@ fn context_of(spans: &Spans, batch: &[u8]) -> Option<TraceContext> {
     if header.is_control() || header.record_count == 0 {
         return None;
     }
-    // To look into a compressed one costs more than the span: it counts as one.
     let is_plain = header.compression().ok()? == batch::Compression::None;
-    if !is_plain && !spans.may_begin() {
+    let is_large = batch.len() > MOST_DECOMPRESSED;
+    // To look into these costs more than a span does, and most are not traced: as many are looked into as spans may begin.
+    if (!is_plain && is_large) || ((!is_plain || is_large) && !spans.may_look()) {
         return None;
     }
+    let most = if is_plain {
+        batch.len()
+    } else {
+        MOST_DECOMPRESSED
+    };
     let mut scratch = Vec::new();
-    let mut records =
-        Records::open(batch, MOST_DECOMPRESSED.max(batch.len()), &mut scratch).ok()?;
+    let mut records = Records::open(batch, most, &mut scratch).ok()?;
     let first = records.next()?.ok()?;
-    let mut headers = first.headers();
+    let mut headers = first.headers().take(MOST_HEADERS);
     let found = headers.find(|header| header.key.eq_ignore_ascii_case(TraceContext::HEADER))?;
     let context = TraceContext::of(found.value?)?;
-    (!is_plain || spans.may_begin()).then_some(context)
+    spans.may_begin().then_some(context)
 }
 
 #[cfg(test)]
@@ -228,6 +236,13 @@ mod tests {
         }
         let large = batch_of(Compression::Gzip, &[header(SAMPLED)], 2 * MOST_DECOMPRESSED);
         assert_eq!(context_of(&spans, &large), None);
+        let dropped = telemetry.dropped();
+        let traces = dropped.iter().find(|(signal, _)| *signal == "traces");
+        assert_eq!(
+            traces,
+            Some(&("traces", 0)),
+            "what is not traced is not dropped"
+        );
         assert_eq!(context_of(&spans, b"short"), None);
     }
 }

@@ -1,5 +1,6 @@
 //! What a broker tells a collector of OpenTelemetry, and what one costs it that takes nothing.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -77,7 +78,14 @@ fn logs(broker: &Broker, what: &str) {
     let since = Instant::now();
     while !broker.log().contains(what) {
         assert!(since.elapsed() < PATIENCE, "{}", broker.log());
+        std::thread::yield_now();
     }
+}
+
+/// Spans, each once: one whose call took too long is sent again.
+fn kept(told: &Told) -> usize {
+    let ids = told.spans.iter().map(|span| &span.span_id);
+    ids.collect::<BTreeSet<_>>().len()
 }
 
 /// A counter as the collector heard it last.
@@ -156,6 +164,7 @@ fn a_collector_hears_metrics_log_lines_and_the_way_of_a_traced_record() {
         let says = |line| body_of(line).contains("serving Kafka clients");
         told.lines.iter().any(says)
     });
+    collector.until("of the way of both", |told| told.spans.len() >= 4);
     assert!(broker.stop().success());
     let told = collector.told();
     let histogram = told
@@ -170,7 +179,7 @@ fn a_collector_hears_metrics_log_lines_and_the_way_of_a_traced_record() {
         other => panic!("{other:?}"),
     }
 
-    assert_eq!(told.spans.len(), 4, "{:?}", told.spans);
+    assert_eq!(kept(&told), 4, "{:?}", told.spans);
     let of = |name: &str, digit: u8| -> &Span {
         let trace = vec![digit; 16];
         let fits = |span: &&Span| span.name == name && span.trace_id == trace;
@@ -238,7 +247,7 @@ fn a_collector_that_takes_nothing_costs_a_bounded_queue_and_the_rest_is_counted(
     // Somebody does.
     let collector = Collector::at(reserved.address(), None);
     collector.until("of all spans that were kept", |told| {
-        told.spans.len() as u32 == TRACED - lost
+        kept(told) as u32 == TRACED - lost
     });
     let says = |what: &'static str| {
         move |told: &Told| told.lines.iter().any(|line| body_of(line).contains(what))
@@ -254,6 +263,7 @@ fn a_collector_that_takes_nothing_costs_a_bounded_queue_and_the_rest_is_counted(
     let since = Instant::now();
     while dropped(&broker) < lost + 3 {
         assert!(since.elapsed() < PATIENCE, "spans are not counted as lost");
+        std::thread::yield_now();
     }
     assert_eq!(dropped(&broker), lost + 3);
 
@@ -280,7 +290,7 @@ fn a_collector_with_tls_is_told_if_a_known_authority_signed_its_certificate() {
     };
     let stranger = with("other.pem");
     logs(&stranger, "does not take metrics");
-    assert!(stranger.log().contains("certificate"), "{}", stranger.log());
+    logs(&stranger, "certificate");
     assert_eq!(collector.told().keys.len(), 0);
     let _broker = with("ca.pem");
     collector.until("of its broker", |told| !told.metrics.is_empty());
