@@ -58,7 +58,7 @@ fn end(node: &Node, producer: i64, number: u64, commit: bool) -> bool {
             assert_eq!(node.pump(&appended), Outcome::Durable);
             true
         }
-        Ok(Ended::Nothing(head, ordinal)) => {
+        Ok(Ended::Nothing(head, ordinal, _)) => {
             assert!(head.ordinal() >= ordinal);
             false
         }
@@ -612,10 +612,19 @@ fn a_marker_whose_write_fails_is_sent_again() {
     let Ok(Ended::Marked(appended)) = ended else {
         panic!("{ended:?}")
     };
+    // Who asks again meanwhile waits for the same head, and hears that it failed, whatever it comes to afterwards.
+    let again = node
+        .streamlet
+        .end_transaction(LANE, &end_of(7, 1, false), node.now_ms);
+    let Ok(Ended::Nothing(head, 2, failures)) = again else {
+        panic!("{again:?}")
+    };
+    assert_eq!(head.failures(), failures);
     node.pump(&appended);
     node.streamlet.write_out();
     assert!(node.work());
     assert_eq!(appended.outcome(), Outcome::Lost);
+    assert_ne!(head.failures(), failures);
     assert_eq!(read_committed(&node, 0, 1 << 20), (Vec::new(), 0));
     assert!(end(&node, 7, 1, false));
     assert_eq!(read_committed(&node, 0, 1 << 20), (Vec::new(), 2));

@@ -20,8 +20,9 @@ use crate::clock::now_ms;
 use crate::shared::Shared;
 
 /// How long what is asked for at once may take to become durable. A part that takes longer holds up the others no
-/// more, and is asked for again.
-pub(super) const DURABLE_WITHIN: Duration = Duration::from_millis(500);
+/// more, and is asked for again; that waits for all that its lane has taken until then, so it is to be longer than what
+/// acknowledgements take.
+pub(super) const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Ends transactions in lanes that this broker owns, and in groups that it coordinates. Returns once that is durable,
 /// and says which were not done.
@@ -106,7 +107,8 @@ async fn end_offsets(shared: &Arc<Shared>, end: EndOffsets) -> bool {
 /// A lane in which a transaction ends.
 enum Marking {
     Marker(Appended),
-    Head(Arc<LaneHead>, u64),
+    /// The head, up to where it must come, and how often it had failed before.
+    Head(Arc<LaneHead>, u64, u64),
 }
 
 impl Marking {
@@ -115,7 +117,7 @@ impl Marking {
         let mut waiter = Waiter {
             head: match self {
                 Self::Marker(appended) => &appended.head,
-                Self::Head(head, _) => head,
+                Self::Head(head, ..) => head,
             },
             waker: None,
         };
@@ -126,7 +128,14 @@ impl Marking {
                     Outcome::Lost => Some(false),
                     Outcome::Pending => None,
                 },
-                Self::Head(head, until) => (!head.wait(*until, context.waker())).then_some(true),
+                Self::Head(head, until, failures) => {
+                    // The head first: what it has reached counts unless it failed before that.
+                    let waits = head.wait(*until, context.waker());
+                    match head.failures() == *failures {
+                        true => (!waits).then_some(true),
+                        false => Some(false),
+                    }
+                }
             };
             waiter.waker = outcome.is_none().then(|| context.waker().clone());
             outcome.map_or(std::task::Poll::Pending, std::task::Poll::Ready)
@@ -161,7 +170,7 @@ fn mark(shared: &Shared, lane: &v1::TransactionLane, end: &EndTransaction) -> Op
             appended.group.pump(&shared.data.env.pump);
             Some(Marking::Marker(appended))
         }
-        Ok(Ended::Nothing(head, ordinal)) => Some(Marking::Head(head, ordinal)),
+        Ok(Ended::Nothing(head, ordinal, failures)) => Some(Marking::Head(head, ordinal, failures)),
         Err(error) => {
             tracing::debug!(%stream, lane = lane.lane, %error, "a marker has no place yet");
             None

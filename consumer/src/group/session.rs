@@ -430,6 +430,8 @@ impl Group {
             sources = leases.give_up(commits.iter().map(|commit| commit.lease));
         }
         drop(leases);
+        // What it has committed others may wait for.
+        self.settle_waiters();
         self.given_up(sources);
     }
 

@@ -31,8 +31,9 @@ pub struct EndTransaction {
 pub enum Ended {
     /// The marker has its place: it counts once it is durable.
     Marked(Appended),
-    /// There is nothing to end, or its marker was appended before: it counts once the head is here.
-    Nothing(Arc<LaneHead>, Ordinal),
+    /// There is nothing to end, or its marker was appended before: it counts once the head is here, if that has failed no
+    /// more often than so many times. If it has, the marker may be gone, and another record stand in its place.
+    Nothing(Arc<LaneHead>, Ordinal, u64),
 }
 
 /// What the lane holds of the producer's transaction.
@@ -143,6 +144,8 @@ impl Streamlet {
         })?;
         let producer = end.grant.producer;
         loop {
+            // Before the look: a failure after it takes back what was found.
+            let failures = head.failures();
             let open = self.with_state(lane, |state, next| {
                 if !state.grants().end(end.grant, now_ms) {
                     // Its marker was appended long ago, and a later transaction began.
@@ -157,7 +160,7 @@ impl Streamlet {
             });
             let first = match open.ok_or(AppendError::Recovering)? {
                 Open::Since(first) => first,
-                Open::No(next) => return Ok(Ended::Nothing(head, next)),
+                Open::No(next) => return Ok(Ended::Nothing(head, next, failures)),
             };
             let marker = Marker {
                 producer_id: producer,

@@ -13,11 +13,19 @@ const ID: &str = "payments";
 /// As `batch` has it.
 const PRODUCER: i64 = 7;
 
+/// The coordinator's answer, once it has read its state.
 async fn ask(shared: &Arc<Shared>, request: Request) -> Reply {
-    let request = AnyRequest::Transaction(request);
-    match shared.coordination.call(shared, ID, request).await {
-        Ok(AnyReply::Transaction(reply)) => reply,
-        other => panic!("{other:?}"),
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let request = AnyRequest::Transaction(request.clone());
+        match shared.coordination.call(shared, ID, request).await {
+            Ok(AnyReply::Transaction(reply)) => return reply,
+            Err(error) if error.code == ErrorCode::CoordinatorLoading => {
+                assert!(Instant::now() < deadline, "{error}");
+                tokio::task::yield_now().await;
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }
 
