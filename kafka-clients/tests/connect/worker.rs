@@ -17,7 +17,7 @@ use crate::common::{home, tools};
 const ANSWER_WITHIN: Duration = Duration::from_secs(100);
 
 /// In ms: of a worker's own transactions and of its connectors'. A connector's that lasts longer fails for good; one takes 2 s.
-const TRANSACTION_TIMEOUT: &str = "20000";
+const TRANSACTION_TIMEOUT: &str = "40000";
 
 /// A worker with a port and a directory of its own, which outlive its process.
 pub struct Worker {
