@@ -19,7 +19,7 @@ use crate::shared::Shared;
 /// The most bytes that a file of headers may have.
 const MOST_HEADERS: u64 = 64 * 1024;
 
-/// How long a broker that stops waits for a collector that takes what is left.
+/// How long a broker that stops waits until the collector has taken the rest.
 pub(crate) const FINISH_WITHIN: Duration = Duration::from_secs(2);
 
 /// What is told to the collector of the settings; `None` without one.

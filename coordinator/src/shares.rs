@@ -191,16 +191,18 @@ pub(crate) fn is_held(group: &Group, lane: (u32, u32)) -> bool {
 /// Lanes to share: those that may be leased and those that are. A lane that is held counts once its transaction has ended,
 /// which may take long: nobody's share has it until then.
 pub(crate) fn lanes_to_share(group: &Group, shape: &StreamShape, view: &dyn LaneView) -> usize {
-    // Only positions that an open transaction sends hold lanes: next to no group has any, and each heartbeat asks.
-    if !has_barriers(shape) && group.sent.by_lease().next().is_none() {
-        return shape.partitions() as usize;
-    }
-    let leased = leased_lanes(group);
     if !has_barriers(shape) {
+        let all = shape.partitions() as usize;
+        // Only positions that an open transaction sends hold lanes: next to no group has any, and each heartbeat asks.
+        if group.sent.by_lease().next().is_none() {
+            return all;
+        }
+        let leased = leased_lanes(group);
         let held = group.lanes.keys();
         let held = held.filter(|lane| !leased.contains(lane) && is_held(group, **lane));
-        return (shape.partitions() as usize).saturating_sub(held.count());
+        return all.saturating_sub(held.count());
     }
+    let leased = leased_lanes(group);
     let open = open_lanes(group, shape, view).into_iter();
     let free = open.filter(|open| !leased.contains(&open.lane) && !is_held(group, open.lane));
     leased.len() + free.count()

@@ -79,15 +79,15 @@ impl Exporter {
                     _ = flush.tick() => {}
                     () = many(lines) => {}
                     () = many(spans) => {}
-                    // Whoever could end it is gone: so is the broker.
+                    // Also when the exporter was dropped.
                     _ = ended.wait_for(|end| *end) => is_last = true,
                 }
                 // What would be lost comes first: the next metrics tell what these would have.
                 if let Some(lines) = lines {
-                    sender.lines(lines, is_last).await;
+                    sender.empty(lines, is_last).await;
                 }
                 if let Some(spans) = spans {
-                    sender.spans(spans, is_last).await;
+                    sender.empty(spans, is_last).await;
                 }
                 if tells_metrics && (with_metrics || is_last) {
                     let (metrics, began) = (metrics.clone(), telemetry.began);
@@ -188,6 +188,68 @@ impl<T: Clone> Unsent<T> {
     }
 }
 
+/// What waits in a queue to be sent.
+trait Queued: Clone + Send {
+    const SIGNAL: Signal;
+
+    fn unsent(sender: &mut Sender) -> &mut Unsent<Self>;
+
+    /// How many of them the collector rejected.
+    fn send(sender: &Sender, items: Vec<Self>) -> impl Future<Output = Result<u64, Status>> + Send;
+}
+
+impl Queued for LogRecord {
+    const SIGNAL: Signal = Signal::Logs;
+
+    fn unsent(sender: &mut Sender) -> &mut Unsent<Self> {
+        &mut sender.lines
+    }
+
+    async fn send(sender: &Sender, log_records: Vec<Self>) -> Result<u64, Status> {
+        let message = ExportLogsServiceRequest {
+            resource_logs: vec![ResourceLogs {
+                resource: Some(sender.resource.clone()),
+                scope_logs: vec![ScopeLogs {
+                    scope: Some(scope()),
+                    log_records,
+                    ..ScopeLogs::default()
+                }],
+                ..ResourceLogs::default()
+            }],
+        };
+        let mut client = LogsServiceClient::new(sender.channel.clone());
+        let answer = client.export(sender.request(message)).await?;
+        let part = answer.into_inner().partial_success;
+        Ok(part.map_or(0, |part| part.rejected_log_records.max(0) as u64))
+    }
+}
+
+impl Queued for Span {
+    const SIGNAL: Signal = Signal::Traces;
+
+    fn unsent(sender: &mut Sender) -> &mut Unsent<Self> {
+        &mut sender.spans
+    }
+
+    async fn send(sender: &Sender, spans: Vec<Self>) -> Result<u64, Status> {
+        let message = ExportTraceServiceRequest {
+            resource_spans: vec![ResourceSpans {
+                resource: Some(sender.resource.clone()),
+                scope_spans: vec![ScopeSpans {
+                    scope: Some(scope()),
+                    spans,
+                    ..ScopeSpans::default()
+                }],
+                ..ResourceSpans::default()
+            }],
+        };
+        let mut client = TraceServiceClient::new(sender.channel.clone());
+        let answer = client.export(sender.request(message)).await?;
+        let part = answer.into_inner().partial_success;
+        Ok(part.map_or(0, |part| part.rejected_spans.max(0) as u64))
+    }
+}
+
 /// As OTLP's specification has it.
 fn may_be_repeated(status: &Status) -> bool {
     matches!(
@@ -278,61 +340,16 @@ impl Sender {
         self.note(Signal::Metrics, &result);
     }
 
-    async fn lines(&mut self, queue: &Queue<LogRecord>, is_last: bool) {
+    /// Sends what waits in a queue, by the call of its signal.
+    async fn empty<T: Queued>(&mut self, queue: &Queue<T>, is_last: bool) {
         for _ in 0..MOST_CALLS {
-            let Some(log_records) = self.lines.next(queue, is_last) else {
+            let Some(items) = T::unsent(self).next(queue, is_last) else {
                 return;
             };
-            let message = ExportLogsServiceRequest {
-                resource_logs: vec![ResourceLogs {
-                    resource: Some(self.resource.clone()),
-                    scope_logs: vec![ScopeLogs {
-                        scope: Some(scope()),
-                        log_records,
-                        ..ScopeLogs::default()
-                    }],
-                    ..ResourceLogs::default()
-                }],
-            };
-            let mut client = LogsServiceClient::new(self.channel.clone());
-            let answer = client.export(self.request(message)).await;
-            let result = answer.map(|answer| {
-                let part = answer.into_inner().partial_success;
-                part.map_or(0, |part| part.rejected_log_records.max(0) as u64)
-            });
-            self.lines.told(&result, queue);
-            self.note(Signal::Logs, &result);
+            let result = T::send(self, items).await;
+            T::unsent(self).told(&result, queue);
+            self.note(T::SIGNAL, &result);
             // Also where it rejected some: what the log says of that is a line itself.
-            if !matches!(result, Ok(0)) {
-                return;
-            }
-        }
-    }
-
-    async fn spans(&mut self, queue: &Queue<Span>, is_last: bool) {
-        for _ in 0..MOST_CALLS {
-            let Some(spans) = self.spans.next(queue, is_last) else {
-                return;
-            };
-            let message = ExportTraceServiceRequest {
-                resource_spans: vec![ResourceSpans {
-                    resource: Some(self.resource.clone()),
-                    scope_spans: vec![ScopeSpans {
-                        scope: Some(scope()),
-                        spans,
-                        ..ScopeSpans::default()
-                    }],
-                    ..ResourceSpans::default()
-                }],
-            };
-            let mut client = TraceServiceClient::new(self.channel.clone());
-            let answer = client.export(self.request(message)).await;
-            let result = answer.map(|answer| {
-                let part = answer.into_inner().partial_success;
-                part.map_or(0, |part| part.rejected_spans.max(0) as u64)
-            });
-            self.spans.told(&result, queue);
-            self.note(Signal::Traces, &result);
             if !matches!(result, Ok(0)) {
                 return;
             }

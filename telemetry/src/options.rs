@@ -36,7 +36,7 @@ pub struct Options {
     pub endpoint: String,
     /// For TLS: the certificates of the authorities that may have signed the collector's, a file in PEM.
     pub ca: Option<PathBuf>,
-    /// What each call carries besides, such as a key of whoever runs the collector.
+    /// Headers of each call, such as an API key.
     pub headers: Vec<(String, String)>,
     /// What the collector is told.
     pub signals: Vec<Signal>,

@@ -24,7 +24,7 @@ impl TraceContext {
     /// The header of a record that carries it, by the recommendation "Trace Context" of the W3C.
     pub const HEADER: &'static str = "traceparent";
 
-    /// Of the value of a record's header, if it is one and whoever made it samples the trace.
+    /// Reads it from the value of a record's header; `None` if that is none, or its trace is not sampled.
     ///
     /// ```
     /// use kera_telemetry::TraceContext;

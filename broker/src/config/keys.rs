@@ -638,7 +638,7 @@ config_keys! {
         /// For `https`: the certificates of the authorities that may have signed the collector's, a file in PEM. For
         /// public ones name the system's, such as `/etc/ssl/certs/ca-certificates.crt`.
         ca: Option<PathBuf>, FileOrOff [] = "off";
-        /// Headers of each call, such as the key of whoever runs the collector: a file with a line `name: value` for each.
+        /// Headers of each call, such as an API key: a file with a line `name: value` for each.
         headers_file: Option<PathBuf>, FileOrOff [] = "off";
         /// What the collector is told: `metrics`, `logs`, `traces`.
         signals: Vec<Signal>, Signals [] = "metrics,logs,traces";

@@ -28,7 +28,6 @@ pub struct TracedAppend {
 
 impl TracedAppend {
     /// The append of a batch, from `since` on, if it is traced. The batch has its place.
-    #[inline]
     pub fn begin(
         data: &DataPlane,
         streamlet: &Streamlet,
@@ -37,18 +36,6 @@ impl TracedAppend {
         since: Instant,
     ) -> Option<Box<Self>> {
         let spans = data.spans()?;
-        Self::begin_with(spans, data, streamlet, batch, appended, since)
-    }
-
-    #[cold]
-    fn begin_with(
-        spans: &Arc<Spans>,
-        data: &DataPlane,
-        streamlet: &Streamlet,
-        batch: &[u8],
-        appended: &Appended,
-        since: Instant,
-    ) -> Option<Box<Self>> {
         let header = BatchHeader::peek(batch).ok()?;
         let context = context_of(spans, batch)?;
         let mut span = span_of("append", data, streamlet, context);
@@ -97,21 +84,10 @@ impl Drop for TracedAppend {
 }
 
 /// Batches were sent to a reader, who asked for them then if it did not wait for any.
-#[inline]
 pub fn note_read(data: &DataPlane, streamlet: &Streamlet, since: Option<Instant>, parts: &[Bytes]) {
-    if let Some(spans) = data.spans() {
-        note_read_with(spans, data, streamlet, since, parts);
-    }
-}
-
-#[cold]
-fn note_read_with(
-    spans: &Spans,
-    data: &DataPlane,
-    streamlet: &Streamlet,
-    since: Option<Instant>,
-    parts: &[Bytes],
-) {
+    let Some(spans) = data.spans() else {
+        return;
+    };
     let batches = parts.iter().flat_map(|part| batch::batches(part));
     for one in batches.take(MOST_LOOKED_AT) {
         let Ok((header, bytes)) = one else {

@@ -167,7 +167,7 @@ pub(super) async fn commits(group: Arc<Group>) {
         loop {
             let commits = group.leases.lock().due(all, COMMITS_PER_REQUEST);
             if commits.is_empty() {
-                // What is held back is not settled: whoever waits for all hears of it when it is answered.
+                // A commit that is held back is not settled: those who wait for all commits wait for it as well.
                 if held_back.again.is_none() {
                     group.settled.notify_waiters();
                 }

@@ -55,8 +55,8 @@ impl Worker {
             ("heartbeat.interval.ms", "500".to_owned()),
             ("scheduled.rebalance.max.delay.ms", "500".to_owned()),
             ("reconnect.backoff.max.ms", "500".to_owned()),
-            // A worker that is killed between the first offset of a transaction and its end leaves it open. Whoever starts reads up to
-            // the last offset, committed or not, and so waits for its timeout: 60 s, most of what a test waits for.
+            // A worker that is killed in a transaction of offsets leaves it open. The next worker reads up to the last offset,
+            // committed or not, so it waits until that transaction times out: after 60 s by default, most of what a test waits.
             ("transaction.timeout.ms", TRANSACTION_TIMEOUT.to_owned()),
             (
                 "producer.transaction.timeout.ms",

@@ -263,24 +263,11 @@ impl Trio {
 
     /// The same, with segments of so many bytes.
     async fn create_of(&self, at: u32, name: &str, segment_size: u32) -> StreamId {
-        let config = StreamConfig {
-            streamlets: 3,
-            lanes: 1,
-            replicas: 3,
-            min_insync_replicas: 2,
-            segment_size,
-            segments_per_group: 2,
-            max_batch_bytes: 16 << 10,
-            ..StreamConfig::default()
-        };
-        self.create_with(at, name, config).await
+        self.create_with(at, name, small(segment_size)).await
     }
 
     async fn create_with(&self, at: u32, name: &str, config: StreamConfig) -> StreamId {
-        let (shared, name) = (self.shared(at).clone(), name.to_owned());
-        let record = StreamRecord::new(name, config, now_ms());
-        let created = tokio::task::spawn_blocking(move || shared.create_stream(record)).await;
-        let id = created.expect("no panic").expect("it is created").id();
+        let id = self.record(at, name, config).await;
         let running = self.brokers.iter().flatten();
         let running: Vec<_> = running.map(|broker| broker.shared().clone()).collect();
         until(|| {
@@ -290,6 +277,14 @@ impl Trio {
         })
         .await;
         id
+    }
+
+    /// Creates a stream at broker `at`; others may not know it yet.
+    async fn record(&self, at: u32, name: &str, config: StreamConfig) -> StreamId {
+        let (shared, name) = (self.shared(at).clone(), name.to_owned());
+        let record = StreamRecord::new(name, config, now_ms());
+        let created = tokio::task::spawn_blocking(move || shared.create_stream(record)).await;
+        created.expect("no panic").expect("it is created").id()
     }
 
     fn streamlet(&self, at: u32, stream: StreamId, number: u32) -> Arc<Streamlet> {
@@ -332,6 +327,20 @@ impl Trio {
         };
         until(serves).await;
         self.streamlet(at, stream, number)
+    }
+}
+
+/// Three streamlets with three copies, and segments of so many bytes.
+fn small(segment_size: u32) -> StreamConfig {
+    StreamConfig {
+        streamlets: 3,
+        lanes: 1,
+        replicas: 3,
+        min_insync_replicas: 2,
+        segment_size,
+        segments_per_group: 2,
+        max_batch_bytes: 16 << 10,
+        ..StreamConfig::default()
     }
 }
 

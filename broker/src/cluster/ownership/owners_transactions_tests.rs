@@ -69,22 +69,7 @@ async fn a_stream_that_the_coordinator_has_not_heard_of_gets_its_marker() {
 
     trio.late[at as usize - 1].send_replace(true);
     let other = at % 3 + 1;
-    let config = StreamConfig {
-        streamlets: 3,
-        lanes: 1,
-        replicas: 3,
-        min_insync_replicas: 2,
-        segment_size: 64 << 10,
-        segments_per_group: 2,
-        max_batch_bytes: 16 << 10,
-        ..StreamConfig::default()
-    };
-    let (creating, record) = (
-        trio.shared(other).clone(),
-        StreamRecord::new("orders".to_owned(), config, now_ms()),
-    );
-    let created = tokio::task::spawn_blocking(move || creating.create_stream(record)).await;
-    let stream = created.expect("no panic").expect("it is created").id();
+    let stream = trio.record(other, "orders", small(64 << 10)).await;
     let number = (0..3).find(|number| trio.owner(other, stream, *number).broker != at);
     let number = number.expect("another broker owns one");
     let owner = trio.owner(other, stream, number).broker;

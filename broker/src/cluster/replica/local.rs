@@ -139,12 +139,15 @@ impl Known {
             if !stream.record.load().config.is_replicated() {
                 continue;
             }
-            let moved = stream.streamlets.iter().filter(|one| one.is_moved());
+            let streamlets: Vec<_> = match one {
+                None => stream.streamlets.iter().collect(),
+                Some(one) => stream.streamlet(one.streamlet).into_iter().collect(),
+            };
+            let moved = streamlets.iter().filter(|one| one.is_moved());
             let keys = moved.map(|one| one.key());
             let owner = |key: &StreamletKey| stream.owner(key.streamlet).map(|owner| owner.broker);
             found.extend(keys.filter(|key| {
-                one.is_none_or(|one| one == *key)
-                    && owner(key).is_some_and(|broker| broker != 0 && broker != self.broker_id)
+                owner(key).is_some_and(|broker| broker != 0 && broker != self.broker_id)
             }));
         }
         found
