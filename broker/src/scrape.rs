@@ -190,7 +190,7 @@ pub(crate) fn current(shared: &Shared) -> String {
         gauge(
             &mut registry,
             "disk_total_bytes",
-            "Bytes of the data directory's file system",
+            "Bytes of the data directory's file system, without what is kept for root",
             total,
         );
     }

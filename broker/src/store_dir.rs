@@ -337,13 +337,16 @@ impl StoreDir {
         written.and(removed)
     }
 
-    /// Free and total bytes of its file system.
+    /// Free and total bytes of its file system, as `df` counts them: what is kept for root or beyond a quota is neither, or
+    /// a disk with a large reserve would never have much of it free.
     ///
     /// # Errors
     /// The system's.
     pub fn space(&self) -> std::io::Result<(u64, u64)> {
         let stat = rustix::fs::statvfs(&self.path)?;
-        Ok((stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize))
+        let used = stat.f_blocks.saturating_sub(stat.f_bfree);
+        let of = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok((of(stat.f_bavail), of(used.saturating_add(stat.f_bavail))))
     }
 }
 

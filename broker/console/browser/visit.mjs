@@ -53,6 +53,15 @@ const steps = {
     await page.getByText(text).first().waitFor({ timeout: within ?? 20000 });
     return { ms: Date.now() - begin };
   },
+  /** Waits until health tells a problem, first or in the list of all, which is unfolded then. */
+  async problem({ text, within }) {
+    const health = page.locator("section.health");
+    const told = health.getByText(text).first();
+    await told.waitFor({ state: "attached", timeout: within ?? 20000 });
+    if (!(await told.isVisible())) await health.locator("summary").click();
+    await told.waitFor({ timeout: within ?? 20000 });
+    return {};
+  },
   async gone({ text, within }) {
     const begin = Date.now();
     await page.getByText(text).first().waitFor({ state: "hidden", timeout: within ?? 20000 });

@@ -84,6 +84,12 @@ impl Browser {
         seen["ms"].as_u64().expect("a number")
     }
 
+    /// Waits until health tells a problem. It need not be the first one: the disk of the machine that runs this test may be
+    /// nearly full.
+    pub fn sees_problem(&mut self, text: &str) {
+        self.step("problem", json!({ "text": text, "within": 60_000 }));
+    }
+
     pub fn click(&mut self, role: &str, name: &str) {
         self.step("click", json!({ "role": role, "name": name }));
     }

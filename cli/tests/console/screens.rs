@@ -121,7 +121,7 @@ fn each_screen_shows_the_cluster_and_a_killed_broker_is_told_and_comes_back() {
 
     let home = url(&mut cluster, 1);
     browser.open(&home);
-    browser.sees("Group billing is behind by");
+    browser.sees_problem("Group billing is behind by");
     browser.sees("3 of 3");
     browser.sees("clicks");
     browser.audit("the overview");
@@ -209,7 +209,7 @@ fn narrow_and_dark(browser: &mut Browser, home: &str) {
         json!({ "width": 360, "height": 780, "theme": "dark" }),
     );
     for (name, at, wanted) in [
-        ("overview-narrow", "", "Group billing is behind by"),
+        ("overview-narrow", "", "Groups that lag"),
         ("streams-narrow", "#/streams", "clicks"),
         ("lanes-narrow", "#/streams/orders", "Groups of segments"),
         (
