@@ -251,7 +251,8 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
             tls.as_ref()
                 .map_or_else(Family::default, |tls| tls.authentications.clone()),
             audit.clone(),
-        ),
+        )
+        .with_tokens(&config.oauth),
         access: Access::new(&config.acl, image.rules.as_ref(), audit.clone()),
         audit,
         quotas: Arc::new(Quotas::new(image.quotas.as_ref())),

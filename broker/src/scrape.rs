@@ -227,6 +227,14 @@ pub(crate) fn current(shared: &Shared) -> String {
     if let Some(tls) = &shared.tls {
         of_tls(tls, &mut registry);
     }
+    if let Some(oauth) = shared.auth.oauth() {
+        gauge(
+            &mut registry,
+            "oauth_keys_failed",
+            "1 while the keys of oauth.keys cannot be fetched",
+            u64::from(oauth.is_stale()),
+        );
+    }
     of_process(Some(shared.data.engine()), &mut registry);
     telemetry::register(shared, &mut registry);
     stream_metrics::register(shared, &mut registry);

@@ -167,6 +167,9 @@ impl Broker {
             };
             tasks.push(tokio::spawn(tls::watch(tls.clone(), changed)));
         }
+        if let Some(oauth) = shared.auth.oauth() {
+            tasks.push(tokio::spawn(oauth.clone().keep()));
+        }
         tasks.push(tokio::spawn(crate::coordination::drive(shared.clone())));
         tasks.push(tokio::spawn(crate::transactions::drive(shared.clone())));
         if let Some(http) = &http {

@@ -35,6 +35,8 @@ pub(crate) enum Step {
     First(SaslMechanism),
     /// It has to prove that it knows its password.
     Proof(Box<Exchange>),
+    /// Its token proves nothing, which it knows: it has to send one more message, and learns why.
+    Refused(String),
     /// It has proved who it is.
     Proved(Session),
     /// It has not, and the connection ends.
@@ -133,6 +135,16 @@ async fn authenticate(
             }
             Err(why) => Err(why),
         },
+        Step::First(SaslMechanism::OauthBearer) => {
+            match auth.prove_token(peer(ctx), message).await {
+                Ok(proof) => Ok((proof, String::new())),
+                Err(refusal) => {
+                    let response = response.with_auth_bytes(refusal.challenge.into());
+                    return (response, Step::Refused(refusal.why));
+                }
+            }
+        }
+        Step::Refused(why) => Err(why),
         Step::Proof(exchange) => auth.end(peer(ctx), *exchange, message),
         Step::Mechanism | Step::Proved(_) | Step::Failed => {
             let code = ResponseError::IllegalSaslState.code();

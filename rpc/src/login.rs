@@ -112,11 +112,13 @@ pub enum SaslMechanism {
     Plain,
     /// A proof of knowing it.
     Scram(Mechanism),
+    /// A token that somebody has made whom the broker trusts. Kafka's clients alone have some.
+    OauthBearer,
 }
 
 impl SaslMechanism {
-    /// All of them.
-    pub const ALL: [Self; 3] = [
+    /// Those that prove to know a password.
+    pub const WITH_PASSWORDS: [Self; 3] = [
         Self::Scram(Mechanism::Sha256),
         Self::Scram(Mechanism::Sha512),
         Self::Plain,
@@ -127,26 +129,29 @@ impl SaslMechanism {
         match self {
             Self::Plain => "PLAIN",
             Self::Scram(mechanism) => mechanism.name(),
+            Self::OauthBearer => "OAUTHBEARER",
         }
     }
 
-    /// The mechanism of a name in SASL, in any case.
+    /// The mechanism with passwords of a name in SASL, in any case.
     pub fn named(name: &str) -> Option<Self> {
-        let mut all = Self::ALL.into_iter();
+        let mut all = Self::WITH_PASSWORDS.into_iter();
         all.find(|one| one.name().eq_ignore_ascii_case(name))
     }
 
-    /// Its number in the native protocol; those of SCRAM are Kafka's.
-    pub fn number(self) -> u16 {
+    /// Its number in the native protocol, if it is there; those of SCRAM are Kafka's.
+    pub fn number(self) -> Option<u16> {
         match self {
-            Self::Plain => 0,
-            Self::Scram(mechanism) => mechanism.number().into(),
+            Self::Plain => Some(0),
+            Self::Scram(mechanism) => Some(mechanism.number().into()),
+            Self::OauthBearer => None,
         }
     }
 
     /// The mechanism of a number.
     pub fn of_number(number: u16) -> Option<Self> {
-        Self::ALL.into_iter().find(|one| one.number() == number)
+        let mut all = Self::WITH_PASSWORDS.into_iter();
+        all.find(|one| one.number() == Some(number))
     }
 }
 
@@ -241,7 +246,11 @@ impl Login {
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     ) -> Result<Option<Salted>, Unproved> {
-        let number = self.mechanism.number();
+        let Some(number) = self.mechanism.number() else {
+            let name = self.mechanism.name();
+            let why = format!("a password does not go with {name}; choose another mechanism");
+            return Err(Unproved::Refused(why));
+        };
         let SaslMechanism::Scram(mechanism) = self.mechanism else {
             let message = [b"\0", self.user.as_bytes(), b"\0", &self.password].concat();
             stream.write_all(&first(number, &message)).await?;
@@ -330,7 +339,7 @@ mod tests {
             (SaslMechanism::Scram(Mechanism::Sha256), 1, "SCRAM-SHA-256"),
             (SaslMechanism::Scram(Mechanism::Sha512), 2, "SCRAM-SHA-512"),
         ] {
-            assert_eq!((mechanism.number(), mechanism.name()), (number, name));
+            assert_eq!((mechanism.number(), mechanism.name()), (Some(number), name));
             assert_eq!(SaslMechanism::of_number(number), Some(mechanism));
             assert_eq!(SaslMechanism::named(&name.to_lowercase()), Some(mechanism));
         }

@@ -15,6 +15,7 @@ pub mod clock;
 pub mod command;
 pub mod etcd;
 pub mod http;
+pub mod issuer;
 pub mod kafka;
 pub mod machine;
 pub mod namespaces;

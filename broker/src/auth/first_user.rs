@@ -8,6 +8,7 @@ use kera_rpc::login::{self, MOST_PASSWORD_BYTES, PasswordError};
 use kera_rpc::scram::Mechanism;
 
 use super::alter::{Change, NewCredential, alter_if, list};
+use crate::config::SaslMechanism;
 use crate::error::BrokerError;
 use crate::shared::Shared;
 
@@ -21,6 +22,10 @@ pub(crate) async fn make_first_user(shared: &Arc<Shared>) -> Result<(), BrokerEr
         return Ok(());
     }
     let (Some(name), Some(file)) = (&auth.first_user, &auth.first_user_password_file) else {
+        if auth.mechanisms.contains(&SaslMechanism::OauthBearer) {
+            // Those who have tokens get in.
+            return Ok(());
+        }
         tracing::warn!(
             "auth.listeners asks clients for passwords, and there is no user: nobody gets in there but who has a certificate; name a user in auth.first_user with auth.first_user_password_file and start again, or make one with a certificate (`kera user create NAME`)"
         );

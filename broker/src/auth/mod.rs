@@ -7,6 +7,7 @@ mod alter;
 mod basic;
 mod first_user;
 mod native;
+mod oauth;
 mod plain;
 mod session;
 
@@ -35,6 +36,9 @@ pub(crate) use basic::NotProved;
 pub(crate) use first_user::make_first_user;
 pub(crate) use native::{begins_with_proof, prove};
 use plain::told;
+
+pub(crate) use oauth::Oauth;
+pub use oauth::{MAX_MESSAGE as MAX_TOKEN_MESSAGE, TokenMessage, TokenRefusal};
 
 pub use alter::{Change, NewCredential, alter, list};
 pub use session::{Proof, Session};
@@ -167,6 +171,8 @@ pub struct Auth {
     /// Proofs of who a client is, by mechanism and result.
     pub(crate) authentications: Family<Labels, Counter>,
     audit: Arc<Audit>,
+    /// What tokens are checked with.
+    oauth: Option<Arc<Oauth>>,
 }
 
 /// A place among the passwords of one address that wait.
@@ -236,6 +242,7 @@ impl Auth {
             proved: basic::Proved::default(),
             authentications,
             audit,
+            oauth: None,
         }
     }
 
@@ -301,7 +308,7 @@ impl Auth {
         match exchange.end(message) {
             Ok((user, signature)) => {
                 let user = user.into();
-                Ok((Proof { user, mechanism }, signature))
+                Ok((Proof::endless(user, mechanism), signature))
             }
             Err(error) => {
                 self.count(mechanism.name(), false);
@@ -463,7 +470,7 @@ mod tests {
     fn asking() -> AuthConfig {
         AuthConfig {
             listeners: vec![Listener::Kafka],
-            mechanisms: SaslMechanism::ALL.to_vec(),
+            mechanisms: SaslMechanism::WITH_PASSWORDS.to_vec(),
             ..BrokerConfig::default().auth
         }
     }

@@ -91,7 +91,9 @@ async fn exchange(auth: &Auth, stream: &mut Stream, peer: Peer) -> io::Result<Ou
     };
     let offered = auth.mechanisms();
     let Some(mechanism) = mechanism.filter(|one| offered.contains(one)) else {
-        let names: Vec<_> = offered.iter().map(|one| one.name()).collect();
+        let mut taken = SaslMechanism::WITH_PASSWORDS.to_vec();
+        taken.retain(|one| offered.contains(one));
+        let names: Vec<_> = taken.iter().map(|one| one.name()).collect();
         let names = names.join(", ");
         let text = format!("the broker does not take this mechanism; it takes {names}");
         return Ok(Err(refused("", text)));

@@ -49,7 +49,7 @@ impl Auth {
         // Nobody has another's rights.
         if is_right && (other.is_empty() || other == user) {
             let user = user.into();
-            return Ok(Proof { user, mechanism });
+            return Ok(Proof::endless(user, mechanism));
         }
         self.count(name, false);
         Err(self.refused(peer, name, &user, told(&ScramError::WrongProof)))

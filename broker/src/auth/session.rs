@@ -13,6 +13,19 @@ use crate::principal::Principal;
 pub struct Proof {
     pub(super) user: Arc<str>,
     pub(super) mechanism: SaslMechanism,
+    /// How much longer it is one; `None`: no end.
+    pub(super) remaining: Option<Duration>,
+}
+
+impl Proof {
+    /// One that stays true.
+    pub(super) fn endless(user: Arc<str>, mechanism: SaslMechanism) -> Self {
+        Self {
+            user,
+            mechanism,
+            remaining: None,
+        }
+    }
 }
 
 /// Who the client of a connection is, from its proof on.
@@ -57,7 +70,11 @@ impl Auth {
         proof: Proof,
         before: Option<&Session>,
     ) -> Result<Session, String> {
-        let Proof { user, mechanism } = proof;
+        let Proof {
+            user,
+            mechanism,
+            remaining,
+        } = proof;
         let principal = Principal::User(user.clone());
         let changed = before.and_then(|before| match () {
             () if before.principal != principal => Some("user"),
@@ -72,7 +89,7 @@ impl Auth {
             return Err(self.refused(peer, mechanism.name(), &user, why));
         }
         self.note_proved(peer, mechanism.name(), &user);
-        let lifetime = self.max_reauth;
+        let lifetime = [self.max_reauth, remaining].into_iter().flatten().min();
         Ok(Session {
             principal,
             mechanism: Some(mechanism),

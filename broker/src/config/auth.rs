@@ -10,14 +10,16 @@ pub(super) enum Mechanisms {}
 
 impl Kind for Mechanisms {
     type Value = Vec<SaslMechanism>;
-    const FORM: &'static str = "`SCRAM-SHA-256`, `SCRAM-SHA-512` and `PLAIN`, with commas between them (in a file also a list)";
+    const FORM: &'static str = "`SCRAM-SHA-256`, `SCRAM-SHA-512`, `PLAIN` and `OAUTHBEARER`, with commas between them (in a file also a list)";
     const LIST: bool = true;
 
     fn parse(text: &str, _: &Limits) -> Result<Vec<SaslMechanism>, String> {
         let mut mechanisms = Vec::new();
         for part in text.split(',').map(str::trim) {
-            let mechanism = SaslMechanism::named(part).ok_or_else(|| {
-                format!("`{part}` is no mechanism; write SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN")
+            let token = SaslMechanism::OauthBearer;
+            let token = Some(token).filter(|one| one.name().eq_ignore_ascii_case(part));
+            let mechanism = SaslMechanism::named(part).or(token).ok_or_else(|| {
+                format!("`{part}` is no mechanism; write SCRAM-SHA-256, SCRAM-SHA-512, PLAIN or OAUTHBEARER")
             })?;
             if !mechanisms.contains(&mechanism) {
                 mechanisms.push(mechanism);

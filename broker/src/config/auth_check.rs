@@ -7,6 +7,7 @@ use super::exposure::Exposure;
 use super::keys::{AuthConfig, BrokerConfig};
 use super::kinds::ClientAuth;
 use super::listeners::Listener;
+use super::oauth::KeySource;
 use super::tls::TlsListener;
 
 /// What is wrong between the keys of `[auth]` and others: the key and what to do.
@@ -31,15 +32,63 @@ pub(super) fn check_auth(config: &BrokerConfig) -> Result<(), (&'static str, Str
         let problem = "has native but the brokers of the cluster cannot prove to each other who they are; add native to tls.listeners, and set tls.client_auth to requested or required";
         return Err(("auth.listeners", problem.to_owned()));
     }
-    let plain = config.auth.mechanisms.contains(&SaslMechanism::Plain);
-    if let Some(open) = open_ones(config).into_iter().next().filter(|_| plain) {
+    check_tokens(config)?;
+    let has = |mechanism| config.auth.mechanisms.contains(&mechanism);
+    let sent = [
+        (SaslMechanism::Plain, "password"),
+        (SaslMechanism::OauthBearer, "token"),
+    ];
+    let sent = sent.into_iter().find(|(mechanism, _)| has(*mechanism));
+    if let (Some(open), Some((name, what))) = (open_ones(config).first(), sent) {
         let problem = format!(
-            "has PLAIN, which sends the password itself, and {} is neither loopback nor has TLS; add {open} to tls.listeners, or take PLAIN out",
+            "has {name}, which sends the {what} itself, and {} is neither loopback nor has TLS; add {open} to tls.listeners, or take {name} out",
             open.key()
         );
         return Err(("auth.mechanisms", problem));
     }
     Ok(())
+}
+
+/// What OAUTHBEARER needs.
+fn check_tokens(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
+    let oauth = &config.oauth;
+    let needs = [
+        ("oauth.issuer", oauth.issuer.is_some()),
+        ("oauth.audience", !oauth.audience.is_empty()),
+        ("oauth.keys", oauth.keys.is_some()),
+    ];
+    let mechanisms = &config.auth.mechanisms;
+    if !mechanisms.contains(&SaslMechanism::OauthBearer) {
+        return match needs.into_iter().find(|(_, is_set)| *is_set) {
+            Some((key, _)) => Err((
+                key,
+                "is set but auth.mechanisms has no OAUTHBEARER, so no token is taken; add it there, or remove this".to_owned(),
+            )),
+            None => Ok(()),
+        };
+    }
+    let problem = if let Some((key, _)) = needs.into_iter().find(|(_, is_set)| !is_set) {
+        format!("has OAUTHBEARER but {key} is off; set it")
+    } else if !config.auth.listeners.contains(&Listener::Kafka) {
+        "has OAUTHBEARER but auth.listeners has no kafka, and other clients have no tokens; add kafka there, or take OAUTHBEARER out".to_owned()
+    } else if config.auth.listeners.contains(&Listener::Native) && mechanisms.len() == 1 {
+        "has OAUTHBEARER alone and auth.listeners has native, whose clients have no tokens; add a mechanism with passwords, or take native out".to_owned()
+    } else {
+        let by_tls = matches!(&oauth.keys, Some(KeySource::Server(uri)) if uri.scheme_str() == Some("https"));
+        if by_tls != oauth.keys_ca.is_some() {
+            let problem = match by_tls {
+                true => {
+                    "is an https URL but oauth.keys_ca is off; name the file of authorities there, such as the system's"
+                }
+                false => {
+                    "is no https URL but oauth.keys_ca is set, so it would not be used; remove it"
+                }
+            };
+            return Err(("oauth.keys", problem.to_owned()));
+        }
+        return Ok(());
+    };
+    Err(("auth.mechanisms", problem))
 }
 
 /// What a first user needs.
@@ -104,7 +153,7 @@ mod tests {
         config.kafka.listen.clear();
         assert_eq!(check_auth(&config).unwrap_err().0, "auth.listeners");
         config.kafka.listen = vec!["127.0.0.1:9092".to_owned()];
-        config.auth.mechanisms = SaslMechanism::ALL.to_vec();
+        config.auth.mechanisms = SaslMechanism::WITH_PASSWORDS.to_vec();
         assert_eq!(check_auth(&config), Ok(()));
         assert_eq!(doubted(&config), 0);
         config.kafka.listen.push("0.0.0.0:9093".to_owned());
@@ -113,7 +162,7 @@ mod tests {
         config.auth.mechanisms.truncate(2);
         assert_eq!(check_auth(&config), Ok(()));
         config.tls.listeners = vec![TlsListener::Kafka];
-        config.auth.mechanisms = SaslMechanism::ALL.to_vec();
+        config.auth.mechanisms = SaslMechanism::WITH_PASSWORDS.to_vec();
         assert_eq!(check_auth(&config), Ok(()));
         assert_eq!(doubted(&config), 0);
         // The native listener is another, and has no TLS.
@@ -151,6 +200,37 @@ mod tests {
         config.http.open_paths = vec![OpenPath::Metrics];
         config.auth.listeners.clear();
         assert_eq!(doubted(&config), 0, "nobody is asked");
+    }
+
+    #[test]
+    fn tokens_have_an_issuer_an_audience_keys_and_tls() {
+        let mut config = BrokerConfig::default();
+        config.oauth.issuer = Some("https://issuer.example".to_owned());
+        assert_eq!(check_auth(&config).unwrap_err().0, "oauth.issuer");
+        config.auth.listeners = vec![Listener::Native];
+        config.auth.mechanisms = vec![SaslMechanism::OauthBearer];
+        let told = |config: &BrokerConfig| check_auth(config).unwrap_err().1;
+        assert!(told(&config).contains("oauth.audience is off"));
+        config.oauth.audience = vec!["kera".to_owned()];
+        assert!(told(&config).contains("oauth.keys is off"));
+        config.oauth.keys = Some(KeySource::File("/keys".into()));
+        assert!(told(&config).contains("no kafka"));
+        config.kafka.listen = vec!["127.0.0.1:9092".to_owned()];
+        config.auth.listeners.push(Listener::Kafka);
+        assert!(told(&config).contains("has native"));
+        config.auth.listeners.remove(0);
+        assert_eq!(check_auth(&config), Ok(()));
+        let server = axum::http::Uri::from_static("https://issuer.example/keys");
+        config.oauth.keys = Some(KeySource::Server(server));
+        assert!(told(&config).contains("keys_ca is off"));
+        config.oauth.keys_ca = Some("/ca".into());
+        assert_eq!(check_auth(&config), Ok(()));
+        config.kafka.listen.push("0.0.0.0:9093".to_owned());
+        assert!(told(&config).contains("sends the token itself"));
+        config.tls.listeners = vec![TlsListener::Kafka];
+        assert_eq!(check_auth(&config), Ok(()));
+        config.oauth.keys = Some(KeySource::File("/keys".into()));
+        assert!(told(&config).contains("would not be used"));
     }
 
     #[test]

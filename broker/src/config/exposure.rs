@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use kera_rpc::SaslMechanism;
+
 use super::api::OpenPath;
 use super::cluster::is_loopback;
 use super::keys::BrokerConfig;
@@ -79,19 +81,22 @@ impl Exposure {
             true => config.tls.client_auth,
             false => ClientAuth::None,
         };
-        let passwords = config.auth.listeners.contains(&listener);
-        let proves = passwords || certificates == ClientAuth::Required;
-        let who = match (passwords, certificates) {
+        let asks = config.auth.listeners.contains(&listener);
+        let proof = of_logins(config, listener);
+        let proves = asks || certificates == ClientAuth::Required;
+        let who = match (asks, certificates) {
             (true, ClientAuth::Required | ClientAuth::Requested)
                 if listener == Listener::Native =>
             {
-                "users with a certificate or a password"
+                format!("users with a certificate or {proof}")
             }
-            (true, ClientAuth::Required) => "users with a certificate and a password",
-            (true, _) => "users with a password",
-            (false, ClientAuth::Required) => "clients with a certificate",
-            (false, ClientAuth::Requested) => "everybody, with a certificate or without one",
-            (false, ClientAuth::None) => "everybody",
+            (true, ClientAuth::Required) => format!("users with a certificate and {proof}"),
+            (true, _) => format!("users with {proof}"),
+            (false, ClientAuth::Required) => "clients with a certificate".to_owned(),
+            (false, ClientAuth::Requested) => {
+                "everybody, with a certificate or without one".to_owned()
+            }
+            (false, ClientAuth::None) => "everybody".to_owned(),
         };
         let acl = &config.acl;
         let what = match (acl.enabled, acl.allow_without_rule) {
@@ -151,6 +156,17 @@ impl fmt::Display for Exposure {
         };
         let lets_in = &self.lets_in;
         write!(f, "{key} {address}, {reach}, {tls}: lets in {lets_in}")
+    }
+}
+
+/// What logins of users prove who they are by, for people.
+fn of_logins(config: &BrokerConfig, listener: Listener) -> &'static str {
+    let is_token = |one: &SaslMechanism| *one == SaslMechanism::OauthBearer;
+    let mechanisms = &config.auth.mechanisms;
+    match listener == Listener::Kafka && mechanisms.iter().any(is_token) {
+        true if mechanisms.iter().all(is_token) => "a token",
+        true => "a password or a token",
+        false => "a password",
     }
 }
 

@@ -128,6 +128,29 @@ fn who_must_prove_something_is_let_in() {
 }
 
 #[test]
+fn it_says_whether_users_have_passwords_or_tokens() {
+    let told = |listeners, mechanisms| {
+        let settings = [
+            ("kafka.listen", "127.0.0.1:9092"),
+            ("auth.listeners", listeners),
+            ("auth.mechanisms", mechanisms),
+            ("oauth.issuer", "i"),
+            ("oauth.audience", "a"),
+            ("oauth.keys", "/keys"),
+        ];
+        let all = Exposure::all(&config(&settings)).into_iter();
+        let lets_in = all.take(2).map(|one| one.lets_in);
+        let whom = lets_in.map(|one| one.replace(", to everything", ""));
+        whom.collect::<Vec<_>>()
+    };
+    let password = "users with a password";
+    let either = told("native,kafka", "PLAIN,OAUTHBEARER");
+    assert_eq!(either, [password, "users with a password or a token"]);
+    let token = told("kafka", "OAUTHBEARER");
+    assert_eq!(token, ["everybody", "users with a token"]);
+}
+
+#[test]
 fn http_is_for_users_where_they_are_asked_for() {
     let tls = [&[HTTP, ("tls.listeners", "http")][..], &FILES].concat();
     assert_eq!(refused_of(&tls, &Listener::ALL), ["http.listen"]);

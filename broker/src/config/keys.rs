@@ -22,6 +22,7 @@ use super::kinds::{
     Time, TransportChoice, TransportKind,
 };
 use super::listeners::{Listener, OpenListeners};
+use super::oauth::{Algorithms, ClaimName, KeySource, KeysAt, TextOrOff, Texts, TokenAlgorithm};
 use super::telemetry::{CollectorOrOff, Signals};
 use super::tls::{TlsListener, TlsListeners};
 use super::units::{GIB, KIB, MIB, TIB};
@@ -480,7 +481,8 @@ config_keys! {
         /// loopback.
         listeners: Vec<Listener>, AuthListeners [] = "off";
         /// The ways to prove it to `native` and `kafka`. With PLAIN the client sends the password itself, so these listeners must be among
-        /// `tls.listeners` unless they listen on loopback alone. Old tools may know nothing else.
+        /// `tls.listeners` unless they listen on loopback alone. Old tools may know nothing else. With OAUTHBEARER it sends a token,
+        /// which takes TLS as well, and `oauth`; it is for `kafka` alone.
         mechanisms: Vec<SaslMechanism>, Mechanisms [] = "SCRAM-SHA-256,SCRAM-SHA-512";
         /// How long a login counts (Kafka: `connections.max.reauth.ms`). Kafka's clients are told so, and log in again over the same
         /// connection (KIP-368). If one does not, the broker closes the connection at its next request. Native clients connect
@@ -492,6 +494,33 @@ config_keys! {
         /// A file whose first line is that user's password. It is read only where there are no users, so it may be
         /// removed afterwards.
         first_user_password_file: Option<PathBuf>, FileOrOff [] = "off";
+    }
+
+    /// What tokens of OAUTHBEARER must have, if `auth.mechanisms` has it: docs/security.md.
+    oauth: OauthConfig {
+        /// Who makes the tokens: exactly what they have in `iss`. Needed with OAUTHBEARER.
+        issuer: Option<String>, TextOrOff [] = "off";
+        /// Whom they are for: a token has one of these in `aud`. Needed with OAUTHBEARER.
+        audience: Vec<String>, Texts [] = "off";
+        /// The issuer's public keys, as a JSON web key set (Kafka: `sasl.oauthbearer.jwks.endpoint.url`): a file, or a URL that the
+        /// broker asks. `http` is taken on this machine alone. Redirections are not followed. Needed with OAUTHBEARER.
+        keys: Option<KeySource>, KeysAt [] = "off";
+        /// The certificates in PEM of the authorities that sign the certificate of that server; the system's are not taken by
+        /// themselves. Needed with an `https` URL.
+        keys_ca: Option<PathBuf>, FileOrOff [] = "off";
+        /// How often the keys are fetched anew. A token with an unknown key has them fetched at once, every minute at most. If
+        /// they cannot be fetched, those that are known count on.
+        keys_refresh: Duration, Time [SECOND, 7 * DAY] = "1h";
+        /// The algorithms of signatures that count.
+        algorithms: Vec<TokenAlgorithm>, Algorithms [] = "RS256,ES256,PS256";
+        /// The claim with the user's name.
+        user_claim: String, ClaimName [] = "sub";
+        /// A scope that tokens must have.
+        scope: Option<String>, TextOrOff [] = "off";
+        /// The claim with the scopes, as a list or with spaces between them.
+        scope_claim: String, ClaimName [] = "scope";
+        /// How far the issuer's clock may be from the broker's. A token counts this much longer.
+        clock_skew: Duration, Time [0, HOUR] = "30s";
     }
 
     /// Who may do what, by rules as Kafka's access control lists have them: docs/security.md.

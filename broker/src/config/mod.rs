@@ -19,6 +19,7 @@ mod exposure;
 mod keys;
 mod kinds;
 mod listeners;
+mod oauth;
 mod print;
 mod renamed;
 mod resolve;
@@ -37,12 +38,13 @@ pub use exposure::Exposure;
 pub use kera_rpc::SaslMechanism;
 pub use keys::{
     AclConfig, ApiConfig, AuditConfig, AuthConfig, BrokerConfig, ClusterConfig, ConsumersConfig,
-    GroupsConfig, HttpConfig, KEYS, KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig,
-    ReplicaStoreConfig, RetentionConfig, RuntimeConfig, SECTIONS, ServerConfig, StorageConfig,
-    TelemetryConfig, TlsConfig,
+    GroupsConfig, HttpConfig, KEYS, KafkaConfig, Key, LogConfig, MemoryConfig, OauthConfig,
+    ProducersConfig, ReplicaStoreConfig, RetentionConfig, RuntimeConfig, SECTIONS, ServerConfig,
+    StorageConfig, TelemetryConfig, TlsConfig,
 };
 pub use kinds::{ClientAuth, EngineChoice, Limits, LogFormat, TransportChoice};
 pub use listeners::Listener;
+pub use oauth::{KeySource, TokenAlgorithm};
 pub use print::reference_markdown;
 pub use renamed::RENAMED;
 pub use resolve::{ConfigError, GONE, Origin, Problem, Resolved, Sources};

@@ -104,7 +104,7 @@ pub(crate) fn addresses(text: &str) -> Result<String, String> {
 /// A way to prove who one is.
 pub(crate) fn mechanism(text: &str) -> Result<SaslMechanism, String> {
     SaslMechanism::named(text).ok_or_else(|| {
-        let names = SaslMechanism::ALL.map(SaslMechanism::name);
+        let names = SaslMechanism::WITH_PASSWORDS.map(SaslMechanism::name);
         format!(
             "`{text}` is no mechanism; write one of {}",
             names.join(", ")

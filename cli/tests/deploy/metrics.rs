@@ -90,7 +90,7 @@ fn by_itself() -> Exposed {
     series(&text)
 }
 
-/// What a broker exposes whose clients have TLS.
+/// What a broker exposes whose clients have TLS and tokens.
 fn with_tls() -> Exposed {
     let names = vec!["localhost".to_owned()];
     let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
@@ -100,6 +100,16 @@ fn with_tls() -> Exposed {
     std::fs::write(&key, made.signing_key.serialize_pem()).expect("a file can be written");
     let path = |path: &std::path::Path| path.display().to_string();
     let broker = Process::with(&[
+        "--auth-listeners",
+        "kafka",
+        "--auth-mechanisms",
+        "OAUTHBEARER",
+        "--oauth-issuer",
+        "i",
+        "--oauth-audience",
+        "a",
+        "--oauth-keys",
+        "/nowhere",
         "--tls-listeners",
         "kafka",
         "--tls-certificate",
@@ -117,6 +127,7 @@ fn with_tls() -> Exposed {
     let only_here = [
         "kera_authentications_total",
         "kera_audit_events_total",
+        "kera_oauth_keys_failed",
         "kera_telemetry_dropped_total",
     ];
     exposed.retain(|name, _| name.starts_with("kera_tls_") || only_here.contains(&name.as_str()));

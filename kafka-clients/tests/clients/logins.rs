@@ -23,7 +23,7 @@ fn broker() -> kera_testkit::Broker {
 }
 
 /// What `/metrics` says of series that begin so, summed up.
-fn counted(broker: &kera_testkit::Broker, series: &str) -> u64 {
+pub fn counted(broker: &kera_testkit::Broker, series: &str) -> u64 {
     let text = http::get(broker.http(), "/metrics");
     let lines = text.lines().filter(|line| line.starts_with(series));
     let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
@@ -31,7 +31,7 @@ fn counted(broker: &kera_testkit::Broker, series: &str) -> u64 {
 }
 
 /// Proofs that clients have begun, and connections that were opened for them: each begins with ApiVersions.
-fn proofs_and_connections(broker: &kera_testkit::Broker) -> (u64, u64) {
+pub fn proofs_and_connections(broker: &kera_testkit::Broker) -> (u64, u64) {
     let of = |api: &str| {
         counted(
             broker,
@@ -41,7 +41,7 @@ fn proofs_and_connections(broker: &kera_testkit::Broker) -> (u64, u64) {
     (of("SaslHandshake"), of("ApiVersions"))
 }
 
-fn send(client: &mut dyn Client) -> Value {
+pub fn send(client: &mut dyn Client) -> Value {
     let send =
         json!({"op": "send", "producer": "p", "topic": "orders", "records": [{"value": "6b"}]});
     client.answer(&send)["ok"][0].clone()

@@ -23,6 +23,7 @@ mod producing;
 mod reading;
 mod restart;
 mod stage;
+mod tokens;
 mod topics;
 mod transactions;
 

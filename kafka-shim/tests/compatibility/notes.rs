@@ -82,7 +82,7 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         17,
         Partly,
-        "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, where `auth.listeners` has kafka; version 0 is refused",
+        "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER, where `auth.listeners` has kafka; version 0 is refused",
     ),
     (29, Whole, RULES),
     (30, Whole, RULES),
@@ -92,7 +92,7 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         36,
         Whole,
-        "a login counts as long as the connection, or for `auth.max_reauth` (KIP-368)",
+        "a login counts as long as the connection, or for `auth.max_reauth` (KIP-368), and no longer than a token",
     ),
     (
         42,
