@@ -12,10 +12,25 @@ pub fn get(address: &str, path: &str) -> String {
 
 /// The same, of a server that is asked for by the name `host`.
 pub fn get_as(host: &str, address: &str, path: &str) -> String {
+    answer(
+        address,
+        &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"),
+    )
+}
+
+/// The whole answer to a POST of `body`, to a server that is asked for by the name `localhost`. `headers` end with a new line each.
+pub fn post(address: &str, path: &str, headers: &str, body: &str) -> String {
+    let length = body.len();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n{headers}Connection: close\r\n\r\n{body}"
+    );
+    answer(address, &request)
+}
+
+fn answer(address: &str, request: &str) -> String {
     let mut socket = TcpStream::connect(address).expect("the address is served");
     let timeout = socket.set_read_timeout(Some(PATIENCE));
     timeout.expect("a timeout can be set");
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     socket.write_all(request.as_bytes()).expect("a request");
     let mut answer = String::new();
     socket.read_to_string(&mut answer).expect("an answer");

@@ -1,5 +1,6 @@
 // One consumer group, and one broker.
 
+import { BrokerActs, GroupActs } from "./acts";
 import { Bar, Card, Chart, Lag, Mark, Pager, Table, Tile, Waiting } from "./parts";
 import { byteRate, bytes, count, duration, plural, rate, short } from "./format";
 import { history } from "./history";
@@ -36,6 +37,7 @@ export function GroupScreen(props: { path: string; name: string; move: (offset: 
             <Tile label="Members" value={count(data.members)} detail={data.kind === "kafka" ? `Kafka, ${data.state ?? ""}` : plural(data.leases, "lease")} />
             <Tile label="Reads" value={data.streams.map((of) => of.stream).join(", ") || "nothing"} detail={data.order ? `order = ${data.order}` : data.protocol} />
           </dl>
+          <GroupActs data={data} />
           <Card title="Lag, in records">
             <Chart label="Lag, in records" series={[{ label: "lag", color: "--lag" }]} data={points} show={(v) => short(Math.round(v))} height={120} />
           </Card>
@@ -144,6 +146,7 @@ export function BrokerScreen(props: { path: string; id: string }) {
             <Tile label="Memory for segments" value={bytes(data.pool_used_bytes ?? 0)} detail={`of ${bytes(data.pool_bytes ?? 0)}`} />
             <Tile label="Connections" value={count(data.connections ?? 0)} detail={`${((data.cpu_share ?? 0) * 100).toFixed(1)} % of a core`} />
           </dl>
+          <BrokerActs data={data} />
           {data.troubles.length > 0 && (
             <Card title="Not served">
               <ul class="problems">

@@ -1,6 +1,7 @@
 // The lists: streams, groups, brokers, settings.
 
 import { useEffect, useState } from "preact/hooks";
+import { CreateStream } from "./acts";
 import { Bar, Card, Lag, Mark, Pager, Table, Waiting } from "./parts";
 import { byteRate, bytes, count, duration, rate } from "./format";
 import { ask, useFeed } from "./live";
@@ -54,7 +55,15 @@ function Left({ page }: { page: Page<unknown> }) {
 export function StreamsScreen({ path, state, change }: ListProps) {
   const { data, refusal } = useFeed().of<Page<StreamRow>>(path);
   return (
-    <Card title="Streams" aside={<Filter label="Find a stream" state={state} change={change} />}>
+    <Card
+      title="Streams"
+      aside={
+        <span class="aside">
+          <Filter label="Find a stream" state={state} change={change} />
+          <CreateStream />
+        </span>
+      }
+    >
       {!data ? (
         <Waiting refusal={refusal} />
       ) : (

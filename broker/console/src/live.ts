@@ -127,10 +127,25 @@ export function useFeed(): typeof feed {
   return feed;
 }
 
-/** Asks once. */
-export async function ask<T>(path: string, signal?: AbortSignal): Promise<T> {
-  const response = await fetch(path.replace(/^\//, ""), { signal });
+async function read<T>(response: Response): Promise<T> {
   const body = await response.json();
   if (!response.ok) throw new Error(body.message ?? response.statusText);
   return body as T;
+}
+
+/** Asks once. */
+export async function ask<T>(path: string, signal?: AbortSignal): Promise<T> {
+  return read<T>(await fetch(path.replace(/^\//, ""), { signal }));
+}
+
+/** Has something changed. */
+export async function change<T>(path: string, body: unknown): Promise<T> {
+  const response = await fetch(path.replace(/^\//, ""), {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(body),
+  }).catch(() => {
+    throw new Error("The broker did not answer. It may have been done all the same: look before you try again.");
+  });
+  return read<T>(response);
 }

@@ -2,6 +2,7 @@ import { render } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
+import { Told } from "./act";
 import { BrokerScreen, GroupScreen, LEASES } from "./details";
 import { duration } from "./format";
 import { BrokersScreen, GroupsScreen, listPath, SettingsScreen, StreamsScreen, type ListState } from "./lists";
@@ -138,6 +139,7 @@ function App() {
       </header>
       <Lost />
       <main id="main" tabIndex={-1} class={isLost ? "stale" : ""}>
+        <Told />
         <h1 class={name || screen === "" ? "unseen" : ""}>{name ?? title}</h1>
         {screen === "" && <OverviewScreen />}
         {screen === "streams" && !name && path && <StreamsScreen path={path} state={list} change={change} />}

@@ -1,5 +1,6 @@
 // One stream: lanes and their groups of segments, who reads it, its records, its settings.
 
+import { StreamActs } from "./acts";
 import { Card, Chart, Lag, Mark, Pager, Table, Tile, Waiting } from "./parts";
 import { byteRate, bytes, count, dateTime, duration, plural, rate, short } from "./format";
 import { history } from "./history";
@@ -145,6 +146,7 @@ function Settings({ data }: { data: StreamDetail }) {
       <p class="soft">
         Change them with <code>kera stream alter {data.name}</code>.
       </p>
+      <StreamActs data={data} />
       <dl class="facts">
         {all.map(([name, value]) => (
           <div>

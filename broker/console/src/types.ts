@@ -105,6 +105,7 @@ export interface Overview extends Rates {
   health: Health;
   answered_by: number;
   version: string;
+  acts: boolean;
   cluster: string | null;
   controller: number | null;
   brokers: number;
@@ -290,4 +291,14 @@ export interface RecordsView {
 export interface SettingsView {
   broker_id: number;
   items: { name: string; value: string; default: string; configured: string | null; meaning: string }[];
+}
+
+/** What came of an act that only tells whether something is different now. */
+export interface Changed {
+  changed: boolean;
+}
+
+export interface Trimmed {
+  lanes_total: number;
+  freed_bytes: number;
 }

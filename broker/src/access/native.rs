@@ -3,6 +3,7 @@
 //! [`Guarded`] stands before each service, for calls over gRPC and as frames alike. A call without an entry in
 //! [`needs`](Needs::needs) does not compile.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use kera_metadata::access::{CLUSTER_NAME, Kind, Operation};
@@ -154,24 +155,62 @@ impl<S> Guarded<S> {
     fn check<R: Needs>(&self, request: &Request<R>) -> Result<(), Status> {
         let caller = request.extensions().get::<Caller>();
         let (access, catalog) = (&self.shared.access, &self.shared.data.catalog);
-        let checked = access.check(Listener::Native, caller, request.get_ref(), catalog);
+        let checked = access.check(via(request), caller, request.get_ref(), catalog);
         checked.map_err(|error| status_of(&error))
     }
 
     fn attempt<R: Needs>(&self, request: &Request<R>) -> Option<Attempt> {
         let change = request.get_ref().change()?;
-        attempt(&self.shared, request.extensions().get(), change)
+        attempt_via(
+            &self.shared,
+            via(request),
+            request.extensions().get(),
+            change,
+        )
     }
+
+    /// Has `call` do what the service would do, for callers who may, and writes down how it ended.
+    pub(crate) async fn instead<R: Needs, T, F>(
+        &self,
+        request: Request<R>,
+        call: impl FnOnce(R) -> F,
+    ) -> Result<T, Status>
+    where
+        F: Future<Output = Result<T, WireError>>,
+    {
+        self.check(&request)?;
+        let attempt = self.attempt(&request);
+        let outcome = call(request.into_inner()).await;
+        let outcome = outcome.map_err(|error| status_of(&error));
+        end(attempt, &outcome);
+        outcome
+    }
+}
+
+/// Where the call came in. Whoever makes a request of something else than a native call says so in its extensions, which no client
+/// can write.
+fn via<R>(request: &Request<R>) -> Listener {
+    let told = request.extensions().get::<Listener>();
+    told.copied().unwrap_or(Listener::Native)
 }
 
 /// A change that a caller makes from now on; `None` if nobody knows who calls, which is a defect.
 pub(crate) fn attempt(shared: &Shared, caller: Option<&Caller>, change: Change) -> Option<Attempt> {
+    attempt_via(shared, Listener::Native, caller, change)
+}
+
+fn attempt_via(
+    shared: &Shared,
+    via: Listener,
+    caller: Option<&Caller>,
+    change: Change,
+) -> Option<Attempt> {
     let caller = caller?;
     let principal = Principal::of(caller.user.as_ref());
     let who = Who {
         principal: &principal,
         host: caller.address,
-        via: Listener::Native,
+        via,
     };
     Some(shared.audit.attempt(who, change))
 }

@@ -23,6 +23,7 @@ use super::views::{GroupLag, GroupRow, Page, StreamLag, StreamRow};
 use super::{broker_detail, group_detail, records, stream_detail};
 use crate::access::{Who, may_see};
 use crate::admin;
+use crate::admin::calls::acts::Acts;
 use crate::config::{BrokerConfig, Listener};
 use crate::http_auth;
 use crate::http_listener::Peer;
@@ -62,6 +63,7 @@ pub(crate) struct Api {
     kept: Mutex<HashMap<Question, KeptAnswer>>,
     pub(super) event_streams: Arc<Semaphore>,
     looks: Semaphore,
+    pub(super) acts: Acts,
 }
 
 /// The API of the process that is asked about. Clones share it.
@@ -97,6 +99,7 @@ impl Api {
             kept: Mutex::default(),
             event_streams: Arc::new(Semaphore::new(streams)),
             looks: Semaphore::new(LOOKS),
+            acts: Acts::new(&shared),
             shared,
         })
     }
@@ -337,7 +340,7 @@ fn page<T: Clone>(snapshot: &Snapshot, query: &ListQuery, rows: Vec<&T>) -> Page
     }
 }
 
-fn json(view: &impl Serialize) -> Answer {
+pub(super) fn json(view: &impl Serialize) -> Answer {
     let text = serde_json::to_string(view);
     let text = text.map_err(|error| WireError::new(ErrorCode::Internal, error.to_string()))?;
     match text.len() > MOST_BYTES {
@@ -429,6 +432,11 @@ pub(super) async fn answer(
         Ok(resource) => api.answer(&caller, &resource).await,
         Err(error) => Err(error),
     };
+    answered(answer)
+}
+
+/// An answer as it is sent.
+pub(super) fn answered(answer: Answer) -> Response {
     match answer {
         Ok(text) => body(StatusCode::OK, text.to_string()),
         Err(error) => refusal(&error),
@@ -461,7 +469,12 @@ pub(super) fn refusal_text(error: &WireError) -> String {
 /// The answer that says why there is none.
 pub(crate) fn refusal(error: &WireError) -> Response {
     let status = match error.code {
-        ErrorCode::InvalidArgument | ErrorCode::OutOfRange => StatusCode::BAD_REQUEST,
+        ErrorCode::InvalidArgument | ErrorCode::OutOfRange | ErrorCode::InvalidName => {
+            StatusCode::BAD_REQUEST
+        }
+        ErrorCode::StreamExists | ErrorCode::GroupConflict | ErrorCode::GroupNotEmpty => {
+            StatusCode::CONFLICT
+        }
         ErrorCode::NotAuthorized => StatusCode::FORBIDDEN,
         ErrorCode::UnknownStream
         | ErrorCode::UnknownStreamlet

@@ -1,8 +1,10 @@
 //! `/api/v1` at `http.listen`: what people look at, as JSON. docs/api.md has every field.
 //!
-//! It changes nothing. It is for users with a password, or for this machine alone where nobody is asked who they are. Clients of one user and address
+//! It changes something only where `api.acts` says so. It is for users with a password, or for this machine alone where nobody is asked who they are. Clients of one user and address
 //! that ask for the same thing within the same second get the same answer, so that many who look cost little more than one.
 
+mod act_settings;
+mod acts;
 mod answer;
 mod broker_detail;
 mod console;
@@ -36,7 +38,7 @@ pub(crate) fn router(served: ServedApi) -> Router {
     });
     pages
         .route("/api/v1/live", get(live::live))
-        .route("/api/v1/{*path}", get(answer::answer))
+        .route("/api/v1/{*path}", get(answer::answer).post(acts::act))
         .with_state(served)
 }
 

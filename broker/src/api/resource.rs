@@ -73,7 +73,7 @@ impl ListQuery {
     }
 }
 
-fn invalid(text: String) -> WireError {
+pub(super) fn invalid(text: String) -> WireError {
     WireError::new(ErrorCode::InvalidArgument, text)
 }
 
@@ -111,7 +111,7 @@ impl Resource {
     }
 }
 
-fn decoded(part: &str) -> Result<String, WireError> {
+pub(super) fn decoded(part: &str) -> Result<String, WireError> {
     let decoded = percent_decode_str(part).decode_utf8();
     let decoded = decoded.map_err(|_| invalid(format!("`{part}` is not UTF-8")))?;
     Ok(decoded.into_owned())

@@ -292,6 +292,7 @@ fn overview(
         health,
         answered_by: shared.data.directory.me(),
         version: env!("CARGO_PKG_VERSION"),
+        acts: shared.live().api.acts,
         cluster: cluster.map(|_| shared.cluster_id()),
         controller: cluster.and_then(|cluster| cluster.controller),
         brokers: brokers.iter().filter(|row| row.role == BROKER).count(),

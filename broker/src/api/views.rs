@@ -1,7 +1,7 @@
 //! What answers of the API look like. Fields that the command line's `--json` has too have the same names there.
 
 use kera_metadata::access::Kind;
-use kera_metadata::{BatchCheck, LaneBy, TimestampType};
+use kera_metadata::{BatchCheck, Cleanup, LaneBy, TimestampType};
 use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
 use kera_rpc::serve::Caller;
@@ -183,6 +183,8 @@ pub(super) struct Overview {
     pub(super) health: Health,
     pub(super) answered_by: u32,
     pub(super) version: &'static str,
+    /// Something can be changed here.
+    pub(super) acts: bool,
     pub(super) cluster: Option<String>,
     pub(super) controller: Option<u32>,
     pub(super) brokers: usize,
@@ -241,6 +243,11 @@ pub(super) struct StreamSettings {
     pub(super) timestamp_before_max_ms: u64,
     pub(super) timestamp_after_max_ms: u64,
     pub(super) validate: &'static str,
+    pub(super) cleanup: &'static str,
+    pub(super) min_compaction_lag_ms: u64,
+    pub(super) max_compaction_lag_ms: u64,
+    pub(super) delete_retention_ms: u64,
+    pub(super) min_dirty_ratio: f64,
     pub(super) created_ms: u64,
 }
 
@@ -263,6 +270,11 @@ impl StreamSettings {
             timestamp_before_max_ms: config.timestamp_before_max_ms(),
             timestamp_after_max_ms: config.timestamp_after_max_ms(),
             validate: BatchCheck::from(config.validate()).text(),
+            cleanup: Cleanup::from(config.cleanup()).text(),
+            min_compaction_lag_ms: config.min_compaction_lag_ms(),
+            max_compaction_lag_ms: config.max_compaction_lag_ms(),
+            delete_retention_ms: config.delete_retention_ms(),
+            min_dirty_ratio: f64::from(config.min_dirty_permille()) / 1000.0,
             created_ms: info.created_ms,
         }
     }

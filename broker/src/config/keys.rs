@@ -306,6 +306,9 @@ config_keys! {
         /// (`orders:email`). `*` stands for the whole key, value and headers. A value that is not JSON is not shown
         /// where a rule is about its stream.
         mask: Vec<String>, MaskRules [] = "off";
+        /// Let people change something there: create, change, trim and delete streams, set the positions of consumer groups,
+        /// drain brokers. Rules, quotas and the audit log are those of the same call by the command line.
+        acts: bool, Switch [] = "false";
         /// Clients that are told news as they come, at a time.
         max_event_streams: u32, Count [1, 1000] = "32";
     }

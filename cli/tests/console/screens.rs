@@ -8,7 +8,7 @@ use kera_testkit::command::killed;
 use serde_json::json;
 
 use crate::browser::Browser;
-use crate::common::{finish, kera};
+use crate::common::{finish, http, kera};
 use crate::repository;
 use crate::together::Together;
 
@@ -91,7 +91,10 @@ fn each_screen_shows_the_cluster_and_a_killed_broker_is_told_and_comes_back() {
         return;
     };
     cluster.flags = vec!["--http-listen", "127.0.0.1:0", "--api-mask", "orders:email"];
-    for _ in 0..3 {
+    cluster.add();
+    // What is changed is changed at these two; the first one has the setting as it is by default.
+    cluster.flags.extend(["--api-acts", "true"]);
+    for _ in 0..2 {
         cluster.add();
     }
     cluster.create("orders", 6, 3);
@@ -152,6 +155,11 @@ fn each_screen_shows_the_cluster_and_a_killed_broker_is_told_and_comes_back() {
     seek(&mut browser);
     narrow_and_dark(&mut browser, &home);
     by_keyboard(&mut browser, &home);
+    by_question(&mut browser, &home, &url(&mut cluster, 2));
+    for number in [2, 3] {
+        let at = cluster.broker(number).http().to_owned();
+        moves_the_group_wherever_it_is_coordinated(&at);
+    }
 
     // One of the others is killed while the page is open.
     browser.step(
@@ -247,4 +255,45 @@ fn by_keyboard(browser: &mut Browser, home: &str) {
     assert!(reached, "the stream cannot be reached by keyboard");
     browser.step("keys", json!({ "keys": ["Enter"] }));
     browser.sees("Groups of segments");
+}
+
+/// A stream is made and deleted: each after one question, which is answered by keyboard.
+fn by_question(browser: &mut Browser, off: &str, on: &str) {
+    browser.open(&format!("{off}#/streams/orders/settings"));
+    browser.sees("min insync replicas");
+    assert!(!browser.content().contains("Trim"), "acts are on");
+    browser.open(&format!("{on}#/streams"));
+    browser.sees("Lag of each group");
+    browser.click("button", "Create a stream");
+    browser.sees("fixed for ever");
+    browser.audit("the question about a new stream");
+    picture(browser, "create");
+    browser.step("fill", json!({ "label": "Name", "value": "drafts" }));
+    browser.step("keys", json!({ "keys": ["Enter"] }));
+    browser.sees("Stream drafts was created.");
+    browser.open(&format!("{on}#/streams/drafts/settings"));
+    browser.click("button", "Delete");
+    browser.sees("All its records are lost for good");
+    browser.audit("the question about a stream that is to go");
+    picture(browser, "delete");
+    // Who only presses Enter loses nothing.
+    browser.step("keys", json!({ "keys": ["Enter"] }));
+    browser.step(
+        "gone",
+        json!({ "text": "All its records are lost for good" }),
+    );
+    let focused = browser.step("keys", json!({ "keys": [] }));
+    assert_eq!(focused["focused"], "Delete");
+    browser.step("keys", json!({ "keys": ["Enter"] }));
+    browser.sees("All its records are lost for good");
+    browser.step("keys", json!({ "keys": ["Tab", "Enter"] }));
+    browser.sees("Stream drafts was deleted.");
+}
+
+/// At a broker that does not coordinate the group it comes to the one that does.
+fn moves_the_group_wherever_it_is_coordinated(address: &str) {
+    let json = "Content-Type: application/json\r\n";
+    let path = "/api/v1/groups/billing/reset";
+    let answer = http::post(address, path, json, r#"{"to":"earliest"}"#);
+    assert!(answer.contains("\"lanes_total\":6"), "{answer}");
 }

@@ -30,7 +30,7 @@ fn get(broker: &Broker, path: &str) -> Value {
 }
 
 /// The names of all fields, at any depth.
-fn names(value: &Value, all: &mut BTreeSet<String>) {
+pub fn names(value: &Value, all: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {

@@ -18,7 +18,7 @@ const RULES: [[&str; 2]; 3] = [
     ["--acl-super-users", "User:admin"],
 ];
 
-fn basic(user: &str, password: &str) -> String {
+pub fn basic(user: &str, password: &str) -> String {
     let token = STANDARD.encode(format!("{user}:{password}"));
     format!("Authorization: Basic {token}\r\n")
 }

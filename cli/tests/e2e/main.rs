@@ -5,6 +5,7 @@
 mod common;
 
 mod access;
+mod acts;
 mod api;
 mod audit;
 mod backup;

@@ -15,15 +15,14 @@ use kera_rpc::v1::consumers_server::Consumers;
 use kera_rpc::v1::lanes_server::Lanes;
 use kera_rpc::v1::streams_server::Streams;
 use kera_rpc::v1::transactions_server::Transactions;
-use kera_rpc::wire_error_of_status;
 use tokio::task::{Id, JoinError, JoinSet};
-use tonic::{Request, Status};
+use tonic::Request;
 
 use super::consumers::ConsumersService;
 use super::lanes::LanesService;
 use super::streams::StreamsService;
 use super::transactions::TransactionsService;
-use super::{CONNECTION_BYTES, TOTAL_BYTES, TOTAL_CALLS};
+use super::{CONNECTION_BYTES, TOTAL_BYTES, TOTAL_CALLS, error_of};
 use crate::access::Guarded;
 use crate::shared::Shared;
 
@@ -289,11 +288,6 @@ pub(crate) fn refusal(error: &WireError) -> v1::CallResponse {
         error: error.code as u32,
         message,
     }
-}
-
-fn error_of(status: &Status) -> WireError {
-    wire_error_of_status(status)
-        .unwrap_or_else(|| WireError::new(ErrorCode::Internal, status.message().to_owned()))
 }
 
 fn unknown(method: i32) -> WireError {

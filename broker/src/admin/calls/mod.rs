@@ -1,6 +1,7 @@
 //! Control calls over gRPC and as frames: streams, their lanes, and consumer groups.
 
 mod access;
+pub(crate) mod acts;
 mod cluster;
 mod consumers;
 pub(crate) mod describe;
@@ -15,9 +16,8 @@ mod users;
 
 use std::sync::Arc;
 
-use kera_protocol::error::WireError;
+use kera_protocol::error::{ErrorCode, WireError};
 use kera_rpc::serve::{CallLimits, CallServer, CallsEnded};
-use kera_rpc::status_of;
 use kera_rpc::v1::access_server::AccessServer;
 use kera_rpc::v1::clusters_server::ClustersServer;
 use kera_rpc::v1::consumers_server::ConsumersServer;
@@ -27,6 +27,7 @@ use kera_rpc::v1::streams_server::StreamsServer;
 use kera_rpc::v1::transaction_tools_server::TransactionToolsServer;
 use kera_rpc::v1::transactions_server::TransactionsServer;
 use kera_rpc::v1::users_server::UsersServer;
+use kera_rpc::{status_of, wire_error_of_status};
 use tonic::Status;
 use tonic::service::Routes;
 
@@ -51,8 +52,7 @@ pub fn server(shared: &Arc<Shared>) -> (CallServer, CallsEnded) {
     let consumers = ConsumersServer::new(guarded_consumers(shared));
     let lanes = LanesServer::new(guarded_lanes(shared));
     let transactions = TransactionsServer::new(guarded_transactions(shared));
-    let clusters = cluster::ClustersService::new(shared.clone());
-    let clusters = ClustersServer::new(Guarded::new(clusters, shared));
+    let clusters = ClustersServer::new(guarded_clusters(shared));
     let access = access::AccessService::new(shared.clone());
     let access = AccessServer::new(Guarded::new(access, shared));
     let users = users::UsersService::new(shared.clone());
@@ -95,6 +95,10 @@ fn guarded_consumers(shared: &Arc<Shared>) -> Guarded<consumers::ConsumersServic
     Guarded::new(consumers::ConsumersService::new(shared.clone()), shared)
 }
 
+fn guarded_clusters(shared: &Arc<Shared>) -> Guarded<cluster::ClustersService> {
+    Guarded::new(cluster::ClustersService::new(shared.clone()), shared)
+}
+
 fn guarded_lanes(shared: &Arc<Shared>) -> Guarded<lanes::LanesService> {
     Guarded::new(lanes::LanesService::new(shared.clone()), shared)
 }
@@ -106,6 +110,11 @@ fn guarded_transactions(shared: &Arc<Shared>) -> Guarded<transactions::Transacti
 
 fn status(error: WireError) -> Status {
     status_of(&error)
+}
+
+fn error_of(status: &Status) -> WireError {
+    wire_error_of_status(status)
+        .unwrap_or_else(|| WireError::new(ErrorCode::Internal, status.message().to_owned()))
 }
 
 /// A page of a list of at most so many, or all of it for 0; and whether the list goes on.
