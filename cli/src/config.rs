@@ -244,7 +244,7 @@ fn check(args: &CheckArgs) -> Outcome {
         }
     };
     for warning in &resolved.warnings {
-        eprintln!("warning: {warning}");
+        say(&format!("warning: {warning}"));
     }
     resolved.refuse_open(&Listener::ALL).map_err(usage)?;
     let mut out = Out::stdout();
@@ -295,7 +295,7 @@ struct Entry {
 fn print(args: &PrintArgs) -> Outcome {
     let resolved = args.config.resolve()?;
     for warning in &resolved.warnings {
-        eprintln!("warning: {warning}");
+        say(&format!("warning: {warning}"));
     }
     if args.output.json {
         let entries: Vec<Entry> = KEYS

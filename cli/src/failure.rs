@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use crate::output::say;
+use crate::output::{marked, say};
 
 /// What every command returns.
 pub(crate) type Outcome = Result<ExitCode, Failure>;
@@ -38,7 +38,7 @@ impl Failure {
         match self {
             Failure::Usage(text) => {
                 for line in text.lines() {
-                    eprintln!("error: {line}");
+                    eprintln!("{}", marked(&format!("error: {line}")));
                 }
                 ExitCode::from(NOT_UNDERSTOOD)
             }

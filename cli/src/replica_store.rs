@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::ConfigArgs;
 use crate::failure::{Failure, Outcome};
-use crate::output::Out;
+use crate::output::{Out, say};
 use crate::serve::{raise_open_files, runtime_of, set_up_log, stopped_hard};
 
 /// Arguments of `kera replica-store`.
@@ -31,8 +31,8 @@ pub(crate) struct ReplicaStoreArgs {
 /// Keeps copies until a signal ends it.
 pub(crate) fn run(args: &ReplicaStoreArgs) -> Outcome {
     if std::env::args().nth(1).is_some_and(|name| name == "backup") {
-        eprintln!(
-            "warning: `kera backup` is now `kera replica-store`; the old name goes with the next version"
+        say(
+            "warning: `kera backup` is now `kera replica-store`; the old name goes with the next version",
         );
     }
     let resolved = args.config.resolve_to_open(&Listener::OF_REPLICA_STORES)?;

@@ -146,7 +146,7 @@ pub(crate) fn set_up_log(log: &LogConfig, telemetry: Option<&Telemetry>) -> Resu
         .map_err(|error| Failure::Usage(format!("log.level: {error}")))?;
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
+        .with_ansi(console::colors_enabled_stderr());
     let layer = match log.format {
         LogFormat::Text => layer.boxed(),
         LogFormat::Json => layer.json().boxed(),

@@ -18,6 +18,8 @@ use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::output::marked;
+
 /// Warnings of the client crates: what they wait for, and what they pass by.
 const WARNINGS: &str = "off,kera=warn,kera_rpc=warn,kera_producer=warn,kera_consumer=warn";
 
@@ -62,7 +64,7 @@ where
         if !reports.is_due(Instant::now(), &text) {
             return Ok(());
         }
-        writeln!(writer, "warning: {text}")
+        writeln!(writer, "{}", marked(&format!("warning: {text}")))
     }
 }
 

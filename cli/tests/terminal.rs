@@ -11,6 +11,11 @@ const LONG: &str = "a-stream-with-quite-a-long-name-as-people-have-them.in.produ
 
 /// What a command shows in a terminal of 80 columns, without colours; it may fail.
 fn shown(broker: &Broker, command: &str) -> String {
+    shown_with(broker, command, &[("NO_COLOR", "1")])
+}
+
+/// The same, with variables of the environment.
+fn shown_with(broker: &Broker, command: &str, variables: &[(&str, &str)]) -> String {
     let program = kera().get_program().display().to_string();
     let mut terminal = Command::new("script");
     terminal
@@ -18,8 +23,9 @@ fn shown(broker: &Broker, command: &str) -> String {
         .arg(format!("stty cols 80 rows 24; '{program}' {command}"))
         .arg("/dev/null")
         .env_remove("COLUMNS")
-        .env("NO_COLOR", "1")
+        .env_remove("NO_COLOR")
         .env("TERM", "xterm")
+        .envs(variables.iter().copied())
         .env("KERA_BOOTSTRAP", broker.address());
     run(terminal, b"", PATIENCE).replace("\r\n", "\n")
 }
@@ -109,4 +115,39 @@ fn no_line_of_a_list_is_longer_than_a_terminal_of_80_columns() {
     for line in shown(&broker, "cluster status; true").lines() {
         assert!(line.chars().count() <= 80, "{line}");
     }
+}
+
+#[test]
+fn colour_and_progress_are_for_terminals_and_no_color_is_heeded() {
+    if Command::new("script").arg("--version").output().is_err() {
+        return machine::skip_this("needs script (Debian: bsdutils)");
+    }
+    let broker = Broker::start();
+    let (failing, bench) = (
+        "stream describe none; true",
+        "bench produce load --records 1000 --no-disk",
+    );
+    let red = "\u{1b}[31m\u{1b}[1merror\u{1b}[0m: ";
+    let coloured = shown_with(&broker, failing, &[]);
+    assert!(coloured.contains(red), "{coloured:?}");
+    for (variable, value) in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+        let plain = shown_with(&broker, failing, &[(variable, value)]);
+        assert!(
+            plain.contains("error: ") && !plain.contains('\u{1b}'),
+            "{plain:?}"
+        );
+    }
+    let piped = broker.attempt(&["stream", "describe", "none"], b"");
+    assert!(piped.stderr.starts_with("error: "), "{:?}", piped.stderr);
+    // How long it has gone on is for people; what goes on is for logs as well.
+    let what = "bench produce: 1,000 records, stream load";
+    let watched = shown(&broker, bench);
+    assert!(watched.contains(&format!("0s {what}")), "{watched:?}");
+    let words: Vec<&str> = bench.split(' ').collect();
+    let piped = broker.attempt(&words, b"");
+    assert!(
+        piped.stderr.lines().any(|line| line == what),
+        "{}",
+        piped.stderr
+    );
 }

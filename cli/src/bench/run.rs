@@ -14,6 +14,7 @@ use super::setup::{Setup, TakenTime};
 use super::{BenchCommand, CommonArgs, LoadArgs};
 use crate::connect::refused;
 use crate::failure::{Failure, Outcome};
+use crate::members::working;
 use crate::output::count;
 
 /// Bytes of the stamp in each record of an end-to-end run.
@@ -147,6 +148,12 @@ pub(crate) async fn run(command: BenchCommand) -> Outcome {
         let producer = clients.producer.compression(args.compression.into());
         clients.producer = args.batching.apply(producer);
     }
+    let bar = working(format!(
+        "bench {}: {} records, stream {}",
+        bench.name,
+        count(load.records),
+        common.stream
+    ));
     let mut meter = None;
     // The clients of a load have threads of their own, which wait for what this runtime does.
     let done = tokio::task::block_in_place(|| {
@@ -154,7 +161,9 @@ pub(crate) async fn run(command: BenchCommand) -> Outcome {
             meter = Some(setup.start());
             Ok(Instant::now())
         })
-    })?;
+    });
+    bar.finish_and_clear();
+    let done = done?;
     let taken = meter.map(|meter| meter.stop()).unwrap_or_default();
     let latency = match bench.work {
         Work::Both => done.latency.clone(),

@@ -12,7 +12,7 @@ use crate::connect::{ConnectArgs, Control, refused};
 use crate::failure::{Failure, Outcome};
 use crate::members::{Asked, answering, may_pass, progress, progress_bytes};
 use crate::output::{
-    Out, OutputArgs, Steps, Table, count, end, print_json, rounded_bytes, short_time,
+    Out, OutputArgs, Steps, Table, count, end, print_json, rounded_bytes, say, short_time,
 };
 use crate::parse;
 
@@ -262,7 +262,7 @@ pub(super) async fn plan(args: PlanArgs) -> Outcome {
 
 pub(super) async fn apply(args: ApplyArgs) -> Outcome {
     if args.copies {
-        eprintln!("warning: --copies is now --replicas; the old name goes with the next version");
+        say("warning: --copies is now --replicas; the old name goes with the next version");
     }
     let (mut control, _) = answering(&args.connect).await?;
     let view = ask(&mut control, args.most).await?;

@@ -11,7 +11,7 @@ use crate::failure::{Failure, Outcome};
 use crate::members::{
     BrokerView, ComparedView, answering, ask_each, print_brokers, print_compared,
 };
-use crate::output::{Out, OutputArgs, Table, count, print_json, rounded_bytes, uuid};
+use crate::output::{Out, OutputArgs, Table, count, print_json, rounded_bytes, uuid, verdict};
 
 /// Arguments of `kera cluster status`.
 #[derive(Debug, Args)]
@@ -144,7 +144,7 @@ fn print(view: &View) -> Result<(), Failure> {
         Some(broker) => format!("broker {broker} is controller"),
         None => "no controller is elected; the metadata store may be away".into(),
     };
-    out.line(&view.health.summary)?;
+    out.line(verdict(&view.health.summary))?;
     for text in view.health.others() {
         out.line(text)?;
     }

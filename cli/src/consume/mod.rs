@@ -12,7 +12,7 @@ use kera_consumer::{Batch, ConsumeError, Order};
 
 use crate::connect::ConnectArgs;
 use crate::failure::{Failure, Outcome};
-use crate::output::Out;
+use crate::output::{Out, say};
 use crate::parse::{self, Start};
 
 use format::{Formatter, OutputFormat, Shown};
@@ -156,7 +156,7 @@ fn go_on(stream: &str, error: &ConsumeError) -> Result<(), Failure> {
     if !error.is_retryable() {
         return Err(Failure::message(format!("stream {stream}: {error}")));
     }
-    eprintln!("warning: stream {stream}: {error}");
+    say(&format!("warning: stream {stream}: {error}"));
     Ok(())
 }
 
@@ -168,14 +168,14 @@ fn say_skipped(error: &ConsumeError) {
             ordinal,
             next,
             error,
-        } => eprintln!(
+        } => say(&format!(
             "warning: skipped ordinals {ordinal} to {} of lane {lane}: {error}",
             next.saturating_sub(1)
-        ),
+        )),
         ConsumeError::Lane { error, .. } => {
-            eprintln!("warning: skipped the rest of a group: {error}");
+            say(&format!("warning: skipped the rest of a group: {error}"));
         }
-        other => eprintln!("warning: skipped: {other}"),
+        other => say(&format!("warning: skipped: {other}")),
     }
 }
 

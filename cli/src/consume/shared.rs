@@ -9,6 +9,7 @@ use tokio::time::MissedTickBehavior;
 use super::ends::Ends;
 use super::{ConsumeArgs, Sink, go_on, say_skipped};
 use crate::failure::Failure;
+use crate::output::say;
 
 /// How often progress is committed.
 const COMMIT_EVERY: Duration = Duration::from_millis(500);
@@ -120,7 +121,9 @@ impl Member {
         sink.flush()?;
         match self.consumer.mark(&batch) {
             // Another member will write it too.
-            Err(error @ ConsumeError::StaleLease { .. }) => eprintln!("warning: {error}"),
+            Err(error @ ConsumeError::StaleLease { .. }) => {
+                say(&format!("warning: {error}"));
+            }
             marked => marked?,
         }
         self.uncommitted = Some(batch);
@@ -174,7 +177,7 @@ impl Member {
         match ended {
             Ended::Failed(failure) => {
                 if !committed {
-                    eprintln!("warning: {lost}");
+                    say(&format!("warning: {lost}"));
                 }
                 Err(failure)
             }

@@ -7,7 +7,7 @@ use super::compared::{self, ComparedView};
 use super::view::BrokerView;
 use crate::connect::{ConnectArgs, Control};
 use crate::failure::Failure;
-use crate::output::{Out, Table, count, rounded_bytes};
+use crate::output::{Out, Table, count, of_state, rounded_bytes};
 
 /// The brokers of the cluster behind `connect`, and its controller; `None` if that broker is in none.
 pub(crate) async fn brokers(
@@ -57,7 +57,8 @@ pub(crate) fn print_brokers(
         ">held",
         ">to come",
         "role",
-    ]);
+    ])
+    .styled(1, of_state);
     for broker in brokers {
         let role = match controller == Some(broker.broker_id) {
             true => "controller",

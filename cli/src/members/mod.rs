@@ -10,7 +10,7 @@ mod view;
 
 pub(crate) use answering::{answering, how_to_start};
 pub(crate) use asked::{Asked, may_pass};
-pub(crate) use bars::{progress, progress_bytes};
+pub(crate) use bars::{progress, progress_bytes, working};
 pub(crate) use compared::{ComparedView, print_compared};
 pub(crate) use list::{ask_each, brokers, print_brokers};
 pub(crate) use problem::Problem;

@@ -1,5 +1,6 @@
 //! What commands print: tables for people, JSON for programs.
 
+mod colour;
 mod id;
 mod number;
 mod paragraph;
@@ -8,6 +9,7 @@ mod steps;
 mod table;
 mod width;
 
+pub(crate) use colour::{marked, of_state, verdict};
 pub(crate) use id::uuid;
 pub(crate) use number::{ago, count, per_second, rounded_bytes, short_time};
 pub(crate) use paragraph::{paragraph, say};

@@ -1,5 +1,6 @@
 //! Sentences that fit the terminal.
 
+use super::colour::marked;
 use super::width;
 
 /// Words in lines of `room` letters; a word that is longer has a line of its own.
@@ -40,10 +41,8 @@ pub(crate) fn paragraph(text: &str) -> String {
 /// A sentence on standard error, as wide as the terminal there.
 pub(crate) fn say(text: &str) {
     let columns = console::Term::stderr().size_checked();
-    eprintln!(
-        "{}",
-        fitted(text, columns.map(|(_, columns)| columns.into()))
-    );
+    let fitted = fitted(text, columns.map(|(_, columns)| columns.into()));
+    eprintln!("{}", marked(&fitted));
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use console::Style;
+
 use super::Out;
 use super::paragraph::wrapped;
 use crate::failure::Failure;
@@ -14,6 +16,9 @@ enum Align {
     /// Numbers.
     Right,
 }
+
+/// How a cell looks, by what is in it.
+type StyleOf = fn(&str) -> Style;
 
 /// Between two columns.
 const BETWEEN: &str = "  ";
@@ -43,6 +48,8 @@ pub(crate) struct Table {
     columns: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
     keys: usize,
+    /// How cells of a column look, by what is in them.
+    styles: Vec<(usize, StyleOf)>,
 }
 
 impl Table {
@@ -59,6 +66,7 @@ impl Table {
             columns,
             rows: Vec::new(),
             keys: 1,
+            styles: Vec::new(),
         }
     }
 
@@ -81,6 +89,13 @@ impl Table {
     #[must_use]
     pub(crate) fn keys(mut self, keys: usize) -> Self {
         self.keys = keys;
+        self
+    }
+
+    /// On a terminal the cells of a column look as `style` says of what is in them.
+    #[must_use]
+    pub(crate) fn styled(mut self, column: usize, style: StyleOf) -> Self {
+        self.styles.push((column, style));
         self
     }
 
@@ -159,7 +174,16 @@ impl Table {
             .map(|(heading, _)| heading.clone())
             .collect();
         let mut out = String::new();
-        for row in std::iter::once(&headings).chain(&self.rows) {
+        for (number, row) in std::iter::once(&headings).chain(&self.rows).enumerate() {
+            let looks: Vec<Option<Style>> = columns
+                .iter()
+                .map(|index| {
+                    let style = self.styles.iter().find(|(column, _)| column == index);
+                    style
+                        .filter(|_| number > 0)
+                        .map(|(_, style)| style(&row[*index]))
+                })
+                .collect();
             let cells: Vec<Vec<String>> = columns
                 .iter()
                 .map(|index| match index == last {
@@ -170,9 +194,13 @@ impl Table {
             let height = cells.iter().map(Vec::len).max().unwrap_or(0).max(1);
             for at in 0..height {
                 let mut line = String::new();
-                for (index, cell) in columns.iter().zip(&cells) {
+                for ((index, cell), look) in columns.iter().zip(&cells).zip(&looks) {
                     let text = cell.get(at).map_or("", String::as_str);
                     let padding = widths[*index].saturating_sub(width(text));
+                    let text = match look {
+                        Some(look) if !text.is_empty() => look.apply_to(text).to_string(),
+                        _ => text.to_owned(),
+                    };
                     let _ = match self.columns[*index].1 {
                         Align::Left => write!(line, "{text}{:padding$}", ""),
                         Align::Right => write!(line, "{:padding$}{text}", ""),

@@ -7,9 +7,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use indicatif::ProgressBar;
 
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, OutputArgs, print_json};
+use crate::members::progress;
+use crate::output::{Out, OutputArgs, print_json, say};
 use examine::examine;
 
 /// `kera segment ...`
@@ -82,13 +84,15 @@ fn inspect(args: &InspectArgs) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let (mut all, mut unread) = (Vec::new(), 0);
+    let bar = files_bar(args.files.len(), args.output.json);
     for (at, file) in args.files.iter().enumerate() {
+        bar.set_position(at as u64);
         let found = match examine(file, limit) {
             Ok(found) => found,
             // The others may tell what is wanted.
             Err(Failure::Failed(error)) => {
                 unread += 1;
-                eprintln!("error: {error:#}");
+                bar.suspend(|| say(&format!("error: {error:#}")));
                 continue;
             }
             Err(usage) => return Err(usage),
@@ -102,6 +106,7 @@ fn inspect(args: &InspectArgs) -> Outcome {
         }
         show::print(&found, args.batches)?;
     }
+    bar.finish_and_clear();
     if args.output.json {
         print_json(&all)?;
     }
@@ -117,16 +122,28 @@ fn println_blank() -> Result<(), Failure> {
     out.flush()
 }
 
+/// A bar over files whose verdicts come all together, at the end.
+fn files_bar(files: usize, is_json: bool) -> ProgressBar {
+    let bar = match is_json && files > 1 {
+        true => progress(files as u64),
+        false => ProgressBar::hidden(),
+    };
+    bar.set_message("files");
+    bar
+}
+
 fn verify(args: &VerifyArgs) -> Outcome {
     let mut all = Vec::new();
     let mut unsound = 0;
     let mut out = Out::stdout();
-    for file in &args.files {
+    let bar = files_bar(args.files.len(), args.output.json);
+    for (at, file) in args.files.iter().enumerate() {
+        bar.set_position(at as u64);
         let found = match examine(file, 0) {
             Ok(found) => found,
             Err(Failure::Failed(error)) => {
                 unsound += 1;
-                eprintln!("error: {error:#}");
+                bar.suspend(|| say(&format!("error: {error:#}")));
                 continue;
             }
             Err(usage) => return Err(usage),
@@ -138,8 +155,11 @@ fn verify(args: &VerifyArgs) -> Outcome {
             all.push(found);
         } else {
             out.line(show::verdict(&found))?;
+            // Many files take long: each is told when it is known.
+            out.flush()?;
         }
     }
+    bar.finish_and_clear();
     if args.output.json {
         print_json(&all)?;
     }

@@ -10,7 +10,7 @@ use super::view::StreamView;
 use super::{LaneBy, SettingArgs};
 use crate::connect::{ConnectArgs, refused};
 use crate::failure::Outcome;
-use crate::output::{Out, OutputArgs, next, paragraph, print_json};
+use crate::output::{Out, OutputArgs, next, paragraph, print_json, say};
 use crate::parse;
 
 /// Arguments of `kera stream create`.
@@ -65,8 +65,8 @@ pub(crate) struct CreateArgs {
 pub(super) async fn create(args: CreateArgs) -> Outcome {
     let mut control = args.connect.control().await?;
     if args.min_copies.is_some() {
-        eprintln!(
-            "warning: --min-copies is now --min-insync-replicas; the old name goes with the next version"
+        say(
+            "warning: --min-copies is now --min-insync-replicas; the old name goes with the next version",
         );
     }
     let config = v1::StreamConfig {

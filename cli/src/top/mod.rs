@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use kera_rpc::told;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -74,13 +75,19 @@ pub(crate) async fn run(args: TopArgs) -> Outcome {
 }
 
 async fn once(args: &TopArgs, place: &Place) -> Outcome {
-    let first = Look::take(place).await.map_err(Failure::message)?;
+    let waits = || Some("the broker's HTTP address has not answered yet".to_owned());
+    let take = || async {
+        told(Look::take(place), waits)
+            .await
+            .map_err(Failure::message)
+    };
+    let first = take().await?;
     // Rates are known once two looks can be compared.
     let look = match first.has_rates() {
         true => first,
         false => {
             sleep(BETWEEN).await;
-            Look::take(place).await.map_err(Failure::message)?
+            take().await?
         }
     };
     if args.json {
