@@ -72,6 +72,7 @@ completions bash usr/share/bash-completion/completions/kera
 completions zsh usr/share/zsh/vendor-completions/_kera
 completions fish usr/share/fish/vendor_completions.d/kera.fish
 install -m 644 deploy/debian/copyright "$doc/copyright"
+install -D -m 644 deploy/debian/lintian-overrides "$tree/usr/share/lintian/overrides/kera"
 install -m 644 CHANGELOG.md "$doc/changelog"
 scripts/materials.py notices >"$doc/third-party.txt"
 cat >"$doc/changelog.Debian" <<TEXT
