@@ -9,13 +9,14 @@ use kera_protocol::ids::{LaneKey, Ordinal};
 use kera_protocol::v1::Cursor;
 
 use crate::error::ConsumeError;
+use crate::group::LeaseKey;
 
 /// Records of one lane, in order, with its checksum checked. Holds on to the memory it was received
 /// in; cheap to clone and to send to another task.
 #[derive(Clone, Debug)]
 pub struct Batch {
     lane: LaneKey,
-    lease: Option<u64>,
+    lease: Option<LeaseKey>,
     header: BatchHeader,
     /// What follows the header, decompressed.
     body: Bytes,
@@ -46,6 +47,11 @@ impl Batch {
 
     /// The lease it was read under; `None` without a group.
     pub fn lease(&self) -> Option<u64> {
+        self.lease.map(|key| key.lease)
+    }
+
+    /// The same, told apart from a lease of that number in a group that was deleted and made anew.
+    pub(crate) fn lease_key(&self) -> Option<LeaseKey> {
         self.lease
     }
 
@@ -64,7 +70,7 @@ impl Batch {
         Position {
             lane: self.lane,
             next: self.next,
-            lease: self.lease,
+            lease: self.lease(),
         }
     }
 
@@ -244,6 +250,8 @@ pub(crate) struct Chunk {
     pub(crate) source: u64,
     /// The owner's name for the source: a lease, or the index of a lane.
     pub(crate) tag: u64,
+    /// The life of the membership in which it was granted; 0 without a group.
+    pub(crate) life: u64,
     pub(crate) lane: LaneKey,
     pub(crate) body: Bytes,
     /// Nothing below is wanted,
@@ -313,7 +321,7 @@ impl ChunkReader {
     /// The next batch; `lease` is the one it is read under.
     pub(crate) fn next_batch(
         &mut self,
-        lease: Option<u64>,
+        lease: Option<LeaseKey>,
         unpacking: &Unpacking,
     ) -> Option<Unpacked> {
         if std::mem::take(&mut self.chunk.skipped) {

@@ -13,7 +13,7 @@ use crate::builder::ConsumerBuilder;
 use crate::config::FetchSettings;
 use crate::error::ConsumeError;
 use crate::fetch::{Fetcher, Popped};
-use crate::group::{Group, GroupSettings, LeaseInfo};
+use crate::group::{Group, GroupSettings, LeaseInfo, LeaseKey};
 use crate::metrics::Metrics;
 use crate::opened::OpenedBatch;
 
@@ -34,7 +34,7 @@ pub struct Consumer {
     /// The batch that single records are taken of.
     opened: Option<OpenedBatch>,
     /// Delivered last, and processed once more is asked for.
-    previous: Option<(u64, Cursor)>,
+    previous: Option<(LeaseKey, Cursor)>,
     auto_commit: bool,
     counts: Metrics,
     left: bool,
@@ -89,7 +89,7 @@ impl Consumer {
     ///
     /// # Errors
     /// [`ConsumeError::Lane`], [`ConsumeError::Corrupt`] and [`ConsumeError::Undecodable`] are about one lane:
-    /// call again to go on. Others end the consumer, as when its stream was deleted.
+    /// call again to go on. Others end the consumer, as when its stream was deleted, be it that another one has its name now.
     pub async fn next_batch(&mut self) -> Result<Batch, ConsumeError> {
         self.pass_on_progress();
         loop {
@@ -97,8 +97,8 @@ impl Consumer {
                 Some(rest) => rest,
                 None => self.fetched().await?,
             };
-            let (position, records) = (batch.position(), batch.len() as u64);
-            if self.deliver(position.lease, position.next, records) {
+            let (next, records) = (batch.position().next, batch.len() as u64);
+            if self.deliver(batch.lease_key(), next, records) {
                 return Ok(batch);
             }
         }
@@ -109,16 +109,16 @@ impl Consumer {
         self.pass_on_progress();
         loop {
             if let Some(opened) = &mut self.opened {
-                let position = opened.batch.position();
+                let (lease, end) = (opened.batch.lease_key(), opened.batch.position().next);
                 match opened.next() {
                     Some((record, next)) => {
-                        if self.deliver(position.lease, next, 1) {
+                        if self.deliver(lease, next, 1) {
                             return Ok(record);
                         }
                     }
                     // It may have had no records at all.
                     None => {
-                        self.deliver(position.lease, position.next, 0);
+                        self.deliver(lease, end, 0);
                         self.pass_on_progress();
                     }
                 }
@@ -144,7 +144,7 @@ impl Consumer {
 
     /// Notes that so many records, up to `next`, go to the application. False if their lease no longer
     /// holds: then they go to another consumer.
-    fn deliver(&mut self, lease: Option<u64>, next: Cursor, records: u64) -> bool {
+    fn deliver(&mut self, lease: Option<LeaseKey>, next: Cursor, records: u64) -> bool {
         let Some(lease) = lease.filter(|lease| self.group.deliver(*lease, next.ordinal)) else {
             self.current = None;
             return false;
@@ -178,7 +178,10 @@ impl Consumer {
     /// The next batch of the current chunk.
     fn take_batch(&mut self) -> Result<Option<Batch>, ConsumeError> {
         while let Some(reader) = &mut self.current {
-            let lease = reader.chunk.tag;
+            let lease = LeaseKey {
+                life: reader.chunk.life,
+                lease: reader.chunk.tag,
+            };
             let error = match reader.next_batch(Some(lease), &self.unpacking) {
                 Some(Unpacked::Batch(batch)) => return Ok(Some(batch)),
                 Some(Unpacked::Skipped(from, next)) => {
@@ -355,11 +358,10 @@ fn mark(group: &Group, batch: &Batch) -> Result<(), ConsumeError> {
     group.processed(lease, next)
 }
 
-fn leased(batch: &Batch) -> Result<(u64, Cursor), ConsumeError> {
-    let position = batch.position();
-    let lane = position.lane;
-    let lease = position.lease.ok_or(ConsumeError::NotLeased { lane })?;
-    Ok((lease, position.next))
+fn leased(batch: &Batch) -> Result<(LeaseKey, Cursor), ConsumeError> {
+    let lane = batch.lane();
+    let lease = batch.lease_key().ok_or(ConsumeError::NotLeased { lane })?;
+    Ok((lease, batch.position().next))
 }
 
 impl Drop for Consumer {

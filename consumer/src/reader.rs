@@ -153,6 +153,7 @@ impl Reader {
     fn spec(&self, index: usize, lane: &Lane) -> SourceSpec {
         SourceSpec {
             tag: index as u64,
+            life: 0,
             lane: lane.key,
             from: lane.next,
             end: lane.end,

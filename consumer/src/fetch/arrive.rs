@@ -201,6 +201,7 @@ impl State {
         self.ready.push_back(Ready::Chunk(Chunk {
             source: key,
             tag: source.spec.tag,
+            life: source.spec.life,
             lane: source.spec.lane,
             body,
             from,

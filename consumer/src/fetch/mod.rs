@@ -35,8 +35,10 @@ use state::State;
 /// What to read.
 #[derive(Clone, Debug)]
 pub(crate) struct SourceSpec {
-    /// The owner's name for it.
+    /// The owner's name for it,
     pub(crate) tag: u64,
+    /// and the life of the membership in which that is its name; 0 without a group.
+    pub(crate) life: u64,
     pub(crate) lane: LaneKey,
     pub(crate) from: Cursor,
     /// Exclusive; `Ordinal::MAX`: follow.

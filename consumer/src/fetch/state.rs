@@ -342,6 +342,7 @@ pub(super) mod tests {
         let stream = StreamId::random();
         let specs = [0, 1].map(|lane| SourceSpec {
             tag: 0,
+            life: 0,
             lane: LaneKey {
                 stream,
                 streamlet: StreamletId(0),

@@ -8,6 +8,16 @@ use kera_protocol::v1::{Cursor, LeaseCommit};
 /// Released leases that are remembered, so that a late commit of theirs is known to be done.
 const REMEMBERED: usize = 1_024;
 
+/// A lease of this membership. Numbers say nothing by themselves: a group that was deleted and made anew grants the
+/// same ones again, for other records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LeaseKey {
+    /// Counts how often the membership, and all leases with it, were lost.
+    pub(crate) life: u64,
+    /// Its number at the coordinator.
+    pub(crate) lease: u64,
+}
+
 /// A lease, as the application sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseInfo {
@@ -123,23 +133,32 @@ impl Held {
     }
 }
 
-/// All leases held.
+/// All leases held, of one life of the membership: a lease of another life is not found, whatever has its number.
 #[derive(Debug, Default)]
 pub(crate) struct LeaseTable {
-    held: BTreeMap<u64, Held>,
+    life: u64,
+    held: BTreeMap<LeaseKey, Held>,
     /// (lease, committed) of leases released lately, oldest first.
-    released: VecDeque<(u64, Ordinal)>,
+    released: VecDeque<(LeaseKey, Ordinal)>,
 }
 
 impl LeaseTable {
+    /// The life of the membership.
+    pub(crate) fn life(&self) -> u64 {
+        self.life
+    }
+
     /// Takes over a lease that is read from `start` on and committed up to `committed`.
     pub(crate) fn insert(&mut self, info: LeaseInfo, start: Cursor, committed: Ordinal) {
-        self.held
-            .insert(info.lease, Held::new(info, start, committed));
+        let key = LeaseKey {
+            life: self.life,
+            lease: info.lease,
+        };
+        self.held.insert(key, Held::new(info, start, committed));
     }
 
     /// Names the source that reads a lease. False if nothing is to be read of it any more.
-    pub(crate) fn set_source(&mut self, lease: u64, source: u64) -> bool {
+    pub(crate) fn set_source(&mut self, lease: LeaseKey, source: u64) -> bool {
         let held = self
             .held
             .get_mut(&lease)
@@ -147,8 +166,9 @@ impl LeaseTable {
         held.map(|held| held.source = Some(source)).is_some()
     }
 
+    /// Their numbers at the coordinator.
     pub(crate) fn ids(&self) -> Vec<u64> {
-        self.held.keys().copied().collect()
+        self.held.keys().map(|key| key.lease).collect()
     }
 
     /// True if anything processed is not committed, or not released although it is done.
@@ -171,12 +191,12 @@ impl LeaseTable {
         self.held.values().map(|held| held.info).collect()
     }
 
-    pub(crate) fn delivered(&self, lease: u64) -> Option<Ordinal> {
+    pub(crate) fn delivered(&self, lease: LeaseKey) -> Option<Ordinal> {
         self.held.get(&lease).map(|held| held.delivered)
     }
 
     /// Notes that a batch up to `next` goes to the application. False if it may not.
-    pub(crate) fn deliver(&mut self, lease: u64, next: Ordinal) -> bool {
+    pub(crate) fn deliver(&mut self, lease: LeaseKey, next: Ordinal) -> bool {
         let Some(held) = self.held.get_mut(&lease) else {
             return false;
         };
@@ -193,7 +213,7 @@ impl LeaseTable {
     }
 
     /// Notes that what lies between two ordinals is not delivered. False if the lease is not read any more.
-    pub(crate) fn skip(&mut self, lease: u64, from: Ordinal, next: Ordinal) -> bool {
+    pub(crate) fn skip(&mut self, lease: LeaseKey, from: Ordinal, next: Ordinal) -> bool {
         if !self.deliver(lease, next) {
             return false;
         }
@@ -208,7 +228,7 @@ impl LeaseTable {
     }
 
     /// Notes that nothing of the lease is stored at or above `at`. True if it is done with that.
-    pub(crate) fn finish(&mut self, lease: u64, at: Ordinal) -> bool {
+    pub(crate) fn finish(&mut self, lease: LeaseKey, at: Ordinal) -> bool {
         let Some(held) = self.held.get_mut(&lease) else {
             return false;
         };
@@ -218,7 +238,7 @@ impl LeaseTable {
 
     /// Notes that everything of the lease below `next` is processed. False if it is not held;
     /// otherwise true, and whether a commit is already due for it.
-    pub(crate) fn processed(&mut self, lease: u64, next: Cursor) -> Option<bool> {
+    pub(crate) fn processed(&mut self, lease: LeaseKey, next: Cursor) -> Option<bool> {
         let held = self.held.get_mut(&lease).filter(|held| !held.given_up)?;
         if next.ordinal > held.processed.ordinal {
             held.processed = next;
@@ -228,7 +248,7 @@ impl LeaseTable {
     }
 
     /// Up to where a lease is committed, if it is held or was released lately.
-    pub(crate) fn committed(&self, lease: u64) -> Option<Ordinal> {
+    pub(crate) fn committed(&self, lease: LeaseKey) -> Option<Ordinal> {
         let released = || self.released.iter().rev().find(|(id, _)| *id == lease);
         match self.held.get(&lease) {
             Some(held) => Some(held.committed),
@@ -237,11 +257,14 @@ impl LeaseTable {
     }
 
     /// Marks leases as to be given back. Those newly so, and their sources, which must be removed.
-    pub(crate) fn give_back(&mut self, leases: &[u64]) -> (Vec<LeaseInfo>, Vec<u64>) {
+    pub(crate) fn give_back(
+        &mut self,
+        leases: impl IntoIterator<Item = LeaseKey>,
+    ) -> (Vec<LeaseInfo>, Vec<u64>) {
         let mut sources = Vec::new();
         let mut infos = Vec::new();
         for lease in leases {
-            if let Some(held) = self.held.get_mut(lease)
+            if let Some(held) = self.held.get_mut(&lease)
                 && !held.returning
                 && !held.releasing
             {
@@ -254,12 +277,12 @@ impl LeaseTable {
     }
 
     /// True if batches of the lease may be committed.
-    pub(crate) fn holds(&self, lease: u64) -> bool {
+    pub(crate) fn holds(&self, lease: LeaseKey) -> bool {
         self.held.get(&lease).is_some_and(|held| !held.given_up)
     }
 
     /// A transaction has committed everything of the lease below `next`.
-    pub(crate) fn committed_by_transaction(&mut self, lease: u64, next: Cursor) {
+    pub(crate) fn committed_by_transaction(&mut self, lease: LeaseKey, next: Cursor) {
         if let Some(held) = self.held.get_mut(&lease) {
             held.committed = held.committed.max(next.ordinal);
             if next.ordinal > held.processed.ordinal {
@@ -270,7 +293,7 @@ impl LeaseTable {
     }
 
     /// Leases that are released as they are committed; their sources, which must be removed.
-    pub(crate) fn give_up(&mut self, leases: impl IntoIterator<Item = u64>) -> Vec<u64> {
+    pub(crate) fn give_up(&mut self, leases: impl IntoIterator<Item = LeaseKey>) -> Vec<u64> {
         let mut sources = Vec::new();
         for lease in leases {
             if let Some(held) = self.held.get_mut(&lease)
@@ -284,7 +307,7 @@ impl LeaseTable {
     }
 
     /// Leases of which more was delivered than is committed.
-    pub(crate) fn ahead(&self) -> Vec<u64> {
+    pub(crate) fn ahead(&self) -> Vec<LeaseKey> {
         let ahead = self.held.iter();
         let ahead = ahead.filter(|(_, held)| held.delivered > held.committed);
         ahead.map(|(lease, _)| *lease).collect()
@@ -292,8 +315,8 @@ impl LeaseTable {
 
     /// Everything is to be given back.
     pub(crate) fn give_back_all(&mut self) -> Vec<u64> {
-        let ids = self.ids();
-        self.give_back(&ids).1
+        let all: Vec<LeaseKey> = self.held.keys().copied().collect();
+        self.give_back(all).1
     }
 
     /// What to commit now: what must be released, and with `all` any progress. At most `limit`.
@@ -312,9 +335,9 @@ impl LeaseTable {
     }
 
     /// A commit failed on its way; it may or may not have taken effect, and is tried again.
-    pub(crate) fn commit_failed(&mut self, commits: &[LeaseCommit]) {
-        for commit in commits {
-            if let Some(held) = self.held.get_mut(&commit.lease) {
+    pub(crate) fn commit_failed(&mut self, leases: impl IntoIterator<Item = LeaseKey>) {
+        for lease in leases {
+            if let Some(held) = self.held.get_mut(&lease) {
                 held.releasing = false;
             }
         }
@@ -322,9 +345,9 @@ impl LeaseTable {
 
     /// Transactions that have not ended commit positions of these: their commits wait until they are
     /// [asked for again](Self::ask_again).
-    pub(crate) fn wait_for_transactions(&mut self, leases: &[u64]) {
+    pub(crate) fn wait_for_transactions(&mut self, leases: impl IntoIterator<Item = LeaseKey>) {
         for lease in leases {
-            if let Some(held) = self.held.get_mut(lease) {
+            if let Some(held) = self.held.get_mut(&lease) {
                 held.waits = true;
             }
         }
@@ -336,12 +359,20 @@ impl LeaseTable {
         waiting.map(|held| held.waits = false).count() > 0
     }
 
-    /// Commits took effect. Leases that ended with them, and their sources.
-    pub(crate) fn commit_done(&mut self, commits: &[LeaseCommit]) -> (Vec<LeaseInfo>, Vec<u64>) {
+    /// Commits of a life took effect. Leases that ended with them, and their sources.
+    pub(crate) fn commit_done(
+        &mut self,
+        life: u64,
+        commits: &[LeaseCommit],
+    ) -> (Vec<LeaseInfo>, Vec<u64>) {
         let mut released = Vec::new();
         let mut sources = Vec::new();
         for commit in commits {
-            let Some(held) = self.held.get_mut(&commit.lease) else {
+            let key = LeaseKey {
+                life,
+                lease: commit.lease,
+            };
+            let Some(held) = self.held.get_mut(&key) else {
                 continue;
             };
             if let Some(next) = commit.next {
@@ -349,12 +380,12 @@ impl LeaseTable {
                 held.passed &= held.processed.ordinal > held.committed;
             }
             if commit.release
-                && let Some(held) = self.held.remove(&commit.lease)
+                && let Some(held) = self.held.remove(&key)
             {
                 if self.released.len() == REMEMBERED {
                     self.released.pop_front();
                 }
-                self.released.push_back((commit.lease, held.committed));
+                self.released.push_back((key, held.committed));
                 sources.extend(held.source);
                 released.push(held.info);
             }
@@ -363,13 +394,16 @@ impl LeaseTable {
     }
 
     /// Leases that ended without our doing, of those held, and their sources.
-    pub(crate) fn lost(&mut self, leases: &[u64]) -> (Vec<LeaseInfo>, Vec<u64>) {
+    pub(crate) fn lost(
+        &mut self,
+        leases: impl IntoIterator<Item = LeaseKey>,
+    ) -> (Vec<LeaseInfo>, Vec<u64>) {
         let mut infos = Vec::new();
         let mut sources = Vec::new();
         for lease in leases {
             // What is being released may well be unknown to the broker by now.
-            if self.held.get(lease).is_some_and(|held| !held.releasing)
-                && let Some(held) = self.held.remove(lease)
+            if self.held.get(&lease).is_some_and(|held| !held.releasing)
+                && let Some(held) = self.held.remove(&lease)
             {
                 infos.push(held.info);
                 sources.extend(held.source);
@@ -378,8 +412,10 @@ impl LeaseTable {
         (infos, sources)
     }
 
-    /// All leases are gone with the membership.
+    /// All leases are gone with the membership, and another life of it begins.
     pub(crate) fn lost_all(&mut self) -> (Vec<LeaseInfo>, Vec<u64>) {
+        self.life += 1;
+        self.released.clear();
         let held = std::mem::take(&mut self.held);
         let sources = held.values().filter_map(|held| held.source).collect();
         (held.into_values().map(|held| held.info).collect(), sources)
@@ -398,6 +434,10 @@ mod tests {
         }
     }
 
+    fn key(lease: u64) -> LeaseKey {
+        LeaseKey { life: 0, lease }
+    }
+
     fn table(end: Option<Ordinal>) -> LeaseTable {
         let mut table = LeaseTable::default();
         let lane = LaneKey {
@@ -412,7 +452,7 @@ mod tests {
             end,
         };
         table.insert(info, at(10), 10);
-        table.set_source(1, 7);
+        table.set_source(key(1), 7);
         table
     }
 
@@ -420,60 +460,71 @@ mod tests {
     fn progress_is_committed_when_asked_for_and_a_range_ends_by_itself() {
         let mut table = table(Some(30));
         assert!(table.due(true, 9).is_empty());
-        assert!(table.deliver(1, 20));
+        assert!(table.deliver(key(1), 20));
         assert!(table.due(true, 9).is_empty(), "delivered is not processed");
-        assert_eq!(table.processed(1, at(20)), Some(false));
+        assert_eq!(table.processed(key(1), at(20)), Some(false));
         assert!(table.due(false, 9).is_empty());
         let due = table.due(true, 9);
         assert_eq!((due[0].next, due[0].release), (Some(at(20)), false));
-        table.commit_done(&due);
-        assert_eq!(table.committed(1), Some(20));
-        assert!(table.deliver(1, 30));
+        table.commit_done(0, &due);
+        assert_eq!(table.committed(key(1)), Some(20));
+        assert!(table.deliver(key(1), 30));
         assert_eq!(table.active(), 1);
-        assert_eq!(table.processed(1, at(30)), Some(true));
+        assert_eq!(table.processed(key(1), at(30)), Some(true));
         assert_eq!(table.active(), 0);
         let due = table.due(false, 9);
         assert_eq!((due[0].next, due[0].release), (Some(at(30)), true));
         assert!(table.due(true, 9).is_empty(), "it is under way");
-        table.commit_failed(&due);
+        table.commit_failed([key(1)]);
         assert_eq!(table.due(false, 9), due);
-        assert!(table.lost(&[1]).0.is_empty(), "its release is under way");
-        let (released, sources) = table.commit_done(&due);
+        assert!(
+            table.lost([key(1)]).0.is_empty(),
+            "its release is under way"
+        );
+        let (released, sources) = table.commit_done(0, &due);
         assert_eq!((released.len(), sources, table.len()), (1, vec![7], 0));
-        assert_eq!(table.committed(1), Some(30), "a late commit finds it done");
+        assert_eq!(
+            table.committed(key(1)),
+            Some(30),
+            "a late commit finds it done"
+        );
     }
 
     #[test]
     fn a_lease_to_be_given_back_waits_for_what_was_delivered() {
         let mut table = table(None);
-        assert!(table.deliver(1, 20));
-        let (infos, sources) = table.give_back(&[1, 2]);
+        assert!(table.deliver(key(1), 20));
+        let (infos, sources) = table.give_back([key(1), key(2)]);
         assert_eq!((infos.len(), sources), (1, vec![7]));
-        assert!(!table.deliver(1, 30), "no more batches of it");
+        assert!(!table.deliver(key(1), 30), "no more batches of it");
         assert!(table.due(true, 9).is_empty());
-        table.processed(1, at(20));
+        table.processed(key(1), at(20));
         let due = table.due(false, 9);
         assert_eq!((due[0].next, due[0].release), (Some(at(20)), true));
-        assert!(table.give_back(&[1]).0.is_empty());
+        assert!(table.give_back([key(1)]).0.is_empty());
     }
 
     #[test]
     fn what_a_transaction_committed_is_not_committed_again_and_what_is_given_up_is_released() {
         let mut table = table(None);
-        assert!(table.deliver(1, 30));
-        table.committed_by_transaction(1, at(20));
-        assert_eq!(table.committed(1), Some(20));
+        assert!(table.deliver(key(1), 30));
+        table.committed_by_transaction(key(1), at(20));
+        assert_eq!(table.committed(key(1)), Some(20));
         assert!(table.due(true, 9).is_empty(), "it is committed");
-        assert_eq!(table.ahead(), [1]);
-        assert!(table.holds(1));
-        assert_eq!(table.give_up([1, 2]), [7]);
-        assert!(!table.holds(1) && !table.deliver(1, 40) && !table.set_source(1, 8));
-        assert_eq!(table.processed(1, at(30)), None, "it is delivered again");
+        assert_eq!(table.ahead(), [key(1)]);
+        assert!(table.holds(key(1)));
+        assert_eq!(table.give_up([key(1), key(2)]), [7]);
+        assert!(!table.holds(key(1)) && !table.deliver(key(1), 40) && !table.set_source(key(1), 8));
+        assert_eq!(
+            table.processed(key(1), at(30)),
+            None,
+            "it is delivered again"
+        );
         let due = table.due(false, 9);
         assert_eq!((due[0].next, due[0].release), (None, true));
-        table.commit_failed(&due);
+        table.commit_failed([key(1)]);
         assert_eq!(table.due(false, 9), due, "it is tried again");
-        table.commit_done(&due);
+        table.commit_done(0, &due);
         assert_eq!(table.len(), 0);
     }
 
@@ -484,21 +535,21 @@ mod tests {
             let info = table.infos()[0];
             table.insert(info, at(10), 10);
             let (_, sources) = match lost {
-                true => table.lost(&[1]),
-                false => table.give_back(&[1]),
+                true => table.lost([key(1)]),
+                false => table.give_back([key(1)]),
             };
             assert!(sources.is_empty(), "it has none yet");
-            assert!(!table.set_source(1, 8));
+            assert!(!table.set_source(key(1), 8));
         }
     }
 
     #[test]
     fn what_was_never_stored_counts_as_processed() {
         let mut table = table(Some(30));
-        assert!(table.deliver(1, 20));
-        assert!(!table.finish(1, 30));
+        assert!(table.deliver(key(1), 20));
+        assert!(!table.finish(key(1), 30));
         assert!(table.due(true, 9).is_empty(), "20 is not processed");
-        assert_eq!(table.processed(1, at(20)), Some(true));
+        assert_eq!(table.processed(key(1), at(20)), Some(true));
         assert_eq!(table.due(false, 9)[0].next, Some(at(30)));
     }
 
@@ -515,34 +566,66 @@ mod tests {
     #[test]
     fn what_was_skipped_counts_as_processed_once_everything_before_it_is() {
         let mut table = table(None);
-        assert!(table.deliver(1, 20));
-        assert!(table.skip(1, 20, 25) && table.skip(1, 25, 30));
+        assert!(table.deliver(key(1), 20));
+        assert!(table.skip(key(1), 20, 25) && table.skip(key(1), 25, 30));
         assert!(table.due(true, 9).is_empty(), "20 is not processed");
-        table.processed(1, at(20));
+        table.processed(key(1), at(20));
         let due = table.due(false, 9);
         assert_eq!((due[0].next, due[0].release), (Some(at(30)), false));
-        table.commit_done(&due);
-        assert_eq!(table.committed(1), Some(30));
-        table.give_back(&[1]);
+        table.commit_done(0, &due);
+        assert_eq!(table.committed(key(1)), Some(30));
+        table.give_back([key(1)]);
         assert!(
             table.due(false, 9)[0].release,
             "nothing of it is waited for"
         );
-        assert!(!table.skip(1, 30, 40), "it is not read any more");
+        assert!(!table.skip(key(1), 30, 40), "it is not read any more");
     }
 
     #[test]
     fn stale_and_lost_leases_are_not_committed_again() {
         let mut table = table(None);
-        assert!(table.deliver(1, 20));
-        table.processed(1, at(20));
-        let due = table.due(true, 9);
+        assert!(table.deliver(key(1), 20));
+        table.processed(key(1), at(20));
+        assert_eq!(table.due(true, 9).len(), 1);
         // The answer names it, so that nothing of it is done.
-        table.commit_failed(&due);
-        assert_eq!(table.committed(1), Some(10));
-        let (infos, sources) = table.lost(&[1]);
+        table.commit_failed([key(1)]);
+        assert_eq!(table.committed(key(1)), Some(10));
+        let (infos, sources) = table.lost([key(1)]);
         assert_eq!((infos.len(), sources), (1, vec![7]));
-        assert_eq!(table.processed(1, at(30)), None);
-        assert!(!table.deliver(1, 30));
+        assert_eq!(table.processed(key(1), at(30)), None);
+        assert!(!table.deliver(key(1), 30));
+    }
+
+    #[test]
+    fn leases_of_another_life_are_none_of_this_one() {
+        let mut table = table(Some(30));
+        let info = table.infos()[0];
+        assert!(table.deliver(key(1), 30));
+        table.processed(key(1), at(30));
+        let due = table.due(true, 9);
+        table.commit_done(0, &due);
+        assert_eq!(table.committed(key(1)), Some(30));
+        table.insert(LeaseInfo { lease: 2, ..info }, at(10), 10);
+        assert_eq!(table.lost_all().0.len(), 1);
+        assert_eq!(table.committed(key(1)), None, "that was another group");
+
+        // The group was made anew: its leases have the same numbers.
+        table.insert(info, at(10), 10);
+        let new = LeaseKey { life: 1, lease: 1 };
+        assert!(!table.set_source(key(1), 8) && table.set_source(new, 8));
+        assert!(!table.deliver(key(1), 20) && !table.skip(key(1), 10, 20));
+        assert!(!table.finish(key(1), 10));
+        assert_eq!(table.processed(key(1), at(20)), None);
+        assert!(!table.holds(key(1)) && table.holds(new));
+        table.committed_by_transaction(key(1), at(20));
+        table.wait_for_transactions([key(1)]);
+        assert!(table.give_up([key(1)]).is_empty());
+        assert!(table.give_back([key(1)]).0.is_empty());
+        assert!(table.lost([key(1)]).0.is_empty());
+        assert!(table.commit_done(0, &due).0.is_empty());
+        assert_eq!(table.committed(new), Some(10));
+        assert_eq!(table.delivered(new), Some(10));
+        assert!(table.due(true, 9).is_empty());
     }
 }

@@ -6,6 +6,7 @@ mod tasks;
 mod waiters;
 
 pub use leases::LeaseInfo;
+pub(crate) use leases::LeaseKey;
 pub(crate) use session::{Group, GroupSettings, RebalanceHook, ResumeHook};
 
 /// News about leases, in the order in which they come. Told on a background task: return quickly.

@@ -1,8 +1,8 @@
 //! What the tasks of one membership share.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use kera_protocol::error::{ErrorCode, WireError};
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::leases::{LeaseInfo, LeaseTable};
+use super::leases::{LeaseInfo, LeaseKey, LeaseTable};
 use super::waiters::CommitWaiters;
 use super::{Rebalance, tasks};
 use crate::config::{Fetch, Order, Start};
@@ -41,12 +41,31 @@ pub(crate) struct GroupSettings {
     pub(crate) resume_from: Option<Arc<ResumeHook>>,
 }
 
+/// Leases of a life, by their numbers at the coordinator.
+fn keys(life: u64, leases: &[u64]) -> impl Iterator<Item = LeaseKey> {
+    leases.iter().map(move |&lease| LeaseKey { life, lease })
+}
+
+/// The leases of commits of a life.
+fn keys_of(life: u64, commits: &[LeaseCommit]) -> impl Iterator<Item = LeaseKey> {
+    commits.iter().map(move |commit| LeaseKey {
+        life,
+        lease: commit.lease,
+    })
+}
+
+fn stale(key: LeaseKey) -> ConsumeError {
+    ConsumeError::StaleLease { lease: key.lease }
+}
+
 /// Who we are to the coordinator.
 #[derive(Clone, Debug)]
 pub(super) struct Session {
     pub(super) member: String,
     /// Counts rejoins, so that only one task rejoins for one reason.
     pub(super) epoch: u64,
+    /// Counts members that we were: what one is told says nothing of the leases of the next.
+    pub(super) life: u64,
     pub(super) heartbeat: Duration,
 }
 
@@ -58,6 +77,9 @@ pub(crate) struct Group {
     pub(super) client: Client,
     pub(super) settings: GroupSettings,
     pub(super) fetcher: Arc<Fetcher>,
+    /// The stream of the first lease.
+    stream: OnceLock<StreamId>,
+    /// Taken after `leases`: both change together.
     session: Mutex<Session>,
     rejoining: tokio::sync::Mutex<()>,
     pub(super) leases: Mutex<LeaseTable>,
@@ -83,9 +105,11 @@ impl Group {
             client,
             settings,
             fetcher,
+            stream: OnceLock::new(),
             session: Mutex::new(Session {
                 member: String::new(),
                 epoch: 0,
+                life: 0,
                 heartbeat: Duration::from_secs(1),
             }),
             rejoining: tokio::sync::Mutex::default(),
@@ -156,14 +180,18 @@ impl Group {
                 async move { stub.join(request).await }
             })
             .await?;
-        let changed = reply.member != before.member;
-        *self.session.lock() = Session {
-            member: reply.member,
-            epoch: seen + 1,
-            heartbeat: Duration::from_millis(u64::from(reply.heartbeat_ms.max(1))),
+        let lost = {
+            let mut leases = self.leases.lock();
+            let lost = (reply.member != before.member).then(|| leases.lost_all());
+            *self.session.lock() = Session {
+                member: reply.member,
+                epoch: seen + 1,
+                life: leases.life(),
+                heartbeat: Duration::from_millis(u64::from(reply.heartbeat_ms.max(1))),
+            };
+            lost
         };
-        if changed {
-            let lost = self.leases.lock().lost_all();
+        if let Some(lost) = lost {
             self.forget(lost, |infos| Rebalance::Lost(infos));
         }
         Ok(())
@@ -201,8 +229,22 @@ impl Group {
         self.waiters.failure()
     }
 
-    /// Takes over granted leases and starts to read them.
-    pub(super) fn granted(&self, granted: Vec<v1::Lease>) {
+    /// Refuses a stream of the same name that was created after this one was deleted: what the application keeps of the
+    /// lanes of the first one does not fit it.
+    fn check_same_stream(&self, lane: LaneKey) -> Result<(), ConsumeError> {
+        let first = *self.stream.get_or_init(|| lane.stream);
+        if first == lane.stream {
+            return Ok(());
+        }
+        let text = format!(
+            "stream {:?} was deleted and created anew: its id was {first} and is {} now; open another consumer",
+            self.settings.stream, lane.stream
+        );
+        Err(RpcError::from(WireError::new(ErrorCode::UnknownStream, text)).into())
+    }
+
+    /// Takes over leases that were granted in a life of the membership, and starts to read them.
+    pub(super) fn granted(&self, life: u64, granted: Vec<v1::Lease>) {
         let mut infos = Vec::new();
         let mut specs = Vec::new();
         for lease in granted {
@@ -214,6 +256,10 @@ impl Group {
                 streamlet: StreamletId(lease.streamlet),
                 lane: LaneId(lease.lane),
             };
+            if let Err(error) = self.check_same_stream(lane) {
+                self.fail(error);
+                return;
+            }
             let mut from = lease.start.unwrap_or_default();
             let committed = from.ordinal;
             if let Some(resume_from) = &self.settings.resume_from
@@ -236,6 +282,7 @@ impl Group {
                 committed,
                 SourceSpec {
                     tag: lease.lease,
+                    life,
                     lane,
                     from,
                     end: end.unwrap_or(Ordinal::MAX),
@@ -248,6 +295,12 @@ impl Group {
         self.tell(&infos, Rebalance::Assigned);
         let specs = {
             let mut leases = self.leases.lock();
+            // It may have been lost while this was told.
+            if leases.life() != life {
+                drop(leases);
+                self.tell(&infos, Rebalance::Lost);
+                return;
+            }
             let inserted = infos.iter().zip(specs).map(|(info, (committed, spec))| {
                 leases.insert(*info, spec.from, committed);
                 spec
@@ -257,15 +310,17 @@ impl Group {
         let sources = self.fetcher.add(specs);
         for (info, source) in infos.into_iter().zip(sources) {
             // A heartbeat may have been told meanwhile that it is lost.
-            if !self.leases.lock().set_source(info.lease, source) {
+            let lease = info.lease;
+            let key = LeaseKey { life, lease };
+            if !self.leases.lock().set_source(key, source) {
                 self.fetcher.remove(source);
             }
         }
     }
 
-    /// Stops delivering leases that are to be given back.
-    pub(super) fn give_back(&self, leases: &[u64]) {
-        let (infos, sources) = self.leases.lock().give_back(leases);
+    /// Stops delivering leases of a life that are to be given back.
+    pub(super) fn give_back(&self, life: u64, leases: &[u64]) {
+        let (infos, sources) = self.leases.lock().give_back(keys(life, leases));
         for source in sources {
             self.fetcher.remove(source);
         }
@@ -273,8 +328,8 @@ impl Group {
         self.commits.notify_one();
     }
 
-    pub(super) fn lost(&self, leases: &[u64]) {
-        let lost = self.leases.lock().lost(leases);
+    pub(super) fn lost(&self, life: u64, leases: &[u64]) {
+        let lost = self.leases.lock().lost(keys(life, leases));
         self.forget(lost, |infos| Rebalance::Lost(infos));
     }
 
@@ -306,19 +361,19 @@ impl Group {
     }
 
     /// Notes that what lies below `next` goes to the application; false if its lease is no longer ours.
-    pub(crate) fn deliver(&self, lease: u64, next: Ordinal) -> bool {
+    pub(crate) fn deliver(&self, lease: LeaseKey, next: Ordinal) -> bool {
         self.leases.lock().deliver(lease, next)
     }
 
     /// Notes that nothing between two ordinals is delivered; false if the lease is no longer ours.
-    pub(crate) fn skipped(&self, lease: u64, from: Ordinal, next: Ordinal) -> bool {
+    pub(crate) fn skipped(&self, lease: LeaseKey, from: Ordinal, next: Ordinal) -> bool {
         let held = self.leases.lock().skip(lease, from, next);
         self.commits.notify_one();
         held
     }
 
     /// Nothing follows in this lease.
-    pub(crate) fn finished(&self, lease: u64, at: Ordinal) {
+    pub(crate) fn finished(&self, lease: LeaseKey, at: Ordinal) {
         if self.leases.lock().finish(lease, at) {
             self.commits.notify_one();
             self.room.notify_one();
@@ -326,11 +381,11 @@ impl Group {
     }
 
     /// Notes that a batch, and everything of its lease before it, is processed.
-    pub(crate) fn processed(&self, lease: u64, next: Cursor) -> Result<(), ConsumeError> {
+    pub(crate) fn processed(&self, lease: LeaseKey, next: Cursor) -> Result<(), ConsumeError> {
         let mut leases = self.leases.lock();
         match leases.processed(lease, next) {
             None if leases.committed(lease) >= Some(next.ordinal) => Ok(()),
-            None => Err(ConsumeError::StaleLease { lease }),
+            None => Err(stale(lease)),
             Some(false) => Ok(()),
             Some(true) => {
                 self.commits.notify_one();
@@ -342,7 +397,7 @@ impl Group {
 
     /// Notes that everything of the lease below `next` is processed, and waits until that is durably
     /// committed, no longer than calls are tried again. It is sent on even if nobody waits any more.
-    pub(crate) async fn commit(&self, lease: u64, next: Cursor) -> Result<(), ConsumeError> {
+    pub(crate) async fn commit(&self, lease: LeaseKey, next: Cursor) -> Result<(), ConsumeError> {
         let done = {
             // In one go: the commit might otherwise be answered before anyone waits for it.
             let mut leases = self.leases.lock();
@@ -353,7 +408,7 @@ impl Group {
                 return Ok(());
             }
             if leases.processed(lease, next).is_none() {
-                return Err(ConsumeError::StaleLease { lease });
+                return Err(stale(lease));
             }
             self.waiters.wait(lease, next.ordinal)?
         };
@@ -371,7 +426,7 @@ impl Group {
     /// Where the group stands after these, for a transaction to commit.
     pub(crate) fn positions(
         self: &Arc<Self>,
-        positions: impl Iterator<Item = Result<(u64, Cursor), ConsumeError>>,
+        positions: impl Iterator<Item = Result<(LeaseKey, Cursor), ConsumeError>>,
     ) -> Result<GroupPositions, ConsumeError> {
         if self.settings.commit_interval.is_some() {
             return Err(ConsumeError::Setting {
@@ -381,7 +436,7 @@ impl Group {
                         .into(),
             });
         }
-        let mut furthest: BTreeMap<u64, Cursor> = BTreeMap::new();
+        let mut furthest: BTreeMap<LeaseKey, Cursor> = BTreeMap::new();
         for position in positions {
             let (lease, next) = position?;
             let known = furthest.entry(lease).or_insert(next);
@@ -390,44 +445,40 @@ impl Group {
             }
         }
         let leases = self.leases.lock();
-        let member = self.session().member;
+        let Session { member, life, .. } = self.session();
         if let Some(lease) = furthest.keys().find(|lease| !leases.holds(**lease)) {
-            return Err(ConsumeError::StaleLease { lease: *lease });
+            return Err(stale(*lease));
         }
-        let commits = furthest.into_iter().map(|(lease, next)| LeaseCommit {
-            lease,
+        let commits = furthest.into_iter().map(|(key, next)| LeaseCommit {
+            lease: key.lease,
             next: Some(next),
             release: false,
         });
-        let (group, of) = (Arc::downgrade(self), member.clone());
+        let group = Arc::downgrade(self);
         Ok(GroupPositions::new(
             self.settings.group.clone(),
             member,
             commits.collect(),
             Arc::new(move |commits, is_committed| {
                 if let Some(group) = group.upgrade() {
-                    group.transaction_ended(&of, commits, is_committed);
+                    group.transaction_ended(life, commits, is_committed);
                 }
             }),
         ))
     }
 
-    /// A transaction has committed positions of a member, or it is not known that it has: then the coordinator says where to go on.
-    fn transaction_ended(&self, member: &str, commits: &[LeaseCommit], is_committed: bool) {
+    /// A transaction has committed positions of a life, or it is not known that it has: then the coordinator says where to go on.
+    fn transaction_ended(&self, life: u64, commits: &[LeaseCommit], is_committed: bool) {
         let mut leases = self.leases.lock();
-        // Leases of a group that was deleted and made anew have the same numbers.
-        if self.session().member != member {
-            return;
-        }
         let mut sources = Vec::new();
         if is_committed {
-            for commit in commits {
+            for (key, commit) in keys_of(life, commits).zip(commits) {
                 if let Some(next) = commit.next {
-                    leases.committed_by_transaction(commit.lease, next);
+                    leases.committed_by_transaction(key, next);
                 }
             }
         } else {
-            sources = leases.give_up(commits.iter().map(|commit| commit.lease));
+            sources = leases.give_up(keys_of(life, commits));
         }
         drop(leases);
         // What it has committed others may wait for.
@@ -474,21 +525,26 @@ impl Group {
             .settle(|lease, ordinal| match leases.committed(lease) {
                 Some(committed) if committed >= ordinal => Some(Ok(())),
                 Some(_) => None,
-                None => Some(Err(ConsumeError::StaleLease { lease })),
+                None => Some(Err(stale(lease))),
             });
     }
 
-    /// A commit was answered.
-    pub(super) fn commit_done(&self, commits: &[LeaseCommit], reply: &v1::CommitResponse) {
+    /// A commit of a life was answered.
+    pub(super) fn commit_done(
+        &self,
+        life: u64,
+        commits: &[LeaseCommit],
+        reply: &v1::CommitResponse,
+    ) {
         self.commit_count.fetch_add(1, Ordering::Relaxed);
         let v1::CommitResponse { stale, pending } = reply;
         let is_done = |lease: u64| !stale.contains(&lease) && !pending.contains(&lease);
         // Who waits for a commit that ends its lease must hear of the commit, not of the end.
         self.waiters.settle(|lease, ordinal| {
-            let done = commits.iter().any(|commit| {
-                commit.lease == lease && commit.next.is_some_and(|next| next.ordinal >= ordinal)
+            let done = keys_of(life, commits).zip(commits).any(|(key, commit)| {
+                key == lease && commit.next.is_some_and(|next| next.ordinal >= ordinal)
             });
-            (done && is_done(lease)).then_some(Ok(()))
+            (done && is_done(lease.lease)).then_some(Ok(()))
         });
         let done: Vec<LeaseCommit> = commits
             .iter()
@@ -496,14 +552,27 @@ impl Group {
             .copied()
             .collect();
         let mut leases = self.leases.lock();
-        leases.wait_for_transactions(pending);
-        let released = leases.commit_done(&done);
+        leases.wait_for_transactions(keys(life, pending));
+        let released = leases.commit_done(life, &done);
         drop(leases);
         self.forget(released, |infos| Rebalance::Released(infos));
-        self.leases.lock().commit_failed(commits);
-        self.lost(stale);
+        self.commit_failed(life, commits);
+        self.lost(life, stale);
         self.settle_waiters();
         self.settled.notify_waiters();
+    }
+
+    /// What is to be committed now, at most `limit`, and who commits it: the member that holds these leases.
+    pub(super) fn due(&self, all: bool, limit: usize) -> (Session, Vec<LeaseCommit>) {
+        let mut leases = self.leases.lock();
+        let due = leases.due(all, limit);
+        (self.session(), due)
+    }
+
+    /// A commit of a life failed on its way.
+    pub(super) fn commit_failed(&self, life: u64, commits: &[LeaseCommit]) {
+        let mut leases = self.leases.lock();
+        leases.commit_failed(keys_of(life, commits));
     }
 
     /// Starts the tasks. Abort them to end the membership.
@@ -538,7 +607,8 @@ impl Group {
         heads
             .into_iter()
             .filter_map(|(lease, head, end)| {
-                let delivered = leases.delivered(lease)?;
+                let life = leases.life();
+                let delivered = leases.delivered(LeaseKey { life, lease })?;
                 // A range is durable to its end from the start.
                 let known = if end == Ordinal::MAX { head } else { end };
                 Some(known.saturating_sub(delivered))

@@ -45,12 +45,9 @@ pub(super) async fn heartbeats(group: Arc<Group>) {
         match answer {
             Ok(reply) => {
                 attempt = 0;
-                if group.session().member != session.member {
-                    continue;
-                }
-                group.lost(&reply.lost);
+                group.lost(session.life, &reply.lost);
                 if !reply.give_back.is_empty() {
-                    group.give_back(&reply.give_back);
+                    group.give_back(session.life, &reply.give_back);
                 }
             }
             Err(error) => {
@@ -91,10 +88,7 @@ pub(super) async fn acquires(group: Arc<Group>) {
         match answer {
             Ok(reply) => {
                 attempt = 0;
-                // A member that joined anew meanwhile has nothing to do with these leases.
-                if group.session().member == session.member {
-                    group.granted(reply.leases);
-                }
+                group.granted(session.life, reply.leases);
             }
             Err(error) => {
                 group.recover(error, session.epoch, attempt).await;
@@ -165,7 +159,7 @@ pub(super) async fn commits(group: Arc<Group>) {
         }
         all |= group.wants_commit();
         loop {
-            let commits = group.leases.lock().due(all, COMMITS_PER_REQUEST);
+            let (session, commits) = group.due(all, COMMITS_PER_REQUEST);
             if commits.is_empty() {
                 // A commit that is held back is not settled: those who wait for all commits wait for it as well.
                 if held_back.again.is_none() {
@@ -173,7 +167,6 @@ pub(super) async fn commits(group: Arc<Group>) {
                 }
                 break;
             }
-            let session = group.session();
             let request = v1::CommitRequest {
                 group: group.settings.group.clone(),
                 member: session.member.clone(),
@@ -190,14 +183,11 @@ pub(super) async fn commits(group: Arc<Group>) {
             match answer {
                 Ok(reply) => {
                     attempt = 0;
-                    // What a former member committed says nothing of leases that have the same numbers by now.
-                    if group.session().member == session.member {
-                        held_back.told(&group, &reply.pending);
-                        group.commit_done(&commits, &reply);
-                    }
+                    held_back.told(&group, &reply.pending);
+                    group.commit_done(session.life, &commits, &reply);
                 }
                 Err(error) => {
-                    group.leases.lock().commit_failed(&commits);
+                    group.commit_failed(session.life, &commits);
                     group.recover(error, session.epoch, attempt).await;
                     attempt += 1;
                     if group.fatal().is_some() {

@@ -4,13 +4,14 @@ use kera_protocol::ids::Ordinal;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use super::leases::LeaseKey;
 use crate::error::ConsumeError;
 
 type Answer = Result<(), ConsumeError>;
 
 struct Waiter {
     id: u64,
-    lease: u64,
+    lease: LeaseKey,
     ordinal: Ordinal,
     /// Taken when it is answered.
     caller: Option<oneshot::Sender<Answer>>,
@@ -45,7 +46,11 @@ impl CommitWaiters {
     ///
     /// # Errors
     /// What was [told](Self::fail) to all.
-    pub(super) fn wait(&self, lease: u64, ordinal: Ordinal) -> Result<Waiting<'_>, ConsumeError> {
+    pub(super) fn wait(
+        &self,
+        lease: LeaseKey,
+        ordinal: Ordinal,
+    ) -> Result<Waiting<'_>, ConsumeError> {
         let mut inner = self.0.lock();
         if let Some(error) = &inner.failure {
             return Err(error.clone());
@@ -75,7 +80,7 @@ impl CommitWaiters {
     }
 
     /// Answers those of whom `answer` knows what came of their lease and ordinal.
-    pub(super) fn settle(&self, mut answer: impl FnMut(u64, Ordinal) -> Option<Answer>) {
+    pub(super) fn settle(&self, mut answer: impl FnMut(LeaseKey, Ordinal) -> Option<Answer>) {
         self.0.lock().waiting.retain_mut(|waiter| {
             let Some(answer) = answer(waiter.lease, waiter.ordinal) else {
                 return true;
@@ -133,15 +138,19 @@ mod tests {
         ConsumeError::StaleLease { lease: 1 }
     }
 
+    fn key(lease: u64) -> LeaseKey {
+        LeaseKey { life: 1, lease }
+    }
+
     #[tokio::test]
     async fn each_is_answered_once_and_the_others_wait() {
         let waiters = CommitWaiters::default();
-        let first = waiters.wait(1, 10).unwrap();
-        let second = waiters.wait(1, 20).unwrap();
-        let other = waiters.wait(2, 5).unwrap();
-        waiters.settle(|lease, ordinal| (lease == 1 && ordinal <= 10).then_some(Ok(())));
+        let first = waiters.wait(key(1), 10).unwrap();
+        let second = waiters.wait(key(1), 20).unwrap();
+        let other = waiters.wait(key(2), 5).unwrap();
+        waiters.settle(|lease, ordinal| (lease == key(1) && ordinal <= 10).then_some(Ok(())));
         first.answer().await.unwrap();
-        waiters.settle(|lease, _| (lease == 1).then_some(Err(stale())));
+        waiters.settle(|lease, _| (lease == key(1)).then_some(Err(stale())));
         assert!(second.answer().await.is_err());
         assert!(waiters.wants_commit() && waiters.wants_commit());
         waiters.settle(|_, _| Some(Ok(())));
@@ -152,14 +161,14 @@ mod tests {
     #[tokio::test]
     async fn nobody_begins_to_wait_after_all_were_told() {
         let waiters = CommitWaiters::default();
-        let before = waiters.wait(1, 10).unwrap();
+        let before = waiters.wait(key(1), 10).unwrap();
         waiters.fail(stale());
         waiters.fail(ConsumeError::Closed);
         assert!(matches!(
             before.answer().await,
             Err(ConsumeError::StaleLease { .. })
         ));
-        let after = waiters.wait(1, 20).map(|_| ());
+        let after = waiters.wait(key(1), 20).map(|_| ());
         assert!(matches!(after, Err(ConsumeError::StaleLease { .. })));
         assert!(matches!(
             waiters.failure(),
@@ -171,7 +180,7 @@ mod tests {
     fn who_gives_up_is_forgotten() {
         let waiters = CommitWaiters::default();
         for ordinal in 0..10 {
-            let waiting = waiters.wait(1, ordinal).unwrap();
+            let waiting = waiters.wait(key(1), ordinal).unwrap();
             assert!(waiting.answer().now_or_never().is_none());
         }
         assert!(waiters.0.lock().waiting.is_empty());

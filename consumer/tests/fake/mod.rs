@@ -59,6 +59,8 @@ pub(super) struct State {
     pub corrupt: BTreeSet<u64>,
     /// Answers every look at a lane.
     pub refusal: Option<ErrorCode>,
+    /// Leases are of this stream from now on: the first one was deleted, and this one has its name.
+    pub made_anew: Option<[u8; 16]>,
     /// Leases for whoever asks next.
     pub grants: VecDeque<v1::Lease>,
     pub held: BTreeMap<u64, v1::Lease>,
@@ -300,7 +302,7 @@ impl Fake {
         state.last_lease += 1;
         let lease = v1::Lease {
             lease: state.last_lease,
-            stream: Bytes::copy_from_slice(&STREAM_ID),
+            stream: Bytes::copy_from_slice(&state.made_anew.unwrap_or(STREAM_ID)),
             streamlet: lane.0,
             lane: lane.1,
             start: Some(Cursor {
