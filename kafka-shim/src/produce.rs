@@ -350,7 +350,8 @@ fn answer_to(outcome: &Outcomes, member: bool) -> (Answer, Option<&str>) {
             Some("this broker has lost its lease; it may still take effect"),
         ),
         Outcomes::Placed(Some(waiting), _) if waiting.appended.group.is_shipped() => (
-            Answer::refused(ResponseError::NotEnoughReplicas.code()),
+            // `NOT_ENOUGH_REPLICAS` says that it was not appended: then an application may send it as another record.
+            Answer::refused(ResponseError::NotEnoughReplicasAfterAppend.code()),
             Some("too few replicas could be reached in time; it may still take effect"),
         ),
         Outcomes::Placed(Some(_), _) => (

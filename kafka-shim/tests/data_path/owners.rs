@@ -142,3 +142,11 @@ async fn what_times_out_without_a_lease_is_to_be_sent_to_whoever_leads_now() {
     let code = pair.answer(correlation).await;
     assert_eq!(code, ResponseError::NotLeaderOrFollower.code());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_replicas_until_it_times_out_is_not_called_refused() {
+    let mut pair = Pair::start().await;
+    let (_, correlation) = pair.send_one(100).await;
+    let code = pair.answer(correlation).await;
+    assert_eq!(code, ResponseError::NotEnoughReplicasAfterAppend.code());
+}
