@@ -14,13 +14,14 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, LaneKey, StreamId};
 use kera_protocol::v1;
 use kera_streamlet::{
-    Backlog, CompactError, CompactSpec, Compacted, LaneReadError, Ship, Streamlet,
+    Backlog, BrokenPass, CompactError, CompactSpec, Compacted, LaneReadError, Ship, Streamlet,
 };
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 use crate::clock::{now_ms, retention_ms};
 use crate::data::catalog::Stream;
+use crate::fault_rules::Rule;
 use crate::shared::Shared;
 
 /// A stretch of work is followed by a rest of so many times that.
@@ -174,18 +175,34 @@ impl Candidate {
 }
 
 fn spec_of(shared: &Shared, streamlet: &Streamlet, config: &StreamConfig) -> CompactSpec {
+    let is_early = Rule::TombstonesDroppedEarly.is_broken();
     CompactSpec {
         now_ms: retention_ms() as i64,
         min_lag_ms: config.min_compaction_lag_ms,
         max_lag_ms: config.max_compaction_lag_ms,
-        delete_retention_ms: config.delete_retention_ms,
-        quiet: match streamlet.has_copies() {
+        delete_retention_ms: if is_early {
+            0
+        } else {
+            config.delete_retention_ms
+        },
+        quiet: match streamlet.has_copies() && !is_early {
             true => QUIET,
             false => Duration::ZERO,
         },
         min_dirty_permille: config.min_dirty_permille,
         memory: usize::try_from(shared.config.compaction.memory).unwrap_or(usize::MAX),
+        broken: broken_pass(),
     }
+}
+
+/// What passes do wrong on purpose.
+fn broken_pass() -> Option<BrokenPass> {
+    if Rule::OldestRecordLeft.is_broken() {
+        return Some(BrokenPass::OldestLeft);
+    }
+    Rule::KeysConfused
+        .is_broken()
+        .then_some(BrokenPass::KeysConfused)
 }
 
 /// The lanes of a stream that are served here.

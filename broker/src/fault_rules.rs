@@ -1,10 +1,10 @@
 //! Rules that a broker breaks on purpose, so that tests of whole brokers are seen to notice. A build
-//! for use, which has no debug assertions, breaks none, and does not look.
+//! for use, which has neither debug assertions nor the feature `testing`, breaks none, and does not look.
 
 use kera_replication::faults::Faults;
 
 /// Names the rule that brokers of this process break, by [`Rule::name`].
-#[cfg(debug_assertions)]
+#[cfg(any(debug_assertions, feature = "testing"))]
 const RULE: &str = "KERA_BROKEN_RULE";
 
 macro_rules! rules {
@@ -93,23 +93,33 @@ rules! {
     OpenTransactionsShown = "open_transactions_shown",
     /// Readers get batches of transactions that were aborted.
     AbortedShown = "aborted_shown",
+    /// Compaction leaves the oldest record of a key, not the newest.
+    OldestRecordLeft = "oldest_record_left",
+    /// Compaction takes keys for the same that share a byte of their hashes.
+    KeysConfused = "keys_confused",
+    /// Compaction drops a tombstone at once, though a reader may be between it and what it deletes.
+    TombstonesDroppedEarly = "tombstones_dropped_early",
+    /// A group that compaction rewrote is recorded at brokers that do not have its bytes.
+    RewrittenNotShipped = "rewritten_not_shipped",
+    /// A reader whose next record compaction has removed is sent on behind what it asked for.
+    CleanedPositionSkipped = "cleaned_position_skipped",
 }
 
 impl Rule {
     /// Whether brokers of this process break it: not unless a test says so.
-    #[cfg(debug_assertions)]
+    #[cfg(any(debug_assertions, feature = "testing"))]
     pub fn is_broken(self) -> bool {
         broken() == Some(self)
     }
 
     /// Whether brokers of this process break it: never.
-    #[cfg(not(debug_assertions))]
+    #[cfg(not(any(debug_assertions, feature = "testing")))]
     pub const fn is_broken(self) -> bool {
         false
     }
 }
 
-#[cfg(debug_assertions)]
+#[cfg(any(debug_assertions, feature = "testing"))]
 fn broken() -> Option<Rule> {
     static BROKEN: std::sync::OnceLock<Option<Rule>> = std::sync::OnceLock::new();
     *BROKEN.get_or_init(|| {
@@ -121,7 +131,7 @@ fn broken() -> Option<Rule> {
 }
 
 /// What replication breaks.
-#[cfg(debug_assertions)]
+#[cfg(any(debug_assertions, feature = "testing"))]
 pub(crate) fn faults() -> Faults {
     Faults {
         acknowledge_without_copy: Rule::AcknowledgeWithoutCopy.is_broken(),
@@ -134,12 +144,13 @@ pub(crate) fn faults() -> Faults {
         recorded_before_built: Rule::RecordedBeforeBuilt.is_broken(),
         freed_before_recorded: Rule::FreedBeforeRecorded.is_broken(),
         process_not_named: Rule::ProcessNotNamed.is_broken(),
+        rewritten_not_shipped: Rule::RewrittenNotShipped.is_broken(),
         ..Faults::default()
     }
 }
 
 /// What replication breaks: nothing.
-#[cfg(not(debug_assertions))]
+#[cfg(not(any(debug_assertions, feature = "testing")))]
 pub(crate) fn faults() -> Faults {
     Faults::default()
 }

@@ -57,6 +57,8 @@ faults! {
     recorded_before_built,
     /// A copy that another stands for is freed before the other one is recorded.
     freed_before_recorded,
+    /// A group that was made of others is recorded at brokers that do not have its bytes.
+    rewritten_not_shipped,
     /// A backup answers a flush round before it has flushed.
     answered_before_flush,
     /// A flush round does not make the names of the files durable.

@@ -93,6 +93,7 @@ impl Drop for Line {
         let text = String::from_utf8_lossy(&self.0);
         let node = os::node_here().unwrap_or(0);
         for line in text.lines() {
+            inside::hear(line);
             os::log(&format!("[{node}] {line}"));
         }
     }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::brokers::Brokers;
 use crate::faults::Faults;
-use crate::held_bytes::{self, Directories};
+use crate::held_bytes::{self, Directories, MISSED};
 use crate::load::{Load, PATIENCE};
 use crate::os;
 use crate::store::Store;
@@ -17,6 +17,23 @@ use crate::store::Store;
 const LOOK: Duration = Duration::from_millis(500);
 
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+static NOT_THERE: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// A broker logs a line.
+pub fn hear(line: &str) {
+    if line.contains(MISSED) {
+        NOT_THERE.lock().push(line.to_owned());
+    }
+}
+
+/// Recorded replicas of closed groups that owners did not find, though no machine has lost anything.
+pub fn not_there(brokers: &Brokers) -> Vec<String> {
+    match brokers.all().into_iter().any(|one| brokers.is_harmed(one)) {
+        true => Vec::new(),
+        false => NOT_THERE.lock().clone(),
+    }
+}
 
 /// Panics of any thread become findings from now on.
 pub fn watch_panics() {

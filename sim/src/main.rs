@@ -66,8 +66,7 @@ pub struct Args {
     /// Seconds after which a run is given up that does not come to its end.
     #[arg(long, default_value_t = 900)]
     within: u64,
-    /// Break a rule of brokers on purpose, and play seeds until one of them notices. Only builds with debug assertions
-    /// break rules.
+    /// Break a rule of brokers on purpose, and play seeds until one of them notices.
     #[arg(long, value_name = "RULE", value_parser = planted())]
     planted: Option<String>,
     /// Look for a shorter schedule, with fewer faults and clients, that has the same finding as the seed.
@@ -89,12 +88,18 @@ pub struct Args {
 }
 
 impl Args {
-    /// The options that decide what a seed's run is, besides the seed.
-    fn options(&self, cut: &cut::Cut) -> Vec<String> {
-        let rule = self.planted.iter();
-        let rule = rule.flat_map(|rule| ["--planted".to_owned(), rule.clone()]);
-        let losses = self.no_losses.then(|| "--no-losses".to_owned());
-        rule.chain(losses).chain(cut.options()).collect()
+    /// The command that plays what is left of a seed's run again, and tells it, as it can be given where this one was.
+    fn again(&self, seed: u64, cut: &cut::Cut) -> String {
+        let program = std::env::args().next();
+        let program = program.unwrap_or_else(|| "kera-sim".to_owned());
+        let mut words = vec![program, "--seed".to_owned(), seed.to_string()];
+        if let Some(rule) = &self.planted {
+            words.extend(["--planted".to_owned(), rule.clone()]);
+        }
+        words.extend(self.no_losses.then(|| "--no-losses".to_owned()));
+        words.extend(cut.options());
+        words.push("--story".to_owned());
+        words.join(" ")
     }
 }
 
@@ -104,10 +109,6 @@ fn planted() -> clap::builder::PossibleValuesParser {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if args.planted.is_some() && !cfg!(debug_assertions) {
-        eprintln!("brokers of this build break no rule: build kera-sim without --release");
-        return ExitCode::from(2);
-    }
     match &args.child {
         Some(dir) => child::play(&args, dir),
         None if args.scale.scale => scale::play(&args.scale),

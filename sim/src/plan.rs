@@ -6,8 +6,11 @@ use kera_protocol::v1;
 
 use crate::cut::Cut;
 use crate::dice::Dice;
-use crate::os::NetworkMood;
+use crate::os::{DiskMood, NetworkMood};
 use crate::store::StoreMood;
+
+/// Seeds up to this one, which every change plays, have disks that take no time.
+const QUICK_DISKS: u64 = 100;
 
 /// A stream of a run.
 #[derive(Clone, Debug)]
@@ -69,6 +72,8 @@ pub struct TablePlan {
     pub pause: Duration,
     pub batch_bytes: usize,
     pub largest: u64,
+    /// Longest pause of a reader after each batch: others compact what it has not come to yet.
+    pub read_pause: Duration,
 }
 
 /// One run.
@@ -93,6 +98,7 @@ pub struct Plan {
     /// Records of all producers together after which they go slowly.
     pub budget: u64,
     pub network: NetworkMood,
+    pub disk: DiskMood,
     pub store: StoreMood,
     pub repair_interval: Duration,
     pub flush_interval: Duration,
@@ -126,6 +132,7 @@ impl Plan {
             between: Duration::from_millis(*dice.one(&[300, 1_000, 3_000, 8_000])),
             budget: dice.between(500, 6_000),
             network: network(dice),
+            disk: disk(seed),
             store: store(dice),
             repair_interval: Duration::from_millis(*dice.one(&[300, 1_000, 5_000])),
             flush_interval: Duration::from_millis(*dice.one(&[200, 1_000, 60_000])),
@@ -209,6 +216,10 @@ fn table(seed: u64, brokers: u32) -> Option<TablePlan> {
         pause: Duration::from_millis(*dice.one(&[10, 50, 200])),
         batch_bytes: *dice.one(&[1 << 10, 4 << 10]),
         largest: *dice.one(&[400, 2_000]),
+        // Apart from the rest, as readers are.
+        read_pause: Duration::from_millis(
+            *Dice::new(seed, "pauses of readers of the table").one(&[0, 0, 100, 1_000]),
+        ),
     })
 }
 
@@ -263,6 +274,20 @@ fn network(dice: &mut Dice) -> NetworkMood {
         mood.breaks = dice.between(1, 200);
     }
     mood
+}
+
+/// In most runs what is written is there at once, as in a page cache. In others it takes its time, so that memory and
+/// replicas are ahead of a file when its process is killed.
+fn disk(seed: u64) -> DiskMood {
+    let dice = &mut Dice::new(seed, "disk");
+    if seed <= QUICK_DISKS || !dice.chance(400) {
+        return DiskMood::default();
+    }
+    DiskMood {
+        most: *dice.one(&[200, 2_000, 20_000]),
+        stalls: *dice.one(&[0, 1, 20]),
+        longest: *dice.one(&[100_000, 1_000_000]),
+    }
 }
 
 fn store(dice: &mut Dice) -> StoreMood {

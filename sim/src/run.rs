@@ -44,6 +44,7 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     let plan = Plan::of(seed).cut(cut);
     os::log(&format!("seed {seed}: {plan:?}"));
     os::set_network(plan.network);
+    os::set_disk(plan.disk);
     let store = Store::new(seed, plan.store);
     let brokers = Brokers::new(&plan, root, store.clone());
     let over = Arc::new(AtomicBool::new(false));
@@ -136,6 +137,9 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     let left = table.map(|shared| judge_table(shared, &load, &mut faults));
     os::log("everything is read");
     inside::look(&load, &brokers, &store, &mut faults);
+    for line in inside::not_there(&brokers) {
+        load.complain(line);
+    }
     over.store(true, Ordering::SeqCst);
     let took = os::now() - healed;
     let faults = faults.drawn();

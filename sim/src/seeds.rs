@@ -246,12 +246,7 @@ fn tell(args: &Args, outcome: &Outcome) {
         println!("  and {} more findings", outcome.findings.len() - MOST_TOLD);
     }
     if outcome.has_findings() {
-        let options: String = args
-            .options(&args.cut)
-            .iter()
-            .map(|one| format!(" {one}"))
-            .collect();
-        println!("  again: kera-sim --seed {}{options} --story", outcome.seed);
+        println!("  again: {}", args.again(outcome.seed, &args.cut));
     }
 }
 

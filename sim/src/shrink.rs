@@ -144,10 +144,10 @@ pub fn play(args: &Args) -> ExitCode {
         ..
     } = shrinking;
     println!(
-        "{played} runs; of {} faults {} remain; again: kera-sim --seed {seed} {} --story",
+        "{played} runs; of {} faults {} remain; again: {}",
         faults(&whole),
         drawn.saturating_sub(best.without.len() as u32),
-        args.options(&best).join(" ")
+        args.again(seed, &best)
     );
     ExitCode::SUCCESS
 }

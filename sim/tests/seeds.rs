@@ -30,8 +30,8 @@ fn digest(text: &str) -> &str {
 
 #[test]
 fn a_seed_played_twice_has_the_same_log_byte_for_byte() {
-    // With every turn of every thread in it.
-    let played = sim(&["--first", "1", "--seeds", "2", "--twice", "--trace"]);
+    // With every turn of every thread in it; transactions and a compacted stream are in them.
+    let played = sim(&["--first", "5", "--seeds", "2", "--twice", "--trace"]);
     let told = text(&played);
     let sums = told.lines().last().unwrap_or_default();
     assert!(
@@ -81,6 +81,22 @@ fn transactions_that_do_not_count_are_noticed_by_their_readers() {
         );
         assert!(noticed.contains("nobody has asked for"), "{noticed}");
     }
+}
+
+/// A compaction that keeps the oldest record of a key: the judge of the table says what is wrong, and does not wait for it
+/// to become right.
+#[test]
+fn a_compaction_that_leaves_the_wrong_record_is_noticed() {
+    let noticed = text(&sim(&["--planted", "oldest_record_left", "--seeds", "10"]));
+    let sums = noticed.lines().last().unwrap_or_default();
+    assert!(
+        sums.ends_with("which is well with the rule kept"),
+        "{noticed}"
+    );
+    assert!(
+        noticed.contains("without the newest record of key"),
+        "{noticed}"
+    );
 }
 
 /// What grows with the number of groups in a cluster at rest is what brokers remember, and nothing that they ask for.

@@ -40,7 +40,7 @@ mod trim;
 
 pub use append::{AppendError, AppendSpec, Appended, Outcome};
 pub use compaction::{
-    Backlog, CompactError, CompactSpec, Compacted, Pace, Ship, ShipError, Shipped,
+    Backlog, BrokenPass, CompactError, CompactSpec, Compacted, Pace, Ship, ShipError, Shipped,
 };
 pub use epochs::EpochEnd;
 pub use growth::LaneCut;

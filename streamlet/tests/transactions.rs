@@ -243,6 +243,7 @@ fn compaction(now_ms: u64) -> CompactSpec {
         quiet: std::time::Duration::ZERO,
         min_dirty_permille: 0,
         memory: 1 << 20,
+        broken: None,
     }
 }
 

@@ -161,6 +161,12 @@ impl Target {
         if Rule::AbortedShown.is_broken() {
             read.aborted.clear();
         }
+        // Another batch than the one that had it stands for where the reader is.
+        let stands_in = read.found.first_ordinal < self.at.ordinal;
+        if Rule::CleanedPositionSkipped.is_broken() && stands_in && self.is_compacted() {
+            read.found.bufs.clear();
+            (read.found.bytes, read.found.batches) = (0, 0);
+        }
         Ok(read.only_committed())
     }
 
@@ -175,6 +181,10 @@ impl Target {
             info.holders = self.holders(group.group);
         }
         info
+    }
+
+    fn is_compacted(&self) -> bool {
+        self.stream.record.load().config.cleanup.compacts()
     }
 
     /// True if a file that is gone is fetched anew.

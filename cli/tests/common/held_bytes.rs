@@ -17,6 +17,9 @@ use kera_log_segments::window::Place;
 use kera_metadata::{GroupKey, GroupRecord, GroupState, Image};
 use kera_protocol::ids::{StreamId, StreamletId};
 
+/// What an owner logs whose jobs find that a broker does not have a recorded replica.
+pub const MISSED: &str = "brokers do not have replicas of closed groups that are recorded there";
+
 /// Where a broker keeps bytes.
 #[derive(Clone, Debug)]
 pub struct Directories {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kera_metadata::{GroupRecord, Image};
 
 use super::held_bytes::has_records;
-pub use super::held_bytes::{Directories, look};
+pub use super::held_bytes::{Directories, MISSED, look};
 use super::{Broker, PATIENCE};
 
 /// Looks until all is settled.
@@ -36,9 +36,6 @@ pub fn settled(image: impl Fn() -> Image, brokers: &[Directories]) {
 
 /// What is said when brokers that do not own a streamlet lack recorded replicas of it.
 pub const LOST: &str = "recorded replicas have lost their bytes";
-
-/// What an owner logs whose jobs find that a broker does not have a recorded replica.
-pub const MISSED: &str = "brokers do not have replicas of closed groups that are recorded there";
 
 /// Fails if any of some brokers, none of which has lost a file, has found that another lacks a recorded replica: it
 /// would have been made once more elsewhere.

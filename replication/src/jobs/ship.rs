@@ -74,7 +74,11 @@ impl Jobs {
                 holder: next,
                 optional: true,
             };
-            match self.build(&primary, owned, record, &[own], &target).await {
+            let built = match primary.faults.rewritten_not_shipped() {
+                true => Ok(()),
+                false => self.build(&primary, owned, record, &[own], &target).await,
+            };
+            match built {
                 Ok(()) => {
                     replicas.push(next);
                     marks.push(mark);

@@ -33,7 +33,7 @@ struct Got {
 #[derive(Clone, Debug, Default)]
 struct View {
     got: Vec<Got>,
-    /// Where it was in the end, if it came so far.
+    /// Where it was in the end.
     passed: BTreeMap<Lane, u64>,
     began: Duration,
     ended: Duration,
@@ -86,7 +86,7 @@ impl Table {
         });
     }
 
-    /// A reader has come to the end, which was here.
+    /// A reader has come so far.
     pub fn passed(&self, reader: u32, lane: Lane, next: u64, now: Duration) {
         let mut book = self.0.lock();
         let view = book.views.entry(reader).or_default();
@@ -205,10 +205,14 @@ impl Book {
                 continue;
             };
             let passed = view.passed.get(&lane).copied().unwrap_or(0);
-            if newest.is_tombstone || at >= view.began || ordinal >= passed {
+            if at >= view.began || ordinal >= passed {
                 continue;
             }
             let got = seen.get(key.as_str());
+            // Whoever got nothing of a deleted key has nothing to be told of.
+            if newest.is_tombstone && got.is_none() {
+                continue;
+            }
             if got.is_none_or(|got| got.ordinal != ordinal) {
                 found.push(format!(
                     "reader {reader} came to ordinal {passed} of lane {lane} without the newest record of key {key} at {ordinal}, acknowledged before it began; it got {got:?}"

@@ -28,14 +28,24 @@ pub async fn run(shared: Arc<Shared>, first: u32, mut dice: Dice) {
         }
         let rack = anew::rack(&shared.load, &mut dice);
         let longest = Duration::from_millis(dice.between(500, 12_000));
-        let outcome = timeout(longest, read(&shared, number, rack)).await;
+        let mut pauses = dice.clone();
+        let pause = || match shared.plan.read_pause.as_micros() as u64 {
+            0 => Duration::ZERO,
+            longest => Duration::from_micros(pauses.below(longest)),
+        };
+        let outcome = timeout(longest, read(&shared, number, rack, pause)).await;
         let who = format_args!("reader {number} of the table");
         anew::ended(&shared.load, who, outcome.unwrap_or(Ok(())));
     }
 }
 
-/// Reads from the beginning to the end.
-async fn read(shared: &Shared, number: u32, rack: Option<String>) -> Result<(), ConsumeError> {
+/// Reads from the beginning to the end, with a pause after each batch.
+async fn read(
+    shared: &Shared,
+    number: u32,
+    rack: Option<String>,
+    mut pause: impl FnMut() -> Duration,
+) -> Result<(), ConsumeError> {
     shared.table.begins(number, os::now());
     let reader = anew::reader(&shared.load, shared.name(), rack).follow(false);
     let mut reader = reader.open().await?;
@@ -54,6 +64,13 @@ async fn read(shared: &Shared, number: u32, rack: Option<String>) -> Result<(), 
                 Err(error) => anew::undecodable(&shared.load, &batch, error),
             }
         }
+        // Whoever comes no further is judged up to here.
+        let next = batch.next_ordinal();
+        shared.table.passed(number, lane, next, os::now());
+        let pause = pause();
+        if !pause.is_zero() {
+            sleep(pause).await;
+        }
     }
     for position in reader.positions() {
         let lane = shared.load.lane(position.lane);
@@ -65,26 +82,29 @@ async fn read(shared: &Shared, number: u32, rack: Option<String>) -> Result<(), 
 
 /// Reads all, has it compacted, and reads it again. What is wrong, and how many records were written and are left.
 pub async fn read_and_compact(shared: Arc<Shared>) -> (Vec<String>, (usize, usize)) {
-    let (mut found, next) = until_it_is_right(&shared, LAST).await;
-    compact(&shared).await;
-    let (more, last) = until_it_is_right(&shared, next).await;
-    found.extend(more);
+    let (mut found, mut last) = until_it_is_right(&shared, LAST).await;
+    if found.is_empty() {
+        compact(&shared).await;
+        (found, last) = until_it_is_right(&shared, last).await;
+    }
     found.extend(shared.table.findings());
     (found, shared.table.counts(last - 1))
 }
 
-/// Reads until what is left is the newest of each key, or for long enough; what is wrong then, and the next number.
+/// Reads until what is left is the newest of each key, or never can be, or for long enough; what is wrong then, and the
+/// next number.
 async fn until_it_is_right(shared: &Shared, first: u32) -> (Vec<String>, u32) {
     let until = os::now() + PATIENCE;
     let mut number = first;
     loop {
-        let lacks = match timeout(PATIENCE, read(shared, number, None)).await {
+        let lacks = match timeout(PATIENCE, read(shared, number, None, || Duration::ZERO)).await {
             Ok(Ok(())) => shared.table.lacks(number),
             Ok(Err(error)) => vec![format!("the table cannot be read: {error}")],
             Err(_) => vec!["the table is not read to its end in time".to_owned()],
         };
         number += 1;
-        if lacks.is_empty() || os::now() > until {
+        let is_wrong = !shared.table.findings().is_empty();
+        if lacks.is_empty() || is_wrong || os::now() > until {
             return (lacks, number);
         }
         sleep(LOOK).await;

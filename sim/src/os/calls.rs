@@ -359,6 +359,41 @@ flushes! {
     sync_file_range(fd: c_int, offset: i64, len: i64, flags: c_uint);
 }
 
+/// A write takes its time. Who is killed meanwhile has not written.
+fn about_to_write() {
+    let world = world();
+    let mood = world.disk;
+    if mood.most == 0 {
+        return;
+    }
+    let longest = match world.dice.chance(mood.stalls) {
+        true => mood.longest,
+        false => mood.most,
+    };
+    let deadline = world.now + world.micros(0, longest);
+    sleep_until(deadline);
+}
+
+macro_rules! writes {
+    ($($name:ident($($arg:ident: $ty:ty),*);)+) => { $(
+        /// # Safety
+        /// As of libc's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> ssize_t {
+            if simulated() {
+                about_to_write();
+            }
+            // SAFETY: passed on.
+            unsafe { real::$name($($arg),*) }
+        }
+    )+ };
+}
+
+writes! {
+    pwrite64(fd: c_int, bytes: *const c_void, len: usize, offset: i64);
+    pwritev64(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64);
+}
+
 /// # Safety
 /// As of libc's.
 #[unsafe(no_mangle)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::connections::Kind;
 use super::schedule;
 use super::threads::State;
-use super::world::{NetworkMood, World, activate, me, set_me, world};
+use super::world::{DiskMood, NetworkMood, World, activate, me, set_me, world};
 use super::{calls, ending, network};
 
 /// What two runs of a seed have in common.
@@ -85,6 +85,11 @@ pub fn log(line: &str) {
 /// How the network is from now on.
 pub fn set_network(mood: NetworkMood) {
     world().mood = mood;
+}
+
+/// How disks are from now on.
+pub fn set_disk(mood: DiskMood) {
+    world().disk = mood;
 }
 
 /// Runs `body` on a thread of the process that runs on `node` now.

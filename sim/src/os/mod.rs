@@ -36,7 +36,8 @@ mod world;
 
 pub use control::{
     address_of, at_exit, begin, calmly, cut, heal, kill, log, make_room, memory_taken, node_here,
-    now, on_node, pause, processors, set_boot_id, set_network, settle, sleep, uncut, wall_skew,
+    now, on_node, pause, processors, set_boot_id, set_disk, set_network, settle, sleep, uncut,
+    wall_skew,
 };
 pub use ending::end;
-pub use world::NetworkMood;
+pub use world::{DiskMood, NetworkMood};

@@ -67,6 +67,8 @@ real! {
     epoll_wait(fd: c_int, events: *mut libc::epoll_event, count: c_int, timeout: c_int) -> c_int;
     timerfd_create(clock: c_int, flags: c_int) -> c_int;
     timerfd_settime(fd: c_int, flags: c_int, new: *const libc::itimerspec, old: *mut libc::itimerspec) -> c_int;
+    pwrite64(fd: c_int, bytes: *const c_void, len: usize, offset: i64) -> ssize_t;
+    pwritev64(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> ssize_t;
     fsync(fd: c_int) -> c_int;
     fdatasync(fd: c_int) -> c_int;
     syncfs(fd: c_int) -> c_int;

@@ -41,6 +41,17 @@ pub struct NetworkMood {
     pub breaks: u64,
 }
 
+/// How long writes to files take. Times are microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskMood {
+    /// Longest time of nearly all writes; 0: none takes any.
+    pub most: u64,
+    /// Of 1,000 writes, those for which the disk stands still.
+    pub stalls: u64,
+    /// For so long at most.
+    pub longest: u64,
+}
+
 pub(super) enum Event {
     Network(NetworkEvent),
     /// A timer that is a file runs out, if it was not set anew.
@@ -63,6 +74,7 @@ pub(super) struct World {
     pub(super) events: BTreeMap<(Nanos, u64), Event>,
     pub(super) numbers: u64,
     pub(super) mood: NetworkMood,
+    pub(super) disk: DiskMood,
     /// Nothing gets from the one to the other.
     pub(super) cuts: BTreeSet<(u32, u32)>,
     pub(super) connections: Connections,
@@ -139,6 +151,7 @@ impl World {
                 longest: 1_000,
                 breaks: 0,
             },
+            disk: DiskMood::default(),
             cuts: BTreeSet::new(),
             connections: Connections::default(),
             stirred: true,

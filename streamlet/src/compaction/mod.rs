@@ -61,6 +61,17 @@ pub struct CompactSpec {
     pub min_dirty_permille: u32,
     /// About how much memory a pass may take for keys, in bytes.
     pub memory: usize,
+    /// What the pass does wrong on purpose, so that tests are seen to notice.
+    pub broken: Option<BrokenPass>,
+}
+
+/// A rule of compaction that a pass breaks on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BrokenPass {
+    /// Of a key the oldest record is left.
+    OldestLeft,
+    /// Keys count as one where a byte of their hashes is the same.
+    KeysConfused,
 }
 
 /// What of a lane may be compacted now.
@@ -261,7 +272,7 @@ impl Streamlet {
             producers: self.last_batches(lane),
             out: Compacted::default(),
         };
-        match pass.run(&groups, &is_aborted, spec.memory, pace) {
+        match pass.run(&groups, &is_aborted, spec, pace) {
             // Batches became longer than there is room for: this time none does.
             Err(CompactError::Write {
                 error: RewriteError::Full,
@@ -271,7 +282,7 @@ impl Streamlet {
                 // Some of them may have been closed since.
                 let known = groups.partition_point(|group| group.id() <= last);
                 pass.rules.may_grow = false;
-                pass.run(&groups[..known], &is_aborted, spec.memory, pace)?;
+                pass.run(&groups[..known], &is_aborted, spec, pace)?;
             }
             // What was read is gone because somebody else changed the lane.
             Err(CompactError::Read(_))
@@ -333,13 +344,14 @@ impl Pass<'_> {
         &mut self,
         groups: &[Arc<Group>],
         aborted: Aborted<'_>,
-        memory: usize,
+        spec: &CompactSpec,
         pace: Pace<'_>,
     ) -> Result<(), CompactError> {
         let Some(last) = groups.last() else {
             return Ok(());
         };
-        let mut newest = Newest::new(memory, self.spill_files(last.id()));
+        let spill = self.spill_files(last.id());
+        let mut newest = Newest::new(spec.memory, spill).breaking(spec.broken);
         let mut judge = Judge::new(self.rules, aborted);
         for group in groups {
             self.each_batch(group, pace, &mut |batch, header| {

@@ -18,6 +18,8 @@ use kera_log_segments::io::{FileRef, Io, OpenHow};
 use kera_log_segments::sync::Arc;
 use kera_protocol::ids::Ordinal;
 
+use super::BrokenPass;
+
 /// Bytes of a key's hash.
 const HASH_BYTES: usize = 16;
 /// Bytes of an entry.
@@ -40,6 +42,7 @@ pub(crate) struct Newest {
     hashes: [RandomState; 2],
     entries: Sorter<ENTRY_BYTES>,
     spill: SpillFiles,
+    broken: Option<BrokenPass>,
 }
 
 impl Newest {
@@ -49,7 +52,14 @@ impl Newest {
             hashes: [RandomState::new(), RandomState::new()],
             entries: Sorter::new(memory, HASH_BYTES),
             spill,
+            broken: None,
         }
+    }
+
+    /// With a rule that is broken on purpose.
+    pub(crate) fn breaking(mut self, broken: Option<BrokenPass>) -> Self {
+        self.broken = broken;
+        self
     }
 
     /// The entry of a record.
@@ -60,7 +70,11 @@ impl Newest {
             hasher.write(key);
             half.copy_from_slice(&hasher.finish().to_be_bytes());
         }
-        entry[HASH_BYTES..].copy_from_slice(&ordinal.to_be_bytes());
+        if self.broken == Some(BrokenPass::KeysConfused) {
+            entry[1..HASH_BYTES].fill(0);
+        }
+        let rank = rank(ordinal, self.broken);
+        entry[HASH_BYTES..].copy_from_slice(&rank.to_be_bytes());
         entry
     }
 
@@ -81,19 +95,31 @@ impl Newest {
     /// The store's.
     pub(crate) fn finish(self) -> Result<NewestOrdinals> {
         let Self {
-            entries, mut spill, ..
+            entries,
+            mut spill,
+            broken,
+            ..
         } = self;
         let mut ordinals = Sorter::<8>::new(entries.most * ENTRY_BYTES / 4, 8);
         let mut by_key = entries.merge(&mut spill)?;
         while let Some(entry) = by_key.next_newest()? {
             let mut ordinal = [0; 8];
             ordinal.copy_from_slice(&entry[HASH_BYTES..]);
-            ordinals.push(ordinal, &mut spill)?;
+            let ordinal = rank(u64::from_be_bytes(ordinal), broken);
+            ordinals.push(ordinal.to_be_bytes(), &mut spill)?;
         }
         drop(by_key);
         let mut ordinals = ordinals.merge(&mut spill)?;
         let next = ordinals.next_newest()?.map(u64::from_be_bytes);
         Ok(NewestOrdinals { ordinals, next })
+    }
+}
+
+/// What the newest of a key has most of, its ordinal; and the ordinal of that.
+fn rank(ordinal: Ordinal, broken: Option<BrokenPass>) -> Ordinal {
+    match broken {
+        Some(BrokenPass::OldestLeft) => !ordinal,
+        _ => ordinal,
     }
 }
 

@@ -114,6 +114,7 @@ mod compaction {
             quiet: Duration::ZERO,
             min_dirty_permille: 500,
             memory,
+            broken: None,
         }
     }
 
