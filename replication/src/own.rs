@@ -340,9 +340,13 @@ impl OwnFiles {
                 copies,
             }) => {
                 self.end_making(streamlet, epoch).map_err(failed)?;
-                let answers = copies.into_iter().map(|(copy, recorded)| SealedCopy {
-                    copy,
-                    answer: self.answer(&copy, recorded),
+                let answers = copies.into_iter().filter_map(|(copy, recorded)| {
+                    let answer = self.answer(&copy, recorded);
+                    let answer = answer.inspect_err(|error| {
+                        tracing::warn!(%copy, %error, "its file cannot be read now, so nothing is said of it");
+                    });
+                    let answer = answer.ok()?;
+                    Some(SealedCopy { copy, answer })
                 });
                 Ok(Reply::Sealed(answers.collect()))
             }
@@ -401,18 +405,22 @@ impl OwnFiles {
         }
     }
 
-    fn answer(&self, copy: &CopyId, recorded: Incarnation) -> CopyAnswer {
+    /// What its file says of a copy.
+    ///
+    /// # Errors
+    /// The store's: that a file cannot be read now says nothing of what is in it.
+    fn answer(&self, copy: &CopyId, recorded: Incarnation) -> io::Result<CopyAnswer> {
         // What was synced counts whatever became of the rest; then a loss of power may have left some of what
         // was not, in any order.
         let only_synced = recorded.is_of_disk();
         if !self.incarnation.includes(recorded) {
-            return CopyAnswer::Unknown;
+            return Ok(CopyAnswer::Unknown);
         }
-        let damaged = |detail: String| CopyAnswer::Damaged { detail };
+        let damaged = |detail: String| Ok(CopyAnswer::Damaged { detail });
         let file = match self.open(copy) {
             Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return CopyAnswer::Absent,
-            Err(error) => return damaged(error.to_string()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(CopyAnswer::Absent),
+            Err(error) => return Err(error),
         };
         match self.scan(&file, copy) {
             Ok(scanned) if scanned.damaged => damaged(format!(
@@ -422,27 +430,31 @@ impl OwnFiles {
             Ok(scanned) if !only_synced && scanned.header.marked && scanned.mark.is_none() => {
                 damaged("its durable mark is gone: the file was cut short or overwritten".into())
             }
-            Ok(scanned) if !only_synced && self.has_more(&file, &scanned) => damaged(format!(
-                "more of the group stands behind byte {}, where its valid data ends: {}",
-                scanned.end.address, scanned.stop
-            )),
-            Ok(scanned) => CopyAnswer::Scanned {
+            // No kill leaves more of the group behind its valid data.
+            Ok(scanned) if !only_synced && find_more(&*file, &scanned)?.is_some() => {
+                damaged(format!(
+                    "more of the group stands behind byte {}, where its valid data ends: {}",
+                    scanned.end.address, scanned.stop
+                ))
+            }
+            Ok(scanned) => Ok(CopyAnswer::Scanned {
                 length: scanned.end.address,
                 first_ordinal: scanned.header.first_ordinal,
                 end_ordinal: scanned.end.ordinal,
-            },
+            }),
             Err(error @ (ScanError::NoHeader(_) | ScanError::BadSnapshot)) => {
-                let headless = self.headless(&file, copy, only_synced);
-                headless.unwrap_or_else(|reason| damaged(format!("{error}: {reason}")))
+                match self.headless(&file, copy, only_synced)? {
+                    None => Ok(CopyAnswer::Scanned {
+                        length: 0,
+                        first_ordinal: 0,
+                        end_ordinal: 0,
+                    }),
+                    Some(reason) => damaged(format!("{error}: {reason}")),
+                }
             }
-            Err(error) => damaged(error.to_string()),
+            Err(ScanError::Io(error)) => Err(error),
+            Err(error @ ScanError::Foreign { .. }) => damaged(error.to_string()),
         }
-    }
-
-    /// True if more of the group stands behind its valid data, which no kill leaves behind.
-    fn has_more(&self, file: &FileRef, scanned: &Scanned) -> bool {
-        // What cannot be read cannot be believed to be zeros.
-        find_more(&**file, scanned).map_or(true, |found| found.is_some())
     }
 
     /// The marks of a file without a header, which lie behind its last segment.
@@ -459,26 +471,22 @@ impl OwnFiles {
         marks.filter_map(Result::transpose).collect()
     }
 
-    /// What a file without a valid header counts as: none of the group was ever written, or more was, and it is damaged.
+    /// Why a file without a valid header is damaged; `None` if none of the group was ever written.
     fn headless(
         &self,
         file: &FileRef,
         copy: &CopyId,
         only_synced: bool,
-    ) -> Result<CopyAnswer, String> {
-        let marks = self.marks(file).map_err(|error| error.to_string())?;
+    ) -> io::Result<Option<&'static str>> {
+        let marks = self.marks(file)?;
         if marks.is_empty() && !only_synced {
-            return Err("it has neither header nor durable mark: it was cut short".into());
+            return Ok(Some(
+                "it has neither header nor durable mark: it was cut short",
+            ));
         }
         let durable = |mark: &DurableMark| mark.binding_length(&self.incarnation) > 0;
-        if marks.iter().any(durable) || !only_synced && has_batches(file, copy) {
-            return Err("its header is gone".into());
-        }
-        Ok(CopyAnswer::Scanned {
-            length: 0,
-            first_ordinal: 0,
-            end_ordinal: 0,
-        })
+        let is_gone = marks.iter().any(durable) || !only_synced && has_batches(file, copy)?;
+        Ok(is_gone.then_some("its header is gone"))
     }
 
     fn read(&self, copy: &CopyId, address: u64, len: u32) -> Result<Bytes, Refusal> {
@@ -686,11 +694,9 @@ pub(crate) fn is_of(header: &SegmentHeader, copy: &CopyId) -> bool {
 }
 
 /// True if a file that begins with no header holds batches of the copy near its beginning.
-fn has_batches(file: &FileRef, copy: &CopyId) -> bool {
-    // What cannot be read cannot be believed to be zeros.
-    file.len()
-        .and_then(|len| find_batch(&**file, 0, len, copy.epoch, None))
-        .map_or(true, |found| found.is_some())
+fn has_batches(file: &FileRef, copy: &CopyId) -> io::Result<bool> {
+    let found = find_batch(&**file, 0, file.len()?, copy.epoch, None)?;
+    Ok(found.is_some())
 }
 
 fn failed(error: io::Error) -> Refusal {

@@ -1,13 +1,14 @@
 //! Bringing copies to one length: read from those that have it, side by side, written to the others.
 
 use bytes::{Bytes, BytesMut};
+use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use kera_log_segments::window::Place;
 
 use super::{RecoverError, Recovery};
 use crate::build_replica::{Build, GroupBytes, Replicas, piece_end};
 use crate::certificate::{Certificate, FetchedFile, scan_copy};
 use crate::ids::{AckPolicy, BrokerId, CopyId, Replica, asked_of};
-use crate::transport::Request;
+use crate::transport::{CallError, Refusal, Reply, Request};
 
 /// Most bytes that are read to salvage a copy.
 const SALVAGE_BYTES: u64 = 1 << 30;
@@ -99,11 +100,14 @@ impl Recovery<'_> {
 
     /// The longest whole copy at any of the recorded brokers, whatever incarnation it is of. Who did not answer
     /// before may do so now, and is sealed before anything is read.
+    ///
+    /// # Errors
+    /// Why a copy could not be read now, for people, unless the operator has decided to go on without it.
     pub(super) async fn salvage(
         &self,
         copy: CopyId,
         recorded: &[Replica],
-    ) -> Option<(Certificate, Vec<Whole>)> {
+    ) -> Result<Option<(Certificate, Vec<Whole>)>, String> {
         let ack = asked_of(recorded);
         let mut best: Option<Certificate> = None;
         let mut whole = Vec::new();
@@ -118,10 +122,10 @@ impl Recovery<'_> {
             };
             let seal = Request::seal(self.spec.streamlet, self.epoch);
             if let Err(error) = self.ask(*backup, seal).await {
-                tracing::info!(%backup, %error, "not sealed; its replica is not read");
+                self.goes_without(copy, &error)?;
                 continue;
             }
-            let Some(bytes) = self.fetch(copy, *backup).await else {
+            let Some(bytes) = self.fetch(copy, *backup).await? else {
                 continue;
             };
             let scanned = scan_copy(&FetchedFile(bytes), copy, self.primary.faults);
@@ -133,24 +137,58 @@ impl Recovery<'_> {
                 }
             }
         }
-        best.map(|certificate| (certificate, whole))
+        Ok(best.map(|certificate| (certificate, whole)))
     }
 
-    async fn fetch(&self, copy: CopyId, backup: BrokerId) -> Option<Bytes> {
-        let ask = |broker, request| self.ask(broker, request);
-        let at = [backup];
-        let source = Replicas::of(copy, &at, &ask).await;
-        let shape = source.shape?;
-        let all = (u64::from(shape.segment_size) * u64::from(shape.segments)).min(SALVAGE_BYTES);
+    /// What can be read of a copy; `None` if nothing says how its group is cut.
+    async fn fetch(&self, copy: CopyId, backup: BrokerId) -> Result<Option<Bytes>, String> {
+        let head = self.read(copy, backup, 0, SEGMENT_HEADER_BYTES as u64);
+        let header = head.await?.map(|head| SegmentHeader::decode(&head));
+        let Some(Ok(header)) = header else {
+            return Ok(None);
+        };
+        let all = u64::from(header.segment_size) * u64::from(header.segments);
+        let all = all.min(SALVAGE_BYTES);
         let mut out = BytesMut::new();
         while (out.len() as u64) < all {
             let address = out.len() as u64;
-            let len = piece_end(address, all, shape.segment_size) - address;
-            let Some(bytes) = source.read(0, address, len).await else {
+            let len = piece_end(address, all, header.segment_size) - address;
+            let Some(bytes) = self.read(copy, backup, address, len).await? else {
                 break;
             };
             out.extend_from_slice(&bytes);
         }
-        Some(out.freeze())
+        Ok(Some(out.freeze()))
+    }
+
+    /// Reads a range of a copy; `None` if that is not there.
+    async fn read(
+        &self,
+        copy: CopyId,
+        backup: BrokerId,
+        address: u64,
+        len: u64,
+    ) -> Result<Option<Bytes>, String> {
+        let read = Request::Read {
+            copy,
+            address,
+            len: len as u32,
+        };
+        match self.ask(backup, read).await {
+            Ok(Reply::Bytes(bytes)) => Ok((bytes.len() as u64 == len).then_some(bytes)),
+            Err(error) if !matches!(error.refusal(), Some(Refusal::Unknown)) => {
+                self.goes_without(copy, &error).map(|()| None)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// A copy could not be read, and may be whole: without a decision of the operator nobody goes on without it.
+    fn goes_without(&self, copy: CopyId, error: &CallError) -> Result<(), String> {
+        if !self.spec.unclean.accepts(copy.group) {
+            return Err(error.to_string());
+        }
+        tracing::warn!(%copy, %error, "a replica cannot be read; recovery goes on without it, since its loss was accepted");
+        Ok(())
     }
 }

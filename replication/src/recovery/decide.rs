@@ -312,7 +312,17 @@ impl Recovery<'_> {
         decided: &mut Decided,
     ) -> Result<(), RecoverError> {
         let copy = CopyId::of(record);
-        let found = self.salvage(copy, &record.copies).await;
+        let found = match self.salvage(copy, &record.copies).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(%copy, %error, "its only replica cannot be read now; nothing is decided about it");
+                decided.out.stopped = Some(Stopped::Unclean {
+                    copy,
+                    holders: recorded(record),
+                });
+                return Ok(());
+            }
+        };
         let found = found.filter(|(found, _)| decided.chain.continues(found.first_ordinal));
         let (length, first, end, holders) = match found {
             Some((found, whole)) => {

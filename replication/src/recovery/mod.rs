@@ -258,10 +258,10 @@ impl Recovery<'_> {
         }
     }
 
-    /// True if this broker's own files are the only copy there ever was (one copy, no failover), and
-    /// they have answered.
+    /// True if this broker's own file is the only copy there ever was (one copy, no failover), and it has answered:
+    /// one that could not be read may be whole.
     fn is_alone(&self, open: &GroupRecord) -> bool {
         let own = |holder: &Replica| self.primary.is_own(holder.broker);
-        open.copies.iter().all(own) && self.sealed.contains(&self.primary.me)
+        open.copies.iter().all(own) && self.answers.contains_key(&CopyId::of(open))
     }
 }

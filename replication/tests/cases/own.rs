@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use kera_log_segments::io::fault::Fault;
 use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::{GroupId, LaneId};
 use kera_records::{GroupRecord, Transaction};
@@ -367,6 +369,44 @@ fn with_one_copy_a_boot_is_reported_as_a_gap_and_all_that_is_whole_is_kept() {
             "and is reported"
         );
     });
+}
+
+/// Its disk answers again a moment later, and then all of it is there.
+#[test]
+fn a_file_that_cannot_be_read_for_a_moment_is_not_given_up() {
+    const BURST: usize = 64;
+    let stopped = Arc::new(AtomicUsize::new(0));
+    let reads = 40;
+    for nth in 1..=reads {
+        let stopped = stopped.clone();
+        let plan = Plan {
+            synced: true,
+            ..plan(1, 1)
+        };
+        planned(plan, move |case| async move {
+            let served = serve(&case).await;
+            for id in 0..3 {
+                served.take(id).await;
+            }
+            drop(served);
+            case.stage.kill(OWNER).await;
+            case.stage.start(OWNER, MemoryFate::Kept).await;
+            let disk = case.stage.failing_disk(OWNER);
+            for _ in 0..BURST {
+                disk.inject_on(".log", Fault::FailRead { nth });
+            }
+            let (_, recovered) = take_over(&case).await;
+            stopped.fetch_add(recovered.lanes[0].stopped.iter().count(), Ordering::Relaxed);
+            assert_eq!(recovered.lanes[0].gaps, [], "read {nth} fails");
+            disk.heal();
+            let (_, recovered) = take_over(&case).await;
+            let lane = &recovered.lanes[0];
+            let found = (lane.stopped.clone(), lane.next_ordinal, lane.gaps.len());
+            assert_eq!(found, (None, 3, 0), "read {nth} failed before");
+        });
+    }
+    let stopped = stopped.load(Ordering::Relaxed) as u64;
+    assert!(0 < stopped && stopped < reads, "{stopped} attempts stopped");
 }
 
 #[test]

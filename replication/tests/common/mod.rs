@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use kera_log_segments::io::fault::FaultIo;
 use kera_replication::ids::BrokerId;
 use kera_replication::own::OwnFiles;
 use kera_replication::primary::ReplicaSet;
@@ -89,6 +90,13 @@ impl SimStage {
     /// The records as they are.
     pub fn look(&self) -> StreamletRecords {
         self.records.look(streamlet()).expect("it was created")
+    }
+
+    /// The simulated disk of `node`, whose operations can be made to fail.
+    pub fn failing_disk(&self, node: BrokerId) -> FaultIo {
+        let disks = self.disks.as_ref();
+        let disk = disks.and_then(|(disks, _)| disks.failing(node));
+        disk.expect("brokers have simulated disks")
     }
 
     /// How often records were read so far, by all brokers.

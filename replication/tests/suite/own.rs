@@ -70,6 +70,11 @@ impl Disks {
         self.losing.is_some()
     }
 
+    /// The disk of `node`, if they are simulated.
+    pub fn failing(&self, node: BrokerId) -> Option<FaultIo> {
+        self.losing.as_ref().map(|losing| losing.disk(node))
+    }
+
     fn io(&self, node: BrokerId) -> Arc<dyn Io> {
         match &self.losing {
             Some(losing) => Arc::new(losing.disk(node)),
