@@ -8,12 +8,13 @@ use kera_log_segments::group_life::GroupStage;
 use kera_log_segments::invariant;
 use kera_log_segments::window::Place;
 use kera_records::{GroupRecord, Transaction};
+use parking_lot::Mutex;
 
 use super::lane::{Lane, group_ids};
 use super::replica_set::ReplicaSet;
 use super::{Building, tidy};
 use crate::build_replica::{Build, GroupBytes};
-use crate::ids::{BrokerId, Replica};
+use crate::ids::{AckPolicy, BrokerId, Replica};
 use crate::records::{RecordsError, commit};
 use crate::runtime::{all, off, within};
 use crate::transport::{Pending, Request};
@@ -151,6 +152,7 @@ async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
     // Marked until the close names them.
     let mut built: Vec<(Replica, Building)> = Vec::new();
     let mut failed = Failed::default();
+    let mut flushed = None;
     loop {
         let Some(lane) = lane.upgrade().filter(|lane| !lane.is_deposed()) else {
             return;
@@ -176,11 +178,16 @@ async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
                 drop(lane);
                 signal.changed(seen).await;
             }
+            // Acknowledgements wait for a close only where a replica is lost.
+            GroupStage::Closing if flushed.is_none() && set.lost().is_empty() => {
+                flushed = Some(flush(&lane, set, end, &holders).await);
+            }
             GroupStage::Closing => {
                 if end.address == 0 && holders.is_empty() {
                     holders = set.holders();
                 }
-                return close_at(&lane, set, end, holders).await;
+                let flushed = flushed.unwrap_or_default();
+                return close_at(&lane, set, end, holders, &flushed).await;
             }
             // Of a group that is recorded, ends, and may be built elsewhere nothing else is left: it is draining.
             _ => drain(&lane, set, end).await,
@@ -188,8 +195,53 @@ async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
     }
 }
 
-/// Records that the group ends at `end` and that `holders` have it.
-async fn close_at(lane: &Lane, set: &Arc<ReplicaSet>, end: Place, holders: Vec<Replica>) {
+/// Brings a group that ends at `end` to the disks of its holders, as far as they do that within the drain timeout: from
+/// the close on everybody takes the record's word for it, also when all of them have lost power. Who has done it.
+async fn flush(
+    lane: &Lane,
+    set: &Arc<ReplicaSet>,
+    end: Place,
+    holders: &[Replica],
+) -> Vec<BrokerId> {
+    // What is synced is there already, and of an empty group there is nothing to bring.
+    if set.ack() == AckPolicy::Synced || end.address == 0 {
+        return Vec::new();
+    }
+    let primary = &lane.primary;
+    let (copy, caller) = (set.id(), primary.caller());
+    let flushed = Arc::new(Mutex::new(Vec::new()));
+    let flushes = holders.iter().map(|holder| -> Pending<()> {
+        let (broker, flushed) = (holder.broker, flushed.clone());
+        if primary.is_own(broker) {
+            let group = set.group().clone();
+            let synced = off(&*primary.runtime, move || group.sync());
+            // That it failed its group knows.
+            return Box::pin(async move { drop(synced.await) });
+        }
+        let asked = caller.ask(broker, Request::flush_closed(copy, end.address));
+        Box::pin(async move {
+            match asked.await {
+                Ok(_) => flushed.lock().push(broker),
+                Err(error) => {
+                    tracing::debug!(group = %copy, %broker, %error, "a group is closed before it is flushed here");
+                }
+            }
+        })
+    });
+    let all_of_them = Box::pin(all(flushes.collect()));
+    let timeout = primary.config.drain_timeout;
+    let _ = within(&*primary.runtime, timeout, all_of_them).await;
+    std::mem::take(&mut *flushed.lock())
+}
+
+/// Records that the group ends at `end` and that `holders` have it, some of them `flushed`.
+async fn close_at(
+    lane: &Lane,
+    set: &Arc<ReplicaSet>,
+    end: Place,
+    holders: Vec<Replica>,
+    flushed: &[BrokerId],
+) {
     // What is closed lies in files, whatever counted before.
     let holders = holders.into_iter().map(|h| lane.primary.in_file(h));
     let holders: Vec<_> = holders.collect();
@@ -198,7 +250,7 @@ async fn close_at(lane: &Lane, set: &Arc<ReplicaSet>, end: Place, holders: Vec<R
             tracing::debug!(group = %set.id(), length = end.address, ?holders, "a group is closed");
             set.set_closed();
             lane.let_go_closed();
-            afterwards(lane, set, end, holders);
+            afterwards(lane, set, end, holders, flushed);
         }
         Err(error) => lane.depose(error),
     }
@@ -291,9 +343,15 @@ async fn commit_close(
     }
 }
 
-/// Brings the closed group to its holders' disks, and has the others give back what they hold of it;
-/// nobody waits for that. What fails is made good by the tidying of [`super::tidy`].
-fn afterwards(lane: &Lane, set: &ReplicaSet, end: Place, holders: Vec<Replica>) {
+/// Brings the closed group to the disks of those holders that have not `flushed` it, and has the others give back what
+/// they hold of it; nobody waits for that. What fails is made good by the tidying of [`super::tidy`].
+fn afterwards(
+    lane: &Lane,
+    set: &ReplicaSet,
+    end: Place,
+    holders: Vec<Replica>,
+    flushed: &[BrokerId],
+) {
     let primary = lane.primary.clone();
     let copy = set.id();
     let left_out: Vec<_> = set
@@ -302,13 +360,15 @@ fn afterwards(lane: &Lane, set: &ReplicaSet, end: Place, holders: Vec<Replica>) 
         .map(|holder| holder.broker)
         .filter(|broker| !holders.iter().any(|h| h.broker == *broker))
         .collect();
+    // Who writes the own file brings it to disk. Of an empty group there is nothing to bring.
+    let brokers = holders.into_iter().map(|holder| holder.broker);
+    let left = brokers
+        .filter(|broker| !primary.is_own(*broker) && !flushed.contains(broker) && end.address > 0);
+    let left: Vec<_> = left.collect();
     let runtime = primary.runtime.clone();
     runtime.spawn(Box::pin(async move {
         let caller = primary.caller();
-        let flushes = holders.into_iter().map(|h| h.broker);
-        // Who writes the own file brings it to disk. Of an empty group there is nothing to bring.
-        let flushes = flushes.filter(|broker| !primary.is_own(*broker) && end.address > 0);
-        let flushes = flushes.map(|broker| -> Pending<_> {
+        let flushes = left.into_iter().map(|broker| -> Pending<_> {
             let request = Request::flush_closed(copy, end.address);
             Box::pin(caller.ask(broker, request))
         });

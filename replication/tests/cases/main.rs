@@ -9,6 +9,7 @@ mod built;
 mod common;
 mod decisions;
 mod deposed;
+mod flushed;
 mod idle;
 mod interleavings;
 mod jobs;

@@ -1,0 +1,101 @@
+//! A group is on its holders' disks before it is closed: from then on the record's word counts, also after all of them
+//! have lost power. Nobody who appends waits for that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kera_log_segments::ship::Shipping;
+use kera_replication::primary::Primary;
+use kera_replication::recovery::Unclean;
+use kera_replication::transport::{CopyState, Request};
+
+use crate::suite::Stage;
+use crate::trouble::{Bent, Fate};
+use crate::{Case, OWNER, Opened, another, append, case, open};
+
+/// The owner, to which no backup's flush of a closed group is told before `time` has passed.
+fn told_late(case: &Case, time: Duration) -> Arc<Primary> {
+    let bent = Arc::new(Bent {
+        inner: case.stage.transport(OWNER),
+        clock: case.stage.sim.runtime(None),
+        fate: move |_, request: &Request| match request {
+            Request::Flush { closed: true, .. } => Fate::Slow(time),
+            _ => Fate::Usual,
+        },
+    });
+    Arc::new(case.primary_over(OWNER, bent, case.stage.records(OWNER)))
+}
+
+async fn states(case: &Case, group: &Opened) -> Vec<CopyState> {
+    let mut states = Vec::new();
+    for broker in group.0.holders().iter().map(|holder| holder.broker) {
+        let copies = case.copies(broker).await;
+        let copy = copies.iter().find(|copy| copy.copy == group.0.id());
+        states.extend(copy.map(|copy| copy.state));
+    }
+    states
+}
+
+fn ends(group: &Opened) {
+    group.1.freeze();
+    group.0.froze();
+}
+
+#[test]
+fn a_group_is_closed_once_its_holders_have_flushed_it() {
+    case(|case| async move {
+        let late = case.plan.config.drain_timeout / 2;
+        let primary = told_late(&case, late);
+        let recovered = case.recover_as(&primary, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        append(&lane, &group, 1).await.expect("all is well");
+        ends(&group);
+        let next = open(&lane, 1);
+        let appended = append(&lane, &next, 2).await;
+        appended.expect("nobody waits for the group before");
+        case.wait(late / 2).await;
+        assert!(!group.0.is_closed(), "nobody has said that it is flushed");
+        case.wait(late).await;
+        assert!(group.0.is_closed());
+        assert_eq!(states(&case, &group).await, [CopyState::Flushed; 3]);
+    });
+}
+
+#[test]
+fn a_flush_that_takes_too_long_holds_up_no_close() {
+    case(|case| async move {
+        let timeout = case.plan.config.drain_timeout;
+        let primary = told_late(&case, 20 * timeout);
+        let recovered = case.recover_as(&primary, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        append(&lane, &group, 1).await.expect("all is well");
+        ends(&group);
+        case.wait(timeout / 2).await;
+        assert!(!group.0.is_closed());
+        case.wait(timeout).await;
+        assert!(group.0.is_closed());
+    });
+}
+
+/// What could be lost with one more replica is closed at once: appends wait for that.
+#[test]
+fn a_group_that_has_lost_a_replica_is_closed_before_it_is_flushed() {
+    case(|mut case| async move {
+        // Beyond what an append waits here.
+        let never = Duration::from_secs(600);
+        case.plan.config.drain_timeout = never;
+        case.plan.config.flush_timeout = never;
+        let primary = told_late(&case, never);
+        let recovered = case.recover_as(&primary, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        append(&lane, &group, 1).await.expect("all is well");
+        case.stage.cut(OWNER, another(&group));
+        // It is acknowledged once the group is closed without the one that is lost.
+        let appended = append(&lane, &group, 2).await;
+        appended.expect("two of three have it");
+        assert!(group.0.is_closed());
+    });
+}
