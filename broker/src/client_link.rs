@@ -32,6 +32,8 @@ const KEEP_INPUT: Duration = Duration::from_secs(2);
 const LOOK_IDLE: Duration = Duration::from_secs(10);
 /// and how often one that waits for others' bytes to be worked off.
 const LOOK_CROWDED: Duration = Duration::from_millis(50);
+/// So much a connection takes before other tasks have their turn.
+const TURN_BYTES: usize = 64 << 10;
 
 /// What takes too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +175,8 @@ pub struct ClientLink {
     looked: Instant,
     sent_before: u64,
     last_input: Instant,
+    /// Bytes taken since other tasks had their turn.
+    taken: usize,
     /// The peer sends no more.
     ended: bool,
     /// Nothing can be sent to the peer any more.
@@ -220,6 +224,7 @@ impl ClientLink {
             looked: now,
             sent_before: 0,
             last_input: now,
+            taken: 0,
             ended: false,
             lost: false,
             counted,
@@ -255,6 +260,7 @@ impl ClientLink {
                 set_to = wanted;
                 look.as_mut().reset(set_to.into());
             }
+            self.give_turn().await;
             let takes_input = self.takes_input(protocol);
             let mut interest = Interest::ERROR;
             if takes_input {
@@ -288,6 +294,19 @@ impl ClientLink {
                     stopped = true;
                     protocol.stop(self);
                 }
+            }
+        }
+    }
+
+    /// Lets other tasks have their turn, and the thread look at other sockets. A socket that always has input, and the
+    /// bell, do not count against what tokio gives a task: without this a client that never pauses would have the
+    /// thread for itself.
+    async fn give_turn(&mut self) {
+        match self.taken < TURN_BYTES {
+            true => tokio::task::coop::consume_budget().await,
+            false => {
+                self.taken = 0;
+                tokio::task::yield_now().await;
             }
         }
     }
@@ -353,7 +372,10 @@ impl ClientLink {
             }
             match self.input.receive(&self.stream, room) {
                 Ok(Received::Nothing) => return Ok(()),
-                Ok(Received::Bytes(_)) => self.last_input = Instant::now(),
+                Ok(Received::Bytes(bytes)) => {
+                    self.taken += bytes;
+                    self.last_input = Instant::now();
+                }
                 Err(error) => {
                     self.ended = true;
                     return self.lose(protocol, error);

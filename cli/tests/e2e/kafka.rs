@@ -1,7 +1,11 @@
 //! Listeners for Kafka's clients, as the command line sets them up.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+
+use kera_testkit::http::get;
 
 use crate::common::{Broker, PATIENCE, finish, home, kera};
 
@@ -17,15 +21,18 @@ pub(crate) fn addresses(log: &str) -> Vec<String> {
     lines.filter_map(address).collect()
 }
 
-/// Asks for the versions of the APIs in the oldest form, and returns the error code.
+/// Asks for the versions of the APIs in the oldest form: length, API 18, version 0, correlation 7, no client id.
+const ASK_VERSIONS: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 7, 0xff, 0xff];
+
+/// Asks for the versions of the APIs, and returns the error code.
 pub(crate) fn ask_versions(address: &str) -> i16 {
     let mut stream = TcpStream::connect(address).expect("the broker listens");
     stream
         .set_read_timeout(Some(PATIENCE))
         .expect("a socket has a timeout");
-    // Length, API 18, version 0, correlation 7, no client id.
-    let request = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 7, 0xff, 0xff];
-    stream.write_all(&request).expect("a request can be sent");
+    stream
+        .write_all(&ASK_VERSIONS)
+        .expect("a request can be sent");
     let mut reply = [0; 10];
     stream.read_exact(&mut reply).expect("there is a reply");
     assert_eq!(reply[4..8], [0, 0, 0, 7]);
@@ -117,4 +124,35 @@ fn many_bad_connections_are_few_lines_of_the_log() {
         .matches("closing the connection of a Kafka client")
         .count();
     assert!((1..100).contains(&lines), "{lines} lines:\n{log}");
+}
+
+/// It reads what it is answered, so that nothing bounds it but how fast it is served.
+#[test]
+fn a_client_that_never_pauses_holds_up_nobody() {
+    let flags = ["--http-listen", "127.0.0.1:0", "--kafka-listen"];
+    let broker = Broker::with(&[&flags[..], &["127.0.0.1:0"]].concat());
+    let address = addresses(&broker.log()).remove(0);
+    let client = TcpStream::connect(&address).expect("the broker listens");
+    let end = || client.try_clone().expect("a socket has two ends");
+    let (mut asks, mut answers) = (end(), end());
+    let asking = thread::spawn(move || {
+        let many = ASK_VERSIONS.repeat(1_000);
+        while asks.write_all(&many).is_ok() {}
+    });
+    let (began, begins) = mpsc::sync_channel(1);
+    let reading = thread::spawn(move || {
+        let mut read = vec![0; 1 << 20];
+        while answers.read(&mut read).is_ok_and(|read| read > 0) {
+            // One word of it is enough.
+            let _ = began.try_send(());
+        }
+    });
+    for _ in 0..10 {
+        begins.recv_timeout(PATIENCE).expect("it is answered");
+        let ready = get(broker.http(), "/readyz");
+        assert!(ready.contains("ready"), "{ready}");
+    }
+    client.shutdown(Shutdown::Both).expect("it ends");
+    asking.join().expect("it has asked");
+    reading.join().expect("it has read");
 }

@@ -158,10 +158,12 @@ async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
             return;
         };
         let (signal, seen) = (lane.signal.clone(), lane.signal.seen());
+        // Asked first: who is not behind by now is among the holders.
+        let behind = set.behind(end.address).len();
         let mut holders = set.holding(end.address);
         holders.extend(built.iter().map(|(holder, _)| *holder));
         let whole = (holders.len(), lane.spec.min_insync_replicas);
-        let stage = GroupStage::of(&set.facts(end.address, whole, lane.is_front(set)));
+        let stage = GroupStage::of(&set.facts((end.address, behind), whole, lane.is_front(set)));
         set.is_at(stage);
         match stage {
             GroupStage::Building => match build_one(&lane, set, &holders, end, &mut failed).await {

@@ -145,10 +145,10 @@ impl ReplicaSet {
         self.trouble.lock().clone()
     }
 
-    /// What is known of it where it ends at `end` and so many hold all of it; `needed` close it.
+    /// What is known of it where it ends at `end`, so many are `behind`, and so many hold all of it; `needed` close it.
     pub(super) fn facts(
         &self,
-        end: u64,
+        (end, behind): (u64, usize),
         (whole, needed): (usize, usize),
         is_oldest: bool,
     ) -> GroupFacts {
@@ -157,7 +157,7 @@ impl ReplicaSet {
             is_frozen: true,
             is_closed: self.is_closed(),
             lost: self.lost().len(),
-            behind: self.behind(end).len(),
+            behind,
             // Of nothing no replica lacks anything, and none can be built.
             whole: if end == 0 { needed } else { whole },
             needed,
