@@ -123,6 +123,11 @@ impl<'a> LaneBuild<'a> {
         self.settle_open();
         self.settle_missing();
         let mut state = self.final_state()?;
+        if self.kept.last().is_some_and(|g| g.spec().generation > 0) {
+            // Compaction takes only groups below the last stable ordinal: each transaction in them had ended. It drops
+            // markers of transactions that the group's snapshot may still have as open.
+            state.end_all();
+        }
         state.expire(
             self.now_ms
                 .saturating_sub(self.streamlet.env.limits.producer_expiry_ms),

@@ -373,6 +373,14 @@ impl LaneState {
         });
     }
 
+    /// Every transaction has ended.
+    pub(crate) fn end_all(&mut self) {
+        for producer in self.producers.values_mut() {
+            producer.open = None;
+        }
+        self.unstable = Unstable::default();
+    }
+
     /// Forgets producers that have been silent since `before_ms`, and have no open transaction.
     pub fn expire(&mut self, before_ms: u64) {
         self.producers

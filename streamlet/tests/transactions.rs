@@ -9,9 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::fault::Fault;
-use kera_protocol::batch::{
-    BatchBuilder, Compression, NewRecord, ProducerStamp, batches, mark_transactional,
-};
+use kera_protocol::batch::batches;
 use kera_protocol::ids::Epoch;
 use kera_streamlet::producers::SequenceError;
 use kera_streamlet::transactions::{Committed, EndTransaction, Ended, Grant, TransactionError};
@@ -19,52 +17,8 @@ use kera_streamlet::{
     AppendError, CompactSpec, LaneReadError, LaneReadSpec, Located, Outcome, Streamlet,
 };
 use support::batches::{ids_of, plain, stamped};
+use support::transactions::{end, end_of, grant, grant_of, keyed, keyed_as, transactional};
 use support::{LANE, Machine, Node, settings};
-
-fn transactional(producer: i64, epoch: i16, sequence: i32, ids: std::ops::Range<u64>) -> Vec<u8> {
-    let mut batch = stamped(producer, epoch, sequence, ids, 100);
-    mark_transactional(&mut batch);
-    batch
-}
-
-fn grant_of(producer: i64, number: u64) -> Grant {
-    Grant {
-        producer,
-        epoch: 0,
-        number,
-    }
-}
-
-fn grant(node: &Node, producer: i64, number: u64) -> bool {
-    node.streamlet
-        .grant(LANE, grant_of(producer, number), None, node.now_ms)
-}
-
-fn end_of(producer: i64, number: u64, commit: bool) -> EndTransaction {
-    EndTransaction {
-        grant: grant_of(producer, number),
-        epoch_after: 0,
-        commit,
-        coordinator_epoch: 1,
-        owner_epoch: None,
-    }
-}
-
-/// Ends a transaction, and waits until that is durable. Whether a marker was appended.
-fn end(node: &Node, producer: i64, number: u64, commit: bool) -> bool {
-    let end = end_of(producer, number, commit);
-    match node.streamlet.end_transaction(LANE, &end, node.now_ms) {
-        Ok(Ended::Marked(appended)) => {
-            assert_eq!(node.pump(&appended), Outcome::Durable);
-            true
-        }
-        Ok(Ended::Nothing(head, ordinal, _)) => {
-            assert!(head.ordinal() >= ordinal);
-            false
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
 
 fn refused(node: &Node, mut batch: Vec<u8>) -> TransactionError {
     match node.place(0, &mut batch) {
@@ -163,33 +117,6 @@ fn what_is_open_is_not_shown_and_what_is_aborted_is_named() {
         assert_eq!(read_committed(&node, from, 1).0, vec![30], "from {from}");
     }
     assert!(node.streamlet.open_transactions(LANE).unwrap().is_empty());
-}
-
-/// A batch of a transaction with one record of a key.
-fn keyed(producer: i64, key: &str, id: u64) -> Vec<u8> {
-    keyed_as(producer, 0, key, id)
-}
-
-/// The same, with a sequence number.
-fn keyed_as(producer: i64, sequence: i32, key: &str, id: u64) -> Vec<u8> {
-    let stamp = ProducerStamp {
-        producer_id: producer,
-        producer_epoch: 0,
-        base_sequence: sequence,
-    };
-    let record = NewRecord {
-        key: Some(key.as_bytes()),
-        value: Some(&id.to_le_bytes()),
-        ..NewRecord::default()
-    };
-    let mut builder = BatchBuilder::new();
-    builder.push(&record).expect("room");
-    let batch = builder.finish(Compression::None, stamp).expect("a record");
-    let mut batch = batch.to_vec();
-    if producer >= 0 {
-        mark_transactional(&mut batch);
-    }
-    batch
 }
 
 #[test]

@@ -131,11 +131,12 @@ impl<'a> Judge<'a> {
         if header.is_control() {
             return Ok(self.judge_marker(batch, header));
         }
-        if header.next_ordinal() <= self.rules.log_start {
-            return Ok(Left::Nothing);
-        }
+        // Also of one below the log start: it may stay for its producer, without records.
         if header.is_transactional() {
             self.open.insert(header.producer_id);
+        }
+        if header.next_ordinal() <= self.rules.log_start {
+            return Ok(Left::Nothing);
         }
         if header.record_count == 0 || self.is_aborted(header) {
             return Ok(Left::Nothing);

@@ -6,6 +6,7 @@ mod support;
 #[cfg(not(kera_shuttle))]
 mod compaction {
     mod replicas;
+    mod transactions;
 
     use std::collections::{BTreeMap, HashMap};
     use std::time::Duration;

@@ -6,6 +6,7 @@ pub mod batches;
 pub mod client;
 pub mod model;
 pub mod store;
+pub mod transactions;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
