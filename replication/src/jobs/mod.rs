@@ -202,6 +202,15 @@ struct Standing {
     missing: Vec<BrokerId>,
 }
 
+impl Standing {
+    /// Whether that is enough without those that leave. Silent ones count for the replicas that a group should have; but
+    /// for nobody is a replica given up as long as fewer can be read than acknowledged records must have.
+    fn suffices(&self, owned: &Owned) -> bool {
+        let can_be_read = self.leaving.is_empty() || self.have.len() >= owned.min_insync_replicas;
+        can_be_read && self.have.len() + self.silent.len() >= owned.replicas
+    }
+}
+
 impl Jobs {
     /// The jobs of a broker that owns what `owned` says.
     pub fn new(primary: &Arc<Primary>, owned: OwnedNow, config: JobConfig) -> Arc<Self> {

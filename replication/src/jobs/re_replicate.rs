@@ -128,7 +128,7 @@ impl Jobs {
                 self.suspect(copy);
             }
             let counted = standing.have.len() + standing.silent.len();
-            if counted >= owned.replicas {
+            if standing.suffices(owned) {
                 if counted < record.copies.len() {
                     // Enough without those that have lost it, or leave.
                     let mut holders = standing.have;
@@ -293,7 +293,7 @@ impl Jobs {
         harmed: Replica,
     ) -> Result<(), RestoreError> {
         let counted = [&standing.have[..], &standing.silent[..]].concat();
-        if counted.len() >= owned.replicas {
+        if standing.suffices(owned) {
             return self
                 .place(primary, owned, record, counted)
                 .await

@@ -239,6 +239,47 @@ fn a_broker_that_leaves_keeps_what_nobody_else_can_take() {
     });
 }
 
+/// More are recorded than are asked for, as after a take-over by a broker that held none. Silent ones may come back; until
+/// then the one that leaves is needed.
+#[test]
+fn a_broker_that_leaves_keeps_what_only_silent_ones_have_besides() {
+    case(|mut case| async move {
+        case.plan.replicas = 4;
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = closed(&case, &lane).await;
+        let (copy, leaving) = (group.0.id(), another(&group));
+        let before = record(&case, copy);
+        case.plan.replicas = 3;
+        let jobs = jobs(&case, &primary, &recovered, busy());
+        let others = case.stage.nodes();
+        let others = others
+            .into_iter()
+            .filter(|at| ![OWNER, leaving].contains(at));
+        let silent: Vec<_> = others.collect();
+        for broker in &silent {
+            case.stage.kill(*broker).await;
+        }
+        leaves(&primary, leaving);
+        jobs.round().await;
+        assert_eq!(record(&case, copy), before);
+        let kept = case.copies(leaving).await;
+        assert!(kept.iter().any(|info| info.copy == copy), "{kept:?}");
+
+        // With one of them there are enough that can be read.
+        case.stage.start(silent[0], MemoryFate::Kept).await;
+        jobs.round().await;
+        let after = record(&case, copy);
+        assert_eq!(after.copies.len(), 3);
+        assert!(
+            after.copies.iter().all(|h| h.broker != leaving),
+            "{after:?}"
+        );
+        let kept = case.copies(leaving).await;
+        assert!(kept.iter().all(|info| info.copy != copy), "{kept:?}");
+    });
+}
+
 #[test]
 fn an_open_group_with_too_few_copies_ends_once_more_can_be_had() {
     case(|mut case| async move {
