@@ -387,6 +387,10 @@ impl Streamlet {
         let mut inner = self.inner.lock();
         inner.epoch = epoch;
         inner.lanes = lanes;
+        // A growth may have been heard meanwhile. It stores its settings in this lock.
+        inner
+            .lanes
+            .resize_with(self.settings().lanes as usize, || Lane::empty(0));
         inner.pins = pins;
         // An unrecorded file is removed later: no new group may take its name.
         inner.next_group = highest.max(found);

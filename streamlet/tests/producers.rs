@@ -3,8 +3,11 @@
 
 mod support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use kera_log_segments::group::AckPolicy;
-use kera_protocol::ids::ANY_LANE;
+use kera_protocol::ids::{ANY_LANE, Epoch, GroupId, LaneId};
 use kera_streamlet::producers::SequenceError;
 use kera_streamlet::{AppendError, Outcome, Settings};
 use support::batches::{plain, stamped};
@@ -195,6 +198,39 @@ fn a_producer_keeps_its_lane_over_growth_and_restart() {
     );
     assert_eq!(node.append_any(&mut stamped(2, 0, 1, 5..6, 10)).lane.0, 0);
     assert_eq!(node.append_any(&mut stamped(1, 0, 1, 5..6, 10)).lane.0, 1);
+}
+
+/// It was cut before, and its end is heard while the same broker takes the streamlet again.
+#[test]
+fn lanes_of_a_growth_that_is_heard_during_a_take_over_are_there() {
+    let mut machine = Machine::fault(6);
+    let node = machine.create(settings(AckPolicy::Written));
+    node.append(0, &mut plain(0..2, 10));
+    assert!(node.streamlet.close_all(node.now_ms));
+    assert!(node.work());
+    let (streamlet, heard) = (node.streamlet.clone(), Arc::new(AtomicBool::new(false)));
+    let is_heard = heard.clone();
+    let fault = machine.fault.as_ref().expect("a fault engine");
+    fault.before_read(0, move || {
+        let grown = Settings {
+            lanes: 3,
+            lane_generation: 2,
+            ..(*streamlet.settings()).clone()
+        };
+        streamlet.finish_growth(&grown);
+        heard.store(true, Ordering::Relaxed);
+    });
+    let next = Epoch(node.streamlet.epoch().0 + 1);
+    let records = machine.store.lanes();
+    let taken = node
+        .streamlet
+        .take_over(next, GroupId(2), records, node.now_ms);
+    taken.expect("a take-over");
+    assert!(is_heard.load(Ordering::Relaxed));
+    for lane in 0..3 {
+        node.append(lane, &mut plain(2..4, 10));
+    }
+    assert_eq!(node.read_all(LaneId(2)), [(0, 2), (1, 3)]);
 }
 
 #[test]
