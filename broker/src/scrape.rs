@@ -385,7 +385,7 @@ fn of_tls(tls: &ServerTls, registry: &mut Registry) {
     );
     registry.register(
         "tls_handshake_failures",
-        "TLS handshakes that failed, took too long, or made room for others",
+        "TLS handshakes that failed, by why",
         tls.failed.clone(),
     );
 }

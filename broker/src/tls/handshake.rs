@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kera_rpc::stream::{Stream, TlsFailure};
-use rustls::{AlertDescription, Error, InvalidMessage};
+use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -20,6 +20,85 @@ use crate::principal::Principal;
 const CERTIFICATE: &str = "certificate";
 /// Handshakes under way at a time. Each may hold 64 KiB of what the peer has sent.
 const MOST_UNDER_WAY: usize = 512;
+
+/// Why a handshake failed, as the metric says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    /// The client's certificate has ended, or has not begun.
+    Expired,
+    /// An authority has signed it that is not known here.
+    UnknownAuthority,
+    /// The client has none, and has to have one.
+    NoCertificate,
+    /// Its certificate is wrong in another way.
+    BadCertificate,
+    /// The client does not take the broker's.
+    BrokerRefused,
+    /// The client does not speak TLS.
+    NoTls,
+    /// It took too long, or made room for others.
+    Late,
+    /// The client went away.
+    Gone,
+    Other,
+}
+
+impl Failure {
+    const ALL: [Self; 9] = [
+        Self::Expired,
+        Self::UnknownAuthority,
+        Self::NoCertificate,
+        Self::BadCertificate,
+        Self::BrokerRefused,
+        Self::NoTls,
+        Self::Late,
+        Self::Gone,
+        Self::Other,
+    ];
+
+    fn labels(self) -> Labels {
+        let reason = match self {
+            Self::Expired => "expired",
+            Self::UnknownAuthority => "unknown_authority",
+            Self::NoCertificate => "no_certificate",
+            Self::BadCertificate => "bad_certificate",
+            Self::BrokerRefused => "broker_refused",
+            Self::NoTls => "no_tls",
+            Self::Late => "late",
+            Self::Gone => "gone",
+            Self::Other => "other",
+        };
+        vec![("reason", reason.to_owned())]
+    }
+
+    /// What `error` in a handshake is.
+    fn of(error: &Error) -> Self {
+        use AlertDescription as A;
+        use CertificateError as C;
+        match error {
+            Error::NoCertificatesPresented => Self::NoCertificate,
+            Error::InvalidCertificate(
+                C::Expired
+                | C::ExpiredContext { .. }
+                | C::NotValidYet
+                | C::NotValidYetContext { .. },
+            ) => Self::Expired,
+            // By another key of the same name, as that of an authority that was made anew.
+            Error::InvalidCertificate(C::UnknownIssuer | C::BadSignature) => Self::UnknownAuthority,
+            Error::InvalidCertificate(_) => Self::BadCertificate,
+            Error::AlertReceived(
+                A::UnknownCA
+                | A::BadCertificate
+                | A::CertificateExpired
+                | A::CertificateUnknown
+                | A::CertificateRevoked
+                | A::UnsupportedCertificate,
+            ) => Self::BrokerRefused,
+            Error::InvalidMessage(InvalidMessage::InvalidContentType) => Self::NoTls,
+            _ => Self::Other,
+        }
+    }
+}
 
 /// A handshake that is under way.
 struct UnderWay<'a> {
@@ -59,7 +138,7 @@ impl ServerTls {
         let outcome = tokio::select! {
             outcome = timeout(within, handshake) => outcome,
             () = wanted.wait() => {
-                self.failed.inc();
+                self.note_failed(Failure::Late);
                 let text = "its place was wanted for another TLS handshake";
                 return Err(io::Error::new(ErrorKind::TimedOut, text));
             }
@@ -108,15 +187,23 @@ impl ServerTls {
             .inc();
     }
 
+    fn note_failed(&self, failure: Failure) {
+        self.failed.get_or_create_owned(&failure.labels()).inc();
+    }
+
     fn note_failure(&self, peer: SocketAddr, listener: TlsListener, error: &io::Error) {
-        self.failed.inc();
         let inner = error.get_ref();
         let found = inner.and_then(|inner| inner.downcast_ref::<TlsFailure>());
         let Some(TlsFailure { error: found, .. }) = found else {
-            // It went away, or took too long: probes do.
+            // Probes do that.
+            self.note_failed(match error.kind() {
+                ErrorKind::TimedOut => Failure::Late,
+                _ => Failure::Gone,
+            });
             tracing::debug!(%peer, %error, "a TLS handshake ended");
             return;
         };
+        self.note_failed(Failure::of(found));
         let reason = reason(found, listener);
         if matches!(
             found,
@@ -144,6 +231,15 @@ pub(super) fn authentications() -> Family<Labels, Counter> {
     let counted = Family::<Labels, Counter>::default();
     for result in ["success", "unnamed", "failure"] {
         drop(counted.get_or_create_owned(&labels(result)));
+    }
+    counted
+}
+
+/// The same of every failure.
+pub(super) fn failures() -> Family<Labels, Counter> {
+    let counted = Family::<Labels, Counter>::default();
+    for failure in Failure::ALL {
+        drop(counted.get_or_create_owned(&failure.labels()));
     }
     counted
 }

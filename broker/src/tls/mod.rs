@@ -67,8 +67,8 @@ pub struct ServerTls {
     under_way_count: AtomicUsize,
     /// Handshakes that came to an end.
     pub(crate) completed: Counter,
-    /// Those that failed.
-    pub(crate) failed: Counter,
+    /// Those that failed, by why.
+    pub(crate) failed: Family<Labels, Counter>,
     /// The common name in the broker's certificate, as it was at the start.
     name: Option<String>,
     /// Proofs of who a client is, by mechanism and result.
@@ -107,7 +107,7 @@ impl ServerTls {
             under_way: Unheard::default(),
             under_way_count: AtomicUsize::new(0),
             completed: Counter::default(),
-            failed: Counter::default(),
+            failed: handshake::failures(),
             authentications: handshake::authentications(),
             told: Mutex::default(),
             audit: audit.clone(),

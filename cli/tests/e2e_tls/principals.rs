@@ -1,6 +1,7 @@
 //! Who a client is by its certificate.
 
 use std::io::Write;
+use std::net::TcpStream;
 
 use rustls::HandshakeKind;
 
@@ -59,6 +60,51 @@ fn certificates_are_counted_by_whether_they_tell_who_a_client_is() {
         [("success", 4), ("unnamed", 2), ("failure", 2)]
             .iter()
             .all(|(result, times)| text.contains(&counted(result, *times)))
+    });
+}
+
+#[test]
+fn handshakes_that_fail_are_counted_by_why() {
+    let (servers, clients) = (Authority::new("servers"), Authority::new("clients"));
+    let files = Files::new(&servers.server(&NAMES), Some(&clients));
+    let metrics = Reserved::new();
+    let flags = [
+        ["--tls-client-auth", "required"],
+        ["--http-listen", metrics.address()],
+    ];
+    let broker = files.broker("native", flags.as_flattened());
+    let stranger = Authority::new("other").client("ann");
+    let expired = clients.expired(&NAMES);
+    for version in VERSIONS {
+        for identity in [Some(&stranger), Some(&expired), None] {
+            let client = Client {
+                identity,
+                version,
+                ..Client::trusting(&servers)
+            };
+            client.fails(broker.address());
+        }
+    }
+    Client::trusting(&clients).fails(broker.address());
+    let connect = || TcpStream::connect(broker.address()).expect("it listens");
+    connect().write_all(b"KERA\x01\0\0\0").expect("it is sent");
+    drop(connect());
+    let expected = [
+        ("unknown_authority", 2),
+        ("expired", 2),
+        ("no_certificate", 2),
+        ("broker_refused", 1),
+        ("no_tls", 1),
+        ("bad_certificate", 0),
+        ("other", 0),
+    ];
+    until("they are not counted", &broker, || {
+        let text = http::get(metrics.address(), "/metrics");
+        expected.iter().all(|(reason, times)| {
+            text.contains(&format!(
+                "kera_tls_handshake_failures_total{{reason=\"{reason}\"}} {times}\n"
+            ))
+        })
     });
 }
 
