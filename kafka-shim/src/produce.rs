@@ -17,7 +17,7 @@ use kera_broker::data::accept;
 use kera_broker::data::append::{self, Refused};
 use kera_broker::data::catalog::Stream;
 use kera_broker::data::traced::TracedAppend;
-use kera_broker::transactions::{BatchLane, verify_batch};
+use kera_broker::transactions::{BatchLane, check_id, verify_batch};
 use kera_coordinator::transactions::{Fault, Member};
 use kera_log_segments::group::{AckPolicy, Group};
 use kera_metadata::access::Operation;
@@ -508,6 +508,9 @@ impl Placing<'_> {
             let text = "a batch of a transaction came without a transactional id";
             return refused(ResponseError::InvalidRequest, text);
         };
+        if let Err(text) = check_id(id) {
+            return refused(ResponseError::InvalidRequest, &text);
+        }
         if !self.ctx.may_transactional_id(Operation::Write, id) {
             let text = "the rules of access do not let you write under this transactional id";
             return refused(ResponseError::TransactionalIdAuthorizationFailed, text);

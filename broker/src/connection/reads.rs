@@ -37,6 +37,10 @@ impl Connection {
             Err(full)
         } else if let Err(error) = granted {
             Err(error)
+        } else if request.from_copy && StreamId::from_slice(&request.stream).is_none() {
+            // It is kept until it can be served, so it is as short as one that can be.
+            let text = "stream id is not 16 bytes";
+            Err(WireError::new(ErrorCode::InvalidArgument, text))
         } else if request.from_copy {
             self.copy_reads.push_back((correlation, request.clone()));
             self.quiet = false;

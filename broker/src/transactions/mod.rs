@@ -48,7 +48,7 @@ pub use marks::end_here;
 pub(crate) use native::{add, end, forget, id_of, init, list_open, prepare};
 pub(crate) use positions::send_positions;
 pub use under_way::Transactions;
-pub use verify::{BatchLane, verify, verify_batch, verify_here};
+pub use verify::{BatchLane, check_id, verify, verify_batch, verify_here};
 pub(crate) use verify::{check_append, verify_append};
 
 /// How long another broker is given.

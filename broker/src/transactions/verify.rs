@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kera_coordinator::transactions::{Fault, Member, Part, Reply, Request};
+use kera_coordinator::transactions::{Fault, MAX_ID_BYTES, Member, Part, Reply, Request};
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
 use kera_log_segments::group::AckPolicy;
 use kera_protocol::batch::BatchHeader;
@@ -201,6 +201,7 @@ pub(crate) fn check_append(
     if id.is_empty() || request.lane == ANY_LANE {
         return Ok(());
     }
+    check_id(id).map_err(|text| WireError::new(ErrorCode::InvalidArgument, text))?;
     let (Ok(header), Ok(stream)) = (
         BatchHeader::peek(batch),
         shared.data.catalog.of_id(&request.stream),
@@ -228,6 +229,19 @@ pub(crate) fn check_append(
             );
             Err(WireError::new(ErrorCode::TransactionPending, text))
         }
+    }
+}
+
+/// Whether a transactional id is short enough to be kept while its coordinator is asked.
+///
+/// # Errors
+/// What the client is told.
+pub fn check_id(id: &str) -> Result<(), String> {
+    match id.len() {
+        ..=MAX_ID_BYTES => Ok(()),
+        bytes => Err(format!(
+            "a transactional id has at most {MAX_ID_BYTES} bytes, and this one has {bytes}; name a shorter one"
+        )),
     }
 }
 

@@ -119,8 +119,36 @@ fn appends_and_reads_wait_for_a_quota_and_nothing_else_does() {
     assert!(!first.body.is_empty(), "one batch comes whatever the quota");
     read(&mut raw, &stream, 6);
     others_pass(&mut raw, Instant::now());
+    // A read that has to wait is no longer than one that can be served.
+    let long = v1::ReadRequest {
+        stream: vec![0; 60_000].into(),
+        from_copy: true,
+        ..Default::default()
+    };
+    raw.send(&frame_of(FrameKind::Read, 7, &long, &[]));
+    let refused = answer(&mut raw, FrameKind::ReadReply, 7);
+    let refused: v1::ReadResponse = refused.message().expect("an answer");
+    assert_eq!(refused.error, ErrorCode::InvalidArgument as u32);
     quota(&["delete", "--limit", "consumer_byte_rate", "--yes"]);
     assert!(!answer(&mut raw, FrameKind::ReadReply, 6).body.is_empty());
+}
+
+#[test]
+fn a_transactional_id_that_no_coordinator_takes_is_refused_at_once() {
+    let broker = Broker::start();
+    broker.run(&["stream", "create", "s", "--streamlets", "1", "--lanes", "1"]);
+    let mut raw = Raw::open(&broker);
+    let request = v1::AppendRequest {
+        stream: stream_id(&broker, "s"),
+        transactional_id: "i".repeat(40_000),
+        ..Default::default()
+    };
+    let batch = batch_of(b"v");
+    raw.send(&frame_of(FrameKind::Append, 1, &request, &batch));
+    let (_, refused) = raw.append_answer();
+    assert_eq!(refused.error, ErrorCode::InvalidArgument as u32);
+    let told = refused.message.contains("at most 1024 bytes");
+    assert!(told && refused.message.len() < 200, "{}", refused.message);
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! What bounds transactions.
 
+/// Most bytes of a transactional id.
+pub const MAX_ID_BYTES: usize = 1_024;
+
 /// Limits of the transactions of one [`Coordinator`](crate::Coordinator).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -38,7 +41,7 @@ impl Default for Limits {
         Self {
             ids: 20_000,
             outcomes: 100_000,
-            id_bytes: 1_024,
+            id_bytes: MAX_ID_BYTES,
             parts: 10_000,
             groups: 64,
             group_bytes: 1_024,

@@ -39,7 +39,7 @@ mod request;
 mod state;
 mod view;
 
-pub use limits::Limits;
+pub use limits::{Limits, MAX_ID_BYTES};
 pub use request::{
     Decided, Described, End, Fault, Filter, Handle, Init, Listed, Member, Part, Prepare, Reply,
     Request, Written,

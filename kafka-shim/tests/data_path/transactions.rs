@@ -116,6 +116,13 @@ async fn who_guesses_a_producer_id_has_no_part_in_its_transaction() {
         base_sequence,
     };
     let not_given = ResponseError::InvalidProducerIdMapping.code();
+    // No coordinator takes such an id, and none is asked.
+    let long = "i".repeat(1025);
+    let refused = ResponseError::InvalidRequest.code();
+    assert_eq!(
+        produce(&mut client, &long, stamp(payments, 0)).await,
+        refused
+    );
     // Before the broker has heard of the producer, and while its transaction is open.
     assert_eq!(
         produce(&mut client, "other", stamp(payments, 0)).await,
