@@ -220,19 +220,7 @@ impl Target {
         {
             return lost;
         }
-        let code = match error {
-            LaneReadError::UnknownLane { .. } => ErrorCode::UnknownLane,
-            LaneReadError::OutOfRange { .. } => ErrorCode::OutOfRange,
-            LaneReadError::Deleted => ErrorCode::UnknownStream,
-            LaneReadError::NotRecovered => ErrorCode::NotEnoughCopies,
-            LaneReadError::NotOwner => ErrorCode::NotOwner,
-            LaneReadError::Group(ReadError::Damaged { .. }) => ErrorCode::Damaged,
-            // No other broker has it either: to ask again brings nothing.
-            LaneReadError::Group(error) if error.is_lasting() && !self.is_replicated() => {
-                ErrorCode::Damaged
-            }
-            LaneReadError::Group(_) => ErrorCode::StorageError,
-        };
+        let code = code_of(error, self.is_replicated());
         let name = self.stream.name();
         if matches!(code, ErrorCode::Damaged | ErrorCode::StorageError) {
             tracing::error!(stream = name, streamlet = self.streamlet.id().0, lane = self.lane.0, %error, "a read failed");
@@ -245,6 +233,21 @@ impl Target {
                 self.lane
             ),
         )
+    }
+}
+
+/// The code of an error for clients. Of a replicated stream a file that is gone is fetched anew.
+pub(crate) fn code_of(error: &LaneReadError, is_replicated: bool) -> ErrorCode {
+    match error {
+        LaneReadError::UnknownLane { .. } => ErrorCode::UnknownLane,
+        LaneReadError::OutOfRange { .. } => ErrorCode::OutOfRange,
+        LaneReadError::Deleted => ErrorCode::UnknownStream,
+        LaneReadError::NotRecovered => ErrorCode::NotEnoughCopies,
+        LaneReadError::NotOwner => ErrorCode::NotOwner,
+        LaneReadError::Group(ReadError::Damaged { .. }) => ErrorCode::Damaged,
+        // No other broker has it either: to ask again brings nothing.
+        LaneReadError::Group(error) if error.is_lasting() && !is_replicated => ErrorCode::Damaged,
+        LaneReadError::Group(_) => ErrorCode::StorageError,
     }
 }
 

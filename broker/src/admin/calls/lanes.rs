@@ -18,7 +18,7 @@ use crate::admin;
 use crate::api;
 use crate::bell::Bell;
 use crate::data::catalog::Stream;
-use crate::data::fetch::cursor;
+use crate::data::fetch::{code_of, cursor};
 use crate::shared::Shared;
 use crate::store_calls::blocking;
 use crate::transactions;
@@ -164,12 +164,14 @@ impl Lanes for LanesService {
             let text = format!("stream {} streamlet {id}: not served here", stream.name());
             return Err(status(WireError::new(ErrorCode::NotOwner, text)));
         };
+        let is_replicated = stream.record.load().config.is_replicated();
         let cut = blocking(move || {
             let bytes = request.max_bytes as usize;
             let ordinals = request.max_ordinals.max(1);
             let lane = LaneId(request.lane);
             let found = streamlet.batch_boundary(lane, request.from_ordinal, bytes, ordinals);
-            let found = found.map_err(|e| WireError::new(ErrorCode::OutOfRange, e.to_string()))?;
+            let found =
+                found.map_err(|e| WireError::new(code_of(&e, is_replicated), e.to_string()))?;
             Ok(match found {
                 Some((start, end)) => v1::CutLaneResponse {
                     found: true,

@@ -8,15 +8,18 @@ import io.kera.flink.LanePlan.Status;
 import io.kera.flink.RangePlan.Uncut;
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
 import org.apache.flink.core.io.SimpleVersionedSerializer;
 import org.apache.flink.core.memory.DataInputDeserializer;
 import org.apache.flink.core.memory.DataOutputSerializer;
 
 /** The enumerator's state in checkpoints: a plan for each stream. */
 final class EnumeratorStateSerializer implements SimpleVersionedSerializer<EnumeratorState> {
-    /** Version 1 had no ranges. */
-    private static final int VERSION = 2;
+    /** Version 1 had no ranges, version 2 no ids of streams. */
+    private static final int VERSION = 3;
 
     @Override
     public int getVersion() {
@@ -47,6 +50,11 @@ final class EnumeratorStateSerializer implements SimpleVersionedSerializer<Enume
         for (RangePlan.State plan : state.ranges()) {
             write(plan, out);
         }
+        out.writeInt(state.ids().size());
+        for (Map.Entry<String, String> each : new TreeMap<>(state.ids()).entrySet()) {
+            out.writeUTF(each.getKey());
+            out.writeUTF(each.getValue());
+        }
         return out.getCopyOfBuffer();
     }
 
@@ -74,7 +82,11 @@ final class EnumeratorStateSerializer implements SimpleVersionedSerializer<Enume
         for (int left = version < 2 ? 0 : in.readInt(); left > 0; left--) {
             ranges.add(ranges(in));
         }
-        return new EnumeratorState(plans, ranges);
+        Map<String, String> ids = new HashMap<>();
+        for (int left = version < 3 ? 0 : in.readInt(); left > 0; left--) {
+            ids.put(in.readUTF(), in.readUTF());
+        }
+        return new EnumeratorState(plans, ranges, ids);
     }
 
     private static void write(RangePlan.State plan, DataOutputSerializer out) throws IOException {

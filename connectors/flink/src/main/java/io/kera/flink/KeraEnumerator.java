@@ -28,6 +28,7 @@ final class KeraEnumerator extends StreamEnumerator<LanePlan> {
         super(context, settings);
         if (restored != null) {
             look.begun();
+            restored(restored.ids());
             restored.plans().forEach(state -> restored(state.stream(), LanePlan.restore(state, isOrdered())));
         }
     }
@@ -127,7 +128,7 @@ final class KeraEnumerator extends StreamEnumerator<LanePlan> {
 
     @Override
     public EnumeratorState snapshotState(long checkpoint) {
-        return new EnumeratorState(plans.values().stream().map(plan -> plan.snapshot(checkpoint)).toList(), List.of());
+        return new EnumeratorState(plans.values().stream().map(plan -> plan.snapshot(checkpoint)).toList(), List.of(), ids());
     }
 
     @Override

@@ -11,8 +11,10 @@ import io.kera.client.SilentBrokerException;
 import io.kera.client.StreamInfo;
 import java.io.IOException;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.Collection;
 import java.util.HashMap;
+import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -21,6 +23,7 @@ import org.apache.flink.connector.base.source.reader.RecordsWithSplitIds;
 import org.apache.flink.connector.base.source.reader.splitreader.SplitReader;
 import org.apache.flink.connector.base.source.reader.splitreader.SplitsAddition;
 import org.apache.flink.connector.base.source.reader.splitreader.SplitsChange;
+import org.apache.flink.util.FlinkRuntimeException;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -171,35 +174,48 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
 
     private StreamInfo stream(String name) throws IOException {
         LookedUp seen = streams.get(name);
-        long now = System.nanoTime();
-        if (seen == null || seen.isDoubted() && now - seen.nanos() > LOOK_NANOS) {
-            seen = new LookedUp(admin.stream(name), now, false);
-            streams.put(name, seen);
+        if (seen == null || seen.isDoubted() && System.nanoTime() - seen.nanos() > LOOK_NANOS) {
+            seen = look(name);
         }
         return seen.stream();
+    }
+
+    /** @throws FlinkRuntimeException if another stream has the name by now */
+    private LookedUp look(String name) throws IOException {
+        LookedUp before = streams.get(name);
+        LookedUp now = new LookedUp(admin.stream(name), System.nanoTime(), false);
+        if (before != null && !Arrays.equals(before.stream().id(), now.stream().id())) {
+            throw new FlinkRuntimeException(StreamEnumerator.madeAgain(name, hex(before.stream()), hex(now.stream())));
+        }
+        streams.put(name, now);
+        return now;
+    }
+
+    private static String hex(StreamInfo stream) {
+        return HexFormat.of().formatHex(stream.id());
     }
 
     /** What becomes of a lane that could not be read. */
     private void lost(Open open, IOException error, long begun) throws IOException {
         LaneSplit split = open.split;
-        if (error instanceof KeraException refused && refused.code() == ErrorCodes.OUT_OF_RANGE
-                && !settings.onDataLossFail()) {
-            open.split = split.at(firstStored(split));
-            LOG.warn("records of {} from {} on are gone; it goes on at {}", split.splitId(), split.position(),
-                    open.split.position());
-            return;
-        }
-        silence.failed(split.splitId(), split.position(), open.owner, error, begun);
-        open.notBefore = System.nanoTime() + PAUSE_NANOS;
-    }
-
-    private long firstStored(LaneSplit split) throws IOException {
-        for (Admin.LaneBounds lane : admin.bounds(split.stream())) {
-            if (lane.streamlet() == split.streamlet() && lane.lane() == split.lane()) {
-                return lane.start();
+        int code = error instanceof KeraException refused ? refused.code() : 0;
+        IOException why = error;
+        try {
+            if (code == ErrorCodes.OUT_OF_RANGE && !settings.onDataLossFail()) {
+                long stored = admin.bounds(split.stream(), split.streamlet(), split.lane()).start();
+                if (stored > split.position()) {
+                    open.split = split.at(stored);
+                    LOG.warn("records of {} from {} on are gone; it goes on at {}", split.splitId(), split.position(), stored);
+                    return;
+                }
+            } else if (code == ErrorCodes.UNKNOWN_STREAM) {
+                look(split.stream());
             }
+        } catch (IOException away) {
+            why = away;
         }
-        throw new IOException("stream " + split.stream() + " has no such lane any more: " + split.splitId());
+        silence.failed(split.splitId(), split.position(), open.owner, why, begun);
+        open.notBefore = System.nanoTime() + PAUSE_NANOS;
     }
 
     /** How many brokers it is connected to for reading. */

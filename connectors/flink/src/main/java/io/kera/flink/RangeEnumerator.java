@@ -1,6 +1,8 @@
 package io.kera.flink;
 
+import io.kera.client.ErrorCodes;
 import io.kera.client.Generations;
+import io.kera.client.KeraException;
 import io.kera.client.LaneCutter;
 import io.kera.flink.RangePlan.Uncut;
 import io.kera.flink.StreamLook.Fresh;
@@ -13,9 +15,12 @@ import java.util.Map;
 import java.util.Set;
 import org.apache.flink.api.connector.source.SplitEnumeratorContext;
 import org.apache.flink.util.FlinkRuntimeException;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /** Cuts ranges off lanes as readers ask for them, so that several readers share a lane. */
 final class RangeEnumerator extends StreamEnumerator<RangePlan> {
+    private static final Logger LOG = LoggerFactory.getLogger(RangeEnumerator.class);
     private static final int RANGE_BYTES = 256 << 10;
     /** While readers wait for records, lanes are looked at so often. */
     private static final long LOOK_MILLIS = 20;
@@ -42,6 +47,7 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
         cutter = new LaneCutter(look.admin(), settings.connection().options(), KeraSplitReader.PATIENCE);
         if (restored != null) {
             look.begun();
+            restored(restored.ids());
             restored.ranges().forEach(state -> restored(state.stream(), RangePlan.restore(state)));
         }
     }
@@ -92,12 +98,29 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
         String name = stream + ":" + lane.streamlet() + "/" + lane.lane();
         long begun = System.nanoTime();
         try {
-            LaneCutter.Range range = cutter.cut(stream, lane.streamlet(), lane.lane(), lane.next(), RANGE_BYTES);
+            LaneCutter.Range range = cutBehindLoss(stream, lane);
             silence.ended(name);
             return range;
         } catch (IOException error) {
             silence.failed(name, lane.next(), "", error, begun);
             return null;
+        }
+    }
+
+    private LaneCutter.Range cutBehindLoss(String stream, Uncut lane) throws IOException {
+        try {
+            return cutter.cut(stream, lane.streamlet(), lane.lane(), lane.next(), RANGE_BYTES);
+        } catch (KeraException error) {
+            if (error.code() != ErrorCodes.OUT_OF_RANGE || settings.onDataLossFail()) {
+                throw error;
+            }
+            long stored = look.admin().bounds(stream, lane.streamlet(), lane.lane()).start();
+            if (stored <= lane.next()) {
+                throw error;
+            }
+            LOG.warn("records of {}:{}/{} from {} on are gone; it goes on at {}", stream, lane.streamlet(), lane.lane(),
+                    lane.next(), stored);
+            return cutter.cut(stream, lane.streamlet(), lane.lane(), stored, RANGE_BYTES);
         }
     }
 
@@ -169,7 +192,7 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
 
     @Override
     public EnumeratorState snapshotState(long checkpoint) {
-        return new EnumeratorState(List.of(), plans.values().stream().map(RangePlan::snapshot).toList());
+        return new EnumeratorState(List.of(), plans.values().stream().map(RangePlan::snapshot).toList(), ids());
     }
 
     @Override

@@ -7,6 +7,7 @@ import java.io.IOException;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Set;
 import java.util.function.Consumer;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -19,6 +20,11 @@ final class Silence {
     private static final long TELL_AGAIN_NANOS = Duration.ofSeconds(30).toNanos();
     /** A lane that does not answer for so long fails the job. */
     private static final long PATIENCE_NANOS = Duration.ofMinutes(2).toNanos();
+
+    /** An owner that answers so may hear a moment later of a lane, or stream, that another broker knows. */
+    private static final Set<Integer> UNHEARD =
+            Set.of(ErrorCodes.UNKNOWN_STREAM, ErrorCodes.UNKNOWN_STREAMLET, ErrorCodes.UNKNOWN_LANE);
+    private static final long UNHEARD_NANOS = Duration.ofSeconds(10).toNanos();
 
     /** One that nobody has asked for so long begins anew. */
     private static final long FORGET_NANOS = Duration.ofMinutes(1).toNanos();
@@ -61,7 +67,8 @@ final class Silence {
         boolean fresh = before == null || begun - before.asked > FORGET_NANOS;
         long since = fresh ? begun : before.nanos;
         long tell = fresh ? begun + TELL_NANOS : before.tell;
-        boolean refused = error instanceof KeraException answer && !ErrorCodes.isRetryable(answer.code());
+        boolean refused = error instanceof KeraException answer && !ErrorCodes.isRetryable(answer.code())
+                && !(UNHEARD.contains(answer.code()) && now - since < UNHEARD_NANOS);
         String what = "lane " + lane + (owner.isEmpty() ? "" : " of broker " + owner) + " cannot be read at " + position;
         if (refused || error instanceof LoginException || now - since > patienceNanos) {
             throw new IOException(what + ": " + error.getMessage(), error);

@@ -2,6 +2,8 @@ package io.kera.flink;
 
 import io.kera.client.Admin;
 import io.kera.client.Generations;
+import io.kera.client.LaneReader;
+import io.kera.client.OwnerConnections;
 import io.kera.client.StreamInfo;
 import io.kera.flink.LanePlan.Bounds;
 import io.kera.flink.LanePlan.LaneId;
@@ -27,6 +29,7 @@ final class StreamLook implements AutoCloseable {
 
     private final SourceSettings settings;
     private final Admin admin;
+    private final OwnerConnections owners;
     private final Set<String> known = ConcurrentHashMap.newKeySet();
     /** The streams that were there when the job began, and where they began, are known. */
     private volatile boolean isBegun;
@@ -34,6 +37,7 @@ final class StreamLook implements AutoCloseable {
     StreamLook(SourceSettings settings) throws IOException {
         this.settings = settings;
         admin = new Admin(settings.bootstrap(), settings.connection().options());
+        owners = new OwnerConnections(settings.connection().options());
     }
 
     Admin admin() {
@@ -67,6 +71,15 @@ final class StreamLook implements AutoCloseable {
         return new Found(grown, fresh);
     }
 
+    /** The ids of the streams that are known. */
+    Map<String, byte[]> ids() throws IOException {
+        Map<String, byte[]> ids = new HashMap<>();
+        for (String stream : known) {
+            ids.put(stream, admin.stream(stream).id());
+        }
+        return ids;
+    }
+
     private List<String> streams() throws IOException {
         if (settings.pattern() == null) {
             return settings.streams();
@@ -83,7 +96,7 @@ final class StreamLook implements AutoCloseable {
         for (int attempt = 0; attempt < LOOKS; attempt++) {
             StreamInfo info = admin.stream(stream);
             Generations before = admin.generations(stream);
-            Bounds bounds = bounds(stream);
+            Bounds bounds = bounds(info);
             int missing = info.partitions() - bounds.ends().size();
             if (missing > 0) {
                 // Without its bounds a lane would be taken for an empty one.
@@ -97,17 +110,18 @@ final class StreamLook implements AutoCloseable {
         throw new IOException("the lanes of stream " + stream + " grow all the time; try again later");
     }
 
-    private Bounds bounds(String stream) throws IOException {
+    private Bounds bounds(StreamInfo stream) throws IOException {
         Start start = isBegun ? Start.earliest() : settings.start();
         List<Admin.LaneBounds> lanes = start.kind() == Start.Kind.TIMESTAMP
-                ? admin.boundsFrom(stream, start.timestamp())
-                : admin.bounds(stream);
+                ? admin.boundsFrom(stream.name(), start.timestamp())
+                : admin.bounds(stream.name());
         Map<LaneId, Long> starts = new HashMap<>();
         Map<LaneId, Long> ends = new HashMap<>();
         for (Admin.LaneBounds lane : lanes) {
             LaneId id = new LaneId(lane.streamlet(), lane.lane());
             starts.put(id, switch (start.kind()) {
-                case EARLIEST, TIMESTAMP -> lane.start();
+                case EARLIEST -> lane.start();
+                case TIMESTAMP -> LaneReader.firstFrom(stream, lane, start.timestamp(), owners);
                 case LATEST -> lane.head();
                 case POSITIONS -> start.position(lane.streamlet(), lane.lane(), lane.start());
             });
@@ -118,6 +132,7 @@ final class StreamLook implements AutoCloseable {
 
     @Override
     public void close() {
+        owners.close();
         admin.close();
     }
 }

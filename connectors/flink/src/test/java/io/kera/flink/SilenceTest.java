@@ -5,6 +5,8 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.kera.client.ErrorCodes;
+import io.kera.client.KeraException;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -33,6 +35,19 @@ class SilenceTest {
         }
         String told = assertThrows(IOException.class, () -> fails(121, LOST)).getMessage();
         assertTrue(told.contains("s:0/1") && told.contains("at 7") && told.contains("connection ended"), told);
+    }
+
+    @Test
+    void anOwnerHasTenSecondsToHearOfALane() {
+        for (int code : new int[] {ErrorCodes.UNKNOWN_STREAM, ErrorCodes.UNKNOWN_STREAMLET, ErrorCodes.UNKNOWN_LANE}) {
+            KeraException unheard = new KeraException(code, "not there");
+            silence.ended("s:0/1");
+            assertDoesNotThrow(() -> fails(0, unheard));
+            assertDoesNotThrow(() -> fails(9, unheard));
+            assertThrows(IOException.class, () -> fails(10, unheard));
+        }
+        silence.ended("s:0/1");
+        assertThrows(IOException.class, () -> fails(0, new KeraException(ErrorCodes.OUT_OF_RANGE, "gone")));
     }
 
     @Test

@@ -13,6 +13,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.util.HexFormat;
 import java.util.List;
+import java.util.Map;
 import org.junit.jupiter.api.Test;
 
 /** What checkpoints have, in the bytes of each version that was ever written. */
@@ -57,8 +58,19 @@ class StateTest {
         EnumeratorState read = serializer.deserialize(2, stored("enumerator-2.hex"));
         assertEquals(List.of(PLAN), read.plans());
         assertEquals(List.of(RANGES), read.ranges());
-        byte[] written = serializer.serialize(new EnumeratorState(List.of(PLAN), List.of(RANGES)));
-        assertEquals(HexFormat.of().formatHex(stored("enumerator-2.hex")), HexFormat.of().formatHex(written));
+        assertEquals(Map.of(), read.ids());
+    }
+
+    @Test
+    void theEnumeratorsStateOfVersionThreeIsRead() throws IOException {
+        EnumeratorStateSerializer serializer = new EnumeratorStateSerializer();
+        EnumeratorState read = serializer.deserialize(3, stored("enumerator-3.hex"));
+        assertEquals(List.of(PLAN), read.plans());
+        assertEquals(List.of(RANGES), read.ranges());
+        Map<String, String> ids = Map.of("orders", "00112233445566778899aabbccddeeff");
+        assertEquals(ids, read.ids());
+        byte[] written = serializer.serialize(new EnumeratorState(List.of(PLAN), List.of(RANGES), ids));
+        assertEquals(HexFormat.of().formatHex(stored("enumerator-3.hex")), HexFormat.of().formatHex(written));
     }
 
     @Test

@@ -86,7 +86,21 @@ public final class Admin implements AutoCloseable {
     }
 
     /**
-     * The same, with where the first record at or after a time is in place of the first that is stored: the ordinal of its
+     * Where a lane begins and ends.
+     *
+     * @throws IOException if its owner is away, or there is no such lane
+     */
+    public LaneBounds bounds(String name, int streamlet, int lane) throws IOException {
+        for (LaneBounds each : bounds(name)) {
+            if (each.streamlet() == streamlet && each.lane() == lane) {
+                return each;
+            }
+        }
+        throw new IOException("where lane " + name + ":" + streamlet + "/" + lane + " begins is not known: its owner is away");
+    }
+
+    /**
+     * Where lanes begin and end, with where the first record at or after a time is in place of the first that is stored: the ordinal of its
      * batch's first record, which may be older.
      *
      * @param timestamp milliseconds since 1970

@@ -7,7 +7,12 @@ public final class KeraException extends IOException {
     private static final long serialVersionUID = 1L;
     private final int code;
 
-    KeraException(int code, String message) {
+    /**
+     * A refusal.
+     *
+     * @param code as docs/errors.md numbers it
+     */
+    public KeraException(int code, String message) {
         super(message + " (error " + code + ")");
         this.code = code;
     }

@@ -81,6 +81,32 @@ public final class LaneReader implements AutoCloseable {
         connections.to(owner);
     }
 
+    /**
+     * The first record at or after a time, of a lane as {@link Admin#boundsFrom} found it: its head if there is none.
+     *
+     * @param timestamp milliseconds since 1970
+     * @param connections which readers share, and which stay open
+     */
+    public static long firstFrom(StreamInfo stream, Admin.LaneBounds lane, long timestamp, OwnerConnections connections)
+            throws IOException {
+        try (LaneReader reader = new LaneReader(
+                stream, lane.streamlet(), lane.lane(), lane.start(), lane.head(), ALL_GENERATIONS, connections)) {
+            while (!reader.finished()) {
+                long before = reader.position();
+                // One batch at a time: the first one has the record, but for what was aborted.
+                for (KeraRecord record : reader.read(1, 0)) {
+                    if (record.timestamp() >= timestamp) {
+                        return record.ordinal();
+                    }
+                }
+                if (!reader.finished() && reader.position() == before) {
+                    throw new IOException("lane " + lane.streamlet() + "/" + lane.lane() + " has no records at " + before);
+                }
+            }
+            return lane.head();
+        }
+    }
+
     /** True once everything below the end was read. */
     public boolean finished() {
         return finished;

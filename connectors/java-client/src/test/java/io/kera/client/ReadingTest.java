@@ -165,7 +165,10 @@ class ReadingTest {
             assertEquals(new LaneCutter.Range(0, 10), cutter.cut("cut", 0, 0, 0, 1));
             assertEquals(new LaneCutter.Range(10, 30), cutter.cut("cut", 0, 0, 10, 1 << 20));
             assertEquals(null, cutter.cut("cut", 0, 0, 30, 1));
-            assertThrows(IOException.class, () -> cutter.cut("cut", 0, 7, 0, 1));
+            KeraException noLane = assertThrows(KeraException.class, () -> cutter.cut("cut", 0, 7, 0, 1));
+            assertEquals(ErrorCodes.UNKNOWN_LANE, noLane.code(), noLane.getMessage());
+            KeraException beyond = assertThrows(KeraException.class, () -> cutter.cut("cut", 0, 0, 31, 1));
+            assertEquals(ErrorCodes.OUT_OF_RANGE, beyond.code(), beyond.getMessage());
             assertEquals(new LaneCutter.Range(20, 30), cutter.cut("cut", 0, 0, 20, 1), "after a refusal as well");
         }
     }

@@ -49,15 +49,15 @@ final class Admission {
             LaneRange range = left.poll();
             int share = (int) Math.min(byteShare, bytes);
             LaneCutter.Range cut = look.cut(range.lane(), range.start(), share, Math.min(recordShare, records));
-            // Without a boundary what is left has no records, or they were deleted.
+            // Without a boundary what is left has no records.
             boolean found = cut != null && cut.end() > range.start();
             long end = found ? Math.min(cut.end(), range.end()) : range.end();
             bytes -= share;
             records -= found ? LaneReader.behind(Math.max(cut.start(), range.start()), end) : 0;
-            admitted.merge(range.lane(), new LaneRange(range.lane(), range.start(), end),
-                    (before, now) -> new LaneRange(now.lane(), before.start(), now.end()));
+            admitted.merge(range.lane(), range.between(range.start(), end),
+                    (before, now) -> now.between(before.start(), now.end()));
             if (end < range.end()) {
-                left.add(new LaneRange(range.lane(), end, range.end()));
+                left.add(range.between(end, range.end()));
             }
         }
         // In the order in which they were given.

@@ -8,7 +8,6 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -40,7 +39,7 @@ final class KeraMicroBatchStream implements MicroBatchStream, SupportsTriggerAva
     /** Where lanes ended when they were looked at last. */
     private final Map<String, SortedMap<LaneId, StreamLook.Bounds>> seen = new HashMap<>();
     /** Nothing beyond is read; null: everything that comes. */
-    private Map<String, SortedMap<LaneId, StreamLook.Bounds>> last;
+    private Map<String, StreamLook.Lanes> last;
 
     KeraMicroBatchStream(KeraOptions options, RangeReaderFactory readers, CheckpointFiles files) throws IOException {
         this.options = options;
@@ -74,16 +73,18 @@ final class KeraMicroBatchStream implements MicroBatchStream, SupportsTriggerAva
         for (int attempt = 0; attempt < LOOKS; attempt++) {
             Generations before = look.generations(stream);
             SortedMap<LaneId, List<Long>> cuts = new TreeMap<>();
-            look.bounds(stream, options.start()).forEach((lane, bounds) -> cuts.put(lane, List.of(bounds.start())));
-            if (look.generations(stream).all().size() == before.all().size()) {
-                return new StreamOffset(id(before), before.all().size(), cuts);
+            StreamLook.Lanes lanes = look.bounds(stream, options.start());
+            lanes.bounds().forEach((lane, bounds) -> cuts.put(lane, List.of(bounds.start())));
+            Generations after = look.generations(stream);
+            if (after.all().size() == before.all().size() && id(before).equals(lanes.id()) && id(after).equals(lanes.id())) {
+                return new StreamOffset(lanes.id(), before.all().size(), cuts);
             }
         }
         throw new IOException("the lanes of stream " + stream + " grow all the time; try again later");
     }
 
     private static String id(Generations grown) {
-        return HexFormat.of().formatHex(grown.stream());
+        return StreamLook.hex(grown.stream());
     }
 
     @Override
@@ -101,7 +102,7 @@ final class KeraMicroBatchStream implements MicroBatchStream, SupportsTriggerAva
     @Override
     public void prepareForTriggerAvailableNow() {
         try {
-            Map<String, SortedMap<LaneId, StreamLook.Bounds>> now = new HashMap<>();
+            Map<String, StreamLook.Lanes> now = new HashMap<>();
             for (String stream : options.streams()) {
                 now.put(stream, look.bounds(stream, Place.EARLIEST));
             }
@@ -143,16 +144,17 @@ final class KeraMicroBatchStream implements MicroBatchStream, SupportsTriggerAva
 
     /** What could be read of a stream now. */
     private List<LaneRange> ranges(String stream, StreamOffset at, Map<String, Generations> grown) throws IOException {
-        SortedMap<LaneId, StreamLook.Bounds> bounds = last == null ? look.bounds(stream, Place.EARLIEST) : last.get(stream);
+        StreamLook.Lanes lanes = last == null ? look.bounds(stream, Place.EARLIEST) : last.get(stream);
+        // Before anything else: a stream with fewer records would look like one without new ones.
+        checkId(stream, at.id(), lanes.id());
+        SortedMap<LaneId, StreamLook.Bounds> bounds = lanes.bounds();
         seen.put(stream, bounds);
         if (bounds.entrySet().stream().noneMatch(lane -> at.position(lane.getKey()) < lane.getValue().head())) {
             return List.of();
         }
         // After the bounds: every growth that has moved a lane's end is seen.
         Generations generations = look.generations(stream);
-        if (!id(generations).equals(at.id())) {
-            throw new IllegalStateException("stream " + stream + " was deleted and made again since the checkpoint: start with a new one");
-        }
+        checkId(stream, at.id(), id(generations));
         if (options.growth() == Growth.REFUSED && generations.all().size() > at.generations()) {
             throw new IllegalStateException("the lanes of stream " + stream
                     + " grew, and the option growth is refused: set it to ordered or unordered");
@@ -165,10 +167,16 @@ final class KeraMicroBatchStream implements MicroBatchStream, SupportsTriggerAva
         bounds.forEach((lane, bound) -> {
             long end = Math.min(bound.head(), ends.getOrDefault(lane, Long.MAX_VALUE));
             if (at.position(lane) < end) {
-                ranges.add(new LaneRange(lane, at.position(lane), end));
+                ranges.add(new LaneRange(lane, at.id(), at.position(lane), end));
             }
         });
         return ranges;
+    }
+
+    private static void checkId(String stream, String before, String now) {
+        if (!now.equals(before)) {
+            throw new IllegalStateException(StreamLook.madeAgain(stream, before, now));
+        }
     }
 
     /** Where the query stands after these ranges. */
@@ -191,7 +199,16 @@ final class KeraMicroBatchStream implements MicroBatchStream, SupportsTriggerAva
 
     @Override
     public InputPartition[] planInputPartitions(Offset start, Offset end) {
-        return KeraOffset.of(end).ranges(KeraOffset.of(start)).toArray(InputPartition[]::new);
+        KeraOffset to = KeraOffset.of(end);
+        try {
+            // A micro-batch that is repeated was planned by another run, maybe long ago.
+            for (Map.Entry<String, StreamOffset> stream : to.streams().entrySet()) {
+                look.check(stream.getKey(), stream.getValue().id());
+            }
+        } catch (IOException error) {
+            throw new UncheckedIOException(error.getMessage(), error);
+        }
+        return to.ranges(KeraOffset.of(start)).toArray(InputPartition[]::new);
     }
 
     @Override

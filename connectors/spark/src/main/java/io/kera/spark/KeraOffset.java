@@ -96,19 +96,19 @@ final class KeraOffset extends Offset {
             long from = before == null ? cuts.get(0) : before.position(lane);
             if (cuts.get(0) != from) {
                 // It begins elsewhere: then as one range.
-                add(ranges, lane, from, cuts.get(cuts.size() - 1));
+                add(ranges, lane, stream.id(), from, cuts.get(cuts.size() - 1));
                 return;
             }
             for (int n = 1; n < cuts.size(); n++) {
-                add(ranges, lane, cuts.get(n - 1), cuts.get(n));
+                add(ranges, lane, stream.id(), cuts.get(n - 1), cuts.get(n));
             }
         }));
         return ranges;
     }
 
-    private static void add(List<LaneRange> ranges, LaneId lane, long start, long end) {
+    private static void add(List<LaneRange> ranges, LaneId lane, String id, long start, long end) {
         if (start < end) {
-            ranges.add(new LaneRange(lane, start, end));
+            ranges.add(new LaneRange(lane, id, start, end));
         }
     }
 

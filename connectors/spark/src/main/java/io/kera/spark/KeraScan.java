@@ -6,7 +6,6 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
-import java.util.SortedMap;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
@@ -87,14 +86,18 @@ final class KeraScan implements Scan, Batch {
     private List<LaneRange> ranges(StreamLook look, String stream) throws IOException {
         Place start = options.start();
         Place end = options.end();
-        SortedMap<LaneId, StreamLook.Bounds> starts = look.bounds(stream, start);
-        SortedMap<LaneId, StreamLook.Bounds> ends = end.kind() == Place.Kind.LATEST ? starts : look.bounds(stream, end);
+        StreamLook.Lanes starts = look.bounds(stream, start);
+        StreamLook.Lanes ends = end.kind() == Place.Kind.LATEST ? starts : look.bounds(stream, end);
+        if (!ends.id().equals(starts.id())) {
+            throw new IOException(
+                    "stream " + stream + " was deleted and made again while its lanes were looked at; run the query once more");
+        }
         List<LaneRange> ranges = new ArrayList<>();
-        for (Map.Entry<LaneId, StreamLook.Bounds> lane : starts.entrySet()) {
-            StreamLook.Bounds bounds = ends.get(lane.getKey());
+        for (Map.Entry<LaneId, StreamLook.Bounds> lane : starts.bounds().entrySet()) {
+            StreamLook.Bounds bounds = ends.bounds().get(lane.getKey());
             long stop = end.kind() == Place.Kind.LATEST ? bounds.head() : bounds.start();
             if (lane.getValue().start() < stop) {
-                ranges.add(new LaneRange(lane.getKey(), lane.getValue().start(), stop));
+                ranges.add(new LaneRange(lane.getKey(), starts.id(), lane.getValue().start(), stop));
             }
         }
         return ranges;

@@ -39,23 +39,28 @@ final class RangeCutter {
             LaneCutter.Range cut = look.cut(range.lane(), from, bytes, Long.MAX_VALUE);
             // Without a boundary what is left is one part.
             long end = cut == null || cut.end() <= from ? range.end() : Math.min(cut.end(), range.end());
-            parts.add(new LaneRange(range.lane(), from, end));
+            parts.add(range.between(from, end));
             from = end;
         }
         return parts;
     }
 
     /** Neighbours together, so that about as many are left as are wanted. */
-    private static List<LaneRange> merged(List<List<LaneRange>> parts, int found, int wanted) {
+    static List<LaneRange> merged(List<List<LaneRange>> parts, int found, int wanted) {
         List<LaneRange> merged = new ArrayList<>();
         for (List<LaneRange> lane : parts) {
             int count = Math.min(lane.size(), Math.toIntExact(((long) wanted * lane.size() + found - 1) / found));
             for (int n = 0; n < count; n++) {
-                LaneRange first = lane.get(lane.size() * n / count);
-                LaneRange last = lane.get(lane.size() * (n + 1) / count - 1);
-                merged.add(new LaneRange(first.lane(), first.start(), last.end()));
+                LaneRange first = lane.get(share(lane.size(), n, count));
+                LaneRange last = lane.get(share(lane.size(), n + 1, count) - 1);
+                merged.add(first.between(first.start(), last.end()));
             }
         }
         return merged;
+    }
+
+    /** How many of {@code all} the first {@code n} of {@code count} shares have. */
+    private static int share(int all, int n, int count) {
+        return (int) ((long) all * n / count);
     }
 }

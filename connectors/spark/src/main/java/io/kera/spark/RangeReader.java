@@ -5,6 +5,7 @@ import io.kera.client.ErrorCodes;
 import io.kera.client.KeraException;
 import io.kera.client.KeraRecord;
 import io.kera.client.LaneReader;
+import io.kera.client.StreamInfo;
 import java.io.IOException;
 import java.util.Collections;
 import java.util.Iterator;
@@ -72,7 +73,12 @@ final class RangeReader implements PartitionReader<InternalRow> {
         try {
             if (reader == null) {
                 LaneId lane = range.lane();
-                reader = new LaneReader(admin.stream(lane.stream()), lane.streamlet(), lane.lane(), position, range.end(),
+                StreamInfo stream = admin.stream(lane.stream());
+                String id = StreamLook.hex(stream.id());
+                if (!id.equals(range.id())) {
+                    throw new IllegalStateException(StreamLook.madeAgain(lane.stream(), range.id(), id));
+                }
+                reader = new LaneReader(stream, lane.streamlet(), lane.lane(), position, range.end(),
                         access.connect());
             }
             List<KeraRecord> found = reader.read(READ_BYTES, WAIT_MILLIS);
@@ -103,15 +109,16 @@ final class RangeReader implements PartitionReader<InternalRow> {
             throw new IOException("records of " + range + " from " + position + " on were deleted before they were read; set "
                     + KeraOptions.FAIL_ON_DATA_LOSS + " to false to go on without them: " + error.getMessage(), error);
         }
-        long stored = range.end();
-        for (Admin.LaneBounds lane : Patience.ask("where " + range.lane() + " begins is not known",
-                () -> admin.bounds(range.lane().stream()))) {
-            if (lane.streamlet() == range.lane().streamlet() && lane.lane() == range.lane().lane()) {
-                stored = Math.min(stored, lane.start());
-            }
+        LaneId lane = range.lane();
+        long start = Patience.ask("records of " + range + " from " + position + " on are gone",
+                () -> admin.bounds(lane.stream(), lane.streamlet(), lane.lane())).start();
+        if (start <= position) {
+            // Not deleted: the lane ends before.
+            throw new IOException("records of " + range + " cannot be read at " + position + ": " + error.getMessage(), error);
         }
-        LOG.warn("records of {} from {} to {} were deleted before they were read", range.lane(), position, stored);
-        position = Math.max(position, stored);
+        long stored = Math.min(range.end(), start);
+        LOG.warn("records of {} from {} to {} were deleted before they were read", lane, position, stored);
+        position = stored;
     }
 
     private void forget() {

@@ -148,8 +148,53 @@ class BatchReadTest {
     private static RangeReader range(TestBroker broker, long start, long end, boolean failOnDataLoss) throws IOException {
         KeraOptions options = new KeraOptions(
                 new CaseInsensitiveStringMap(Map.of("bootstrap", broker.address(), "stream", "s")));
-        LaneRange range = new LaneRange(new LaneId("s", 0, 0), start, end);
+        return range(options, id(options), start, end, failOnDataLoss);
+    }
+
+    private static RangeReader range(KeraOptions options, String id, long start, long end, boolean failOnDataLoss)
+            throws IOException {
+        LaneRange range = new LaneRange(new LaneId("s", 0, 0), id, start, end);
         return new RangeReader(options.access(), range, new KeraColumn[] {KeraColumn.ORDINAL}, failOnDataLoss);
+    }
+
+    private static String id(KeraOptions options) throws IOException {
+        try (Admin admin = options.access().admin()) {
+            return StreamLook.hex(admin.stream("s").id());
+        }
+    }
+
+    @Test
+    void noOtherStreamOfTheNameIsRead() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            KeraOptions options = new KeraOptions(
+                    new CaseInsensitiveStringMap(Map.of("bootstrap", broker.address(), "stream", "s")));
+            admin.createStream("s", 1, 1);
+            String before = id(options);
+            admin.deleteStream("s");
+            admin.createStream("s", 1, 1);
+            TestSpark.produce(broker.address(), "s", 0, 100);
+            try (RangeReader reader = range(options, before, 0, 10, false)) {
+                Exception other = assertThrows(IllegalStateException.class, reader::next);
+                assertTrue(other.getMessage().contains("its id was " + before + " and is " + id(options)), other.getMessage());
+            }
+        }
+    }
+
+    @Test
+    void manyPartsOfALaneAreMergedToWhatIsWanted() {
+        LaneRange all = new LaneRange(new LaneId("s", 0, 0), "0a", 0, 200_000);
+        List<LaneRange> parts = new ArrayList<>();
+        for (int n = 0; n < all.end(); n++) {
+            parts.add(all.between(n, n + 1));
+        }
+        List<LaneRange> merged = RangeCutter.merged(List.of(parts), parts.size(), 20_000);
+        assertEquals(20_000, merged.size());
+        long next = 0;
+        for (LaneRange each : merged) {
+            assertEquals(next, each.start());
+            assertEquals(next + 10, each.end());
+            next = each.end();
+        }
     }
 
     @Test

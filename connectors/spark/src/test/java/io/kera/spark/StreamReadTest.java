@@ -124,7 +124,61 @@ class StreamReadTest {
             admin.createStream("s", 1, 1);
             TestSpark.produce(broker.address(), "s", 0, 100);
             Exception other = assertThrows(Exception.class, () -> run(query(latest, checkpoint, batch -> {})));
-            assertTrue(other.getMessage().contains("was deleted and made again"), other.getMessage());
+            assertTrue(other.getMessage().contains("was deleted, and another one has its name"), other.getMessage());
+        }
+    }
+
+    private static void isOfAnother(Exception refused) {
+        assertTrue(refused.getMessage().contains("stream s was deleted, and another one has its name"), refused.getMessage());
+    }
+
+    @Test
+    void aMicroBatchThatIsRepeatedReadsNoOtherStreamOfTheName(@TempDir Path checkpoint) throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            admin.createStream("s", 1, 1);
+            TestSpark.produce(broker.address(), "s", 0, 1_000);
+            DataStreamReader limited = reader(broker).option("maxRecordsPerTrigger", 300);
+            Fault fault = batch -> {
+                if (batch == 1) {
+                    throw new IllegalStateException("a failure of the test");
+                }
+            };
+            assertThrows(StreamingQueryException.class, () -> run(query(limited, checkpoint, fault)));
+            assertEquals(List.of(0L), List.copyOf(batches.keySet()));
+            admin.deleteStream("s");
+            admin.createStream("s", 1, 1);
+            TestSpark.produce(broker.address(), "s", 5_000, 8_000);
+            isOfAnother(assertThrows(StreamingQueryException.class, () -> run(query(limited, checkpoint, batch -> {}))));
+            assertEquals(List.of(0L), List.copyOf(batches.keySet()));
+        }
+    }
+
+    @Test
+    void aStreamThatWasMadeAgainWithFewerRecordsIsNotWaitedFor(@TempDir Path checkpoint) throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            admin.createStream("s", 1, 1);
+            TestSpark.produce(broker.address(), "s", 0, 100);
+            run(query(reader(broker), checkpoint, batch -> {}));
+            sees(100);
+            admin.deleteStream("s");
+            admin.createStream("s", 1, 1);
+            TestSpark.produce(broker.address(), "s", 5_000, 5_010);
+            isOfAnother(assertThrows(StreamingQueryException.class, () -> run(query(reader(broker), checkpoint, batch -> {}))));
+            sees(100);
+        }
+    }
+
+    @Test
+    void limitsHoldWhereRecordsWereDeleted(@TempDir Path checkpoint) throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            admin.createStream("s", 1, 1);
+            DataStreamReader skips = reader(broker).option("maxRecordsPerTrigger", 10).option("failOnDataLoss", false);
+            run(query(skips, checkpoint, batch -> {}));
+            TestSpark.produce(broker.address(), "s", 0, 1_000);
+            broker.run("", "stream", "trim", "s", "--ordinal", "100", "--streamlet", "0", "--lane", "0");
+            run(query(skips, checkpoint, batch -> {}));
+            batches.values().forEach(rows -> assertTrue(rows.size() < 200, rows.size() + " rows"));
+            assertEquals(900, batches.values().stream().mapToInt(List::size).sum());
         }
     }
 
