@@ -163,7 +163,7 @@ impl Coordinator {
     }
 
     /// Sets where the group stands in the chosen lanes. Lanes at ordinal 0 need no mention when the
-    /// group is new (`all` is false).
+    /// group is new (`all` is false) and begins at the earliest record: made anew it would begin there as well.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn place(
         &mut self,
@@ -182,7 +182,7 @@ impl Coordinator {
             let low = group.map_or(0, |group| {
                 ordinal_at(group.lane_key((streamlet, lane)), &at, view)
             });
-            if low == 0 && !all {
+            if low == 0 && !all && matches!(at, start_at::At::Earliest(_)) {
                 continue;
             }
             records.push(LaneRecord {

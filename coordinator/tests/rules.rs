@@ -701,6 +701,37 @@ fn limits_are_refusals() {
 }
 
 #[test]
+fn a_group_that_began_at_the_end_of_an_empty_stream_makes_no_room() {
+    for (start, makes_room) in [
+        (start_at::At::Earliest(true), true),
+        (start_at::At::Latest(true), false),
+        (start_at::At::TimestampMs(5), false),
+    ] {
+        let mut b = bench(1, 2);
+        b.coordinator = kera_coordinator::Coordinator::new(Limits {
+            groups: 1,
+            ..Limits::default()
+        });
+        let request = v1::JoinRequest {
+            start: at(start),
+            ..join("g", "a", Order::Lane)
+        };
+        let Ok(Reply::Join(member)) = b.call(Request::join(request)) else {
+            panic!("join failed");
+        };
+        let leave = v1::LeaveRequest {
+            group: "g".into(),
+            member: member.member,
+        };
+        b.call(Request::Leave(leave)).unwrap();
+        // Records that come now are read by whoever joins next, unless the group is forgotten.
+        b.stream.append((0, 0), 10);
+        let joined = b.call(Request::join(join("h", "b", Order::Lane)));
+        assert_eq!(joined.is_ok(), makes_room, "{start:?}");
+    }
+}
+
+#[test]
 fn a_snapshot_cut_short_is_ignored() {
     let mut b = bench(1, 2);
     b.stream.append((0, 0), 10);

@@ -52,6 +52,7 @@ impl Coordinator {
                 producer,
                 number,
                 commit: request.commit,
+                ended_ms: Some(now_ms),
             };
             self.emit(step, &request.group, Body::OffsetsEnded(ended));
         }

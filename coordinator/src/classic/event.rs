@@ -142,4 +142,7 @@ pub(crate) struct OffsetsEnded {
     pub(crate) number: u64,
     #[prost(bool, tag = "3")]
     pub(crate) commit: bool,
+    /// When: offsets count from then on, if that is later than they were sent. Absent: as they were sent.
+    #[prost(uint64, optional, tag = "4")]
+    pub(crate) ended_ms: Option<u64>,
 }

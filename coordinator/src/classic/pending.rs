@@ -95,7 +95,9 @@ impl Group {
             return true;
         }
         for (stream, offsets) in pending.offsets {
-            for (partition, offset) in offsets {
+            for (partition, mut offset) in offsets {
+                // They may have been pending for longer than offsets are kept.
+                offset.committed_ms = offset.committed_ms.max(ended.ended_ms.unwrap_or(0));
                 self.put_offset(stream, partition, offset);
             }
         }

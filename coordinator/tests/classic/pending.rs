@@ -133,6 +133,23 @@ fn a_group_is_kept_while_offsets_are_pending() {
 }
 
 #[test]
+fn offsets_that_were_pending_for_long_are_kept_from_their_commit_on() {
+    const DAY_MS: u64 = 24 * 3_600_000;
+    let mut w = World::new();
+    commit(&mut w, ALONE, of(7, 1), &[(0, 5)]).unwrap();
+    w.bench.tick(8 * DAY_MS);
+    end(&mut w, of(7, 1), true);
+    let kept = [(0, Some((5, false)))];
+    w.bench.tick(1_000);
+    assert_eq!(stable(&mut w, None), kept);
+    w.restart();
+    w.bench.tick(6 * DAY_MS);
+    assert_eq!(stable(&mut w, None), kept);
+    w.bench.tick(2 * DAY_MS);
+    assert_eq!(stable(&mut w, None), []);
+}
+
+#[test]
 fn what_is_pending_goes_with_a_group_that_is_deleted_as_at_kafka() {
     let mut w = World::new();
     w.commit("", -1, &[(0, 1)]).unwrap();
