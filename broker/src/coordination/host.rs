@@ -98,6 +98,18 @@ struct State {
     surplus: Option<Surplus>,
 }
 
+impl State {
+    /// Whether the live state is to follow the events that were just appended: not before as much was written as it takes.
+    ///
+    /// The first events since the state was read are followed by it whatever its size. A coordinator that was given up
+    /// may have left events that became durable only after that reading, so that this one does not know of them. The
+    /// snapshot stands for all before it, and replies wait for it: no later reading takes such an event beside an
+    /// answered one, which may have given its lease or its offset to another member.
+    fn wants_snapshot(&self) -> bool {
+        self.snapshot_in.is_none() || self.since_snapshot >= self.snapshot_bytes
+    }
+}
+
 /// What lies before a snapshot, and is not needed once that is durable.
 struct Surplus {
     snapshot: Appended,
@@ -505,10 +517,10 @@ impl Host {
         state.last = Some(last);
         state.since_snapshot += bytes_of(events);
         if state.snapshot_in != Some(group) {
-            // A new group begins with the live state, so that all before it can go; but not before
-            // as much was written as that takes.
+            // A new group begins with the live state, so that all before it can go.
+            let is_wanted = state.wants_snapshot();
             state.snapshot_in = Some(group);
-            if state.since_snapshot < state.snapshot_bytes {
+            if !is_wanted {
                 return Ok(());
             }
             let Some(coordinator) = state.coordinator.as_mut() else {
@@ -699,6 +711,20 @@ fn watch_heads(streamlets: &Streamlets, waker: &Waker) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_events_since_the_state_was_read_are_followed_by_a_snapshot() {
+        let mut state = State {
+            since_snapshot: 1,
+            snapshot_bytes: 100,
+            ..State::default()
+        };
+        assert!(state.wants_snapshot());
+        state.snapshot_in = Some(GroupId(1));
+        assert!(!state.wants_snapshot());
+        state.since_snapshot = 100;
+        assert!(state.wants_snapshot());
+    }
 
     #[test]
     fn events_are_kept_together_or_not_at_all() {
