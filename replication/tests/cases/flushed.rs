@@ -9,9 +9,10 @@ use kera_replication::primary::Primary;
 use kera_replication::recovery::Unclean;
 use kera_replication::transport::{CopyState, Request};
 
-use crate::suite::Stage;
+use crate::own::take_over;
+use crate::suite::{Plan, Stage};
 use crate::trouble::{Bent, Fate};
-use crate::{Case, OWNER, Opened, another, append, case, open};
+use crate::{BRIEFLY, Case, OWNER, Opened, another, append, calm, case, open, planned};
 
 /// The owner, to which no backup's flush of a closed group is told before `time` has passed.
 fn told_late(case: &Case, time: Duration) -> Arc<Primary> {
@@ -97,5 +98,31 @@ fn a_group_that_has_lost_a_replica_is_closed_before_it_is_flushed() {
         let appended = append(&lane, &group, 2).await;
         appended.expect("two of three have it");
         assert!(group.0.is_closed());
+    });
+}
+
+#[test]
+fn a_group_that_its_owner_has_alone_is_synced_before_it_is_closed() {
+    let plan = Plan {
+        own: true,
+        replicas: 1,
+        min_insync_replicas: 1,
+        ..calm()
+    };
+    planned(plan, |case| async move {
+        let (primary, recovered) = take_over(&case).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        let batch = group.1.append(1, 20).expect("room");
+        group.0.grew();
+        case.stage.write_own(OWNER, &group.0, &group.1);
+        let acknowledged = group.1.acknowledged(&lane, batch.end, BRIEFLY).await;
+        acknowledged.expect("its one replica has it");
+        assert!(group.0.group().synced().address < batch.end);
+        ends(&group);
+        while !group.0.is_closed() {
+            case.wait(Duration::from_millis(1)).await;
+        }
+        assert_eq!(group.0.group().synced().address, batch.end);
     });
 }
