@@ -129,8 +129,10 @@ fn many_bad_connections_are_few_lines_of_the_log() {
 /// It reads what it is answered, so that nothing bounds it but how fast it is served.
 #[test]
 fn a_client_that_never_pauses_holds_up_nobody() {
-    let flags = ["--http-listen", "127.0.0.1:0", "--kafka-listen"];
-    let broker = Broker::with(&[&flags[..], &["127.0.0.1:0"]].concat());
+    let any = "127.0.0.1:0";
+    let flags = ["--http-listen", any, "--kafka-listen", any];
+    // All connections have one thread.
+    let broker = Broker::with(&[&flags[..], &["--runtime-threads", "1"]].concat());
     let address = addresses(&broker.log()).remove(0);
     let client = TcpStream::connect(&address).expect("the broker listens");
     let end = || client.try_clone().expect("a socket has two ends");
