@@ -20,6 +20,9 @@ use crate::transport::Refusal;
 
 /// Small writes are read so many bytes at once.
 pub(super) const SPARE_BYTES: usize = 128 << 10;
+/// Of these a connection has so many at first, and twice as many whenever a read fills them: most connections of
+/// thousands are idle.
+const FIRST_SPARE_BYTES: usize = 4 << 10;
 /// From this length on a write counts as large: another is expected to follow it, of which no more
 /// than [`LOOK_AHEAD`] bytes should be copied twice.
 const LARGE_WRITE: usize = 8 << 10;
@@ -110,7 +113,7 @@ pub(super) struct Receiver {
     primary: BrokerId,
     regions: Regions,
     current: Option<Current>,
-    spare: Box<[u8]>,
+    spare: Vec<u8>,
     start: usize,
     end: usize,
     done: u64,
@@ -127,7 +130,7 @@ impl Receiver {
             primary,
             regions: Regions::default(),
             current: None,
-            spare: vec![0; SPARE_BYTES].into_boxed_slice(),
+            spare: vec![0; FIRST_SPARE_BYTES],
             start: 0,
             end: 0,
             done: 0,
@@ -179,6 +182,7 @@ impl Receiver {
             return self.came(read);
         };
         // While a write is under way, nothing waits in the spare bytes.
+        let ahead = ahead.min(self.spare.len());
         let spare = &mut self.spare[..ahead];
         let read = current
             .region
@@ -187,6 +191,7 @@ impl Receiver {
         if let Ok(read) = read {
             let own = read.min(current.left);
             (self.start, self.end) = (0, read - own);
+            self.grow_spare();
             self.went_on(own);
         }
         self.came(read)
@@ -209,10 +214,19 @@ impl Receiver {
     ) -> io::Result<usize> {
         self.spare.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        let free = self.end..(self.end + ahead).min(SPARE_BYTES);
+        let free = self.end..(self.end + ahead).min(self.spare.len());
         let read = read(&mut self.spare[free])?;
         self.end += read;
+        self.grow_spare();
         Ok(read)
+    }
+
+    /// Makes room where a read has filled what there is.
+    fn grow_spare(&mut self) {
+        let there = self.spare.len();
+        if self.end == there && there < SPARE_BYTES {
+            self.spare.resize(SPARE_BYTES.min(2 * there), 0);
+        }
     }
 
     /// Places what a read brought, or tells why it brought nothing.
