@@ -152,7 +152,11 @@ impl<S> Guarded<S> {
         Self { service, shared }
     }
 
-    fn check<R: Needs>(&self, request: &Request<R>) -> Result<(), Status> {
+    /// Whether who asks may.
+    ///
+    /// # Errors
+    /// The refusal, which the audit log has then.
+    pub(crate) fn check<R: Needs>(&self, request: &Request<R>) -> Result<(), Status> {
         let caller = request.extensions().get::<Caller>();
         let (access, catalog) = (&self.shared.access, &self.shared.data.catalog);
         let checked = access.check(via(request), caller, request.get_ref(), catalog);

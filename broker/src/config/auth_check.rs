@@ -129,13 +129,17 @@ pub(super) fn doubts(config: &BrokerConfig) -> impl Iterator<Item = String> {
     let probes = closes_probes.then(|| {
         "http.open_paths opens metrics and leaves out probes, so /livez and /readyz ask for a password, which kubelets and load balancers do not give; write `probes,metrics` to keep them open".to_owned()
     });
+    let acts = config.api.enabled && config.api.acts && !asks && !config.auth.listeners.is_empty();
+    let acts = acts.then(|| {
+        "api.acts lets every program on this machine change streams and groups, while auth.listeners asks clients elsewhere who they are; add http to auth.listeners (docs/security.md)".to_owned()
+    });
     let open = open_ones(config).into_iter().map(|open| {
         format!(
             "auth.listeners asks clients for passwords, and {} has no TLS: passwords are not sent by SCRAM, but everything else can be read and changed on the way; add {open} to tls.listeners (docs/security.md)",
             open.key()
         )
     });
-    open.chain(probes)
+    open.chain(probes).chain(acts)
 }
 
 #[cfg(test)]
@@ -144,6 +148,17 @@ mod tests {
 
     fn doubted(config: &BrokerConfig) -> usize {
         doubts(config).count()
+    }
+
+    #[test]
+    fn acts_of_whoever_is_on_this_machine_are_told_where_others_are_asked() {
+        let mut config = BrokerConfig::default();
+        config.api.acts = true;
+        assert_eq!(doubted(&config), 0, "nobody is asked anywhere");
+        config.auth.listeners = vec![Listener::Native];
+        assert_eq!(doubted(&config), 1);
+        config.auth.listeners.push(Listener::Http);
+        assert_eq!(doubted(&config), 0);
     }
 
     #[test]

@@ -92,7 +92,9 @@ impl Failure {
                 | A::CertificateExpired
                 | A::CertificateUnknown
                 | A::CertificateRevoked
-                | A::UnsupportedCertificate,
+                | A::UnsupportedCertificate
+                | A::DecryptError
+                | A::AccessDenied,
             ) => Self::BrokerRefused,
             Error::InvalidMessage(InvalidMessage::InvalidContentType) => Self::NoTls,
             _ => Self::Other,

@@ -72,10 +72,14 @@ impl Acts {
         caller: &Caller,
         request: v1::ResetGroupRequest,
     ) -> Result<v1::ResetGroupResponse, WireError> {
-        let coordination = &self.shared.coordination;
-        let place = coordination.place(&self.shared, CoordinatorKind::Groups, &request.group);
-        let broker = place.await?.broker;
+        let group = request.group.clone();
         let request = over_http(caller, request);
+        // First: a look for the coordinator may make the stream of groups.
+        let checked = self.consumers.check(&request);
+        checked.map_err(|status| error_of(&status))?;
+        let coordination = &self.shared.coordination;
+        let place = coordination.place(&self.shared, CoordinatorKind::Groups, &group);
+        let broker = place.await?.broker;
         if broker == self.shared.data.directory.me() {
             let answer = self.consumers.reset_group(request).await;
             return Ok(answer.map_err(|status| error_of(&status))?.into_inner());

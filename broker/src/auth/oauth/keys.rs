@@ -43,6 +43,12 @@ pub(super) struct TokenKey {
     numbers: Numbers,
 }
 
+/// A number as it is checked with: some issuers write a zero for its sign before it.
+fn without_zeros(number: &[u8]) -> Vec<u8> {
+    let zeros = number.iter().take_while(|byte| **byte == 0).count();
+    number[zeros..].to_vec()
+}
+
 impl TokenKey {
     /// The key if it is one for signatures that the broker knows. Issuers publish others beside them.
     fn of(written: WrittenKey) -> Option<Self> {
@@ -56,8 +62,8 @@ impl TokenKey {
         };
         let numbers = match &*written.kty {
             "RSA" => Numbers::Rsa {
-                n: bytes(written.n)?,
-                e: bytes(written.e)?,
+                n: without_zeros(&bytes(written.n)?),
+                e: without_zeros(&bytes(written.e)?),
             },
             "EC" if written.crv.as_deref() == Some("P-256") => {
                 let (x, y) = (bytes(written.x)?, bytes(written.y)?);

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use kera_testkit::issuer::{AUDIENCE, Issuer, Key, now};
 use serde_json::{Value, json};
 
@@ -75,6 +77,22 @@ fn tokens_of_each_algorithm_prove_who_a_user_is() {
 }
 
 #[test]
+fn a_zero_before_the_numbers_of_a_key_changes_nothing() {
+    let key = Key::rsa("a", "RS256");
+    let mut public = key.public();
+    for name in ["n", "e"] {
+        let number = public[name]
+            .as_str()
+            .and_then(|n| URL_SAFE_NO_PAD.decode(n).ok());
+        let padded = [&[0], &number.expect("a number")[..]].concat();
+        public[name] = URL_SAFE_NO_PAD.encode(padded).into();
+    }
+    let keys = KeySet::read(&set(&[public])).expect("keys");
+    let checked = token::check(&config(), &keys, &key.sign(&claims()), now());
+    assert!(checked.is_ok(), "{}", reason(checked));
+}
+
+#[test]
 fn what_the_head_asks_for_is_looked_at_first() {
     let key = Key::es256("a");
     for (head, told) in [
@@ -130,6 +148,8 @@ fn claims_are_what_the_broker_asks_for() {
         ("nbf", json!({}), "no time"),
         ("sub", Value::Null, "no usable name in sub"),
         ("sub", json!(""), "no usable name in sub"),
+        ("sub", json!("*"), "no usable name in sub"),
+        ("sub", json!("ANONYMOUS"), "no usable name in sub"),
         ("sub", json!("a\nb"), "no usable name in sub"),
         ("sub", json!("x".repeat(257)), "no usable name in sub"),
     ] {

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::keys::KeySet;
+use crate::access::ANONYMOUS;
 use crate::config::{OauthConfig, TokenAlgorithm};
 
 /// Most bytes of a user's name.
@@ -134,7 +135,10 @@ fn of_claims(
 ) -> Result<Claimed, Unproved> {
     let user = claims.get(&config.user_claim).and_then(Value::as_str);
     let is_name = |name: &&str| {
-        !name.is_empty() && name.len() <= MAX_NAME && !name.chars().any(char::is_control)
+        // Rules mean all users, and whoever has proved nothing, by these two.
+        let is_taken = matches!(*name, "*" | ANONYMOUS);
+        let fits = !name.is_empty() && name.len() <= MAX_NAME;
+        fits && !is_taken && !name.chars().any(char::is_control)
     };
     let Some(user) = user.filter(is_name) else {
         let why = format!("the token has no usable name in {}", config.user_claim);
