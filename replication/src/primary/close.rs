@@ -176,13 +176,13 @@ async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
                     paused.await;
                 }
             },
+            // Acknowledgements wait for closes only where a replica is lost.
+            GroupStage::Waiting | GroupStage::Closing if flushed.is_none() && !lane.has_lost() => {
+                flushed = Some(flush(&lane, set, end, &holders).await);
+            }
             GroupStage::Waiting => {
                 drop(lane);
                 signal.changed(seen).await;
-            }
-            // Acknowledgements wait for a close only where a replica is lost.
-            GroupStage::Closing if flushed.is_none() && set.lost().is_empty() => {
-                flushed = Some(flush(&lane, set, end, &holders).await);
             }
             GroupStage::Closing => {
                 if end.address == 0 && holders.is_empty() {
@@ -197,10 +197,11 @@ async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
     }
 }
 
-/// Brings a group that ends at `end` to the disks of its holders, as far as they do that within the drain timeout: from
-/// the close on everybody takes the record's word for it, also when all of them have lost power. Who has done it.
+/// Brings a group that ends at `end` to the disks of its holders, as far as they do that within the drain timeout and
+/// before the lane loses a replica: from the close on everybody takes the record's word for it, also when all of them
+/// have lost power. Who has done it.
 async fn flush(
-    lane: &Lane,
+    lane: &Arc<Lane>,
     set: &Arc<ReplicaSet>,
     end: Place,
     holders: &[Replica],
@@ -229,15 +230,39 @@ async fn flush(
             match asked.await {
                 Ok(_) => flushed.lock().push(broker),
                 Err(error) => {
-                    tracing::debug!(group = %copy, %broker, %error, "a group is closed before it is flushed here");
+                    tracing::info!(group = %copy, %broker, %error, "a group is closed before it is flushed here");
                 }
             }
         })
     });
-    let all_of_them = Box::pin(all(flushes.collect()));
+    let flushes = all(flushes.collect());
+    let (of, one) = (lane.clone(), set.clone());
+    let until = async move {
+        tokio::select! {
+            biased;
+            _ = flushes => {}
+            () = hurry(&of, &one) => {}
+        }
+    };
     let timeout = primary.config.drain_timeout;
-    let _ = within(&*primary.runtime, timeout, all_of_them).await;
+    let _ = within(&*primary.runtime, timeout, Box::pin(until)).await;
     std::mem::take(&mut *flushed.lock())
+}
+
+/// Returns once an acknowledgement may wait for a close in the lane, or nobody waits for anything there.
+async fn hurry(lane: &Lane, set: &ReplicaSet) {
+    loop {
+        // Whoever loses a replica tells its own set, and its lane once it ends.
+        let (here, there) = (set.signal.seen(), lane.signal.seen());
+        if lane.has_lost() || lane.is_deposed() {
+            return;
+        }
+        tokio::select! {
+            biased;
+            () = set.signal.changed(here) => {}
+            () = lane.signal.changed(there) => {}
+        }
+    }
 }
 
 /// Records that the group ends at `end` and that `holders` have it, some of them `flushed`.

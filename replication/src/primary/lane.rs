@@ -386,6 +386,13 @@ impl Lane {
             .is_none_or(|front| front.id() == set.id())
     }
 
+    /// True if a group without its close has lost a replica: what it has is acknowledged once it is closed, and those
+    /// before it.
+    pub(super) fn has_lost(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.groups.iter().any(|set| !set.lost().is_empty())
+    }
+
     /// Removes the groups whose closes are recorded, and wakes the tasks that wait for their turn to close a group.
     pub(super) fn let_go_closed(&self) {
         self.inner.lock().groups.retain(|set| !set.is_closed());

@@ -101,6 +101,47 @@ fn a_group_that_has_lost_a_replica_is_closed_before_it_is_flushed() {
     });
 }
 
+/// A later group loses a replica: its acknowledgements wait for the closes before its own.
+#[test]
+fn a_flush_is_not_waited_for_where_a_later_group_loses_a_replica() {
+    case(|mut case| async move {
+        let never = Duration::from_secs(600);
+        case.plan.config.drain_timeout = never;
+        case.plan.config.flush_timeout = never;
+        let primary = told_late(&case, never);
+        let recovered = case.recover_as(&primary, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        append(&lane, &group, 1).await.expect("all is well");
+        ends(&group);
+        let next = open(&lane, 1);
+        append(&lane, &next, 2).await.expect("nobody waits");
+        assert!(!group.0.is_closed());
+        case.stage.cut(OWNER, another(&next));
+        let appended = append(&lane, &next, 3).await;
+        appended.expect("two of three have it");
+        assert!(group.0.is_closed() && next.0.is_closed());
+    });
+}
+
+#[test]
+fn groups_of_a_lane_are_flushed_side_by_side() {
+    case(|case| async move {
+        let late = case.plan.config.drain_timeout / 2;
+        let primary = told_late(&case, late);
+        let recovered = case.recover_as(&primary, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let first = open(&lane, 0);
+        append(&lane, &first, 1).await.expect("all is well");
+        ends(&first);
+        let second = open(&lane, 1);
+        append(&lane, &second, 2).await.expect("nobody waits");
+        ends(&second);
+        case.wait(late + late / 2).await;
+        assert!(first.0.is_closed() && second.0.is_closed());
+    });
+}
+
 #[test]
 fn a_group_that_its_owner_has_alone_is_synced_before_it_is_closed() {
     let plan = Plan {
