@@ -385,12 +385,18 @@ impl Streamlet {
         }
         let found = self.find_unrecorded(names, epoch, &mut out);
         let mut inner = self.inner.lock();
+        // A growth may have been heard meanwhile. It stores its settings in this lock.
+        let lanes_now = self.settings().lanes;
+        if records.keys().any(|lane| lane.0 < lanes_now) {
+            let told =
+                "lanes of a growth were heard of that have groups already; it is tried again";
+            return Err(std::io::Error::other(told));
+        }
         inner.epoch = epoch;
         inner.lanes = lanes;
-        // A growth may have been heard meanwhile. It stores its settings in this lock.
         inner
             .lanes
-            .resize_with(self.settings().lanes as usize, || Lane::empty(0));
+            .resize_with(lanes_now as usize, || Lane::empty(0));
         inner.pins = pins;
         // An unrecorded file is removed later: no new group may take its name.
         inner.next_group = highest.max(found);

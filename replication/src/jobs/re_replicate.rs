@@ -368,11 +368,13 @@ impl Jobs {
             self.learn(primary, copy, (target.holder.broker, sources.len()), &built);
             built?;
         }
+        let readable = standing.have.len() + 1;
         let mut holders = standing.have;
         holders.extend(standing.silent);
         holders.push(target.holder);
-        // Until there are enough without those that leave.
+        // Until there are enough without those that leave, of which enough can be read.
         let room = owned.replicas.saturating_sub(holders.len());
+        let room = room.max(owned.min_insync_replicas.saturating_sub(readable));
         let (kept, given_up) = standing.leaving.split_at(room.min(standing.leaving.len()));
         holders.extend_from_slice(kept);
         if holders.len() < owned.min_insync_replicas {
