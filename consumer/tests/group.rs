@@ -481,6 +481,17 @@ async fn a_member_that_is_not_known_joins_again_without_its_leases() {
     assert_eq!((batch.lease(), batch.first_ordinal()), (Some(lease), 0));
 }
 
+/// The coordinator has lost the group: it is made anew, and its leases have the same numbers.
+async fn lose_group(fake: &Fake) {
+    fake.change(|state| {
+        state.members.clear();
+        state.held.clear();
+        state.commits.clear();
+        state.last_lease = 0;
+    });
+    fake.until(|state| state.joins == 2).await;
+}
+
 #[tokio::test]
 async fn an_answer_to_a_former_member_says_nothing_of_leases_with_the_same_numbers() {
     let fake = leased(100).await;
@@ -489,14 +500,7 @@ async fn an_answer_to_a_former_member_says_nothing_of_leases_with_the_same_numbe
     fake.change(|state| state.unanswered = true);
     assert!(consumer.commit(&batch).now_or_never().is_none());
     fake.until(|state| state.commits.get(&1) == Some(&10)).await;
-    // A coordinator that lost the group gives out the same numbers once more.
-    fake.change(|state| {
-        state.members.clear();
-        state.held.clear();
-        state.commits.clear();
-        state.last_lease = 0;
-    });
-    fake.until(|state| state.joins == 2).await;
+    lose_group(&fake).await;
     let lease = fake.grant((0, 0), 0, 0);
     let batch = loop {
         // What was read under the former lease is stale.

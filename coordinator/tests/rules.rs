@@ -724,7 +724,7 @@ fn a_group_that_began_at_the_end_of_an_empty_stream_makes_no_room() {
             member: member.member,
         };
         b.call(Request::Leave(leave)).unwrap();
-        // Records that come now are read by whoever joins next, unless the group is forgotten.
+        // The next member reads the records that come now, unless the group is forgotten.
         b.stream.append((0, 0), 10);
         let joined = b.call(Request::join(join("h", "b", Order::Lane)));
         assert_eq!(joined.is_ok(), makes_room, "{start:?}");

@@ -191,8 +191,8 @@ impl<S> Guarded<S> {
     }
 }
 
-/// Where the call came in. Whoever makes a request of something else than a native call says so in its extensions, which no client
-/// can write.
+/// The listener that the call came in by. A request that was made of another one's call has that listener in its extensions, which
+/// no client can write.
 fn via<R>(request: &Request<R>) -> Listener {
     let told = request.extensions().get::<Listener>();
     told.copied().unwrap_or(Listener::Native)

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::resource::invalid;
 
-/// Settings of a stream, under the names that the API tells them by. What is left out stays, or is the default.
+/// Settings of a stream, under the names that the API tells them by. A setting that is left out stays as it is; in a new stream it has its default.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Settings {

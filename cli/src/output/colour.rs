@@ -45,7 +45,7 @@ pub(crate) fn of_state(state: &str) -> Style {
 mod tests {
     use super::*;
 
-    /// The text without escape sequences: whoever runs the tests may have a terminal.
+    /// The text without escape sequences: the tests may run in a terminal.
     fn plain(text: &str) -> String {
         let mut parts = text.split('\u{1b}');
         let first = parts.next().unwrap_or_default().to_owned();

@@ -2,17 +2,6 @@
 
 use super::*;
 
-/// The coordinator has lost the group: it is made anew, and its leases have the same numbers.
-async fn lose_group(fake: &Fake) {
-    fake.change(|state| {
-        state.members.clear();
-        state.held.clear();
-        state.commits.clear();
-        state.last_lease = 0;
-    });
-    fake.until(|state| state.joins == 2).await;
-}
-
 /// Two lanes of a hundred records; the first one is lease 1.
 async fn two_lanes() -> Arc<Fake> {
     let fake = Fake::start(1, 2).await;

@@ -108,7 +108,7 @@ async fn a_wrong_token_is_answered_by_a_challenge_and_then_by_the_reason() {
         assert!(why.contains(told) && !why.contains(&wrong), "{why}");
         assert!(client.closed().await);
     }
-    // Whoever sends something else instead gets nothing either.
+    // A client that sends another request instead gets nothing either.
     let mut client = world.client().await;
     token(&mut client, "a.b.c").await;
     let right = issuer.sign(&issuer.claims("ann", 600));

@@ -89,6 +89,14 @@ fn recorded(record: &GroupRecord) -> Vec<BrokerId> {
     record.copies.iter().map(|copy| copy.broker).collect()
 }
 
+/// Nothing can be decided about an open group: no copy of it counts now.
+fn unclean(record: &GroupRecord) -> Stopped {
+    Stopped::Unclean {
+        copy: CopyId::of(record),
+        holders: recorded(record),
+    }
+}
+
 impl Recovery<'_> {
     pub(super) async fn lane(
         &self,
@@ -180,10 +188,7 @@ impl Recovery<'_> {
                 self.close(record, first_ordinal, end, decided).await?;
             }
             Verdict::Unclean if self.is_undecided(record) => {
-                decided.out.stopped = Some(Stopped::Unclean {
-                    copy: CopyId::of(record),
-                    holders: recorded(record),
-                });
+                decided.out.stopped = Some(unclean(record));
             }
             Verdict::Unclean => self.accept(record, decided).await?,
         }
@@ -316,10 +321,7 @@ impl Recovery<'_> {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!(%copy, %error, "its only replica cannot be read now; nothing is decided about it");
-                decided.out.stopped = Some(Stopped::Unclean {
-                    copy,
-                    holders: recorded(record),
-                });
+                decided.out.stopped = Some(unclean(record));
                 return Ok(());
             }
         };

@@ -9,18 +9,9 @@ use std::time::Duration;
 use kera_log_segments::ship::Shipping;
 
 use crate::bent::{self, Gate, Outcome};
-use crate::own::take_over;
-use crate::suite::{Plan, Stage};
-use crate::{BRIEFLY, OWNER, Opened, calm, open, planned};
-
-fn alone() -> Plan {
-    Plan {
-        own: true,
-        replicas: 1,
-        min_insync_replicas: 1,
-        ..calm()
-    }
-}
+use crate::own::{plan, take_over};
+use crate::suite::Stage;
+use crate::{BRIEFLY, OWNER, Opened, open, planned};
 
 /// Appends a batch that another append writes before this one says that it is there; `meanwhile` comes between the two.
 async fn written_by_another(group: &Opened, meanwhile: impl AsyncFnOnce()) -> u64 {
@@ -35,7 +26,7 @@ async fn written_by_another(group: &Opened, meanwhile: impl AsyncFnOnce()) -> u6
 
 #[test]
 fn an_append_whose_bytes_another_one_wrote_is_acknowledged() {
-    planned(alone(), |case| async move {
+    planned(plan(1, 1), |case| async move {
         let (primary, recovered) = take_over(&case).await;
         let lane = case.lane(&primary, &recovered);
         let group = open(&lane, 0);
@@ -50,7 +41,7 @@ fn an_append_whose_bytes_another_one_wrote_is_acknowledged() {
 
 #[test]
 fn an_append_whose_bytes_were_written_before_the_groups_record_is_acknowledged() {
-    planned(alone(), |case| async move {
+    planned(plan(1, 1), |case| async move {
         let gate = Gate::default();
         let held = gate.clone();
         let records = bent::records(&case, OWNER, move |_| Outcome::Held(held.clone()));

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_log_segments::ship::Shipping;
-use kera_replication::primary::Primary;
+use kera_replication::primary::{Lane, Primary};
 use kera_replication::recovery::Unclean;
 use kera_replication::transport::{CopyState, Request};
 
-use crate::own::take_over;
-use crate::suite::{Plan, Stage};
+use crate::suite::Stage;
 use crate::trouble::{Bent, Fate};
-use crate::{BRIEFLY, Case, OWNER, Opened, another, append, calm, case, open, planned};
+use crate::{BRIEFLY, Case, OWNER, Opened, another, append, case, open, own, planned};
 
 /// The owner, to which no backup's flush of a closed group is told before `time` has passed.
 fn told_late(case: &Case, time: Duration) -> Arc<Primary> {
@@ -25,6 +24,23 @@ fn told_late(case: &Case, time: Duration) -> Arc<Primary> {
         },
     });
     Arc::new(case.primary_over(OWNER, bent, case.stage.records(OWNER)))
+}
+
+/// The same for longer than any append waits, and nobody gives up waiting for it.
+fn never_told(case: &mut Case) -> Arc<Primary> {
+    let never = Duration::from_secs(600);
+    case.plan.config.drain_timeout = never;
+    case.plan.config.flush_timeout = never;
+    told_late(case, never)
+}
+
+/// A lane with a batch in its first group.
+async fn begin(case: &Case, primary: &Arc<Primary>) -> (Arc<Lane>, Opened) {
+    let recovered = case.recover_as(primary, Unclean::Wait).await;
+    let lane = case.lane(primary, &recovered);
+    let group = open(&lane, 0);
+    append(&lane, &group, 1).await.expect("all is well");
+    (lane, group)
 }
 
 async fn states(case: &Case, group: &Opened) -> Vec<CopyState> {
@@ -47,10 +63,7 @@ fn a_group_is_closed_once_its_holders_have_flushed_it() {
     case(|case| async move {
         let late = case.plan.config.drain_timeout / 2;
         let primary = told_late(&case, late);
-        let recovered = case.recover_as(&primary, Unclean::Wait).await;
-        let lane = case.lane(&primary, &recovered);
-        let group = open(&lane, 0);
-        append(&lane, &group, 1).await.expect("all is well");
+        let (lane, group) = begin(&case, &primary).await;
         ends(&group);
         let next = open(&lane, 1);
         let appended = append(&lane, &next, 2).await;
@@ -68,10 +81,7 @@ fn a_flush_that_takes_too_long_holds_up_no_close() {
     case(|case| async move {
         let timeout = case.plan.config.drain_timeout;
         let primary = told_late(&case, 20 * timeout);
-        let recovered = case.recover_as(&primary, Unclean::Wait).await;
-        let lane = case.lane(&primary, &recovered);
-        let group = open(&lane, 0);
-        append(&lane, &group, 1).await.expect("all is well");
+        let (_lane, group) = begin(&case, &primary).await;
         ends(&group);
         case.wait(timeout / 2).await;
         assert!(!group.0.is_closed());
@@ -84,15 +94,8 @@ fn a_flush_that_takes_too_long_holds_up_no_close() {
 #[test]
 fn a_group_that_has_lost_a_replica_is_closed_before_it_is_flushed() {
     case(|mut case| async move {
-        // Beyond what an append waits here.
-        let never = Duration::from_secs(600);
-        case.plan.config.drain_timeout = never;
-        case.plan.config.flush_timeout = never;
-        let primary = told_late(&case, never);
-        let recovered = case.recover_as(&primary, Unclean::Wait).await;
-        let lane = case.lane(&primary, &recovered);
-        let group = open(&lane, 0);
-        append(&lane, &group, 1).await.expect("all is well");
+        let primary = never_told(&mut case);
+        let (lane, group) = begin(&case, &primary).await;
         case.stage.cut(OWNER, another(&group));
         // It is acknowledged once the group is closed without the one that is lost.
         let appended = append(&lane, &group, 2).await;
@@ -105,14 +108,8 @@ fn a_group_that_has_lost_a_replica_is_closed_before_it_is_flushed() {
 #[test]
 fn a_flush_is_not_waited_for_where_a_later_group_loses_a_replica() {
     case(|mut case| async move {
-        let never = Duration::from_secs(600);
-        case.plan.config.drain_timeout = never;
-        case.plan.config.flush_timeout = never;
-        let primary = told_late(&case, never);
-        let recovered = case.recover_as(&primary, Unclean::Wait).await;
-        let lane = case.lane(&primary, &recovered);
-        let group = open(&lane, 0);
-        append(&lane, &group, 1).await.expect("all is well");
+        let primary = never_told(&mut case);
+        let (lane, group) = begin(&case, &primary).await;
         ends(&group);
         let next = open(&lane, 1);
         append(&lane, &next, 2).await.expect("nobody waits");
@@ -129,10 +126,7 @@ fn groups_of_a_lane_are_flushed_side_by_side() {
     case(|case| async move {
         let late = case.plan.config.drain_timeout / 2;
         let primary = told_late(&case, late);
-        let recovered = case.recover_as(&primary, Unclean::Wait).await;
-        let lane = case.lane(&primary, &recovered);
-        let first = open(&lane, 0);
-        append(&lane, &first, 1).await.expect("all is well");
+        let (lane, first) = begin(&case, &primary).await;
         ends(&first);
         let second = open(&lane, 1);
         append(&lane, &second, 2).await.expect("nobody waits");
@@ -144,14 +138,8 @@ fn groups_of_a_lane_are_flushed_side_by_side() {
 
 #[test]
 fn a_group_that_its_owner_has_alone_is_synced_before_it_is_closed() {
-    let plan = Plan {
-        own: true,
-        replicas: 1,
-        min_insync_replicas: 1,
-        ..calm()
-    };
-    planned(plan, |case| async move {
-        let (primary, recovered) = take_over(&case).await;
+    planned(own::plan(1, 1), |case| async move {
+        let (primary, recovered) = own::take_over(&case).await;
         let lane = case.lane(&primary, &recovered);
         let group = open(&lane, 0);
         let batch = group.1.append(1, 20).expect("room");

@@ -24,7 +24,7 @@ use crate::suite::test_group::TestGroup;
 use crate::suite::{Plan, Stage, StageRef};
 use crate::{BRIEFLY, Case, OWNER, Opened, calm, open, planned};
 
-fn plan(replicas: usize, min_insync_replicas: usize) -> Plan {
+pub fn plan(replicas: usize, min_insync_replicas: usize) -> Plan {
     Plan {
         own: true,
         replicas,

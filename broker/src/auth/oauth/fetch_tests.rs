@@ -19,7 +19,7 @@ fn answer(status: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}")
 }
 
-/// A server that sends `answer` to whoever asks, and leaves the connection open. What it is asked for at `path`.
+/// A server that sends each client `answer`, and leaves the connection open. What it is asked for at `path`.
 async fn serving(scheme: &str, tls: Option<Arc<ServerConfig>>, answer: String) -> KeySource {
     let listening = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listening.local_addr().unwrap().port();
