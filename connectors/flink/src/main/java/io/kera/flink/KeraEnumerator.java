@@ -100,8 +100,8 @@ final class KeraEnumerator extends StreamEnumerator<LanePlan> {
         Map<Integer, List<LaneSplit>> all = new HashMap<>();
         for (LanePlan plan : plans.values()) {
             plan.assign(context.currentParallelism(), reader -> context.registeredReaders().containsKey(reader))
-                    .forEach((reader, splits) ->
-                            all.computeIfAbsent(reader, any -> new ArrayList<>()).addAll(splits));
+                    .forEach((reader, splits) -> splits.forEach(split ->
+                            all.computeIfAbsent(reader, any -> new ArrayList<>()).add(ids.identified(split))));
         }
         if (!all.isEmpty()) {
             context.assignSplits(new SplitsAssignment<>(all));
@@ -128,7 +128,7 @@ final class KeraEnumerator extends StreamEnumerator<LanePlan> {
 
     @Override
     public EnumeratorState snapshotState(long checkpoint) {
-        return new EnumeratorState(plans.values().stream().map(plan -> plan.snapshot(checkpoint)).toList(), List.of(), ids());
+        return new EnumeratorState(plans.values().stream().map(plan -> plan.snapshot(checkpoint)).toList(), List.of(), ids.all());
     }
 
     @Override

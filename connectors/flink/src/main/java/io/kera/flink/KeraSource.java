@@ -85,11 +85,12 @@ public final class KeraSource<T> implements Source<T, LaneSplit, EnumeratorState
                 return context.getUserCodeClassLoader();
             }
         });
+        StreamIds ids = new StreamIds();
         ReadMetrics metrics = new ReadMetrics(context.metricGroup(), settings.order());
         return new KeraSourceReader<>(
                 () -> {
                     try {
-                        return new KeraSplitReader(settings, metrics);
+                        return new KeraSplitReader(settings, ids, metrics);
                     } catch (java.io.IOException error) {
                         throw new FlinkRuntimeException("the source cannot read: " + error.getMessage(), error);
                     }
@@ -97,6 +98,7 @@ public final class KeraSource<T> implements Source<T, LaneSplit, EnumeratorState
                 deserializer,
                 context,
                 new PositionCommitter(settings),
+                ids,
                 settings.order());
     }
 

@@ -38,6 +38,8 @@ final class KeraSourceReader<T>
 
     private final FinishedLedger ledger = new FinishedLedger();
     private final PositionCommitter committer;
+    /** Splits of earlier versions get the ids that were looked up for them. */
+    private final StreamIds ids;
     private final Order order;
 
     KeraSourceReader(
@@ -45,9 +47,11 @@ final class KeraSourceReader<T>
             KeraDeserializer<T> deserializer,
             SourceReaderContext context,
             PositionCommitter committer,
+            StreamIds ids,
             Order order) {
         super(readers, new Emitter<>(deserializer), context.getConfiguration(), context);
         this.committer = committer;
+        this.ids = ids;
         this.order = order;
     }
 
@@ -129,7 +133,7 @@ final class KeraSourceReader<T>
 
     @Override
     protected LaneSplit toSplitType(String id, Position position) {
-        return position.split.at(position.next);
+        return ids.identified(position.split.at(position.next));
     }
 
     @Override

@@ -11,10 +11,8 @@ import io.kera.client.SilentBrokerException;
 import io.kera.client.StreamInfo;
 import java.io.IOException;
 import java.time.Duration;
-import java.util.Arrays;
 import java.util.Collection;
 import java.util.HashMap;
-import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -64,16 +62,19 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
     private final Map<String, Open> lanes = new LinkedHashMap<>();
     /** As they were looked up last. */
     private final Map<String, LookedUp> streams = new HashMap<>();
+    /** As splits have them, or as they were looked up first. */
+    private final StreamIds ids;
     private final Silence silence;
     private final ReadMetrics metrics;
     private volatile boolean awake;
 
-    KeraSplitReader(SourceSettings settings, ReadMetrics metrics) throws IOException {
-        this(settings, metrics, new Silence());
+    KeraSplitReader(SourceSettings settings, StreamIds ids, ReadMetrics metrics) throws IOException {
+        this(settings, ids, metrics, new Silence());
     }
 
-    KeraSplitReader(SourceSettings settings, ReadMetrics metrics, Silence silence) throws IOException {
+    KeraSplitReader(SourceSettings settings, StreamIds ids, ReadMetrics metrics, Silence silence) throws IOException {
         this.settings = settings;
+        this.ids = ids;
         this.silence = silence;
         this.metrics = metrics;
         ConnectOptions options = settings.connection().options();
@@ -182,17 +183,10 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
 
     /** @throws FlinkRuntimeException if another stream has the name by now */
     private LookedUp look(String name) throws IOException {
-        LookedUp before = streams.get(name);
         LookedUp now = new LookedUp(admin.stream(name), System.nanoTime(), false);
-        if (before != null && !Arrays.equals(before.stream().id(), now.stream().id())) {
-            throw new FlinkRuntimeException(StreamEnumerator.madeAgain(name, hex(before.stream()), hex(now.stream())));
-        }
+        ids.check(name, now.stream().id());
         streams.put(name, now);
         return now;
-    }
-
-    private static String hex(StreamInfo stream) {
-        return HexFormat.of().formatHex(stream.id());
     }
 
     /** What becomes of a lane that could not be read. */
@@ -229,6 +223,7 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
             throw new UnsupportedOperationException("splits are only added, not " + change.getClass());
         }
         for (LaneSplit split : change.splits()) {
+            ids.check(split);
             lanes.put(split.splitId(), new Open(split));
         }
     }

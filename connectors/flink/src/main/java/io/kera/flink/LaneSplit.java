@@ -11,9 +11,10 @@ import org.apache.flink.api.connector.source.SourceSplit;
  * @param position the ordinal of the next record
  * @param end the ordinal behind the last record; {@link #UNBOUNDED}: to the end of the generation, or for ever
  * @param finished everything was read; the split is kept only until the enumerator is known to have recorded that
+ * @param streamId the stream's id in hexadecimal digits, since a name can be another stream's later; empty: not known
  */
 public record LaneSplit(
-        String stream, int streamlet, int lane, int generation, long position, long end, boolean finished)
+        String stream, int streamlet, int lane, int generation, long position, long end, boolean finished, String streamId)
         implements SourceSplit {
     /** No end is known. */
     public static final long UNBOUNDED = -1;
@@ -24,6 +25,11 @@ public record LaneSplit(
 
     public LaneSplit {
         Objects.requireNonNull(stream);
+        Objects.requireNonNull(streamId);
+    }
+
+    LaneSplit(String stream, int streamlet, int lane, int generation, long position, long end, boolean finished) {
+        this(stream, streamlet, lane, generation, position, end, finished, "");
     }
 
     static LaneSplit range(String stream, int streamlet, int lane, long start, long end) {
@@ -44,10 +50,15 @@ public record LaneSplit(
     }
 
     LaneSplit at(long ordinal) {
-        return new LaneSplit(stream, streamlet, lane, generation, ordinal, end, finished);
+        return new LaneSplit(stream, streamlet, lane, generation, ordinal, end, finished, streamId);
     }
 
     LaneSplit asFinished() {
-        return new LaneSplit(stream, streamlet, lane, generation, position, end, true);
+        return new LaneSplit(stream, streamlet, lane, generation, position, end, true, streamId);
+    }
+
+    /** The same, of the stream with that id. */
+    LaneSplit of(String id) {
+        return new LaneSplit(stream, streamlet, lane, generation, position, end, finished, id);
     }
 }

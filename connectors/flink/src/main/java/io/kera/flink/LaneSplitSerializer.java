@@ -9,7 +9,8 @@ import org.apache.flink.core.memory.DataOutputView;
 
 /** Splits in checkpoints. */
 final class LaneSplitSerializer implements SimpleVersionedSerializer<LaneSplit> {
-    private static final int VERSION = 1;
+    /** Version 1 had no ids of streams. */
+    private static final int VERSION = 2;
 
     @Override
     public int getVersion() {
@@ -20,13 +21,16 @@ final class LaneSplitSerializer implements SimpleVersionedSerializer<LaneSplit> 
     public byte[] serialize(LaneSplit split) throws IOException {
         DataOutputSerializer out = new DataOutputSerializer(64);
         write(split, out);
+        out.writeUTF(split.streamId());
         return out.getCopyOfBuffer();
     }
 
     @Override
     public LaneSplit deserialize(int version, byte[] bytes) throws IOException {
         checkVersion("split", version, VERSION);
-        return read(new DataInputDeserializer(bytes));
+        DataInputDeserializer in = new DataInputDeserializer(bytes);
+        LaneSplit split = read(in);
+        return version < 2 ? split : split.of(in.readUTF());
     }
 
     static void checkVersion(String what, int version, int newest) throws IOException {
@@ -36,6 +40,7 @@ final class LaneSplitSerializer implements SimpleVersionedSerializer<LaneSplit> 
         }
     }
 
+    /** Without the stream's id, as in the enumerator's state, which has the ids of all streams elsewhere. */
     static void write(LaneSplit split, DataOutputView out) throws IOException {
         out.writeUTF(split.stream());
         out.writeInt(split.streamlet());

@@ -142,7 +142,7 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
             LaneSplit range = next();
             if (range != null) {
                 waiting.remove(reader);
-                context.assignSplit(range, reader);
+                context.assignSplit(ids.identified(range), reader);
             } else if (over) {
                 waiting.remove(reader);
                 context.signalNoMoreSplits(reader);
@@ -192,7 +192,7 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
 
     @Override
     public EnumeratorState snapshotState(long checkpoint) {
-        return new EnumeratorState(List.of(), plans.values().stream().map(RangePlan::snapshot).toList(), ids());
+        return new EnumeratorState(List.of(), plans.values().stream().map(RangePlan::snapshot).toList(), ids.all());
     }
 
     @Override

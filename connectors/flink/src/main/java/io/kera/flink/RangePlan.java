@@ -124,7 +124,7 @@ final class RangePlan {
     /** A reader failed, and goes on from the last completed checkpoint: these were assigned to it since. */
     void takeBack(Collection<LaneSplit> splits) {
         List<LaneSplit> back = new ArrayList<>(splits);
-        back.removeAll(pending);
+        pending.forEach(range -> back.removeIf(split -> split.splitId().equals(range.splitId())));
         pending.addAll(back);
     }
 

@@ -5,8 +5,6 @@ import io.kera.client.LoginException;
 import io.kera.flink.StreamLook.Fresh;
 import io.kera.flink.StreamLook.Found;
 import java.io.IOException;
-import java.util.HashMap;
-import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import org.apache.flink.api.connector.source.SplitEnumerator;
@@ -22,8 +20,7 @@ abstract class StreamEnumerator<P> implements SplitEnumerator<LaneSplit, Enumera
     final SourceSettings settings;
     final StreamLook look;
     final Map<String, P> plans = new LinkedHashMap<>();
-    /** In hexadecimal digits, by name. A name can be used again, an id cannot. */
-    private final Map<String, String> ids = new HashMap<>();
+    final StreamIds ids = new StreamIds();
 
     StreamEnumerator(SplitEnumeratorContext<LaneSplit> context, SourceSettings settings) throws IOException {
         this.context = context;
@@ -48,12 +45,7 @@ abstract class StreamEnumerator<P> implements SplitEnumerator<LaneSplit, Enumera
 
     /** The ids of streams as a checkpoint has them. Call it before {@link #start}. */
     final void restored(Map<String, String> known) {
-        ids.putAll(known);
-    }
-
-    /** The ids of streams for a checkpoint. */
-    final Map<String, String> ids() {
-        return ids;
+        ids.all().putAll(known);
     }
 
     @Override
@@ -83,24 +75,10 @@ abstract class StreamEnumerator<P> implements SplitEnumerator<LaneSplit, Enumera
 
     private void identified(Map<String, byte[]> now, Throwable error) {
         if (error == null) {
-            now.forEach(this::checkId);
+            now.forEach(ids::check);
         } else {
             seen(null, error);
         }
-    }
-
-    /** @throws FlinkRuntimeException if another stream has the name by now */
-    private void checkId(String stream, byte[] id) {
-        String now = HexFormat.of().formatHex(id);
-        String before = ids.putIfAbsent(stream, now);
-        if (before != null && !before.equals(now)) {
-            throw new FlinkRuntimeException(madeAgain(stream, before, now));
-        }
-    }
-
-    static String madeAgain(String stream, String before, String now) {
-        return "stream " + stream + " was deleted, and another one has its name: its id was " + before + " and is " + now
-                + "; start the job without its state to read the new one";
     }
 
     private void seen(Found found, Throwable error) {
@@ -116,13 +94,13 @@ abstract class StreamEnumerator<P> implements SplitEnumerator<LaneSplit, Enumera
     private void take(Found found) {
         for (Fresh fresh : found.fresh()) {
             String stream = fresh.info().name();
-            checkId(stream, fresh.info().id());
+            ids.check(stream, fresh.info().id());
             // Two looks may have found it.
             plans.computeIfAbsent(stream, any -> begin(fresh));
             look.knows(stream);
         }
         found.grown().forEach((stream, generations) -> {
-            checkId(stream, generations.stream());
+            ids.check(stream, generations.stream());
             grown(plans.get(stream), generations);
         });
         planned();

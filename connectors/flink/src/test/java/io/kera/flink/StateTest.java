@@ -35,13 +35,19 @@ class StateTest {
 
     @Test
     void splitsOfVersionOneAreRead() throws IOException {
+        assertEquals(LIVE, new LaneSplitSerializer().deserialize(1, stored("split-1.hex")));
+    }
+
+    @Test
+    void splitsOfVersionTwoAreRead() throws IOException {
         LaneSplitSerializer serializer = new LaneSplitSerializer();
-        assertEquals(LIVE, serializer.deserialize(1, stored("split-1.hex")));
-        assertEquals(DONE, serializer.deserialize(1, serializer.serialize(DONE)));
+        LaneSplit identified = LIVE.of("00112233445566778899aabbccddeeff");
+        assertEquals(identified, serializer.deserialize(2, stored("split-2.hex")));
+        assertEquals(HexFormat.of().formatHex(stored("split-2.hex")), HexFormat.of().formatHex(serializer.serialize(identified)));
+        assertEquals(DONE, serializer.deserialize(2, serializer.serialize(DONE)));
         LaneSplit range = LaneSplit.range("clicks", 0, 0, 5, 9);
-        assertEquals(range.at(7), serializer.deserialize(1, serializer.serialize(range.at(7))));
+        assertEquals(range.at(7), serializer.deserialize(2, serializer.serialize(range.at(7))));
         assertEquals(range.splitId(), range.at(7).splitId());
-        assertEquals(HexFormat.of().formatHex(stored("split-1.hex")), HexFormat.of().formatHex(serializer.serialize(LIVE)));
     }
 
     @Test
@@ -75,7 +81,7 @@ class StateTest {
 
     @Test
     void stateOfANewerConnectorIsRefused() {
-        IOException error = assertThrows(IOException.class, () -> new LaneSplitSerializer().deserialize(2, new byte[40]));
+        IOException error = assertThrows(IOException.class, () -> new LaneSplitSerializer().deserialize(3, new byte[40]));
         assertTrue(error.getMessage().contains("newer connector"), error.getMessage());
     }
 }

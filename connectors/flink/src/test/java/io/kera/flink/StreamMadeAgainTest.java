@@ -9,8 +9,11 @@ import io.kera.client.TestBroker;
 import java.util.HexFormat;
 import java.util.List;
 import org.apache.flink.api.common.serialization.SimpleStringSchema;
+import org.apache.flink.api.connector.source.SourceReader;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.connector.base.source.reader.splitreader.SplitsAddition;
+import org.apache.flink.connector.testutils.source.reader.TestingReaderContext;
+import org.apache.flink.connector.testutils.source.reader.TestingReaderOutput;
 import org.apache.flink.runtime.metrics.groups.InternalSourceReaderMetricGroup;
 import org.apache.flink.runtime.metrics.groups.UnregisteredMetricGroups;
 import org.apache.flink.util.FlinkRuntimeException;
@@ -85,15 +88,76 @@ class StreamMadeAgainTest {
         return assertThrows(FlinkRuntimeException.class, context::runCalls).getMessage();
     }
 
+    private static KeraSplitReader reader(TestBroker broker, Order order) throws Exception {
+        ReadMetrics metrics = new ReadMetrics(
+                InternalSourceReaderMetricGroup.mock(UnregisteredMetricGroups.createUnregisteredOperatorMetricGroup()), order);
+        return new KeraSplitReader(settings(broker.address(), order), new StreamIds(), metrics);
+    }
+
+    /** A task starts again from its checkpoint; the enumerator looks only later, if it is not started again. */
+    @ParameterizedTest
+    @EnumSource(Order.class)
+    void aReaderThatIsStartedAgainFailsBeforeItReads(Order order) throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 1);
+            broker.run("a\nb\n", "produce", "s");
+            DirectContext context = new DirectContext();
+            LaneSplit assigned;
+            try (StreamEnumerator<?> enumerator = enumerator(broker, order, null, context)) {
+                enumerator.start();
+                context.registerReader(0, "here");
+                enumerator.addReader(0);
+                enumerator.handleSplitRequest(0, "here");
+                context.runCalls();
+                assigned = context.getSplitAssignments().get(0).getAssignedSplits().get(0);
+            }
+            LaneSplitSerializer serializer = new LaneSplitSerializer();
+            byte[] stored = serializer.serialize(assigned);
+            String expected = madeAgain(admin);
+            broker.run("c\nd\ne\n", "produce", "s");
+            try (KeraSplitReader reader = reader(broker, order)) {
+                LaneSplit split = serializer.deserialize(serializer.getVersion(), stored);
+                assertEquals(expected, assertThrows(FlinkRuntimeException.class, () -> {
+                    reader.handleSplitsChanges(new SplitsAddition<>(List.of(split)));
+                    while (reader.fetch().nextSplit() == null) {
+                        // Not yet.
+                    }
+                }).getMessage());
+            }
+        }
+    }
+
+    /** A checkpoint of an earlier connector has no ids of its splits. The next one has. */
+    @Test
+    void splitsWithoutAnIdGetTheOneThatTheirStreamHas() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 1);
+            broker.run("a\nb\n", "produce", "s");
+            KeraSource<String> source = KeraSource.<String>builder()
+                    .bootstrap(broker.address())
+                    .streams("s")
+                    .deserializer(KeraDeserializer.values(new SimpleStringSchema()))
+                    .build(new Configuration());
+            try (SourceReader<String, LaneSplit> reader = source.createReader(new TestingReaderContext())) {
+                reader.start();
+                reader.addSplits(List.of(new LaneSplit("s", 0, 0, 0, 0, LaneSplit.UNBOUNDED, false)));
+                TestingReaderOutput<String> output = new TestingReaderOutput<>();
+                while (output.getEmittedRecords().size() < 2) {
+                    reader.isAvailable().get();
+                    reader.pollNext(output);
+                }
+                assertEquals(List.of(new LaneSplit("s", 0, 0, 0, 2, LaneSplit.UNBOUNDED, false, id(admin))), reader.snapshotState(1));
+            }
+        }
+    }
+
     /** Its connection was lost meanwhile, so that no read tells it that the stream is gone. */
     @Test
     void aReaderThatRunsFails() throws Exception {
         try (TestBroker broker = TestBroker.start(); Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
             admin.createStream("s", 1, 1);
             broker.run("a\nb\n", "produce", "s");
-            ReadMetrics metrics = new ReadMetrics(
-                    InternalSourceReaderMetricGroup.mock(UnregisteredMetricGroups.createUnregisteredOperatorMetricGroup()), Order.LANE);
-            try (KeraSplitReader reader = new KeraSplitReader(settings(broker.address(), Order.LANE), metrics)) {
+            try (KeraSplitReader reader = reader(broker, Order.LANE)) {
                 reader.handleSplitsChanges(
                         new SplitsAddition<>(List.of(new LaneSplit("s", 0, 0, 0, 0, LaneSplit.UNBOUNDED, false))));
                 while (reader.fetch().nextSplit() == null) {
