@@ -16,7 +16,7 @@ use crate::io::{File, Io, rewrite};
 use crate::layout::DurableMark;
 use crate::place::Place;
 use crate::scan::write_mark;
-use crate::sync::{Arc, Ordering, Weak, pause};
+use crate::sync::{Arc, Ordering, TurnWait, Weak, pause};
 use crate::window::Run;
 
 /// What a turn at a file found.
@@ -257,11 +257,12 @@ impl Group {
     /// # Errors
     /// Whatever the store answers; after a failed sync the bytes count as lost, never as durable.
     pub fn sync(&self) -> io::Result<()> {
+        let mut wait = TurnWait::default();
         while self.write_out() == Turn::Taken {
             if matches!(self.gate(), Gate::Shut | Gate::Unrecorded) {
                 return Err(held_back());
             }
-            pause();
+            wait.pause();
         }
         {
             // One at a time: the kernel reports a lost write once, and a second sync beside the
@@ -428,8 +429,9 @@ impl LocalWriter {
                     self.submit(&group);
                     continue;
                 }
+                let mut wait = TurnWait::default();
                 while group.turn.swap(true, Ordering::AcqRel) {
-                    pause();
+                    wait.pause();
                 }
             }
             match group.direct_ranges() {
@@ -505,6 +507,7 @@ impl LocalWriter {
     /// Why the group's writing ended.
     pub fn settle(&self, group: &Arc<Group>) -> io::Result<()> {
         if group.is_direct() {
+            let mut wait = TurnWait::default();
             while group.gate() == Gate::Waits {
                 // Unless the pump's thread does it.
                 self.round(
@@ -515,7 +518,7 @@ impl LocalWriter {
                         .into_iter()
                         .collect(),
                 );
-                pause();
+                wait.pause();
             }
             if group.gate() != Gate::Open {
                 return Err(held_back());

@@ -59,6 +59,37 @@ pub fn pause() {
     shuttle::thread::yield_now();
 }
 
+/// Times that others are let run before a wait for a turn counts as a long one.
+#[cfg(not(kera_shuttle))]
+const SHORT: u32 = 64;
+/// Between two looks in a long one.
+#[cfg(not(kera_shuttle))]
+const LOOK: std::time::Duration = std::time::Duration::from_micros(100);
+
+/// A wait for the turn of another thread. Turns are short, but for those of a disk that stands still: for that long no
+/// processor is kept busy.
+#[derive(Debug, Default)]
+pub struct TurnWait(u32);
+
+impl TurnWait {
+    /// Waits a little, and longer once it has waited often.
+    #[cfg_attr(
+        not(kera_shuttle),
+        expect(
+            clippy::disallowed_methods,
+            reason = "nobody tells when a turn is over: a publisher must not pay for that"
+        )
+    )]
+    pub fn pause(&mut self) {
+        self.0 = self.0.saturating_add(1);
+        #[cfg(not(kera_shuttle))]
+        if self.0 > SHORT {
+            return std::thread::sleep(LOOK);
+        }
+        pause();
+    }
+}
+
 #[cfg(any(debug_assertions, kera_shuttle))]
 mod ranked {
     use std::cell::RefCell;

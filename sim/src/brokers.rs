@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use uuid::Uuid;
 
+use crate::dice::Dice;
 use crate::os;
 use crate::plan::Plan;
 use crate::store::Store;
@@ -110,6 +112,12 @@ impl Brokers {
             config.cluster.rack = Some(format!("rack{}", broker % self.plan.racks));
         }
         config.cluster.repair_interval = self.plan.repair_interval;
+        if let Some(deadline) = self.plan.append_deadline {
+            config.cluster.append_deadline = deadline;
+        }
+        if self.plan.failing_disks {
+            config.cluster.scrub_interval = self.plan.scrub_interval;
+        }
         config.cluster.transport = TransportChoice::Tcp;
         config.replica_store.memory_bytes = 32 << 20;
         config.replica_store.shared_dir = Some(self.shared_dir(broker));
@@ -174,6 +182,27 @@ impl Brokers {
         remove(&self.dir(broker));
         self.harm(broker);
         self.boot(broker);
+    }
+
+    /// A bit of a file on its disk is another one from now on, if there is any yet.
+    pub fn rot(&self, broker: u32, dice: &mut Dice) {
+        let mut files = Vec::new();
+        for kept in ["streams", "backup"] {
+            logs_below(&self.data_dir(broker).join(kept), &mut files);
+        }
+        files.sort();
+        if files.is_empty() {
+            return;
+        }
+        let path = dice.one(&files);
+        match rot(path, dice) {
+            Ok(Some(at)) => {
+                os::log(&format!("a bit of {} is turned at {at}", name_of(path)));
+                self.harm(broker);
+            }
+            Ok(None) => {}
+            Err(error) => os::log(&format!("{}: {error}", name_of(path))),
+        }
     }
 
     /// Replicas that were not flushed went with its memory, or all of them with its disk.
@@ -294,6 +323,42 @@ async fn run(
         }
         tokio::time::sleep(START_AGAIN).await;
     }
+}
+
+/// Files of groups below a directory.
+fn logs_below(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            logs_below(&path, found);
+        } else if path.extension().is_some_and(|end| end == "log") {
+            found.push(path);
+        }
+    }
+}
+
+/// Turns a bit of what was written to a file; where, if anything was.
+fn rot(path: &Path, dice: &mut Dice) -> std::io::Result<Option<u64>> {
+    let bytes = fs::read(path)?;
+    let Some(last) = bytes.iter().rposition(|byte| *byte != 0) else {
+        return Ok(None);
+    };
+    let at = dice.between(0, last as u64);
+    let file = fs::File::options().write(true).open(path)?;
+    let turned = bytes[at as usize] ^ (1 << dice.below(8));
+    file.write_all_at(&[turned], at)?;
+    Ok(Some(at))
+}
+
+/// The same in each run: without the directory of the run.
+fn name_of(path: &Path) -> String {
+    let parts: Vec<_> = path.iter().rev().take(4).collect();
+    let parts: Vec<_> = parts
+        .iter()
+        .rev()
+        .map(|part| part.to_string_lossy())
+        .collect();
+    parts.join("/")
 }
 
 fn remove(dir: &Path) {

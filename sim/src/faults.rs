@@ -8,7 +8,7 @@ use kera_history::Event;
 use crate::brokers::Brokers;
 use crate::dice::Dice;
 use crate::load::Load;
-use crate::os;
+use crate::os::{self, DiskTrouble};
 use crate::store::Store;
 
 /// A fault, and whom it is about.
@@ -42,6 +42,14 @@ pub enum Fault {
     StoreAway,
     /// Its wall clock jumps by so many seconds and, later, back.
     ClockJumps(u32, i64),
+    /// Its disk is full.
+    DiskFull(u32),
+    /// Of 1,000 writes to its disk so many fail.
+    WritesFail(u32, u64),
+    /// Of 1,000 flushes of its disk so many fail.
+    FlushesFail(u32, u64),
+    /// So many bits of what lies on its disk are others, from one moment to the next.
+    Rots(u32, u64),
 }
 
 /// The first and last machine with clients.
@@ -56,6 +64,8 @@ pub struct Faults {
     /// The one machine that may lose what it holds: each record is on another one as well.
     weak: u32,
     losses: bool,
+    /// Decides what disks do wrong, where they do; apart from the rest.
+    disks: Option<Dice>,
     /// Those that last, and when they are over.
     now: Vec<Lasting>,
     /// How many were drawn, and which of them are left out.
@@ -83,12 +93,14 @@ impl Faults {
     ) -> Self {
         let mut dice = Dice::new(seed, "faults");
         let weak = *dice.one(&brokers.all());
+        let disks = load.plan.failing_disks.then(|| Dice::new(seed, "disks"));
         Self {
             brokers,
             store,
             load,
             dice,
             weak,
+            disks,
             losses,
             now: Vec::new(),
             drawn: 0,
@@ -147,7 +159,8 @@ impl Faults {
     }
 
     fn begin_one(&mut self) {
-        let fault = self.choose();
+        let chosen = self.choose();
+        let fault = self.of_a_disk().unwrap_or(chosen);
         let lasts = *self.dice.one(&[50, 500, 2_000, 7_000, 12_000]);
         let lasts = Duration::from_millis(self.dice.between(1, lasts));
         self.drawn += 1;
@@ -194,6 +207,23 @@ impl Faults {
         }
     }
 
+    /// Now and then it is a disk.
+    fn of_a_disk(&mut self) -> Option<Fault> {
+        let dice = self.disks.as_mut()?;
+        if !dice.chance(350) {
+            return None;
+        }
+        let one = *dice.one(&self.brokers.all());
+        let of_1000 = *dice.one(&[1_000, 200, 20]);
+        // The last two are losses.
+        Some(match dice.below(if self.losses { 8 } else { 6 }) {
+            0..=1 => Fault::DiskFull(one),
+            2..=3 => Fault::WritesFail(one, of_1000),
+            4..=5 => Fault::FlushesFail(one, of_1000),
+            _ => Fault::Rots(self.weak, dice.between(1, 3)),
+        })
+    }
+
     fn begin(&mut self, fault: Fault) {
         match fault {
             Fault::Killed(broker) => self.kill(broker),
@@ -217,6 +247,16 @@ impl Faults {
             Fault::Paused(broker) => self.brokers.pause(broker, true),
             Fault::Compacted => self.store.compact(),
             Fault::ClockJumps(broker, seconds) => os::wall_skew(broker, seconds * 1_000_000_000),
+            Fault::DiskFull(broker) => trouble(broker, true, 0, 0),
+            Fault::WritesFail(broker, of_1000) => trouble(broker, false, of_1000, 0),
+            Fault::FlushesFail(broker, of_1000) => trouble(broker, false, 0, of_1000),
+            Fault::Rots(broker, bits) => {
+                if let Some(dice) = &mut self.disks {
+                    for _ in 0..bits {
+                        self.brokers.rot(broker, dice);
+                    }
+                }
+            }
             _ => self.cuts(fault, os::cut, true),
         }
     }
@@ -226,7 +266,10 @@ impl Faults {
         match fault {
             // What ended is started by whoever looks after it.
             Fault::Killed(_) | Fault::PowerLost(_) | Fault::DiskLost(_) => {}
-            Fault::AllKilled | Fault::Rolled(_) | Fault::Compacted => {}
+            Fault::AllKilled | Fault::Rolled(_) | Fault::Compacted | Fault::Rots(..) => {}
+            Fault::DiskFull(broker) => trouble(broker, false, 0, 0),
+            Fault::WritesFail(broker, _) => trouble(broker, false, 0, 0),
+            Fault::FlushesFail(broker, _) => trouble(broker, false, 0, 0),
             Fault::Paused(broker) => self.brokers.pause(broker, false),
             Fault::ClockJumps(broker, _) => os::wall_skew(broker, 0),
             _ => self.cuts(fault, os::uncut, false),
@@ -279,6 +322,15 @@ impl Faults {
     }
 }
 
+fn trouble(broker: u32, full: bool, writes: u64, flushes: u64) {
+    let trouble = DiskTrouble {
+        full,
+        writes,
+        flushes,
+    };
+    os::set_trouble(broker, trouble);
+}
+
 /// The broker that is not to run while a fault lasts.
 fn is_down(fault: Fault) -> Option<u32> {
     match fault {
@@ -298,5 +350,7 @@ fn touch(fault: Fault) -> (u32, u32) {
         Fault::AllKilled => (4, 0),
         Fault::Compacted => (5, 0),
         Fault::ClockJumps(one, _) => (6, one),
+        Fault::DiskFull(one) | Fault::WritesFail(one, _) => (7, one),
+        Fault::FlushesFail(one, _) | Fault::Rots(one, _) => (7, one),
     }
 }

@@ -27,12 +27,24 @@ pub fn hear(line: &str) {
     }
 }
 
-/// Recorded replicas of closed groups that owners did not find, though no machine has lost anything.
+/// Recorded replicas of closed groups that owners did not find at machines that have lost nothing.
 pub fn not_there(brokers: &Brokers) -> Vec<String> {
-    match brokers.all().into_iter().any(|one| brokers.is_harmed(one)) {
-        true => Vec::new(),
-        false => NOT_THERE.lock().clone(),
-    }
+    let lost_nothing = |line: &&String| match named(line) {
+        Some(at) => at.into_iter().any(|one| !brokers.is_harmed(one)),
+        None => true,
+    };
+    let lines = NOT_THERE.lock();
+    lines.iter().filter(lost_nothing).cloned().collect()
+}
+
+/// The brokers in `at={1, 3}` of a line.
+fn named(line: &str) -> Option<Vec<u32>> {
+    let (_, rest) = line.rsplit_once("at={")?;
+    let (names, _) = rest.split_once('}')?;
+    names
+        .split(", ")
+        .map(|name| name.trim().parse().ok())
+        .collect()
 }
 
 /// Panics of any thread become findings from now on.

@@ -11,6 +11,8 @@ use crate::store::StoreMood;
 
 /// Seeds up to this one, which every change plays, have disks that take no time.
 const QUICK_DISKS: u64 = 100;
+/// Seeds up to this one have disks that do not fail, and brokers that wait long for replicas.
+const SOUND_DISKS: u64 = 60;
 
 /// A stream of a run.
 #[derive(Clone, Debug)]
@@ -99,9 +101,15 @@ pub struct Plan {
     pub budget: u64,
     pub network: NetworkMood,
     pub disk: DiskMood,
+    /// Disks are full, fail and, where something may be lost, keep something else than what was written.
+    pub failing_disks: bool,
+    /// How long an append waits for its replicas, where that is not what brokers do by themselves.
+    pub append_deadline: Option<Duration>,
     pub store: StoreMood,
     pub repair_interval: Duration,
     pub flush_interval: Duration,
+    /// How often replicas are compared.
+    pub scrub_interval: Duration,
 }
 
 impl Plan {
@@ -133,9 +141,15 @@ impl Plan {
             budget: dice.between(500, 6_000),
             network: network(dice),
             disk: disk(seed),
+            failing_disks: seed > SOUND_DISKS && Dice::new(seed, "disks fail").chance(400),
+            append_deadline: append_deadline(seed),
             store: store(dice),
             repair_interval: Duration::from_millis(*dice.one(&[300, 1_000, 5_000])),
             flush_interval: Duration::from_millis(*dice.one(&[200, 1_000, 60_000])),
+            // What rots is found in time.
+            scrub_interval: Duration::from_millis(
+                *Dice::new(seed, "scrub").one(&[1_000, 5_000, 20_000]),
+            ),
         }
     }
 
@@ -288,6 +302,13 @@ fn disk(seed: u64) -> DiskMood {
         stalls: *dice.one(&[0, 1, 20]),
         longest: *dice.one(&[100_000, 1_000_000]),
     }
+}
+
+/// Where it is short, appends are often answered before anybody can tell whether they take effect.
+fn append_deadline(seed: u64) -> Option<Duration> {
+    let dice = &mut Dice::new(seed, "deadline of appends");
+    let short = seed > SOUND_DISKS && dice.chance(300);
+    short.then(|| Duration::from_millis(*dice.one(&[100, 500, 2_000])))
 }
 
 fn store(dice: &mut Dice) -> StoreMood {

@@ -274,6 +274,7 @@ fn join_all<T>(faults: &mut Faults, load: &Load, threads: Vec<JoinHandle<T>>, wh
 fn judge(load: &Arc<Load>, sent: u64, healing: Duration, faults: u32) -> (Vec<String>, Value) {
     let mut findings = load.complaints();
     findings.extend(inside::panics());
+    findings.extend(os::spinning());
     let expectations = Expectations {
         complete: true,
         ..Expectations::default()

@@ -26,8 +26,8 @@ fn table() -> Table {
         .iter()
         .enumerate()
     {
-        let number = table.sends(key, *is_tombstone);
-        table.stored(key, number, (LANE, ordinal as u64), at(1));
+        let number = table.sends(key, *is_tombstone, at(1));
+        table.stored(key, number, (LANE, ordinal as u64));
     }
     table
 }
@@ -35,12 +35,17 @@ fn table() -> Table {
 /// What is said of a reader who got these: key, ordinal, and what the value says.
 fn said(got: &[(&str, u64, Option<u64>)]) -> (Vec<String>, Vec<String>) {
     let table = table();
+    let said = said_of(&table, got);
+    assert_eq!(table.counts(7), (4, got.len()));
+    said
+}
+
+fn said_of(table: &Table, got: &[(&str, u64, Option<u64>)]) -> (Vec<String>, Vec<String>) {
     table.begins(7, at(2));
     for (key, ordinal, said) in got {
         table.read(7, (*key).to_owned(), (LANE, *ordinal), *said);
     }
     table.passed(7, LANE, 4, at(3));
-    assert_eq!(table.counts(7), (4, got.len()));
     (table.findings(), table.lacks(7))
 }
 
@@ -81,5 +86,19 @@ fn nothing_comes_twice_or_back_or_from_nowhere() {
     ] {
         let (findings, _) = said(got);
         assert!(!findings.is_empty(), "{got:?}");
+    }
+}
+
+/// Another record of a key excuses nobody who had stopped reading before it was sent, and whoever may have missed one for
+/// it is not judged.
+#[test]
+fn a_reader_is_judged_by_what_was_there_when_it_stopped() {
+    let without_b = [("b", 1, Some(0)), ("a", 2, Some(1))];
+    for (sent, findings) in [(at(4), 1), (at(2), 0)] {
+        let table = table();
+        let number = table.sends("b", false, sent);
+        table.stored("b", number, (LANE, 4));
+        let (found, _) = said_of(&table, &without_b);
+        assert_eq!(found.len(), findings, "{found:?}");
     }
 }

@@ -2,19 +2,20 @@
 //! its disk, still seals, frees, and gives memory back: on small file systems of the test's own, where the
 //! machine lets it make some.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use kera_log_segments::layout::DurableMark;
 use kera_protocol::ids::StreamletId;
-use kera_replication::backup::{Limits, ReplicaStore, ShmMemory, ShmOptions};
+use kera_replication::backup::{CopySpec, Limits, Memory, ReplicaStore, ShmMemory, ShmOptions};
 use kera_replication::faults::Faults;
 use kera_replication::transport::{CopyAnswer, Refusal};
 
-use crate::content::{SEGMENT, copy, segment};
-use crate::stage::Ask;
+use crate::content::{SEGMENT, SEGMENTS, copy, segment};
+use crate::stage::{Ask, options, shared_dir};
 
 const DIR: &str = "KERA_TEST_SMALL_DIR";
 /// As small as shared memory gets, and a quota that fits it if nobody else takes any.
@@ -274,4 +275,49 @@ fn skip(reason: &str) {
         let written = file.and_then(|mut file| writeln!(file, "{line}"));
         written.expect("the list for the summary can be written");
     }
+}
+
+/// The files below a directory that end like this.
+fn files(dir: &Path, end: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("a directory").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(files(&path, end));
+        } else if path.to_string_lossy().ends_with(end) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// A disk that is full may not even take the word that a replica is gone. The replica's memory stays known, and goes when
+/// it is freed again.
+#[test]
+fn memory_is_given_back_though_the_disk_refused_at_first() {
+    let dir = shared_dir();
+    let memory = ShmMemory::new(options(dir.path(), true));
+    let taken = memory.take_over(&Faults::default()).expect("it starts");
+    let spec = CopySpec {
+        copy: copy(1, 1),
+        segment_size: SEGMENT,
+        segments: SEGMENTS,
+        incarnation: taken.incarnation,
+        built: false,
+    };
+    let made = memory.create(&spec).expect("room");
+    made.reserve(0, 4096).expect("room");
+    made.place(0, &[7; 100]).expect("it is reserved");
+    made.flush(0, 100, &DurableMark::default()).expect("room");
+    let logs = files(&dir.path().join("shared"), ".0.log");
+    assert_eq!(logs.len(), 1, "{logs:?}");
+    let record = files(&dir.path().join("disk"), ".0.copy").remove(0);
+
+    // Nothing can be written to it.
+    fs::remove_file(&record).expect("it is there");
+    fs::create_dir(&record).expect("its name is free");
+    made.vacate().expect_err("the disk takes no word");
+    fs::remove_dir(&record).expect("it is empty");
+    made.remove().expect("the disk works again");
+    assert!(!logs[0].exists(), "its memory has no name any more");
 }

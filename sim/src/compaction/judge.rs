@@ -16,8 +16,9 @@ const QUICK: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug)]
 struct Written {
     is_tombstone: bool,
-    /// Where it is, and when that was acknowledged.
-    place: Option<(Lane, u64, Duration)>,
+    sent: Duration,
+    /// Where it is.
+    place: Option<(Lane, u64)>,
 }
 
 /// A record that was read: where, and which of its key's it says to be. A tombstone says nothing.
@@ -52,22 +53,23 @@ pub struct Table(Mutex<Book>);
 
 impl Table {
     /// A record of `key` is about to be sent; which of its key's it is.
-    pub fn sends(&self, key: &str, is_tombstone: bool) -> u64 {
+    pub fn sends(&self, key: &str, is_tombstone: bool, now: Duration) -> u64 {
         let mut book = self.0.lock();
         let written = book.keys.entry(key.to_owned()).or_default();
         written.push(Written {
             is_tombstone,
+            sent: now,
             place: None,
         });
         written.len() as u64 - 1
     }
 
     /// It is acknowledged.
-    pub fn stored(&self, key: &str, number: u64, (lane, ordinal): (Lane, u64), now: Duration) {
+    pub fn stored(&self, key: &str, number: u64, place: (Lane, u64)) {
         let mut book = self.0.lock();
         let written = book.keys.get_mut(key);
         if let Some(written) = written.and_then(|written| written.get_mut(number as usize)) {
-            written.place = Some((lane, ordinal, now));
+            written.place = Some(place);
         }
     }
 
@@ -114,11 +116,7 @@ impl Table {
                 continue;
             };
             let got = seen.get(key.as_str());
-            let is_newest = got.is_some_and(|got| {
-                newest
-                    .place
-                    .is_some_and(|(lane, ordinal, _)| (lane, ordinal) == (got.lane, got.ordinal))
-            });
+            let is_newest = got.is_some_and(|got| newest.place == Some((got.lane, got.ordinal)));
             let is_deleted = newest.is_tombstone && got.is_none();
             if !is_newest && !is_deleted {
                 found.push(format!(
@@ -182,10 +180,9 @@ impl Book {
     /// Which of its key's a record is: that of its place, which must be what its value says.
     fn number_of(&self, got: &Got) -> Option<usize> {
         let written = self.keys.get(&got.key)?;
-        let number = written.iter().position(|written| {
-            let place = written.place.map(|(lane, ordinal, _)| (lane, ordinal));
-            place == Some((got.lane, got.ordinal))
-        })?;
+        let number = written
+            .iter()
+            .position(|written| written.place == Some((got.lane, got.ordinal)))?;
         let same = match got.said {
             Some(said) => said == number as u64 && !written[number].is_tombstone,
             None => written[number].is_tombstone,
@@ -193,19 +190,21 @@ impl Book {
         same.then_some(number)
     }
 
-    /// What was acknowledged before somebody began to read, below where they came to, and what nobody wrote anew since:
-    /// they got it.
+    /// The newest record of each key that anybody had sent when somebody stopped reading: if it lies below where they came
+    /// to, they got it. What was sent later took nothing from them.
     fn is_up_to_date(&self, reader: u32, view: &View, found: &mut Vec<String>) {
         let seen = last_of_each_key(view);
         for (key, written) in &self.keys {
-            let Some(newest) = written.last() else {
+            let mut latest_first = written.iter().rev();
+            let newest = latest_first.find(|one| one.sent < view.ended);
+            let Some(newest) = newest else {
                 continue;
             };
-            let Some((lane, ordinal, at)) = newest.place else {
+            let Some((lane, ordinal)) = newest.place else {
                 continue;
             };
             let passed = view.passed.get(&lane).copied().unwrap_or(0);
-            if at >= view.began || ordinal >= passed {
+            if ordinal >= passed {
                 continue;
             }
             let got = seen.get(key.as_str());
@@ -215,7 +214,7 @@ impl Book {
             }
             if got.is_none_or(|got| got.ordinal != ordinal) {
                 found.push(format!(
-                    "reader {reader} came to ordinal {passed} of lane {lane} without the newest record of key {key} at {ordinal}, acknowledged before it began; it got {got:?}"
+                    "reader {reader} came to ordinal {passed} of lane {lane} without the newest record of key {key} at {ordinal}; it got {got:?}"
                 ));
             }
         }

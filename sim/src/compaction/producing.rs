@@ -41,9 +41,11 @@ pub async fn run(shared: Arc<Shared>, number: u32, mut dice: Dice) {
     let acker = tokio::spawn(acknowledge(shared.clone(), deliveries));
     while !load.is_stopping() {
         for _ in 0..dice.between(1, plan.burst) {
-            let key = format!("{number}-{}", dice.below(plan.keys));
+            // Some keys are written again soon, and others late: readers are judged of these.
+            let most = dice.below(plan.keys);
+            let key = format!("{number}-{}", dice.between(0, most));
             let is_tombstone = dice.chance(plan.tombstones);
-            let of_key = shared.table.sends(&key, is_tombstone);
+            let of_key = shared.table.sends(&key, is_tombstone, os::now());
             let size = dice.between(24, plan.largest) as usize;
             let value = payload::encode(number, of_key, size);
             let new = NewRecord {
@@ -95,7 +97,7 @@ async fn acknowledge(shared: Arc<Shared>, mut deliveries: Receiver<Sent>) {
                     lane: place.lane.0,
                 };
                 let place = (lane, place.ordinal);
-                shared.table.stored(&key, number, place, os::now());
+                shared.table.stored(&key, number, place);
                 shared.load.count_acknowledged();
             }
             Err(error) => shared.load.complain(format!(

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_consumer::ConsumeError;
+use kera_consumer::{ConsumeError, Fetch};
 use kera_history::payload;
 use kera_protocol::v1;
 use tokio::time::{sleep, timeout};
@@ -33,21 +33,30 @@ pub async fn run(shared: Arc<Shared>, first: u32, mut dice: Dice) {
             0 => Duration::ZERO,
             longest => Duration::from_micros(pauses.below(longest)),
         };
-        let outcome = timeout(longest, read(&shared, number, rack, pause)).await;
+        let fetch = match shared.plan.read_pause.is_zero() {
+            true => Fetch::Push,
+            // Otherwise most of the lane is here before the first pause.
+            false => Fetch::Pull,
+        };
+        let outcome = timeout(longest, read(&shared, number, (rack, fetch), pause)).await;
         let who = format_args!("reader {number} of the table");
         anew::ended(&shared.load, who, outcome.unwrap_or(Ok(())));
     }
 }
 
-/// Reads from the beginning to the end, with a pause after each batch.
+/// Reads from the beginning to the end, near a rack or not, with a pause after each batch.
 async fn read(
     shared: &Shared,
     number: u32,
-    rack: Option<String>,
+    (rack, fetch): (Option<String>, Fetch),
     mut pause: impl FnMut() -> Duration,
 ) -> Result<(), ConsumeError> {
     shared.table.begins(number, os::now());
-    let reader = anew::reader(&shared.load, shared.name(), rack).follow(false);
+    let mut reader = anew::reader(&shared.load, shared.name(), rack).follow(false);
+    if fetch == Fetch::Pull {
+        // One batch of each lane.
+        reader = reader.fetch(fetch).fetch_bytes(1);
+    }
     let mut reader = reader.open().await?;
     while let Some(batch) = reader.next_batch().await? {
         let lane = shared.load.lane(batch.lane());
@@ -97,7 +106,12 @@ async fn until_it_is_right(shared: &Shared, first: u32) -> (Vec<String>, u32) {
     let until = os::now() + PATIENCE;
     let mut number = first;
     loop {
-        let lacks = match timeout(PATIENCE, read(shared, number, None, || Duration::ZERO)).await {
+        let lacks = match timeout(
+            PATIENCE,
+            read(shared, number, (None, Fetch::Push), || Duration::ZERO),
+        )
+        .await
+        {
             Ok(Ok(())) => shared.table.lacks(number),
             Ok(Err(error)) => vec![format!("the table cannot be read: {error}")],
             Err(_) => vec!["the table is not read to its end in time".to_owned()],

@@ -17,8 +17,6 @@ const WALL: Nanos = 1_800_000_000_000_000_000;
 const SECOND: Nanos = 1_000_000_000;
 /// Processors of a simulated machine.
 const PROCESSORS: usize = 2;
-/// Longest flush of a file.
-const FLUSH: u64 = 2_000;
 
 fn simulated() -> bool {
     me() != 0
@@ -113,11 +111,11 @@ pub unsafe extern "C" fn sched_yield() -> c_int {
         // SAFETY: it takes nothing.
         return unsafe { real::sched_yield() };
     }
-    schedule::wait(State::Ready, None);
+    schedule::give_way();
     0
 }
 
-fn sleep_until(deadline: Nanos) {
+pub(super) fn sleep_until(deadline: Nanos) {
     schedule::wait(State::Sleeping, Some(deadline));
 }
 
@@ -329,71 +327,6 @@ pub unsafe extern "C" fn pthread_join(thread: pthread_t, value: *mut *mut c_void
     unsafe { real::pthread_join(thread, value) }
 }
 
-fn flushed() -> c_int {
-    let world = world();
-    let deadline = world.now + world.micros(50, FLUSH);
-    sleep_until(deadline);
-    0
-}
-
-macro_rules! flushes {
-    ($($name:ident($($arg:ident: $ty:ty),*);)+) => { $(
-        /// # Safety
-        /// As of libc's.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
-            if !simulated() {
-                // SAFETY: passed on.
-                return unsafe { real::$name($($arg),*) };
-            }
-            let _ = ($($arg,)*);
-            flushed()
-        }
-    )+ };
-}
-
-flushes! {
-    fsync(fd: c_int);
-    fdatasync(fd: c_int);
-    syncfs(fd: c_int);
-    sync_file_range(fd: c_int, offset: i64, len: i64, flags: c_uint);
-}
-
-/// A write takes its time. Who is killed meanwhile has not written.
-fn about_to_write() {
-    let world = world();
-    let mood = world.disk;
-    if mood.most == 0 {
-        return;
-    }
-    let longest = match world.dice.chance(mood.stalls) {
-        true => mood.longest,
-        false => mood.most,
-    };
-    let deadline = world.now + world.micros(0, longest);
-    sleep_until(deadline);
-}
-
-macro_rules! writes {
-    ($($name:ident($($arg:ident: $ty:ty),*);)+) => { $(
-        /// # Safety
-        /// As of libc's.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $ty),*) -> ssize_t {
-            if simulated() {
-                about_to_write();
-            }
-            // SAFETY: passed on.
-            unsafe { real::$name($($arg),*) }
-        }
-    )+ };
-}
-
-writes! {
-    pwrite64(fd: c_int, bytes: *const c_void, len: usize, offset: i64);
-    pwritev64(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64);
-}
-
 /// # Safety
 /// As of libc's.
 #[unsafe(no_mangle)]
@@ -410,28 +343,4 @@ pub unsafe extern "C" fn open64(path: *const libc::c_char, flags: c_int, mode: u
     }
     // SAFETY: passed on.
     unsafe { real::open64(path, flags, mode) }
-}
-
-macro_rules! space {
-    ($($name:ident($of:ident: $ty:ty);)+) => { $(
-        /// # Safety
-        /// As of libc's.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($of: $ty, found: *mut libc::statvfs64) -> c_int {
-            // SAFETY: passed on.
-            let error = unsafe { real::$name($of, found) };
-            if simulated() && error == 0 {
-                // SAFETY: it was just filled in.
-                let found = unsafe { &mut *found };
-                (found.f_bsize, found.f_frsize) = (4096, 4096);
-                (found.f_blocks, found.f_bfree, found.f_bavail) = (1 << 28, 1 << 27, 1 << 27);
-            }
-            error
-        }
-    )+ };
-}
-
-space! {
-    statvfs64(path: *const libc::c_char);
-    fstatvfs64(fd: c_int);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::connections::Kind;
 use super::schedule;
 use super::threads::State;
-use super::world::{DiskMood, NetworkMood, World, activate, me, set_me, world};
+use super::world::{BEGIN, DiskMood, DiskTrouble, NetworkMood, World, activate, me, set_me, world};
 use super::{calls, ending, network};
 
 /// What two runs of a seed have in common.
@@ -60,7 +60,7 @@ pub fn at_exit() -> (Digest, Vec<String>) {
 
 /// Time since the machines began to run.
 pub fn now() -> Duration {
-    Duration::from_nanos(world().now - 1_000_000_000_000)
+    Duration::from_nanos(world().now - BEGIN)
 }
 
 /// The machine of the calling thread; `None` if it is not simulated.
@@ -74,10 +74,7 @@ pub fn log(line: &str) {
         return;
     }
     let world = world();
-    let line = format!(
-        "{:>12.6} {line}",
-        (world.now - 1_000_000_000_000) as f64 / 1e9
-    );
+    let line = format!("{:>12.6} {line}", (world.now - BEGIN) as f64 / 1e9);
     world.fold(line.as_bytes());
     world.line(line);
 }
@@ -90,6 +87,16 @@ pub fn set_network(mood: NetworkMood) {
 /// How disks are from now on.
 pub fn set_disk(mood: DiskMood) {
     world().disk = mood;
+}
+
+/// What the disk of a machine does wrong from now on.
+pub fn set_trouble(node: u32, trouble: DiskTrouble) {
+    world().node(node).trouble = trouble;
+}
+
+/// Threads that kept a processor busy for nothing.
+pub fn spinning() -> Vec<String> {
+    world().spinning.clone()
 }
 
 /// Runs `body` on a thread of the process that runs on `node` now.

@@ -13,7 +13,7 @@
 //! | `schedule` | which thread runs next, and what time it is |
 //! | `network`, `timers` | what happens to connections, and to timers that are files |
 //! | `ending` | the end of a run that cannot go on |
-//! | `calls`, `socket_calls` | the functions that stand in for libc's |
+//! | `calls`, `socket_calls`, `disks` | the functions that stand in for libc's |
 //! | `control` | what a run does to its machines |
 //!
 //! **One thread runs at a time.** Each thread that is not running waits for its turn. The one that runs gives the
@@ -25,6 +25,7 @@
 mod calls;
 mod connections;
 mod control;
+mod disks;
 mod ending;
 mod network;
 mod real;
@@ -36,8 +37,8 @@ mod world;
 
 pub use control::{
     address_of, at_exit, begin, calmly, cut, heal, kill, log, make_room, memory_taken, node_here,
-    now, on_node, pause, processors, set_boot_id, set_disk, set_network, settle, sleep, uncut,
-    wall_skew,
+    now, on_node, pause, processors, set_boot_id, set_disk, set_network, set_trouble, settle,
+    sleep, spinning, uncut, wall_skew,
 };
 pub use ending::end;
-pub use world::{DiskMood, NetworkMood};
+pub use world::{DiskMood, DiskTrouble, NetworkMood};

@@ -16,6 +16,8 @@ const MOST_STEPS: u64 = 40_000_000;
 /// What a turn takes, and a look at the clock.
 const TURN: Nanos = 1_500;
 const LOOK: Nanos = 60;
+/// How often a thread gives its turn away without waiting for anything, after which it spins: 30 ms and more.
+const MOST_YIELDS: u32 = 20_000;
 /// How often, of 1,000 times, whoever wakes another gives the turn away.
 const PREEMPTED: u64 = 150;
 
@@ -33,10 +35,31 @@ pub(super) fn wait(state: State, deadline: Option<Nanos>) -> bool {
         .get_mut(me())
         .expect("the running thread is known");
     thread.timed_out = false;
+    if state != State::Ready {
+        thread.yields = 0;
+    }
     world.threads.wait(me(), state, deadline);
     switch();
     let thread = super::world::world().threads.get_mut(me());
     thread.is_some_and(|thread| !std::mem::take(&mut thread.timed_out))
+}
+
+/// Gives the turn to whoever else is ready. Who does nothing but that for long keeps a processor busy.
+pub(super) fn give_way() {
+    let world = world();
+    let now = world.now;
+    let thread = world.threads.get_mut(me());
+    let thread = thread.expect("the running thread is known");
+    thread.yields += 1;
+    if thread.yields == MOST_YIELDS {
+        let node = thread.node;
+        let name = std::thread::current().name().unwrap_or("?").to_owned();
+        let at = (now - super::world::BEGIN) as f64 / 1e9;
+        world.spinning.push(format!(
+            "thread {name} of node {node} has kept its processor busy for nothing at {at:.3}"
+        ));
+    }
+    wait(State::Ready, None);
 }
 
 /// Lets others run now and then, as the dice say.

@@ -10,7 +10,7 @@ use super::connections::{Descriptor, Kind, Listener, Nanos};
 use super::real::{self, fail};
 use super::threads::State;
 use super::world::{Event, World, me, world};
-use super::{network, schedule, timers};
+use super::{disks, network, schedule, timers};
 
 fn simulated() -> bool {
     me() != 0
@@ -428,6 +428,9 @@ macro_rules! sends {
             if !waits(fd) {
                 if simulated() {
                     world().touch(fd);
+                    if let Some(error) = disks::refused(fd) {
+                        return fail(error) as ssize_t;
+                    }
                 }
                 // SAFETY: passed on.
                 return unsafe { real::$name(fd, buffer, len $(, $arg)*) };

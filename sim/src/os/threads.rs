@@ -32,6 +32,8 @@ pub(super) struct Thread {
     pub(super) timed_out: bool,
     /// It would go on, and gave the turn away all the same.
     pub(super) preempted: bool,
+    /// How often it has given its turn away since it last waited for anything.
+    pub(super) yields: u32,
     /// Order in which it began to wait.
     since: u64,
     /// 1: it is its turn.
@@ -72,6 +74,7 @@ impl Threads {
             deadline: None,
             timed_out: false,
             preempted: false,
+            yields: 0,
             since: 0,
             turn: Box::leak(Box::new(AtomicU32::new(0))),
         };

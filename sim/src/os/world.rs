@@ -13,6 +13,9 @@ use crate::dice::Dice;
 /// How many lines of log a run keeps at most.
 const MOST_LINES: usize = 2_000_000;
 
+/// What the clock says when the machines begin to run.
+pub(super) const BEGIN: Nanos = 1_000_000_000_000;
+
 /// A simulated machine with one process.
 #[derive(Default)]
 pub(super) struct Node {
@@ -24,6 +27,7 @@ pub(super) struct Node {
     /// The file that tells which boot it is.
     pub(super) boot_id: Option<CString>,
     pub(super) next_port: u16,
+    pub(super) trouble: DiskTrouble,
 }
 
 /// How the network is. Times are microseconds, chances are of 100,000.
@@ -50,6 +54,23 @@ pub struct DiskMood {
     pub stalls: u64,
     /// For so long at most.
     pub longest: u64,
+}
+
+/// What a machine's disk does wrong, and says so. Chances are of 1,000.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskTrouble {
+    /// No byte more has room.
+    pub full: bool,
+    /// A write fails.
+    pub writes: u64,
+    /// A flush fails.
+    pub flushes: u64,
+}
+
+impl DiskTrouble {
+    pub(super) fn is_any(self) -> bool {
+        self != Self::default()
+    }
 }
 
 pub(super) enum Event {
@@ -88,6 +109,8 @@ pub(super) struct World {
     pub(super) digest: u64,
     pub(super) steps: u64,
     pub(super) lines: Vec<String>,
+    /// Threads that kept a processor busy for nothing.
+    pub(super) spinning: Vec<String>,
     pub(super) trace: bool,
 }
 
@@ -136,7 +159,7 @@ pub(super) fn world() -> &'static mut World {
 impl World {
     pub(super) fn new(seed: u64, trace: bool) -> Self {
         Self {
-            now: 1_000_000_000_000,
+            now: BEGIN,
             dice: Dice::new(seed, "schedule"),
             random: Dice::new(seed, "random"),
             threads: Threads::default(),
@@ -160,6 +183,7 @@ impl World {
             digest: 0xcbf2_9ce4_8422_2325,
             steps: 0,
             lines: Vec::new(),
+            spinning: Vec::new(),
             trace,
         }
     }

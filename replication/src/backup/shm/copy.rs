@@ -598,21 +598,18 @@ impl CopyMemory for ShmCopy {
     }
 
     fn vacate(&self) -> io::Result<()> {
-        let mut inner = self.inner.lock();
-        let (shared, asleep) = (inner.shared.take(), inner.asleep.take());
-        let paths = shared.as_ref().map(|shared| &shared.paths);
+        let inner = self.inner.lock();
+        let paths = inner.shared.as_ref().map(|shared| &shared.paths);
         let paths = paths
-            .or(asleep.as_ref().map(|asleep| &asleep.paths))
+            .or(inner.asleep.as_ref().map(|asleep| &asleep.paths))
             .cloned();
-        if let Some(paths) = &paths {
-            inner.stub = Some(paths.record.clone());
-        }
-        let (stub, began_on_disk) = (inner.stub.clone(), inner.began_on_disk);
-        inner.disk = None;
+        let stub = paths.as_ref().map(|paths| paths.record.clone());
+        let (stub, began_on_disk) = (stub.or(inner.stub.clone()), inner.began_on_disk);
         drop(inner);
-        // The records first: they say that bytes are missing.
-        if let Some(stub) = stub {
-            record::blot(&stub)?;
+        // The records first: they say that bytes are missing. Until all of them do, what is in memory is known, and
+        // goes with the copy.
+        if let Some(stub) = &stub {
+            record::blot(stub)?;
         }
         if let Some(disk) = self.disk_paths.as_ref().filter(|_| began_on_disk) {
             match record::blot(&disk.record) {
@@ -621,6 +618,10 @@ impl CopyMemory for ShmCopy {
             }
             remove(&disk.log)?;
         }
+        let mut inner = self.inner.lock();
+        let (shared, asleep) = (inner.shared.take(), inner.asleep.take());
+        (inner.stub, inner.disk) = (stub, None);
+        drop(inner);
         if let Some(paths) = paths {
             let charged = shared.as_ref().map(|shared| shared.charged);
             let charged = charged.or(asleep.map(|asleep| asleep.charged));
