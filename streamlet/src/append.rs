@@ -340,6 +340,10 @@ impl Streamlet {
             Err(GroupFull::NoMemory) => return Err(AppendError::NoMemory),
         }
         tail.state.note(&placed, spec.now_ms);
+        if let Some(marker) = marker {
+            let grants = tail.state.grants();
+            grants.ends_at(marker.producer_id, marker.number, placed.next_ordinal());
+        }
         self.traffic.note_appended(&placed);
         let end = marker.map(|marker| End {
             producer: marker.producer_id,

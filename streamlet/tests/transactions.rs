@@ -558,6 +558,30 @@ fn a_marker_whose_write_fails_is_sent_again() {
     assert_eq!(read_committed(&node, 0, 1 << 20), (Vec::new(), 2));
 }
 
+/// Where acknowledgements take long and others go on appending, a repeat that waited for what is in the lane by then would
+/// never be done.
+#[test]
+fn an_end_that_is_asked_for_again_waits_for_itself_alone() {
+    let mut machine = Machine::fault(9);
+    let node = machine.create(settings(AckPolicy::Written));
+    let until = |producer| {
+        let end = end_of(producer, 1, true);
+        match node.streamlet.end_transaction(LANE, &end, node.now_ms) {
+            Ok(Ended::Marked(appended)) => appended.next_ordinal,
+            Ok(Ended::Nothing(_, until, _)) => until,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert!(grant(&node, 7, 1));
+    node.append(0, &mut transactional(7, 0, 0, 0..1));
+    // A marker, and the end of a transaction without batches here.
+    let first = [until(7), until(8)];
+    assert_eq!(first, [2, 2]);
+    // Nobody has written it yet: somebody else's.
+    node.place(0, &mut plain(5..6, 100)).expect("there is room");
+    assert_eq!([until(7), until(8)], first);
+}
+
 /// What a lane was told, record by record.
 #[derive(Default)]
 struct Model {

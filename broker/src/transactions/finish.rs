@@ -18,7 +18,7 @@ use kera_replication::seldom::Seldom;
 use super::lane_of;
 use super::marks::{DURABLE_WITHIN, end_here};
 use crate::bell::Bell;
-use crate::coordination::{CoordinatorKind, Host};
+use crate::coordination::{Coordination, CoordinatorKind, Host};
 use crate::fault_rules::Rule;
 use crate::others;
 use crate::shared::Shared;
@@ -232,9 +232,14 @@ impl Batch {
 }
 
 /// One round: asks each broker once. True if something was done.
-async fn finish(shared: &Arc<Shared>, host: &Host, decided: Vec<Decided>) -> bool {
+pub(crate) async fn finish(shared: &Arc<Shared>, host: &Host, decided: Vec<Decided>) -> bool {
     let mut endings: Vec<Ending> = decided.into_iter().map(Ending::new).collect();
     let by_broker = by_broker(shared, host, &mut endings).await;
+    // The owners were just looked up. What another coordinator has ended meanwhile may be followed by transactions whose
+    // lanes these owners took over, with nothing to tell them from the former ones.
+    if !Coordination::still_coordinates(shared, host) {
+        return false;
+    }
     let me = shared.data.directory.me();
     let asked = by_broker.into_iter().map(|(broker, batch)| async move {
         let request = v1::EndTransactionsRequest { ends: batch.ends };

@@ -20,8 +20,7 @@ use crate::clock::now_ms;
 use crate::shared::Shared;
 
 /// How long what is asked for at once may take to become durable. A part that takes longer holds up the others no
-/// more, and is asked for again; that waits for all that its lane has taken until then, so it is to be longer than what
-/// acknowledgements take.
+/// more, and is asked for again.
 pub(super) const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Ends transactions in lanes that this broker owns, and in groups that it coordinates. Returns once that is durable,

@@ -41,6 +41,8 @@ use crate::coordination::{Coordination, Host, TRANSACTIONS_STREAM};
 use crate::shared::Shared;
 
 pub use finish::drive;
+#[cfg(test)]
+pub(crate) use finish::finish;
 pub use grant::{grant, grant_here};
 pub(crate) use join::add_for;
 pub use join::{add_parts, join_lanes};

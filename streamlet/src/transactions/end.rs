@@ -147,15 +147,15 @@ impl Streamlet {
             // Before the look: a failure after it takes back what was found.
             let failures = head.failures();
             let open = self.with_state(lane, |state, next| {
-                if !state.grants().end(end.grant, now_ms) {
+                let Some(until) = state.grants().end(end.grant, next, now_ms) else {
                     // Its marker was appended long ago, and a later transaction began.
                     return Open::No(next);
-                }
+                };
                 match state.open_transaction(producer) {
                     // A transaction of a newer epoch is not the one that is to end, also where its epoch is the one that
                     // this end gives.
                     Some((first, epoch)) if epoch <= end.grant.epoch => Open::Since(first),
-                    _ => Open::No(next),
+                    _ => Open::No(until),
                 }
             });
             let first = match open.ok_or(AppendError::Recovering)? {

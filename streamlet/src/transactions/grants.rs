@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use kera_protocol::batch::BatchHeader;
+use kera_protocol::ids::Ordinal;
 
 use super::TransactionError;
 
@@ -37,6 +38,8 @@ struct Known {
     number: u64,
     standing: Standing,
     since_ms: u64,
+    /// Where its marker ends, or the lane ended when the end of what has nothing here was asked for first.
+    until: Option<Ordinal>,
 }
 
 /// What is known of producers' transactions, by producer.
@@ -93,14 +96,29 @@ impl Grants {
         self.put(grant, Standing::Refused, now_ms);
     }
 
-    /// Ends a transaction, and with it those before. False if a later one is known.
-    pub fn end(&mut self, grant: Grant, now_ms: u64) -> bool {
+    /// Ends a transaction, and with it those before, in a lane that has come to `next`. `None` if a later one is known;
+    /// else how far the lane must be durable for it where nothing of it is open: as far as when that was asked first. Whoever
+    /// asks again does not wait for what others have appended since.
+    pub fn end(&mut self, grant: Grant, next: Ordinal, now_ms: u64) -> Option<Ordinal> {
         let known = self.known.get(&grant.producer);
         if known.is_some_and(|known| known.number > grant.number) {
-            return false;
+            return None;
         }
+        let same =
+            known.filter(|known| known.number == grant.number && known.standing == Standing::Ended);
+        let until = same.and_then(|known| known.until).unwrap_or(next);
         self.put(grant, Standing::Ended, now_ms);
-        true
+        self.ends_at(grant.producer, grant.number, until);
+        Some(until)
+    }
+
+    /// Notes where the marker of a transaction that has ended here ends.
+    pub fn ends_at(&mut self, producer: i64, number: u64, until: Ordinal) {
+        if let Some(known) = self.known.get_mut(&producer)
+            && (known.number, known.standing) == (number, Standing::Ended)
+        {
+            known.until = Some(until);
+        }
     }
 
     fn put(&mut self, grant: Grant, standing: Standing, now_ms: u64) -> bool {
@@ -117,6 +135,7 @@ impl Grants {
             number: grant.number,
             standing,
             since_ms: now_ms,
+            until: None,
         };
         self.known.insert(grant.producer, known);
         true

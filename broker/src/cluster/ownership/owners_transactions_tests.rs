@@ -1,13 +1,15 @@
 //! Transactions with parts of which their coordinator has not heard yet.
 
-use kera_coordinator::transactions::{End, Init, Member, Reply, Request};
+use std::collections::BTreeSet;
+
+use kera_coordinator::transactions::{Decided, End, Init, Member, Part, Reply, Request};
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
 use kera_protocol::batch::mark_transactional;
 use kera_streamlet::transactions::Grant;
 
 use super::*;
-use crate::coordination::CoordinatorKind;
-use crate::transactions::add_for;
+use crate::coordination::{Coordination, CoordinatorKind, TRANSACTIONS_STREAM};
+use crate::transactions::{add_for, finish};
 
 const ID: &str = "payments";
 /// As `batch` has it.
@@ -135,4 +137,49 @@ async fn a_stream_that_the_coordinator_has_not_heard_of_gets_its_marker() {
     });
     let read = read.expect("it can be read");
     assert_eq!((read.stable, read.aborted.len()), (2, 0), "{read:?}");
+}
+
+/// The owner of a lane that was taken over knows of no grant. So nothing there tells the end of a former transaction from
+/// that of the one that is open, but that its coordinator still is one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_that_was_replaced_ends_nothing() {
+    let trio = Trio::start().await;
+    let at = trio.coordinator().await;
+    let coordinator = trio.shared(at);
+    let stream = trio.create(at, "orders").await;
+    let owner = trio.owner(at, stream, 0).broker;
+    let streamlet = trio.served(owner, stream, 0).await;
+    let grant = Grant {
+        producer: PRODUCER,
+        epoch: 0,
+        number: 2,
+    };
+    assert!(streamlet.grant(LANE, grant, None, now_ms()));
+    let mut bytes = batch(0, &value(0));
+    mark_transactional(&mut bytes);
+    let appended = append_batch(&streamlet, trio.shared(owner), bytes).expect("it is taken");
+    assert_eq!(outcome(&appended).await, Outcome::Durable);
+    let open = streamlet.open_transactions(LANE);
+    assert_eq!(open.as_ref().map(Vec::len), Some(1));
+    // The broker that takes the streamlet over has no grants of it.
+    let epoch = trio.assign(stream, 0, owner % 3 + 1);
+    let taken = trio.served(owner % 3 + 1, stream, 0).await;
+    until(|| coordinator.owner_of(&trio.streamlet(at, stream, 0)).epoch == epoch).await;
+
+    let host = coordinator.coordination.transaction_hosts().remove(0);
+    let states = coordinator.data.catalog.named(TRANSACTIONS_STREAM);
+    let states = states.expect("its stream is there").id();
+    trio.assign(states, host.streamlet().0, at % 3 + 1);
+    until(|| !Coordination::still_coordinates(coordinator, &host)).await;
+    let late = Decided {
+        id: ID.into(),
+        producer: PRODUCER,
+        epoch: 0,
+        batch_epoch: 0,
+        number: 1,
+        commit: true,
+        parts: BTreeSet::from([Part::Partition(stream, 0)]),
+    };
+    assert!(!finish(coordinator, &host, vec![late]).await);
+    assert_eq!(taken.open_transactions(LANE), open);
 }
