@@ -105,6 +105,15 @@ pub(crate) struct ConnectArgs {
     pub bootstrap: String,
     #[command(flatten)]
     pub identity: IdentityArgs,
+    /// A file with a token that says who this client is, in place of a user and a password. It takes TLS. The file is read
+    /// for each connection.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "KERA_TOKEN_FILE",
+        conflicts_with = "login_user"
+    )]
+    pub token_file: Option<PathBuf>,
     /// How to prove it: SCRAM-SHA-512, SCRAM-SHA-256, or PLAIN, which sends the password and takes TLS.
     #[arg(
         long,
@@ -191,6 +200,13 @@ impl ConnectArgs {
 
     /// The user to be, if one is named.
     fn login(&self) -> Result<Option<Login>, Failure> {
+        if let Some(file) = &self.token_file {
+            if self.identity.tls_ca.is_none() {
+                let text = "a token is sent as it is, and without TLS everybody on the way could read and use it; use TLS (--tls-ca FILE)";
+                return Err(Failure::Usage(text.to_owned()));
+            }
+            return Ok(Some(Login::with_token_file(file)));
+        }
         let Some((user, password)) = self.identity.password()? else {
             return Ok(None);
         };

@@ -9,8 +9,12 @@ pub const VERSION: u16 = 1;
 pub const HEAD_BYTES: usize = 8;
 /// Bytes before the length of a broker's message: status, and two reserved ones.
 pub const REPLY_HEAD_BYTES: usize = 4;
+/// The mechanism OAUTHBEARER, among those of a first message.
+pub const OAUTHBEARER: u16 = 3;
 /// Most bytes of a message of SASL.
 pub const MAX_MESSAGE: usize = 4096;
+/// The same with a token in it.
+pub const MAX_TOKEN_MESSAGE: usize = 32 << 10;
 
 /// In the message of a refusal: the same proof may be taken later. Brokers say so in these words, and clients know it by
 /// them.
@@ -92,8 +96,16 @@ pub fn read_reply_head(head: &[u8; REPLY_HEAD_BYTES]) -> Option<Status> {
     Status::ALL.into_iter().find(|one| one.number() == number)
 }
 
-/// The length of the message that follows; `None` if it is longer than one may be.
-pub fn read_length(bytes: [u8; 4]) -> Option<usize> {
+/// Most bytes of the first message for a mechanism.
+pub fn max_first(mechanism: u16) -> usize {
+    match mechanism {
+        OAUTHBEARER => MAX_TOKEN_MESSAGE,
+        _ => MAX_MESSAGE,
+    }
+}
+
+/// The length of the message that follows; `None` if it is longer than `most`.
+pub fn read_length(bytes: [u8; 4], most: usize) -> Option<usize> {
     let length = u32::from_le_bytes(bytes) as usize;
-    (length <= MAX_MESSAGE).then_some(length)
+    (length <= most).then_some(length)
 }

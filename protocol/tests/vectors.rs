@@ -149,7 +149,7 @@ fn logins_are_written_and_read_as_the_vectors_have_them() {
         assert_eq!(login::read_reply_head(head), Some(status), "{name}");
         let (length, rest) = rest.split_first_chunk().expect("a length");
         assert_eq!(
-            (login::read_length(*length), rest),
+            (login::read_length(*length, login::MAX_MESSAGE), rest),
             (Some(message.len()), message)
         );
     }
@@ -173,12 +173,16 @@ fn logins_are_written_and_read_as_the_vectors_have_them() {
     assert_eq!(login::read_head(b"KERA\x01\0\0\0"), None);
     assert_eq!(login::read_reply_head(&[3, 0, 0, 0]), None);
     assert_eq!(login::read_reply_head(&[0, 0, 1, 0]), None);
-    let (most, more) = (login::MAX_MESSAGE as u32, login::MAX_MESSAGE as u32 + 1);
-    assert_eq!(
-        login::read_length(most.to_le_bytes()),
-        Some(login::MAX_MESSAGE)
-    );
-    assert_eq!(login::read_length(more.to_le_bytes()), None);
+    for mechanism in 0..5 {
+        let most = login::max_first(mechanism);
+        let expected = match mechanism {
+            login::OAUTHBEARER => 32 << 10,
+            _ => 4 << 10,
+        };
+        assert_eq!(most, expected);
+        let length = |bytes: usize| login::read_length((bytes as u32).to_le_bytes(), most);
+        assert_eq!((length(most), length(most + 1)), (Some(most), None));
+    }
 }
 
 /// Checks that `name` is what is written, and that it is read as what was written.

@@ -27,7 +27,7 @@ pub enum ConnectionError {
         reason: Arc<str>,
     },
     /// The broker does not let the user in.
-    #[error("broker {address} does not let user {user} in: {reason}", user = .error.user, reason = .error.reason)]
+    #[error("broker {address} does not let {who} in: {reason}", who = .error.who(), reason = .error.reason)]
     Login {
         /// The broker's.
         address: Arc<str>,

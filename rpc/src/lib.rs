@@ -23,6 +23,7 @@ pub mod scram;
 pub mod serve;
 pub mod stream;
 pub mod tls;
+mod tokens;
 mod way;
 
 pub use channels::Channels;

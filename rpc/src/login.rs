@@ -1,15 +1,16 @@
-//! How a client proves who it is with a user's password, before anything else on a connection.
+//! How a client proves who it is with a user's password or a token, before anything else on a connection.
 //!
 //! The messages of SASL go both ways ahead of the hello of frames and of HTTP/2's preface, and within TLS where there is
 //! some: [`kera_protocol::login`] has their form.
 
 use std::fmt;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kera_protocol::login::{
-    MAX_MESSAGE, REPLY_HEAD_BYTES, Status, first, next, passes, read_length, read_reply_head,
+    MAX_MESSAGE, OAUTHBEARER, REPLY_HEAD_BYTES, Status, first, next, passes, read_length,
+    read_reply_head,
 };
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 use crate::cause::cause_of;
 use crate::refusals::Refusals;
 use crate::scram::{self, Mechanism, Salted, ScramError};
+use crate::tokens::TokenSource;
 
 /// Bytes of the longest password.
 pub const MOST_PASSWORD_BYTES: u64 = 1024;
@@ -59,9 +61,9 @@ pub fn password_in(input: impl Read) -> Result<String, PasswordError> {
 
 /// A broker does not let a user in.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("user {user} is not let in: {reason}")]
+#[error("{} is not let in: {reason}", who(.user))]
 pub struct LoginError {
-    /// The user's name.
+    /// The user's name; empty with a token, which has it.
     pub user: Arc<str>,
     /// What the broker says, or what is wrong with its answer, and what to do.
     pub reason: Arc<str>,
@@ -70,6 +72,11 @@ pub struct LoginError {
 }
 
 impl LoginError {
+    /// Who is not let in, for people.
+    pub(crate) fn who(&self) -> String {
+        who(&self.user)
+    }
+
     /// The same with what cannot go on because of it.
     #[must_use]
     pub fn which_stops(self, what: &str) -> Self {
@@ -82,6 +89,14 @@ impl LoginError {
     /// The refused login among the causes of an error, if that is why it came.
     pub fn of<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Self> {
         cause_of(error)
+    }
+}
+
+/// Who a login is of, for people, by the user's name; a token has none.
+fn who(user: &str) -> String {
+    match user {
+        "" => "the holder of this token".to_owned(),
+        user => format!("user {user}"),
     }
 }
 
@@ -112,11 +127,18 @@ pub enum SaslMechanism {
     Plain,
     /// A proof of knowing it.
     Scram(Mechanism),
-    /// A token that somebody has made whom the broker trusts. Kafka's clients alone have some.
+    /// A token that somebody has made whom the broker trusts.
     OauthBearer,
 }
 
 impl SaslMechanism {
+    /// All of them.
+    const ALL: [Self; 4] = [
+        Self::Scram(Mechanism::Sha256),
+        Self::Scram(Mechanism::Sha512),
+        Self::Plain,
+        Self::OauthBearer,
+    ];
     /// Those that prove to know a password.
     pub const WITH_PASSWORDS: [Self; 3] = [
         Self::Scram(Mechanism::Sha256),
@@ -133,25 +155,24 @@ impl SaslMechanism {
         }
     }
 
-    /// The mechanism with passwords of a name in SASL, in any case.
+    /// The mechanism of a name in SASL, in any case.
     pub fn named(name: &str) -> Option<Self> {
-        let mut all = Self::WITH_PASSWORDS.into_iter();
+        let mut all = Self::ALL.into_iter();
         all.find(|one| one.name().eq_ignore_ascii_case(name))
     }
 
-    /// Its number in the native protocol, if it is there; those of SCRAM are Kafka's.
-    pub fn number(self) -> Option<u16> {
+    /// Its number in the native protocol; those of SCRAM are Kafka's.
+    pub fn number(self) -> u16 {
         match self {
-            Self::Plain => Some(0),
-            Self::Scram(mechanism) => Some(mechanism.number().into()),
-            Self::OauthBearer => None,
+            Self::Plain => 0,
+            Self::Scram(mechanism) => mechanism.number().into(),
+            Self::OauthBearer => OAUTHBEARER,
         }
     }
 
     /// The mechanism of a number.
     pub fn of_number(number: u16) -> Option<Self> {
-        let mut all = Self::WITH_PASSWORDS.into_iter();
-        all.find(|one| one.number() == Some(number))
+        Self::ALL.into_iter().find(|one| one.number() == number)
     }
 }
 
@@ -161,11 +182,19 @@ impl fmt::Display for SaslMechanism {
     }
 }
 
-/// A user's name and password, as a client uses them. Cheap to clone.
+/// What a client proves who it is by.
+#[derive(Clone)]
+enum Secret {
+    Password(Arc<[u8]>),
+    Tokens(TokenSource),
+}
+
+/// A user's name and password, or where tokens come from, as a client uses them. Cheap to clone.
 #[derive(Clone)]
 pub struct Login {
+    /// Empty with tokens, which have it.
     user: Arc<str>,
-    password: Arc<[u8]>,
+    secret: Secret,
     mechanism: SaslMechanism,
     known: Arc<Mutex<Known>>,
 }
@@ -193,8 +222,28 @@ impl Login {
     pub fn new(user: &str, password: &str) -> Self {
         Self {
             user: user.into(),
-            password: password.as_bytes().into(),
+            secret: Secret::Password(password.as_bytes().into()),
             mechanism: SaslMechanism::Scram(Mechanism::Sha512),
+            known: Arc::default(),
+        }
+    }
+
+    /// Whoever the token in a file says, by OAUTHBEARER. The file is read for each connection, and a broker ends connections
+    /// when their token ends: whoever renews tokens puts the new one in the place of the old. It is sent as it is, so use TLS.
+    pub fn with_token_file(path: impl Into<PathBuf>) -> Self {
+        Self::of_tokens(TokenSource::of_file(path.into()))
+    }
+
+    /// The same with tokens that `get` gives, for each connection one. It may block.
+    pub fn with_tokens(get: impl Fn() -> io::Result<String> + Send + Sync + 'static) -> Self {
+        Self::of_tokens(TokenSource::new(get))
+    }
+
+    fn of_tokens(tokens: TokenSource) -> Self {
+        Self {
+            user: "".into(),
+            secret: Secret::Tokens(tokens),
+            mechanism: SaslMechanism::OauthBearer,
             known: Arc::default(),
         }
     }
@@ -246,20 +295,23 @@ impl Login {
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     ) -> Result<Option<Salted>, Unproved> {
-        let Some(number) = self.mechanism.number() else {
-            let name = self.mechanism.name();
-            let why = format!("a password does not go with {name}; choose another mechanism");
-            return Err(Unproved::Refused(why));
+        let number = self.mechanism.number();
+        let (mechanism, password) = match (&self.secret, self.mechanism) {
+            (Secret::Password(password), SaslMechanism::Scram(mechanism)) => (mechanism, password),
+            (Secret::Password(password), SaslMechanism::Plain) => {
+                let message = [b"\0", self.user.as_bytes(), b"\0", password].concat();
+                return send_whole(stream, &first(number, &message)).await;
+            }
+            (Secret::Tokens(tokens), SaslMechanism::OauthBearer) => {
+                let message = tokens.message().await.map_err(Unproved::Refused)?;
+                return send_whole(stream, &first(number, &message)).await;
+            }
+            _ => {
+                let why = "OAUTHBEARER goes with tokens, and other mechanisms with passwords";
+                return Err(Unproved::Refused(why.to_owned()));
+            }
         };
-        let SaslMechanism::Scram(mechanism) = self.mechanism else {
-            let message = [b"\0", self.user.as_bytes(), b"\0", &self.password].concat();
-            stream.write_all(&first(number, &message)).await?;
-            return match receive(stream).await? {
-                (Status::Proved, _) => Ok(None),
-                _ => Err(strange()),
-            };
-        };
-        let (exchange, message) = scram::Client::begin(mechanism, &self.user, &self.password)?;
+        let (exchange, message) = scram::Client::begin(mechanism, &self.user, password)?;
         stream.write_all(&first(number, message.as_bytes())).await?;
         let (Status::GoesOn, challenge) = receive(stream).await? else {
             return Err(strange());
@@ -275,15 +327,30 @@ impl Login {
     }
 }
 
-/// Reads a message whose length comes first.
+/// Sends a proof that is one message.
+async fn send_whole(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    message: &[u8],
+) -> Result<Option<Salted>, Unproved> {
+    stream.write_all(message).await?;
+    match receive(stream).await? {
+        (Status::Proved, _) => Ok(None),
+        _ => Err(strange()),
+    }
+}
+
+/// Reads a message of at most `most` bytes whose length comes first.
 ///
 /// # Errors
 /// The stream's; `InvalidData` for a message that is too long.
-pub async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+pub async fn read_message(
+    stream: &mut (impl AsyncRead + Unpin),
+    most: usize,
+) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length).await?;
-    let Some(length) = read_length(length) else {
-        let text = format!("a message of a proof has at most {MAX_MESSAGE} bytes");
+    let Some(length) = read_length(length, most) else {
+        let text = format!("a message of a proof has at most {most} bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     };
     let mut message = vec![0; length];
@@ -305,12 +372,12 @@ async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> Result<(Status, Vec<u
         }));
     }
     let status = read_reply_head(&head).ok_or_else(strange)?;
-    let message = read_message(stream).await?;
+    let message = read_message(stream, MAX_MESSAGE).await?;
     let told = String::from_utf8_lossy(&message);
     match status {
         Status::Refused if passes(&told) => Err(Unproved::Later(told.into_owned())),
         Status::Refused => Err(Unproved::Refused(format!(
-            "{told}; check the user's name and password, and the mechanism"
+            "{told}; check the user's name and password, or the token, and the mechanism"
         ))),
         _ => Ok((status, message)),
     }
@@ -319,7 +386,7 @@ async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> Result<(Status, Vec<u
 /// What came is no answer to a proof.
 fn strange() -> Unproved {
     Unproved::Refused(
-        "the broker takes no password at this address; connect without a user (leave --user and KERA_USER out), or have the broker's auth.listeners name native; if the broker wants TLS, name the authority that signed its certificate (--tls-ca FILE or KERA_TLS_CA)".to_owned(),
+        "the broker takes no password at this address, and no token; connect without a user (leave --user, --token-file and their variables out), or have the broker's auth.listeners name native; if the broker wants TLS, name the authority that signed its certificate (--tls-ca FILE or KERA_TLS_CA)".to_owned(),
     )
 }
 
@@ -338,12 +405,13 @@ mod tests {
             (SaslMechanism::Plain, 0, "PLAIN"),
             (SaslMechanism::Scram(Mechanism::Sha256), 1, "SCRAM-SHA-256"),
             (SaslMechanism::Scram(Mechanism::Sha512), 2, "SCRAM-SHA-512"),
+            (SaslMechanism::OauthBearer, 3, "OAUTHBEARER"),
         ] {
-            assert_eq!((mechanism.number(), mechanism.name()), (Some(number), name));
+            assert_eq!((mechanism.number(), mechanism.name()), (number, name));
             assert_eq!(SaslMechanism::of_number(number), Some(mechanism));
             assert_eq!(SaslMechanism::named(&name.to_lowercase()), Some(mechanism));
         }
-        assert_eq!(SaslMechanism::of_number(3), None);
+        assert_eq!(SaslMechanism::of_number(4), None);
     }
 
     /// What a client is told at whose proof a broker says `told`, and whether it may try again.

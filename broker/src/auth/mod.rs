@@ -38,7 +38,7 @@ pub(crate) use native::{begins_with_proof, prove};
 use plain::told;
 
 pub(crate) use oauth::Oauth;
-pub use oauth::{MAX_MESSAGE as MAX_TOKEN_MESSAGE, TokenMessage, TokenRefusal};
+pub use oauth::{TokenMessage, TokenRefusal};
 
 pub use alter::{Change, NewCredential, alter, list};
 pub use session::{Proof, Session};

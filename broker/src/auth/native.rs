@@ -4,7 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use kera_protocol::login::{HEAD_BYTES, MAGIC, Status, VERSION, read_head, reply};
+use kera_protocol::login::{
+    HEAD_BYTES, MAGIC, MAX_MESSAGE, Status, VERSION, max_first, read_head, reply,
+};
 use kera_rpc::login::read_message;
 use kera_rpc::stream::Stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -75,32 +77,42 @@ async fn exchange(auth: &Auth, stream: &mut Stream, peer: Peer) -> io::Result<Ou
     let refused = |mechanism: &str, why| auth.refused(peer, mechanism, "", why);
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head).await?;
-    let message = match read_message(stream).await {
+    let offered = auth.mechanisms();
+    let number = match read_head(&head) {
+        Some((VERSION, number)) => Some(number),
+        _ => None,
+    };
+    let mechanism = number.and_then(SaslMechanism::of_number);
+    let mechanism = mechanism.filter(|one| offered.contains(one));
+    let most = mechanism.map_or(MAX_MESSAGE, |one| max_first(one.number()));
+    let message = match read_message(stream, most).await {
         Ok(message) => message,
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             return Ok(Err(refused("", error.to_string())));
         }
         Err(error) => return Err(error),
     };
-    let mechanism = match read_head(&head) {
-        Some((VERSION, number)) => SaslMechanism::of_number(number),
-        _ => {
-            let text = format!("the broker knows version {VERSION} of these messages");
-            return Ok(Err(refused("", text)));
-        }
-    };
-    let offered = auth.mechanisms();
-    let Some(mechanism) = mechanism.filter(|one| offered.contains(one)) else {
-        let mut taken = SaslMechanism::WITH_PASSWORDS.to_vec();
-        taken.retain(|one| offered.contains(one));
-        let names: Vec<_> = taken.iter().map(|one| one.name()).collect();
+    if number.is_none() {
+        let text = format!("the broker knows version {VERSION} of these messages");
+        return Ok(Err(refused("", text)));
+    }
+    let Some(mechanism) = mechanism else {
+        let names: Vec<_> = offered.iter().map(|one| one.name()).collect();
         let names = names.join(", ");
         let text = format!("the broker does not take this mechanism; it takes {names}");
         return Ok(Err(refused("", text)));
     };
-    let SaslMechanism::Scram(scram) = mechanism else {
-        let proved = auth.prove_plain(peer, &message).await;
-        return Ok(proved.map(|proof| (proof, Vec::new())));
+    let scram = match mechanism {
+        SaslMechanism::Scram(scram) => scram,
+        SaslMechanism::Plain => {
+            let proved = auth.prove_plain(peer, &message).await;
+            return Ok(proved.map(|proof| (proof, Vec::new())));
+        }
+        SaslMechanism::OauthBearer => {
+            let proved = auth.prove_token(peer, &message).await;
+            let proved = proved.map_err(|refusal| refusal.why);
+            return Ok(proved.map(|proof| (proof, Vec::new())));
+        }
     };
     let (exchange, challenge) = match auth.begin(peer, scram, &message) {
         Ok(begun) => begun,
@@ -108,7 +120,7 @@ async fn exchange(auth: &Auth, stream: &mut Stream, peer: Peer) -> io::Result<Ou
     };
     let challenge = reply(Status::GoesOn, challenge.as_bytes());
     stream.write_all(&challenge).await?;
-    let proof = match read_message(stream).await {
+    let proof = match read_message(stream, MAX_MESSAGE).await {
         Ok(message) => auth.end(peer, exchange, &message),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             return Ok(Err(refused(mechanism.name(), error.to_string())));

@@ -16,9 +16,7 @@ impl Kind for Mechanisms {
     fn parse(text: &str, _: &Limits) -> Result<Vec<SaslMechanism>, String> {
         let mut mechanisms = Vec::new();
         for part in text.split(',').map(str::trim) {
-            let token = SaslMechanism::OauthBearer;
-            let token = Some(token).filter(|one| one.name().eq_ignore_ascii_case(part));
-            let mechanism = SaslMechanism::named(part).or(token).ok_or_else(|| {
+            let mechanism = SaslMechanism::named(part).ok_or_else(|| {
                 format!("`{part}` is no mechanism; write SCRAM-SHA-256, SCRAM-SHA-512, PLAIN or OAUTHBEARER")
             })?;
             if !mechanisms.contains(&mechanism) {

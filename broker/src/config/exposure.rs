@@ -82,7 +82,7 @@ impl Exposure {
             false => ClientAuth::None,
         };
         let asks = config.auth.listeners.contains(&listener);
-        let proof = of_logins(config, listener);
+        let proof = of_logins(&config.auth.mechanisms);
         let proves = asks || certificates == ClientAuth::Required;
         let who = match (asks, certificates) {
             (true, ClientAuth::Required | ClientAuth::Requested)
@@ -160,10 +160,9 @@ impl fmt::Display for Exposure {
 }
 
 /// What logins of users prove who they are by, for people.
-fn of_logins(config: &BrokerConfig, listener: Listener) -> &'static str {
+fn of_logins(mechanisms: &[SaslMechanism]) -> &'static str {
     let is_token = |one: &SaslMechanism| *one == SaslMechanism::OauthBearer;
-    let mechanisms = &config.auth.mechanisms;
-    match listener == Listener::Kafka && mechanisms.iter().any(is_token) {
+    match mechanisms.iter().any(is_token) {
         true if mechanisms.iter().all(is_token) => "a token",
         true => "a password or a token",
         false => "a password",

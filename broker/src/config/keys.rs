@@ -485,7 +485,7 @@ config_keys! {
         listeners: Vec<Listener>, AuthListeners [] = "off";
         /// The ways to prove it to `native` and `kafka`. With PLAIN the client sends the password itself, so these listeners must be among
         /// `tls.listeners` unless they listen on loopback alone. Old tools may know nothing else. With OAUTHBEARER it sends a token,
-        /// which takes TLS as well, and `oauth`; it is for `kafka` alone.
+        /// which takes TLS as well, and `oauth`.
         mechanisms: Vec<SaslMechanism>, Mechanisms [] = "SCRAM-SHA-256,SCRAM-SHA-512";
         /// How long a login counts (Kafka: `connections.max.reauth.ms`). Kafka's clients are told so, and log in again over the same
         /// connection (KIP-368). If one does not, the broker closes the connection at its next request. Native clients connect

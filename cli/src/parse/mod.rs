@@ -103,10 +103,12 @@ pub(crate) fn addresses(text: &str) -> Result<String, String> {
 
 /// A way to prove who one is.
 pub(crate) fn mechanism(text: &str) -> Result<SaslMechanism, String> {
-    SaslMechanism::named(text).ok_or_else(|| {
+    let named = SaslMechanism::named(text);
+    let named = named.filter(|one| SaslMechanism::WITH_PASSWORDS.contains(one));
+    named.ok_or_else(|| {
         let names = SaslMechanism::WITH_PASSWORDS.map(SaslMechanism::name);
         format!(
-            "`{text}` is no mechanism; write one of {}",
+            "`{text}` is no mechanism with a password; write one of {}, or name a file with a token (--token-file)",
             names.join(", ")
         )
     })

@@ -32,6 +32,7 @@ mod sharing;
 mod stream_metrics;
 mod streams;
 mod telemetry;
+mod token_logins;
 mod top;
 mod transactions;
 mod waits;

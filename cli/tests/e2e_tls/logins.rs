@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use kera_testkit::issuer::{AUDIENCE, Issuer};
+
 use crate::certificates::{Authority, Files};
 use crate::cluster::Trio;
 use crate::common::http;
@@ -39,6 +41,42 @@ fn certificate(files: &Files) -> [(&'static str, std::path::PathBuf); 2] {
         ("KERA_TLS_CLIENT_CERT", files.path("certificate.pem")),
         ("KERA_TLS_CLIENT_KEY", files.path("key.pem")),
     ]
+}
+
+#[test]
+fn a_token_in_a_file_gets_a_command_in_over_tls() {
+    let (servers, issuer) = (Authority::new("servers"), Issuer::start("ann", 600));
+    let files = Files::new(&servers.server(&NAMES), None);
+    let (name, keys) = (issuer.name(), issuer.keys());
+    let flags = [
+        ["--auth-listeners", "native"],
+        ["--auth-mechanisms", "OAUTHBEARER"],
+        ["--oauth-issuer", &name],
+        ["--oauth-audience", AUDIENCE],
+        ["--oauth-keys", &keys],
+    ];
+    let broker = files.broker("native", flags.as_flattened());
+    let ca = files.write("ca.pem", &servers.pem);
+    let token = files.write("token", &issuer.sign(&issuer.claims("ann", 600)));
+    let with = |token| [("KERA_TOKEN_FILE", token as &Path)];
+    let list = ["stream", "list"];
+    // A slow machine may need more time for the keys than a login waits.
+    until("the token is taken", &broker, || {
+        attempt(&broker, &ca, &with(&token), &list).status.success()
+    });
+    let late = files.write("late", &issuer.sign(&issuer.claims("ann", 0)));
+    // The skew is 30 s.
+    let taken = attempt(&broker, &ca, &with(&late), &list);
+    assert!(taken.status.success(), "{}", taken.stderr);
+    let wrong = files.write("wrong", "a.b.c");
+    let refused = attempt(&broker, &ca, &with(&wrong), &list);
+    let told = refused.stderr.contains("no signed JSON web token");
+    assert!(!refused.status.success() && told, "{}", refused.stderr);
+    let mut command = kera();
+    command.args(list).arg("--token-file").arg(&token);
+    let refused = finish(command, b"");
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("use TLS"), "{}", refused.stderr);
 }
 
 #[test]

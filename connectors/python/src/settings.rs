@@ -51,7 +51,9 @@ impl Login {
     #[new]
     #[pyo3(signature = (user, password, *, mechanism = "SCRAM-SHA-512"))]
     fn new(user: String, password: &str, mechanism: &str) -> PyResult<Self> {
-        let Some(mechanism) = SaslMechanism::named(mechanism) else {
+        let named = SaslMechanism::named(mechanism);
+        let Some(mechanism) = named.filter(|one| SaslMechanism::WITH_PASSWORDS.contains(one))
+        else {
             let reason = format!("{mechanism} is none; use SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN");
             return Err(setting("mechanism", reason));
         };

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-/// Most bytes of a message. Tokens have a few kilobytes.
-pub const MAX_MESSAGE: usize = 32 << 10;
+use kera_protocol::login::MAX_TOKEN_MESSAGE;
 
 /// What ends a field.
 const END: char = '\u{1}';
@@ -29,7 +28,7 @@ impl fmt::Debug for TokenMessage<'_> {
 impl<'a> TokenMessage<'a> {
     /// Reads it; `None` if it is none.
     pub fn read(message: &'a [u8]) -> Option<Self> {
-        if message.len() > MAX_MESSAGE {
+        if message.len() > MAX_TOKEN_MESSAGE {
             return None;
         }
         let text = std::str::from_utf8(message).ok()?;
@@ -99,7 +98,10 @@ mod tests {
             assert_eq!(read(wrong), None, "{wrong:?}");
         }
         assert_eq!(TokenMessage::read(b"n,,\x01auth=Bearer \xff\x01\x01"), None);
-        let long = format!("n,,\u{1}auth=Bearer {}\u{1}\u{1}", "a".repeat(MAX_MESSAGE));
+        let long = format!(
+            "n,,\u{1}auth=Bearer {}\u{1}\u{1}",
+            "a".repeat(MAX_TOKEN_MESSAGE)
+        );
         assert_eq!(TokenMessage::read(long.as_bytes()), None);
     }
 

@@ -24,7 +24,7 @@ use crate::config::{OauthConfig, SaslMechanism};
 use keys::KeySet;
 use token::{Claimed, Unproved};
 
-pub use message::{MAX_MESSAGE, TokenMessage};
+pub use message::TokenMessage;
 
 /// How often an unknown key may have the keys fetched: strangers can name as many as they like.
 const ASKED_EVERY: Duration = Duration::from_secs(60);
