@@ -1,5 +1,6 @@
 //! Who a client is, by SASL: proofs, what is answered to those that prove nothing, and users by Kafka's own requests.
 
+mod anything;
 mod audit;
 #[path = "../common/mod.rs"]
 mod common;

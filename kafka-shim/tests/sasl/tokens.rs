@@ -4,7 +4,7 @@ use kera_testkit::issuer::{AUDIENCE, Issuer};
 
 use super::*;
 
-fn asks_for_tokens(config: &mut BrokerConfig, issuer: &Issuer) {
+pub fn asks_for_tokens(config: &mut BrokerConfig, issuer: &Issuer) {
     asking(config);
     config.auth.mechanisms.push(SaslMechanism::OauthBearer);
     config.oauth.issuer = Some(issuer.name());
@@ -23,12 +23,18 @@ async fn token(client: &mut Client, token: &str) -> SaslAuthenticateResponse {
 /// A broker that has the keys: a slow machine may need more time for that than a login waits.
 async fn world_with_keys(issuer: &Issuer) -> World {
     let world = World::with(|config| asks_for_tokens(config, issuer)).await;
+    has_keys(&world, issuer).await;
+    world
+}
+
+/// Waits until a token is taken.
+pub async fn has_keys(world: &World, issuer: &Issuer) {
     let right = issuer.sign(&issuer.claims("ann", 600));
     let begin = Instant::now();
     loop {
         let mut client = world.client().await;
         if token(&mut client, &right).await.auth_bytes.is_empty() {
-            return world;
+            return;
         }
         assert!(begin.elapsed() < common::PATIENCE, "no token is taken");
     }
