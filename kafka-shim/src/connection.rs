@@ -241,7 +241,8 @@ impl Protocol for Connection {
     /// One round: requests, pumps, acknowledgements, the fetch that waits.
     fn work(&mut self, link: &mut ClientLink) -> Result<(), Ended> {
         let gate = self.gate.as_ref().filter(|_| !self.stopping);
-        if gate.is_some_and(|gate| gate.until <= Instant::now()) {
+        // While an answer waits for those before it, it is the broker that takes long.
+        if self.is_idle() && gate.is_some_and(|gate| gate.until <= Instant::now()) {
             return Err(Ended::Unauthenticated);
         }
         for metered in [Metered::Appends, Metered::Reads] {
@@ -742,7 +743,20 @@ impl Connection {
             link.out.push_parts(parts);
             if let Some((key, since)) = self.current_since.take() {
                 self.count_answer(key, since);
+                self.renew_gate(key);
             }
+        }
+    }
+
+    /// A client that proves anew who it is has time for its next message from the broker's answer on: that left behind all
+    /// that was produced before.
+    fn renew_gate(&mut self, key: i16) {
+        let is_login = matches!(key, sasl::HANDSHAKE | sasl::AUTHENTICATE);
+        if let Some(gate) = &mut self.gate
+            && is_login
+            && self.session.is_some()
+        {
+            gate.until = Instant::now() + self.ctx.shared.config.server.receive_timeout;
         }
     }
 }

@@ -6,6 +6,7 @@ mod common;
 mod consumers;
 mod near;
 mod planted;
+mod second_login;
 mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -157,17 +158,21 @@ fn leaders(response: &MetadataResponse) -> BTreeMap<i32, (i32, i32)> {
     leaders.collect()
 }
 
-async fn produce(client: &mut Client, name: &str, partition: i32, records: Bytes) -> (i16, i64) {
+fn produce_request(name: &str, partition: i32, records: Bytes, within: Duration) -> ProduceRequest {
     let data = PartitionProduceData::default()
         .with_index(partition)
         .with_records(Some(records));
     let data = TopicProduceData::default()
         .with_name(topic(name))
         .with_partition_data(vec![data]);
-    let request = ProduceRequest::default()
+    ProduceRequest::default()
         .with_acks(-1)
-        .with_timeout_ms(30_000)
-        .with_topic_data(vec![data]);
+        .with_timeout_ms(within.as_millis() as i32)
+        .with_topic_data(vec![data])
+}
+
+async fn produce(client: &mut Client, name: &str, partition: i32, records: Bytes) -> (i16, i64) {
+    let request = produce_request(name, partition, records, Duration::from_secs(30));
     let reply: ProduceResponse = client.call(ApiKey::Produce, 9, &request).await;
     let answer = &reply.responses[0].partition_responses[0];
     (answer.error_code, answer.base_offset)
