@@ -9,6 +9,7 @@ mod cluster;
 mod commands;
 mod dev;
 mod hostile;
+mod hostile_suite;
 mod http;
 mod kcat;
 mod listeners;
