@@ -22,7 +22,7 @@ use crate::inbox::{Inbox, READ_AHEAD, Received};
 use crate::listener::Counted;
 use crate::outbox::Outbox;
 use crate::principal::Principal;
-use crate::quotas::Meter;
+use crate::quotas::{Meter, measured};
 use crate::shared::Shared;
 use crate::tls::principal_of;
 
@@ -243,8 +243,10 @@ impl ClientLink {
         let mut set_to = Instant::now() + P::LOOK;
         loop {
             self.starved = false;
+            self.meter.begin_work();
             protocol.work(self)?;
             self.send(protocol)?;
+            self.meter.end_work();
             self.claims
                 .hold_outgoing(self.out.bytes() + protocol.coming());
             self.claims.hold_incoming(self.input.capacity());
@@ -269,12 +271,15 @@ impl ClientLink {
             if !self.out.is_empty() {
                 interest |= Interest::WRITABLE;
             }
+            let mut worked = self.meter.measures_time().then_some(Duration::ZERO);
             tokio::select! {
                 // One that is lost is read to its end; its error is known.
                 ready = self.stream.ready(interest), if takes_input || !self.lost => {
                     let ready = ready?;
                     if ready.is_readable() && self.takes_input(protocol) {
+                        self.meter.begin_work();
                         self.read_input(protocol)?;
+                        self.meter.end_work();
                     }
                     let closed = ready.is_error() || (ready.is_write_closed() && !self.out.is_empty());
                     if closed && !self.lost {
@@ -284,7 +289,7 @@ impl ClientLink {
                 }
                 () = self.bell.rung() => protocol.rung(),
                 () = std::future::ready(()), if protocol.goes_on(self) => {}
-                settled = protocol.settled() => protocol.take_settled(self, settled)?,
+                settled = measured(protocol.settled(), &mut worked) => protocol.take_settled(self, settled)?,
                 () = look.as_mut() => {
                     self.look_at_deadlines(protocol)?;
                     set_to = self.next_look(protocol);
@@ -294,6 +299,9 @@ impl ClientLink {
                     stopped = true;
                     protocol.stop(self);
                 }
+            }
+            if let Some(worked) = worked {
+                self.meter.charge_time(worked);
             }
         }
     }

@@ -74,13 +74,14 @@ fn principal(text: &str) -> Result<String, String> {
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("limits").required(true).multiple(true).args([
-        "producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate", "connection_creation_rate",
+        "producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate",
+        "connection_creation_rate",
     ]),
     after_help = "Examples:
   kera quota set --principal User:ann --producer-byte-rate 10MiB --consumer-byte-rate 20MiB
   kera quota set --principal 'User:*' --producer-byte-rate 1MiB
   kera quota set --principal User:ann --client-id batch --consumer-byte-rate 512KiB
-  kera quota set --principal 'User:*' --controller-mutation-rate 10
+  kera quota set --principal 'User:*' --request-percentage 25 --controller-mutation-rate 10
   kera quota set --address '*' --connection-creation-rate 50
 
 Of several quotas that fit a client one counts, for each limit: that of its user and client id, of its user, of all
@@ -96,6 +97,9 @@ pub(crate) struct SetArgs {
     /// Bytes of records that are read, a second and at each broker
     #[arg(long, value_name = "SIZE", value_parser = parse::size)]
     consumer_byte_rate: Option<u64>,
+    /// Time of a broker's cores that requests take, in hundredths of one core and at each broker
+    #[arg(long, value_name = "N")]
+    request_percentage: Option<f64>,
     /// Lanes (Kafka: partitions) that are created and deleted, a second and at each broker
     #[arg(long, value_name = "N", value_parser = parse::rate)]
     controller_mutation_rate: Option<f64>,
@@ -117,6 +121,7 @@ impl SetArgs {
                 QuotaKind::ConsumerByteRate,
                 self.consumer_byte_rate.map(|bytes| bytes as f64),
             ),
+            (QuotaKind::RequestPercentage, self.request_percentage),
             (
                 QuotaKind::ControllerMutationRate,
                 self.controller_mutation_rate,

@@ -5,6 +5,8 @@
 //! comes behind it waits in the socket, as with Kafka. How a connection is served is
 //! [`kera_broker::client_link`].
 
+mod login;
+
 use std::collections::VecDeque;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -34,6 +36,7 @@ use crate::dispatch::{self, DispatchError};
 use crate::fetch::{self, Fetch, FetchRequest, Progress, Sessions};
 use crate::produce::{Produce, ProduceRequest};
 use crate::sasl;
+use crate::throttle;
 use crate::topic::TopicRef;
 use crate::transactions;
 use crate::versions;
@@ -50,8 +53,6 @@ const JOIN: u8 = 11;
 const PRODUCE: i16 = 0;
 /// Produce requests of one connection that wait for durability.
 const MAX_PENDING: usize = 256;
-/// As with Kafka, a client does not begin more often to prove anew who it is.
-const RENEWED_ONCE_IN: Duration = Duration::from_secs(1);
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
@@ -142,6 +143,9 @@ pub(crate) async fn serve(socket: TcpStream, mut ctx: Ctx, counted: Counted, wan
         step: sasl::Step::Mechanism,
         until: Instant::now() + shared.config.server.receive_timeout,
     });
+    if gate.is_some() {
+        link.meter.set_nobody();
+    }
     let mut connection = Connection {
         gate,
         session: None,
@@ -205,8 +209,8 @@ struct Connection {
     joined: Option<Option<Fault>>,
     failed: Failed,
     current: Current,
-    /// The API of the current request, and since when it is that.
-    current_since: Option<(i16, Instant)>,
+    /// API and version of the current request, and since when it is that.
+    current_since: Option<(i16, i16, Instant)>,
     sessions: Sessions,
     stopping: bool,
 }
@@ -445,10 +449,10 @@ impl Connection {
             let mut input = std::mem::take(&mut link.input);
             let outcome = self.take_request(link, &mut input.bytes_mut()[LENGTH_BYTES..whole]);
             link.input = input;
-            let Some(key) = outcome? else {
+            let Some((key, version)) = outcome? else {
                 break;
             };
-            self.count(key);
+            self.count(key, version);
             link.input.consume(whole);
             // What a handler works on stays claimed until it has answered.
             if !matches!(self.current, Current::Running { waits: false, .. }) {
@@ -459,12 +463,12 @@ impl Connection {
     }
 
     /// A request of this API was taken.
-    fn count(&mut self, key: i16) {
+    fn count(&mut self, key: i16, version: i16) {
         if let Some(metrics) = self.ctx.settings.requests.get(&key) {
             metrics.taken();
         }
         if key != PRODUCE {
-            self.current_since = Some((key, Instant::now()));
+            self.current_since = Some((key, version, Instant::now()));
         }
     }
 
@@ -475,13 +479,13 @@ impl Connection {
         }
     }
 
-    /// Acts on one request, and returns its API. `None`: it stays, because memory is short, or its lanes become part of
+    /// Acts on one request, and returns its API and version. `None`: it stays, because memory is short, or its lanes become part of
     /// a transaction, or the client has used up a quota.
     fn take_request(
         &mut self,
         link: &mut ClientLink,
         request: &mut [u8],
-    ) -> Result<Option<i16>, Ended> {
+    ) -> Result<Option<(i16, i16)>, Ended> {
         let head = RequestHead::parse(request)?;
         let (key, version, correlation) = (head.api_key, head.api_version, head.correlation);
         if self.gate.is_none() {
@@ -493,6 +497,10 @@ impl Connection {
                 .client_id
                 .map(|id| StrBytes::from_string(id.to_owned()));
             link.meter.set_client(head.client_id.unwrap_or_default());
+        }
+        let is_new = self.gate.is_none() && self.placing.is_none();
+        if is_new && must_wait(link, Metered::Time) {
+            return Ok(None);
         }
         let is_over = self.session.as_ref().is_some_and(Session::is_over);
         if is_over && self.gate.is_none() && key != sasl::HANDSHAKE {
@@ -534,52 +542,7 @@ impl Connection {
                 true
             }
         };
-        Ok(taken.then_some(key))
-    }
-
-    /// A client whose proof counts for a time proves anew who it is. Until it has, it gets nothing else.
-    fn begin_anew(&mut self) {
-        let session = self.session.as_ref();
-        let ends = session.is_some_and(|session| session.until.is_some());
-        let is_too_soon = |begun: Instant| begun.elapsed() < RENEWED_ONCE_IN;
-        if self.gate.is_none() && ends && !self.renewed.is_some_and(is_too_soon) {
-            let now = Instant::now();
-            self.renewed = Some(now);
-            self.gate = Some(Gate {
-                step: sasl::Step::Mechanism,
-                until: now + self.ctx.shared.config.server.receive_timeout,
-            });
-        }
-    }
-
-    fn authenticate(&mut self, request: (i16, i16, i32), body: Bytes) {
-        // Once it has proved who it is, or where nobody asks, there is nothing to prove: it is told so, and goes.
-        let step = self.gate.as_mut().map_or(sasl::Step::Failed, |gate| {
-            std::mem::replace(&mut gate.step, sasl::Step::Failed)
-        });
-        let before = self.session.clone();
-        let answer = sasl::answer(self.ctx.clone(), step, before, request, body);
-        self.current = Current::Authenticating(Box::pin(answer));
-    }
-
-    /// The client has come a step further, or has failed.
-    fn stepped(&mut self, link: &mut ClientLink, step: sasl::Step) {
-        match step {
-            sasl::Step::Proved(session) => {
-                self.gate = None;
-                self.ctx.principal = session.principal.clone();
-                link.set_principal(session.principal.clone());
-                link.heard();
-                self.session = Some(session);
-            }
-            // It is told, and the connection ends.
-            sasl::Step::Failed => self.stopping = true,
-            step => {
-                if let Some(gate) = &mut self.gate {
-                    gate.step = step;
-                }
-            }
-        }
+        Ok(taken.then_some((key, version)))
     }
 
     fn take_produce(
@@ -665,6 +628,7 @@ impl Connection {
             if !front.poll(&link.waker) && Instant::now() < front.deadline {
                 break;
             }
+            front.throttle = front.throttle.max(link.meter.time_wait());
             let received = front.received;
             let seconds = received.elapsed().as_secs_f64();
             self.ctx.shared.data.metrics.append_seconds.observe(seconds);
@@ -724,7 +688,7 @@ impl Connection {
         fetch.count(&self.ctx.shared.data, &parts);
         let head = dispatch::begin(ApiKey::Fetch, fetch.version, fetch.correlation);
         let bytes = parts.iter().map(|part| part.bytes).sum();
-        let throttle = link.meter.charge(Metered::Reads, bytes);
+        let throttle = link.meter.charge_answered(Metered::Reads, bytes);
         let mut body = fetch::respond::reply(&fetch, parts, throttle, head);
         dispatch::finish(&mut body.meta, body.slices);
         let metrics = &self.ctx.shared.data.metrics;
@@ -739,24 +703,17 @@ impl Connection {
         if !self.pending.is_empty() || !self.is_answered() {
             return;
         }
-        if let Current::Answered(parts) = std::mem::replace(&mut self.current, Current::Nothing) {
+        if let Current::Answered(mut parts) = std::mem::replace(&mut self.current, Current::Nothing)
+        {
+            let current = self.current_since.take();
+            if let Some((key, version, _)) = current {
+                throttle::tell(&mut parts, key, version, link.meter.time_wait());
+            }
             link.out.push_parts(parts);
-            if let Some((key, since)) = self.current_since.take() {
+            if let Some((key, _, since)) = current {
                 self.count_answer(key, since);
                 self.renew_gate(key);
             }
-        }
-    }
-
-    /// A client that proves anew who it is has time for its next message from the broker's answer on: that left behind all
-    /// that was produced before.
-    fn renew_gate(&mut self, key: i16) {
-        let is_login = matches!(key, sasl::HANDSHAKE | sasl::AUTHENTICATE);
-        if let Some(gate) = &mut self.gate
-            && is_login
-            && self.session.is_some()
-        {
-            gate.until = Instant::now() + self.ctx.shared.config.server.receive_timeout;
         }
     }
 }

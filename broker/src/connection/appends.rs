@@ -110,7 +110,7 @@ impl Connection {
         if link.meter.debt(Metered::Appends) > MOST_HELD || self.held.len() >= MOST_ANSWERS {
             return Err(over_quota(link));
         }
-        let wait = link.meter.charge(Metered::Appends, bytes);
+        let wait = link.meter.charge_answered(Metered::Appends, bytes);
         let not_before = (!wait.is_zero()).then(|| Instant::now() + wait.min(MOST_HELD));
         self.charged = Some(not_before);
         Ok(not_before)

@@ -259,7 +259,7 @@ impl Connection {
         let metrics = &link.shared.data.metrics;
         metrics.read_bytes.inc_by(bytes as u64);
         metrics.read_at_once(read.at_once_since, bytes);
-        link.meter.charge(Metered::Reads, bytes);
+        link.meter.charge_answered(Metered::Reads, bytes);
         read.target.streamlet.traffic().note_read(bytes);
         let data = &link.shared.data;
         traced::note_read(data, &read.target.streamlet, read.at_once_since, &body);
@@ -339,7 +339,7 @@ impl Connection {
             }
             FromDisk::Copy(correlation, reply, body) => {
                 let bytes = body.iter().map(Bytes::len).sum();
-                link.meter.charge(Metered::Reads, bytes);
+                link.meter.charge_answered(Metered::Reads, bytes);
                 link.out
                     .push(FrameKind::ReadReply, correlation, &reply, body);
             }
@@ -366,7 +366,7 @@ impl Connection {
 fn push_out(link: &mut ClientLink, of: &Streamlet, push: &v1::PushData, body: Vec<Bytes>) -> bool {
     let bytes: usize = body.iter().map(Bytes::len).sum();
     link.shared.data.metrics.read_bytes.inc_by(bytes as u64);
-    link.meter.charge(Metered::Reads, bytes);
+    link.meter.charge_answered(Metered::Reads, bytes);
     of.traffic().note_read(bytes);
     traced::note_read(&link.shared.data, of, None, &body);
     link.out

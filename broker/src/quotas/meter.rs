@@ -1,9 +1,12 @@
 //! What one connection takes of quotas.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kera_metadata::quota::QuotaKind;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::Quotas;
 use super::bucket::Bucket;
@@ -14,6 +17,9 @@ use crate::principal::Principal;
 pub const MOST_OF_A_CLIENT_ID: usize = 255;
 /// A connection that waits looks so often whether it still has to: quotas may have been raised.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// The longest that a connection waits at a time because of the time that its requests took, as with Kafka: a member of a
+/// group still sends its heartbeats.
+const LONGEST_FOR_TIME: Duration = Duration::from_secs(1);
 
 /// The quotas of one connection's client, looked up once as long as they stay the same.
 pub struct Meter {
@@ -23,6 +29,10 @@ pub struct Meter {
     /// The quotas that the rest is of; `None`: of none yet.
     revision: Option<u64>,
     kinds: [OfKind; Metered::ALL.len()],
+    /// While the thread works for the connection, and a quota limits that: its time when it was last charged.
+    working_since: Option<Duration>,
+    /// The client has not proved yet who it is: until then its time is nobody's.
+    is_nobody: bool,
 }
 
 /// What is metered for each connection.
@@ -32,15 +42,26 @@ pub enum Metered {
     Appends,
     /// Bytes that are read.
     Reads,
+    /// Time that threads work for the connection, in nanoseconds.
+    Time,
 }
 
 impl Metered {
-    const ALL: [Self; 2] = [Self::Appends, Self::Reads];
+    pub(super) const ALL: [Self; 3] = [Self::Appends, Self::Reads, Self::Time];
 
     fn kind(self) -> QuotaKind {
         match self {
             Self::Appends => QuotaKind::ProducerByteRate,
             Self::Reads => QuotaKind::ConsumerByteRate,
+            Self::Time => QuotaKind::RequestPercentage,
+        }
+    }
+
+    /// How long a connection waits at most before it may do something.
+    fn longest(self) -> Duration {
+        match self {
+            Self::Appends | Self::Reads => Duration::MAX,
+            Self::Time => LONGEST_FOR_TIME,
         }
     }
 }
@@ -63,12 +84,22 @@ impl Meter {
             client: "".into(),
             revision: None,
             kinds: Default::default(),
+            working_since: None,
+            is_nobody: false,
         }
+    }
+
+    /// The client has to prove who it is. Time is not charged until then: strangers would use up that of all others who are
+    /// on their way in.
+    pub fn set_nobody(&mut self) {
+        self.is_nobody = true;
+        self.revision = None;
     }
 
     /// The client has proved who it is.
     pub fn set_principal(&mut self, principal: &Principal) {
         self.user = user(principal);
+        self.is_nobody = false;
         self.revision = None;
     }
 
@@ -88,21 +119,31 @@ impl Meter {
             self.revision = Some(revision);
             let now = Instant::now();
             for metered in Metered::ALL {
-                let bucket = self
-                    .quotas
-                    .bucket(metered.kind(), &self.user, &self.client, now);
+                let quotas = &self.quotas;
+                let find = || quotas.bucket(metered.kind(), &self.user, &self.client, now);
+                let bucket = match metered {
+                    Metered::Time if self.is_nobody => None,
+                    _ => find(),
+                };
                 self.kinds[metered as usize].bucket = bucket;
             }
         }
     }
 
-    /// Whether the connection waits before it takes more of this: others of the client may have left a debt.
+    /// Whether the connection waits before it takes more of this, for which it also takes time: others of the client may
+    /// have left a debt.
     pub fn waits(&mut self, metered: Metered) -> bool {
         self.waits_at(metered, Instant::now)
     }
 
-    pub(super) fn waits_at(&mut self, metered: Metered, now: impl FnOnce() -> Instant) -> bool {
+    pub(super) fn waits_at(&mut self, metered: Metered, now: impl Fn() -> Instant) -> bool {
         self.renew();
+        // Both are looked at: what is over is noticed here.
+        let time = self.waits_for(Metered::Time, &now);
+        time | (metered != Metered::Time && self.waits_for(metered, now))
+    }
+
+    fn waits_for(&mut self, metered: Metered, now: impl Fn() -> Instant) -> bool {
         let of = &mut self.kinds[metered as usize];
         let Some(bucket) = &of.bucket else {
             of.until = None;
@@ -115,6 +156,7 @@ impl Meter {
         let wait = bucket.wait(now);
         if !of.is_charged && !wait.is_zero() {
             // Otherwise a client that opens a connection for each request would never wait.
+            let wait = wait.min(metered.longest());
             of.until = Some(now + wait);
             self.quotas.note(metered.kind(), wait);
         }
@@ -149,6 +191,71 @@ impl Meter {
         wait
     }
 
+    /// The thread works for the connection from now on.
+    pub fn begin_work(&mut self) {
+        self.renew();
+        self.working_since = self.measures_time().then(thread_time);
+    }
+
+    /// Something is answered: charges the time that the thread has worked until now. How long the connection is to wait
+    /// because of time before it takes more.
+    pub fn time_wait(&mut self) -> Duration {
+        if let Some(since) = self.working_since {
+            let now = thread_time();
+            self.working_since = Some(now);
+            self.charge_time(now.saturating_sub(since));
+        }
+        self.time_wait_at(Instant::now)
+    }
+
+    pub(super) fn time_wait_at(&mut self, now: impl FnOnce() -> Instant) -> Duration {
+        let of = &mut self.kinds[Metered::Time as usize];
+        let Some(bucket) = &of.bucket else {
+            return Duration::ZERO;
+        };
+        let now = now();
+        if of.until.is_none_or(|until| until <= now) {
+            let wait = bucket.wait(now).min(LONGEST_FOR_TIME);
+            of.until = (!wait.is_zero()).then(|| now + wait);
+            if !wait.is_zero() {
+                self.quotas.note(QuotaKind::RequestPercentage, wait);
+            }
+        }
+        of.is_charged = true;
+        let until = of.until.unwrap_or(now);
+        until.saturating_duration_since(now)
+    }
+
+    /// As [`charge`](Self::charge), of something that is answered: for both what is taken and time.
+    pub fn charge_answered(&mut self, metered: Metered, amount: usize) -> Duration {
+        self.charge(metered, amount).max(self.time_wait())
+    }
+
+    /// It works for others from now on.
+    pub fn end_work(&mut self) {
+        if let Some(since) = self.working_since.take() {
+            self.charge_time(thread_time().saturating_sub(since));
+        }
+    }
+
+    /// True if a quota limits how long threads work for the connection.
+    pub(crate) fn measures_time(&self) -> bool {
+        self.kinds[Metered::Time as usize].bucket.is_some()
+    }
+
+    /// So long a thread has worked for it. It is owed, and waited for once something is [answered](Self::time_wait): a
+    /// connection that only waits takes some time too.
+    pub(crate) fn charge_time(&mut self, worked: Duration) {
+        self.charge_time_at(worked, Instant::now);
+    }
+
+    pub(super) fn charge_time_at(&mut self, worked: Duration, now: impl FnOnce() -> Instant) {
+        self.renew();
+        if let Some(bucket) = &self.kinds[Metered::Time as usize].bucket {
+            bucket.charge(worked.as_nanos() as f64, now());
+        }
+    }
+
     /// How long those who share the quota are in debt.
     pub fn debt(&mut self, metered: Metered) -> Duration {
         self.renew();
@@ -167,16 +274,42 @@ impl Meter {
         }
     }
 
-    /// True if it waits, as far as it was looked at.
+    /// True if it [waits](Self::waits), as far as it was looked at.
     pub fn is_waiting(&self, metered: Metered) -> bool {
-        self.kinds[metered as usize].until.is_some()
+        let is_set = |one: Metered| self.kinds[one as usize].until.is_some();
+        is_set(metered) || is_set(Metered::Time)
     }
 
-    /// When to look again whether it still waits, if it does.
+    /// When to look again whether it still [waits](Self::waits), if it does.
     pub fn look_at(&self, metered: Metered) -> Option<Instant> {
-        let until = self.kinds[metered as usize].until?;
+        let until = |one: Metered| self.kinds[one as usize].until;
+        let until = until(metered)
+            .into_iter()
+            .chain(until(Metered::Time))
+            .min()?;
         Some(until.min(Instant::now() + LOOK_AGAIN))
     }
+}
+
+/// How long this thread has worked since it began, whatever others did meanwhile on its core.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    // Neither is below zero.
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// What comes of `future`. How long threads worked for that is added to `worked`, unless it is `None`.
+pub(crate) async fn measured<F: Future>(future: F, worked: &mut Option<Duration>) -> F::Output {
+    let mut future = pin!(future);
+    std::future::poll_fn(|context| {
+        let since = worked.is_some().then(thread_time);
+        let polled = future.as_mut().poll(context);
+        if let (Some(worked), Some(since)) = (worked.as_mut(), since) {
+            *worked += thread_time().saturating_sub(since);
+        }
+        polled
+    })
+    .await
 }
 
 /// Whose quotas count for a client.

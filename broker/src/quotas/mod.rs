@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use kera_metadata::QuotasRecord;
-use kera_metadata::quota::QuotaKind;
+use kera_metadata::quota::{Limit, QuotaKind};
 use parking_lot::Mutex;
 
 use crate::metrics::{Counter, Family, Labels};
@@ -27,6 +27,7 @@ use bucket::Bucket;
 use limits::{Limits, Sharers};
 
 pub use alter::{Change, address_text, alter, list};
+pub(crate) use meter::measured;
 pub use meter::{MOST_OF_A_CLIENT_ID, Meter, Metered};
 
 /// Buckets that are kept while they are in use or in debt; clients beyond share one of each kind.
@@ -35,9 +36,10 @@ const MOST_BUCKETS: usize = 16_384;
 const FIRST_SWEEP: usize = 64;
 
 /// The kinds that this version enforces.
-pub(crate) const ENFORCED: [QuotaKind; 4] = [
+pub(crate) const ENFORCED: [QuotaKind; 5] = [
     QuotaKind::ProducerByteRate,
     QuotaKind::ConsumerByteRate,
+    QuotaKind::RequestPercentage,
     QuotaKind::ControllerMutationRate,
     QuotaKind::ConnectionCreationRate,
 ];
@@ -120,8 +122,8 @@ impl Quotas {
         let bucket = self
             .buckets
             .lock()
-            .of((kind, Some(sharers)), limit.value(), now);
-        bucket.set_rate(limit.value(), now);
+            .of((kind, Some(sharers)), rate(kind, limit), now);
+        bucket.set_rate(rate(kind, limit), now);
         Some(bucket)
     }
 
@@ -157,8 +159,8 @@ impl Quotas {
             return true;
         };
         let key = (kind, Some(Sharers::Address(address.into())));
-        let bucket = self.buckets.lock().of(key, limit.value(), now);
-        bucket.set_rate(limit.value(), now);
+        let bucket = self.buckets.lock().of(key, rate(kind, limit), now);
+        bucket.set_rate(rate(kind, limit), now);
         let wait = bucket.wait(now);
         if !wait.is_zero() {
             self.note(kind, wait);
@@ -198,6 +200,15 @@ impl Buckets {
         bucket
             .or_insert_with(|| Arc::new(Bucket::new(rate, now)))
             .clone()
+    }
+}
+
+/// What a limit allows in a second, in the unit that its kind is charged in.
+fn rate(kind: QuotaKind, limit: Limit) -> f64 {
+    match kind {
+        // Hundredths of a core, charged in nanoseconds.
+        QuotaKind::RequestPercentage => limit.value() * 1e7,
+        _ => limit.value(),
     }
 }
 

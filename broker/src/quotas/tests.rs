@@ -111,6 +111,75 @@ fn limiting(entity: QuotaEntity, kind: QuotaKind, limit: f64) -> Arc<Quotas> {
 }
 
 #[test]
+fn time_that_threads_work_is_waited_for_a_second_at_most() {
+    let any = QuotaEntity {
+        user: Some(Whom::Default),
+        ..QuotaEntity::default()
+    };
+    // A tenth of a core.
+    let quotas = limiting(any, QuotaKind::RequestPercentage, 10.0);
+    let (mut one, mut two) = (meter(&quotas, "ann"), meter(&quotas, "ann"));
+    let mut other = meter(&quotas, "bob");
+    let later = Instant::now() + Duration::from_secs(60);
+    let at = |ms: u64| later + Duration::from_millis(ms);
+    let ms = Duration::from_millis;
+    // What one second allows is there to begin with.
+    let charge = |meter: &mut Meter, worked, now: Instant| {
+        meter.charge_time_at(worked, || now);
+        meter.time_wait_at(|| now)
+    };
+    assert_eq!(charge(&mut one, ms(100), at(0)), Duration::ZERO);
+    assert_eq!(
+        charge(&mut one, ms(50), at(0)),
+        Duration::from_millis(500),
+        "50 ms of work are allowed in 500"
+    );
+    for metered in Metered::ALL {
+        assert!(one.waits_at(metered, || at(499)), "{metered:?}");
+        assert!(one.is_waiting(metered) && one.look_at(metered).is_some());
+    }
+    // What it works while it waits makes it wait no longer, and is owed all the same.
+    assert_eq!(charge(&mut one, ms(1), at(499)), ms(1));
+    assert!(!one.waits_at(Metered::Appends, || at(500)));
+    assert!(
+        two.waits_at(Metered::Reads, || at(500)),
+        "others of the user"
+    );
+    assert!(!other.waits_at(Metered::Reads, || at(500)));
+    // A second at a time, whatever is owed: a member of a group goes on.
+    assert_eq!(
+        charge(&mut one, ms(9_000), at(1_000)),
+        Duration::from_secs(1)
+    );
+    assert!(one.waits_at(Metered::Appends, || at(1_999)));
+    assert!(!one.waits_at(Metered::Appends, || at(2_000)));
+    let mut anew = meter(&quotas, "ann");
+    assert!(anew.waits_at(Metered::Time, || at(2_000)));
+    assert!(!anew.waits_at(Metered::Time, || at(3_000)));
+}
+
+#[test]
+fn the_time_of_a_client_that_has_proved_nothing_yet_is_nobodys() {
+    let any = QuotaEntity {
+        user: Some(Whom::Default),
+        ..QuotaEntity::default()
+    };
+    let quotas = limiting(any, QuotaKind::RequestPercentage, 10.0);
+    let mut stranger = Meter::new(quotas.clone(), &Principal::Anonymous);
+    stranger.set_nobody();
+    let later = Instant::now() + Duration::from_secs(60);
+    let second = Duration::from_secs(1);
+    stranger.charge_time_at(2 * second, || later);
+    assert_eq!(stranger.time_wait_at(|| later), Duration::ZERO);
+    assert!(!stranger.waits_at(Metered::Time, || later));
+    // From its proof on it is the user's.
+    stranger.set_principal(&Principal::User("ann".into()));
+    stranger.charge_time_at(second, || later);
+    assert_eq!(stranger.time_wait_at(|| later), second);
+    assert!(meter(&quotas, "ann").waits_at(Metered::Time, || later));
+}
+
+#[test]
 fn partitions_are_made_as_long_as_none_are_owed() {
     let user = QuotaEntity {
         user: Some(Whom::Default),

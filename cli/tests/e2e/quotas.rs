@@ -134,6 +134,46 @@ fn appends_and_reads_wait_for_a_quota_and_nothing_else_does() {
 }
 
 #[test]
+fn appends_and_reads_wait_for_time_and_nothing_else_does() {
+    let broker = Broker::start();
+    broker.run(&["stream", "create", "s", "--streamlets", "1", "--lanes", "1"]);
+    let stream = stream_id(&broker, "s");
+    let quota = |words: &[&str]| {
+        let anonymous = ["--principal", "User:ANONYMOUS"];
+        broker.run(&[&["quota"][..], words, &anonymous].concat());
+    };
+    let mut raw = Raw::open(&broker);
+    append(&mut raw, &stream, 1);
+    assert_eq!(raw.append_answer().1.error, 0, "nothing limits it");
+    // A hundred nanoseconds in a second, which each request takes at the least.
+    quota(&["set", "--request-percentage", "0.00001"]);
+    let begun = Instant::now();
+    for correlation in 2..4 {
+        // A second at a time, whatever is owed.
+        append(&mut raw, &stream, correlation);
+        let (answered, reply) = raw.append_answer();
+        assert_eq!((answered, reply.error), (correlation, 0));
+    }
+    read(&mut raw, &stream, 4);
+    assert!(!answer(&mut raw, FrameKind::ReadReply, 4).body.is_empty());
+    assert!(begun.elapsed() > Duration::from_millis(1900));
+    // A ping that comes with appends is answered before these are.
+    let request = v1::AppendRequest {
+        stream: stream.clone(),
+        ..Default::default()
+    };
+    let batch = batch_of(b"v");
+    let appends = (5..13).map(|number| frame_of(FrameKind::Append, number, &request, &batch));
+    let ping = frame_of(FrameKind::Ping, 99, &v1::CallRequest::default(), &[]);
+    raw.send(&appends.chain([ping]).collect::<Vec<_>>().concat());
+    let kinds: Vec<_> = (0..9)
+        .map(|_| raw.next().expect("an answer").kind)
+        .collect();
+    assert_ne!(kinds[8], FrameKind::Pong, "{kinds:?}");
+    quota(&["delete", "--yes"]);
+}
+
+#[test]
 fn a_transactional_id_that_no_coordinator_takes_is_refused_at_once() {
     let broker = Broker::start();
     broker.run(&["stream", "create", "s", "--streamlets", "1", "--lanes", "1"]);

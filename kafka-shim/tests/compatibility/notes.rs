@@ -110,8 +110,8 @@ pub const NOTES: &[(i16, Support, &str)] = &[
         Partly,
         "empty: the brokers move replicas by themselves, see `kera cluster status`",
     ),
-    (48, Whole, QUOTAS),
-    (49, Partly, QUOTAS),
+    (48, Whole, ""),
+    (49, Whole, ""),
     (50, Whole, "users and their mechanisms"),
     (51, Whole, "4,096 to 16,384 iterations; at most 4,096 users"),
     (
@@ -206,7 +206,6 @@ pub const ABSENT: &[(i16, &str, &str)] = &[
 const AUTHENTICATION: &str = "no authentication yet";
 const REPLICAS: &str = "the brokers choose leaders and replicas";
 const BETWEEN: &str = "between Kafka's own brokers and controllers";
-const QUOTAS: &str = "all limits but request_percentage, which is refused";
 const TELEMETRY: &str = "metrics of clients are not collected";
 const SHARE: &str = "no share groups";
 const STREAMS: &str = "no Streams groups";

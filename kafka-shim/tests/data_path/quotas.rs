@@ -106,6 +106,44 @@ async fn a_producer_beyond_its_quota_is_told_to_wait_and_waits_until_it_is_raise
     assert_eq!(at + other_at, 300, "at 100 and 200");
 }
 
+/// How long a client is told to wait that asks for all topics.
+async fn told(client: &mut Client) -> i32 {
+    let all = MetadataRequest::default().with_topics(None);
+    let reply: MetadataResponse = client.call(ApiKey::Metadata, 9, &all).await;
+    reply.throttle_time_ms
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_whose_requests_take_too_much_time_waits_after_each() {
+    let world = World::start().await;
+    world.topic("t", 1);
+    let (mut client, mut other) = (world.client().await, world.client().await);
+    other.id = "other";
+    assert_eq!(told(&mut client).await, 0, "nothing limits it");
+    // Ten nanoseconds in a second: each request takes more.
+    limit(&world, "request_percentage", Some(1e-6)).await;
+    assert!((0..=1000).contains(&told(&mut client).await));
+    let begin = Instant::now();
+    for _ in 0..2 {
+        // A second at a time, whatever it owes.
+        let wait = told(&mut client).await;
+        assert!((1..=1000).contains(&wait), "{wait}");
+        assert_eq!(told(&mut other).await, 0, "another client");
+    }
+    let sent = send(&mut client, &records(1)).await;
+    let (offset, wait) = placed(&mut client, sent).await;
+    assert_eq!(offset, 0);
+    assert!((1..=1000).contains(&wait), "{wait}");
+    // It is not the client that keeps to that.
+    assert!(begin.elapsed().as_secs_f64() > 1.9, "{:?}", begin.elapsed());
+    // A new connection has what the others owe.
+    let mut anew = world.client().await;
+    let wait = told(&mut anew).await;
+    assert!((1..=1000).contains(&wait), "{wait}");
+    limit(&world, "request_percentage", None).await;
+    assert_eq!(told(&mut client).await, 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_together_are_no_faster_than_the_quota() {
     const RATE: f64 = 100_000.0;
