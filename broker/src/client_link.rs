@@ -6,7 +6,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -163,8 +162,6 @@ pub struct ClientLink {
     pub bell: Arc<Bell>,
     /// The same.
     pub waker: Waker,
-    /// Bytes of appends that wait to be durable.
-    in_flight: usize,
     /// Memory is short: no more frames are taken until it is not.
     pub starved: bool,
     /// Since when the frame at the front waits for memory.
@@ -198,6 +195,7 @@ impl ClientLink {
     /// The client has proved who it is.
     pub fn set_principal(&mut self, principal: Principal) {
         self.meter.set_principal(&principal);
+        self.claims.set_principal(&principal);
         self.principal = principal;
     }
 
@@ -208,16 +206,15 @@ impl ClientLink {
         let principal = principal_of(&stream);
         Self {
             meter: Meter::new(shared.quotas.clone(), &principal),
+            claims: Claims::new(shared.data.clone(), &principal),
             principal,
             stream,
-            claims: Claims::new(shared.data.clone()),
             shared,
             input: Inbox::default(),
             out: Outbox::default(),
             touched: Vec::new(),
             waker: Waker::from(bell.clone()),
             bell,
-            in_flight: 0,
             starved: false,
             starved_since: None,
             crowded: false,
@@ -326,12 +323,7 @@ impl ClientLink {
 
     /// True while frames may be taken: within the limits on bytes in flight, and with memory.
     pub fn may_take(&self) -> bool {
-        let server = &self.shared.config.server;
-        !self.starved
-            && self.in_flight < server.connection_in_flight_bytes as usize
-            && self.claims.may_owe(self.out.bytes())
-            && (self.in_flight == 0
-                || self.shared.data.in_flight.load(Ordering::Relaxed) < server.max_in_flight_bytes)
+        !self.starved && self.claims.may_append() && self.claims.may_owe(self.out.bytes())
     }
 
     /// Sends what waits; it is dropped if nobody is there to take it.
@@ -429,24 +421,6 @@ impl ClientLink {
         self.claims.room_to_send(self.out.bytes())
     }
 
-    /// Appends of `bytes` wait to be durable.
-    pub fn wait_for(&mut self, bytes: usize) {
-        self.in_flight += bytes;
-        self.shared
-            .data
-            .in_flight
-            .fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
-    /// They wait no more.
-    pub fn release(&mut self, bytes: usize) {
-        self.in_flight -= bytes;
-        self.shared
-            .data
-            .in_flight
-            .fetch_sub(bytes as u64, Ordering::Relaxed);
-    }
-
     /// True if the frame at the front has waited for memory as long as one may.
     pub fn gives_up_memory(&self) -> bool {
         let waited = self.starved_since.map(|at| at.elapsed());
@@ -526,11 +500,5 @@ impl ClientLink {
             return protocol.overdue(self, Overdue::Idle);
         }
         Ok(())
-    }
-}
-
-impl Drop for ClientLink {
-    fn drop(&mut self) {
-        self.release(self.in_flight);
     }
 }

@@ -581,7 +581,7 @@ impl Connection {
         }
         self.joined = None;
         link.has_memory();
-        link.wait_for(produce.bytes);
+        link.claims.wait_for(produce.bytes);
         if request.acks == 0 && produce.any_refused() {
             return Err(Ended::Unacknowledged);
         }
@@ -645,7 +645,7 @@ impl Connection {
             let bytes = front.bytes;
             self.pending.pop_front();
             self.count_answer(PRODUCE, received);
-            link.release(bytes);
+            link.claims.release(bytes);
         }
     }
 

@@ -66,7 +66,7 @@ impl Connection {
         ) {
             Placed::Pending(pending) => {
                 self.partial = Partial::default();
-                link.wait_for(pending.bytes);
+                link.claims.wait_for(pending.bytes);
                 self.pending.push_back((not_before, pending));
             }
             Placed::Refused(reply) => {
@@ -147,7 +147,7 @@ impl Connection {
             released += pending.bytes;
             false
         });
-        link.release(released);
+        link.claims.release(released);
     }
 
     /// Sends the answers that have waited long enough; all of them once nothing is owed, or the connection ends.
@@ -186,7 +186,7 @@ impl Connection {
             released += pending.bytes;
             false
         });
-        link.release(released);
+        link.claims.release(released);
     }
 }
 

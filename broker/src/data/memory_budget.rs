@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::DataPlane;
+use super::memory_shares::{Share, held, may_hold};
 use crate::inbox::READ_AHEAD;
+use crate::principal::Principal;
 
 /// Frames up to this size need no claim of their own while there is room for buffers that hold them.
 const SMALL_FRAME: usize = READ_AHEAD;
@@ -26,6 +28,10 @@ pub const MOST_IN_A_CROWD: usize = 64 << 10;
 /// One connection's claims; released when dropped.
 pub struct Claims {
     data: Arc<DataPlane>,
+    /// Of the connection's principal, if there are several.
+    share: Option<Arc<Share>>,
+    /// Bytes of appends that wait to be durable.
+    appended: usize,
     frame: usize,
     frame_since: Instant,
     incoming: usize,
@@ -36,16 +42,70 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// No claims yet.
-    pub fn new(data: Arc<DataPlane>) -> Self {
+    /// No claims yet, of a connection of that principal.
+    pub fn new(data: Arc<DataPlane>, principal: &Principal) -> Self {
         Self {
+            share: data.shares.of(principal),
             data,
+            appended: 0,
             frame: 0,
             frame_since: Instant::now(),
             incoming: 0,
             outgoing: 0,
             read_until: None,
         }
+    }
+
+    /// The client has proved who it is: what the connection holds, it holds of that principal's share.
+    pub fn set_principal(&mut self, principal: &Principal) {
+        let (in_flight, outgoing) = (self.appended + self.frame, self.outgoing);
+        self.count(in_flight, outgoing, u64::wrapping_neg);
+        self.share = self.data.shares.of(principal);
+        self.count(in_flight, outgoing, |bytes| bytes);
+    }
+
+    /// Counts in the share what it holds more, or with a change of sign less.
+    fn count(&self, in_flight: usize, outgoing: usize, sign: impl Fn(u64) -> u64) {
+        if let Some(share) = &self.share {
+            let add = |to: &AtomicU64, bytes: usize| {
+                if bytes > 0 {
+                    to.fetch_add(sign(bytes as u64), Ordering::Relaxed);
+                }
+            };
+            add(&share.in_flight, in_flight);
+            add(&share.outgoing, outgoing);
+        }
+    }
+
+    /// Appends of `bytes` wait to be durable.
+    pub fn wait_for(&mut self, bytes: usize) {
+        self.appended += bytes;
+        let all = &self.data.in_flight;
+        all.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.count(bytes, 0, |bytes| bytes);
+    }
+
+    /// They wait no more.
+    pub fn release(&mut self, bytes: usize) {
+        self.appended -= bytes;
+        let all = &self.data.in_flight;
+        all.fetch_sub(bytes as u64, Ordering::Relaxed);
+        self.count(bytes, 0, u64::wrapping_neg);
+    }
+
+    /// True while more may be appended.
+    pub fn may_append(&self) -> bool {
+        let server = &self.data.config.server;
+        let has_room = || {
+            let total = self.data.in_flight.load(Ordering::Relaxed);
+            may_hold(total + 1, self.own_in_flight(), server.max_in_flight_bytes)
+        };
+        self.appended < server.connection_in_flight_bytes as usize
+            && (self.appended == 0 || has_room())
+    }
+
+    fn own_in_flight(&self) -> Option<u64> {
+        held(self.share.as_ref().map(|share| &share.in_flight))
     }
 
     /// True if an incoming frame of `total` bytes needs a claim that it does not have.
@@ -61,12 +121,16 @@ impl Claims {
         }
         let limit = self.data.config.server.max_in_flight_bytes;
         let more = total as u64;
+        // A principal that holds nothing may have one frame of what is kept for those that hold little.
+        let own = self.own_in_flight();
+        let own = own.map(|own| if own == 0 { 0 } else { own + more });
         // One at least is always admitted.
-        let admit = |now: u64| (now == 0 || now + more <= limit).then_some(now + more);
+        let admit = |now: u64| (now == 0 || may_hold(now + more, own, limit)).then_some(now + more);
         let in_flight = &self.data.in_flight;
         let admitted = in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit);
         if admitted.is_ok() {
             (self.frame, self.frame_since) = (total, Instant::now());
+            self.count(total, 0, |bytes| bytes);
         }
         admitted.is_ok()
     }
@@ -92,6 +156,7 @@ impl Claims {
             self.data
                 .in_flight
                 .fetch_sub(ended as u64, Ordering::Relaxed);
+            self.count(ended, 0, u64::wrapping_neg);
         }
     }
 
@@ -129,7 +194,8 @@ impl Claims {
 
     /// True while all connections together hold more that waits to be sent than they should.
     pub fn is_crowd(&self) -> bool {
-        self.data.sends_much()
+        let own = held(self.share.as_ref().map(|share| &share.outgoing));
+        self.data.is_crowded(own)
     }
 
     /// True while the connection may take more requests, with `waiting` bytes of replies still to be sent.
@@ -160,6 +226,11 @@ impl Claims {
 
     /// The connection holds `bytes` that are to be sent.
     pub fn hold_outgoing(&mut self, bytes: usize) {
+        let before = self.outgoing;
+        match bytes >= before {
+            true => self.count(0, bytes - before, |bytes| bytes),
+            false => self.count(0, before - bytes, u64::wrapping_neg),
+        }
         hold(&self.data.outgoing, &mut self.outgoing, bytes);
     }
 }
@@ -176,6 +247,7 @@ fn hold(total: &AtomicU64, mine: &mut usize, now: usize) {
 
 impl Drop for Claims {
     fn drop(&mut self) {
+        self.release(self.appended);
         self.end_frame();
         self.hold_incoming(0);
         self.hold_outgoing(0);

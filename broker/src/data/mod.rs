@@ -9,6 +9,7 @@
 //! | `append` | append frames: check, place, wait for the durable head, acknowledge |
 //! | `fetch` | reads and subscriptions |
 //! | `memory_budget` | what one connection claims of the bytes that all may hold |
+//! | `memory_shares` | what each principal holds of them, so that one leaves room for others |
 //! | `traced` | spans of batches whose producers have them traced |
 
 pub mod accept;
@@ -17,6 +18,7 @@ pub mod catalog;
 pub mod directory;
 pub mod fetch;
 pub mod memory_budget;
+mod memory_shares;
 pub mod traced;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,6 +34,7 @@ use crate::config::BrokerConfig;
 use crate::metrics::Metrics;
 use catalog::Catalog;
 use directory::Directory;
+use memory_shares::{Shares, may_hold};
 
 /// [`DataPlane::memory_wait`] unless it is changed.
 const MEMORY_WAIT: Duration = Duration::from_secs(10);
@@ -54,6 +57,8 @@ pub struct DataPlane {
     pub incoming: AtomicU64,
     /// Bytes that wait to be sent, or come from the disk to be sent, over all connections.
     pub outgoing: AtomicU64,
+    /// What each principal holds of them.
+    shares: Shares,
     /// Bytes of connections that were given back to the allocator, and not yet to the system.
     pub(crate) freed: Arc<AtomicU64>,
     /// See [`Self::memory_wait`]; milliseconds.
@@ -76,6 +81,7 @@ impl DataPlane {
         freed: Arc<AtomicU64>,
     ) -> Self {
         Self {
+            shares: Shares::new(&config),
             config,
             env,
             catalog,
@@ -131,10 +137,16 @@ impl DataPlane {
 
     /// True while more waits to be sent than should.
     pub fn sends_much(&self) -> bool {
+        self.is_crowded(None)
+    }
+
+    /// The same for a principal for whom `own` bytes wait to be sent.
+    fn is_crowded(&self, own: Option<u64>) -> bool {
         // What waits is mostly the pool's memory, which appends need as well.
         let pool = self.env.pool.limit() as u64;
         let limit = self.config.server.max_in_flight_bytes.min(pool / 2);
-        self.outgoing.load(Ordering::Relaxed) >= limit
+        let total = self.outgoing.load(Ordering::Relaxed);
+        !may_hold(total + 1, own, limit)
     }
 
     /// Connections gave `bytes` back to the allocator.
