@@ -35,6 +35,10 @@ use quiet::{Calls, Quiet, Word};
 const GRACE: Duration = Duration::from_secs(1);
 /// A peer that sends nothing while a call is under way is asked whether it is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// Most bytes of the headers of a call, as HTTP/2 counts them. Those of Kera's clients have a few hundred.
+const MAX_HEADERS: u32 = 8 << 10;
+/// What a header takes beside its name and its value.
+const HEADER_BYTES: usize = 128;
 
 /// What bounds the control connections of one address.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +61,8 @@ pub struct CallLimits {
     pub total_calls: usize,
     /// Calls of one connection that are worked on at once.
     pub calls_at_work: usize,
-    /// Bytes of the requests of one connection that arrive or are worked on; 16 KiB more for each that arrives.
+    /// Bytes of the requests of one connection that arrive or are worked on; 16 KiB more for each that arrives, and more
+    /// where its headers are long.
     pub connection_bytes: usize,
     /// Bytes of the requests of all connections, likewise; beyond it a connection may still have 32 KiB.
     pub total_bytes: usize,
@@ -103,6 +108,13 @@ impl CallsEnded {
         // Nothing is ever sent.
         let _ = self.0.recv().await;
     }
+}
+
+/// What the headers of a request take.
+fn header_bytes<B>(request: &Request<B>) -> usize {
+    let headers = request.headers().iter();
+    let bytes = headers.map(|(name, value)| name.as_str().len() + value.len() + HEADER_BYTES);
+    request.uri().path().len() + bytes.sum::<usize>()
 }
 
 /// Returns at `until`, if there is such a time.
@@ -182,6 +194,7 @@ impl CallServer {
                 let call = calls.call();
                 let (mut routes, at_work) = (routes.clone(), at_work.clone());
                 let refusal = refusal.clone();
+                let headers = header_bytes(&request);
                 request.extensions_mut().insert(caller.clone());
                 async move {
                     if let Some(refusal) = refusal {
@@ -194,7 +207,7 @@ impl CallServer {
                     if let Err(limit) = call.has_room() {
                         return Ok(too_many(limit).into_http::<Body>());
                     }
-                    if let Err(limit) = call.begins() {
+                    if let Err(limit) = call.begins(headers) {
                         return Ok(over(limit).into_http::<Body>());
                     }
                     // Never closed.
@@ -212,6 +225,7 @@ impl CallServer {
         http2
             .timer(TokioTimer::new())
             .max_concurrent_streams(may_begin)
+            .max_header_list_size(MAX_HEADERS)
             .keep_alive_interval(KEEP_ALIVE);
         let mut connection = pin!(http2.serve_connection(TokioIo::new(stream), serve));
         let mut stopping = self.stopping.clone();

@@ -13,6 +13,8 @@ use super::CallLimits;
 /// What a call takes until its request has arrived, beside the request's bytes: HTTP/2's state of it, its
 /// headers and its task.
 pub(super) const CALL_BYTES: usize = 16 << 10;
+/// Headers up to this size are among these.
+const USUAL_HEADERS: usize = 2 << 10;
 /// A connection that holds no more than this is not refused for what others hold: a stranger's requests that
 /// never arrive keep nobody from a small call.
 const SMALL_BYTES: usize = 32 << 10;
@@ -255,8 +257,8 @@ pub(super) struct Call {
 #[derive(Debug, Default)]
 struct CallState {
     bytes: usize,
-    /// [`CALL_BYTES`] are counted for it.
-    is_arriving: bool,
+    /// Of these what the call takes by itself, as long as its request arrives.
+    arriving: usize,
     is_answered: bool,
 }
 
@@ -271,11 +273,12 @@ impl Call {
         }
     }
 
-    /// Counts what the call takes by itself until its request [has arrived](Self::has_arrived); the limit that
-    /// it exceeds, if one.
-    pub(super) fn begins(&self) -> Result<(), usize> {
-        self.take(CALL_BYTES)?;
-        self.state.lock().is_arriving = true;
+    /// Counts what the call takes by itself, with so many bytes of headers, until its request
+    /// [has arrived](Self::has_arrived); the limit that it exceeds, if one.
+    pub(super) fn begins(&self, headers: usize) -> Result<(), usize> {
+        let bytes = CALL_BYTES + headers.saturating_sub(USUAL_HEADERS);
+        self.take(bytes)?;
+        self.state.lock().arriving = bytes;
         Ok(())
     }
 
@@ -283,14 +286,10 @@ impl Call {
     pub(super) fn has_arrived(&self) {
         let mut calls = self.calls.state.lock();
         let mut call = self.state.lock();
-        if std::mem::take(&mut call.is_arriving) {
-            call.bytes -= CALL_BYTES;
-            calls.bytes -= CALL_BYTES;
-            self.calls
-                .all
-                .bytes
-                .fetch_sub(CALL_BYTES, Ordering::Relaxed);
-        }
+        let arrived = std::mem::take(&mut call.arriving);
+        call.bytes -= arrived;
+        calls.bytes -= arrived;
+        self.calls.all.bytes.fetch_sub(arrived, Ordering::Relaxed);
     }
 
     /// Counts `bytes` more of its request; the limit that they exceed, if one.

@@ -163,12 +163,27 @@ async fn begin(client: &mut TcpStream, stream: u32) {
 }
 
 fn beginning(stream: u32) -> Vec<u8> {
+    beginning_with(stream, &[])
+}
+
+/// The same with a header of so many bytes, fewer than 16 KiB.
+async fn begin_long(client: &mut TcpStream, stream: u32, bytes: usize) {
+    // Its length: the most that seven bits have, and the rest in sevens.
+    let rest = bytes - 127;
+    let length = [127, rest as u8 | 128, (rest >> 7) as u8];
+    let header = [&[0, 1, b'x'], &length[..], &vec![b'v'; bytes]].concat();
+    let begun = beginning_with(stream, &header);
+    client.write_all(&begun).await.expect("it is taken");
+}
+
+fn beginning_with(stream: u32, more: &[u8]) -> Vec<u8> {
     // Method POST and scheme http by their numbers; the path as it stands.
     let mut head = vec![0x83, 0x86, 0];
     for text in [":path", "/kera.test/Call"] {
         head.push(text.len() as u8);
         head.extend_from_slice(text.as_bytes());
     }
+    head.extend_from_slice(more);
     frame(HEADERS, END_HEADERS, stream, &head)
 }
 
@@ -274,6 +289,31 @@ async fn the_requests_of_all_connections_have_a_limit_too() {
     begin(&mut small, 1).await;
     send(&mut small, 1, REQUEST, END_STREAM).await;
     assert_eq!(stage.next().await.expect("it is small"), REQUEST);
+}
+
+#[tokio::test]
+async fn headers_of_a_call_have_a_limit_and_count_until_its_request_has_come() {
+    const LONG: usize = 7_000;
+    let limits = CallLimits {
+        calls: 100,
+        calls_at_work: 100,
+        // Of the long headers of two calls there is room for one, of which 2 KiB are counted anyhow.
+        connection_bytes: 2 * OF_CALL + LONG,
+        ..LIMITS
+    };
+    let stage = Stage::with(limits, 10).await;
+    let mut client = stage.served.client().await;
+    begin_long(&mut client, 1, 9_000).await;
+    // Answered at once, by HTTP/2 itself.
+    assert_eq!(reply(&mut client, 1).await, 0);
+    begin_long(&mut client, 3, LONG).await;
+    begin_long(&mut client, 5, LONG).await;
+    assert_eq!(reply(&mut client, 5).await, 0, "it is refused");
+    send(&mut client, 3, 10, END_STREAM).await;
+    assert_eq!(stage.next().await.expect("it fits"), 10);
+    begin_long(&mut client, 7, LONG).await;
+    send(&mut client, 7, 10, END_STREAM).await;
+    assert_eq!(stage.next().await.expect("there is room again"), 10);
 }
 
 #[tokio::test]
