@@ -25,6 +25,8 @@ struct State {
     identity: (i64, i16),
     /// The next transaction begins under another epoch: the one before failed, and its batches may yet arrive.
     is_spoilt: bool,
+    /// Lanes were asked for when it ended that nobody waits for any more: the request may yet begin another transaction.
+    was_asked_for: bool,
     phase: Phase,
     /// Which of the id's transactions it is, once it has lanes.
     number: Option<u64>,
@@ -65,12 +67,18 @@ impl Transactional {
         timeout_ms: u32,
     ) -> Result<Self, RpcError> {
         let identity = init(client, id, timeout_ms, None).await?;
-        Ok(Self {
+        Ok(Self::of(id, timeout_ms, identity))
+    }
+
+    /// None is open yet.
+    fn of(id: &str, timeout_ms: u32, identity: (i64, i16)) -> Self {
+        Self {
             id: id.to_owned(),
             timeout_ms,
             state: Mutex::new(State {
                 identity,
                 is_spoilt: false,
+                was_asked_for: false,
                 phase: Phase::None,
                 number: None,
                 added: HashSet::new(),
@@ -80,7 +88,7 @@ impl Transactional {
                 was_ended: false,
             }),
             beginning: tokio::sync::Mutex::new(()),
-        })
+        }
     }
 
     pub(crate) fn identity(&self) -> (i64, i16) {
@@ -158,14 +166,14 @@ impl Transactional {
     /// next one begins under another epoch: what is left of this one must not become part of it.
     pub(crate) fn take(&self) -> Option<TransactionHandle> {
         let mut state = self.state.lock();
-        let was_asked_for = !state.asked.is_empty();
+        state.was_asked_for = !state.asked.is_empty();
         state.phase = Phase::Ending;
         state.added.clear();
         state.wanted.clear();
         state.asked.clear();
         state.failure = None;
         let number = state.number.take();
-        state.is_spoilt |= was_asked_for || number.is_some();
+        state.is_spoilt |= state.was_asked_for || number.is_some();
         number.map(|number| self.handle_of(&state, number))
     }
 
@@ -179,9 +187,11 @@ impl Transactional {
         }
     }
 
-    /// All batches of it were acknowledged, and it is committed or prepared for certain.
+    /// All batches of it were acknowledged, and it is committed or prepared for certain. The next one begins under the same
+    /// epoch, unless a lane was asked for late: under that epoch the request would be taken for the next one's.
     pub(crate) fn settled(&self) {
-        self.state.lock().is_spoilt = false;
+        let mut state = self.state.lock();
+        state.is_spoilt = state.was_asked_for;
     }
 
     /// A batch was given up: the transaction cannot be committed.
@@ -388,4 +398,32 @@ async fn init(
         RpcError::BadAnswer(text)
     })?;
     Ok((begun.producer, epoch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDENTITY: (i64, i16) = (7, 1);
+
+    #[test]
+    fn a_lane_that_was_asked_for_and_not_used_ends_the_epoch() {
+        for is_late in [false, true] {
+            let transactional = Transactional::of("id", 1000, IDENTITY);
+            assert!(transactional.open());
+            assert!(!transactional.may_send(0));
+            assert_eq!(transactional.take_wanted(), [0]);
+            assert!(transactional.added(IDENTITY, &[0], Some(4)).is_none());
+            if is_late {
+                // Its only batch goes to another lane then, and the answer is not waited for.
+                assert!(!transactional.may_send(1));
+                assert_eq!(transactional.take_wanted(), [1]);
+            }
+            assert!(transactional.take().is_some());
+            transactional.settled();
+            assert_eq!(transactional.state.lock().is_spoilt, is_late);
+            // What comes of it is nobody's.
+            assert!(transactional.added(IDENTITY, &[1], Some(5)).is_none());
+        }
+    }
 }
