@@ -159,17 +159,17 @@ public final class Consumer implements AutoCloseable {
             LeaseTable leases = membership.leases();
             if (received.batch() == null) {
                 if (received.finished()) {
-                    leases.finish(lease.id(), received.next());
+                    leases.finish(lease, received.next());
                 }
                 wake();
                 return null;
             }
             if (records.isEmpty()) {
-                leases.skip(lease.id(), received.from(), received.next());
+                leases.skip(lease, received.from(), received.next());
                 return null;
             }
             // Otherwise another member has them.
-            if (!leases.deliver(lease.id(), received.next())) {
+            if (!leases.deliver(lease, received.next())) {
                 return null;
             }
             previous = new ConsumedBatch(lease, membership.member(), received.next(), records);

@@ -292,7 +292,7 @@ final class LeaseReads {
     /** Has what was received from an ordinal on read again, and says why. */
     IOException cannotRead(Lease lease, long from, Exception why, long now) {
         Source source = sources.get(lease.id());
-        if (source != null) {
+        if (source != null && source.lease == lease) {
             source.chunks.clear();
             ready.remove(source);
             source.scheduled = false;

@@ -105,9 +105,15 @@ final class LeaseTable {
         return held.values().stream().anyMatch(each -> each.isDone() || each.position() > each.committed);
     }
 
+    /** What is held by a grant; null if that has ended: in a group that was made anew another grant may have its number. */
+    private Held heldBy(Lease lease) {
+        Held one = held.get(lease.id());
+        return one != null && one.lease == lease ? one : null;
+    }
+
     /** Notes that what lies below {@code next} goes to the application. False if it may not: the lease is not read any more. */
-    boolean deliver(long lease, long next) {
-        Held one = held.get(lease);
+    boolean deliver(Lease lease, long next) {
+        Held one = heldBy(lease);
         if (one == null || one.returning || one.releasing) {
             return false;
         }
@@ -119,11 +125,11 @@ final class LeaseTable {
     }
 
     /** Notes that there is no record between two ordinals. False if the lease is not read any more. */
-    boolean skip(long lease, long from, long next) {
+    boolean skip(Lease lease, long from, long next) {
         if (!deliver(lease, next)) {
             return false;
         }
-        Held one = held.get(lease);
+        Held one = heldBy(lease);
         one.skippedFrom = one.skippedTo == from ? one.skippedFrom : from;
         one.skippedTo = next;
         one.passSkipped();
@@ -131,8 +137,8 @@ final class LeaseTable {
     }
 
     /** Notes that nothing of the lease is stored at or above {@code at}. */
-    void finish(long lease, long at) {
-        Held one = held.get(lease);
+    void finish(Lease lease, long at) {
+        Held one = heldBy(lease);
         if (one != null) {
             one.finishedAt = Math.max(one.lease.isRange() ? one.lease.end() : at, one.delivered);
         }

@@ -158,14 +158,14 @@ class MembershipTest {
                 }
                 LeaseTable leases = client.membership.leases();
                 if (next == end && dice.nextBoolean() && from == end) {
-                    leases.finish(lease.id(), end);
+                    leases.finish(lease, end);
                     client.reading.remove(lease);
                 } else if (from == end) {
                     continue;
                 } else if (hollow) {
-                    leases.skip(lease.id(), from, next);
+                    leases.skip(lease, from, next);
                     client.reading.put(lease, next);
-                } else if (leases.deliver(lease.id(), next)) {
+                } else if (leases.deliver(lease, next)) {
                     checkBarrier(lease, from);
                     client.reading.put(lease, next);
                     InHand batch = new InHand(lease, client.membership.member(), client.incarnations.get(lease), from, next);
@@ -309,7 +309,7 @@ class MembershipTest {
     void progressIsCommittedOnceAskedForAndAgainIfTheAnswerIsLost() {
         Membership membership = joined();
         membership.acquired(only(membership.due(2), Kind.ACQUIRE), List.of(LANE), 2);
-        assertTrue(membership.leases().deliver(7, 20));
+        assertTrue(membership.leases().deliver(LANE, 20));
         membership.wantCommit();
         assertTrue(membership.due(3).stream().noneMatch(call -> call.kind() == Kind.COMMIT), "delivered is not processed");
         membership.leases().processed(7, 20);
@@ -327,12 +327,12 @@ class MembershipTest {
     void aLeaseThatIsAskedBackGoesOnceWhatWasDeliveredIsCommitted() {
         Membership membership = joined();
         membership.acquired(only(membership.due(2), Kind.ACQUIRE), List.of(LANE), 2);
-        membership.leases().deliver(7, 20);
+        membership.leases().deliver(LANE, 20);
         Call heartbeat = only(membership.due(2 + 10 * MILLI), Kind.HEARTBEAT);
         assertEquals(List.of(7L), heartbeat.leases());
         membership.heartbeatAnswered(heartbeat, List.of(), List.of(7L), 3);
         assertEquals(List.of(LANE), membership.takeEnded());
-        assertFalse(membership.leases().deliver(7, 30), "no more of it");
+        assertFalse(membership.leases().deliver(LANE, 30), "no more of it");
         assertTrue(membership.due(4).stream().noneMatch(call -> call.kind() == Kind.COMMIT));
         membership.leases().processed(7, 20);
         Call commit = only(membership.due(5), Kind.COMMIT);
@@ -374,7 +374,27 @@ class MembershipTest {
         Call heartbeat = only(membership.due(2 + 10 * MILLI), Kind.HEARTBEAT);
         membership.heartbeatAnswered(heartbeat, List.of(7L), List.of(), 3);
         assertEquals(List.of(LANE), membership.takeEnded());
-        assertFalse(membership.leases().deliver(7, 20));
+        assertFalse(membership.leases().deliver(LANE, 20));
+    }
+
+    /** What was received for the first one may be decoded just then, without the lock. */
+    @Test
+    void whatWasReceivedForALeaseIsNotDeliveredForAnotherOneWithItsNumber() {
+        Membership membership = joined();
+        membership.acquired(only(membership.due(2), Kind.ACQUIRE), List.of(LANE), 2);
+        List<Call> calls = membership.due(2 + 10 * MILLI);
+        membership.failed(only(calls, Kind.HEARTBEAT), new KeraException(ErrorCodes.UNKNOWN_MEMBER, "who"), 3);
+        membership.joinedAs(only(membership.due(4), Kind.JOIN), "n", 10, 5);
+        membership.acquired(only(calls, Kind.ACQUIRE), List.of(), 5);
+        Lease other = new Lease(7, 0, 1, 0, 100, 0);
+        membership.acquired(only(membership.due(6), Kind.ACQUIRE), List.of(other), 6);
+        LeaseTable leases = membership.leases();
+        assertFalse(leases.deliver(LANE, 90));
+        assertFalse(leases.skip(LANE, 10, 90));
+        leases.finish(LANE, 100);
+        membership.wantCommit();
+        assertTrue(membership.due(7).stream().noneMatch(call -> call.kind() == Kind.COMMIT), "nothing of it was delivered");
+        assertTrue(leases.deliver(other, 90));
     }
 
     @Test
