@@ -3,11 +3,12 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use kera_log_segments::group::AckPolicy;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp};
 use kera_protocol::ids::{Epoch, LaneId, Ordinal};
-use kera_streamlet::{EpochEnd, RecordAt, SearchWork};
+use kera_streamlet::{CompactSpec, EpochEnd, RecordAt, SearchWork};
 use proptest::prelude::*;
 use support::{LANE, Machine, Node, settings};
 
@@ -28,6 +29,26 @@ fn batch(first: u64, times: &[i64], codec: Compression) -> Vec<u8> {
     builder.finish(codec, stamp).expect("records").to_vec()
 }
 
+/// Closed groups become one where they fit. No record has a key, so all stay.
+fn compact(node: &Node) {
+    assert!(node.streamlet.close_all(node.now_ms));
+    node.work();
+    let spec = CompactSpec {
+        now_ms: node.now_ms as i64,
+        min_lag_ms: 0,
+        max_lag_ms: 0,
+        delete_retention_ms: 1000,
+        quiet: Duration::ZERO,
+        min_dirty_permille: 0,
+        memory: 1 << 20,
+        broken: None,
+    };
+    let pass = node
+        .streamlet
+        .compact_lane(LANE, &spec, None, &mut |_| true);
+    pass.expect("a pass");
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Append {
@@ -40,6 +61,8 @@ enum Step {
     /// The log start moves to so many hundredths of what is readable.
     Trim(u8),
     Work,
+    /// What is closed becomes files of a new generation.
+    Compact,
     Restart,
 }
 
@@ -61,6 +84,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (1..60u8).prop_map(Step::Fill),
         1 => (0..=100u8).prop_map(Step::Trim),
         2 => Just(Step::Work),
+        2 => Just(Step::Compact),
         2 => Just(Step::Restart),
     ];
     prop::collection::vec(step, 1..24)
@@ -179,6 +203,7 @@ proptest! {
                     node.streamlet.trim(LANE, to).expect("a trim");
                 }
                 Step::Work => drop(node.work()),
+                Step::Compact => compact(&node),
                 Step::Restart => {
                     machine.kill(node, usize::MAX);
                     node = machine.recover(settings(AckPolicy::Written)).0;
@@ -264,6 +289,41 @@ fn an_epoch_that_lost_records_ends_where_what_is_left_does() {
     let kept = recovery.gaps.first().map_or(40, |(_, missing, _)| *missing);
     assert_eq!(end.end, kept);
     assert!(node.head(LANE) >= end.end + 3);
+}
+
+#[test]
+fn epochs_end_where_they_did_after_their_groups_became_one() {
+    let mut machine = Machine::fault(7);
+    let mut node = machine.create(settings(AckPolicy::Written));
+    for round in 0..4 {
+        node.append(0, &mut batch(round * 20, &[1; 20], Compression::None));
+        assert!(node.streamlet.close_all(node.now_ms));
+        node.work();
+        if round < 3 {
+            machine.kill(node, usize::MAX);
+            node = machine.recover(settings(AckPolicy::Written)).0;
+        }
+    }
+    let ends = |node: &Node| -> Vec<_> {
+        let end = |epoch| node.streamlet.epoch_end(LANE, Epoch(epoch));
+        (0..=4).map(end).collect()
+    };
+    let of = |epoch, end| {
+        Some(EpochEnd {
+            epoch: Epoch(epoch),
+            end,
+        })
+    };
+    let expected = [of(0, 0), of(1, 20), of(2, 40), of(3, 60), of(4, 80)];
+    assert_eq!(ends(&node), expected);
+    compact(&node);
+    assert_eq!(node.streamlet.groups(), 1, "they became one");
+    assert_eq!(ends(&node), expected);
+    machine.kill(node, usize::MAX);
+    let (node, _) = machine.recover(settings(AckPolicy::Written));
+    assert_eq!(ends(&node), expected);
+    assert_eq!(node.streamlet.epoch_at(LANE, 19), Some(Epoch(1)));
+    assert_eq!(node.streamlet.epoch_at(LANE, 20), Some(Epoch(2)));
 }
 
 #[test]
