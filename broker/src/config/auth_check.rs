@@ -130,9 +130,14 @@ pub(super) fn doubts(config: &BrokerConfig) -> impl Iterator<Item = String> {
     let probes = closes_probes.then(|| {
         "http.open_paths opens metrics and leaves out probes, so /livez and /readyz ask for a password, which kubelets and load balancers do not give; write `probes,metrics` to keep them open".to_owned()
     });
-    let acts = config.api.enabled && config.api.acts && !asks && !config.auth.listeners.is_empty();
-    let acts = acts.then(|| {
-        "api.acts lets every program on this machine change streams and groups, while auth.listeners asks clients elsewhere who they are; add http to auth.listeners (docs/security.md)".to_owned()
+    let is_asked = asks || config.auth.listeners.is_empty() || config.http.listen.is_none();
+    let shows = config.api.enabled && !is_asked;
+    let api = shows.then(|| {
+        let what = match config.api.acts {
+            true => "shows the records of all streams to every program on this machine, and changes streams and groups for it",
+            false => "shows the records of all streams to every program on this machine",
+        };
+        format!("the API at http.listen {what}, while auth.listeners asks clients elsewhere who they are; add http to auth.listeners (docs/security.md)")
     });
     let open = open_ones(config).into_iter().map(|open| {
         format!(
@@ -140,7 +145,7 @@ pub(super) fn doubts(config: &BrokerConfig) -> impl Iterator<Item = String> {
             open.key()
         )
     });
-    open.chain(probes).chain(acts)
+    open.chain(probes).chain(api)
 }
 
 #[cfg(test)]
@@ -152,19 +157,29 @@ mod tests {
     }
 
     #[test]
-    fn acts_of_whoever_is_on_this_machine_are_told_where_others_are_asked() {
+    fn an_api_for_whoever_is_on_this_machine_is_told_where_others_are_asked() {
         let mut config = BrokerConfig::default();
-        config.api.acts = true;
         assert_eq!(doubted(&config), 0, "nobody is asked anywhere");
         config.auth.listeners = vec![Listener::Native];
-        assert_eq!(doubted(&config), 1);
+        for acts in [false, true] {
+            config.api.acts = acts;
+            let told: Vec<_> = doubts(&config).collect();
+            assert_eq!(told.len(), 1, "{told:?}");
+            assert_eq!(told[0].contains("changes streams"), acts, "{told:?}");
+        }
         config.auth.listeners.push(Listener::Http);
+        assert_eq!(doubted(&config), 0);
+        config.auth.listeners.pop();
+        config.api.enabled = false;
+        assert_eq!(doubted(&config), 0);
+        (config.api.enabled, config.http.listen) = (true, None);
         assert_eq!(doubted(&config), 0);
     }
 
     #[test]
     fn a_password_is_not_sent_where_others_may_listen() {
         let mut config = BrokerConfig::default();
+        config.http.listen = None;
         config.auth.listeners = vec![Listener::Kafka];
         config.kafka.listen.clear();
         assert_eq!(check_auth(&config).unwrap_err().0, "auth.listeners");

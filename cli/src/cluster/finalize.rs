@@ -17,14 +17,18 @@ use crate::output::{Out, OutputArgs, print_json};
 #[command(after_help = "Examples:
   kera cluster finalize
   kera cluster finalize --yes --json
+  kera cluster finalize --without-brokers 3
 
 The last step of an upgrade, for a broker that works alone as for a cluster. Until then nothing is written that the \
 version before could not read, and brokers may go back to it. It is refused while a living broker has an earlier \
-version. Afterwards brokers of earlier versions do not start, and what the new version brings may be used.")]
+version, and while a broker is away whose program nobody knows. Afterwards brokers of earlier versions do not start, and what the new version brings may be used.")]
 pub(crate) struct FinalizeArgs {
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
+    /// Brokers that are away and will not come back with an earlier program
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
+    without_brokers: Vec<u32>,
     #[command(flatten)]
     connect: ConnectArgs,
     #[command(flatten)]
@@ -48,7 +52,9 @@ pub(super) async fn run(args: FinalizeArgs) -> Outcome {
     }
     let answer = control
         .clusters
-        .finalize_cluster(v1::FinalizeClusterRequest {})
+        .finalize_cluster(v1::FinalizeClusterRequest {
+            without_brokers: args.without_brokers,
+        })
         .await;
     let answer = answer.map_err(|status| match status.code() {
         Code::Unimplemented => Failure::message(

@@ -121,10 +121,18 @@ pub(super) async fn run(args: StatusArgs) -> Outcome {
 
 /// How far an upgrade is, in a sentence; `None` if the cluster has the version of its newest broker.
 fn to_finalize(version: u32, brokers: &[BrokerView]) -> Option<String> {
-    let living = brokers.iter().filter(|broker| broker.state != "GONE");
-    let (new, old): (Vec<_>, Vec<_>) = living.partition(|broker| broker.cluster_version > version);
+    let (away, living): (Vec<_>, Vec<_>) = brokers.iter().partition(|one| one.state == "GONE");
+    let (new, old): (Vec<_>, Vec<_>) = living
+        .into_iter()
+        .partition(|broker| broker.cluster_version > version);
     if new.is_empty() {
         return None;
+    }
+    if let (Some(away), true) = (away.first(), old.is_empty()) {
+        return Some(format!(
+            "cluster version {version}: broker {} is away, and nobody knows its program; start it with the new one before you run `kera cluster finalize`",
+            away.broker_id
+        ));
     }
     Some(match old.is_empty() {
         true => format!(

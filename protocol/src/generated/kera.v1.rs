@@ -381,8 +381,12 @@ pub struct RestartStep {
     #[prost(bool, tag = "9")]
     pub controller: bool,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct FinalizeClusterRequest {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FinalizeClusterRequest {
+    /// those that are away, whose programs nobody knows, and may not come back with an earlier one
+    #[prost(uint32, repeated, tag = "1")]
+    pub without_brokers: ::prost::alloc::vec::Vec<u32>,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FinalizeClusterResponse {
     #[prost(uint32, tag = "1")]

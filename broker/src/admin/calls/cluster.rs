@@ -76,9 +76,10 @@ impl Clusters for ClustersService {
 
     async fn finalize_cluster(
         &self,
-        _request: Request<v1::FinalizeClusterRequest>,
+        request: Request<v1::FinalizeClusterRequest>,
     ) -> Answer<v1::FinalizeClusterResponse> {
-        let finalized = cluster::finalize(&self.shared).await;
+        let without = request.into_inner().without_brokers;
+        let finalized = cluster::finalize(&self.shared, &without).await;
         finalized.map(Response::new).map_err(status)
     }
 }

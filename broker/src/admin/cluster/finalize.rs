@@ -1,31 +1,41 @@
 //! Recording a cluster version: from then on what it brings may be used, and older programs cannot join.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use kera_metadata::{CLUSTER_VERSION, LiveBroker};
+use kera_controller::Picture;
+use kera_metadata::{CLUSTER_VERSION, LiveBroker, Living};
 use kera_protocol::error::WireError;
 use kera_protocol::v1;
 
-use super::invalid;
+use super::{invalid, with_picture};
 use crate::alter_settings::change_settings;
 use crate::settings::Scope;
 use crate::shared::Shared;
 
 /// Records the newest cluster version that every living broker can; this broker alone where it shares no store.
+/// `without` are brokers that are away and need not be waited for.
 ///
 /// A broker that joins meanwhile with an older program hears of the version and ends.
 ///
 /// # Errors
-/// [`kera_protocol::error::ErrorCode::InvalidArgument`] naming the brokers whose programs are too old, or what the metadata store answers.
-pub async fn finalize(shared: &Arc<Shared>) -> Result<v1::FinalizeClusterResponse, WireError> {
+/// [`kera_protocol::error::ErrorCode::InvalidArgument`] naming the brokers whose programs are too old, or that are away and
+/// own or hold something, or what the metadata store answers.
+pub async fn finalize(
+    shared: &Arc<Shared>,
+    without: &[u32],
+) -> Result<v1::FinalizeClusterResponse, WireError> {
     let wanted = match &shared.clustered {
         None => CLUSTER_VERSION,
         Some(clustered) => {
             let living = clustered.store.living().borrow().clone();
-            common(
-                &living.values().collect::<Vec<_>>(),
-                shared.settings.cluster_version(),
-            )?
+            let now = shared.settings.cluster_version();
+            let wanted = common(&living.values().collect::<Vec<_>>(), now)?;
+            if wanted > now {
+                let away = with_picture(shared, |picture, _, living| away(picture, living)).await?;
+                check_away(&away, without)?;
+            }
+            wanted
         }
     };
     let mut before = 0;
@@ -43,6 +53,30 @@ pub async fn finalize(shared: &Arc<Shared>) -> Result<v1::FinalizeClusterRespons
         before,
         version: before.max(wanted),
     })
+}
+
+/// Brokers that own streamlets or hold groups and do not run.
+fn away(picture: &Picture, living: &Living) -> BTreeSet<u32> {
+    let streamlets = picture.streamlets().map(|(_, _, streamlet)| streamlet);
+    let named = streamlets.flat_map(|streamlet| {
+        let copies = streamlet.groups.values().flat_map(|group| &group.copies);
+        copies.copied().chain([streamlet.owner()])
+    });
+    named.filter(|id| !living.contains_key(id)).collect()
+}
+
+/// Refuses while brokers are away whose programs nobody knows: one that comes back with an earlier program serves, and cannot
+/// read what the new version brings.
+fn check_away(away: &BTreeSet<u32>, without: &[u32]) -> Result<(), WireError> {
+    let missing = away.iter().filter(|id| !without.contains(id));
+    let missing: Vec<_> = missing.map(u32::to_string).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let (missing, flag) = (missing.join(", "), missing.join(","));
+    Err(invalid(format!(
+        "broker {missing} is away, and nobody knows its program: start it with the new one, or say that it will not come back with an earlier one (--without-brokers {flag})"
+    )))
 }
 
 /// The newest cluster version that all of `living` can, if that is newer than `now` or nobody can more.
@@ -78,6 +112,17 @@ mod tests {
         live.cluster_version = cluster_version;
         live.version = "0.1.0".into();
         live
+    }
+
+    #[test]
+    fn who_is_away_is_waited_for_unless_the_request_names_it() {
+        let away = BTreeSet::from([3, 5]);
+        let refused = check_away(&away, &[5]).expect_err("3 is away");
+        assert!(refused.message.contains("broker 3 is away"), "{refused}");
+        let both = check_away(&away, &[]).expect_err("both are");
+        assert!(both.message.contains("--without-brokers 3,5"), "{both}");
+        assert_eq!(check_away(&away, &[5, 3]), Ok(()));
+        assert_eq!(check_away(&BTreeSet::new(), &[]), Ok(()));
     }
 
     #[test]
