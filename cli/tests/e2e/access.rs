@@ -191,7 +191,7 @@ fn the_calls_that_are_no_frames_are_denied_as_well() {
             clusters.set_draining(SetDrainingRequest {});
             clusters.describe_drain(DescribeDrainRequest {});
             clusters.plan_restart(PlanRestartRequest {});
-            clusters.finalize_cluster(FinalizeClusterRequest::default());
+            clusters.finalize_cluster(FinalizeClusterRequest { without_brokers: Vec::new() });
             access.list_rules(ListRulesRequest {});
             access.add_rules(AddRulesRequest {});
             access.remove_rules(RemoveRulesRequest {});
