@@ -106,6 +106,9 @@ pub(crate) struct OffsetRecord {
     /// How long it is to be kept, if the client said so.
     #[prost(uint64, optional, tag = "6")]
     pub(crate) retention_ms: Option<u64>,
+    /// Of a partition's offsets the later one has the greater; 0: as they come. Snapshots tell it.
+    #[prost(uint64, tag = "7")]
+    pub(crate) order: u64,
 }
 
 /// Offsets of one stream are forgotten.

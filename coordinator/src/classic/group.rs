@@ -64,6 +64,9 @@ pub(crate) struct Offset {
     pub(crate) metadata: String,
     pub(crate) committed_ms: u64,
     pub(crate) retention_ms: Option<u64>,
+    /// Of the offsets of a partition, committed and pending, the later one has the greater; 0 where it was committed
+    /// while none was pending.
+    pub(crate) order: u64,
 }
 
 impl Member {
@@ -258,7 +261,9 @@ impl Group {
             return false;
         };
         for record in &set.offsets {
-            self.put_offset(stream, record.partition, Offset::of(record));
+            let pending = self.pending_order(stream, record.partition);
+            let order = pending.map_or(0, |last| last.saturating_add(1));
+            self.put_offset(stream, record.partition, Offset::of(record, order));
         }
         true
     }
@@ -333,13 +338,18 @@ impl Offset {
         u64::try_from(self.offset).ok()
     }
 
-    pub(super) fn of(record: &OffsetRecord) -> Self {
+    /// `order` is for a record that does not say its own.
+    pub(super) fn of(record: &OffsetRecord, order: u64) -> Self {
         Self {
             offset: record.offset,
             leader_epoch: record.leader_epoch,
             metadata: record.metadata.clone(),
             committed_ms: record.committed_ms,
             retention_ms: record.retention_ms,
+            order: match record.order {
+                0 => order,
+                known => known,
+            },
         }
     }
 
@@ -351,6 +361,7 @@ impl Offset {
             metadata: self.metadata.clone(),
             committed_ms: self.committed_ms,
             retention_ms: self.retention_ms,
+            order: self.order,
         }
     }
 }

@@ -91,6 +91,7 @@ impl Coordinator {
                         metadata: wanted.metadata,
                         committed_ms: now_ms,
                         retention_ms: request.retention_ms,
+                        order: 0,
                     },
                 );
             }

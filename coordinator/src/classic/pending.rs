@@ -51,6 +51,19 @@ impl Group {
         pending.offsets.get(&stream)?.get(&partition)
     }
 
+    /// The order of the offset of a partition that was pending last.
+    pub(super) fn pending_order(&self, stream: StreamId, partition: u32) -> Option<u64> {
+        let pending = self.pending.values();
+        let offsets = pending.filter_map(|pending| pending.offsets.get(&stream)?.get(&partition));
+        offsets.map(|offset| offset.order).max()
+    }
+
+    /// The order of the offset of a partition that is committed.
+    fn committed_order(&self, stream: StreamId, partition: u32) -> Option<u64> {
+        let offset = self.offsets.get(&stream)?.get(&partition);
+        offset.map(|offset| offset.order)
+    }
+
     /// Every partition of which there is an offset; of which one is pending as well, `with_pending`.
     pub(super) fn partitions(&self, with_pending: bool) -> BTreeSet<(StreamId, u32)> {
         let pending = self.pending.values().filter(|_| with_pending);
@@ -67,6 +80,15 @@ impl Group {
         let Some(stream) = StreamId::from_slice(&set.stream) else {
             return false;
         };
+        let next = |record: &OffsetRecord| {
+            let pending = self.pending_order(stream, record.partition);
+            let last = pending.max(self.committed_order(stream, record.partition));
+            last.unwrap_or(0).saturating_add(1)
+        };
+        let offsets = set.offsets.iter();
+        let offsets: Vec<_> = offsets
+            .map(|record| (record.partition, Offset::of(record, next(record))))
+            .collect();
         let pending = self.pending.entry(set.producer).or_default();
         let before = (pending.count(), pending.bytes());
         if pending.number != set.number {
@@ -76,9 +98,7 @@ impl Group {
             };
         }
         let partitions = pending.offsets.entry(stream).or_default();
-        for record in &set.offsets {
-            partitions.insert(record.partition, Offset::of(record));
-        }
+        partitions.extend(offsets);
         let after = (pending.count(), pending.bytes());
         self.offset_count = self.offset_count + after.0 - before.0;
         self.offset_bytes = self.offset_bytes + after.1 - before.1;
@@ -98,7 +118,11 @@ impl Group {
             for (partition, mut offset) in offsets {
                 // They may have been pending for longer than offsets are kept.
                 offset.committed_ms = offset.committed_ms.max(ended.ended_ms.unwrap_or(0));
-                self.put_offset(stream, partition, offset);
+                // What was committed meanwhile is newer, and was acknowledged.
+                let committed = self.committed_order(stream, partition);
+                if committed.is_none_or(|committed| committed <= offset.order) {
+                    self.put_offset(stream, partition, offset);
+                }
             }
         }
         true

@@ -187,6 +187,7 @@ impl Coordinator {
                 metadata: String::new(),
                 committed_ms: now_ms,
                 retention_ms: None,
+                order: 0,
             });
             for body in offset_parts(shape.id, records) {
                 self.emit(step, name, body);

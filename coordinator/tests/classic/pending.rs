@@ -4,7 +4,7 @@ use kera_coordinator::classic::{
     CommittedOffset, EndOffsets, Fault, FetchOffsets, OfTransaction, Reply, Request,
 };
 
-use crate::driver::{GROUP, World};
+use crate::driver::{GROUP, World, replay};
 
 fn of(producer: i64, number: u64) -> OfTransaction {
     OfTransaction { producer, number }
@@ -86,6 +86,40 @@ fn they_count_once_the_transaction_is_committed() {
     assert_eq!(stable(&mut w, None), all);
     w.restart();
     assert_eq!(stable(&mut w, None), all);
+}
+
+#[test]
+fn an_end_does_not_take_back_what_was_committed_after_it() {
+    for restarts in [false, true] {
+        let mut w = World::new();
+        let restart = |w: &mut World| {
+            if restarts {
+                let snapshot = w.bench.coordinator.snapshot();
+                let replayed = replay(&snapshot, w.bench.now);
+                assert!(replayed.same_durable_state(&w.bench.coordinator));
+                w.bench.coordinator = replayed;
+            }
+        };
+        w.commit("", -1, &[(2, 1)]).unwrap();
+        commit(&mut w, ALONE, of(7, 1), &[(0, 100), (1, 100), (2, 100)]).unwrap();
+        w.commit("", -1, &[(0, 150)]).unwrap();
+        restart(&mut w);
+        end(&mut w, of(7, 1), true);
+        let expected = [(0, 150), (1, 100), (2, 100)];
+        let expected = expected.map(|(p, offset)| (p, Some((offset, false))));
+        assert_eq!(stable(&mut w, None), expected);
+
+        // Of two transactions the later offset counts, whichever ends first.
+        commit(&mut w, ALONE, of(7, 2), &[(0, 200), (1, 210)]).unwrap();
+        commit(&mut w, ALONE, of(8, 1), &[(0, 300), (1, 310)]).unwrap();
+        commit(&mut w, ALONE, of(7, 2), &[(1, 220)]).unwrap();
+        restart(&mut w);
+        end(&mut w, of(8, 1), true);
+        restart(&mut w);
+        end(&mut w, of(7, 2), true);
+        let expected = [(0, 300), (1, 220)].map(|(p, offset)| (p, Some((offset, false))));
+        assert_eq!(stable(&mut w, Some(&[0, 1])), expected);
+    }
 }
 
 #[test]
