@@ -12,13 +12,16 @@ use std::time::Duration;
 
 use kera_log_segments::layout::DurableMark;
 use kera_protocol::ids::StreamletId;
+use kera_protocol::v1;
 use kera_replication::backup::{
     CopyMemory, CopySpec, Limits, Memory, ReplicaStore, SealTable, ShmMemory, SimMemory,
     StartError, TakenOver, Window,
 };
 use kera_replication::faults::Faults;
 use kera_replication::ids::CopyId;
+use kera_replication::transport::tcp::BackupService;
 use kera_replication::transport::{CopyState, Refusal};
+use kera_rpc::v1::backups_server::Backups;
 
 use crate::content::{SEGMENT, copy, segment};
 use crate::stage::{Ask, BESIDES, limits, options, shared_dir};
@@ -294,6 +297,45 @@ fn while_a_disk_is_at_work_for_one_copy_others_are_opened_and_sealed() {
     held_up_by(&store, &gate, "remove", id, |store| {
         store.free(&id, 7).expect("at last");
     });
+}
+
+/// A caller that gives up and asks again leaves its thread at the disk.
+#[test]
+fn flushes_that_nobody_waits_for_leave_threads_for_others() {
+    let id = copy(1, 7);
+    let content = segment(&id, 8, 700);
+    let (store, gate) = gated(&SimMemory::new(3), roomy());
+    store.fill(&id, &content).expect("fills");
+    let waits = gate.shut("flush", id);
+    let flush = || v1::FlushCopyRequest {
+        copy: Some(v1::CopyName {
+            stream: id.streamlet.stream.as_bytes().to_vec().into(),
+            streamlet: id.streamlet.streamlet.0,
+            group: id.group.0,
+            epoch: id.epoch.0,
+            ..Default::default()
+        }),
+        length: content.bytes.len() as u64,
+        closed: true,
+    };
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.max_blocking_threads(80).enable_time().build();
+    let runtime = runtime.expect("a runtime");
+    let service = BackupService::new(store);
+    let described = runtime.block_on(async {
+        for _ in 0..200 {
+            let asked = service.flush(tonic::Request::new(flush()));
+            // It is begun, and given up.
+            let answer = tokio::time::timeout(Duration::ZERO, asked).await;
+            assert!(answer.is_err(), "{answer:?}");
+        }
+        let describe = tonic::Request::new(v1::DescribeBackupRequest {});
+        tokio::time::timeout(NEVER, service.describe(describe)).await
+    });
+    let came = waits.recv_timeout(NEVER);
+    gate.open();
+    came.expect("one is at its disk");
+    described.expect("a thread is left").expect("it answers");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use kera_protocol::v1;
 use kera_rpc::serve::{CallLimits, CallServer, CallsEnded};
 use kera_rpc::v1::backups_server::{Backups, BackupsServer};
 use prost::Message;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_stream::Stream;
 use tonic::metadata::{BinaryMetadataValue, MetadataValue};
 use tonic::service::Routes;
@@ -33,6 +33,10 @@ const LIST_PART: usize = 1024;
 const CALLS: usize = 64;
 /// Those that wait for it, or are answered, among them.
 const OPEN_CALLS: u32 = 1024;
+/// Flushes and checks of single replicas that are under way at once, of all connections. Each has a thread for as long as the
+/// disk takes, also if its caller has given up and asks again: without a limit a disk that stands still takes the threads
+/// that everything else waits for.
+const SLOW_CALLS: usize = 64;
 /// Calls of all connections.
 const TOTAL_CALLS: usize = 16_384;
 /// How long a broker may take nothing of a reply; those that copy slowly on purpose pause for less.
@@ -48,7 +52,7 @@ pub(super) fn server(
     stopping: watch::Receiver<bool>,
     freed: Arc<AtomicU64>,
 ) -> (CallServer, CallsEnded) {
-    let service = BackupsServer::new(BackupService { store });
+    let service = BackupsServer::new(BackupService::new(store));
     let limits = CallLimits {
         first_call: options.hello_timeout,
         idle: options.idle_timeout,
@@ -69,6 +73,7 @@ pub(super) fn server(
 #[derive(Clone, Debug)]
 pub struct BackupService {
     store: Arc<ReplicaStore>,
+    slow: Arc<Semaphore>,
 }
 
 fn only_changed(changed: &[v1::KnownList]) -> Result<v1::CopyList, Status> {
@@ -92,13 +97,24 @@ fn copy_parts(copies: &[CopyInfo]) -> Vec<Result<v1::CopyList, Status>> {
 impl BackupService {
     /// A service for a listener of the caller's own.
     pub fn new(store: Arc<ReplicaStore>) -> Self {
-        Self { store }
+        let slow = Arc::new(Semaphore::new(SLOW_CALLS));
+        Self { store, slow }
     }
 
-    /// A request may wait for a disk, or walk a copy's bytes.
+    /// A request may wait for a disk, or walk a copy's bytes. Who gives up before its turn takes no thread.
     async fn ask(&self, from: BrokerId, request: Request) -> Result<Reply, Status> {
+        let turn = match request {
+            Request::Flush { .. } | Request::Check { .. } => {
+                self.slow.clone().acquire_owned().await.ok()
+            }
+            _ => None,
+        };
         let store = self.store.clone();
-        let answered = tokio::task::spawn_blocking(move || store.handle(from, request)).await;
+        let answer = move || {
+            let _until_it_is_answered = turn;
+            store.handle(from, request)
+        };
+        let answered = tokio::task::spawn_blocking(answer).await;
         match answered {
             Ok(reply) => reply.map_err(|refusal| status_of(&refusal)),
             Err(error) => Err(Status::internal(error.to_string())),
