@@ -109,17 +109,8 @@ impl Coordinator {
                 ),
             ));
         }
-        check_known(&shape, &at, request.streamlet, request.lane, view)?;
-        self.place(
-            name,
-            &shape,
-            at,
-            request.streamlet,
-            request.lane,
-            true,
-            view,
-            step,
-        );
+        let places = chosen_ordinals(&shape, &at, request.streamlet, request.lane, view)?;
+        self.place(name, &places, step);
         let chosen = |lane: (u32, u32)| {
             request
                 .streamlet
@@ -162,33 +153,14 @@ impl Coordinator {
         }
     }
 
-    /// Sets where the group stands in the chosen lanes. Lanes at ordinal 0 need no mention when the
-    /// group is new (`all` is false) and begins at the earliest record: made anew it would begin there as well.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn place(
-        &mut self,
-        name: &str,
-        shape: &StreamShape,
-        at: start_at::At,
-        streamlet: Option<u32>,
-        lane: Option<u32>,
-        all: bool,
-        view: &dyn LaneView,
-        step: &mut Step,
-    ) {
+    /// Sets where the group stands in lanes.
+    pub(crate) fn place(&mut self, name: &str, places: &[(LaneKey, Ordinal)], step: &mut Step) {
         let mut records = Vec::new();
-        for (streamlet, lane) in chosen_lanes(shape, streamlet, lane) {
-            let group = self.state.groups.get(name);
-            let low = group.map_or(0, |group| {
-                ordinal_at(group.lane_key((streamlet, lane)), &at, view)
-            });
-            if low == 0 && !all && matches!(at, start_at::At::Earliest(_)) {
-                continue;
-            }
+        for (lane, low) in places {
             records.push(LaneRecord {
-                streamlet,
-                lane,
-                low,
+                streamlet: lane.streamlet.0,
+                lane: lane.lane.0,
+                low: *low,
                 hint: None,
                 finished: Vec::new(),
             });
@@ -202,34 +174,44 @@ impl Coordinator {
     }
 }
 
-/// A place that cannot be told yet: a group that took ordinal 0 for the head would read everything.
-fn not_recovered(shape: &StreamShape) -> WireError {
-    WireError::new(
-        ErrorCode::NotEnoughCopies,
-        format!(
+/// A place that cannot be told yet: a group that took ordinal 0 for the head, or the log start for a time, would read
+/// everything.
+fn not_told(
+    shape: &StreamShape,
+    at: &start_at::At,
+    lane: LaneKey,
+    view: &dyn LaneView,
+) -> WireError {
+    let text = match at {
+        start_at::At::TimestampMs(time) if view.lane(lane).is_some() => format!(
+            "stream {:?} streamlet {} lane {}: the owner has not told in time where its records of {time} ms and later begin: try again, or name another place",
+            shape.name, lane.streamlet, lane.lane
+        ),
+        _ => format!(
             "stream {:?} is not recovered yet, so where it ends is not known: try again, or begin at the earliest record",
             shape.name
         ),
-    )
+    };
+    WireError::new(ErrorCode::NotEnoughCopies, text)
 }
 
-/// As [`check_lanes`], for the chosen lanes.
+/// As [`ordinals_at`], for the chosen lanes.
 ///
 /// # Errors
 /// [`ErrorCode::NotEnoughCopies`].
-pub(crate) fn check_known(
+pub(crate) fn chosen_ordinals(
     shape: &StreamShape,
     at: &start_at::At,
     streamlet: Option<u32>,
     lane: Option<u32>,
     view: &dyn LaneView,
-) -> Result<(), WireError> {
+) -> Result<Vec<(LaneKey, Ordinal)>, WireError> {
     let chosen = chosen_lanes(shape, streamlet, lane).map(|(streamlet, lane)| LaneKey {
         stream: shape.id,
         streamlet: StreamletId(streamlet),
         lane: LaneId(lane),
     });
-    check_lanes(shape, at, chosen, view)
+    ordinals_at(shape, at, chosen, view)
 }
 
 /// The lanes of a stream, of one streamlet, of one number, or just one.
@@ -245,36 +227,36 @@ fn chosen_lanes(
     })
 }
 
-/// Whether a place can be told in every one of `lanes`. The earliest record always can: a group
-/// moves up to it by itself.
+/// The ordinals of a place in every one of `lanes`. That of the earliest record can always be told: a group moves up to
+/// it by itself.
 ///
 /// # Errors
 /// [`ErrorCode::NotEnoughCopies`].
-pub(crate) fn check_lanes(
+pub(crate) fn ordinals_at(
     shape: &StreamShape,
     at: &start_at::At,
-    mut lanes: impl Iterator<Item = LaneKey>,
+    lanes: impl Iterator<Item = LaneKey>,
     view: &dyn LaneView,
-) -> Result<(), WireError> {
-    let earliest = matches!(at, start_at::At::Earliest(_));
-    if earliest || lanes.all(|lane| view.lane(lane).is_some()) {
-        return Ok(());
-    }
-    Err(not_recovered(shape))
+) -> Result<Vec<(LaneKey, Ordinal)>, WireError> {
+    let ordinals = lanes.map(|lane| match ordinal_at(lane, at, view) {
+        Some(ordinal) => Ok((lane, ordinal)),
+        None => Err(not_told(shape, at, lane, view)),
+    });
+    ordinals.collect()
 }
 
 /// The ordinal of a place in a lane, within what is stored of it.
-pub(crate) fn ordinal_at(lane: LaneKey, at: &start_at::At, view: &dyn LaneView) -> Ordinal {
+fn ordinal_at(lane: LaneKey, at: &start_at::At, view: &dyn LaneView) -> Option<Ordinal> {
     let Some(status) = view.lane(lane) else {
-        return 0;
+        return matches!(at, start_at::At::Earliest(_)).then_some(0);
     };
     let end = status.head.max(status.log_start);
-    match *at {
+    Some(match *at {
         start_at::At::Earliest(_) => status.log_start,
         start_at::At::Latest(_) => status.head,
-        start_at::At::TimestampMs(time) => view.at_time(lane, time).clamp(status.log_start, end),
+        start_at::At::TimestampMs(time) => view.at_time(lane, time)?.clamp(status.log_start, end),
         start_at::At::Ordinal(ordinal) => ordinal.clamp(status.log_start, end),
-    }
+    })
 }
 
 pub(crate) fn not_empty(name: &str, what: &str, members: usize) -> WireError {

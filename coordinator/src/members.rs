@@ -3,10 +3,10 @@
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1::{
     HeartbeatRequest, HeartbeatResponse, JoinRequest, JoinResponse, LeaveRequest, LeaveResponse,
-    Order, StartAt,
+    Order, StartAt, start_at,
 };
 
-use crate::admin::check_known;
+use crate::admin::chosen_ordinals;
 use crate::coordinator::{Coordinator, NoRoom, Reply, Session, Step, other_kind};
 use crate::event::{Body, GroupCreated, KIND_NATIVE, LeasesEnded, MemberJoined, MemberLeft};
 use crate::shares;
@@ -135,8 +135,12 @@ impl Coordinator {
         step: &mut Step,
     ) -> Result<(), WireError> {
         self.check_room_for_group(name, host, step)?;
-        if let Some(at) = start.as_ref().and_then(|start| start.at.as_ref()) {
-            check_known(shape, at, None, None, view)?;
+        let mut places = Vec::new();
+        if let Some(at) = start.and_then(|start| start.at) {
+            places = chosen_ordinals(shape, &at, None, None, view)?;
+            // Made anew, the group would begin at ordinal 0 as well.
+            let is_earliest = matches!(at, start_at::At::Earliest(_));
+            places.retain(|(_, ordinal)| *ordinal > 0 || !is_earliest);
         }
         self.emit(
             step,
@@ -152,9 +156,7 @@ impl Coordinator {
                 created_by: host.to_owned(),
             }),
         );
-        if let Some(at) = start.and_then(|start| start.at) {
-            self.place(name, shape, at, None, None, false, view, step);
-        }
+        self.place(name, &places, step);
         Ok(())
     }
 

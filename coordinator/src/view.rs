@@ -101,8 +101,8 @@ pub trait LaneView {
     fn boundary(&self, lane: LaneKey, generation: u32) -> Option<Ordinal>;
 
     /// The ordinal of the first record at or after a time (milliseconds since 1970); the durable
-    /// head if there is none.
-    fn at_time(&self, lane: LaneKey, timestamp_ms: u64) -> Ordinal;
+    /// head if there is none. `None` if that could not be found out.
+    fn at_time(&self, lane: LaneKey, timestamp_ms: u64) -> Option<Ordinal>;
 
     /// Cuts a range that begins at `from`; `None` if nothing durable is stored at or above it, or if
     /// it is not known here yet: once it is, call

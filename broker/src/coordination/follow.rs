@@ -1,9 +1,10 @@
 //! Asking the owners of lanes that this broker does not serve: for news, for where ranges end, and for times.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_protocol::ids::StreamId;
+use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
 use kera_protocol::v1::find_ordinals_request::At;
 
 use super::ask::{self, ASK_WITHIN};
@@ -34,9 +35,12 @@ pub(super) fn tend(shared: &Arc<Shared>) {
     }
 }
 
+/// Where a time is in lanes of other owners.
+pub(super) type Times = HashMap<LaneKey, Ordinal>;
+
 /// Asks every other owner of the stream's lanes now where they begin and end, and with a time, where
 /// that is. Owners that are not reached in time leave their lanes unknown.
-pub(super) async fn refresh(shared: &Arc<Shared>, stream: StreamId, time: Option<u64>) {
+pub(super) async fn refresh(shared: &Arc<Shared>, stream: StreamId, time: Option<u64>) -> Times {
     let remote = shared.coordination.remote();
     let owners = ask::other_owners(shared, stream);
     let asked = owners.into_iter().map(|broker| async move {
@@ -46,13 +50,23 @@ pub(super) async fn refresh(shared: &Arc<Shared>, stream: StreamId, time: Option
             Vec::new()
         });
         remote.learn(stream, &ask::streamlets_of(shared, stream, broker), lanes);
-        let Some(time) = time else { return };
-        match ask::find(shared, stream, broker, At::TimestampMs(time)).await {
-            Ok(found) => remote.learn_times(stream, time, found),
-            Err(error) => tracing::debug!(%stream, broker, %error, "a time was not found"),
-        }
+        let Some(time) = time else { return Vec::new() };
+        let found = ask::find(shared, stream, broker, At::TimestampMs(time)).await;
+        found.unwrap_or_else(|error| {
+            tracing::debug!(%stream, broker, %error, "a time was not found");
+            Vec::new()
+        })
     });
-    futures::future::join_all(asked).await;
+    let found = futures::future::join_all(asked).await;
+    let found = found.into_iter().flatten().map(|lane| {
+        let key = LaneKey {
+            stream,
+            streamlet: StreamletId(lane.streamlet),
+            lane: LaneId(lane.lane),
+        };
+        (key, lane.cursor.unwrap_or_default().ordinal)
+    });
+    found.collect()
 }
 
 /// Asks one owner for news of a stream, until nobody looks at the stream or the owner has nothing of it.

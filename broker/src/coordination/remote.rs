@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kera_coordinator::{Cut, CutWish, LaneStatus};
-use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
+use kera_protocol::ids::{LaneKey, Ordinal, StreamId};
 use kera_protocol::v1;
 use parking_lot::Mutex;
 
@@ -31,7 +31,6 @@ pub(super) struct Remote {
 struct State {
     streams: HashMap<StreamId, Followed>,
     cuts: HashMap<(LaneKey, Ordinal), Wanted>,
-    times: HashMap<(LaneKey, u64), Ordinal>,
 }
 
 struct Followed {
@@ -128,11 +127,6 @@ impl Remote {
         known
     }
 
-    /// The ordinal of a time that was looked up before.
-    pub(super) fn at_time(&self, lane: LaneKey, timestamp_ms: u64) -> Option<Ordinal> {
-        self.state.lock().times.get(&(lane, timestamp_ms)).copied()
-    }
-
     /// The streams that are looked at, and the ranges that nobody was asked for yet: they count as asked for now.
     pub(super) fn wishes(&self) -> (Vec<StreamId>, Vec<WishedCut>) {
         let now = Instant::now();
@@ -158,11 +152,6 @@ impl Remote {
         let mut state = self.state.lock();
         let followed = state.streams.get_mut(&stream);
         followed.is_some_and(|followed| followed.asked.insert(broker))
-    }
-
-    /// Forgets the times that were looked up.
-    pub(super) fn forget_times(&self, time: u64) {
-        self.state.lock().times.retain(|(_, at), _| *at != time);
     }
 
     /// Takes in what the owner of these streamlets told of its lanes.
@@ -210,20 +199,6 @@ impl Remote {
         }
         drop(state);
         self.bell.ring();
-    }
-
-    /// Takes in the ordinals of a time.
-    pub(super) fn learn_times(&self, stream: StreamId, time: u64, found: Vec<v1::LaneCursor>) {
-        let mut state = self.state.lock();
-        for lane in found {
-            let key = LaneKey {
-                stream,
-                streamlet: StreamletId(lane.streamlet),
-                lane: LaneId(lane.lane),
-            };
-            let ordinal = lane.cursor.unwrap_or_default().ordinal;
-            state.times.insert((key, time), ordinal);
-        }
     }
 
     /// What is known of the lanes of the owner of these streamlets; `None` if nobody looks at the stream any more.

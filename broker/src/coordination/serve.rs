@@ -7,6 +7,7 @@ use kera_coordinator::{Reply, Request};
 use kera_protocol::error::WireError;
 use kera_protocol::v1::{self, start_at::At};
 
+use super::follow::Times;
 use super::host::Host;
 use super::view::View;
 use super::{COALESCE, Coordination, CoordinatorKind, GROUPS_STREAM, TICK, follow, place};
@@ -101,14 +102,11 @@ impl Coordination {
         let kind = CoordinatorKind::of(&request);
         let place = self.place(shared, kind, name).await?;
         let host = self.host_at(shared, &place, name)?;
-        let time = match shared.data.directory.is_shared() && kind == CoordinatorKind::Groups {
+        let times = match shared.data.directory.is_shared() && kind == CoordinatorKind::Groups {
             true => self.look_elsewhere(shared, &host, name, &request).await,
-            false => None,
+            false => Times::new(),
         };
-        let outcome = self.call_at(shared, &host, request).await;
-        if let Some(time) = time {
-            self.remote.forget_times(time);
-        }
+        let outcome = self.call_with(shared, &host, request, times).await;
         // What a broker believes that was replaced meanwhile is no answer.
         self.host_at(shared, &place, name)?;
         outcome.unwrap_or_else(|| Err(place::loading(kind, name)))
@@ -121,8 +119,20 @@ impl Coordination {
         host: &Host,
         request: Request,
     ) -> Option<Result<Reply, WireError>> {
-        let answer =
-            tokio::task::block_in_place(|| host.handle(&View::of(shared), request, &self.waker));
+        self.call_with(shared, host, request, Times::new()).await
+    }
+
+    /// The same, with where the time in the request is in other owners' lanes.
+    async fn call_with(
+        &self,
+        shared: &Arc<Shared>,
+        host: &Host,
+        request: Request,
+        times: Times,
+    ) -> Option<Result<Reply, WireError>> {
+        let answer = tokio::task::block_in_place(|| {
+            host.handle(&View::of(shared).with_times(times), request, &self.waker)
+        });
         let (ticket, answer) = answer?;
         self.bell.ring();
         let guard = CancelOnDrop { host, ticket };
@@ -143,19 +153,19 @@ impl Coordination {
     }
 
     /// Before a request that depends on where lanes end: asks the owners of lanes that this broker does
-    /// not serve. The time that was looked up, if there is one in the request.
+    /// not serve. Where the time in the request is, if there is one.
     async fn look_elsewhere(
         &self,
         shared: &Arc<Shared>,
         host: &Host,
         group: &str,
         request: &Request,
-    ) -> Option<u64> {
+    ) -> Times {
         let (start, named) = match request {
             Request::Join { request, .. } => (request.start, Some(request.stream.as_str())),
             Request::ResetGroup(reset) => (reset.to, reset.stream.as_deref()),
             Request::DescribeGroup(_) => (None, None),
-            _ => return None,
+            _ => return Times::new(),
         };
         let time = match start.and_then(|start| start.at) {
             Some(At::TimestampMs(time)) => Some(time),
@@ -167,10 +177,11 @@ impl Coordination {
         }
         streams.sort_unstable();
         streams.dedup();
+        let mut times = Times::new();
         for stream in streams {
-            follow::refresh(shared, stream, time).await;
+            times.extend(follow::refresh(shared, stream, time).await);
         }
-        time
+        times
     }
 
     /// The groups of this broker's coordinators, sorted by name.

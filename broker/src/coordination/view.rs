@@ -13,6 +13,7 @@ use kera_protocol::ids::{LaneKey, Ordinal, StreamId};
 use kera_protocol::v1;
 use kera_streamlet::Streamlet;
 
+use super::follow::Times;
 use super::remote::Remote;
 use crate::access::Who;
 use crate::config::Listener;
@@ -25,6 +26,7 @@ use crate::shared::Shared;
 pub(super) struct View<'a> {
     shared: &'a Shared,
     remote: &'a Remote,
+    times: Times,
 }
 
 impl<'a> View<'a> {
@@ -33,7 +35,13 @@ impl<'a> View<'a> {
         Self {
             shared,
             remote: shared.coordination.remote(),
+            times: Times::new(),
         }
+    }
+
+    /// With what other owners told about the time in a request.
+    pub(super) fn with_times(self, times: Times) -> Self {
+        Self { times, ..self }
     }
 
     /// The lane's streamlet, if this broker serves it.
@@ -136,24 +144,22 @@ impl LaneView for View<'_> {
         )
     }
 
-    fn at_time(&self, lane: LaneKey, timestamp_ms: u64) -> Ordinal {
+    fn at_time(&self, lane: LaneKey, timestamp_ms: u64) -> Option<Ordinal> {
         let Some(streamlet) = self.served(lane) else {
-            return self.remote.at_time(lane, timestamp_ms).unwrap_or(0);
+            return self.times.get(&lane).copied();
         };
         let timestamp = i64::try_from(timestamp_ms).unwrap_or(i64::MAX);
         match streamlet.find_time_here(lane.lane, timestamp) {
-            Ok(located) => located.ordinal,
+            Ok(located) => Some(located.ordinal),
             Err(error) => {
                 let (streamlet_there, lane_id) = (streamlet.clone(), lane.lane);
                 let look = move || streamlet_there.find_time(lane_id, timestamp).is_ok();
                 mend(&self.shared.coordination.looking, look);
                 let due = self.shared.coordination.untimed.lock().due(Instant::now());
                 if let Some(others) = due {
-                    tracing::warn!(%lane, %error, others, "a time could not be found, and so it was with others lately; the lane is read from its start");
+                    tracing::warn!(%lane, %error, others, "a time could not be found, and so it was with others lately; the group is not placed");
                 }
-                streamlet
-                    .lane_bounds(lane.lane)
-                    .map_or(0, |(start, _)| start)
+                None
             }
         }
     }

@@ -15,7 +15,7 @@ use super::group::{Group, Offset, offset_parts};
 use super::live::LiveGroup;
 use super::request::GroupState;
 use super::subscription;
-use crate::admin::{check_lanes, not_empty, ordinal_at};
+use crate::admin::{not_empty, ordinals_at};
 use crate::coordinator::{Coordinator, Step};
 use crate::view::{LaneView, StreamShape};
 
@@ -174,15 +174,16 @@ impl Coordinator {
                 ),
             ));
         }
+        let mut placed = Vec::new();
         for (shape, partitions) in &chosen {
             let lanes = partitions.iter().map(|&partition| shape.lane_of(partition));
-            check_lanes(shape, at, lanes, view)?;
+            placed.push(ordinals_at(shape, at, lanes, view)?);
         }
-        for (shape, partitions) in &chosen {
-            let records = partitions.iter().map(|&partition| OffsetRecord {
+        for ((shape, partitions), places) in chosen.iter().zip(placed) {
+            let placed = partitions.iter().zip(places);
+            let records = placed.map(|(&partition, (_, ordinal))| OffsetRecord {
                 partition,
-                offset: i64::try_from(ordinal_at(shape.lane_of(partition), at, view))
-                    .unwrap_or(i64::MAX),
+                offset: i64::try_from(ordinal).unwrap_or(i64::MAX),
                 leader_epoch: -1,
                 metadata: String::new(),
                 committed_ms: now_ms,

@@ -214,6 +214,29 @@ fn reset(w: &World, change: impl FnOnce(&mut v1::ResetGroupRequest)) -> AnyReque
 }
 
 #[test]
+fn a_reset_to_a_time_that_is_not_known_in_a_partition_moves_none() {
+    let mut w = World::new();
+    w.bench.stream.append((0, 0), 10);
+    w.bench.stream.append((1, 0), 20);
+    assert_eq!(w.commit("", -1, &[(0, 5), (1, 5)]), Ok(()));
+    let offsets = |w: &mut World| -> Vec<_> {
+        let offsets = w.fetch().into_iter();
+        offsets.map(|(p, offset)| (p, offset.offset)).collect()
+    };
+    for (timeless, expected) in [(true, [(0, 5), (1, 5)]), (false, [(0, 7), (1, 7)])] {
+        w.bench.stream.lanes.get_mut(&(1, 0)).unwrap().timeless = timeless;
+        let to_time = reset(&w, |request| {
+            request.to = Some(v1::StartAt {
+                at: Some(v1::start_at::At::TimestampMs(7)),
+            });
+        });
+        let error = w.bench.call(to_time).err().map(|error| error.code);
+        assert_eq!(error, timeless.then_some(ErrorCode::NotEnoughCopies));
+        assert_eq!(offsets(&mut w), expected);
+    }
+}
+
+#[test]
 fn people_see_lag_and_reset_it() {
     let mut w = World::new();
     w.bench.stream.append((0, 0), 10);

@@ -94,3 +94,50 @@ fn what_is_refused_makes_no_group() {
     );
     assert!(b.events.is_empty());
 }
+
+#[test]
+fn a_group_is_not_placed_where_a_time_is_not_known() {
+    let mut b = bench(2, 1);
+    b.stream.append((0, 0), 10);
+    b.stream.append((1, 0), 10);
+    // Where it begins and ends is known, as an owner tells that apart.
+    b.stream.lanes.get_mut(&(1, 0)).unwrap().timeless = true;
+    let time = at(start_at::At::TimestampMs(5));
+    let starting = v1::JoinRequest {
+        start: time,
+        ..join("g", "c", Order::Lane)
+    };
+    let error = b.join_error(starting.clone());
+    assert_eq!(error, ErrorCode::NotEnoughCopies);
+    b.stream.lanes.get_mut(&(1, 0)).unwrap().timeless = false;
+    let Ok(Reply::Join(reply)) = b.call(Request::join(starting)) else {
+        panic!("join failed");
+    };
+    let leave = v1::LeaveRequest {
+        group: "g".into(),
+        member: reply.member,
+    };
+    b.call(Request::Leave(leave)).unwrap();
+    let committed = |b: &mut Bench| -> Vec<_> {
+        let lanes = b.describe("g").lanes;
+        lanes.iter().map(|lane| lane.committed).collect()
+    };
+    assert_eq!(committed(&mut b), [5, 5]);
+
+    b.stream.lanes.get_mut(&(1, 0)).unwrap().timeless = true;
+    let reset = |b: &mut Bench, time, streamlet| {
+        let reset = Request::ResetGroup(v1::ResetGroupRequest {
+            group: "g".into(),
+            to: at(start_at::At::TimestampMs(time)),
+            streamlet,
+            ..v1::ResetGroupRequest::default()
+        });
+        b.call(reset).map_err(|error| (error.code, error.message))
+    };
+    let (code, message) = reset(&mut b, 8, None).unwrap_err();
+    assert_eq!(code, ErrorCode::NotEnoughCopies);
+    assert!(message.contains("streamlet 1 lane 0"), "{message}");
+    assert_eq!(committed(&mut b), [5, 5], "nothing moved");
+    reset(&mut b, 8, Some(0)).expect("the lanes that it is about are known");
+    assert_eq!(committed(&mut b), [8, 5]);
+}

@@ -19,6 +19,8 @@ pub struct FakeLane {
     /// (first ordinal, next ordinal), ascending, possibly with gaps between.
     pub batches: Vec<(Ordinal, Ordinal)>,
     pub boundaries: BTreeMap<u32, Ordinal>,
+    /// Its owner does not tell where a time is.
+    pub timeless: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -123,10 +125,10 @@ impl LaneView for FakeStream {
         self.find(lane)?.boundaries.get(&generation).copied()
     }
 
-    fn at_time(&self, lane: LaneKey, timestamp_ms: u64) -> Ordinal {
+    fn at_time(&self, lane: LaneKey, timestamp_ms: u64) -> Option<Ordinal> {
         // Record n was written at time n.
-        self.find(lane)
-            .map_or(0, |lane| timestamp_ms.min(lane.head))
+        let found = self.find(lane).filter(|lane| !lane.timeless)?;
+        Some(timestamp_ms.min(found.head))
     }
 
     fn cut(&self, lane: LaneKey, from: Ordinal, wish: CutWish) -> Option<Cut> {

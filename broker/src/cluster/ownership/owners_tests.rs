@@ -732,6 +732,8 @@ async fn a_number_and_a_directory_belong_to_one_broker() {
 
 #[path = "owners_alter_tests.rs"]
 mod alter;
+#[path = "owners_groups_tests.rs"]
+mod groups;
 #[path = "growth_tests.rs"]
 mod growth;
 #[path = "internal_stream_tests.rs"]
