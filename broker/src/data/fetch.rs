@@ -21,6 +21,9 @@ use crate::fault_rules::Rule;
 const MAX_READ_BYTES: usize = 8 << 20;
 /// Longest wait of a long poll.
 const MAX_WAIT: Duration = Duration::from_secs(60);
+/// So many looks in a row find nothing that counts before the reader hears how far it is. Behind GBs of aborted records
+/// clients give up earlier, and would ask again from where they were.
+const MOST_PASSED_OVER: u32 = 8;
 /// Subscriptions of one connection.
 pub const MAX_SUBSCRIPTIONS: usize = 16_384;
 
@@ -319,6 +322,7 @@ impl Read {
         at_most: usize,
         may_block: bool,
     ) -> Step<v1::ReadResponse> {
+        let mut passed_over = 0;
         loop {
             let news = self.target.head.news();
             let found = match self.target.read(self.max_bytes.min(at_most), !may_block) {
@@ -345,9 +349,15 @@ impl Read {
             if found.bytes == 0 && !finished && found.next.ordinal > self.target.at.ordinal {
                 // All of it was aborted.
                 self.target.at = found.next;
-                continue;
+                passed_over += 1;
+                if passed_over < MOST_PASSED_OVER {
+                    continue;
+                }
             }
-            let enough = found.bytes >= self.min_bytes.max(1) || finished || now >= self.deadline;
+            let enough = found.bytes >= self.min_bytes.max(1)
+                || finished
+                || now >= self.deadline
+                || passed_over == MOST_PASSED_OVER;
             // Less than asked for, but a whole segment's rest: waiting would not make it more.
             let mut answer = enough || (found.bytes > 0 && found.next.ordinal < found.head);
             if !answer && let Some(error) = self.target.refuses_to_wait() {
@@ -463,6 +473,7 @@ impl Subscription {
         at_most: usize,
         may_block: bool,
     ) -> Step<v1::PushData> {
+        let mut passed_over = 0;
         loop {
             if self.credit == 0 {
                 return Step::Wait;
@@ -482,9 +493,12 @@ impl Subscription {
             let before = std::mem::replace(&mut self.target.at, found.next);
             let finished = self.target.is_finished();
             if found.bytes == 0 && !finished && found.next.ordinal > before.ordinal {
-                continue;
+                passed_over += 1;
+                if passed_over < MOST_PASSED_OVER {
+                    continue;
+                }
             }
-            if found.bytes > 0 || finished {
+            if found.bytes > 0 || finished || passed_over == MOST_PASSED_OVER {
                 // The last batch may exceed the credit; it is taken from the credit to come.
                 self.credit = self.credit.saturating_sub(found.bytes as u64);
                 let push = v1::PushData {

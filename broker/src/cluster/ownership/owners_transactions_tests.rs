@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use kera_coordinator::transactions::{Decided, End, Init, Member, Part, Reply, Request};
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
 use kera_protocol::batch::mark_transactional;
-use kera_streamlet::transactions::Grant;
+use kera_streamlet::transactions::{EndTransaction, Ended, Grant};
 
 use super::*;
 use crate::coordination::{Coordination, CoordinatorKind, TRANSACTIONS_STREAM};
+use crate::data::fetch::Subscription;
 use crate::transactions::{add_for, finish};
 
 const ID: &str = "payments";
@@ -182,4 +183,85 @@ async fn a_coordinator_that_was_replaced_ends_nothing() {
     };
     assert!(!finish(coordinator, &host, vec![late]).await);
     assert_eq!(taken.open_transactions(LANE), open);
+}
+
+/// GBs of aborted records take longer than clients wait for an answer: it comes with how far the read is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_hears_how_far_it_is_where_much_was_aborted() {
+    let trio = Trio::start().await;
+    let stream = trio.record(1, "orders", small(64 << 10)).await;
+    let owner = trio.owner(1, stream, 0).broker;
+    let shared = trio.shared(owner);
+    until(|| shared.data.catalog.get(stream).is_some()).await;
+    let streamlet = trio.served(owner, stream, 0).await;
+    let grant = Grant {
+        producer: PRODUCER,
+        epoch: 0,
+        number: 1,
+    };
+    assert!(streamlet.grant(LANE, grant, None, now_ms()));
+    for sequence in 0..20 {
+        let mut bytes = batch(sequence, &value(sequence));
+        mark_transactional(&mut bytes);
+        let appended = append_batch(&streamlet, shared, bytes).expect("it is taken");
+        assert_eq!(outcome(&appended).await, Outcome::Durable);
+    }
+    let abort = EndTransaction {
+        grant,
+        epoch_after: 0,
+        commit: false,
+        coordinator_epoch: 1,
+        owner_epoch: None,
+    };
+    match streamlet.end_transaction(LANE, &abort, now_ms()) {
+        Ok(Ended::Marked(marker)) => {
+            marker.group.pump(&shared.data.env.pump);
+            assert_eq!(outcome(&marker).await, Outcome::Durable);
+        }
+        _ => panic!("no marker"),
+    }
+    append_all(shared, &streamlet, 20..21).await;
+
+    // A batch a look: where each answer ends, and whether there is a record in it.
+    let expected = [(8, false), (16, false), (22, true)];
+    let id = bytes::Bytes::copy_from_slice(stream.as_bytes());
+    let (mut from, mut read) = (0, Vec::new());
+    while from < 22 {
+        let request = v1::ReadRequest {
+            stream: id.clone(),
+            cursor: Some(v1::Cursor {
+                ordinal: from,
+                ..v1::Cursor::default()
+            }),
+            max_bytes: 1,
+            max_wait_ms: 60_000,
+            ..v1::ReadRequest::default()
+        };
+        let mut asked = Read::new(&shared.data, 1, &request).expect("a read");
+        let step = asked.step(std::task::Waker::noop(), Instant::now(), usize::MAX, true);
+        let Step::Reply(reply, body) = step else {
+            panic!("no answer at {from}");
+        };
+        assert_eq!((reply.error, reply.head_ordinal), (0, 22), "{reply:?}");
+        from = reply.next.expect("where it goes on").ordinal;
+        read.push((from, !body.is_empty()));
+    }
+    assert_eq!(read, expected);
+
+    let request = v1::SubscribeRequest {
+        stream: id,
+        max_bytes: 1,
+        credit_bytes: 1 << 20,
+        ..v1::SubscribeRequest::default()
+    };
+    let mut subscription = Subscription::new(&shared.data, &request).expect("a subscription");
+    let mut pushed = Vec::new();
+    while let Step::Reply(push, body) =
+        subscription.step(std::task::Waker::noop(), usize::MAX, true)
+    {
+        assert_eq!(push.error, 0, "{push:?}");
+        let next = push.next.expect("where it goes on").ordinal;
+        pushed.push((next, !body.is_empty()));
+    }
+    assert_eq!(pushed, expected);
 }
