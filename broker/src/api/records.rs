@@ -24,7 +24,7 @@ const MOST_RECORDS: usize = 200;
 const RECORDS: usize = 50;
 /// Most bytes of keys, values and headers in an answer.
 const MOST_SHOWN: usize = 384 << 10;
-/// Most bytes of batches that one answer looks through.
+/// Most bytes of batches that one answer looks through, as they are or decompressed, whichever is more; and a batch beyond it.
 const MOST_LOOKED_AT: usize = 8 << 20;
 /// Most bytes of a batch's records, decompressed.
 const MOST_DECOMPRESSED: usize = 32 << 20;
@@ -117,18 +117,18 @@ pub(super) async fn look(
         looked_at: 0,
         problems: Vec::new(),
         scratch: Vec::new(),
+        end: Instant::now() + WITHIN,
     };
-    let end = Instant::now() + WITHIN;
     let mut left = limit;
     // Round by round, so that each lane has its part.
-    while left > 0 && !looking.is_enough() && Instant::now() < end {
+    while left > 0 && !looking.is_enough() {
         let open = places.iter().filter(|place| place.is_open()).count();
         if open == 0 {
             break;
         }
         let share = left.div_ceil(open);
         for place in places.iter_mut().filter(|place| place.is_open()) {
-            if left == 0 || looking.is_enough() || Instant::now() >= end {
+            if left == 0 || looking.is_enough() {
                 break;
             }
             left -= looking.at(place, share.min(left)).await;
@@ -200,7 +200,7 @@ async fn places(
             && query.lane.is_none_or(|number| number == lane.lane)
             && key_lane.is_none_or(|at| at == (lane.streamlet, lane.lane))
     };
-    let lanes: Vec<_> = found.lanes.into_iter().filter(wanted).collect();
+    let mut lanes: Vec<_> = found.lanes.into_iter().filter(wanted).collect();
     if lanes.is_empty() {
         let text = format!(
             "stream \"{}\" has no such lane; `/api/v1/streams/` and its name lists them",
@@ -213,6 +213,14 @@ async fn places(
         "next" => Some(positions(at)?),
         _ => None,
     };
+    let told = |lane: &v1::LaneCursor| {
+        let mut from = from.iter().flatten();
+        from.find(|of| (of.0, of.1) == (lane.streamlet, lane.lane))
+    };
+    if from.is_some() {
+        // The lanes of the answer before, whichever were added since.
+        lanes.sort_by_key(|lane| told(lane).is_none());
+    }
     let place = |lane: v1::LaneCursor| {
         let mut next = lane.cursor.map_or(0, |cursor| cursor.ordinal);
         if matches!(query.from.as_str(), "" | "latest") {
@@ -224,12 +232,9 @@ async fn places(
             };
             next = lane.head_ordinal.saturating_sub(back);
         }
-        if let Some(from) = &from {
-            let of = from
-                .iter()
-                .find(|of| (of.0, of.1) == (lane.streamlet, lane.lane));
-            // Lanes that the answer did not have come later.
-            next = of.map_or(lane.head_ordinal, |of| of.2);
+        if from.is_some() {
+            // What was added has been seen by nobody. Of more lanes than are looked at the others are left out here, too.
+            next = told(&lane).map_or(lane.log_start, |of| of.2);
         }
         Place {
             streamlet: lane.streamlet,
@@ -280,11 +285,12 @@ struct Looking<'a> {
     looked_at: usize,
     problems: Vec<String>,
     scratch: Vec<u8>,
+    end: Instant,
 }
 
 impl Looking<'_> {
     fn is_enough(&self) -> bool {
-        self.shown >= MOST_SHOWN || self.looked_at >= MOST_LOOKED_AT
+        self.shown >= MOST_SHOWN || self.looked_at >= MOST_LOOKED_AT || Instant::now() >= self.end
     }
 
     /// Looks at the next batches of a lane, for at most `most` records; how many it found.
@@ -315,8 +321,12 @@ impl Looking<'_> {
         if reply.error != 0 {
             return self.give_up(place, &reply.message);
         }
-        self.looked_at += peeked.batches.len();
-        let found = self.batches(place, &peeked.batches, most);
+        // To decompress takes the processor for long: others have their turn meanwhile.
+        let from = place.next;
+        let found = tokio::task::block_in_place(|| self.batches(place, &peeked.batches, most));
+        if !peeked.batches.is_empty() && place.next == from && !self.is_enough() {
+            return self.give_up(place, "the next batch does not decode");
+        }
         if peeked.batches.is_empty() {
             // A gap: nothing was ever stored there, or the read is at its end.
             let next = reply.next.map_or(place.head, |next| next.ordinal);
@@ -344,10 +354,16 @@ impl Looking<'_> {
                 return self.give_up(place, &error.to_string());
             }
             let found = self.records.len() - before;
-            if !self.batch(place, &header, one, most - found) {
+            self.scratch.clear();
+            let is_whole = self.batch(place, &header, one, most - found);
+            self.looked_at += one.len().max(self.scratch.len());
+            if !is_whole {
                 break;
             }
             place.next = header.next_ordinal().max(place.next);
+            if self.is_enough() {
+                break;
+            }
         }
         self.records.len() - before
     }

@@ -254,6 +254,60 @@ fn records_are_found_by_place_time_and_key_within_bounds() {
 }
 
 #[test]
+fn a_look_on_has_what_was_written_to_lanes_that_were_added() {
+    let broker = broker(&[]);
+    broker.json(&["stream", "create", "grows"]);
+    broker.feed(&["produce", "grows", "--quiet"], b"a\nb\nc\nd\n");
+    let page = get(&broker, "streams/grows/records?from=earliest&limit=2");
+    let next = page["next"].as_str().expect("next");
+    assert_eq!(data(&page, "value"), ["a", "b"]);
+    broker.json(&["stream", "alter", "grows", "--lanes", "4"]);
+    let more: String = (0..40).map(|at| format!("k{at},{at}\n")).collect();
+    let keyed = ["produce", "grows", "--quiet", "--key-separator", ","];
+    broker.feed(&keyed, more.as_bytes());
+    let path = format!("streams/grows/records?from=next&at={next}&limit=200");
+    let rest = get(&broker, &path);
+    assert_eq!((&rest["lanes"], &rest["next"]), (&4.into(), &"".into()));
+    assert_eq!(data(&rest, "value").len(), 2 + 40);
+}
+
+/// Few bytes may be much to do: what is decompressed counts.
+#[test]
+fn a_look_at_what_is_well_compressed_ends_as_any_other() {
+    let broker = broker(&[]);
+    broker.json(&["stream", "create", "zeros"]);
+    let lines = format!("{}\n", "0".repeat(900_000)).repeat(20);
+    let words = [
+        "produce",
+        "zeros",
+        "--quiet",
+        "--compression",
+        "zstd",
+        "--batch-size",
+        "1MiB",
+    ];
+    broker.feed(&words, lines.as_bytes());
+    let mut path = "streams/zeros/records?from=earliest&key=none".to_owned();
+    let (mut looks, mut bytes) = (0, 0);
+    loop {
+        let page = get(&broker, &path);
+        assert_eq!(page["problems"], serde_json::json!([]));
+        let looked_at = page["looked_at_bytes"].as_u64().expect("bytes");
+        assert!(looked_at <= (8 << 20) + (1 << 20), "{looked_at}");
+        (looks, bytes) = (looks + 1, bytes + looked_at);
+        let next = page["next"].as_str().expect("next");
+        if next.is_empty() {
+            break;
+        }
+        path = format!("streams/zeros/records?from=next&at={next}&key=none");
+    }
+    assert!(
+        looks >= 2 && bytes >= 20 * 900_000,
+        "{looks} looks at {bytes} bytes"
+    );
+}
+
+#[test]
 fn large_values_and_many_streams_stay_within_the_bounds() {
     let broker = broker(&[]);
     for number in 0..60 {
