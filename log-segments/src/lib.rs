@@ -13,6 +13,7 @@
 //! | [`read`] | whole batches from memory or file |
 //! | [`buffers`] | memory that file bytes are read into |
 //! | [`scan`] | recovery of a group from its bytes |
+//! | [`damage`] | what a file tells against itself once its writer is gone |
 //! | [`check`] | a closed group's bytes looked at again |
 //! | [`replicas`] | what a streamlet and who makes its replicas need of each other |
 //! | [`rewrite`] | a run of closed groups written anew as one |
@@ -27,6 +28,7 @@
 
 pub mod buffers;
 pub mod check;
+pub mod damage;
 pub mod footer;
 pub mod group;
 pub mod group_life;

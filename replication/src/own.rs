@@ -16,14 +16,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kera_log_segments::check::{Checked, check};
+use kera_log_segments::damage::{FileDamage, Unsynced};
 use kera_log_segments::group::GroupSpec;
 use kera_log_segments::io::{File, FileRef, Io, OpenHow, rewrite, volatile_file_system};
-use kera_log_segments::layout::{
-    DurableMark, FOOTER_OFFSET, MARK_BYTES, MARK_SLOT_STRIDE, SEGMENT_HEADER_BYTES, SegmentHeader,
-};
-use kera_log_segments::scan::{
-    ScanError, ScanSpec, Scanned, find_batch, find_more, read_mark, scan, write_mark,
-};
+use kera_log_segments::layout::{DurableMark, SEGMENT_HEADER_BYTES, SegmentHeader};
+use kera_log_segments::scan::{ScanError, ScanSpec, Scanned, read_mark, scan, write_mark};
 use kera_log_segments::window::Place;
 use kera_protocol::ids::{Epoch, GroupId};
 use parking_lot::Mutex;
@@ -405,88 +402,42 @@ impl OwnFiles {
         }
     }
 
-    /// What its file says of a copy.
+    /// What the file of a copy counts as.
     ///
     /// # Errors
     /// The store's: that a file cannot be read now says nothing of what is in it.
     fn answer(&self, copy: &CopyId, recorded: Incarnation) -> io::Result<CopyAnswer> {
-        // What was synced counts whatever became of the rest; then a loss of power may have left some of what
-        // was not, in any order.
-        let only_synced = recorded.is_of_disk();
         if !self.incarnation.includes(recorded) {
             return Ok(CopyAnswer::Unknown);
         }
-        let damaged = |detail: String| Ok(CopyAnswer::Damaged { detail });
-        let file = match self.open(copy) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(CopyAnswer::Absent),
-            Err(error) => return Err(error),
+        // What was synced counts whatever became of the rest.
+        let unsynced = match recorded.is_of_disk() {
+            true => Unsynced::PerhapsLost,
+            false => Unsynced::Kept,
         };
-        match self.scan(&file, copy) {
-            Ok(scanned) if scanned.damaged => damaged(format!(
-                "the valid data ends at byte {}, below what was seen to be durable: {}",
-                scanned.end.address, scanned.stop
-            )),
-            Ok(scanned) if !only_synced && scanned.header.marked && scanned.mark.is_none() => {
-                damaged("its durable mark is gone: the file was cut short or overwritten".into())
-            }
-            // No kill leaves more of the group behind its valid data.
-            Ok(scanned) if !only_synced && find_more(&*file, &scanned)?.is_some() => {
-                damaged(format!(
-                    "more of the group stands behind byte {}, where its valid data ends: {}",
-                    scanned.end.address, scanned.stop
-                ))
-            }
-            Ok(scanned) => Ok(CopyAnswer::Scanned {
-                length: scanned.end.address,
-                first_ordinal: scanned.header.first_ordinal,
-                end_ordinal: scanned.end.ordinal,
-            }),
+        let file = match self.open(copy) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(CopyAnswer::Absent),
+            file => file?,
+        };
+        let detail = match self.scan(&file, copy) {
+            Ok(scanned) => match FileDamage::of(&*file, &scanned, unsynced)? {
+                None => return Ok(CopyAnswer::of(&scanned)),
+                Some(damage) => {
+                    let (end, stop) = (scanned.end.address, scanned.stop);
+                    format!("{} (byte {end}: {stop})", damage.reason())
+                }
+            },
+            Err(ScanError::Io(error)) => return Err(error),
             Err(error @ (ScanError::NoHeader(_) | ScanError::BadSnapshot)) => {
-                match self.headless(&file, copy, only_synced)? {
-                    None => Ok(CopyAnswer::Scanned {
-                        length: 0,
-                        first_ordinal: 0,
-                        end_ordinal: 0,
-                    }),
-                    Some(reason) => damaged(format!("{error}: {reason}")),
+                let (epoch, here) = (copy.epoch, &self.incarnation);
+                match FileDamage::of_headless(&*file, epoch, here, None, unsynced)? {
+                    None => return Ok(CopyAnswer::EMPTY),
+                    Some(damage) => format!("{} ({error})", damage.reason()),
                 }
             }
-            Err(ScanError::Io(error)) => Err(error),
-            Err(error @ ScanError::Foreign { .. }) => damaged(error.to_string()),
-        }
-    }
-
-    /// The marks of a file without a header, which lie behind its last segment.
-    fn marks(&self, file: &FileRef) -> io::Result<Vec<DurableMark>> {
-        let len = file.len()?;
-        // The file ends with the room for both marks, with the second of them, or with the first.
-        let behind = [
-            FOOTER_OFFSET,
-            MARK_SLOT_STRIDE + MARK_BYTES as u64,
-            MARK_BYTES as u64,
-        ];
-        let behind = behind.iter().filter(|behind| **behind <= len);
-        let marks = behind.map(|behind| read_mark(&**file, len - behind));
-        marks.filter_map(Result::transpose).collect()
-    }
-
-    /// Why a file without a valid header is damaged; `None` if none of the group was ever written.
-    fn headless(
-        &self,
-        file: &FileRef,
-        copy: &CopyId,
-        only_synced: bool,
-    ) -> io::Result<Option<&'static str>> {
-        let marks = self.marks(file)?;
-        if marks.is_empty() && !only_synced {
-            return Ok(Some(
-                "it has neither header nor durable mark: it was cut short",
-            ));
-        }
-        let durable = |mark: &DurableMark| mark.binding_length(&self.incarnation) > 0;
-        let is_gone = marks.iter().any(durable) || !only_synced && has_batches(file, copy)?;
-        Ok(is_gone.then_some("its header is gone"))
+            Err(error) => error.to_string(),
+        };
+        Ok(CopyAnswer::Damaged { detail })
     }
 
     fn read(&self, copy: &CopyId, address: u64, len: u32) -> Result<Bytes, Refusal> {
@@ -691,12 +642,6 @@ pub fn sync_names(io: &dyn Io, path: &Path) -> io::Result<()> {
 pub(crate) fn is_of(header: &SegmentHeader, copy: &CopyId) -> bool {
     (header.stream, header.streamlet) == (copy.streamlet.stream, copy.streamlet.streamlet)
         && (header.group, header.generation) == (copy.group, copy.generation)
-}
-
-/// True if a file that begins with no header holds batches of the copy near its beginning.
-fn has_batches(file: &FileRef, copy: &CopyId) -> io::Result<bool> {
-    let found = find_batch(&**file, 0, file.len()?, copy.epoch, None)?;
-    Ok(found.is_some())
 }
 
 fn failed(error: io::Error) -> Refusal {

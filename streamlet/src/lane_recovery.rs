@@ -7,9 +7,10 @@
 
 use std::io::{Error, ErrorKind};
 
+use kera_log_segments::damage::{FileDamage, Unsynced};
 use kera_log_segments::group::{AckPolicy, Group, GroupSpec};
 use kera_log_segments::head::LaneHead;
-use kera_log_segments::io::OpenHow;
+use kera_log_segments::io::{OpenHow, ReadAt};
 use kera_log_segments::lane_chain::LaneChain;
 use kera_log_segments::layout::LayoutError;
 use kera_log_segments::scan::{self, ScanError, ScanSpec, Scanned};
@@ -24,15 +25,19 @@ use crate::recovery::{LaneRecords, Recovery};
 use crate::streamlet::{Carry, Lane, LaneSlot, Prepared, Settings, Streamlet};
 
 /// Why records that had been shown may be missing.
-const DAMAGED: &str = "damaged: the data ends below what was durable";
 const GONE: &str = "damaged: its file is gone, and it was there when the group was recorded";
-const CUT: &str = "damaged: the file was cut short or overwritten, its durable mark is gone";
 const WRITTEN_ANEW: &str =
     "damaged: it was not whole any more after its unsynced bytes were written to the device again";
-const HOLE: &str = "damaged: more of the group stands behind where its valid data ends";
 const SHORT: &str = "damaged: the data ends below where the next group begins";
 /// Those of them that are not a promise's, but the disk's or somebody's doing.
-const DAMAGE: [&str; 6] = [DAMAGED, GONE, CUT, WRITTEN_ANEW, HOLE, SHORT];
+const DAMAGE: [&str; 6] = [
+    FileDamage::BelowMark.reason(),
+    FileDamage::NoMark.reason(),
+    FileDamage::MoreBehind.reason(),
+    GONE,
+    WRITTEN_ANEW,
+    SHORT,
+];
 const MEMORY: &str = "records acknowledged in memory only may be lost";
 const POWER: &str = "the machine went down, records not yet synced may be lost";
 
@@ -373,21 +378,34 @@ impl<'a> LaneBuild<'a> {
     /// Why the file of a group counts as damaged that begins with no header, if it does: it may have been made, and
     /// never written.
     fn headless(&self, record: &GroupRecord, spec: &GroupSpec) -> Option<&'static str> {
-        let env = &self.streamlet.env;
-        let look = || -> std::io::Result<Option<&'static str>> {
-            let file = env.io.open(&spec.path, OpenHow::ReadOnly, false)?;
-            let Some(mark) = scan::read_mark(&*file, spec.group_bytes())? else {
-                return Ok((record.file_made && self.is_same_boot(record)).then_some(CUT));
-            };
-            if mark.binding_length(&env.incarnation) > 0 {
-                return Ok(Some(DAMAGED));
-            }
-            let until = u64::from(spec.segment_size);
-            let more = scan::find_batch(&*file, 0, until, record.epoch, None)?;
-            Ok(more.filter(|_| self.is_same_boot(record)).map(|_| HOLE))
-        };
-        // What cannot be read cannot be believed to be empty.
-        look().unwrap_or(Some(DAMAGED))
+        let (epoch, here) = (record.epoch, &self.streamlet.env.incarnation);
+        let unsynced = self.unsynced(record);
+        let damage = self.damage(spec, |file| {
+            FileDamage::of_headless(file, epoch, here, Some(spec), unsynced)
+        });
+        // The file of a group that was recorded first may have been made, and not have its mark yet.
+        let damage = damage.filter(|damage| *damage != FileDamage::NoMark || record.file_made);
+        damage.map(FileDamage::reason)
+    }
+
+    /// What is wrong with a group's file, as `look` finds.
+    fn damage(
+        &self,
+        spec: &GroupSpec,
+        look: impl FnOnce(&dyn ReadAt) -> std::io::Result<Option<FileDamage>>,
+    ) -> Option<FileDamage> {
+        let io = &self.streamlet.env.io;
+        let file = io.open(&spec.path, OpenHow::ReadOnly, false);
+        // What cannot be read cannot be believed to be zeros.
+        file.and_then(|file| look(&*file))
+            .unwrap_or(Some(FileDamage::BelowMark))
+    }
+
+    fn unsynced(&self, record: &GroupRecord) -> Unsynced {
+        match self.is_same_boot(record) {
+            true => Unsynced::Kept,
+            false => Unsynced::PerhapsLost,
+        }
     }
 
     fn is_same_boot(&self, record: &GroupRecord) -> bool {
@@ -402,28 +420,13 @@ impl<'a> LaneBuild<'a> {
         spec: &GroupSpec,
         scanned: &Scanned,
     ) -> Option<&'static str> {
-        if scanned.damaged {
-            return Some(DAMAGED);
-        }
-        // A loss of power may have taken the first mark, and may leave any of the pages written.
-        if self.is_same_boot(record) {
-            if scanned.header.marked && scanned.mark.is_none() {
-                return Some(CUT);
-            }
-            let file = self
-                .streamlet
-                .env
-                .io
-                .open(&spec.path, OpenHow::ReadOnly, false);
-            match file.and_then(|file| scan::find_more(&*file, scanned)) {
-                Ok(None) => {}
-                Ok(Some(_)) => return Some(HOLE),
-                // What cannot be read cannot be believed to be zeros.
-                Err(_) => return Some(DAMAGED),
-            }
-        }
+        let damage = self.damage(spec, |file| {
+            FileDamage::of(file, scanned, self.unsynced(record))
+        });
         // The weaker of what was promised when it was begun and what is promised now.
-        self.may_have_lost(record, self.settings.ack)
+        damage
+            .map(FileDamage::reason)
+            .or_else(|| self.may_have_lost(record, self.settings.ack))
             .or_else(|| self.may_have_lost(record, scanned.header.ack))
     }
 

@@ -275,49 +275,26 @@ impl Copy {
         incarnation: Incarnation,
         faults: &Faults,
     ) -> Result<CopyAnswer, Refusal> {
+        let damaged = |detail: String| Ok(CopyAnswer::Damaged { detail });
         let reached = match self.mark() {
             Ok(mark) => mark.synced.max(mark.written),
-            Err(error) if is_lost(&error) => {
-                let detail = error.to_string();
-                return Ok(CopyAnswer::Damaged { detail });
-            }
+            Err(error) if is_lost(&error) => return damaged(error.to_string()),
             Err(error) => return Err(failed(error)),
         };
-        let scanned = match self.scan(incarnation, faults, None) {
-            Ok(scanned) => scanned,
-            Err(ScanError::Io(error)) if is_lost(&error) => {
-                let detail = error.to_string();
-                return Ok(CopyAnswer::Damaged { detail });
-            }
-            Err(ScanError::Io(error)) => return Err(failed(error)),
-            Err(error @ ScanError::Foreign { .. }) => {
-                let detail = error.to_string();
-                return Ok(CopyAnswer::Damaged { detail });
-            }
-            Err(error) if reached > 0 => {
-                let detail = format!("{reached} bytes were on disk, and now {error}");
-                return Ok(CopyAnswer::Damaged { detail });
-            }
-            Err(_) => {
-                return Ok(CopyAnswer::Scanned {
-                    length: 0,
-                    first_ordinal: 0,
-                    end_ordinal: 0,
-                });
-            }
-        };
-        if scanned.end.address < reached {
-            let detail = format!(
+        match self.scan(incarnation, faults, None) {
+            Ok(scanned) if scanned.end.address < reached => damaged(format!(
                 "the valid data ends at byte {}, {reached} bytes were on disk: {}",
                 scanned.end.address, scanned.stop
-            );
-            return Ok(CopyAnswer::Damaged { detail });
+            )),
+            Ok(scanned) => Ok(CopyAnswer::of(&scanned)),
+            Err(ScanError::Io(error)) if is_lost(&error) => damaged(error.to_string()),
+            Err(ScanError::Io(error)) => Err(failed(error)),
+            Err(error @ ScanError::Foreign { .. }) => damaged(error.to_string()),
+            Err(error) if reached > 0 => {
+                damaged(format!("{reached} bytes were on disk, and now {error}"))
+            }
+            Err(_) => Ok(CopyAnswer::EMPTY),
         }
-        Ok(CopyAnswer::Scanned {
-            length: scanned.end.address,
-            first_ordinal: scanned.header.first_ordinal,
-            end_ordinal: scanned.end.ordinal,
-        })
     }
 }
 

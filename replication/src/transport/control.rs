@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 pub use kera_log_segments::check::{Checked, Progress};
+use kera_log_segments::scan::Scanned;
 pub use kera_log_segments::window::Place;
 use kera_protocol::ids::{Epoch, Ordinal, StreamId};
 
@@ -271,6 +272,24 @@ pub enum CopyAnswer {
         /// For people.
         detail: String,
     },
+}
+
+impl CopyAnswer {
+    /// Not even the first header is whole.
+    pub const EMPTY: Self = Self::Scanned {
+        length: 0,
+        first_ordinal: 0,
+        end_ordinal: 0,
+    };
+
+    /// All that a scan found valid.
+    pub(crate) fn of(scanned: &Scanned) -> Self {
+        Self::Scanned {
+            length: scanned.end.address,
+            first_ordinal: scanned.header.first_ordinal,
+            end_ordinal: scanned.end.ordinal,
+        }
+    }
 }
 
 /// Tells a copy from what stands under its name later: random, drawn anew by each start of a backup

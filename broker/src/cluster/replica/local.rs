@@ -70,11 +70,7 @@ impl LocalReplicas {
         let mut answers = sealed_of(self.store.handle(self.me, seal(kept))?);
         for answer in &mut answers {
             if answer.answer == CopyAnswer::Absent {
-                answer.answer = CopyAnswer::Scanned {
-                    length: 0,
-                    first_ordinal: 0,
-                    end_ordinal: 0,
-                };
+                answer.answer = CopyAnswer::EMPTY;
             }
         }
         answers.extend(sealed_of(self.files.handle(seal(own))?));
