@@ -74,9 +74,10 @@ pub(crate) fn append_code(error: &AppendError, version: i16) -> i16 {
         },
         AppendError::TooLarge { .. } => Kafka::MessageTooLarge,
         AppendError::NoMemory => Kafka::RequestTimedOut,
-        AppendError::DiskFull | AppendError::DiskFailing | AppendError::Recovering => {
-            Kafka::KafkaStorageError
-        }
+        AppendError::DiskFull
+        | AppendError::DiskFailing
+        | AppendError::Recovering
+        | AppendError::Unread { .. } => Kafka::KafkaStorageError,
         AppendError::NotRecovered => Kafka::NotEnoughReplicas,
         AppendError::Exhausted => Kafka::InvalidRecord,
     };

@@ -15,8 +15,8 @@ pub const INDEX_STRIDE: u64 = 64 * 1024;
 const FOOTER_MAGIC: [u8; 8] = *b"KERAFOOT";
 const FOOTER_HEAD: usize = 64;
 const ENTRY_BYTES: usize = 24;
-/// A footer larger than this is not one.
-const LARGEST_FOOTER: u64 = 1 << 30;
+/// A footer larger than this is not read: what it tells is found by a scan.
+const LARGEST_FOOTER: u64 = 64 << 20;
 
 /// One step of the sparse index: a batch that begins at or after a multiple of [`INDEX_STRIDE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,11 +135,11 @@ impl Footer {
     /// The store's, if the file cannot be read.
     pub fn find(file: &dyn ReadAt, group_bytes: u64) -> std::io::Result<Option<Self>> {
         let at = group_bytes + FOOTER_OFFSET;
-        let size = file.len()?.saturating_sub(at);
-        if !(FOOTER_HEAD as u64..=LARGEST_FOOTER).contains(&size) {
+        let size = file.len()?.saturating_sub(at).min(LARGEST_FOOTER);
+        if size < FOOTER_HEAD as u64 {
             return Ok(None);
         }
-        let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+        let mut bytes = vec![0; size as usize];
         let got = file.read_at(&mut bytes, at)?;
         bytes.truncate(got);
         if bytes.len() < FOOTER_HEAD {

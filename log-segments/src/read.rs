@@ -551,7 +551,7 @@ impl Group {
             let start = SEGMENT_HEADER_BYTES as u64 + u64::from(header.snapshot_bytes);
             self.set_data_start(start);
         }
-        let (segment_ends, index, max) = match self.read_footer() {
+        let (segment_ends, index, max) = match self.read_footer().ok().flatten() {
             Some(footer) => (footer.segment_ends, footer.index, footer.max_timestamp),
             None => {
                 let scanned = scan::scan(&*file, &spec, |_, _| {}).map_err(unusable)?;
@@ -574,13 +574,12 @@ impl Group {
     }
 
     /// The footer of a closed group, if there is a whole one for its length.
-    pub fn read_footer(&self) -> Option<Footer> {
-        let file = self.file().ok()?;
-        let at = self.spec.group_bytes() + FOOTER_OFFSET;
-        let size = usize::try_from(file.len().ok()?.checked_sub(at)?).ok()?;
-        let mut bytes = vec![0; size.min(64 << 20)];
-        let got = file.read_at(&mut bytes, at).ok()?;
-        Footer::decode(&bytes[..got], self.end().address)
+    ///
+    /// # Errors
+    /// The store's, if the file cannot be read. What the footer tells, a scan finds as well.
+    pub fn read_footer(&self) -> std::io::Result<Option<Footer>> {
+        let footer = Footer::find(&*self.file()?, self.spec.group_bytes())?;
+        Ok(footer.filter(|footer| footer.length == self.end().address))
     }
 
     /// Writes the footer of a frozen, fully written group.

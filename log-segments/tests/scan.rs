@@ -154,7 +154,8 @@ fn a_scan_finds_what_the_writer_wrote() {
     assert_eq!(found.max_timestamp, w.group.max_timestamp());
     // Index and segment ends are those that the writer kept.
     w.group.write_footer(vec![1, 2]).expect("a footer");
-    let footer = w.group.read_footer().expect("a footer");
+    let footer = w.group.read_footer().expect("a file");
+    let footer = footer.expect("a footer");
     assert_eq!(
         (footer.index, footer.segment_ends),
         (found.index, found.segment_ends)

@@ -13,7 +13,7 @@ use crate::job::Job;
 use crate::producers::{LaneState, SequenceError, Verdict};
 use crate::roll::snapshot_limit;
 use crate::standing::Standing;
-use crate::streamlet::{ActiveGroup, Filling, Inner, LaneSlot, Settings, Streamlet};
+use crate::streamlet::{ActiveGroup, Failed, Filling, Inner, LaneSlot, Settings, Streamlet};
 use crate::transactions::{End, TransactionError, is_needed};
 
 /// Where a batch is to go.
@@ -135,6 +135,16 @@ pub enum AppendError {
     /// The lane's last write failed and it is being put in order; try again.
     #[error("the lane is recovering from a failed write")]
     Recovering,
+    /// The lane's memory of its producers could not be read, and is read again every second; try again.
+    #[error(
+        "lane {lane} takes no appends yet: what it remembers of its producers cannot be read ({cause}); it is read again every second, and the broker's log names the file"
+    )]
+    Unread {
+        /// The lane.
+        lane: LaneId,
+        /// What the system said.
+        cause: String,
+    },
     /// The stream was deleted.
     #[error("the stream was deleted")]
     Deleted,
@@ -152,13 +162,26 @@ pub enum AppendError {
     Exhausted,
 }
 
+impl Failed {
+    /// What an append is told.
+    pub(crate) fn refusal(&self, lane: LaneId) -> AppendError {
+        match self {
+            Self::Write(_) => AppendError::Recovering,
+            Self::Read(cause) => AppendError::Unread {
+                lane,
+                cause: cause.clone(),
+            },
+        }
+    }
+}
+
 impl Streamlet {
     /// Appends one batch whose checksum the caller has checked, patching base ordinal and epoch in
     /// place. On return the batch has its place; it is not durable yet.
     ///
     /// # Errors
-    /// [`AppendError`]. On [`AppendError::NoMemory`] and [`AppendError::Recovering`] the caller may
-    /// try again shortly.
+    /// [`AppendError`]. On [`AppendError::NoMemory`], [`AppendError::Recovering`] and [`AppendError::Unread`] the caller
+    /// may try again shortly.
     pub fn append(
         &self,
         batch: &mut [u8],
@@ -219,7 +242,7 @@ impl Streamlet {
         let lane = choose_lane(&mut inner, settings, header, spec)?;
         match &inner.lanes[lane.0 as usize].slot {
             LaneSlot::Active(active) => return Ok((lane, active.clone())),
-            LaneSlot::Failed(_) => return Err(AppendError::Recovering),
+            LaneSlot::Failed(failed) => return Err(failed.refusal(lane)),
             // No group is opened for a batch that will be refused.
             LaneSlot::Idle(carry) => match carry.state.check(header) {
                 Ok(Verdict::Duplicate(_)) => {}
@@ -440,6 +463,16 @@ fn choose_lane(
     let producer = (header.producer_id, header.producer_epoch);
     if let Some(pinned) = inner.pins.get(&producer) {
         return Ok(*pinned);
+    }
+    // It may be pinned to a lane that does not know that yet.
+    let unread = inner.lanes.iter().zip(0..).find_map(|(lane, id)| {
+        let LaneSlot::Failed(failed @ Failed::Read(_)) = &lane.slot else {
+            return None;
+        };
+        Some(failed.refusal(LaneId(id)))
+    });
+    if let Some(refusal) = unread {
+        return Err(refusal);
     }
     if inner.pins.len() >= inner.pins_limit {
         drop_pins(inner);

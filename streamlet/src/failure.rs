@@ -13,12 +13,16 @@ use kera_protocol::ids::{LaneId, Ordinal};
 use kera_records::Write;
 
 use crate::producers::LaneState;
-use crate::streamlet::{Carry, Filling, LaneSlot, Prepared, Streamlet};
+use crate::streamlet::{Carry, Failed, Filling, LaneSlot, Prepared, Streamlet};
 
 impl Streamlet {
     /// Closes what counts, discards what does not, and leaves the lane idle. Returns false if the
     /// outcome could not be recorded yet. The maintenance lock is held.
     pub(crate) fn repair(self: &Arc<Self>, lane: LaneId, now_ms: u64) -> bool {
+        if !self.remember(lane, now_ms) {
+            // Asked for again with the next round of what is due.
+            return true;
+        }
         if self.copies.get().is_some() {
             // Whoever makes the copies closes what failed here, and loses nothing.
             return true;
@@ -115,12 +119,12 @@ impl Streamlet {
                 tail.filling = Filling::Frozen;
                 tail.writer.freeze();
             }
-            slot.slot = match std::mem::replace(&mut slot.slot, LaneSlot::Failed(None)) {
-                LaneSlot::Idle(carry) | LaneSlot::Failed(Some(carry)) => {
-                    LaneSlot::Failed(Some(carry))
-                }
-                LaneSlot::Active(_) | LaneSlot::Failed(None) => LaneSlot::Failed(None),
-            };
+            let failed = LaneSlot::Failed(Failed::Write(None));
+            if let LaneSlot::Idle(carry) | LaneSlot::Failed(Failed::Write(Some(carry))) =
+                std::mem::replace(&mut slot.slot, failed)
+            {
+                slot.slot = LaneSlot::Failed(Failed::Write(Some(carry)));
+            }
             (slot.head.clone(), groups)
         };
         // From here on the head stands still.
@@ -179,7 +183,7 @@ impl Streamlet {
             // It had begun none: what it carried all counts.
             let inner = self.inner.lock();
             return match &inner.lanes[lane.0 as usize].slot {
-                LaneSlot::Failed(Some(carry)) => Ok(carry.clone()),
+                LaneSlot::Failed(Failed::Write(Some(carry))) => Ok(carry.clone()),
                 _ => Err(()),
             };
         };

@@ -20,9 +20,10 @@ use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_records::{Damage, GroupRecord, Write};
 
-use crate::producers::{LaneState, SnapshotError, Verdict};
+use crate::lane_memory::decoded;
+use crate::producers::{LaneState, Verdict};
 use crate::recovery::{LaneRecords, Recovery};
-use crate::streamlet::{Carry, Lane, LaneSlot, Prepared, Settings, Streamlet};
+use crate::streamlet::{Carry, Failed, Lane, LaneSlot, Prepared, Settings, Streamlet};
 
 /// Why records that had been shown may be missing.
 const GONE: &str = "damaged: its file is gone, and it was there when the group was recorded";
@@ -127,16 +128,7 @@ impl<'a> LaneBuild<'a> {
         self.go_on(next_ordinal);
         self.settle_open();
         self.settle_missing();
-        let mut state = self.final_state()?;
-        if self.kept.last().is_some_and(|g| g.spec().generation > 0) {
-            // Compaction takes only groups below the last stable ordinal: each transaction in them had ended. It drops
-            // markers of transactions that the group's snapshot may still have as open.
-            state.end_all();
-        }
-        state.expire(
-            self.now_ms
-                .saturating_sub(self.streamlet.env.limits.producer_expiry_ms),
-        );
+        let slot = self.idle(next_ordinal)?;
         // Everything recovered counts: what is on disk was, or may have been, acknowledged.
         for open in self.open.iter().filter(|open| open.damage.is_none()) {
             self.head.push_group(open.group.clone());
@@ -145,10 +137,7 @@ impl<'a> LaneBuild<'a> {
         self.head.raise(next_ordinal);
         Ok(Lane {
             head: self.head,
-            slot: LaneSlot::Idle(Carry {
-                state,
-                next_ordinal,
-            }),
+            slot,
             groups: self.kept.into_iter().map(|g| (g.id(), g)).collect(),
             log_start: self.log_start,
             prepared: Prepared::No,
@@ -549,74 +538,46 @@ impl<'a> LaneBuild<'a> {
         }
     }
 
-    /// The state after the lane's last group: already known from its scan, else from its footer or
-    /// a walk over its headers.
+    /// What the lane goes on with: the state after its last group is known from its scan, or read.
     ///
     /// # Errors
-    /// `InvalidData` for a newer build's, which is not to be taken for none.
-    fn final_state(&mut self) -> std::io::Result<LaneState> {
-        if let Some(state) = self.state.take() {
-            return Ok(state);
-        }
-        let Some(last) = self.kept.last() else {
-            return Ok(LaneState::default());
-        };
-        // An empty one is of a footer that was written without it.
-        if let Some(footer) = last.read_footer().filter(|f| !f.lane_state.is_empty()) {
-            match LaneState::decode(&footer.lane_state) {
-                Ok(state) => return Ok(state),
-                Err(error @ SnapshotError::NewerVersion { .. }) => {
-                    let path = last.spec().path.display();
-                    return Err(Error::new(
-                        ErrorKind::InvalidData,
-                        format!("the lane snapshot in {path}: {error}"),
-                    ));
-                }
-                Err(SnapshotError::Malformed) => {}
+    /// What may be otherwise next time, where others have replicas: who takes a streamlet over does so again soon. And
+    /// `InvalidData` for a newer build's state.
+    fn idle(&mut self, next_ordinal: Ordinal) -> std::io::Result<LaneSlot> {
+        let read = match self.state.take() {
+            Some(mut state) => {
+                let expiry_ms = self.streamlet.env.limits.producer_expiry_ms;
+                state.expire(self.now_ms.saturating_sub(expiry_ms));
+                Ok((state, None))
             }
-        }
-        Ok(match self.walk(last) {
-            Ok(state) => state,
-            Err(ScanError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
-                let path = last.spec().path.display();
-                return Err(Error::new(error.kind(), format!("{path}: {error}")));
+            None => {
+                let last = self.kept.last().map(|last| &**last);
+                self.streamlet.state_after(last, self.now_ms)
+            }
+        };
+        match read {
+            Ok((state, report)) => {
+                self.out.reports.extend(report);
+                Ok(LaneSlot::Idle(Carry {
+                    state,
+                    next_ordinal,
+                }))
             }
             Err(error) => {
+                let last = self.kept.last().map(|last| last.spec().path.clone());
+                let path = last.unwrap_or_default();
+                let text = format!("{}: {error}", path.display());
+                if error.kind() == ErrorKind::InvalidData || !self.streamlet.is_recovered() {
+                    return Err(Error::new(error.kind(), text));
+                }
                 self.out.reports.push(format!(
-                    "{}: the lane's memory of its producers cannot be read ({error}); they must begin anew",
-                    last.spec().path.display()
+                    "{text}: lane {} takes no appends before what it remembers of its producers can be read there; it is read again every second. Without the file the producers begin anew",
+                    self.lane
                 ));
-                LaneState::default()
+                Ok(LaneSlot::Failed(Failed::Read(error.to_string())))
             }
-        })
-    }
-
-    fn walk(&self, closed: &Group) -> Result<LaneState, ScanError> {
-        let file = closed.file()?;
-        let spec = ScanSpec::closed(closed.spec(), closed.end());
-        let (_, snapshot) = scan::read_head(&*file, &spec)?;
-        let mut state = decoded(&snapshot)?;
-        let scanned = scan::scan(&*file, &spec, |header, _| state.note(header, self.now_ms))?;
-        if scanned.end != closed.end() {
-            // A part of what a producer sent would have it refused for ever: sequences have no gaps.
-            return Err(ScanError::Io(Error::new(
-                ErrorKind::UnexpectedEof,
-                format!(
-                    "its batches end at byte {}: {}",
-                    scanned.end.address, scanned.stop
-                ),
-            )));
         }
-        Ok(state)
     }
-}
-
-/// A group's lane snapshot, whose checksum was found right: what this build does not know is an error.
-fn decoded(snapshot: &[u8]) -> Result<LaneState, ScanError> {
-    LaneState::decode(snapshot).map_err(|error| {
-        let text = format!("its lane snapshot: {error}");
-        ScanError::Io(Error::new(ErrorKind::InvalidData, text))
-    })
 }
 
 /// Writes what no sync of a recovered group has proven once more, since what the page cache holds counts only once

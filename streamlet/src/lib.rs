@@ -22,6 +22,7 @@ mod epochs;
 mod failure;
 mod growth;
 mod job;
+mod lane_memory;
 mod lane_recovery;
 mod mending;
 mod own_writes;

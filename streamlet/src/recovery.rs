@@ -5,15 +5,16 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use arc_swap::ArcSwap;
 use kera_log_segments::footer::Footer;
 use kera_log_segments::group::GroupSpec;
 use kera_log_segments::invariant;
-use kera_log_segments::io::OpenHow;
-use kera_log_segments::scan::{self, ScanSpec};
+use kera_log_segments::io::{FileRef, OpenHow};
+use kera_log_segments::layout::SegmentHeader;
+use kera_log_segments::scan::{self, ScanError, ScanSpec};
 use kera_log_segments::sync::{Arc, Rank, mutex};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal, StreamId, StreamletId};
 use kera_records::{GroupRecord, Write};
@@ -238,9 +239,7 @@ impl Streamlet {
             }
             let path = self.dir().join(name);
             let is_newer = || -> std::io::Result<bool> {
-                let file = self.env.io.open(&path, OpenHow::ReadOnly, false)?;
-                // One without a header was never written.
-                let Ok((header, _)) = scan::read_head(&*file, &ScanSpec::default()) else {
+                let Some((file, header)) = self.with_header(&path)? else {
                     return Ok(false);
                 };
                 let log_start = records.get(&header.lane).map_or(0, |lane| lane.log_start);
@@ -422,23 +421,44 @@ impl Streamlet {
                 continue;
             }
             let path = self.dir().join(name);
-            if self.epoch_of(&path).is_some_and(|found| found >= epoch) {
-                out.reports.push(format!(
-                    "{} is newer than the metadata store, which does not know it, as after a restore of an older one; it is set aside",
+            match self.is_since(&path, epoch) {
+                Ok(false) => out.remove.push(path),
+                Ok(true) => {
+                    out.reports.push(format!(
+                        "{} is newer than the metadata store, which does not know it, as after a restore of an older one; it is set aside",
+                        path.display()
+                    ));
+                    out.aside.push(path);
+                }
+                Err(error) => out.reports.push(format!(
+                    "no record names {}, and it cannot be read ({error}): it is left alone",
                     path.display()
-                ));
-                out.aside.push(path);
-            } else {
-                out.remove.push(path);
+                )),
             }
         }
         highest
     }
 
-    /// The epoch that a group file names, if it has a header.
-    pub(crate) fn epoch_of(&self, path: &std::path::Path) -> Option<Epoch> {
-        let file = self.env.io.open(path, OpenHow::ReadOnly, false).ok()?;
-        let (header, _) = scan::read_head(&*file, &ScanSpec::default()).ok()?;
-        Some(header.epoch)
+    /// Whether a group file, by its header, is of this epoch or a later one.
+    ///
+    /// # Errors
+    /// The store's: then nobody knows.
+    pub(crate) fn is_since(&self, path: &Path, epoch: Epoch) -> std::io::Result<bool> {
+        let found = self.with_header(path)?;
+        Ok(found.is_some_and(|(_, header)| header.epoch >= epoch))
+    }
+
+    /// A group file, with its header; `None` if it was never written, or is gone by now.
+    fn with_header(&self, path: &Path) -> std::io::Result<Option<(FileRef, SegmentHeader)>> {
+        let read = || {
+            let file = self.env.io.open(path, OpenHow::ReadOnly, false)?;
+            let (header, _) = scan::read_head(&*file, &ScanSpec::default())?;
+            Ok((file, header))
+        };
+        match read() {
+            Ok(found) => Ok(Some(found)),
+            Err(ScanError::Io(error)) if error.kind() != ErrorKind::NotFound => Err(error),
+            Err(_) => Ok(None),
+        }
     }
 }

@@ -92,7 +92,7 @@ impl Streamlet {
             // Files of this epoch that were here before it began are of another time of the records.
             let was_here = id.0 <= newest_found;
             let is_older = record.is_some_and(|generation| *generation > stray.generation);
-            if was_here && !is_older && self.epoch_of(&path).is_some_and(|found| found >= epoch) {
+            if was_here && !is_older && self.is_since(&path, epoch).unwrap_or(true) {
                 continue;
             }
             match self.env.io.remove_file(&path) {

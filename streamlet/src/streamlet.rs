@@ -200,9 +200,16 @@ pub(crate) enum LaneSlot {
     Active(Arc<ActiveGroup>),
     /// No group is open; the next append opens one.
     Idle(Carry),
-    /// The last group's write failed; a job closes it, then the lane is idle. What an idle lane
-    /// carries stays, in case that all it carries counts.
-    Failed(Option<Carry>),
+    /// It takes no appends before a job has put it in order; then it is idle.
+    Failed(Failed),
+}
+
+/// Why a lane takes no appends.
+pub(crate) enum Failed {
+    /// The last group's write failed. What an idle lane carries stays, in case that all it carries counts.
+    Write(Option<Carry>),
+    /// What it remembers of its producers could not be read, for this reason.
+    Read(String),
 }
 
 /// What a lane carries between two groups.
@@ -481,13 +488,13 @@ impl Streamlet {
     }
 
     /// The idempotent producers that a lane remembers and that are not due to be forgotten, by id; nobody
-    /// while the lane recovers from a failed write.
+    /// while that is not known.
     pub fn active_producers(&self, lane: LaneId, now_ms: u64) -> Vec<ActiveProducer> {
         let before_ms = now_ms.saturating_sub(self.env.limits.producer_expiry_ms);
         self.of_state(lane, |state| state.active(before_ms))
     }
 
-    /// What `look` finds in the memory of a lane; nothing while the lane recovers from a failed write.
+    /// What `look` finds in the memory of a lane; nothing while that is not known.
     pub(crate) fn of_state<T: Default>(
         &self,
         lane: LaneId,

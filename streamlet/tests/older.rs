@@ -7,6 +7,7 @@ use std::io::{ErrorKind, IoSlice};
 
 use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::OpenHow;
+use kera_log_segments::io::fault::Fault;
 use support::batches::plain;
 use support::store::Store;
 use support::{LANE, Machine, Node, settings};
@@ -76,6 +77,33 @@ fn records_put_back_from_before_a_start_are_refused() {
     // The start takes the epoch again that the one had which is forgotten.
     machine.forget_epochs(1);
     assert!(machine.try_recover(settings(AckPolicy::Written)).is_err());
+}
+
+/// The header of a file without a record is read at a start: what cannot be read is not taken for never written, and
+/// not removed.
+#[test]
+fn older_records_are_refused_whichever_read_fails() {
+    for nth in 1.. {
+        let mut machine = Machine::fault(35 + nth);
+        let node = machine.create(settings(AckPolicy::Written));
+        fill(&node, &machine, 1);
+        let older = Store::default();
+        older.copy_from(&machine.store);
+        fill(&node, &machine, 2);
+        machine.kill(node, usize::MAX);
+        machine.store.copy_from(&older);
+        let before = files(&machine);
+        let fault = machine.fault.clone().expect("a fault engine");
+        let reads = fault.counts().reads;
+        fault.inject(Fault::FailRead { nth });
+        let recovered = machine.try_recover(settings(AckPolicy::Written));
+        assert!(recovered.is_err(), "read {nth}");
+        assert_eq!(files(&machine), before, "read {nth}");
+        if fault.counts().reads - reads < nth {
+            assert!(nth > 1);
+            return;
+        }
+    }
 }
 
 #[test]

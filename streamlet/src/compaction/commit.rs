@@ -255,7 +255,7 @@ impl Streamlet {
 
     /// The lane's state at the end of a closed group, as a footer or the snapshot of the group behind has it.
     pub(super) fn state_behind(&self, lane: LaneId, group: &Arc<Group>) -> Option<Vec<u8>> {
-        if let Some(footer) = group.read_footer() {
+        if let Ok(Some(footer)) = group.read_footer() {
             return Some(footer.lane_state);
         }
         let next = {

@@ -8,7 +8,7 @@ use kera_protocol::ids::{Epoch, LaneId, Ordinal};
 use super::Grant;
 use crate::append::{AppendError, AppendSpec, Appended};
 use crate::producers::LaneState;
-use crate::streamlet::{LaneSlot, Streamlet};
+use crate::streamlet::{Lane, LaneSlot, Streamlet};
 
 /// A coordinator's request to end a transaction in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +43,8 @@ enum Open {
 }
 
 impl Streamlet {
-    /// Looks at a lane's memory of producers, or changes it; `None` while the lane is put in order after a failed
-    /// write. `look` has where the lane ends.
+    /// Looks at a lane's memory of producers, or changes it; `None` while that is not known. `look` has where the lane
+    /// ends.
     fn with_state<T>(
         &self,
         lane: LaneId,
@@ -59,6 +59,17 @@ impl Streamlet {
             }
             LaneSlot::Idle(carry) => Some(look(&mut carry.state, carry.next_ordinal)),
             LaneSlot::Failed(_) => None,
+        }
+    }
+
+    /// Why a lane cannot end a transaction now.
+    fn refusal(&self, lane: LaneId) -> AppendError {
+        match self.inner.lock().lanes.get(lane.0 as usize) {
+            Some(Lane {
+                slot: LaneSlot::Failed(failed),
+                ..
+            }) => failed.refusal(lane),
+            _ => AppendError::Recovering,
         }
     }
 
@@ -158,7 +169,7 @@ impl Streamlet {
                     _ => Open::No(until),
                 }
             });
-            let first = match open.ok_or(AppendError::Recovering)? {
+            let first = match open.ok_or_else(|| self.refusal(lane))? {
                 Open::Since(first) => first,
                 Open::No(next) => return Ok(Ended::Nothing(head, next, failures)),
             };

@@ -113,7 +113,7 @@ impl OwnFile {
             return Ok(None);
         }
         let group = Group::closed(self.spec.clone(), self.end, 0, -1, 0, self.io.clone());
-        if let Some(footer) = group.read_footer() {
+        if let Ok(Some(footer)) = group.read_footer() {
             return Ok(Some(footer.max_timestamp));
         }
         let Some(found) = self.whole(&*file) else {

@@ -99,6 +99,7 @@ impl Disk {
             Kind::Read => self.counts.reads += 1,
             Kind::Write(_) => self.counts.writes += 1,
             Kind::Sync => self.counts.syncs += 1,
+            Kind::Open => self.counts.opens += 1,
             Kind::Other => {}
         }
         let mut verdict = self.rules.judge(&path.to_string_lossy(), kind);
@@ -111,12 +112,7 @@ impl Disk {
 
     /// For operations that either happen or do not.
     pub(super) fn gate_plain(&mut self, path: &Path) -> io::Result<()> {
-        match self.gate(path, Kind::Other) {
-            Verdict::Go | Verdict::Garble => Ok(()),
-            Verdict::Fail(error) | Verdict::Short(_, error) | Verdict::LoseSync(error) => {
-                Err(error)
-            }
-        }
+        self.gate(path, Kind::Other).plain()
     }
 
     pub(super) fn is_dir(&self, path: &Path) -> bool {

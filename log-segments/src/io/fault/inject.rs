@@ -13,6 +13,11 @@ pub enum Fault {
         /// Bytes that still fit.
         bytes: u64,
     },
+    /// One file is not opened, with `EMFILE`.
+    FailOpen {
+        /// Which.
+        nth: u64,
+    },
     /// One read fails with `EIO`.
     FailRead {
         /// Which.
@@ -52,6 +57,7 @@ pub enum Fault {
 /// What an operation is, for counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
+    Open,
     Read,
     Write(usize),
     Sync,
@@ -69,6 +75,16 @@ pub(super) enum Verdict {
     Garble,
     /// A sync fails and loses.
     LoseSync(io::Error),
+}
+
+impl Verdict {
+    /// Of an operation that either happens or does not.
+    pub(super) fn plain(self) -> io::Result<()> {
+        match self {
+            Self::Go | Self::Garble => Ok(()),
+            Self::Fail(error) | Self::Short(_, error) | Self::LoseSync(error) => Err(error),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -133,6 +149,9 @@ impl Rules {
                             io::Error::from_raw_os_error(libc::ENOSPC),
                         );
                     }
+                }
+                (Fault::FailOpen { nth }, Kind::Open) if nth_is(*nth) => {
+                    return Verdict::Fail(io::Error::from_raw_os_error(libc::EMFILE));
                 }
                 (Fault::FailRead { nth }, Kind::Read) if nth_is(*nth) => {
                     return Verdict::Fail(broken());

@@ -42,6 +42,8 @@ pub use inject::Fault;
 /// Operations performed so far, failed ones included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
+    /// Files opened.
+    pub opens: u64,
     /// Reads.
     pub reads: u64,
     /// Writes.
@@ -239,12 +241,7 @@ impl Io for FaultIo {
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let mut disk = self.disk.lock();
-        match disk.gate(dir, inject::Kind::Sync) {
-            inject::Verdict::Go | inject::Verdict::Garble => {}
-            inject::Verdict::Fail(error)
-            | inject::Verdict::Short(_, error)
-            | inject::Verdict::LoseSync(error) => return Err(error),
-        }
+        disk.gate(dir, inject::Kind::Sync).plain()?;
         if !disk.is_dir(dir) {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -259,7 +256,7 @@ impl Io for FaultIo {
 
     fn open(&self, path: &Path, how: OpenHow, direct: bool) -> io::Result<FileRef> {
         let mut disk = self.disk.lock();
-        disk.gate_plain(path)?;
+        disk.gate(path, inject::Kind::Open).plain()?;
         if direct && disk.direct_refused {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }

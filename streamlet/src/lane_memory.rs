@@ -1,0 +1,150 @@
+//! What a lane remembers of its producers, read from the group that it ended with.
+//!
+//! Without it a batch that is sent again would be stored twice, and what belongs to an open transaction be shown. So
+//! what cannot be read now is no reason to go on without it: the lane takes no appends, and it is read again.
+
+use std::io::{Error, ErrorKind, Result};
+
+use kera_log_segments::group::Group;
+use kera_log_segments::scan::{self, ScanError, ScanSpec};
+use kera_protocol::ids::LaneId;
+
+use crate::producers::{LaneState, SnapshotError};
+use crate::streamlet::{Carry, Failed, LaneSlot, Streamlet};
+
+impl Streamlet {
+    /// What a lane remembers that ends with `last`, a closed group. With a report, for people, where its file is gone or
+    /// damaged: then the producers must begin anew.
+    ///
+    /// # Errors
+    /// The store's, and `InvalidData` for a newer build's state, which is not to be taken for none.
+    pub(crate) fn state_after(
+        &self,
+        last: Option<&Group>,
+        now_ms: u64,
+    ) -> Result<(LaneState, Option<String>)> {
+        let Some(last) = last else {
+            return Ok((LaneState::default(), None));
+        };
+        let read = read_state(last, now_ms);
+        // A start reads one of each lane, and need not keep them open.
+        last.release_file();
+        match read {
+            Ok(mut state) => {
+                if last.spec().generation > 0 {
+                    // Compaction takes only groups below the last stable ordinal: each transaction in them had ended.
+                    // It drops markers of transactions that the group's snapshot may still have as open.
+                    state.end_all();
+                }
+                let expiry_ms = self.env.limits.producer_expiry_ms;
+                state.expire(now_ms.saturating_sub(expiry_ms));
+                Ok((state, None))
+            }
+            Err(ScanError::Io(error)) if !is_of_file(&error) => Err(error),
+            Err(error) => {
+                let path = last.spec().path.display();
+                let report = format!(
+                    "{path}: the lane's memory of its producers cannot be read ({error}); they must begin anew"
+                );
+                Ok((LaneState::default(), Some(report)))
+            }
+        }
+    }
+
+    /// Reads again what a lane remembers, if that failed before. False if it fails once more. The maintenance lock is
+    /// held: no group of the lane goes meanwhile.
+    pub(crate) fn remember(&self, lane: LaneId, now_ms: u64) -> bool {
+        let (last, before) = {
+            let inner = self.inner.lock();
+            let Some(slot) = inner.lanes.get(lane.0 as usize) else {
+                return true;
+            };
+            let LaneSlot::Failed(Failed::Read(cause)) = &slot.slot else {
+                return true;
+            };
+            (slot.groups.values().next_back().cloned(), cause.clone())
+        };
+        if let Some(last) = &last {
+            // Readers may hold a file that somebody has moved away since.
+            last.release_file();
+        }
+        let (key, read) = (
+            self.lane_key(lane),
+            self.state_after(last.as_deref(), now_ms),
+        );
+        let mut inner = self.inner.lock();
+        match read {
+            Ok((state, report)) => {
+                if let Some(report) = report {
+                    tracing::warn!(lane = %key, "{report}");
+                }
+                let pins = state.producer_epochs().map(|producer| (producer, lane));
+                inner.pins.extend(pins);
+                let slot = &mut inner.lanes[lane.0 as usize];
+                // Nothing was appended since the start.
+                let next_ordinal = slot.head.ordinal();
+                slot.slot = LaneSlot::Idle(Carry {
+                    state,
+                    next_ordinal,
+                });
+                let head = slot.head.clone();
+                drop(inner);
+                // Readers of what counts wait for the last stable ordinal.
+                head.wake_all();
+                tracing::info!(lane = %key, "what the lane remembers of its producers is read: it takes appends");
+                true
+            }
+            Err(error) => {
+                let cause = error.to_string();
+                if cause != before {
+                    tracing::warn!(lane = %key, group = ?last, error = cause, "what the lane remembers of its producers cannot be read, for another reason now; it is read again every second");
+                    let slot = &mut inner.lanes[lane.0 as usize];
+                    slot.slot = LaneSlot::Failed(Failed::Read(cause));
+                }
+                false
+            }
+        }
+    }
+}
+
+/// Whether an error tells what became of a file, and will be the same next time.
+fn is_of_file(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof)
+}
+
+/// The state at the end of a closed group, from its footer or by a walk over its headers.
+fn read_state(closed: &Group, now_ms: u64) -> std::result::Result<LaneState, ScanError> {
+    // An empty one is of a footer that was written without it.
+    let footer = closed.read_footer()?;
+    if let Some(footer) = footer.filter(|footer| !footer.lane_state.is_empty()) {
+        match LaneState::decode(&footer.lane_state) {
+            Ok(state) => return Ok(state),
+            Err(error @ SnapshotError::NewerVersion { .. }) => return Err(unknown(&error)),
+            Err(SnapshotError::Malformed) => {}
+        }
+    }
+    let file = closed.file()?;
+    let spec = ScanSpec::closed(closed.spec(), closed.end());
+    let (_, snapshot) = scan::read_head(&*file, &spec)?;
+    let mut state = decoded(&snapshot)?;
+    let scanned = scan::scan(&*file, &spec, |header, _| state.note(header, now_ms))?;
+    if scanned.end != closed.end() {
+        // A part of what a producer sent would have it refused for ever: sequences have no gaps.
+        let (end, stop) = (scanned.end.address, scanned.stop);
+        return Err(ScanError::Io(Error::new(
+            ErrorKind::UnexpectedEof,
+            format!("its batches end at byte {end}: {stop}"),
+        )));
+    }
+    Ok(state)
+}
+
+/// A group's lane snapshot, whose checksum was found right: what this build does not know is an error.
+pub(crate) fn decoded(snapshot: &[u8]) -> std::result::Result<LaneState, ScanError> {
+    LaneState::decode(snapshot).map_err(|error| unknown(&error))
+}
+
+fn unknown(error: &SnapshotError) -> ScanError {
+    let text = format!("its lane snapshot: {error}");
+    ScanError::Io(Error::new(ErrorKind::InvalidData, text))
+}
