@@ -79,14 +79,14 @@ pub struct Group {
     pub(crate) store: Mutex<Marked>,
 }
 
-/// A group's file handle.
-#[derive(Default)]
-struct FileSlot {
-    open: Option<FileRef>,
-    /// The file is this group's: made by it or for it, or found with its record.
-    made: bool,
-    /// The group was given up: what was not made by then is not made any more.
-    retired: bool,
+/// A group's file.
+enum FileSlot {
+    /// It is made with its first use.
+    ToMake,
+    /// It is this group's: made by it or for it, or found with its record. Open after its last use, until it is let go of.
+    Made(Option<FileRef>),
+    /// The group was given up before it had one: none is made any more.
+    None,
 }
 
 /// A file made for a group ahead of its use.
@@ -182,18 +182,12 @@ impl Group {
         io: Arc<dyn Io>,
         policy: AckPolicy,
         window: Window,
-        made: bool,
+        file: FileSlot,
     ) -> Self {
         Self {
             window: mutex(Rank::Window, window),
             io,
-            file: mutex(
-                Rank::File,
-                FileSlot {
-                    made,
-                    ..FileSlot::default()
-                },
-            ),
+            file: mutex(Rank::File, file),
             turn: AtomicBool::new(false),
             queued: AtomicBool::new(false),
             broken: AtomicBool::new(false),
@@ -235,7 +229,7 @@ impl Group {
             head: Some(head),
             snapshot,
             data_start: AtomicU64::new(data_start),
-            ..Self::with(spec, io, policy, window, false)
+            ..Self::with(spec, io, policy, window, FileSlot::ToMake)
         })
     }
 
@@ -257,7 +251,7 @@ impl Group {
         Arc::new(Self {
             data_start: AtomicU64::new(data_start),
             ended_ms: AtomicU64::new(ended_ms),
-            ..Self::with(spec, io, AckPolicy::Written, window, true)
+            ..Self::with(spec, io, AckPolicy::Written, window, FileSlot::Made(None))
         })
     }
 
@@ -293,7 +287,7 @@ impl Group {
             head: Some(head),
             snapshot: found.snapshot.clone(),
             data_start: AtomicU64::new(found.data_start),
-            ..Self::with(spec, io, policy, window, true)
+            ..Self::with(spec, io, policy, window, FileSlot::Made(None))
         })
     }
 
@@ -473,8 +467,11 @@ impl Group {
             }
         };
         // What is only read from now on may as well be cached.
-        let open = self.file.lock().open.clone().filter(|_| !self.direct);
-        let closed = Self {
+        let file = match &*self.file.lock() {
+            FileSlot::Made(file) => file.clone().filter(|_| !self.direct),
+            FileSlot::ToMake | FileSlot::None => None,
+        };
+        Arc::new(Self {
             data_start: AtomicU64::new(self.data_start()),
             last_used_ms: AtomicU64::new(self.last_used_ms()),
             ended_ms: AtomicU64::new(self.ended_ms()),
@@ -483,11 +480,9 @@ impl Group {
                 self.io.clone(),
                 AckPolicy::Written,
                 window,
-                true,
+                FileSlot::Made(file),
             )
-        };
-        closed.file.lock().open = open;
-        Arc::new(closed)
+        })
     }
 
     /// Ends a failed group at its last written byte: what lies above was never durable.
@@ -534,27 +529,23 @@ impl Group {
     /// files are never recycled; `NotFound` if the group was [given up](Self::retire_file) before.
     pub fn file(&self) -> std::io::Result<FileRef> {
         let mut slot = self.file.lock();
-        if let Some(file) = &slot.open {
-            return Ok(file.clone());
-        }
-        let file = if slot.made {
-            open_file(&self.spec, self.direct, OpenHow::ReadWrite, &self.io)?
-        } else if slot.retired {
-            return Err(ErrorKind::NotFound.into());
-        } else {
-            make_file(&self.spec, self.direct, &self.io)?
+        let file = match &*slot {
+            FileSlot::Made(Some(file)) => return Ok(file.clone()),
+            FileSlot::Made(None) => {
+                open_file(&self.spec, self.direct, OpenHow::ReadWrite, &self.io)?
+            }
+            FileSlot::ToMake => make_file(&self.spec, self.direct, &self.io)?,
+            FileSlot::None => return Err(ErrorKind::NotFound.into()),
         };
-        slot.made = true;
-        slot.open = Some(file.clone());
+        *slot = FileSlot::Made(Some(file.clone()));
         Ok(file)
     }
 
     /// Takes the file that was made for it.
     pub fn adopt(&self, made: MadeFile) {
-        let mut slot = self.file.lock();
-        slot.made = true;
         // After a change of the policy it is opened anew, the other way.
-        slot.open = made.file.filter(|_| made.direct == self.direct);
+        let file = made.file.filter(|_| made.direct == self.direct);
+        *self.file.lock() = FileSlot::Made(file);
     }
 
     /// Holds back what is written of this group, to which nothing was appended yet, until all of `before`, the
@@ -639,15 +630,18 @@ impl Group {
 
     /// Closes the file handle of an idle group; the next use opens it again.
     pub fn release_file(&self) {
-        self.file.lock().open = None;
+        if let FileSlot::Made(file) = &mut *self.file.lock() {
+            *file = None;
+        }
     }
 
     /// The group is given up, and its file about to be removed: whoever comes late to write to it, such as a
     /// turn of the pump, makes none that nobody would know of.
     pub fn retire_file(&self) {
-        let mut slot = self.file.lock();
-        slot.open = None;
-        slot.retired = true;
+        match &mut *self.file.lock() {
+            FileSlot::Made(file) => *file = None,
+            slot => *slot = FileSlot::None,
+        }
     }
 
     /// Notes use, so that memory and file handle stay.
