@@ -5,7 +5,7 @@ use kera_log_segments::group::Group;
 use kera_log_segments::sync::Arc;
 use kera_protocol::ids::{Epoch, LaneId, Ordinal};
 
-use crate::streamlet::{Lane, LaneSlot, Streamlet};
+use crate::streamlet::{Failed, Lane, LaneSlot, Streamlet};
 
 /// Where the durable records of an epoch end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +98,9 @@ fn end_within(slot: &Lane, group: &Group, epoch: Epoch, head: Ordinal) -> Option
 fn remembered<T>(slot: &Lane, look: impl FnOnce(&[(Epoch, Ordinal)]) -> T) -> T {
     match &slot.slot {
         LaneSlot::Active(active) => look(active.tail.lock().state.epochs()),
-        LaneSlot::Idle(carry) | LaneSlot::Failed(Some(carry)) => look(carry.state.epochs()),
-        LaneSlot::Failed(None) => look(&[]),
+        LaneSlot::Idle(carry) | LaneSlot::Failed(Failed::Write(Some(carry))) => {
+            look(carry.state.epochs())
+        }
+        LaneSlot::Failed(Failed::Write(None) | Failed::Read(_)) => look(&[]),
     }
 }
