@@ -6,7 +6,7 @@ import { byteRate, bytes, count, duration, plural, rate, short } from "./format"
 import { history } from "./history";
 import { brokerState } from "./lists";
 import { useFeed } from "./live";
-import { catchesUp } from "./overview";
+import { catchesUp, reads } from "./overview";
 import type { BrokerDetail, GroupDetail } from "./types";
 
 export const LEASES = 50;
@@ -35,7 +35,7 @@ export function GroupScreen(props: { path: string; name: string; move: (offset: 
             <Tile label="Lag" value={short(data.lag)} state={data.falls_behind ? "attention" : undefined} detail={catchesUp(data)} />
             <Tile label="Consumes" value={rate(data.records_consumed)} detail={`${rate(data.records_in)} come in`} />
             <Tile label="Members" value={count(data.members)} detail={data.kind === "kafka" ? `Kafka, ${data.state ?? ""}` : plural(data.leases, "lease")} />
-            <Tile label="Reads" value={data.streams.map((of) => of.stream).join(", ") || "nothing"} detail={data.order ? `order = ${data.order}` : data.protocol} />
+            <Tile label="Reads" value={reads(data) || "nothing"} detail={data.order ? `order = ${data.order}` : data.protocol} />
           </dl>
           <GroupActs data={data} />
           <Card title="Lag, in records">

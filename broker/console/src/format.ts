@@ -53,9 +53,17 @@ export function clock(ms: number): string {
   return new Date(ms).toLocaleTimeString("en-GB");
 }
 
-export function dateTime(ms: number): string {
+/** UTC, as programs read it; undefined for what is no time, such as one in nanoseconds. */
+export function isoTime(ms: number): string | undefined {
   const date = new Date(ms);
-  return Number.isNaN(date.getTime()) ? String(ms) : date.toISOString().replace("T", " ").replace("Z", "");
+  return Number.isNaN(date.getTime()) ? undefined : date.toISOString();
+}
+
+/** In the time zone of the browser, as the fields have it in which a time is typed. */
+export function dateTime(ms: number): string {
+  const zone = new Date(ms).getTimezoneOffset();
+  const local = isoTime(ms - zone * 60_000);
+  return local ? local.replace("T", " ").replace("Z", "") : `timestamp ${ms}`;
 }
 
 export function plural(value: number, one: string, many = `${one}s`): string {

@@ -5,7 +5,7 @@ import { CreateStream } from "./acts";
 import { Bar, Card, Lag, Mark, Pager, Table, Waiting } from "./parts";
 import { byteRate, bytes, count, duration, rate } from "./format";
 import { ask, useFeed } from "./live";
-import { catchesUp, groupLags } from "./overview";
+import { catchesUp, groupLags, reads } from "./overview";
 import type { BrokerRow, GroupRow, Page, Severity, SettingsView, StreamRow } from "./types";
 
 export const PAGE = 50;
@@ -146,7 +146,7 @@ export function GroupsScreen({ path, state, change }: ListProps) {
                   </>
                 ),
               },
-              { head: "Reads", cell: (row) => row.streams.map((of) => of.stream).join(", ") || "nothing yet" },
+              { head: "Reads", cell: (row) => reads(row) || "nothing yet" },
               { head: "Members", number: true, cell: (row) => count(row.members) },
               { head: "Lag", number: true, sort: "lag", cell: (row) => <Lag lag={row.lag} behind={row.falls_behind} /> },
               { head: "Consumes", number: true, sort: "rate", cell: (row) => rate(row.records_consumed) },

@@ -1,5 +1,5 @@
-import { render } from "preact";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { type ComponentChildren, render } from "preact";
+import { useEffect, useErrorBoundary, useMemo, useState } from "preact/hooks";
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { Told } from "./act";
@@ -141,17 +141,19 @@ function App() {
       <main id="main" tabIndex={-1} class={isLost ? "stale" : ""}>
         <Told />
         <h1 class={name || screen === "" ? "unseen" : ""}>{name ?? title}</h1>
-        {screen === "" && <OverviewScreen />}
-        {screen === "streams" && !name && path && <StreamsScreen path={path} state={list} change={change} />}
-        {screen === "streams" && name && path && (
-          <StreamScreen path={path} name={name} tab={TABS.includes(part as Tab) ? (part as Tab) : "lanes"} move={move} />
-        )}
-        {screen === "groups" && !name && path && <GroupsScreen path={path} state={list} change={change} />}
-        {screen === "groups" && name && path && <GroupScreen path={path} name={name} move={move} />}
-        {screen === "brokers" && !name && path && <BrokersScreen path={path} />}
-        {screen === "brokers" && name && path && <BrokerScreen path={path} id={name} />}
-        {screen === "settings" && <SettingsScreen />}
-        {title === "Not found" && <p class="empty">There is no such screen.</p>}
+        <Guard key={`${screen}/${name ?? ""}`}>
+          {screen === "" && <OverviewScreen />}
+          {screen === "streams" && !name && path && <StreamsScreen path={path} state={list} change={change} />}
+          {screen === "streams" && name && path && (
+            <StreamScreen path={path} name={name} tab={TABS.includes(part as Tab) ? (part as Tab) : "lanes"} move={move} />
+          )}
+          {screen === "groups" && !name && path && <GroupsScreen path={path} state={list} change={change} />}
+          {screen === "groups" && name && path && <GroupScreen path={path} name={name} move={move} />}
+          {screen === "brokers" && !name && path && <BrokersScreen path={path} />}
+          {screen === "brokers" && name && path && <BrokerScreen path={path} id={name} />}
+          {screen === "settings" && <SettingsScreen />}
+          {title === "Not found" && <p class="empty">There is no such screen.</p>}
+        </Guard>
       </main>
       <footer>
         {overview
@@ -161,6 +163,17 @@ function App() {
         <a href="licenses.txt">licences of libraries</a>
       </footer>
     </>
+  );
+}
+
+/** No error of a screen is silent. */
+function Guard(props: { children: ComponentChildren }) {
+  const [error] = useErrorBoundary();
+  if (!error) return <>{props.children}</>;
+  return (
+    <p class="empty" role="alert">
+      This page has an error: {String(error.message ?? error)}. Reload it, or choose another.
+    </p>
   );
 }
 

@@ -48,6 +48,13 @@ export function groupLags(row: StreamRow) {
   );
 }
 
+/** The streams that a group reads: those that lag most, and how many more. */
+export function reads(row: GroupRow): string {
+  const names = row.streams.map((of) => of.stream).join(", ");
+  const more = row.streams_total - row.streams.length;
+  return more > 0 ? `${names} and ${count(more)} more` : names;
+}
+
 export function catchesUp(row: GroupRow): string {
   if (row.lag === 0) return "caught up";
   if (!row.falls_behind && row.why === "it keeps up") return "keeps up";

@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Card, Mark } from "./parts";
-import { bytes, count, dateTime, plural } from "./format";
+import { bytes, count, dateTime, isoTime, plural } from "./format";
 import { ask } from "./live";
 import type { RecordsView, RecordView, Shown } from "./types";
 
@@ -38,7 +38,9 @@ function OneRecord({ record }: { record: RecordView }) {
           <span class="at">
             {record.streamlet}.{record.lane} @ {count(record.ordinal)}
           </span>
-          <time dateTime={new Date(record.timestamp_ms).toISOString()}>{dateTime(record.timestamp_ms)}</time>
+          <time dateTime={isoTime(record.timestamp_ms)} title={isoTime(record.timestamp_ms)}>
+            {dateTime(record.timestamp_ms)}
+          </time>
           <span class="record-key">{record.key.encoding === "null" ? <span class="soft">no key</span> : data(record.key)}</span>
           <span class={`record-value ${record.value.encoding}`}>{data(record.value)}</span>
         </summary>

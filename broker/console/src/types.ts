@@ -55,6 +55,7 @@ export interface GroupRow {
   order: string | null;
   state: string | null;
   streams: { stream: string; lag: number }[];
+  streams_total: number;
   members: number;
   leases: number;
   lag: number;

@@ -195,7 +195,8 @@ impl Api {
                 let reads = |row: &&GroupRow| row.streams.iter().any(|of| of.stream == *name);
                 let groups = snapshot.groups.iter().filter(reads);
                 let groups = groups.filter_map(|row| self.group_row(caller, row));
-                let groups = groups.take(CONSUMER_GROUPS).collect();
+                let groups = groups.take(CONSUMER_GROUPS).map(|row| row.cut(Some(name)));
+                let groups = groups.collect();
                 json(&stream_detail::describe(shared, &stream, row, groups, offset, limit).await?)
             }
             Resource::Records(name, query) => {
@@ -212,7 +213,7 @@ impl Api {
                 sort_groups(&mut rows, query.sort);
                 let mut page = page(&snapshot, query, rows);
                 for row in &mut page.items {
-                    *row = row.seen_by(shared, caller);
+                    *row = row.seen_by(shared, caller).cut(None);
                 }
                 json(&page)
             }

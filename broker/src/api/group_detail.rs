@@ -159,7 +159,7 @@ pub(super) async fn describe(
             .map(of_partition)
             .collect(),
         member_descriptions: members,
-        row,
+        row: row.cut(None),
     })
 }
 

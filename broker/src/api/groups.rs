@@ -42,6 +42,7 @@ pub(super) fn row(
         }),
         state: is_kafka.then(|| summary.state.clone()),
         streams: streams.collect(),
+        streams_total: 0,
         members: summary.members,
         leases: summary.leases,
         lag,
@@ -126,6 +127,9 @@ fn why(row: &GroupRow, growth: Option<f64>) -> (bool, String) {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use super::super::answer::json;
+    use super::super::views::short;
+
     use super::*;
 
     fn told(members: u32, leases: u32, before: u64, lag: u64, comes: f64) -> GroupRow {
@@ -163,5 +167,32 @@ mod tests {
         assert_eq!(told(2, 2, 9000, 8900, 100.0).catches_up_s, Some(89.0));
         assert_eq!(told(2, 2, 9000, 9100, 100.0).catches_up_s, None);
         assert_eq!(told(2, 2, 9000, 9040, 100.0).records_consumed, Some(60.0));
+    }
+
+    /// Mirrors read thousands of topics. What is told of a group, and of a hundred, keeps its bound.
+    #[test]
+    fn a_row_has_the_streams_that_lag_most_and_their_number() {
+        let of = |number: u64| v1::StreamLag {
+            stream: format!("{number:064}"),
+            lag: number % 10_000,
+        };
+        let summary = v1::GroupSummary {
+            group: "\u{1}".repeat(1_024),
+            streams: (0..20_000).map(of).collect(),
+            kind: v1::GroupKind::Kafka.into(),
+            members: 1,
+            ..Default::default()
+        };
+        let row = row(&summary, 1, &Meter::default(), None);
+        let asked = format!("{:064}", 5);
+        let cut = row.clone().cut(Some(&asked));
+        assert_eq!((cut.streams.len(), cut.streams_total), (8, 20_000));
+        let lags: Vec<_> = cut.streams.iter().map(|of| of.lag).collect();
+        assert_eq!(lags, [5, 9_999, 9_999, 9_998, 9_998, 9_997, 9_997, 9_996]);
+        assert_eq!(cut.streams[0].stream, asked);
+        assert_eq!(cut.lag, row.lag, "that of all");
+        let hundred = vec![row.cut(None); 100];
+        assert!(json(&hundred).is_ok());
+        assert_eq!(short(&summary.group).chars().count(), 101);
     }
 }

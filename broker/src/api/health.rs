@@ -1,7 +1,7 @@
 //! Whether all is well, in one sentence, and what to do about it if not.
 
 use super::told::Told;
-use super::views::{GroupRow, Health, Problem, Severity, StreamRow};
+use super::views::{GroupRow, Health, Problem, Severity, StreamRow, short};
 
 /// Problems that are listed.
 const LISTED: usize = 100;
@@ -17,7 +17,7 @@ pub(super) fn of(told: &Told, streams: &[StreamRow], groups: &[GroupRow]) -> Hea
     for group in groups.iter().filter(|group| group.falls_behind) {
         problems.push(problem(
             Severity::Attention,
-            format!("group {}", group.group),
+            format!("group {}", short(&group.group)),
             format!("is behind by {}; {}", records(group.lag), group.why),
             match group.members {
                 0 => "start a consumer, or delete the group if it is not needed any more",

@@ -308,7 +308,12 @@ fn overview(
         silent: told.silent.clone(),
         rates: rates::sum(streams.iter().map(|row| &row.rates)),
         busiest_streams: busiest.into_iter().take(TOP).cloned().collect(),
-        lagging_groups: lagging.into_iter().take(TOP).cloned().collect(),
+        lagging_groups: lagging
+            .into_iter()
+            .take(TOP)
+            .cloned()
+            .map(|row| row.cut(None))
+            .collect(),
         events,
     }
 }

@@ -1,5 +1,7 @@
 //! What answers of the API look like. Fields that the command line's `--json` has too have the same names there.
 
+use std::cmp::Reverse;
+
 use kera_metadata::access::Kind;
 use kera_metadata::{BatchCheck, Cleanup, LaneBy, TimestampType};
 use kera_protocol::ids::StreamId;
@@ -10,8 +12,19 @@ use serde::Serialize;
 use crate::access::may_see;
 use crate::shared::Shared;
 
-/// Groups that are told with a stream in a list.
+/// Groups that are told with a stream in a list, and streams with a group.
 const GROUPS_IN_ROW: usize = 8;
+const STREAMS: usize = 8;
+/// Characters of a name where many are told at once. Kafka's clients may give a group one of 1,024.
+const NAME: usize = 100;
+
+/// A name as it stands among many.
+pub(super) fn short(name: &str) -> String {
+    match name.char_indices().nth(NAME) {
+        None => name.to_owned(),
+        Some((end, _)) => format!("{}…", &name[..end]),
+    }
+}
 
 /// Something that is not well, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -89,6 +102,9 @@ impl StreamRow {
         self.groups_total = groups.len();
         self.lag = groups.first().map_or(0, |group| group.lag);
         groups.truncate(GROUPS_IN_ROW);
+        for of in &mut groups {
+            of.group = short(&of.group);
+        }
         self.groups = groups;
     }
 }
@@ -108,6 +124,8 @@ pub(super) struct GroupRow {
     pub(super) order: Option<&'static str>,
     pub(super) state: Option<String>,
     pub(super) streams: Vec<StreamLag>,
+    /// How many it reads.
+    pub(super) streams_total: usize,
     pub(super) members: u32,
     pub(super) leases: u32,
     pub(super) lag: u64,
@@ -121,6 +139,16 @@ pub(super) struct GroupRow {
 }
 
 impl GroupRow {
+    /// With the streams that lag most, `first` before them if it is one of them: a group may read thousands.
+    pub(super) fn cut(mut self, first: Option<&str>) -> Self {
+        self.streams_total = self.streams.len();
+        let by_lag = |of: &StreamLag| (Some(of.stream.as_str()) != first, Reverse(of.lag));
+        self.streams
+            .sort_by(|a, b| (by_lag(a), &a.stream).cmp(&(by_lag(b), &b.stream)));
+        self.streams.truncate(STREAMS);
+        self
+    }
+
     /// Without the streams that the caller may not see, and what is made of them.
     pub(super) fn seen_by(&self, shared: &Shared, caller: &Caller) -> Self {
         let may = |of: &StreamLag| may_see(shared, Some(caller), (Kind::Stream, &of.stream));
