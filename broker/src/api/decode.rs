@@ -93,38 +93,63 @@ impl Mask {
             Value::Array(values) => values
                 .iter_mut()
                 .fold(false, |hid, value| self.hide(value) | hid),
+            // JSON within a text, as outbox tables and log shippers write it.
+            Value::String(text) => {
+                let inner = Some(&*text).filter(|text| looks_like_json(text));
+                let inner = inner.and_then(|text| serde_json::from_str(text).ok());
+                let hides = inner.is_some_and(|mut inner| self.hide(&mut inner));
+                if hides {
+                    HIDDEN.clone_into(text);
+                }
+                hides
+            }
             _ => false,
         }
     }
 
-    /// A record's key.
+    /// Whether nothing may be told of keys.
+    pub(super) fn hides_keys(&self) -> bool {
+        self.all
+    }
+
+    /// A record's key. One without fields is no field: it is shown, but where a rule hides all of the stream.
     pub(super) fn key(&self, key: Option<&[u8]>) -> Shown {
-        match self.all {
-            true => hidden(key),
+        let has_fields = |key: &[u8]| text_of(key).is_some_and(looks_like_json);
+        match self.all || (!self.is_empty() && key.is_some_and(has_fields)) {
+            true => self.without_fields(key, SHOWN_KEY),
             false => shown(key, SHOWN_KEY),
         }
     }
 
     /// A record's value.
     pub(super) fn value(&self, value: Option<&[u8]>) -> Shown {
-        let Some(bytes) = value.filter(|_| !self.is_empty()) else {
-            return shown(value, SHOWN_VALUE);
+        match self.is_empty() {
+            true => shown(value, SHOWN_VALUE),
+            false => self.without_fields(value, SHOWN_VALUE),
+        }
+    }
+
+    /// JSON without the fields that rules hide; hidden as a whole if it is something else.
+    fn without_fields(&self, value: Option<&[u8]>, most: usize) -> Shown {
+        let Some(bytes) = value else {
+            return shown(value, most);
         };
         if self.all || bytes.len() > MOST_JSON {
             return hidden(value);
         }
         // What is no JSON has no fields to go by: it may hold what is to be hidden, anywhere.
-        let Ok(mut parsed) = serde_json::from_slice::<Value>(bytes) else {
+        let parsed = serde_json::from_slice::<Value>(bytes).ok();
+        let Some(mut parsed) = parsed.filter(has_only_fields) else {
             return hidden(value);
         };
         if !self.hide(&mut parsed) {
-            return shown(value, SHOWN_VALUE);
+            return shown(value, most);
         }
         let text = parsed.to_string();
         Shown {
             bytes: bytes.len(),
             masked: true,
-            ..shown(Some(text.as_bytes()), SHOWN_VALUE)
+            ..shown(Some(text.as_bytes()), most)
         }
     }
 
@@ -140,6 +165,15 @@ impl Mask {
                 },
             })
             .collect()
+    }
+}
+
+/// Whether all that a value says stands in fields, by whose names rules go.
+fn has_only_fields(value: &Value) -> bool {
+    match value {
+        Value::Object(_) => true,
+        Value::Array(values) => values.iter().all(has_only_fields),
+        _ => false,
     }
 }
 
@@ -245,8 +279,29 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_hides_fields_of_keys_and_of_json_within_text() {
+        let mask = mask(&["email"]);
+        let value = br#"{"payload":"{\"email\":\"n@b\"}","note":"{n@b"}"#;
+        let shown = mask.value(Some(value));
+        assert_eq!(shown.data, r#"{"note":"{n@b","payload":"•••"}"#);
+        assert!(shown.masked);
+        let key = mask.key(Some(br#"{"email":"key@b","id":1}"#));
+        assert_eq!(key.data, r#"{"email":"•••","id":1}"#);
+        assert_eq!(mask.key(Some(b"k7")).data, "k7");
+    }
+
+    #[test]
     fn what_has_no_fields_is_hidden_as_a_whole() {
-        for value in [&b"a@b"[..], &[0, 1], br#"{"email":"#] {
+        for value in [
+            &b"a@b"[..],
+            &[0, 1],
+            br#"{"email":"#,
+            b"4111111111111111",
+            br#""a@b""#,
+            br#"["a@b"]"#,
+            br#"[{"id":1},"a@b"]"#,
+            b"true",
+        ] {
             let shown = mask(&["orders:email"]).value(Some(value));
             assert_eq!((shown.encoding, shown.data.as_str()), ("hidden", ""));
         }

@@ -104,6 +104,12 @@ pub(super) async fn look(
             "limit is {limit}; 1 to {MOST_RECORDS} records can be asked for"
         )));
     }
+    let mask = Mask::of(&shared.live().api.mask, &stream.name());
+    if query.key.is_some() && mask.hides_keys() {
+        return Err(invalid(
+            "api.mask hides the keys of this stream, so its records cannot be looked for by key",
+        ));
+    }
     let mut places = places(shared, stream, query, limit).await?;
     let lanes_left_out = places.len().saturating_sub(MOST_LANES);
     places.truncate(MOST_LANES);
@@ -111,7 +117,7 @@ pub(super) async fn look(
         shared,
         stream,
         key: query.key.as_deref().map(str::as_bytes),
-        mask: Mask::of(&shared.live().api.mask, &stream.name()),
+        mask,
         records: Vec::new(),
         shown: 0,
         looked_at: 0,
@@ -324,7 +330,8 @@ impl Looking<'_> {
         // To decompress takes the processor for long: others have their turn meanwhile.
         let from = place.next;
         let found = tokio::task::block_in_place(|| self.batches(place, &peeked.batches, most));
-        if !peeked.batches.is_empty() && place.next == from && !self.is_enough() {
+        let is_stuck = place.next == from && !place.is_stuck && !self.is_enough();
+        if is_stuck && !peeked.batches.is_empty() {
             return self.give_up(place, "the next batch does not decode");
         }
         if peeked.batches.is_empty() {
