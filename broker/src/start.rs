@@ -31,6 +31,8 @@ use crate::{listener, machine, socket, telemetry};
 
 /// Longest wait at a stop until copies at other brokers are closed.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
+/// A stop that takes longer tells how far it is.
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// What a start opens first.
 struct Opened {
@@ -276,14 +278,23 @@ fn check_own_name(config: &BrokerConfig, tls: Option<&ServerTls>) -> Result<(), 
 
 fn close(shared: &Shared) {
     let now = now_ms();
-    for stream in shared.data.catalog.all() {
-        for streamlet in &stream.streamlets {
-            let mut attempts = 0;
-            while !streamlet.close_all(now) && attempts < 100 {
-                // A `synced` group is written by the pump; give it the time of a sync.
-                std::thread::park_timeout(Duration::from_millis(10));
-                attempts += 1;
-            }
+    let streams = shared.data.catalog.all();
+    let streamlets: Vec<_> = streams.iter().flat_map(|one| &one.streamlets).collect();
+    let mut told = Instant::now();
+    for (closed, streamlet) in streamlets.iter().enumerate() {
+        if told.elapsed() >= SILENCE {
+            told = Instant::now();
+            tracing::info!(
+                closed,
+                of = streamlets.len(),
+                "closing what lanes have open, streamlet by streamlet; after a kill the next start looks through the rest"
+            );
+        }
+        let mut attempts = 0;
+        while !streamlet.close_all(now) && attempts < 100 {
+            // A `synced` group is written by the pump; give it the time of a sync.
+            std::thread::park_timeout(Duration::from_millis(10));
+            attempts += 1;
         }
     }
     shared.data.env.pump.stop();
