@@ -228,8 +228,8 @@ impl Login {
         }
     }
 
-    /// Whoever the token in a file says, by OAUTHBEARER. The file is read for each connection, and a broker ends connections
-    /// when their token ends: whoever renews tokens puts the new one in the place of the old. It is sent as it is, so use TLS.
+    /// The user that the token in a file names, by OAUTHBEARER. The file is read for each connection. A broker ends a connection
+    /// when its token ends, so put each new token in the place of the old one. It is sent as it is, so use TLS.
     pub fn with_token_file(path: impl Into<PathBuf>) -> Self {
         Self::of_tokens(TokenSource::of_file(path.into()))
     }

@@ -89,8 +89,8 @@ fn nothing_comes_twice_or_back_or_from_nowhere() {
     }
 }
 
-/// Another record of a key excuses nobody who had stopped reading before it was sent, and whoever may have missed one for
-/// it is not judged.
+/// A reader that stopped before another record of a key was sent is judged by the record before; one that may have been
+/// reading then is not judged.
 #[test]
 fn a_reader_is_judged_by_what_was_there_when_it_stopped() {
     let without_b = [("b", 1, Some(0)), ("a", 2, Some(1))];

@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(told(2, 2, 9000, 9040, 100.0).records_consumed, Some(60.0));
     }
 
-    /// Mirrors read thousands of topics. What is told of a group, and of a hundred, keeps its bound.
+    /// Mirrors read thousands of topics, and a page has a hundred groups: the answer still has at most its 1 MiB.
     #[test]
     fn a_row_has_the_streams_that_lag_most_and_their_number() {
         let of = |number: u64| v1::StreamLag {

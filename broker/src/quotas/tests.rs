@@ -100,6 +100,14 @@ fn a_quota_that_changes_counts_for_connections_that_wait() {
     assert!(!one.waits_at(Metered::Appends, || soon), "none is left");
 }
 
+/// Users without a quota of their own.
+fn each_user() -> QuotaEntity {
+    QuotaEntity {
+        user: Some(Whom::Default),
+        ..QuotaEntity::default()
+    }
+}
+
 fn limiting(entity: QuotaEntity, kind: QuotaKind, limit: f64) -> Arc<Quotas> {
     Arc::new(Quotas::new(Some(&QuotasRecord {
         quotas: vec![Quota {
@@ -112,12 +120,8 @@ fn limiting(entity: QuotaEntity, kind: QuotaKind, limit: f64) -> Arc<Quotas> {
 
 #[test]
 fn time_that_threads_work_is_waited_for_a_second_at_most() {
-    let any = QuotaEntity {
-        user: Some(Whom::Default),
-        ..QuotaEntity::default()
-    };
     // A tenth of a core.
-    let quotas = limiting(any, QuotaKind::RequestPercentage, 10.0);
+    let quotas = limiting(each_user(), QuotaKind::RequestPercentage, 10.0);
     let (mut one, mut two) = (meter(&quotas, "ann"), meter(&quotas, "ann"));
     let mut other = meter(&quotas, "bob");
     let later = Instant::now() + Duration::from_secs(60);
@@ -160,11 +164,7 @@ fn time_that_threads_work_is_waited_for_a_second_at_most() {
 
 #[test]
 fn the_time_of_a_client_that_has_proved_nothing_yet_is_nobodys() {
-    let any = QuotaEntity {
-        user: Some(Whom::Default),
-        ..QuotaEntity::default()
-    };
-    let quotas = limiting(any, QuotaKind::RequestPercentage, 10.0);
+    let quotas = limiting(each_user(), QuotaKind::RequestPercentage, 10.0);
     let mut stranger = Meter::new(quotas.clone(), &Principal::Anonymous);
     stranger.set_nobody();
     let later = Instant::now() + Duration::from_secs(60);
@@ -181,12 +181,8 @@ fn the_time_of_a_client_that_has_proved_nothing_yet_is_nobodys() {
 
 #[test]
 fn partitions_are_made_as_long_as_none_are_owed() {
-    let user = QuotaEntity {
-        user: Some(Whom::Default),
-        ..QuotaEntity::default()
-    };
     // One in a million seconds: whoever owes some does so for good.
-    let quotas = limiting(user, QuotaKind::ControllerMutationRate, 1e-6);
+    let quotas = limiting(each_user(), QuotaKind::ControllerMutationRate, 1e-6);
     let (ann, bob) = (Principal::User("ann".into()), Principal::User("bob".into()));
     assert_eq!(
         quotas.mutate(&ann, "one", 3),

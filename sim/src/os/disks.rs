@@ -125,7 +125,7 @@ flushes! {
     sync_file_range(offset: i64, len: i64, flags: c_uint);
 }
 
-/// What the machine that runs is told of the room where `path` lies.
+/// How much room a process of the running machine is told that there is where `path` lies.
 fn tell_room(found: &mut libc::statvfs64, path: &Path) {
     (found.f_bsize, found.f_frsize) = (4096, 4096);
     (found.f_blocks, found.f_bfree, found.f_bavail) = (1 << 28, 1 << 27, 1 << 27);

@@ -44,7 +44,7 @@ pub(super) fn wait(state: State, deadline: Option<Nanos>) -> bool {
     thread.is_some_and(|thread| !std::mem::take(&mut thread.timed_out))
 }
 
-/// Gives the turn to whoever else is ready. Who does nothing but that for long keeps a processor busy.
+/// Gives the turn to another thread that is ready. A thread that does nothing but that for long keeps a processor busy.
 pub(super) fn give_way() {
     let world = world();
     let now = world.now;

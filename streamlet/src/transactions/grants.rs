@@ -97,8 +97,8 @@ impl Grants {
     }
 
     /// Ends a transaction, and with it those before, in a lane that has come to `next`. `None` if a later one is known;
-    /// else how far the lane must be durable for it where nothing of it is open: as far as when that was asked first. Whoever
-    /// asks again does not wait for what others have appended since.
+    /// else how far the lane must be durable for it where nothing of it is open: as far as when that was asked first. A
+    /// repeated request does not wait for what others have appended since.
     pub fn end(&mut self, grant: Grant, next: Ordinal, now_ms: u64) -> Option<Ordinal> {
         let known = self.known.get(&grant.producer);
         if known.is_some_and(|known| known.number > grant.number) {

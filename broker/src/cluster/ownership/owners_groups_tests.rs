@@ -4,7 +4,7 @@ use kera_coordinator::{Reply, Request};
 
 use super::*;
 
-/// Puts a request about group `g` to whoever coordinates it, once it has read its state and heard of all lanes.
+/// Puts a request about group `g` to its coordinator, once that has read its state and heard of all lanes.
 async fn ask(trio: &Trio, request: Request) -> Reply {
     let deadline = Instant::now() + PATIENCE;
     loop {

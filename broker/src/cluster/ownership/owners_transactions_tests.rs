@@ -32,6 +32,14 @@ async fn ask(shared: &Arc<Shared>, request: Request) -> Reply {
     }
 }
 
+/// Appends a batch of the producer's transaction, for which the lane has a grant, and waits until it is durable.
+async fn append_transactional(streamlet: &Streamlet, shared: &Shared, sequence: i32) {
+    let mut bytes = batch(sequence, &value(sequence));
+    mark_transactional(&mut bytes);
+    let appended = append_batch(streamlet, shared, bytes).expect("it is taken");
+    assert_eq!(outcome(&appended).await, Outcome::Durable);
+}
+
 impl Trio {
     /// The broker that coordinates [`ID`].
     async fn coordinator(&self) -> u32 {
@@ -100,10 +108,7 @@ async fn a_stream_that_the_coordinator_has_not_heard_of_gets_its_marker() {
         number: added.number,
     };
     assert!(streamlet.grant(LANE, grant, None, now_ms()));
-    let mut bytes = batch(0, &value(0));
-    mark_transactional(&mut bytes);
-    let appended = append_batch(&streamlet, trio.shared(owner), bytes).expect("it is taken");
-    assert_eq!(outcome(&appended).await, Outcome::Durable);
+    append_transactional(&streamlet, trio.shared(owner), 0).await;
 
     let before = trio.streams_read[at as usize - 1].load(Ordering::SeqCst);
     let member = Member {
@@ -156,10 +161,7 @@ async fn a_coordinator_that_was_replaced_ends_nothing() {
         number: 2,
     };
     assert!(streamlet.grant(LANE, grant, None, now_ms()));
-    let mut bytes = batch(0, &value(0));
-    mark_transactional(&mut bytes);
-    let appended = append_batch(&streamlet, trio.shared(owner), bytes).expect("it is taken");
-    assert_eq!(outcome(&appended).await, Outcome::Durable);
+    append_transactional(&streamlet, trio.shared(owner), 0).await;
     let open = streamlet.open_transactions(LANE);
     assert_eq!(open.as_ref().map(Vec::len), Some(1));
     // The broker that takes the streamlet over has no grants of it.
@@ -201,10 +203,7 @@ async fn a_reader_hears_how_far_it_is_where_much_was_aborted() {
     };
     assert!(streamlet.grant(LANE, grant, None, now_ms()));
     for sequence in 0..20 {
-        let mut bytes = batch(sequence, &value(sequence));
-        mark_transactional(&mut bytes);
-        let appended = append_batch(&streamlet, shared, bytes).expect("it is taken");
-        assert_eq!(outcome(&appended).await, Outcome::Durable);
+        append_transactional(&streamlet, shared, sequence).await;
     }
     let abort = EndTransaction {
         grant,
