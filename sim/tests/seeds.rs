@@ -101,6 +101,26 @@ fn a_compaction_that_leaves_the_wrong_record_is_noticed() {
     );
 }
 
+/// Passes that remove what a reader in the middle of the table is still to read.
+#[test]
+fn a_compaction_under_a_reader_that_takes_too_much_is_noticed() {
+    for rule in ["tombstones_dropped_early", "cleaned_position_skipped"] {
+        let noticed = text(&sim(&[
+            "--planted",
+            rule,
+            "--seed",
+            "33",
+            "--trouble",
+            "2000",
+        ]));
+        let sums = noticed.lines().last().unwrap_or_default();
+        assert!(
+            sums.ends_with("which is well with the rule kept"),
+            "{noticed}"
+        );
+    }
+}
+
 /// What grows with the number of groups in a cluster at rest is what brokers remember, and nothing that they ask for.
 #[test]
 fn a_cluster_at_rest_asks_for_nothing_that_grows_with_its_groups() {

@@ -15,6 +15,9 @@ use crate::os;
 
 /// Records whose outcome is waited for, at most.
 const WAITING: usize = 1 << 10;
+/// The number of the producer that comes when the others have ended, and its records.
+const LATE: u32 = 99;
+const ADDED: u32 = 60;
 
 /// A record on its way: its key, and which of its key's it is.
 type Sent = (String, u64, Delivery);
@@ -23,19 +26,8 @@ type Sent = (String, u64, Delivery);
 pub async fn run(shared: Arc<Shared>, number: u32, mut dice: Dice) {
     let plan = &shared.plan;
     let load = &shared.load;
-    let building = Producer::builder()
-        .bootstrap(&load.bootstrap)
-        .stream(shared.name())
-        .batch_size(plan.batch_bytes)
-        .memory_limit(256 << 10)
-        .deadline(PATIENCE)
-        .retry(Load::retry())
-        .build();
-    let producer = match building.await {
-        Ok(producer) => producer,
-        Err(error) => {
-            return load.complain(format!("producer {number} of the table: {error}"));
-        }
+    let Some(producer) = open(&shared, number).await else {
+        return;
     };
     let (to_acker, deliveries) = channel(WAITING);
     let acker = tokio::spawn(acknowledge(shared.clone(), deliveries));
@@ -84,6 +76,55 @@ pub async fn run(shared: Arc<Shared>, number: u32, mut dice: Dice) {
         load.complain(format!(
             "producer {number} of the table cannot close: {error}"
         ));
+    }
+}
+
+/// Appends records of keys that nobody has written so far, so that each lane gets some.
+pub async fn add(shared: &Arc<Shared>) {
+    let Some(producer) = open(shared, LATE).await else {
+        return;
+    };
+    let (to_acker, deliveries) = channel(WAITING);
+    let acker = tokio::spawn(acknowledge(shared.clone(), deliveries));
+    for at in 0..ADDED {
+        let key = format!("{LATE}-{at}");
+        let of_key = shared.table.sends(&key, false, os::now());
+        let value = payload::encode(LATE, of_key, 24);
+        let new = NewRecord {
+            key: Some(key.as_bytes()),
+            value: Some(&value),
+            ..NewRecord::default()
+        };
+        match producer.append_wait(&new).await {
+            Ok(delivery) => _ = to_acker.send((key, of_key, delivery)).await,
+            Err(error) => shared
+                .load
+                .complain(format!("the table takes no more: {error}")),
+        }
+    }
+    drop(to_acker);
+    if acker.await.is_err() || producer.close().await.is_err() {
+        let text = format!("producer {LATE} of the table did not come to its end");
+        shared.load.complain(text);
+    }
+}
+
+async fn open(shared: &Shared, number: u32) -> Option<Producer> {
+    let (plan, load) = (&shared.plan, &shared.load);
+    let building = Producer::builder()
+        .bootstrap(&load.bootstrap)
+        .stream(shared.name())
+        .batch_size(plan.batch_bytes)
+        .memory_limit(256 << 10)
+        .deadline(PATIENCE)
+        .retry(Load::retry())
+        .build();
+    match building.await {
+        Ok(producer) => Some(producer),
+        Err(error) => {
+            load.complain(format!("producer {number} of the table: {error}"));
+            None
+        }
     }
 }
 

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_consumer::{ConsumeError, Fetch};
+use kera_consumer::ConsumeError;
 use kera_history::payload;
+use kera_protocol::ids::LaneKey;
 use kera_protocol::v1;
 use tokio::time::{sleep, timeout};
 
-use super::Shared;
+use super::{Shared, producing};
 use crate::anew::{self, MOST};
 use crate::dice::Dice;
 use crate::load::PATIENCE;
@@ -29,35 +30,35 @@ pub async fn run(shared: Arc<Shared>, first: u32, mut dice: Dice) {
         let rack = anew::rack(&shared.load, &mut dice);
         let longest = Duration::from_millis(dice.between(500, 12_000));
         let mut pauses = dice.clone();
-        let pause = || match shared.plan.read_pause.as_micros() as u64 {
+        let mut pause = || match shared.plan.read_pause.as_micros() as u64 {
             0 => Duration::ZERO,
             longest => Duration::from_micros(pauses.below(longest)),
         };
-        let fetch = match shared.plan.read_pause.is_zero() {
-            true => Fetch::Push,
-            // Otherwise most of the lane is here before the first pause.
-            false => Fetch::Pull,
+        let rests = async |_: usize| {
+            let pause = pause();
+            if !pause.is_zero() {
+                sleep(pause).await;
+            }
+            !pause.is_zero()
         };
-        let outcome = timeout(longest, read(&shared, number, (rack, fetch), pause)).await;
+        let outcome = timeout(longest, read(&shared, number, rack, rests)).await;
         let who = format_args!("reader {number} of the table");
         anew::ended(&shared.load, who, outcome.unwrap_or(Ok(())));
     }
 }
 
-/// Reads from the beginning to the end, near a rack or not, with a pause after each batch.
+/// Reads from the beginning to the end, near a rack or not. Does `between` after each batch, which is told how many
+/// records there were so far; where it says so, what was fetched ahead is dropped, and fetched anew.
 async fn read(
     shared: &Shared,
     number: u32,
-    (rack, fetch): (Option<String>, Fetch),
-    mut pause: impl FnMut() -> Duration,
+    rack: Option<String>,
+    mut between: impl AsyncFnMut(usize) -> bool,
 ) -> Result<(), ConsumeError> {
     shared.table.begins(number, os::now());
-    let mut reader = anew::reader(&shared.load, shared.name(), rack).follow(false);
-    if fetch == Fetch::Pull {
-        // One batch of each lane.
-        reader = reader.fetch(fetch).fetch_bytes(1);
-    }
+    let reader = anew::reader(&shared.load, shared.name(), rack).follow(false);
     let mut reader = reader.open().await?;
+    let mut got = 0;
     while let Some(batch) = reader.next_batch().await? {
         let lane = shared.load.lane(batch.lane());
         for record in batch.records() {
@@ -68,6 +69,7 @@ async fn read(
                     let said = record
                         .value
                         .map(|value| payload::decode(value).map_or(u64::MAX, |said| said.seq));
+                    got += 1;
                     shared.table.read(number, key, (lane, record.ordinal), said);
                 }
                 Err(error) => anew::undecodable(&shared.load, &batch, error),
@@ -76,9 +78,14 @@ async fn read(
         // Whoever comes no further is judged up to here.
         let next = batch.next_ordinal();
         shared.table.passed(number, lane, next, os::now());
-        let pause = pause();
-        if !pause.is_zero() {
-            sleep(pause).await;
+        if between(got).await {
+            for position in reader.positions() {
+                let LaneKey {
+                    streamlet, lane, ..
+                } = position.lane;
+                let (streamlet, lane) = (streamlet.0, lane.0);
+                reader.seek(streamlet, lane, position.next).await?;
+            }
         }
     }
     for position in reader.positions() {
@@ -89,15 +96,45 @@ async fn read(
     Ok(())
 }
 
-/// Reads all, has it compacted, and reads it again. What is wrong, and how many records were written and are left.
+/// Reads all, has it compacted while a reader is in the middle, and reads it again. What is wrong, and how many records
+/// were written and are left.
 pub async fn read_and_compact(shared: Arc<Shared>) -> (Vec<String>, (usize, usize)) {
     let (mut found, mut last) = until_it_is_right(&shared, LAST).await;
     if found.is_empty() {
-        compact(&shared).await;
-        (found, last) = until_it_is_right(&shared, last).await;
+        compact_under_a_reader(&shared, last).await;
+        (found, last) = until_it_is_right(&shared, last + 1).await;
     }
     found.extend(shared.table.findings());
     (found, shared.table.counts(last - 1))
+}
+
+/// A reader gets half of what `number - 1` got, and the rest once two passes have gone by: the first may remove what was
+/// read, and the second the tombstone that is still to be read.
+async fn compact_under_a_reader(shared: &Arc<Shared>, number: u32) {
+    let (_, all) = shared.table.counts(number - 1);
+    let mut is_done = false;
+    let halfway = async |got: usize| {
+        if is_done || got * 2 < all {
+            return false;
+        }
+        is_done = true;
+        compact(shared).await;
+        // A pass that finds nothing new does nothing.
+        producing::add(shared).await;
+        compact(shared).await;
+        true
+    };
+    let outcome = timeout(PATIENCE, read(shared, number, None, halfway)).await;
+    match outcome {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            let text = format!("the table cannot be read while it is compacted: {error}");
+            shared.load.complain(text);
+        }
+        Err(_) => shared
+            .load
+            .complain("the table is not read to its end while it is compacted".to_owned()),
+    }
 }
 
 /// Reads until what is left is the newest of each key, or never can be, or for long enough; what is wrong then, and the
@@ -106,12 +143,7 @@ async fn until_it_is_right(shared: &Shared, first: u32) -> (Vec<String>, u32) {
     let until = os::now() + PATIENCE;
     let mut number = first;
     loop {
-        let lacks = match timeout(
-            PATIENCE,
-            read(shared, number, (None, Fetch::Push), || Duration::ZERO),
-        )
-        .await
-        {
+        let lacks = match timeout(PATIENCE, read(shared, number, None, async |_| false)).await {
             Ok(Ok(())) => shared.table.lacks(number),
             Ok(Err(error)) => vec![format!("the table cannot be read: {error}")],
             Err(_) => vec!["the table is not read to its end in time".to_owned()],
