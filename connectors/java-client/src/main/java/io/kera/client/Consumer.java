@@ -41,6 +41,7 @@ public final class Consumer implements AutoCloseable {
     private final Membership membership;
     private final LeaseReads reads;
     private final LoginRefusals refusals;
+    private final StillTrying coordinatorCalls;
     private ConsumedBatch previous;
     private IOException failure;
     private boolean closed;
@@ -64,6 +65,7 @@ public final class Consumer implements AutoCloseable {
     Consumer(String stream, String group, ConsumerOptions options, long refusedNanos) throws IOException {
         this.group = group;
         refusals = new LoginRefusals(refusedNanos);
+        coordinatorCalls = new StillTrying("the coordinator of group " + group);
         this.options = options;
         ConnectOptions soon = options.connect();
         cluster = new Cluster(options.bootstrap(), soon.withTimeoutMillis(Math.min(FIND_MILLIS, soon.timeoutMillis())));
@@ -383,6 +385,7 @@ public final class Consumer implements AutoCloseable {
                 KeraException refused = error instanceof KeraException told ? told : null;
                 tell(() -> {
                     notReached(ANY, error);
+                    coordinatorCalls.failed(error, System.nanoTime());
                     toCall.forEach(call -> membership.failed(call, refused, System.nanoTime()));
                 });
                 return;
@@ -399,6 +402,11 @@ public final class Consumer implements AutoCloseable {
                     }
                     tell(() -> {
                         refusals.reached(link.address());
+                        if (refused != null && ErrorCodes.isRetryable(refused.code())) {
+                            coordinatorCalls.failed(refused, System.nanoTime());
+                        } else {
+                            coordinatorCalls.answered();
+                        }
                         if (refused == null) {
                             calls.answered(membership, call, frame.body(), System.nanoTime());
                         } else {
@@ -412,6 +420,7 @@ public final class Consumer implements AutoCloseable {
                     unreached = link;
                     tell(() -> {
                         notReached(link.address(), why);
+                        coordinatorCalls.failed(why, System.nanoTime());
                         membership.failed(call, null, System.nanoTime());
                     });
                 }

@@ -28,6 +28,11 @@ final class TransactionCalls implements AutoCloseable {
         this.deadlineNanos = deadlineNanos;
     }
 
+    /** One attempt to ask. */
+    private interface Attempt {
+        ByteBuffer ask() throws IOException;
+    }
+
     /**
      * Calls the coordinator of a transactional id.
      *
@@ -35,39 +40,60 @@ final class TransactionCalls implements AutoCloseable {
      * @throws IOException if there is no answer before the deadline: what was asked for may have been done
      */
     synchronized ByteBuffer call(String id, int method, byte[] request) throws IOException {
-        long until = System.nanoTime() + deadlineNanos;
-        long pause = FIRST_PAUSE_MILLIS;
-        while (true) {
-            IOException failed;
+        String who = "the coordinator of transactional id " + id;
+        return ask(who, ", and what was asked for may have been done", () -> {
             try {
                 return connection(id).call(method, request, WAIT_MILLIS);
             } catch (KeraException error) {
-                if (!ErrorCodes.isRetryable(error.code())) {
-                    throw error;
-                }
                 if (error.code() == ErrorCodes.NOT_COORDINATOR) {
                     coordinators.remove(id);
+                }
+                throw error;
+            } catch (LoginException error) {
+                throw error;
+            } catch (IOException error) {
+                forget(id);
+                throw error;
+            }
+        });
+    }
+
+    /**
+     * A call that any broker answers, once all coordinators have read their state.
+     *
+     * @throws KeraException if the broker refuses
+     * @throws IOException if there is no answer before the deadline
+     */
+    ByteBuffer callAny(int method, byte[] request) throws IOException {
+        return ask("one of the coordinators of transactions", "", () -> cluster.call(method, request));
+    }
+
+    /** Asks until there is an answer, the request is refused for good, or the time is over. */
+    private ByteBuffer ask(String who, String open, Attempt attempt) throws IOException {
+        long until = System.nanoTime() + deadlineNanos;
+        long pause = FIRST_PAUSE_MILLIS;
+        StillTrying trying = new StillTrying(who);
+        while (true) {
+            IOException failed;
+            try {
+                return attempt.ask();
+            } catch (KeraException error) {
+                if (!ErrorCodes.isRetryable(error.code())) {
+                    throw error;
                 }
                 failed = error;
             } catch (LoginException error) {
                 throw error;
             } catch (IOException error) {
-                forget(id);
                 failed = error;
             }
             if (closed || System.nanoTime() - until > 0) {
-                throw new IOException("the coordinator of transactional id " + id
-                        + " did not answer in time, and what was asked for may have been done; ask again: "
-                        + failed.getMessage(), failed);
+                throw new IOException(who + " did not answer in time" + open + "; ask again: " + failed.getMessage(), failed);
             }
+            trying.failed(failed, System.nanoTime());
             sleep(pause);
             pause = Math.min(LONGEST_PAUSE_MILLIS, 2 * pause);
         }
-    }
-
-    /** A call that any broker answers. */
-    ByteBuffer callAny(int method, byte[] request) throws IOException {
-        return cluster.call(method, request);
     }
 
     private Connection connection(String id) throws IOException {

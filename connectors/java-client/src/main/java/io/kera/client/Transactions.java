@@ -80,7 +80,12 @@ public final class Transactions implements AutoCloseable {
         }
     }
 
-    /** The transactions that are open or prepared, whose transactional ids begin so; sorted by id. */
+    /**
+     * The transactions that are open or prepared, whose transactional ids begin so; sorted by id. Coordinators that are reading
+     * their state are waited for: without one of them it would not be all.
+     *
+     * @throws IOException if one has not answered within 30 s
+     */
     public List<Open> open(String prefix) throws IOException {
         List<Open> all = new ArrayList<>();
         boolean more = true;
