@@ -38,6 +38,7 @@ public final class KeraSink<T>
     /** Of transactional ids; null without transactions. */
     private final String prefix;
     private final Duration transactionTimeout;
+    private final boolean abortFormer;
 
     private KeraSink(Builder<T> builder) {
         bootstrap = builder.bootstrap;
@@ -48,6 +49,7 @@ public final class KeraSink<T>
         connection = builder.connection();
         prefix = builder.guarantee == DeliveryGuarantee.EXACTLY_ONCE ? builder.prefix : null;
         transactionTimeout = builder.transactionTimeout;
+        abortFormer = builder.abortFormer;
     }
 
     /** A sink to be. */
@@ -79,7 +81,8 @@ public final class KeraSink<T>
         }
         options = options.withTransactionTimeout(transactionTimeout);
         try (Transactions transactions = transactions()) {
-            return new TransactionalWriter<>(stream, options, prefix, prefixes, transactions, serializer, context);
+            return new TransactionalWriter<>(
+                    stream, options, prefix, prefixes, abortFormer, transactions, serializer, context);
         }
     }
 
@@ -111,6 +114,7 @@ public final class KeraSink<T>
         private DeliveryGuarantee guarantee = DeliveryGuarantee.AT_LEAST_ONCE;
         private String prefix;
         private Duration transactionTimeout = Duration.ofMinutes(15);
+        private boolean abortFormer;
 
         private Builder() {}
 
@@ -173,6 +177,15 @@ public final class KeraSink<T>
          */
         public Builder<T> transactionTimeout(Duration wanted) {
             transactionTimeout = Objects.requireNonNull(wanted);
+            return this;
+        }
+
+        /**
+         * Has a job that starts from another one's state abort what that one wrote since, under its own prefix. Only where
+         * the other one is gone: if it runs, its records are lost. Without this, a job that finds such transactions fails.
+         */
+        public Builder<T> abortFormer() {
+            abortFormer = true;
             return this;
         }
 

@@ -34,9 +34,10 @@ final class TransactionalWriter<T> extends KeraSinkWriter<T> {
     /**
      * @param transactions to abort what failed attempts left
      * @param former prefixes that the job had before
+     * @param abortFormer whether nobody uses these any more
      */
     TransactionalWriter(String stream, ProducerOptions options, String prefix, Collection<String> former,
-            Transactions transactions, KeraSerializer<T> serializer, WriterInitContext context) throws IOException {
+            boolean abortFormer, Transactions transactions, KeraSerializer<T> serializer, WriterInitContext context) throws IOException {
         super(null, serializer, context);
         this.stream = stream;
         this.options = options;
@@ -50,11 +51,21 @@ final class TransactionalWriter<T> extends KeraSinkWriter<T> {
         for (String each : prefixes) {
             for (Transactions.Open open : transactions.open(each + "/")) {
                 if (isLeft(open.handle().transactionalId().substring(each.length() + 1), subtasks, restored)) {
+                    if (!each.equals(prefix) && !abortFormer) {
+                        throw new IOException(inUse(open, each));
+                    }
                     LOG.info("aborting {} of an attempt that failed", open.handle());
                     transactions.abortAll(open);
                 }
             }
         }
+    }
+
+    private String inUse(Transactions.Open open, String former) {
+        return "the transaction " + open.handle() + " is " + (open.prepared() ? "prepared" : "open") + " and began after the"
+                + " state from which this job starts, under the prefix " + former + " of the job that wrote the state. If that"
+                + " job still runs, its records would be lost: stop it with a savepoint, and start from that one. If it is"
+                + " gone, set abortFormer, for a table sink.abort-former = true";
     }
 
     /** Whether what follows the prefix is of a failed attempt, and this subtask's to abort. */

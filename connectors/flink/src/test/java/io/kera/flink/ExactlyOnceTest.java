@@ -147,7 +147,7 @@ class ExactlyOnceTest {
     }
 
     /** How many records readers see, each once. */
-    private static int written(Admin admin) throws IOException {
+    static int written(Admin admin) throws IOException {
         Set<String> found = new HashSet<>();
         StreamInfo stream = admin.stream("t");
         for (Admin.LaneBounds lane : admin.bounds("t")) {

@@ -94,6 +94,7 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
                 KeraTableOptions.GUARANTEE,
                 KeraTableOptions.TRANSACTIONAL_ID_PREFIX,
                 KeraTableOptions.TRANSACTION_TIMEOUT,
+                KeraTableOptions.ABORT_FORMER,
                 KeraTableOptions.COMPRESSION,
                 KeraTableOptions.LINGER,
                 KeraTableOptions.TLS_CA,

@@ -76,6 +76,9 @@ public final class KeraTableOptions {
     public static final ConfigOption<Duration> TRANSACTION_TIMEOUT = ConfigOptions.key("sink.transaction-timeout")
             .durationType().defaultValue(Duration.ofMinutes(15))
             .withDescription("After which time a transaction is aborted that no checkpoint has prepared.");
+    public static final ConfigOption<Boolean> ABORT_FORMER = ConfigOptions.key("sink.abort-former")
+            .booleanType().defaultValue(false)
+            .withDescription("Whether the job aborts what another one, from whose state it starts, wrote since under its own prefix.");
     public static final ConfigOption<Compression> COMPRESSION = ConfigOptions.key("sink.compression")
             .enumType(Compression.class).defaultValue(Compression.NONE).withDescription("How batches are compressed.");
     public static final ConfigOption<Duration> LINGER = ConfigOptions.key("sink.linger")

@@ -59,6 +59,9 @@ final class KeraTableSink implements DynamicTableSink, SupportsWritingMetadata {
                         place(RowMetadata.TIMESTAMP),
                         place(RowMetadata.HEADERS)));
         builder.transactionTimeout(options.get(KeraTableOptions.TRANSACTION_TIMEOUT));
+        if (options.get(KeraTableOptions.ABORT_FORMER)) {
+            builder.abortFormer();
+        }
         options.getOptional(KeraTableOptions.TRANSACTIONAL_ID_PREFIX).ifPresent(builder::transactionalIdPrefix);
         KeraTableFactory.connect(options, builder);
         return SinkV2Provider.of(

@@ -1,0 +1,200 @@
+package io.kera.flink;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.kera.client.Admin;
+import io.kera.client.ConnectOptions;
+import io.kera.client.KeraException;
+import io.kera.client.Producer;
+import io.kera.client.ProducerOptions;
+import io.kera.client.TestBroker;
+import io.kera.client.Transactions;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.locks.LockSupport;
+import org.apache.flink.api.common.eventtime.WatermarkStrategy;
+import org.apache.flink.api.common.serialization.SimpleStringSchema;
+import org.apache.flink.configuration.CheckpointingOptions;
+import org.apache.flink.configuration.Configuration;
+import org.apache.flink.configuration.RestartStrategyOptions;
+import org.apache.flink.configuration.StateRecoveryOptions;
+import org.apache.flink.connector.base.DeliveryGuarantee;
+import org.apache.flink.core.execution.JobClient;
+import org.apache.flink.core.execution.SavepointFormatType;
+import org.apache.flink.runtime.minicluster.MiniCluster;
+import org.apache.flink.runtime.testutils.MiniClusterResourceConfiguration;
+import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
+import org.apache.flink.test.junit5.InjectMiniCluster;
+import org.apache.flink.test.junit5.MiniClusterExtension;
+import org.apache.flink.util.ExceptionUtils;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.condition.EnabledIfSystemProperty;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.api.io.TempDir;
+
+/** A job starts from the savepoint of one that still runs: neither loses records, and none is written twice. */
+@EnabledIfSystemProperty(named = "kera.program", matches = ".+")
+@Timeout(300)
+class SavepointTest {
+    private static final int PART = 500;
+
+    @RegisterExtension
+    private static final MiniClusterExtension FLINK = new MiniClusterExtension(new MiniClusterResourceConfiguration.Builder()
+            .setNumberTaskManagers(1)
+            .setNumberSlotsPerTaskManager(2)
+            .build());
+
+    @TempDir
+    private Path home;
+
+    private MiniCluster flink;
+
+    @BeforeEach
+    void meet(@InjectMiniCluster MiniCluster cluster) {
+        flink = cluster;
+    }
+
+    @Test
+    void aJobThatRunsKeepsWhatItWrites() throws Exception {
+        try (TestBroker broker = TestBroker.start();
+                Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT);
+                Transactions transactions = new Transactions(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 1);
+            admin.createStream("t", 1, 1);
+            produce(broker, 0);
+            JobClient blue = start(broker, "blue", null, false);
+            isOpen(transactions, "blue/");
+            String early = blue.triggerSavepoint(home.toString(), SavepointFormatType.CANONICAL).get();
+            // What it writes from now on is not in the savepoint.
+            produce(broker, 1);
+            isOpen(transactions, "blue/");
+            JobClient green = start(broker, "green", early, false);
+            isRefused(green, transactions, "green/");
+            commitUntil(admin, blue, 2 * PART);
+            String late = blue.stopWithSavepoint(false, home.toString(), SavepointFormatType.CANONICAL).get();
+            produce(broker, 2);
+            // Nothing of the other job is open behind its last savepoint.
+            JobClient next = start(broker, "green", late, false);
+            isOpen(transactions, "green/");
+            commitUntil(admin, next, 3 * PART);
+            cancel(next);
+        }
+    }
+
+    @Test
+    void whatAJobLeftThatIsGoneIsAborted() throws Exception {
+        try (TestBroker broker = TestBroker.start();
+                Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT);
+                Transactions transactions = new Transactions(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 1);
+            admin.createStream("t", 1, 1);
+            produce(broker, 0);
+            JobClient blue = start(broker, "blue", null, false);
+            isOpen(transactions, "blue/");
+            String early = blue.triggerSavepoint(home.toString(), SavepointFormatType.CANONICAL).get();
+            produce(broker, 1);
+            isOpen(transactions, "blue/");
+            cancel(blue);
+            // As a process leaves it that is killed.
+            ProducerOptions options = ProducerOptions.to(broker.address()).withTransactionalId("blue/0/1000");
+            Producer killed = new Producer("t", options);
+            try {
+                killed.beginTransaction();
+                killed.append(null, new byte[] {'x'});
+                killed.flush();
+                isRefused(start(broker, "green", early, false), transactions, "green/");
+                JobClient green = start(broker, "green", early, true);
+                isOpen(transactions, "green/");
+                assertEquals(List.of(), transactions.open("blue/"));
+                commitUntil(admin, green, 2 * PART);
+                cancel(green);
+            } finally {
+                // It is told that somebody has ended its transaction.
+                assertThrows(KeraException.class, killed::close);
+            }
+        }
+    }
+
+    /** Waits until the job fails, before it writes anything, and looks why. */
+    private static void isRefused(JobClient job, Transactions transactions, String prefix) throws Exception {
+        while (!job.getJobStatus().get().isGloballyTerminalState()) {
+            assertEquals(List.of(), transactions.open(prefix));
+            LockSupport.parkNanos(10_000_000);
+        }
+        Exception failed = assertThrows(ExecutionException.class, () -> job.getJobExecutionResult().get());
+        String refused = ExceptionUtils.stringifyException(failed);
+        assertTrue(refused.contains("blue/0/") && refused.contains("stop it with a savepoint"), refused);
+    }
+
+    /** Waits until it has ended too: a task that finds its broker gone keeps its slot as long as it tries to abort. */
+    private static void cancel(JobClient job) throws Exception {
+        job.cancel().get();
+        while (!job.getJobStatus().get().isGloballyTerminalState()) {
+            LockSupport.parkNanos(10_000_000);
+        }
+    }
+
+    /** Waits until a job has a transaction that no checkpoint has prepared. */
+    private static void isOpen(Transactions transactions, String prefix) throws Exception {
+        while (transactions.open(prefix).stream().allMatch(Transactions.Open::prepared)) {
+            LockSupport.parkNanos(10_000_000);
+        }
+    }
+
+    /** Has checkpoints taken until so many records are there. Savepoints of a job that goes on commit nothing. */
+    private void commitUntil(Admin admin, JobClient job, int records) throws Exception {
+        while (ExactlyOnceTest.written(admin) < records) {
+            try {
+                flink.triggerCheckpoint(job.getJobID()).get();
+            } catch (ExecutionException error) {
+                // One of its tasks may only be starting.
+                assertFalse(job.getJobStatus().get().isGloballyTerminalState(), error::toString);
+            }
+        }
+        assertEquals(records, ExactlyOnceTest.written(admin));
+    }
+
+    private static void produce(TestBroker broker, int part) throws Exception {
+        try (Producer producer = new Producer("s", ProducerOptions.to(broker.address()))) {
+            for (int n = part * PART; n < part * PART + PART; n++) {
+                producer.append(null, String.valueOf(n).getBytes(StandardCharsets.UTF_8));
+            }
+        }
+    }
+
+    /** Checkpoints are taken by hand alone. */
+    private static JobClient start(TestBroker broker, String prefix, String savepoint, boolean abortFormer) throws Exception {
+        Configuration config = new Configuration();
+        config.set(CheckpointingOptions.CHECKPOINTING_INTERVAL, Duration.ofHours(1));
+        config.set(RestartStrategyOptions.RESTART_STRATEGY, "none");
+        if (savepoint != null) {
+            config.set(StateRecoveryOptions.SAVEPOINT_PATH, savepoint);
+        }
+        StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment(config);
+        env.setParallelism(1);
+        KeraSource<String> source = KeraSource.<String>builder()
+                .bootstrap(broker.address())
+                .streams("s")
+                .deserializer(KeraDeserializer.values(new SimpleStringSchema()))
+                .build(env.getConfiguration());
+        KeraSink.Builder<String> sink = KeraSink.<String>builder()
+                .bootstrap(broker.address())
+                .stream("t")
+                .serializer(KeraSerializer.values(new SimpleStringSchema()))
+                .guarantee(DeliveryGuarantee.EXACTLY_ONCE)
+                .transactionalIdPrefix(prefix);
+        if (abortFormer) {
+            sink.abortFormer();
+        }
+        env.fromSource(source, WatermarkStrategy.noWatermarks(), "s").uid("s").sinkTo(sink.build()).uid("t");
+        return env.executeAsync();
+    }
+}
