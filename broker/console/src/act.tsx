@@ -107,6 +107,10 @@ export function Act<T>(props: Props<T>) {
       {asked && (
         <dialog ref={dialog} class="act" aria-labelledby="act-title" aria-describedby="act-what" onClose={() => setAsked(null)}>
           <form
+            onKeyDown={(event) => {
+              // Enter in a field would send the form. What cannot be brought back asks for its own button.
+              if (asked.loses && event.key === "Enter" && event.target instanceof HTMLInputElement) event.preventDefault();
+            }}
             onSubmit={(event) => {
               event.preventDefault();
               void act(event.currentTarget);

@@ -36,12 +36,16 @@ function place(form: FormData): Record<string, unknown> {
 }
 
 function Places({ choices, kafka }: { choices: [string, string][]; kafka?: boolean }) {
-  const [to, setTo] = useState(choices[0][0]);
+  // Nothing is chosen at first: whoever only confirms deletes nothing and moves no position.
+  const [to, setTo] = useState("");
   return (
     <>
       <label>
         To
-        <select name="to" value={to} onChange={(event) => setTo(event.currentTarget.value)}>
+        <select name="to" value={to} required onChange={(event) => setTo(event.currentTarget.value)}>
+          <option value="" disabled>
+            choose
+          </option>
           {choices.map(([value, label]) => (
             <option value={value}>{label}</option>
           ))}
@@ -183,9 +187,9 @@ export function StreamActs({ data }: { data: StreamDetail }) {
       >
         <Places
           choices={[
-            ["everything", "all there are"],
             ["time", "older than a time"],
             ["ordinal", "below an ordinal of a lane"],
+            ["everything", "all there are"],
           ]}
         />
       </Act>
@@ -251,7 +255,7 @@ export function GroupActs({ data }: { data: GroupDetail }) {
 export function BrokerActs({ data }: { data: BrokerDetail }) {
   const overview = useActs();
   if (!overview?.cluster || data.role !== "broker") return null;
-  const draining = data.state === "DRAINING";
+  const draining = data.state === "DRAINING" || data.state === "DRAINED";
   const broker = `broker ${data.broker_id}`;
   return (
     <p class="acts">

@@ -78,6 +78,12 @@ export function GroupScreen(props: { path: string; name: string; move: (offset: 
                           {row.leases.slice(0, 3).map((lease) => (
                             <span class="chip" title={lease.end_ordinal ? `ordinals ${count(lease.start_ordinal)} to ${count(lease.end_ordinal)}` : `from ordinal ${count(lease.start_ordinal)} on`}>
                               {lease.member}
+                              {lease.end_ordinal > 0 && (
+                                <b>
+                                  {" "}
+                                  {count(lease.start_ordinal)} to {count(lease.end_ordinal)}
+                                </b>
+                              )}
                             </span>
                           ))}
                           {row.leases_total > 3 && <span class="soft">and {row.leases_total - 3} more</span>}

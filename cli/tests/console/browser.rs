@@ -85,9 +85,32 @@ impl Browser {
     }
 
     /// Waits until health tells a problem. It need not be the first one: the disk of the machine that runs this test may be
-    /// nearly full.
-    pub fn sees_problem(&mut self, text: &str) {
-        self.step("problem", json!({ "text": text, "within": 60_000 }));
+    /// nearly full. Milliseconds that it took.
+    pub fn sees_problem(&mut self, text: &str) -> u64 {
+        let told = self.step("problem", json!({ "text": text, "within": 60_000 }));
+        told["ms"].as_u64().expect("a number")
+    }
+
+    /// Waits for something with a role and a name, as a screen reader tells them.
+    pub fn sees_role(&mut self, role: &str, name: &str) {
+        self.step(
+            "role",
+            json!({ "role": role, "name": name, "within": 60_000 }),
+        );
+    }
+
+    /// Waits until something with a role has a text; milliseconds that it took.
+    pub fn hears(&mut self, role: &str, text: &str) -> u64 {
+        let heard = self.step(
+            "role",
+            json!({ "role": role, "text": text, "within": 60_000 }),
+        );
+        heard["ms"].as_u64().expect("a number")
+    }
+
+    pub fn keys(&mut self, keys: &[&str]) -> String {
+        let pressed = self.step("keys", json!({ "keys": keys }));
+        pressed["focused"].as_str().unwrap_or_default().to_owned()
     }
 
     pub fn click(&mut self, role: &str, name: &str) {
@@ -101,11 +124,40 @@ impl Browser {
             .to_owned()
     }
 
+    /// Opens an address at a width, in a theme.
+    pub fn open_at(&mut self, url: &str, (width, height): (u32, u32), theme: &str) {
+        self.step(
+            "open",
+            json!({ "url": url, "width": width, "height": height, "theme": theme }),
+        );
+    }
+
+    /// Makes the window so large, and the theme this one.
+    pub fn look(&mut self, (width, height): (u32, u32), theme: &str) {
+        self.step(
+            "size",
+            json!({ "width": width, "height": height, "theme": theme }),
+        );
+    }
+
     /// That the page breaks no rule of accessibility and is no wider than its window.
     pub fn audit(&mut self, what: &str) {
-        let found = self.step("audit", json!({}));
+        self.audit_by(what, json!({}));
+    }
+
+    /// The same, of these rules alone: what else there is to find was looked for in the other theme or width.
+    pub fn audit_of(&mut self, rules: &[&str], what: &str) {
+        self.audit_by(what, json!({ "rules": rules }));
+    }
+
+    fn audit_by(&mut self, what: &str, rules: Value) {
+        let found = self.step("audit", rules);
         assert_eq!(found["violations"], json!([]), "{what}");
-        assert_eq!(found["wide"], 0, "{what} is wider than the window");
+        assert_eq!(
+            found["wide"], 0,
+            "{what} is wider than the window: {}",
+            found["widest"]
+        );
     }
 }
 

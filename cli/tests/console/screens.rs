@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use kera_testkit::command::killed;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::browser::Browser;
-use crate::common::{finish, http, kera};
+use crate::common::{finish, http, kera, ports};
 use crate::repository;
 use crate::together::Together;
 
@@ -90,9 +90,12 @@ fn each_screen_shows_the_cluster_and_a_killed_broker_is_told_and_comes_back() {
     let Some(mut cluster) = Together::start(0, "3s") else {
         return;
     };
-    cluster.flags = vec!["--http-listen", "127.0.0.1:0", "--api-mask", "orders:email"];
+    // A page that lost its broker finds it where it was.
+    let address: &'static str = ports::Reserved::for_ever().leak();
+    cluster.flags = vec!["--http-listen", address, "--api-mask", "orders:email"];
     cluster.add();
     // What is changed is changed at these two; the first one has the setting as it is by default.
+    cluster.flags[1] = "127.0.0.1:0";
     cluster.flags.extend(["--api-acts", "true"]);
     for _ in 0..2 {
         cluster.add();
@@ -101,7 +104,11 @@ fn each_screen_shows_the_cluster_and_a_killed_broker_is_told_and_comes_back() {
     cluster.create("clicks", 3, 3);
     let feed = orders(400).join("\n") + "\n";
     let words = ["produce", "orders", "--key-separator", "\t", "--quiet"];
-    let fed = finish(client(&cluster, &words), feed.as_bytes());
+    let header = ["--header", "shop=north-7"];
+    let fed = finish(
+        client(&cluster, &[&words[..], &header].concat()),
+        feed.as_bytes(),
+    );
     assert!(fed.status.success(), "{}", fed.stderr);
     let mut clients = Clients(Vec::new());
     let words = [
@@ -117,6 +124,10 @@ fn each_screen_shows_the_cluster_and_a_killed_broker_is_told_and_comes_back() {
     clients.start(client(&cluster, &words));
     let words = ["consume", "clicks", "--group", "live-view", "--follow"];
     clients.start(client(&cluster, &words));
+    let words = ["consume", "clicks", "--group", "resize", "--order", "none"];
+    for _ in 0..2 {
+        clients.start(client(&cluster, &[&words[..], &["--follow"]].concat()));
+    }
     // A group that nobody reads for any more.
     let words = ["consume", "orders", "--group", "billing", "--max", "50"];
     let finished = cluster.attempt(&words);
@@ -126,50 +137,30 @@ fn each_screen_shows_the_cluster_and_a_killed_broker_is_told_and_comes_back() {
     browser.open(&home);
     browser.sees_problem("Group billing is behind by");
     browser.sees("3 of 3");
-    browser.sees("clicks");
-    browser.audit("the overview");
-    picture(&mut browser, "overview");
-
-    let screens = [
-        ("streams", "#/streams", "Lag of each group"),
-        ("lanes", "#/streams/orders", "Groups of segments"),
-        ("consumers", "#/streams/orders/consumers", "no member"),
-        (
-            "stream-settings",
-            "#/streams/orders/settings",
-            "min insync replicas",
-        ),
-        ("groups", "#/groups", "live-view"),
-        ("group", "#/groups/billing", "Lanes and leases"),
-        ("brokers", "#/brokers", "controller"),
-        ("broker", "#/brokers/2", "Background work"),
-        ("settings", "#/settings", "api.mask"),
-        ("records", "#/streams/orders/records", "looked through"),
-    ];
-    for (name, at, wanted) in screens {
-        browser.open(&format!("{home}{at}"));
-        browser.sees(wanted);
-        browser.audit(name);
-        picture(&mut browser, name);
+    reads_aloud(&mut browser);
+    for screen in &SCREENS {
+        visit(&mut browser, &home, screen);
     }
-    seek(&mut browser);
-    narrow_and_dark(&mut browser, &home);
+    seek(&mut browser, &home);
+    survives_strange_answers(&mut browser, &home);
     by_keyboard(&mut browser, &home);
     by_question(&mut browser, &home, &url(&mut cluster, 2));
     for number in [2, 3] {
         let at = cluster.broker(number).http().to_owned();
         moves_the_group_wherever_it_is_coordinated(&at);
     }
+    drains(&mut browser, &mut cluster);
+    grows(&mut browser, &home, &cluster);
 
     // One of the others is killed while the page is open.
-    browser.step(
-        "size",
-        json!({ "width": 1600, "height": 1000, "theme": "light" }),
-    );
+    browser.look(WIDE, "light");
     browser.open(&home);
     browser.sees("3 of 3");
     cluster.broker(3).kill();
-    let told = browser.sees("Broker 3 ");
+    let told = browser.sees_problem("Broker 3 ");
+    // The time line goes on to who has its streamlets now.
+    browser.sees("the lease of broker 3 ended: it is gone");
+    browser.hears("listitem", "of broker 3");
     browser.sees("2 of 3");
     picture(&mut browser, "failover");
     eprintln!("that broker 3 was killed was told after {told} ms");
@@ -179,7 +170,7 @@ fn each_screen_shows_the_cluster_and_a_killed_broker_is_told_and_comes_back() {
     // And then the broker that the page came from.
     browser.step("expect", json!({ "errors": true }));
     cluster.broker(1).kill();
-    let told = browser.sees("This broker does not answer");
+    let told = browser.hears("alert", "This broker does not answer");
     eprintln!("that the page's own broker was killed was told after {told} ms");
     picture(&mut browser, "no-answer");
     browser.audit("the page without its broker");
@@ -189,12 +180,96 @@ fn each_screen_shows_the_cluster_and_a_killed_broker_is_told_and_comes_back() {
         told <= 3000,
         "the page told after {told} ms that its broker does not answer"
     );
+    // Once it serves again the page goes on, without a hand on it.
+    cluster.broker(1).restart();
+    browser.step(
+        "gone",
+        json!({ "text": "This broker does not answer", "within": 60_000 }),
+    );
+    browser.sees("3 of 3");
 
     let complaints = browser.step("complaints", json!({}));
     assert_eq!(complaints["complaints"], json!([]));
 }
 
-fn seek(browser: &mut Browser) {
+/// A screen: its name, its place, what it has once it is there, and whether it is pictured on a telephone too.
+type Screen = (&'static str, &'static str, &'static str, bool);
+
+const SCREENS: [Screen; 12] = [
+    ("overview", "", "Groups that lag", true),
+    ("streams", "#/streams", "Lag of each group", true),
+    ("lanes", "#/streams/orders", "Groups of segments", true),
+    (
+        "consumers",
+        "#/streams/orders/consumers",
+        "no member",
+        false,
+    ),
+    (
+        "stream-settings",
+        "#/streams/orders/settings",
+        "min insync replicas",
+        false,
+    ),
+    ("groups", "#/groups", "live-view", false),
+    ("group", "#/groups/billing", "Lanes and leases", true),
+    ("ranges", "#/groups/resize", "Lanes and leases", false),
+    ("brokers", "#/brokers", "controller", false),
+    ("broker", "#/brokers/2", "Background work", true),
+    ("settings", "#/settings", "api.mask", false),
+    (
+        "records",
+        "#/streams/orders/records",
+        "looked through",
+        true,
+    ),
+];
+const WIDE: (u32, u32) = (1600, 1000);
+const NARROW: (u32, u32) = (360, 780);
+
+/// At both widths, in light and in dark.
+fn visit(browser: &mut Browser, home: &str, (name, at, wanted, is_narrow): &Screen) {
+    let url = format!("{home}{at}");
+    browser.open_at(&url, WIDE, "light");
+    browser.sees(wanted);
+    if *name == "ranges" {
+        // Members share a lane: each has a range of its ordinals.
+        browser.step("range", json!({ "within": 60_000 }));
+    }
+    browser.audit(name);
+    picture(browser, name);
+    browser.look(WIDE, "dark");
+    browser.audit_of(&["color-contrast"], &format!("{name}, dark"));
+    if *name == "overview" {
+        picture(browser, "overview-dark");
+    }
+    browser.open_at(&url, NARROW, "dark");
+    browser.sees(wanted);
+    browser.audit(&format!("{name}, narrow and dark"));
+    if *is_narrow {
+        picture(browser, &format!("{name}-narrow"));
+    }
+    browser.look(NARROW, "light");
+    browser.audit_of(&[], &format!("{name}, narrow"));
+}
+
+/// What a screen reader says of the overview: marks, names, and what is told when it changes.
+fn reads_aloud(browser: &mut Browser) {
+    for (role, name) in [
+        ("navigation", "Screens"),
+        ("region", "Health"),
+        ("table", "Busiest streams"),
+        ("heading", "What happened"),
+        ("img", "Records in, a second: records in"),
+    ] {
+        browser.sees_role(role, name);
+    }
+}
+
+/// Records by key, ordinal and time, with what their headers say.
+fn seek(browser: &mut Browser, home: &str) {
+    browser.open_at(&format!("{home}#/streams/orders/records"), WIDE, "light");
+    browser.sees("looked through");
     browser.step("fill", json!({ "label": "Key", "value": "c-007" }));
     browser.step("choose", json!({ "label": "From", "value": "earliest" }));
     browser.click("button", "Look");
@@ -206,54 +281,75 @@ fn seek(browser: &mut Browser) {
     );
     // A rule hides it.
     assert!(!content.contains("c007@example.com"), "{content}");
+    browser.step("unfold", json!({}));
+    browser.sees("north-7");
     browser.step("fill", json!({ "label": "Key", "value": "nobody" }));
     browser.click("button", "Look");
     browser.sees("No record there");
+    browser.step("fill", json!({ "label": "Key", "value": "" }));
+    browser.step("choose", json!({ "label": "From", "value": "ordinal" }));
+    browser.step("fill", json!({ "label": "Ordinal", "value": "5" }));
+    browser.step("fill", json!({ "label": "Lane", "value": "0.0" }));
+    browser.click("button", "Look");
+    sees_record(browser, "0.0 @ 5");
+    browser.step("gone", json!({ "text": "0.0 @ 4", "exact": true }));
+    browser.step("choose", json!({ "label": "From", "value": "time" }));
+    let time = |year: u32| json!({ "label": "Time", "value": format!("{year}-01-01T00:00") });
+    browser.step("fill", time(2020));
+    browser.click("button", "Look");
+    sees_record(browser, "0.0 @ 0");
+    let shown = browser.step("time", json!({}))["time"].clone();
+    let shown = shown.as_str().expect("a text");
+    browser.step("fill", time(2099));
+    browser.click("button", "Look");
+    browser.sees("No record there");
+    // The time of a record, as it stands there, finds it.
+    let (second, _) = shown.split_once('.').expect("milliseconds");
+    let value = second.replace(' ', "T");
+    // As the browser writes it.
+    let value = value.strip_suffix(":00").unwrap_or(&value);
+    browser.step("fill", json!({ "label": "Time", "value": value }));
+    browser.click("button", "Look");
+    sees_record(browser, "0.0 @ 0");
 }
 
-fn narrow_and_dark(browser: &mut Browser, home: &str) {
-    browser.step(
-        "size",
-        json!({ "width": 360, "height": 780, "theme": "dark" }),
-    );
-    for (name, at, wanted) in [
-        ("overview-narrow", "", "Groups that lag"),
-        ("streams-narrow", "#/streams", "clicks"),
-        ("lanes-narrow", "#/streams/orders", "Groups of segments"),
-        (
-            "records-narrow",
-            "#/streams/orders/records",
-            "looked through",
-        ),
-        ("group-narrow", "#/groups/billing", "Lanes and leases"),
-        ("broker-narrow", "#/brokers/2", "Background work"),
-    ] {
-        browser.step(
-            "open",
-            json!({ "url": format!("{home}{at}"), "width": 360, "height": 780, "theme": "dark" }),
-        );
-        browser.sees(wanted);
-        browser.audit(name);
-        picture(browser, name);
-    }
-    let wide = json!({ "url": home, "width": 1600, "height": 1000, "theme": "dark" });
-    browser.step("open", wide);
-    browser.sees("3 of 3");
-    browser.audit("the dark overview");
-    picture(browser, "overview-dark");
+/// The place is the whole of a text: that of another record may begin with it.
+fn sees_record(browser: &mut Browser, place: &str) {
+    let wanted = json!({ "text": place, "exact": true, "within": 60_000 });
+    browser.step("text", wanted);
+}
+
+/// A record whose time is none is shown, and an error of a screen is told and leaves the others as they are.
+fn survives_strange_answers(browser: &mut Browser, home: &str) {
+    let path = "/streams/orders/records";
+    let spoil = |browser: &mut Browser, record: Value| {
+        let parts = json!({ "path": path, "parts": { "records": { "0": record } } });
+        browser.step("spoil", parts);
+        browser.open_at(&format!("{home}#/streams/orders/lanes"), WIDE, "light");
+        browser.open(&format!("{home}#/streams/orders/records"));
+    };
+    // Nanoseconds, as some producers have them.
+    let time = 1_795_879_535_789_630_000_u64;
+    spoil(browser, json!({ "timestamp_ms": time }));
+    browser.sees(&format!("timestamp {time}"));
+    spoil(browser, json!({ "headers": null }));
+    browser.hears("alert", "This page has an error");
+    browser.step("spoil", json!({}));
+    browser.click("link", "Groups");
+    browser.sees("live-view");
+    browser.click("link", "Streams");
+    browser.sees("Lag of each group");
+    browser.open(&format!("{home}#/streams/orders/records"));
+    browser.sees("looked through");
 }
 
 /// From the top of the page to a stream, without a mouse.
 fn by_keyboard(browser: &mut Browser, home: &str) {
     browser.open(&format!("{home}#/streams"));
     browser.sees("Lag of each group");
-    let focused = |browser: &mut Browser| {
-        let pressed = browser.step("keys", json!({ "keys": ["Tab"] }));
-        pressed["focused"].as_str().unwrap_or_default().to_owned()
-    };
-    let reached = (0..40).any(|_| focused(browser) == "orders");
+    let reached = (0..40).any(|_| browser.keys(&["Tab"]) == "orders");
     assert!(reached, "the stream cannot be reached by keyboard");
-    browser.step("keys", json!({ "keys": ["Enter"] }));
+    browser.keys(&["Enter"]);
     browser.sees("Groups of segments");
 }
 
@@ -277,17 +373,99 @@ fn by_question(browser: &mut Browser, off: &str, on: &str) {
     browser.audit("the question about a stream that is to go");
     picture(browser, "delete");
     // Who only presses Enter loses nothing.
-    browser.step("keys", json!({ "keys": ["Enter"] }));
+    browser.keys(&["Enter"]);
     browser.step(
         "gone",
         json!({ "text": "All its records are lost for good" }),
     );
-    let focused = browser.step("keys", json!({ "keys": [] }));
-    assert_eq!(focused["focused"], "Delete");
-    browser.step("keys", json!({ "keys": ["Enter"] }));
+    assert_eq!(browser.keys(&[]), "Delete");
+    browser.keys(&["Enter"]);
     browser.sees("All its records are lost for good");
-    browser.step("keys", json!({ "keys": ["Tab", "Enter"] }));
+    browser.keys(&["Tab", "Enter"]);
     browser.sees("Stream drafts was deleted.");
+
+    browser.open(&format!("{on}#/streams/orders/settings"));
+    browser.click("button", "Change settings");
+    browser.sees("Lanes grow, and never shrink");
+    browser.audit("the question about settings");
+    picture(browser, "alter");
+    browser.click("button", "Cancel");
+    // Nothing is chosen, and Enter chooses nothing; nor does it send what was.
+    browser.click("button", "Trim");
+    let lost = "What is deleted cannot be brought back";
+    browser.sees(lost);
+    browser.audit("the question about old records");
+    let confirm = "Delete records of orders";
+    browser.step("fill", json!({ "label": "Lane", "value": "0.0" }));
+    browser.keys(&["Enter"]);
+    browser.click("button", confirm);
+    browser.step("choose", json!({ "label": "To", "value": "everything" }));
+    picture(browser, "trim");
+    browser.step("fill", json!({ "label": "Lane", "value": "0.0" }));
+    browser.keys(&["Enter", "Enter"]);
+    browser.sees(lost);
+    assert!(!browser.content().contains("was trimmed"));
+    browser.click("button", confirm);
+    browser.sees("Stream orders was trimmed in 1 lane;");
+
+    browser.open(&format!("{on}#/groups/billing"));
+    browser.click("button", "Set its positions");
+    browser.sees("Its positions are lost");
+    browser.step("choose", json!({ "label": "To", "value": "earliest" }));
+    browser.audit("the question about positions");
+    picture(browser, "reset");
+    browser.click("button", "Set positions of billing");
+    browser.sees("Positions of group billing were set in 6 lanes.");
+}
+
+/// A broker is drained, and the drain ends, by the page of another.
+fn drains(browser: &mut Browser, cluster: &mut Together) {
+    let state = |wanted: &'static str| {
+        move |status: &Value| {
+            let brokers = status["brokers"].as_array().into_iter().flatten();
+            let mut second = brokers.filter(|one| one["broker_id"] == 2);
+            second.any(|one| {
+                one["state"]
+                    .as_str()
+                    .is_some_and(|told| told.starts_with(wanted))
+            })
+        }
+    };
+    let home = url(cluster, 3);
+    browser.open(&format!("{home}#/brokers/2"));
+    browser.click("button", "Drain");
+    browser.sees("no record is lost");
+    browser.audit("the question about a drain");
+    picture(browser, "drain");
+    browser.click("button", "Drain broker 2");
+    browser.sees("The drain of broker 2 has begun.");
+    cluster.until(state("DRAIN"));
+    browser.hears("status", "Broker 2 drain");
+    picture(browser, "draining");
+    browser.click("button", "End the drain");
+    browser.sees("It gets streamlets and replicas again");
+    // The first of its two buttons keeps things as they are.
+    browser.keys(&["Tab", "Enter"]);
+    browser.sees("The drain of broker 2 has ended.");
+    cluster.until(state("NORMAL"));
+}
+
+/// Lanes are added while a group follows the stream.
+fn grows(browser: &mut Browser, home: &str, cluster: &Together) {
+    browser.open(&format!("{home}#/streams/clicks"));
+    browser.sees("grown 0 times");
+    cluster.json(&["stream", "alter", "clicks", "--lanes", "2"]);
+    browser.sees("grown 1 time");
+    for lane in ["0.1", "1.1", "2.1"] {
+        browser.sees_role("rowheader", lane);
+    }
+    picture(browser, "grown");
+    browser.open(&format!("{home}#/groups/live-view"));
+    // Its member has them as well.
+    browser.step("leased", json!({ "lane": "0.1", "within": 60_000 }));
+    picture(browser, "follows");
+    browser.open(home);
+    browser.hears("listitem", "stream clicks grew from 3 to 6 lanes");
 }
 
 /// At a broker that does not coordinate the group it comes to the one that does.
