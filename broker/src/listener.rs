@@ -335,11 +335,10 @@ async fn say_last(stream: &mut Stream, said: &[u8], patience: Duration) -> std::
     stream.write_all(said).await?;
     stream.shutdown().await?;
     // Closing with bytes unread would take back what was just said.
-    let mut unread = [0; 1024];
     let drain = async {
         let mut read = 0;
         while read < READ_FROM_REFUSED {
-            match stream.read(&mut unread).await {
+            match stream.discard().await {
                 Ok(0) | Err(_) => break,
                 Ok(bytes) => read += bytes,
             }

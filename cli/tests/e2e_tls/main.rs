@@ -8,6 +8,7 @@ mod certificates;
 mod cluster;
 mod commands;
 mod dev;
+mod fuzz;
 mod hostile;
 mod hostile_suite;
 mod http;

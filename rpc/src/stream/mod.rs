@@ -194,6 +194,23 @@ impl Stream {
         }
     }
 
+    /// Waits for bytes of the socket and drops them, as they come: for whoever has said the last word, behind which TLS
+    /// must not answer to what is wrong with them. 0 at the end.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn discard(&self) -> io::Result<usize> {
+        loop {
+            self.socket().readable().await?;
+            // Not held while it waits.
+            let mut dropped = [0; 16 << 10];
+            match self.socket().try_read(&mut dropped) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+
     /// The socket's error, if it has one.
     ///
     /// # Errors

@@ -1,13 +1,20 @@
 //! Checks over the inputs of a folder and over small changes to them, the same in every run: what a fuzzer does, in little.
 
 use std::fs;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 
 /// Mutations of each input. The same ones on every run.
 const MUTATIONS: u64 = 2_000;
 
 /// Runs `check` over every input in `folder`, as it is and mutated.
+#[allow(dead_code, reason = "whose checks take long has fewer of them")]
 pub(crate) fn replay(folder: &Path, check: fn(&[u8])) {
+    replay_some(folder, MUTATIONS, check);
+}
+
+/// The same with so many mutations of each input.
+pub(crate) fn replay_some(folder: &Path, mutations: u64, check: impl Fn(&[u8])) {
     let mut names: Vec<_> = fs::read_dir(folder)
         .unwrap_or_else(|error| panic!("{} cannot be read: {error}", folder.display()))
         .map(|entry| entry.expect("the corpus can be read").path())
@@ -16,9 +23,9 @@ pub(crate) fn replay(folder: &Path, check: fn(&[u8])) {
     assert!(!names.is_empty(), "{} holds no inputs", folder.display());
     for name in names {
         let input = fs::read(&name).expect("an input can be read");
-        for round in 0..=MUTATIONS {
+        for round in 0..=mutations {
             let data = mutated(&input, round);
-            let outcome = std::panic::catch_unwind(|| check(&data));
+            let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| check(&data)));
             assert!(
                 outcome.is_ok(),
                 "{} in mutation {round}: see above",

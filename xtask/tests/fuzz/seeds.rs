@@ -41,6 +41,7 @@ pub(crate) fn all() -> Vec<Seed> {
     let mut seeds = batches();
     seeds.extend(frames());
     seeds.extend(groups());
+    seeds.extend(frames_in_tls());
     seeds
 }
 
@@ -298,4 +299,46 @@ fn frames() -> Vec<Seed> {
     ]
     .map(|(name, bytes)| Seed::plain("frame", name, bytes))
     .into()
+}
+
+/// Frames of clients behind how they are sent, see `fuzz/checks/tls_frames.rs`: event and flags, bytes of a record, and
+/// where the event is.
+fn frames_in_tls() -> Vec<Seed> {
+    const CHANGES: u8 = 1;
+    const CLOSES: u8 = 2;
+    const NEW_KEYS: u8 = 3;
+    const TLS12: u8 = 4;
+    const NO_PROTOCOL: u8 = 8;
+    const APART: u8 = 16;
+    let frames = frames();
+    let named = |name: &str| {
+        let frame = frames.iter().find(|frame| frame.name == name);
+        frame.expect("a frame of that name").bytes.clone()
+    };
+    let call = v1::CallRequest {
+        method: v1::CallMethod::ListStreams.into(),
+        ..Default::default()
+    };
+    let call = frame(FrameKind::Call, 4, &call, &[]);
+    let reads = ["subscribe", "credit", "read"].map(named).concat();
+    let pipelined = named("pipelined");
+    let cut = [&pipelined[..], &pipelined[..100]].concat();
+    let seed = |name: &str, script: [u8; 4], sent: &[u8]| {
+        let bytes = [&script[..], &Hello::CURRENT.encode(), sent].concat();
+        Seed::plain("tls_frames", name, bytes)
+    };
+    vec![
+        seed("append", [0, 0, 0, 0], &named("append")),
+        seed("append-tls12", [TLS12, 0, 0, 0], &named("append")),
+        seed("call", [NO_PROTOCOL, 0, 0, 0], &call),
+        seed("reads", [APART, 20, 0, 0], &reads),
+        seed("pipelined", [APART | TLS12, 5, 0, 0], &pipelined),
+        seed("cut", [NO_PROTOCOL | APART, 50, 0, 0], &cut),
+        seed("changed", [CHANGES, 100, 3, 0], &pipelined),
+        seed("changed-tls12", [CHANGES | TLS12, 100, 2, 1], &pipelined),
+        seed("closed", [CLOSES, 64, 3, 0], &pipelined),
+        seed("new-keys", [NEW_KEYS | APART, 33, 4, 0], &pipelined),
+        seed("broken", [0, 0, 0, 0], &named("push-data")),
+        seed("go-away", [0, 0, 0, 0], &named("go-away")),
+    ]
 }

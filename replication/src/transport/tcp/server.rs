@@ -389,10 +389,9 @@ async fn part(stream: &mut Stream, farewell: &Farewell) {
         stream.write_all(&bytes).await?;
         stream.flush().await?;
         stream.shutdown().await?;
-        let mut unread = vec![0; 64 << 10];
         let mut total = 0;
         while total < PARTING_BYTES {
-            match stream.read(&mut unread).await? {
+            match stream.discard().await? {
                 0 => break,
                 read => total += read,
             }
