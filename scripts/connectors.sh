@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The tests of the connectors in Java, against brokers of this tree's program. Maven downloads what it lacks, about 270 MB.
-# KERA_FLINK=2.3.0 runs them over that version of Flink in place of the one that pom.xml names, and builds the benchmark of
-# scripts/bench-java.sh too.
+# KERA_FLINK=2.3.0 runs them over that version of Flink in place of the one that pom.xml names, the long ones among them, and
+# builds the benchmark of scripts/bench-java.sh too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +19,7 @@ cd connectors
 verify() {
     mvn --batch-mode --no-transfer-progress verify \
         -Dkera.program="$target/debug/kera" -Dkera.target="$target/connectors" \
-        ${KERA_FLINK:+-Pbench -Dflink.version="$KERA_FLINK"} "$@"
+        ${KERA_FLINK:+-Pbench -Dkera.long=true -Dflink.version="$KERA_FLINK"} "$@"
 }
 forget() { find "$target/connectors" -path '*/surefire-reports/*' -delete 2>/dev/null || true; }
 forget

@@ -83,6 +83,8 @@ final class KeraEnumerator extends StreamEnumerator<LanePlan> {
     @Override
     public void addReader(int subtask) {
         told.remove(subtask);
+        // A reader reports before it is registered, after a restore even what is in all checkpoints.
+        plans.values().forEach(plan -> tell(subtask, plan.known(subtask)));
         assign();
     }
 
@@ -129,6 +131,11 @@ final class KeraEnumerator extends StreamEnumerator<LanePlan> {
     @Override
     public EnumeratorState snapshotState(long checkpoint) {
         return new EnumeratorState(plans.values().stream().map(plan -> plan.snapshot(checkpoint)).toList(), List.of(), ids.all());
+    }
+
+    @Override
+    public void notifyCheckpointAborted(long checkpoint) {
+        plans.values().forEach(plan -> plan.aborted(checkpoint));
     }
 
     @Override

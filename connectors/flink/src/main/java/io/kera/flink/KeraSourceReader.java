@@ -127,6 +127,12 @@ final class KeraSourceReader<T>
     }
 
     @Override
+    public void notifyCheckpointAborted(long checkpoint) throws Exception {
+        super.notifyCheckpointAborted(checkpoint);
+        committer.aborted(checkpoint);
+    }
+
+    @Override
     protected Position initializedState(LaneSplit split) {
         return new Position(split);
     }

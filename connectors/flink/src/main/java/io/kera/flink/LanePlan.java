@@ -265,6 +265,22 @@ final class LanePlan {
         return known;
     }
 
+    /** What a reader has reported and need not keep any more: it was not registered yet when that was told. */
+    List<String> known(int reader) {
+        List<String> known = new ArrayList<>();
+        parts.forEach((id, part) -> {
+            if (part.reporter == reader && durable.contains(id)) {
+                known.add(id);
+            }
+        });
+        return known;
+    }
+
+    /** A checkpoint does not complete. */
+    void aborted(long checkpoint) {
+        taken.remove(checkpoint);
+    }
+
     /**
      * A reader failed, and goes on from the last completed checkpoint. These were assigned to it since; what it reported
      * since then was read by somebody who is not there any more.

@@ -50,6 +50,11 @@ final class PositionCommitter implements AutoCloseable {
                 .toList());
     }
 
+    /** That checkpoint does not complete. */
+    void aborted(long checkpoint) {
+        taken.remove(checkpoint);
+    }
+
     /** That checkpoint is complete. Returns at once. */
     void completed(long checkpoint) {
         if (thread == null) {

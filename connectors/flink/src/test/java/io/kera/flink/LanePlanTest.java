@@ -15,6 +15,8 @@ import io.kera.flink.ModelJob.Planted;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.Collectors;
+import org.apache.flink.api.common.serialization.SimpleStringSchema;
+import org.apache.flink.configuration.Configuration;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -53,6 +55,42 @@ class LanePlanTest {
         assertEquals(Map.of(0, List.of("s:0/0@0")), plan.completed(2));
         assertEquals(List.of("s:0/0@1", "s:0/1@1"), ids(plan.assign(1, reader -> true)));
         assertFalse(plan.hasClosedBarrier());
+    }
+
+    @Test
+    void whatAReaderReportsBeforeItIsRegisteredIsToldItThen() throws Exception {
+        Generations one = ModelStream.grown(new Generation(0, 2, Barrier.NONE, List.of()));
+        LanePlan plan = LanePlan.begin("s", true, one, new Bounds(Map.of(), Map.of()), true, false);
+        plan.assign(1, reader -> true);
+        plan.finished(List.of("s:0/0@0"), 0);
+        EnumeratorState state = new EnumeratorState(List.of(plan.snapshot(1)), List.of(), Map.of());
+        SourceSettings settings = KeraSource.<String>builder()
+                .bootstrap("127.0.0.1:1")
+                .streams("s")
+                .deserializer(KeraDeserializer.values(new SimpleStringSchema()))
+                .settings(new Configuration());
+        DirectContext context = new DirectContext();
+        try (KeraEnumerator enumerator = new KeraEnumerator(context, settings, state)) {
+            // Of a reader that was restored, in this order.
+            enumerator.handleSourceEvent(0, new SplitsFinished(List.of("s:0/0@0", "s:0/1@0")));
+            context.registerReader(0, "here");
+            enumerator.addReader(0);
+            // The other lane is in no checkpoint yet.
+            assertEquals(List.of(new FinishRecorded(List.of("s:0/0@0"))), context.getSentEvents().get(0));
+        }
+    }
+
+    @Test
+    void aCheckpointThatIsAbortedIsForgotten() {
+        Generations one = ModelStream.grown(new Generation(0, 1, Barrier.NONE, List.of()));
+        LanePlan plan = LanePlan.begin("s", true, one, new Bounds(Map.of(), Map.of()), true, false);
+        plan.assign(1, reader -> true);
+        plan.finished(List.of("s:0/0@0"), 0);
+        plan.snapshot(1);
+        plan.aborted(1);
+        assertEquals(Map.of(), plan.completed(1));
+        plan.snapshot(2);
+        assertEquals(Map.of(0, List.of("s:0/0@0")), plan.completed(2));
     }
 
     @Test

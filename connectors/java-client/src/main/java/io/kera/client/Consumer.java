@@ -473,6 +473,10 @@ public final class Consumer implements AutoCloseable {
                                 + "take effect is delivered again, to the group's next member");
                     }
                 }
+                if (membership.hasLost()) {
+                    throw new IOException("group " + group + " did not know this member any more: what was processed and not"
+                            + " committed is delivered again, to the group's next member");
+                }
             }
         } finally {
             synchronized (lock) {

@@ -84,6 +84,8 @@ final class Membership {
     private boolean commitWanted;
     private boolean closing;
     private boolean left;
+    /** It left with progress that was not committed. */
+    private boolean lost;
     private KeraException failure;
 
     /**
@@ -127,6 +129,11 @@ final class Membership {
         return left;
     }
 
+    /** True if it left without a commit of all progress, since the group did not know it any more. */
+    boolean hasLost() {
+        return lost;
+    }
+
     /** All progress is to be committed now. */
     void wantCommit() {
         commitWanted = true;
@@ -147,7 +154,7 @@ final class Membership {
         }
         if (!joined) {
             if (closing && line(Kind.JOIN).underWay == null) {
-                left = true;
+                leaveAsUnknown();
             } else if (line(Kind.JOIN).isFree()) {
                 calls.add(begin(Kind.JOIN, List.of(), 0, List.of()));
             }
@@ -263,6 +270,12 @@ final class Membership {
         }
     }
 
+    private void leaveAsUnknown() {
+        lost = leases.hasUncommitted();
+        ended.addAll(leases.lostAll());
+        left = true;
+    }
+
     /** True if the answer is to the call under way, and to who the member is now. */
     private boolean succeeded(Call call, long time) {
         if (!end(call, time)) {
@@ -291,8 +304,7 @@ final class Membership {
         boolean unknown = error.code() == ErrorCodes.UNKNOWN_MEMBER || error.code() == ErrorCodes.UNKNOWN_CONSUMER_GROUP;
         if (unknown && closing) {
             // The group has no such member any more: there is nothing to leave, and nothing can be committed.
-            ended.addAll(leases.lostAll());
-            left = true;
+            leaveAsUnknown();
         } else if (unknown && call.kind() != Kind.JOIN) {
             if (joined) {
                 joined = false;

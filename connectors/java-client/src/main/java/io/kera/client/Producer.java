@@ -31,6 +31,8 @@ public final class Producer implements AutoCloseable {
     private volatile boolean closed;
     private final AtomicBoolean closing = new AtomicBoolean();
     private final CountDownLatch ended = new CountDownLatch(1);
+    /** Set while a thread runs what applications hang on the futures of records. */
+    private final ThreadLocal<Boolean> telling = ThreadLocal.withInitial(() -> false);
 
     /**
      * Looks the stream up, and gets an id for the producer.
@@ -74,7 +76,10 @@ public final class Producer implements AutoCloseable {
         add(key, value, headers, timestamp, null);
     }
 
-    /** Appends a record whose place is wanted; it fails with a {@link ProduceException}. */
+    /**
+     * Appends a record whose place is wanted; it fails with a {@link ProduceException}. Callbacks of the future run on a thread of the
+     * producer, and may not wait for it: {@link #flush}, {@link #close} and the ends of transactions refuse there.
+     */
     public CompletableFuture<RecordPlace> appendTracked(
             byte[] key, byte[] value, List<KeraRecord.Header> headers, long timestamp) throws IOException {
         CompletableFuture<RecordPlace> place = new CompletableFuture<>();
@@ -104,6 +109,7 @@ public final class Producer implements AutoCloseable {
             } else if (missing == 0) {
                 return;
             } else {
+                notInCallback("waiting for memory");
                 deadline = deadline == 0 ? System.nanoTime() + options.deadline().toNanos() : deadline;
                 sealAll();
                 memory.await(missing, deadline);
@@ -196,8 +202,10 @@ public final class Producer implements AutoCloseable {
      * to those who append by {@link #appendTracked}.
      *
      * @throws ProduceException if records were given up since the last call, or while they were waited for
+     * @throws IllegalStateException in a callback of a record's future
      */
     public void flush() throws IOException {
+        notInCallback("flush");
         long mark = outstanding.mark();
         sealAll();
         outstanding.await(mark);
@@ -216,9 +224,12 @@ public final class Producer implements AutoCloseable {
     /**
      * Flushes, and ends; a transaction that is open is aborted. Use it also after an error. While another thread closes the
      * producer this one waits for it.
+     *
+     * @throws IllegalStateException in a callback of a record's future
      */
     @Override
     public void close() throws IOException {
+        notInCallback("close");
         if (!closing.compareAndSet(false, true)) {
             try {
                 ended.await();
@@ -244,11 +255,24 @@ public final class Producer implements AutoCloseable {
         }
     }
 
+    /** A callback runs on a thread that tells of acknowledgements: none come while it waits for one. */
+    private void notInCallback(String what) {
+        if (telling.get()) {
+            throw new IllegalStateException(what + " in a callback of a record's future would wait for ever; have another thread do it,"
+                    + " as thenRunAsync does");
+        }
+    }
+
     /** Tells those who wait for the batches. Called without any lane's lock. */
     void finish(List<SealedBatch> done) {
         for (SealedBatch batch : done) {
             memory.release(batch.counted);
-            batch.complete();
+            telling.set(true);
+            try {
+                batch.complete();
+            } finally {
+                telling.remove();
+            }
             if (batch.error != null && driver.transaction() != null) {
                 driver.transaction().fail(batch.error);
             }
@@ -351,6 +375,7 @@ public final class Producer implements AutoCloseable {
 
     /** Takes no more records, and waits for those that were taken. Null if there were none. */
     private TransactionHandle closeTransaction() throws IOException {
+        notInCallback("ending a transaction");
         ProducerTransaction transaction = transaction();
         transaction.closing();
         try {

@@ -357,6 +357,24 @@ class MembershipTest {
     }
 
     @Test
+    void aMemberThatIsForgottenAsItLeavesSaysWhatItHasLost() {
+        for (boolean isProcessed : new boolean[] {true, false}) {
+            Membership membership = joined();
+            membership.acquired(only(membership.due(2), Kind.ACQUIRE), List.of(LANE), 2);
+            membership.leases().deliver(LANE, 20);
+            if (isProcessed) {
+                membership.leases().processed(7, 20);
+            }
+            membership.close();
+            Kind kind = isProcessed ? Kind.COMMIT : Kind.HEARTBEAT;
+            Call call = only(membership.due(2 + 10 * MILLI), kind);
+            membership.failed(call, new KeraException(ErrorCodes.UNKNOWN_MEMBER, "who"), 3 + 10 * MILLI);
+            assertTrue(membership.hasLeft());
+            assertEquals(isProcessed, membership.hasLost());
+        }
+    }
+
+    @Test
     void whatIsSaidOfTheLeasesOfAnEarlierMemberIsNothingToTheNext() {
         Membership membership = joined();
         List<Call> calls = membership.due(2 + 10 * MILLI);

@@ -400,4 +400,34 @@ class ProducerTest {
             assertEquals(1, stored.size());
         }
     }
+
+    @Test
+    void whatWaitsForAcknowledgementsIsRefusedWhereTheyAreTold() throws Exception {
+        try (TestBroker broker = TestBroker.start();
+                Admin admin = admin(broker)) {
+            admin.createStream("s", 1, 1);
+            try (Producer producer = new Producer("s", ProducerOptions.to(broker.address()))) {
+                CompletableFuture<RecordPlace> place = producer.appendTracked(null, bytes("a"), List.of(), 1);
+                CompletableFuture<Exception> told = place.handle((any, error) -> assertThrows(IllegalStateException.class, producer::flush));
+                CompletableFuture<Exception> also = place.handle((any, error) -> assertThrows(IllegalStateException.class, producer::close));
+                producer.flush();
+                assertTrue(told.get().getMessage().startsWith("flush in a callback"), told.get().getMessage());
+                assertTrue(also.get().getMessage().startsWith("close in a callback"), also.get().getMessage());
+                // Another producer's acknowledgements come by other threads.
+                try (Producer other = new Producer("s", ProducerOptions.to(broker.address()))) {
+                    CompletableFuture<Boolean> flushed = other.appendTracked(null, bytes("b"), List.of(), 1).handle((any, error) -> {
+                        try {
+                            producer.append(null, bytes("c"));
+                            producer.flush();
+                            return true;
+                        } catch (IOException failed) {
+                            return false;
+                        }
+                    });
+                    other.flush();
+                    assertTrue(flushed.get());
+                }
+            }
+        }
+    }
 }

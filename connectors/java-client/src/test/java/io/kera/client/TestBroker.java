@@ -54,7 +54,7 @@ public final class TestBroker implements AutoCloseable {
         return broker;
     }
 
-    private static String program() {
+    static String program() {
         String program = System.getProperty("kera.program", "");
         Assumptions.assumeTrue(!program.isEmpty(), "no broker: set -Dkera.program to the program kera");
         return program;
