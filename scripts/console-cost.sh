@@ -26,7 +26,7 @@ trap end EXIT
 "$kera" serve --data-dir "$home/data" --listen 127.0.0.1:0 --http-listen 127.0.0.1:0 --kafka-listen off >"$home/out" 2>"$home/log" &
 broker=$!
 pids+=("$broker")
-until grep -q '^metrics on ' "$home/out" && grep -q '^listening on ' "$home/out"; do
+until [ -e "$home/out" ] && grep -q '^metrics on ' "$home/out" && grep -q '^listening on ' "$home/out"; do
     kill -0 "$broker"
     sleep 0.1
 done

@@ -151,3 +151,14 @@ fn colour_and_progress_are_for_terminals_and_no_color_is_heeded() {
         piped.stderr
     );
 }
+
+#[test]
+fn the_version_tells_the_commit_and_the_features_of_the_build() {
+    let mut command = kera();
+    command.arg("--version");
+    let told = run(command, b"", PATIENCE);
+    let from = option_env!("KERA_COMMIT").map_or("development build".to_owned(), |commit| format!("commit {commit}"));
+    let features = if cfg!(feature = "rdma") { "rdma" } else { "none" };
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(told.trim_end(), format!("kera {version} ({from}, features: {features})"));
+}

@@ -147,6 +147,30 @@ fn what_was_stored_under_cluster_version_1_is_read() {
     assert_eq!(settled, (&2.into(), &false.into()));
 }
 
+#[test]
+fn what_was_stored_under_cluster_version_2_is_read() {
+    let home = unpacked("cluster-version-2");
+    let data = home.path().join("data");
+    let mut broker = Broker::on(&data, &["--kafka-listen", "127.0.0.1:0"]);
+    goes_on(&mut broker);
+    tables_are_there(&broker);
+    // Of transactions, what was committed counts, and what was open is open, or over if its time is.
+    let ledger = |broker: &Broker| broker.run(&["consume", "ledger"]);
+    assert_eq!(ledger(&broker), "kept 0\nkept 1\nkept 2\n");
+    let begin = std::time::Instant::now();
+    while broker.json(&["transaction", "list"]) != serde_json::json!([]) {
+        assert!(begin.elapsed() < PATIENCE, "it stays open");
+        broker.attempt(&["transaction", "abort", "open", "--yes"], b"");
+    }
+    broker.feed(&["produce", "ledger", "-q"], b"after\n");
+    assert_eq!(ledger(&broker), "kept 0\nkept 1\nkept 2\nafter\n");
+    // It was in use, and stays so.
+    assert_eq!(named(&broker, "transaction.version"), 2);
+    until_it_ends_with(&broker, 49);
+    let told = broker.json(&["cluster", "finalize", "--yes"]);
+    assert_eq!(told["before"], 2);
+}
+
 /// Two brokers and a replica store over the directories that three of an earlier version left behind, and its etcd.
 struct Cluster {
     brokers: Vec<Broker>,
@@ -262,4 +286,17 @@ fn what_a_cluster_stored_under_cluster_version_1_is_read() {
     cluster.settles();
     let told = cluster.brokers[1].json(&["cluster", "finalize", "--yes"]);
     assert_eq!(told["before"], 1);
+}
+
+#[test]
+fn what_a_cluster_stored_under_cluster_version_2_is_read() {
+    let Some(mut cluster) = Cluster::unpacked("cluster-version-2-in-a-cluster") else {
+        return;
+    };
+    cluster.settles();
+    goes_on(&mut cluster.brokers[0]);
+    tables_are_there(&cluster.brokers[1]);
+    cluster.settles();
+    let told = cluster.brokers[1].json(&["cluster", "finalize", "--yes"]);
+    assert_eq!(told["before"], 2);
 }
