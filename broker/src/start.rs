@@ -174,6 +174,7 @@ impl Broker {
         }
         tasks.push(tokio::spawn(crate::coordination::drive(shared.clone())));
         tasks.push(tokio::spawn(crate::transactions::drive(shared.clone())));
+        tasks.push(tokio::spawn(crate::transactions::settle(shared.clone())));
         if let Some(http) = &http {
             http.recovered(shared.clone());
             if shared.config.api.enabled {

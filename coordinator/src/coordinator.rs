@@ -11,7 +11,7 @@ use crate::event::{Body, Event, GroupDeleted, SnapshotBegun, SnapshotEnded};
 use crate::group::Group;
 use crate::limits::Limits;
 use crate::replay::State;
-use crate::transactions::{self, Part, TransactionSet};
+use crate::transactions::{self, MarkedParts, TransactionSet};
 use crate::view::{LaneView, StreamShape};
 
 /// Names a request until it is answered; chosen by the caller, unique among unanswered ones.
@@ -120,9 +120,9 @@ pub struct Coordinator {
     pub(crate) classic: BTreeMap<String, LiveGroup>,
     /// When offsets are looked at for expiry again.
     pub(crate) classic_sweep_ms: u64,
-    /// Parts of decided transactions that have their markers, by transactional id, with the transaction's number. Not
-    /// kept: to write a marker again changes nothing.
-    pub(crate) markers_written: BTreeMap<String, (u64, BTreeSet<Part>)>,
+    /// Parts of decided transactions that have their markers, by transactional id. Not kept: to write a marker again changes
+    /// nothing.
+    pub(crate) markers_written: BTreeMap<String, MarkedParts>,
     /// The last transaction of a producer that ended in a group, and when it did. Not kept: what comes late comes to
     /// the coordinator that it was sent to.
     pub(crate) offsets_ended: BTreeMap<(String, i64), (u64, u64)>,
@@ -398,11 +398,17 @@ impl Coordinator {
                 body,
             }));
         }
+        let mut unsettled = self.state.unsettled.by_id();
         for (id, transaction) in &self.state.transactions {
+            let written = unsettled.remove(id.as_str()).unwrap_or_default();
+            let set = TransactionSet {
+                written,
+                ..TransactionSet::of(transaction)
+            };
             events.push(Event {
                 group: id.clone(),
                 snapshot: self.last_snapshot,
-                body: Body::TransactionSet(TransactionSet::of(transaction)),
+                body: Body::TransactionSet(set),
             });
         }
         let count = events.len() as u64 - 1;

@@ -510,6 +510,7 @@ mod tests {
             groups: vec!["g".into()],
             prepared: None,
             ended: None,
+            written: Vec::new(),
         };
         let read = Event::decode(b"pay", &kept).expect("it is read");
         assert_eq!((read.group.as_str(), read.snapshot), ("pay", 0));

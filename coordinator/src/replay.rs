@@ -7,7 +7,7 @@ use crate::coordinator::Coordinator;
 use crate::event::{Body, Event, KIND_CLASSIC};
 use crate::group::Group;
 use crate::limits::Limits;
-use crate::transactions::Transaction;
+use crate::transactions::{Transaction, Unsettled};
 
 /// Durable state of all groups.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,6 +19,8 @@ pub(crate) struct State {
     pub(crate) offset_bytes: usize,
     /// Transactions, by transactional id.
     pub(crate) transactions: BTreeMap<String, Transaction>,
+    /// Where their last ones ended, as long as markers may be lost.
+    pub(crate) unsettled: Unsettled,
 }
 
 impl State {
@@ -43,11 +45,15 @@ impl State {
             Body::TransactionSet(set) => match set.transaction() {
                 Some(transaction) => {
                     self.transactions.insert(group.to_owned(), transaction);
-                    true
+                    let mut written = set.written.iter();
+                    written.all(|written| self.unsettled.add(group, written))
                 }
                 None => false,
             },
-            Body::TransactionEnded(_) => self.transactions.remove(group).is_some(),
+            Body::TransactionEnded(_) => {
+                self.unsettled.forget(group);
+                self.transactions.remove(group).is_some()
+            }
             body => match (self.groups.get_mut(group), self.classic.get_mut(group)) {
                 (Some(group), _) => group.apply(body),
                 (None, Some(group)) => {

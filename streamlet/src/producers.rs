@@ -245,19 +245,18 @@ impl LaneState {
         }
         let producer = header.producer_id;
         let known = self.producers.get(&producer);
-        match (
-            known.filter(|known| known.open.is_some()),
-            header.is_transactional(),
-        ) {
+        let known = known.filter(|known| known.open.is_some());
+        match (known, header.is_transactional()) {
             (None, false) => Ok(()),
             (Some(_), false) => Err(TransactionError::Open { producer }),
-            (Some(known), true) if known.epoch == header.producer_epoch => Ok(()),
-            // Its former transaction is being ended; or it was, and the lane has lost the marker since, for its coordinator
-            // has begun this one. Then the next marker ends both.
-            (Some(_), true) => {
-                let granted = self.grants.check(header, now_ms);
-                granted.map_err(|_| TransactionError::Unverified { producer })
-            }
+            // Its former transaction is being ended; or it was, and the lane has lost the marker since. No batch is added to
+            // it, or one marker would decide about two transactions: its coordinator has the marker written again.
+            (Some(known), true) => match known.open {
+                Some(first) if known.epoch == header.producer_epoch => {
+                    self.grants.check_open(header, first, now_ms)
+                }
+                _ => Err(TransactionError::Unverified { producer }),
+            },
             (None, true) => {
                 self.grants.check(header, now_ms)?;
                 let limit = Self::open_room(max_bytes);

@@ -555,7 +555,7 @@ fn a_marker_is_found_though_the_own_file_of_its_group_is_gone() {
         number: 1,
     };
     append(&node, &elsewhere, 0, 1);
-    assert!(node.streamlet.grant(LANE, grant, None, node.now_ms));
+    assert!(node.streamlet.grant(LANE, grant, 0, None, node.now_ms));
     let mut batch = stamped(7, 0, 0, 90..93, 2000);
     mark_transactional(&mut batch);
     let appended = node.place(0, &mut batch).expect("it is taken");

@@ -358,7 +358,7 @@ fn no_transaction_begins_that_its_coordinator_does_not_end() {
     assert!(
         !node
             .streamlet
-            .grant(LANE, grant_of(7, 5), asked, node.now_ms)
+            .grant(LANE, grant_of(7, 5), 0, asked, node.now_ms)
     );
 }
 
@@ -409,7 +409,7 @@ fn a_marker_that_is_late_or_repeated_ends_nothing() {
 /// Each end gives another epoch. A lane that has lost a marker goes on with the producer's next transaction, and an end
 /// that comes late does not end that one.
 #[test]
-fn a_lane_that_lost_a_marker_takes_the_next_epoch() {
+fn a_lane_that_lost_a_marker_takes_the_next_epoch_once_it_is_written_again() {
     let mut machine = Machine::fault(8);
     let mut node = machine.create(settings(AckPolicy::Written));
     assert!(grant(&node, 7, 1));
@@ -422,9 +422,17 @@ fn a_lane_that_lost_a_marker_takes_the_next_epoch() {
         epoch: 1,
         ..grant_of(7, 2)
     };
-    assert!(node.streamlet.grant(LANE, second, None, node.now_ms));
+    assert!(node.streamlet.grant(LANE, second, 0, None, node.now_ms));
+    assert_eq!(refused(&node, next.clone()), unverified);
+    let again = node
+        .streamlet
+        .end_again(LANE, &end_of(7, 1, true), 2, node.now_ms);
+    let Ok(Ended::Marked(appended)) = again else {
+        panic!("{again:?}")
+    };
+    assert_eq!(node.pump(&appended), Outcome::Durable);
     node.append(0, &mut next.clone());
-    assert_eq!(read_committed(&node, 0, 1 << 20), (Vec::new(), 0));
+    assert_eq!(read_committed(&node, 0, 1 << 20), (vec![0], 2));
     // It forgets which transactions ended.
     assert!(node.streamlet.close_all(node.now_ms));
     machine.now_ms = node.now_ms;
@@ -432,7 +440,7 @@ fn a_lane_that_lost_a_marker_takes_the_next_epoch() {
     (node, _) = machine.recover(settings(AckPolicy::Written));
     assert_eq!(
         node.streamlet.open_transactions(LANE),
-        Some(vec![(7, 1, 0)])
+        Some(vec![(7, 1, 2)])
     );
     let ends = |number, epoch| EndTransaction {
         grant: Grant {
@@ -631,12 +639,19 @@ fn whatever_falls_together_readers_see_what_counts() {
             match next(&mut dice) % 20 {
                 0..=9 => {
                     if !is_open || next(&mut dice).is_multiple_of(4) {
-                        // A new owner is asked anew; to grant again what is open changes nothing.
+                        // To grant again what is open changes nothing.
                         grant(&node, producer, number);
                     }
                     let count = 1 + next(&mut dice) % 3;
                     let batch = transactional(producer, 0, sequence, id..id + count);
-                    let placed = node.place(0, &mut { batch });
+                    let mut placed = node.place(0, &mut batch.clone());
+                    if let Err(AppendError::Sequence(SequenceError::Transaction(error))) = &placed {
+                        // A new owner asks.
+                        let unverified = TransactionError::Unverified { producer };
+                        assert_eq!((is_open, *error), (true, unverified), "seed {seed}");
+                        assert!(grant(&node, producer, number), "seed {seed}");
+                        placed = node.place(0, &mut { batch });
+                    }
                     let appended = placed.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
                     node.pump(&appended);
                     for id in id..id + count {

@@ -30,7 +30,7 @@ fn sent() -> Vec<u8> {
 fn closed(machine: &mut Machine, settings: &Settings, footer: bool) {
     let node = machine.create(settings.clone());
     node.append(0, &mut sent());
-    assert!(node.streamlet.grant(LANE, GRANT, None, node.now_ms));
+    assert!(node.streamlet.grant(LANE, GRANT, 0, None, node.now_ms));
     let mut open = stamped(8, 0, 0, 3..5, 100);
     mark_transactional(&mut open);
     node.append(0, &mut open);

@@ -379,6 +379,7 @@ guarded! { lanes_server::Lanes:
     verify_transaction(VerifyTransactionRequest) -> VerifyTransactionResponse needs |_r| vec![Need::Cluster(ClusterAction)];
     add_transaction_parts(AddTransactionPartsRequest) -> AddTransactionPartsResponse needs |_r| vec![Need::Cluster(ClusterAction)];
     end_transactions(EndTransactionsRequest) -> EndTransactionsResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    settle_transactions(SettleTransactionsRequest) -> SettleTransactionsResponse needs |_r| vec![Need::Cluster(ClusterAction)];
 }
 
 guarded! { clusters_server::Clusters:

@@ -8,6 +8,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use kera_coordinator::classic::Listing;
+use kera_coordinator::transactions::{EndedBefore, OpenThere, Partition};
 use kera_coordinator::{
     Coordinator, Event, EventError, LaneView, Limits, Replay, Reply, Request, Step,
 };
@@ -385,6 +386,37 @@ impl Host {
             .coordinator
             .as_ref()
             .is_some_and(Coordinator::has_decided)
+    }
+
+    /// The partitions in which markers of ended transactions may be lost again; none while it is loading.
+    pub(crate) fn unsettled_partitions(&self) -> Vec<Partition> {
+        let state = self.state.lock();
+        let coordinator = state.coordinator.as_ref();
+        coordinator.map_or_else(Vec::new, Coordinator::unsettled_partitions)
+    }
+
+    /// See [`Coordinator::lost_in`]; `None` while it is loading.
+    pub(crate) fn lost_in(
+        &self,
+        partition: Partition,
+        open: &[OpenThere],
+    ) -> Option<Vec<EndedBefore>> {
+        let state = self.state.lock();
+        Some(state.coordinator.as_ref()?.lost_in(partition, open))
+    }
+
+    /// See [`Coordinator::ended_before`].
+    pub(crate) fn ended_before(&self, id: &str, partition: Partition) -> Ordinal {
+        let state = self.state.lock();
+        let coordinator = state.coordinator.as_ref();
+        coordinator.map_or(0, |coordinator| coordinator.ended_before(id, partition))
+    }
+
+    /// See [`Coordinator::settle`].
+    pub(crate) fn settle_markers(&self, partition: Partition, below: Ordinal) {
+        if let Some(coordinator) = &mut self.state.lock().coordinator {
+            coordinator.settle(partition, below);
+        }
     }
 
     /// Transactions that are open or ending and not prepared, and when the oldest began.

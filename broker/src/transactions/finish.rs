@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
-use kera_coordinator::transactions::{Decided, Part, Reply, Request, Written};
+use kera_coordinator::transactions::{Decided, Part, Partition, Reply, Request, Written};
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
 use kera_protocol::error::WireError;
-use kera_protocol::ids::{Epoch, StreamId};
+use kera_protocol::ids::{Epoch, Ordinal, StreamId};
 use kera_protocol::v1;
 use kera_replication::seldom::Seldom;
 
@@ -164,8 +164,10 @@ async fn ask(shared: &Arc<Shared>, host: &Host, request: Request) -> Option<Repl
 /// A transaction that a round ends.
 struct Ending {
     decided: Decided,
-    /// Parts of which the coordinator has not been told yet that they are done.
+    /// Parts of which the coordinator has not been told yet that they are done,
     done: BTreeSet<Part>,
+    /// and where the markers among them end.
+    ends: BTreeMap<Partition, Ordinal>,
     /// It is to be told something.
     is_news: bool,
 }
@@ -177,6 +179,7 @@ impl Ending {
             is_news: decided.parts.is_empty(),
             decided,
             done: BTreeSet::new(),
+            ends: BTreeMap::new(),
         }
     }
 
@@ -233,6 +236,7 @@ impl Batch {
 
 /// One round: asks each broker once. True if something was done.
 pub(crate) async fn finish(shared: &Arc<Shared>, host: &Host, decided: Vec<Decided>) -> bool {
+    let since = Instant::now();
     let mut endings: Vec<Ending> = decided.into_iter().map(Ending::new).collect();
     let by_broker = by_broker(shared, host, &mut endings).await;
     // The owners were just looked up. What another coordinator has ended meanwhile may be followed by transactions whose
@@ -260,7 +264,7 @@ pub(crate) async fn finish(shared: &Arc<Shared>, host: &Host, decided: Vec<Decid
             take(broker, parts, ended, &mut endings);
             continue;
         }
-        let Some(told) = report(shared, host, &mut endings).await else {
+        let Some(told) = report(shared, host, &mut endings, since).await else {
             return false;
         };
         any |= told;
@@ -322,7 +326,7 @@ async fn by_broker(
 
 /// Whether a stream that is not known here was deleted. It may also be too new: owners make their lanes part of a
 /// transaction, and may know of them before its coordinator does. Only the metadata store can tell the two apart.
-async fn is_deleted(shared: &Shared, stream: StreamId) -> bool {
+pub(super) async fn is_deleted(shared: &Shared, stream: StreamId) -> bool {
     let metadata = shared.metadata.clone();
     let read = move || metadata.stream(stream).map_err(|e| metadata_error(&e));
     matches!(blocking(read).await, Ok(None))
@@ -348,6 +352,16 @@ fn take(
         }
     };
     for ((index, lanes, groups), ended) in parts.into_iter().zip(ended) {
+        // Brokers of earlier versions do not say where markers end.
+        let ends = ended.ends.into_iter().chain(std::iter::repeat(0));
+        for ((part, is_done), end) in lanes.iter().zip(&ended.lanes).zip(ends) {
+            if let Part::Partition(stream, partition) = part
+                && *is_done
+                && end > 0
+            {
+                endings[index].ends.insert((*stream, *partition), end);
+            }
+        }
         let lanes = lanes.into_iter().zip(ended.lanes);
         let groups = groups.into_iter().zip(ended.groups);
         let is_done = lanes.chain(groups).filter(|(_, is_done)| *is_done);
@@ -356,7 +370,13 @@ fn take(
 }
 
 /// Tells the coordinator which parts are done. Whether there are any; `None` if it is another's by now.
-async fn report(shared: &Arc<Shared>, host: &Host, endings: &mut [Ending]) -> Option<bool> {
+async fn report(
+    shared: &Arc<Shared>,
+    host: &Host,
+    endings: &mut [Ending],
+    since: Instant,
+) -> Option<bool> {
+    let mut marked = BTreeSet::new();
     let news = endings.iter_mut().filter(|ending| ending.is_news);
     let told = news.map(|ending| {
         ending.is_news = false;
@@ -364,11 +384,16 @@ async fn report(shared: &Arc<Shared>, host: &Host, endings: &mut [Ending]) -> Op
             id: ending.decided.id.clone(),
             number: ending.decided.number,
             parts: std::mem::take(&mut ending.done),
+            ends: std::mem::take(&mut ending.ends),
         };
+        marked.extend(written.ends.keys().copied());
         ask(shared, host, Request::Written(written))
     });
     // All at once: they become durable together.
     let told = join_all(told).await;
+    let coordinator = (host.streamlet(), host.epoch());
+    let settling = &shared.transactions.settling;
+    settling.marked(coordinator, &marked, since);
     told.iter().all(Option::is_some).then_some(!told.is_empty())
 }
 

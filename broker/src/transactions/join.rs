@@ -10,7 +10,7 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::StreamId;
 use kera_protocol::v1::{self, AddTransactionPartsRefusal as Refusal};
 
-use super::{ASK_WITHIN, BatchLane, ask_once_ended, epoch_of, mismatch};
+use super::{ASK_WITHIN, BatchLane, Open, ask_once_ended, epoch_of, mismatch};
 use crate::coordination::CoordinatorKind;
 use crate::others;
 use crate::shared::Shared;
@@ -160,15 +160,20 @@ pub async fn join_lanes(
         }
     };
     match said {
-        Ok(_) => {
+        Ok(number) => {
+            // Each end raises the epoch: what the lane has open of this one is this transaction.
+            let open = Open {
+                number,
+                ended_before: 0,
+            };
             for (lane, failures) in lanes.iter().zip(failures) {
-                lane.hear(shared, &member, failures, said);
+                lane.hear(shared, &member, failures, Ok(open));
             }
             None
         }
         // The lanes believe no such answer: what is refused now may be part of the transaction later.
         Err(fault) => {
-            shared.transactions.heard(&member, said);
+            shared.transactions.heard(&member, said.map(drop));
             Some(fault)
         }
     }

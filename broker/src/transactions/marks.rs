@@ -10,7 +10,7 @@ use kera_coordinator::classic::{self, EndOffsets, OfTransaction};
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
 use kera_log_segments::head::LaneHead;
 use kera_protocol::error::WireError;
-use kera_protocol::ids::{Epoch, StreamId};
+use kera_protocol::ids::{Epoch, Ordinal, StreamId};
 use kera_protocol::v1;
 use kera_streamlet::transactions::{EndTransaction, Ended, Grant};
 use kera_streamlet::{Appended, Outcome};
@@ -45,6 +45,7 @@ pub async fn end_here(
         ended.push(v1::TransactionEnded {
             lanes: vec![false; end.lanes.len()],
             groups: vec![false; end.groups.len()],
+            ends: vec![0; end.lanes.len()],
         });
         for (at, lane) in end.lanes.iter().enumerate() {
             let end = EndTransaction {
@@ -55,7 +56,8 @@ pub async fn end_here(
                 owner_epoch: Some(Epoch(lane.owner_epoch)),
             };
             if let Some(marked) = mark(shared, lane, &end) {
-                lanes.push(async move { marked.durable().await.then_some((index, at)) });
+                let until = marked.until();
+                lanes.push(async move { marked.durable().await.then_some((index, at, until)) });
             }
         }
         for (at, group) in end.groups.into_iter().enumerate() {
@@ -72,8 +74,9 @@ pub async fn end_here(
     }
     let deadline = tokio::time::Instant::now() + DURABLE_WITHIN;
     let (lanes, groups) = tokio::join!(done_by(deadline, lanes), done_by(deadline, groups));
-    for (index, at) in lanes {
+    for (index, at, until) in lanes {
         ended[index].lanes[at] = true;
+        ended[index].ends[at] = until;
     }
     for (index, at) in groups {
         ended[index].groups[at] = true;
@@ -111,6 +114,14 @@ enum Marking {
 }
 
 impl Marking {
+    /// Where the lane must be durable for it to count.
+    fn until(&self) -> Ordinal {
+        match self {
+            Self::Marker(appended) => appended.next_ordinal,
+            Self::Head(_, until, _) => *until,
+        }
+    }
+
     /// True once it is durable; false if it is lost.
     async fn durable(&self) -> bool {
         let mut waiter = Waiter {
@@ -164,15 +175,122 @@ fn mark(shared: &Shared, lane: &v1::TransactionLane, end: &EndTransaction) -> Op
         tracing::debug!(%stream, lane = lane.lane, "a marker is for a lane of another broker");
         return None;
     };
-    match streamlet.end_transaction(id, end, now_ms()) {
-        Ok(Ended::Marked(appended)) => {
+    let ended = streamlet.end_transaction(id, end, now_ms());
+    if let Err(error) = &ended {
+        tracing::debug!(%stream, lane = lane.lane, %error, "a marker has no place yet");
+    }
+    Some(marking(shared, ended.ok()?))
+}
+
+fn marking(shared: &Shared, ended: Ended) -> Marking {
+    match ended {
+        Ended::Marked(appended) => {
             appended.group.pump(&shared.data.env.pump);
-            Some(Marking::Marker(appended))
+            Marking::Marker(appended)
         }
-        Ok(Ended::Nothing(head, ordinal, failures)) => Some(Marking::Head(head, ordinal, failures)),
-        Err(error) => {
-            tracing::debug!(%stream, lane = lane.lane, %error, "a marker has no place yet");
-            None
+        Ended::Nothing(head, ordinal, failures) => Marking::Head(head, ordinal, failures),
+    }
+}
+
+/// Ends transactions again that have ended in lanes of this broker, where their markers were lost, and tells what of each
+/// lane stays.
+///
+/// # Errors
+/// The request makes no sense.
+pub async fn settle_here(
+    shared: &Arc<Shared>,
+    request: v1::SettleTransactionsRequest,
+) -> Result<v1::SettleTransactionsResponse, WireError> {
+    let deadline = tokio::time::Instant::now() + DURABLE_WITHIN;
+    let mut settling = Vec::with_capacity(request.lanes.len());
+    for asked in request.lanes {
+        let ended = asked.ended.iter().map(ended_before);
+        let ended = ended.collect::<Result<Vec<_>, _>>()?;
+        settling.push(settle_lane(shared, asked, ended, deadline));
+    }
+    let lanes = futures::future::join_all(settling).await;
+    Ok(v1::SettleTransactionsResponse { lanes })
+}
+
+fn ended_before(
+    asked: &v1::TransactionEndedBefore,
+) -> Result<(EndTransaction, Ordinal), WireError> {
+    let transaction = asked.transaction.unwrap_or_default();
+    let end = EndTransaction {
+        grant: Grant {
+            producer: transaction.producer,
+            epoch: epoch_of(transaction.epoch)?,
+            number: transaction.number,
+        },
+        epoch_after: epoch_of(asked.epoch_after)?,
+        commit: asked.commit,
+        coordinator_epoch: asked.coordinator_epoch,
+        owner_epoch: None,
+    };
+    Ok((end, asked.before))
+}
+
+async fn settle_lane(
+    shared: &Shared,
+    asked: v1::LaneToSettle,
+    ended: Vec<(EndTransaction, Ordinal)>,
+    deadline: tokio::time::Instant,
+) -> v1::SettledLane {
+    let lane = asked.lane.unwrap_or_default();
+    let owner_epoch = Epoch(lane.owner_epoch);
+    let served = served(shared, &lane);
+    let served = served.filter(|(streamlet, _)| streamlet.epoch() == owner_epoch);
+    let head = served.as_ref().and_then(|(one, id)| one.head(*id));
+    let (Some((streamlet, id)), Some(head)) = (served, head) else {
+        return v1::SettledLane::default();
+    };
+    // What fails from here on makes another lane of it, which is asked again.
+    let failures = head.failures();
+    let mut is_ended = true;
+    for (end, before) in ended {
+        let end = EndTransaction {
+            owner_epoch: Some(owner_epoch),
+            ..end
+        };
+        let marked = match streamlet.end_again(id, &end, before, now_ms()) {
+            Ok(ended) => marking(shared, ended),
+            Err(error) => {
+                let lane = streamlet.key();
+                tracing::debug!(%lane, lane = id.0, %error, "a marker has no place again yet");
+                is_ended = false;
+                break;
+            }
+        };
+        if let Marking::Marker(marker) = &marked {
+            tracing::warn!(
+                stream = %streamlet.stream(), streamlet = streamlet.id().0, lane = id.0,
+                producer = end.grant.producer, number = end.grant.number, commit = end.commit,
+                ordinal = marker.base_ordinal,
+                "the lane had lost the marker of a transaction that has ended; it is written again"
+            );
         }
+        let durable = tokio::time::timeout_at(deadline, marked.durable()).await;
+        is_ended &= durable == Ok(true);
+    }
+    let open = match asked.with_open {
+        true => streamlet.open_transactions(id),
+        false => Some(Vec::new()),
+    };
+    let (end, settled) = (streamlet.lane_end(id), streamlet.settled(id));
+    is_ended &= end.is_some() && open.is_some();
+    let open = open.unwrap_or_default().into_iter();
+    v1::SettledLane {
+        served: true,
+        ended: is_ended,
+        open: open
+            .map(|(producer, epoch, first_ordinal)| v1::LaneTransaction {
+                producer,
+                epoch: epoch.into(),
+                first_ordinal,
+            })
+            .collect(),
+        failures,
+        end: end.unwrap_or(0),
+        settled: settled.unwrap_or(0),
     }
 }

@@ -8,6 +8,7 @@
 //! | `native` | what native producers ask, and programs that end prepared transactions |
 //! | `positions` | a transaction commits positions of a native consumer group |
 //! | `finish` | a coordinator has decided transactions ended wherever they have parts |
+//! | `settle` | until markers stay whatever fails, a coordinator has those written again that lanes lose |
 //! | `marks` | an owner ends them: markers in lanes, and the end of what groups keep aside |
 //! | `tools` | operators look at transactions, and abort them |
 //!
@@ -20,9 +21,11 @@ mod join;
 mod marks;
 mod native;
 mod positions;
+mod settle;
 pub(crate) mod tools;
 mod under_way;
 mod verify;
+mod watched;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,7 +40,7 @@ use kera_protocol::v1;
 use kera_streamlet::Streamlet;
 use tokio::time::Instant;
 
-use crate::coordination::{Coordination, Host, TRANSACTIONS_STREAM};
+use crate::coordination::{Coordination, CoordinatorKind, Host, TRANSACTIONS_STREAM};
 use crate::shared::Shared;
 
 pub use finish::drive;
@@ -46,11 +49,12 @@ pub(crate) use finish::finish;
 pub use grant::{grant, grant_here};
 pub(crate) use join::add_for;
 pub use join::{add_parts, join_lanes};
-pub use marks::end_here;
+pub use marks::{end_here, settle_here};
 pub(crate) use native::{add, end, forget, id_of, init, list_open, prepare};
 pub(crate) use positions::send_positions;
+pub use settle::drive as settle;
 pub use under_way::Transactions;
-pub use verify::{BatchLane, check_id, verify, verify_batch, verify_here};
+pub use verify::{BatchLane, Open, check_id, verify, verify_batch, verify_here};
 pub(crate) use verify::{check_append, verify_append};
 
 /// How long another broker is given.
@@ -189,6 +193,15 @@ fn coordinated_by(shared: &Shared, broker: u32) -> BTreeSet<StreamletId> {
     let streamlets = stream.iter().flat_map(|stream| stream.streamlets.iter());
     let owned = streamlets.filter(|streamlet| shared.owner_of(streamlet).broker == broker);
     owned.map(|streamlet| streamlet.id()).collect()
+}
+
+/// The coordinator of a transactional id, if it is here.
+async fn coordinator_of(shared: &Arc<Shared>, id: &str) -> Option<Arc<Host>> {
+    let kind = CoordinatorKind::Transactions;
+    let place = shared.coordination.place(shared, kind, id).await.ok()?;
+    let hosts = shared.coordination.transaction_hosts();
+    let mut hosts = hosts.into_iter();
+    hosts.find(|host| host.streamlet() == place.streamlet)
 }
 
 /// A lane that takes part, with who owns it.

@@ -8,6 +8,7 @@ use kera_coordinator::transactions::{Fault, Member};
 use kera_protocol::ids::{Epoch, LaneKey, StreamletId};
 use parking_lot::{Mutex, RwLock};
 
+use super::watched::Settling;
 use crate::bell::Bell;
 
 /// Producers of which the transactional id is remembered. At the limit all are forgotten, and coordinators asked anew.
@@ -24,6 +25,8 @@ pub struct Transactions {
     pub(super) finishing: Mutex<HashMap<(StreamletId, Epoch), Arc<Bell>>>,
     /// Rung when something may have been decided.
     pub(super) decided: Bell,
+    /// What is known of lanes whose markers may be lost again.
+    pub(super) settling: Settling,
     producers: Producers,
 }
 
@@ -40,7 +43,7 @@ impl Transactions {
     }
 
     /// Takes in what a coordinator says of a producer's transaction: also whether the producer id is its transactional id's.
-    pub(super) fn heard(&self, member: &Member, said: Result<u64, Fault>) {
+    pub(super) fn heard(&self, member: &Member, said: Result<(), Fault>) {
         match said {
             // It looked at no producer id.
             Err(Fault::Ending) => {}

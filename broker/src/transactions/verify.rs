@@ -7,13 +7,13 @@ use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
 use kera_log_segments::group::AckPolicy;
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{ANY_LANE, LaneId, LaneKey, StreamletId};
+use kera_protocol::ids::{ANY_LANE, LaneId, LaneKey, Ordinal, StreamletId};
 use kera_protocol::partition::partition_of;
 use kera_protocol::v1;
 use kera_streamlet::Streamlet;
 use kera_streamlet::transactions::Grant;
 
-use super::{ASK_WITHIN, epoch_of, mismatch, part_of};
+use super::{ASK_WITHIN, coordinator_of, epoch_of, mismatch, part_of};
 use crate::clock::now_ms;
 use crate::coordination::CoordinatorKind;
 use crate::others;
@@ -21,6 +21,15 @@ use crate::shared::Shared;
 
 /// Coordinators are asked about so many lanes and producers at a time; of others when their batches come again.
 const MOST_ASKED: usize = 4_096;
+
+/// A transaction that is open, as its coordinator says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// Its number.
+    pub number: u64,
+    /// What its producer began before this, in the part that was asked about, has ended.
+    pub ended_before: Ordinal,
+}
 
 /// Asks the coordinator of a transactional id for the number of its open transaction that has this part; a fault if
 /// there is none.
@@ -32,6 +41,16 @@ pub async fn verify(
     member: Member,
     part: Part,
 ) -> Result<Result<u64, Fault>, WireError> {
+    let said = ask_for(shared, member, part).await?;
+    Ok(said.map(|open| open.number))
+}
+
+/// As [`verify`], with what has ended.
+async fn ask_for(
+    shared: &Arc<Shared>,
+    member: Member,
+    part: Part,
+) -> Result<Result<Open, Fault>, WireError> {
     let coordination = &shared.coordination;
     let kind = CoordinatorKind::Transactions;
     let place = coordination.place(shared, kind, &member.id).await?;
@@ -56,7 +75,10 @@ pub async fn verify(
     let answer = others::answer(place.broker, ASK_WITHIN, stub.verify_transaction(request));
     let answer = answer.await?;
     Ok(match answer {
-        answer if answer.open => Ok(answer.number),
+        answer if answer.open => Ok(Open {
+            number: answer.number,
+            ended_before: answer.ended_before,
+        }),
         answer if answer.fenced => Err(Fault::Fenced),
         answer if answer.is_producer => Err(Fault::NotOpen),
         _ => Err(Fault::OtherProducer),
@@ -67,11 +89,23 @@ async fn ask_here(
     shared: &Arc<Shared>,
     member: Member,
     part: Part,
-) -> Result<Result<u64, Fault>, WireError> {
+) -> Result<Result<Open, Fault>, WireError> {
     let id = member.id.clone();
+    let partition = match &part {
+        Part::Partition(stream, partition) => Some((*stream, *partition)),
+        Part::Group(_) => None,
+    };
     let request = AnyRequest::Transaction(Request::Verify(member, part));
     match shared.coordination.call(shared, &id, request).await? {
-        AnyReply::Transaction(Reply::Open(number)) => Ok(Ok(number)),
+        AnyReply::Transaction(Reply::Open(number)) => {
+            let host = coordinator_of(shared, &id).await;
+            let ended = host.zip(partition);
+            let ended_before = ended.map_or(0, |(host, part)| host.ended_before(&id, part));
+            Ok(Ok(Open {
+                number,
+                ended_before,
+            }))
+        }
         AnyReply::Transaction(Reply::Refused(fault)) => Ok(Err(fault)),
         other => Err(mismatch(&other)),
     }
@@ -92,17 +126,19 @@ pub async fn verify_here(
         id: request.transactional_id,
     };
     Ok(match ask_here(shared, member, part).await? {
-        Ok(number) => v1::VerifyTransactionResponse {
+        Ok(open) => v1::VerifyTransactionResponse {
             open: true,
             fenced: false,
             is_producer: true,
-            number,
+            number: open.number,
+            ended_before: open.ended_before,
         },
         Err(fault) => v1::VerifyTransactionResponse {
             open: false,
             fenced: fault == Fault::Fenced,
             is_producer: matches!(fault, Fault::Fenced | Fault::NotOpen),
             number: 0,
+            ended_before: 0,
         },
     })
 }
@@ -136,18 +172,20 @@ impl BatchLane {
         shared: &Shared,
         member: &Member,
         failures: Option<u64>,
-        said: Result<u64, Fault>,
+        said: Result<Open, Fault>,
     ) {
         let (producer, epoch) = (member.producer, member.epoch);
-        shared.transactions.heard(member, said);
+        shared.transactions.heard(member, said.map(drop));
         match said {
-            Ok(number) => {
+            Ok(open) => {
                 let grant = Grant {
                     producer,
                     epoch,
-                    number,
+                    number: open.number,
                 };
-                self.streamlet.grant(self.lane, grant, failures, now_ms());
+                let before = open.ended_before;
+                self.streamlet
+                    .grant(self.lane, grant, before, failures, now_ms());
             }
             Err(Fault::Fenced | Fault::NotOpen) => {
                 let lane = self.lane;
@@ -177,7 +215,7 @@ pub fn verify_batch(shared: &Arc<Shared>, member: Member, to: BatchLane) {
     let shared = shared.clone();
     tokio::spawn(async move {
         let failures = to.failures();
-        match verify(&shared, member.clone(), to.part()).await {
+        match ask_for(&shared, member.clone(), to.part()).await {
             Ok(said) => to.hear(&shared, &member, failures, said),
             Err(error) => {
                 tracing::debug!(lane = %key, %error, "a transaction could not be asked for");

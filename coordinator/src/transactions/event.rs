@@ -41,6 +41,39 @@ pub(crate) struct TransactionSet {
     /// Whose batches the last transaction has, if its end raised the epoch.
     #[prost(message, optional, tag = "14")]
     pub(crate) ended: Option<EndedBy>,
+    /// Markers that are there from now on, and may be lost again; in snapshots all that are kept. The transactional id keeps
+    /// them beside its state. Builds that know none pass them over.
+    #[prost(message, repeated, tag = "15")]
+    pub(crate) written: Vec<MarkersWritten>,
+}
+
+/// How a transaction ended, and where in the partitions that have its marker.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct MarkersWritten {
+    #[prost(int64, tag = "1")]
+    pub(crate) producer: i64,
+    /// Of the batches.
+    #[prost(int32, tag = "2")]
+    pub(crate) epoch: i32,
+    #[prost(int32, tag = "3")]
+    pub(crate) epoch_after: i32,
+    #[prost(uint64, tag = "4")]
+    pub(crate) number: u64,
+    #[prost(bool, tag = "5")]
+    pub(crate) commit: bool,
+    #[prost(message, repeated, tag = "6")]
+    pub(crate) streams: Vec<StreamEnds>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StreamEnds {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(crate) stream: Vec<u8>,
+    #[prost(uint32, repeated, tag = "2")]
+    pub(crate) partitions: Vec<u32>,
+    /// The ordinal after the marker, of each partition.
+    #[prost(uint64, repeated, tag = "3")]
+    pub(crate) ends: Vec<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
@@ -108,6 +141,7 @@ impl TransactionSet {
                 producer,
                 epoch: epoch.into(),
             }),
+            written: Vec::new(),
         }
     }
 

@@ -1,9 +1,12 @@
 //! How transactions end.
 
+use kera_protocol::ids::Ordinal;
+
 use super::begin::LAST_EPOCH;
-use super::event::TransactionEnded;
-use super::request::{Decided, End, Fault, Handle, Member, Reply, Written};
+use super::event::{MarkersWritten, TransactionEnded, TransactionSet};
+use super::request::{Decided, End, Fault, Handle, Member, Partition, Reply, Written};
 use super::state::{Stage, Transaction};
+use super::unsettled::{EndedBefore, MarkedParts, OpenThere};
 use crate::coordinator::{Coordinator, Step};
 use crate::event::Body;
 
@@ -165,10 +168,10 @@ impl Coordinator {
         let decided = self.state.transactions.iter().filter_map(|(id, known)| {
             let commit = known.stage.decision()?;
             let mut parts = known.parts.clone();
-            if let Some((number, written)) = self.markers_written.get(id)
-                && *number == known.number
+            if let Some(marked) = self.markers_written.get(id)
+                && marked.number == known.number
             {
-                parts.retain(|part| !written.contains(part));
+                parts.retain(|part| !marked.parts.contains(part));
             }
             let (producer, batch_epoch) = known.of_batches();
             Some(Decided {
@@ -198,14 +201,17 @@ impl Coordinator {
         if known.number != request.number {
             return Ok(Reply::Noted);
         }
-        let written = self.markers_written.entry(request.id.clone());
-        let (number, written) = written.or_default();
-        if *number != request.number {
-            *number = request.number;
-            written.clear();
+        let marked = self.markers_written.entry(request.id.clone());
+        let marked = marked.or_default();
+        if marked.number != request.number {
+            *marked = MarkedParts {
+                number: request.number,
+                ..MarkedParts::default()
+            };
         }
-        written.extend(request.parts);
-        if !known.parts.is_subset(written) {
+        marked.parts.extend(request.parts);
+        marked.ends.extend(request.ends);
+        if !known.parts.is_subset(&marked.parts) {
             return Ok(Reply::Noted);
         }
         let mut next = known.clone();
@@ -215,8 +221,15 @@ impl Coordinator {
         };
         next.parts.clear();
         next.updated_ms = now_ms;
-        self.markers_written.remove(&request.id);
-        self.transaction_put(&request.id, &next, step);
+        let marked = self.markers_written.remove(&request.id);
+        let ends = marked.unwrap_or_default().ends;
+        let mut set = TransactionSet::of(&next);
+        let has_room =
+            self.state.unsettled.count() + ends.len() <= self.limits.transactions.unsettled;
+        if has_room && !ends.is_empty() {
+            set.written.push(MarkersWritten::of(&next, commit, &ends));
+        }
+        self.emit(step, &request.id, Body::TransactionSet(set));
         Ok(Reply::Noted)
     }
 
@@ -250,6 +263,26 @@ impl Coordinator {
         for id in silent {
             self.emit(step, &id, Body::TransactionEnded(TransactionEnded {}));
         }
+    }
+
+    /// The partitions in which markers of ended transactions may be lost again.
+    pub fn unsettled_partitions(&self) -> Vec<Partition> {
+        self.state.unsettled.partitions().collect()
+    }
+
+    /// How those of the transactions ended that are open in a partition: it has lost their markers.
+    pub fn lost_in(&self, partition: Partition, open: &[OpenThere]) -> Vec<EndedBefore> {
+        self.state.unsettled.lost_in(partition, open)
+    }
+
+    /// What the producer of an id began in a partition before this has ended; 0 if that is not kept.
+    pub fn ended_before(&self, id: &str, partition: Partition) -> Ordinal {
+        self.state.unsettled.ended_before(id, partition)
+    }
+
+    /// Markers below this stay in a partition, whatever fails. That needs no event: after a replay it is asked again.
+    pub fn settle(&mut self, partition: Partition, below: Ordinal) {
+        self.state.unsettled.settle(partition, below);
     }
 
     /// True if a decision lacks markers.

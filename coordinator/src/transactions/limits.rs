@@ -24,6 +24,8 @@ pub struct Limits {
     pub total_parts: usize,
     /// See [`Self::total_parts`].
     pub small_parts: usize,
+    /// Ends of transactions that are kept until their markers stay whatever fails; see [`EndedBefore`](super::EndedBefore).
+    pub unsettled: usize,
     /// Prepared transactions of one user.
     pub prepared_per_user: usize,
     /// Longest time that a producer may have a transaction open, milliseconds.
@@ -47,6 +49,7 @@ impl Default for Limits {
             group_bytes: 1_024,
             total_parts: 1_000_000,
             small_parts: 100,
+            unsettled: 200_000,
             prepared_per_user: 2_000,
             max_timeout_ms: 900_000,
             max_prepared_ms: None,

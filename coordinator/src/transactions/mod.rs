@@ -27,6 +27,8 @@
 //!   ends by its [`Handle`], from any process, and by nothing else: no Init, no Add and no operator's abort is taken
 //!   meanwhile; only a limit that operators may set, and that is off by default, aborts it. How it ended is remembered until its id begins again, is forgotten at somebody's wish, or was silent for
 //!   long.
+//! - **How a transaction ended is kept where its marker may be lost again** ([`EndedBefore`]), also while the next one is
+//!   open. Where the marker ended tells it from the next one.
 //! - **What was decided is never forgotten** before every part has its marker; an open transaction ends with its time.
 
 mod begin;
@@ -37,16 +39,19 @@ mod limits;
 mod prepare;
 mod request;
 mod state;
+mod unsettled;
 mod view;
 
 pub use limits::{Limits, MAX_ID_BYTES};
 pub use request::{
-    Decided, Described, End, Fault, Filter, Handle, Init, Listed, Member, Part, Prepare, Reply,
-    Request, Written,
+    Decided, Described, End, Fault, Filter, Handle, Init, Listed, Member, Part, Partition, Prepare,
+    Reply, Request, Written,
 };
 pub use state::{Prepared, Stage};
+pub use unsettled::{EndedBefore, OpenThere};
 
 #[cfg(test)]
 pub(crate) use event::EndedBy;
 pub(crate) use event::{TransactionEnded, TransactionSet};
 pub(crate) use state::Transaction;
+pub(crate) use unsettled::{MarkedParts, Unsettled};

@@ -1,8 +1,8 @@
 //! Requests about transactions and their answers, in plain types.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use kera_protocol::ids::StreamId;
+use kera_protocol::ids::{Ordinal, StreamId};
 
 use super::state::{Prepared, Stage};
 
@@ -14,6 +14,9 @@ pub enum Part {
     /// A consumer group.
     Group(String),
 }
+
+/// A partition of a stream.
+pub type Partition = (StreamId, u32);
 
 /// A producer as it names itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +125,8 @@ pub struct Written {
     pub number: u64,
     /// Those that are done.
     pub parts: BTreeSet<Part>,
+    /// Where the markers among them end, as far as their owners said so: in these partitions they may be lost again.
+    pub ends: BTreeMap<Partition, Ordinal>,
 }
 
 /// See [`Request::List`]; what is empty or absent excludes nothing.

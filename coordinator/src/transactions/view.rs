@@ -20,8 +20,8 @@ impl Coordinator {
         self.transaction_check_id(id)?;
         let known = self.state.transactions.get(id).ok_or(Fault::UnknownId)?;
         let mut parts = known.parts.clone();
-        if let Some((_, written)) = self.markers_written.get(id) {
-            parts.retain(|part| !written.contains(part));
+        if let Some(marked) = self.markers_written.get(id) {
+            parts.retain(|part| !marked.parts.contains(part));
         }
         Ok(Reply::Described(Described {
             id: id.to_owned(),

@@ -5,12 +5,13 @@ mod prepared;
 mod raising;
 #[path = "../support/mod.rs"]
 mod support;
+mod unsettled;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kera_coordinator::transactions::{
-    Decided, Described, End, Fault, Filter, Handle, Init, Member, Part, Prepare, Reply, Request,
-    Stage, Written,
+    Decided, Described, End, Fault, Filter, Handle, Init, Member, Part, Partition, Prepare, Reply,
+    Request, Stage, Written,
 };
 use kera_coordinator::{
     Coordinator, Event, Limits, Replay, Reply as AnyReply, Request as AnyRequest, Step,
@@ -25,6 +26,15 @@ const TIMEOUT_MS: i32 = 10_000;
 fn part(partition: u32) -> Part {
     let stream = StreamId::from_slice(&[9; 16]).expect("16 bytes");
     Part::Partition(stream, partition)
+}
+
+/// Where the markers of these parts end: all at one ordinal.
+fn ends_of(parts: &BTreeSet<Part>, end: u64) -> BTreeMap<Partition, u64> {
+    let partitions = parts.iter().filter_map(|part| match part {
+        Part::Partition(stream, partition) => Some(((*stream, *partition), end)),
+        Part::Group(_) => None,
+    });
+    partitions.collect()
 }
 
 struct Bench {
@@ -127,6 +137,7 @@ impl Bench {
             let written = Written {
                 id: decided.id,
                 number: decided.number,
+                ends: ends_of(&decided.parts, decided.number * 100),
                 parts: decided.parts,
             };
             assert_eq!(self.call(Request::Written(written)), Reply::Noted);
@@ -224,6 +235,7 @@ fn a_transaction_begins_with_its_first_part_and_ends_with_its_last_marker() {
         id: ID.into(),
         number: 1,
         parts: [part(1), part(3)].into(),
+        ends: Default::default(),
     };
     assert_eq!(bench.call(Request::Written(some.clone())), Reply::Noted);
     assert_eq!(bench.decided()[0].parts, [part(2)].into());

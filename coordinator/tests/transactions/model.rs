@@ -202,6 +202,7 @@ impl World {
             let written = Written {
                 id: decided.id,
                 number: decided.number,
+                ends: super::ends_of(&[part.clone()].into(), decided.number * 10),
                 parts: [part].into(),
             };
             self.send(Asked::Other, Request::Written(written));

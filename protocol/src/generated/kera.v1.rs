@@ -2966,6 +2966,9 @@ pub struct GrantTransactionRequest {
     /// whose producer it is; empty: not told
     #[prost(string, tag = "3")]
     pub transactional_id: ::prost::alloc::string::String,
+    /// by lane: what the producer began there before this has ended
+    #[prost(uint64, repeated, tag = "4")]
+    pub ended_before: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GrantTransactionResponse {}
@@ -2997,6 +3000,9 @@ pub struct VerifyTransactionResponse {
     /// the producer id was given to this transactional id
     #[prost(bool, tag = "4")]
     pub is_producer: bool,
+    /// what the producer began in this part before this has ended
+    #[prost(uint64, tag = "5")]
+    pub ended_before: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AddTransactionPartsRequest {
@@ -3060,6 +3066,77 @@ pub struct TransactionEnded {
     pub lanes: ::prost::alloc::vec::Vec<bool>,
     #[prost(bool, repeated, tag = "2")]
     pub groups: ::prost::alloc::vec::Vec<bool>,
+    /// of each lane: the ordinal after its marker, where that is known
+    #[prost(uint64, repeated, tag = "3")]
+    pub ends: ::prost::alloc::vec::Vec<u64>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SettleTransactionsRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub lanes: ::prost::alloc::vec::Vec<LaneToSettle>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LaneToSettle {
+    #[prost(message, optional, tag = "1")]
+    pub lane: ::core::option::Option<TransactionLane>,
+    /// the answer is to list what is open there
+    #[prost(bool, tag = "2")]
+    pub with_open: bool,
+    /// whose markers the lane has lost
+    #[prost(message, repeated, tag = "3")]
+    pub ended: ::prost::alloc::vec::Vec<TransactionEndedBefore>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TransactionEndedBefore {
+    /// the last of several in a row
+    #[prost(message, optional, tag = "1")]
+    pub transaction: ::core::option::Option<ProducerTransaction>,
+    /// of the producer
+    #[prost(int32, tag = "2")]
+    pub epoch_after: i32,
+    #[prost(bool, tag = "3")]
+    pub commit: bool,
+    #[prost(int32, tag = "4")]
+    pub coordinator_epoch: i32,
+    /// the transactions began before this
+    #[prost(uint64, tag = "5")]
+    pub before: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SettleTransactionsResponse {
+    /// in the order asked
+    #[prost(message, repeated, tag = "1")]
+    pub lanes: ::prost::alloc::vec::Vec<SettledLane>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SettledLane {
+    /// by the broker asked, under the epoch asked
+    #[prost(bool, tag = "1")]
+    pub served: bool,
+    /// these transactions have their markers, which count
+    #[prost(bool, tag = "2")]
+    pub ended: bool,
+    /// how often the lane has lost something under this epoch
+    #[prost(uint64, tag = "3")]
+    pub failures: u64,
+    /// of the lane, behind all these markers
+    #[prost(uint64, tag = "4")]
+    pub end: u64,
+    /// what lies below this stays, whatever loses power
+    #[prost(uint64, tag = "5")]
+    pub settled: u64,
+    #[prost(message, repeated, tag = "6")]
+    pub open: ::prost::alloc::vec::Vec<LaneTransaction>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LaneTransaction {
+    #[prost(int64, tag = "1")]
+    pub producer: i64,
+    /// of its batches
+    #[prost(int32, tag = "2")]
+    pub epoch: i32,
+    #[prost(uint64, tag = "3")]
+    pub first_ordinal: u64,
 }
 /// What must be consumed up to its boundary before a lane of a generation is read, if the order of keys is to
 /// be kept.

@@ -5830,6 +5830,33 @@ pub mod lanes_client {
                 .insert(GrpcMethod::new("kera.v1.Lanes", "EndTransactions"));
             self.inner.unary(req, path, codec).await
         }
+        /// Transactions have ended: writes the markers again that lanes of the broker asked have lost, and tells which stay.
+        pub async fn settle_transactions(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::kera_protocol::v1::SettleTransactionsRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::SettleTransactionsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Lanes/SettleTransactions",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Lanes", "SettleTransactions"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -5935,6 +5962,14 @@ pub mod lanes_server {
             request: tonic::Request<::kera_protocol::v1::EndTransactionsRequest>,
         ) -> std::result::Result<
             tonic::Response<::kera_protocol::v1::EndTransactionsResponse>,
+            tonic::Status,
+        >;
+        /// Transactions have ended: writes the markers again that lanes of the broker asked have lost, and tells which stay.
+        async fn settle_transactions(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::SettleTransactionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::SettleTransactionsResponse>,
             tonic::Status,
         >;
     }
@@ -6517,6 +6552,54 @@ pub mod lanes_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = EndTransactionsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Lanes/SettleTransactions" => {
+                    #[allow(non_camel_case_types)]
+                    struct SettleTransactionsSvc<T: Lanes>(pub Arc<T>);
+                    impl<
+                        T: Lanes,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::SettleTransactionsRequest,
+                    > for SettleTransactionsSvc<T> {
+                        type Response = ::kera_protocol::v1::SettleTransactionsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::SettleTransactionsRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Lanes>::settle_transactions(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SettleTransactionsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

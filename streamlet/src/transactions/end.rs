@@ -1,5 +1,6 @@
 //! What coordinators of transactions ask of a lane.
 
+use kera_log_segments::group::AckPolicy;
 use kera_log_segments::head::LaneHead;
 use kera_log_segments::sync::Arc;
 use kera_protocol::batch::{BatchHeader, Marker};
@@ -73,26 +74,36 @@ impl Streamlet {
         }
     }
 
-    /// Takes batches of a transaction from now on. `failures` are those of the lane's head when the coordinator was
-    /// asked, if it was asked. False if the transaction has ended meanwhile, or there is no room.
-    pub fn grant(&self, lane: LaneId, grant: Grant, failures: Option<u64>, now_ms: u64) -> bool {
+    /// Takes batches of a transaction from now on; those of the producer that began before `ended_before` have ended.
+    /// `failures` are those of the lane's head when the coordinator was asked, if it was asked. False if the transaction has
+    /// ended meanwhile, or there is no room.
+    pub fn grant(
+        &self,
+        lane: LaneId,
+        grant: Grant,
+        ended_before: Ordinal,
+        failures: Option<u64>,
+        now_ms: u64,
+    ) -> bool {
         let Some(head) = self.head(lane) else {
             return false;
         };
         let granted = self.with_state(lane, |state, _| {
             // A lane that was put in order has forgotten which transactions ended.
             let is_same = failures.is_none_or(|failures| failures == head.failures());
-            is_same && state.grants().open(grant, now_ms)
+            is_same && state.grants().open(grant, ended_before, now_ms)
         });
         granted.unwrap_or(false)
     }
 
-    /// Whether a batch of a transaction waits for a grant: nothing of that transaction is in the lane, and no coordinator
-    /// has said that its batches may come.
+    /// Whether a batch of a transaction waits for a grant: no coordinator has said that its batches may come since the lane
+    /// has this owner.
     pub fn awaits_grant(&self, lane: LaneId, header: &BatchHeader, now_ms: u64) -> bool {
         let awaits = self.with_state(lane, |state, _| {
             match state.open_transaction(header.producer_id) {
-                Some((_, epoch)) if epoch == header.producer_epoch => false,
+                Some((first, epoch)) if epoch == header.producer_epoch => {
+                    state.grants().check_open(header, first, now_ms).is_err()
+                }
                 _ => state.grants().check(header, now_ms).is_err(),
             }
         });
@@ -142,17 +153,7 @@ impl Streamlet {
         end: &EndTransaction,
         now_ms: u64,
     ) -> Result<Ended, AppendError> {
-        if self.is_over() || end.owner_epoch.is_some_and(|sent| sent != self.epoch()) {
-            return Err(AppendError::NotOwner);
-        }
-        if !self.is_recovered() {
-            return Err(AppendError::NotRecovered);
-        }
-        let lanes = self.inner.lock().lanes.len() as u32;
-        let head = self.head(lane).ok_or(AppendError::UnknownLane {
-            lane: lane.0,
-            lanes,
-        })?;
+        let head = self.head_to_end_at(lane, end)?;
         let producer = end.grant.producer;
         loop {
             // Before the look: a failure after it takes back what was found.
@@ -173,27 +174,119 @@ impl Streamlet {
                 Open::Since(first) => first,
                 Open::No(next) => return Ok(Ended::Nothing(head, next, failures)),
             };
-            let marker = Marker {
-                producer_id: producer,
-                producer_epoch: end.epoch_after,
-                commit: end.commit,
-                coordinator_epoch: end.coordinator_epoch,
-                first_ordinal: first,
-                number: end.grant.number,
+            if let Some(appended) = self.append_end(lane, end, first, now_ms)? {
+                return Ok(Ended::Marked(appended));
+            }
+            // Another request was faster.
+        }
+    }
+
+    /// Ends a transaction again that ended here and began before that ordinal: if it is open, the lane has lost its marker
+    /// since. A later transaction of the same producer is left alone.
+    ///
+    /// # Errors
+    /// As [`Self::end_transaction`].
+    pub fn end_again(
+        &self,
+        lane: LaneId,
+        end: &EndTransaction,
+        before: Ordinal,
+        now_ms: u64,
+    ) -> Result<Ended, AppendError> {
+        let head = self.head_to_end_at(lane, end)?;
+        loop {
+            let failures = head.failures();
+            let looked = self.with_state(lane, |state, next| {
+                let open = state.open_transaction(end.grant.producer);
+                let ended =
+                    |(first, epoch): &(Ordinal, i16)| *epoch <= end.grant.epoch && *first < before;
+                (open.filter(ended), next)
+            });
+            let (open, next) = looked.ok_or_else(|| self.refusal(lane))?;
+            let Some((first, _)) = open else {
+                return Ok(Ended::Nothing(head, next, failures));
             };
-            let mut bytes = marker.encode(now_ms as i64);
-            let header = BatchHeader::peek(&bytes).map_err(|_| AppendError::NoMemory)?;
-            let spec = AppendSpec {
-                lane: lane.0,
-                lane_generation: None,
-                now_ms,
-                essential: true,
-            };
-            match self.append_marker(&mut bytes, &header, spec, &marker)? {
-                Some(appended) => return Ok(Ended::Marked(appended)),
-                // Another request was faster.
-                None => continue,
+            if let Some(appended) = self.append_end(lane, end, first, now_ms)? {
+                return Ok(Ended::Marked(appended));
             }
         }
+    }
+
+    /// Where a lane ends.
+    pub fn lane_end(&self, lane: LaneId) -> Option<Ordinal> {
+        self.with_state(lane, |_, next| next)
+    }
+
+    /// What lies below this stays, whatever loses power: it is in groups that are closed, or flushed where no broker has
+    /// another replica. `None` while the lane is put in order.
+    pub fn settled(&self, lane: LaneId) -> Option<Ordinal> {
+        let inner = self.inner.lock();
+        let lane = inner.lanes.get(lane.0 as usize)?;
+        for group in lane.groups.values() {
+            // Closed groups have no head. One with replicas is recorded as closed once all of them are flushed.
+            if group.lane_head().is_none() || (group.is_shipped() && group.has_ended()) {
+                continue;
+            }
+            let place = match group.is_shipped() {
+                // A replica of this policy counts once it is flushed.
+                true if group.policy() == AckPolicy::Synced => lane.head.ordinal(),
+                true => group.spec().first_ordinal,
+                false => group.synced().ordinal,
+            };
+            if place < group.end().ordinal {
+                return Some(place.max(group.spec().first_ordinal));
+            }
+        }
+        match &lane.slot {
+            LaneSlot::Active(active) => Some(active.group.end().ordinal),
+            LaneSlot::Idle(carry) => Some(carry.next_ordinal),
+            LaneSlot::Failed(_) => None,
+        }
+    }
+
+    /// The head of a lane in which a transaction may be ended.
+    fn head_to_end_at(
+        &self,
+        lane: LaneId,
+        end: &EndTransaction,
+    ) -> Result<Arc<LaneHead>, AppendError> {
+        if self.is_over() || end.owner_epoch.is_some_and(|sent| sent != self.epoch()) {
+            return Err(AppendError::NotOwner);
+        }
+        if !self.is_recovered() {
+            return Err(AppendError::NotRecovered);
+        }
+        let lanes = self.inner.lock().lanes.len() as u32;
+        self.head(lane).ok_or(AppendError::UnknownLane {
+            lane: lane.0,
+            lanes,
+        })
+    }
+
+    /// Appends the marker of the transaction that began at `first`; `None` if it is not open any more.
+    fn append_end(
+        &self,
+        lane: LaneId,
+        end: &EndTransaction,
+        first: Ordinal,
+        now_ms: u64,
+    ) -> Result<Option<Appended>, AppendError> {
+        let marker = Marker {
+            producer_id: end.grant.producer,
+            producer_epoch: end.epoch_after,
+            commit: end.commit,
+            coordinator_epoch: end.coordinator_epoch,
+            first_ordinal: first,
+            number: end.grant.number,
+        };
+        let mut bytes = marker.encode(now_ms as i64);
+        let header = BatchHeader::peek(&bytes).map_err(|_| AppendError::NoMemory)?;
+        let spec = AppendSpec {
+            lane: lane.0,
+            lane_generation: None,
+            now_ms,
+            essential: true,
+        };
+        self.append_marker(&mut bytes, &header, spec, &marker)
     }
 }

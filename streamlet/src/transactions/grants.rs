@@ -40,6 +40,8 @@ struct Known {
     since_ms: u64,
     /// Where its marker ends, or the lane ended when the end of what has nothing here was asked for first.
     until: Option<Ordinal>,
+    /// What the producer has open from below this on is an earlier transaction, which has ended.
+    ended_before: Ordinal,
 }
 
 /// What is known of producers' transactions, by producer.
@@ -69,8 +71,29 @@ impl Grants {
         }
     }
 
-    /// Takes a grant. False if there is no room, or the transaction has ended here meanwhile.
-    pub fn open(&mut self, grant: Grant, now_ms: u64) -> bool {
+    /// Whether a batch may be of the transaction that its producer has open since `first`. That is not said by the open one
+    /// alone: the lane may have lost the marker of the transaction before, and not been told yet.
+    ///
+    /// # Errors
+    /// [`TransactionError`].
+    pub fn check_open(
+        &self,
+        header: &BatchHeader,
+        first: Ordinal,
+        now_ms: u64,
+    ) -> Result<(), TransactionError> {
+        self.check(header, now_ms)?;
+        let producer = header.producer_id;
+        let known = self.known.get(&producer);
+        match known.is_some_and(|known| known.ended_before <= first) {
+            true => Ok(()),
+            false => Err(TransactionError::Unverified { producer }),
+        }
+    }
+
+    /// Takes a grant. Transactions of the producer that began before `ended_before` have ended. False if there is no room,
+    /// or the transaction has ended here meanwhile.
+    pub fn open(&mut self, grant: Grant, ended_before: Ordinal, now_ms: u64) -> bool {
         // A refusal keeps the number of the last transaction that ended here.
         if let Some(known) = self.known.get(&grant.producer)
             && (known.number > grant.number
@@ -78,7 +101,11 @@ impl Grants {
         {
             return false;
         }
-        self.put(grant, Standing::Open, now_ms)
+        let is_taken = self.put(grant, Standing::Open, now_ms);
+        if let Some(known) = self.known.get_mut(&grant.producer).filter(|_| is_taken) {
+            known.ended_before = ended_before;
+        }
+        is_taken
     }
 
     /// Notes that the coordinator knows of no such transaction. A grant that came meanwhile stands.
@@ -136,6 +163,7 @@ impl Grants {
             standing,
             since_ms: now_ms,
             until: None,
+            ended_before: 0,
         };
         self.known.insert(grant.producer, known);
         true

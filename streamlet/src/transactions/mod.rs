@@ -12,7 +12,9 @@
 //! while the transaction is open and the lane is recorded to be part of it. A grant lives in memory: a new owner asks
 //! anew. 2. A marker ends the grant, whether or not a batch came, so that no late batch begins a transaction that
 //! nobody would end. 3. A marker names the epoch of the streamlet that its coordinator sent it to, and the number of
-//! the transaction: one that is late ends no other. 4. Nothing forgets an open transaction.
+//! the transaction: one that is late ends no other. 4. Nothing forgets an open transaction. 5. A lane may lose a marker that
+//! counted, and its transaction is open again. Coordinators know where the marker ended: what began before that is ended
+//! again, and no batch of a later transaction is added to it.
 
 mod committed;
 mod end;

@@ -33,7 +33,7 @@ pub fn grant_of(producer: i64, number: u64) -> Grant {
 /// Takes batches of it from now on, if it may.
 pub fn grant(node: &Node, producer: i64, number: u64) -> bool {
     node.streamlet
-        .grant(LANE, grant_of(producer, number), None, node.now_ms)
+        .grant(LANE, grant_of(producer, number), 0, None, node.now_ms)
 }
 
 /// The request to end it.

@@ -227,6 +227,14 @@ impl Lanes for LanesService {
         ended.map(Response::new).map_err(status)
     }
 
+    async fn settle_transactions(
+        &self,
+        request: Request<v1::SettleTransactionsRequest>,
+    ) -> Result<Response<v1::SettleTransactionsResponse>, Status> {
+        let settled = transactions::settle_here(&self.shared, request.into_inner()).await;
+        settled.map(Response::new).map_err(status)
+    }
+
     async fn give_up_growth(
         &self,
         request: Request<v1::GiveUpGrowthRequest>,

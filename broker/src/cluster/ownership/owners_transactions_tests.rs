@@ -1,8 +1,8 @@
 //! Transactions with parts of which their coordinator has not heard yet.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use kera_coordinator::transactions::{Decided, End, Init, Member, Part, Reply, Request};
+use kera_coordinator::transactions::{Decided, End, Init, Member, Part, Reply, Request, Written};
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
 use kera_protocol::batch::mark_transactional;
 use kera_streamlet::transactions::{EndTransaction, Ended, Grant};
@@ -59,81 +59,108 @@ impl Trio {
     }
 }
 
-/// Who owns a lane makes it part of a transaction for a client that leaves that to brokers, and may have heard of the
-/// stream before the coordinator has: a part is not given up for that.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_the_coordinator_has_not_heard_of_gets_its_marker() {
-    let trio = Trio::start().await;
-    let at = trio.coordinator().await;
-    let coordinator = trio.shared(at);
-    let begun = ask(
-        coordinator,
-        Request::Init(Init {
-            id: ID.into(),
-            timeout_ms: 60_000,
-            known: None,
-            fresh_producer: PRODUCER,
-        }),
-    )
-    .await;
-    assert_eq!(begun, Reply::Begun(PRODUCER, 0));
+/// A committed transaction with a record in a lane, of whose stream its coordinator has not heard.
+struct Untold {
+    /// The coordinator's broker,
+    at: u32,
+    /// and the lane's owner.
+    owner: u32,
+    stream: StreamId,
+    /// Of the lane, and of its streamlet.
+    number: u32,
+    streamlet: Arc<Streamlet>,
+}
 
-    trio.late[at as usize - 1].send_replace(true);
-    let other = at % 3 + 1;
-    let stream = trio.record(other, "orders", small(64 << 10)).await;
-    let number = (0..3).find(|number| trio.owner(other, stream, *number).broker != at);
-    let number = number.expect("another broker owns one");
-    let owner = trio.owner(other, stream, number).broker;
-    until(|| trio.shared(owner).data.catalog.get(stream).is_some()).await;
-    let streamlet = trio.served(owner, stream, number).await;
-    let added = add_for(
-        coordinator,
-        v1::AddTransactionPartsRequest {
-            transactional_id: ID.into(),
-            producer: PRODUCER,
-            epoch: 0,
-            streams: vec![v1::PartitionsOfTransaction {
-                stream: stream.as_bytes().to_vec().into(),
-                partitions: vec![number],
-            }],
-            groups: Vec::new(),
-        },
-    )
-    .await
-    .expect("it answers");
-    assert_eq!(added.refusal(), v1::AddTransactionPartsRefusal::None);
-    let grant = Grant {
-        producer: PRODUCER,
-        epoch: 0,
-        number: added.number,
-    };
-    assert!(streamlet.grant(LANE, grant, None, now_ms()));
-    append_transactional(&streamlet, trio.shared(owner), 0).await;
-
-    let before = trio.streams_read[at as usize - 1].load(Ordering::SeqCst);
-    let member = Member {
+fn member() -> Member {
+    Member {
         id: ID.into(),
         producer: PRODUCER,
         epoch: 0,
-    };
-    let commit = End {
-        member,
-        commit: true,
+    }
+}
+
+fn grant_of(number: u64) -> Grant {
+    Grant {
+        producer: PRODUCER,
+        epoch: 0,
+        number,
+    }
+}
+
+fn end(commit: bool) -> Request {
+    Request::End(End {
+        member: member(),
+        commit,
         number: None,
         raise: None,
-    };
-    let ending = ask(coordinator, Request::End(commit)).await;
-    assert_eq!(ending, Reply::Ending(added.number));
-    // Its coordinator looks for the lane, and finds no stream.
-    until(|| trio.streams_read[at as usize - 1].load(Ordering::SeqCst) > before).await;
-    assert!(coordinator.data.catalog.get(stream).is_none());
-    assert_eq!(
-        streamlet.open_transactions(LANE).map(|open| open.len()),
-        Some(1)
-    );
+    })
+}
 
-    trio.late[at as usize - 1].send_replace(false);
-    until(|| streamlet.stable(LANE) == Some(2)).await;
+impl Untold {
+    async fn commit(trio: &Trio) -> Self {
+        let at = trio.coordinator().await;
+        let coordinator = trio.shared(at);
+        let begun = ask(
+            coordinator,
+            Request::Init(Init {
+                id: ID.into(),
+                timeout_ms: 60_000,
+                known: None,
+                fresh_producer: PRODUCER,
+            }),
+        )
+        .await;
+        assert_eq!(begun, Reply::Begun(PRODUCER, 0));
+
+        trio.late[at as usize - 1].send_replace(true);
+        let other = at % 3 + 1;
+        let stream = trio.record(other, "orders", small(64 << 10)).await;
+        let number = (0..3).find(|number| trio.owner(other, stream, *number).broker != at);
+        let number = number.expect("another broker owns one");
+        let owner = trio.owner(other, stream, number).broker;
+        until(|| trio.shared(owner).data.catalog.get(stream).is_some()).await;
+        let streamlet = trio.served(owner, stream, number).await;
+        let added = add_for(
+            coordinator,
+            v1::AddTransactionPartsRequest {
+                transactional_id: ID.into(),
+                producer: PRODUCER,
+                epoch: 0,
+                streams: vec![v1::PartitionsOfTransaction {
+                    stream: stream.as_bytes().to_vec().into(),
+                    partitions: vec![number],
+                }],
+                groups: Vec::new(),
+            },
+        )
+        .await
+        .expect("it answers");
+        assert_eq!(added.refusal(), v1::AddTransactionPartsRefusal::None);
+        assert!(streamlet.grant(LANE, grant_of(added.number), 0, None, now_ms()));
+        append_transactional(&streamlet, trio.shared(owner), 0).await;
+
+        let before = trio.streams_read[at as usize - 1].load(Ordering::SeqCst);
+        let ending = ask(coordinator, end(true)).await;
+        assert_eq!(ending, Reply::Ending(1));
+        // Its coordinator looks for the lane, and finds no stream.
+        until(|| trio.streams_read[at as usize - 1].load(Ordering::SeqCst) > before).await;
+        assert!(coordinator.data.catalog.get(stream).is_none());
+        assert_eq!(
+            streamlet.open_transactions(LANE).map(|open| open.len()),
+            Some(1)
+        );
+        Self {
+            at,
+            owner,
+            stream,
+            number,
+            streamlet,
+        }
+    }
+}
+
+/// What is committed in a lane: up to where, and where each aborted transaction begins.
+fn committed(streamlet: &Streamlet) -> (u64, Vec<u64>) {
     let read = streamlet.read_committed(LaneReadSpec {
         lane: LANE,
         from: Located::default(),
@@ -142,7 +169,64 @@ async fn a_stream_that_the_coordinator_has_not_heard_of_gets_its_marker() {
         cached_only: false,
     });
     let read = read.expect("it can be read");
-    assert_eq!((read.stable, read.aborted.len()), (2, 0), "{read:?}");
+    (
+        read.stable,
+        read.aborted.iter().map(|end| end.first).collect(),
+    )
+}
+
+/// Who owns a lane makes it part of a transaction for a client that leaves that to brokers, and may have heard of the
+/// stream before the coordinator has: a part is not given up for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_the_coordinator_has_not_heard_of_gets_its_marker() {
+    let trio = Trio::start().await;
+    let untold = Untold::commit(&trio).await;
+    trio.late[untold.at as usize - 1].send_replace(false);
+    until(|| untold.streamlet.stable(LANE) == Some(2)).await;
+    assert_eq!(committed(&untold.streamlet), (2, vec![]));
+}
+
+/// A lane has lost the marker of a transaction whose end was answered, as by a loss of power. It is written again, and the
+/// producer's next transaction, which the lane's next owner finds open, is left alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_marker_that_its_lane_has_lost_is_written_again() {
+    let trio = Trio::start().await;
+    let untold = Untold::commit(&trio).await;
+    let (stream, number, owner) = (untold.stream, untold.number, untold.owner);
+    let coordinator = trio.shared(untold.at);
+    // It was told that the marker is there.
+    let written = Written {
+        id: ID.into(),
+        number: 1,
+        parts: BTreeSet::from([Part::Partition(stream, number)]),
+        ends: BTreeMap::from([((stream, number), 2)]),
+    };
+    let noted = ask(coordinator, Request::Written(written)).await;
+    assert_eq!(noted, Reply::Noted);
+    trio.late[untold.at as usize - 1].send_replace(false);
+    until(|| untold.streamlet.stable(LANE) == Some(2)).await;
+    assert_eq!(committed(&untold.streamlet), (2, vec![]));
+
+    let parts = BTreeSet::from([Part::Partition(stream, number)]);
+    let added = ask(coordinator, Request::Add(member(), parts)).await;
+    assert!(matches!(added, Reply::Added(2, _)), "{added:?}");
+    let streamlet = &untold.streamlet;
+    assert!(streamlet.grant(LANE, grant_of(2), 2, None, now_ms()));
+    append_transactional(streamlet, trio.shared(owner), 1).await;
+    trio.assign(stream, number, owner % 3 + 1);
+    let taken = trio.served(owner % 3 + 1, stream, number).await;
+    // Until the coordinator has heard that all markers are there and stay.
+    let hosts = coordinator.coordination.transaction_hosts();
+    until(|| {
+        hosts
+            .iter()
+            .all(|host| host.unsettled_partitions().is_empty())
+    })
+    .await;
+    assert_eq!(taken.open_transactions(LANE), Some(vec![(PRODUCER, 0, 2)]));
+    assert_eq!(ask(coordinator, end(false)).await, Reply::Ending(2));
+    until(|| taken.stable(LANE) == Some(4)).await;
+    assert_eq!(committed(&taken), (4, vec![2]));
 }
 
 /// The owner of a lane that was taken over knows of no grant. So nothing there tells the end of a former transaction from
@@ -160,7 +244,7 @@ async fn a_coordinator_that_was_replaced_ends_nothing() {
         epoch: 0,
         number: 2,
     };
-    assert!(streamlet.grant(LANE, grant, None, now_ms()));
+    assert!(streamlet.grant(LANE, grant, 0, None, now_ms()));
     append_transactional(&streamlet, trio.shared(owner), 0).await;
     let open = streamlet.open_transactions(LANE);
     assert_eq!(open.as_ref().map(Vec::len), Some(1));
@@ -185,6 +269,13 @@ async fn a_coordinator_that_was_replaced_ends_nothing() {
     };
     assert!(!finish(coordinator, &host, vec![late]).await);
     assert_eq!(taken.open_transactions(LANE), open);
+    // Nor does it grant what has ended since.
+    let mut bytes = batch(1, &value(1));
+    mark_transactional(&mut bytes);
+    let header = BatchHeader::peek(&bytes).expect("a batch");
+    let parts = [Part::Partition(stream, 0)];
+    crate::transactions::grant(coordinator, &member(), 1, &parts).await;
+    assert!(taken.awaits_grant(LANE, &header, now_ms()));
 }
 
 /// GBs of aborted records take longer than clients wait for an answer: it comes with how far the read is.
@@ -201,7 +292,7 @@ async fn a_reader_hears_how_far_it_is_where_much_was_aborted() {
         epoch: 0,
         number: 1,
     };
-    assert!(streamlet.grant(LANE, grant, None, now_ms()));
+    assert!(streamlet.grant(LANE, grant, 0, None, now_ms()));
     for sequence in 0..20 {
         append_transactional(&streamlet, shared, sequence).await;
     }

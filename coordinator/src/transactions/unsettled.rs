@@ -1,0 +1,231 @@
+//! Where transactions ended, for as long as a failure may take their markers again.
+//!
+//! A marker counts once it is as durable as its stream's records, which a loss of power may take. Then its transaction is
+//! open again in that partition, and nobody but its coordinator knows how it ended. So that is kept, with where the marker
+//! ended, until the partition's owner has said that it stays. Nothing waits for that.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use kera_protocol::ids::{Ordinal, StreamId};
+
+use super::event::{MarkersWritten, StreamEnds};
+use super::request::{Part, Partition};
+use super::state::Transaction;
+
+/// Kept for one id and one partition; the oldest goes first. Transactions in a row that ended the same way count once.
+const MOST_OF_ONE: usize = 8;
+
+/// The parts of a decided transaction that have their markers.
+#[derive(Debug, Default)]
+pub(crate) struct MarkedParts {
+    /// The transaction's number.
+    pub(super) number: u64,
+    pub(super) parts: BTreeSet<Part>,
+    /// Where markers end.
+    pub(super) ends: BTreeMap<Partition, Ordinal>,
+}
+
+/// How transactions of a producer ended in a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedBefore {
+    /// The producer.
+    pub producer: i64,
+    /// The epoch of the batches of the last of them.
+    pub epoch: i16,
+    /// The epoch that its marker carries.
+    pub epoch_after: i16,
+    /// Its number.
+    pub number: u64,
+    /// Whether their records count.
+    pub commit: bool,
+    /// They began before this, where the last one's marker ended; each later transaction of the producer begins behind it.
+    pub before: Ordinal,
+}
+
+/// A transaction that is open in a partition, as its owner says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenThere {
+    /// The producer.
+    pub producer: i64,
+    /// The epoch of its batches.
+    pub epoch: i16,
+    /// Its first record.
+    pub first: Ordinal,
+}
+
+/// All that is kept, by partition and transactional id, oldest first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Unsettled {
+    ended: BTreeMap<Partition, BTreeMap<String, Vec<EndedBefore>>>,
+    count: usize,
+}
+
+impl Unsettled {
+    /// How many are kept.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn partitions(&self) -> impl Iterator<Item = Partition> {
+        self.ended.keys().copied()
+    }
+
+    /// How those ended that are open in a partition: it has lost their markers.
+    pub(crate) fn lost_in(&self, partition: Partition, open: &[OpenThere]) -> Vec<EndedBefore> {
+        let open: HashMap<i64, &OpenThere> = open.iter().map(|one| (one.producer, one)).collect();
+        let by_id = self.ended.get(&partition).into_iter();
+        let lost = by_id.flat_map(BTreeMap::values).filter_map(|all| {
+            // The oldest that it may be.
+            let is_lost = |ended: &&EndedBefore| {
+                let open = open.get(&ended.producer);
+                open.is_some_and(|one| one.first < ended.before && one.epoch <= ended.epoch)
+            };
+            all.iter().find(is_lost).copied()
+        });
+        lost.collect()
+    }
+
+    /// What the producer of an id began in a partition before this has ended.
+    pub(crate) fn ended_before(&self, id: &str, partition: Partition) -> Ordinal {
+        let ended = self.ended.get(&partition).and_then(|by_id| by_id.get(id));
+        let last = ended.and_then(|ended| ended.last());
+        last.map_or(0, |last| last.before)
+    }
+
+    /// Keeps how a transaction ended. False if an event says what makes no sense.
+    pub(crate) fn add(&mut self, id: &str, written: &MarkersWritten) -> bool {
+        let (Ok(epoch), Ok(epoch_after)) = (
+            i16::try_from(written.epoch),
+            i16::try_from(written.epoch_after),
+        ) else {
+            return false;
+        };
+        for of_stream in &written.streams {
+            let Some(stream) = StreamId::from_slice(&of_stream.stream) else {
+                return false;
+            };
+            for (partition, before) in of_stream.partitions.iter().zip(&of_stream.ends) {
+                let ended = EndedBefore {
+                    producer: written.producer,
+                    epoch,
+                    epoch_after,
+                    number: written.number,
+                    commit: written.commit,
+                    before: *before,
+                };
+                self.put(id, (stream, *partition), ended);
+            }
+        }
+        true
+    }
+
+    fn put(&mut self, id: &str, partition: Partition, ended: EndedBefore) {
+        let by_id = self.ended.entry(partition).or_default();
+        if !by_id.contains_key(id) {
+            by_id.insert(id.to_owned(), Vec::new());
+        }
+        let Some(all) = by_id.get_mut(id) else { return };
+        let key = |ended: &EndedBefore| (ended.producer, ended.commit);
+        if let Some(last) = all.last_mut().filter(|last| key(last) == key(&ended)) {
+            *last = ended;
+            return;
+        }
+        all.push(ended);
+        match all.len() > MOST_OF_ONE {
+            true => drop(all.remove(0)),
+            false => self.count += 1,
+        }
+    }
+
+    /// What ended below this in a partition stays, and need not be kept.
+    pub(crate) fn settle(&mut self, partition: Partition, below: Ordinal) {
+        self.retain(partition, |_, ended| ended.before > below);
+    }
+
+    /// Forgets an id.
+    pub(crate) fn forget(&mut self, id: &str) {
+        let all: Vec<Partition> = self.partitions().collect();
+        for partition in all {
+            self.retain(partition, |of, _| of != id);
+        }
+    }
+
+    fn retain(&mut self, partition: Partition, stays: impl Fn(&str, &EndedBefore) -> bool) {
+        let Some(by_id) = self.ended.get_mut(&partition) else {
+            return;
+        };
+        by_id.retain(|id, all| {
+            let before = all.len();
+            all.retain(|ended| stays(id, ended));
+            self.count -= before - all.len();
+            !all.is_empty()
+        });
+        if by_id.is_empty() {
+            self.ended.remove(&partition);
+        }
+    }
+
+    /// All of it by id, as events add it again.
+    pub(crate) fn by_id(&self) -> BTreeMap<&str, Vec<MarkersWritten>> {
+        let mut by_number: BTreeMap<(&str, u64), MarkersWritten> = BTreeMap::new();
+        for (partition, by_id) in &self.ended {
+            for (id, ended) in by_id {
+                for ended in ended {
+                    let written = by_number.entry((id, ended.number));
+                    let written = written.or_insert_with(|| MarkersWritten {
+                        producer: ended.producer,
+                        epoch: ended.epoch.into(),
+                        epoch_after: ended.epoch_after.into(),
+                        number: ended.number,
+                        commit: ended.commit,
+                        streams: Vec::new(),
+                    });
+                    written.push(*partition, ended.before);
+                }
+            }
+        }
+        let mut by_id: BTreeMap<&str, Vec<MarkersWritten>> = BTreeMap::new();
+        for ((id, _), written) in by_number {
+            by_id.entry(id).or_default().push(written);
+        }
+        by_id
+    }
+}
+
+impl MarkersWritten {
+    /// Of a transaction that has ended, in these partitions.
+    pub(super) fn of(
+        transaction: &Transaction,
+        commit: bool,
+        ends: &BTreeMap<Partition, Ordinal>,
+    ) -> Self {
+        let (producer, epoch) = transaction.of_batches();
+        let mut written = Self {
+            producer,
+            epoch: epoch.into(),
+            epoch_after: transaction.of_markers().into(),
+            number: transaction.number,
+            commit,
+            streams: Vec::new(),
+        };
+        for (partition, end) in ends {
+            written.push(*partition, *end);
+        }
+        written
+    }
+
+    /// Adds a partition; those of a stream follow each other.
+    fn push(&mut self, (stream, partition): Partition, end: Ordinal) {
+        let same = |last: &&mut StreamEnds| last.stream == stream.as_bytes();
+        if let Some(last) = self.streams.last_mut().filter(same) {
+            last.partitions.push(partition);
+            last.ends.push(end);
+            return;
+        }
+        self.streams.push(StreamEnds {
+            stream: stream.as_bytes().to_vec(),
+            partitions: vec![partition],
+            ends: vec![end],
+        });
+    }
+}

@@ -1,0 +1,123 @@
+//! How transactions ended, for as long as their markers may be lost again.
+
+use kera_coordinator::transactions::{EndedBefore, OpenThere};
+
+use super::*;
+
+fn partition(number: u32) -> Partition {
+    match part(number) {
+        Part::Partition(stream, number) => (stream, number),
+        Part::Group(_) => panic!("a partition"),
+    }
+}
+
+impl Bench {
+    /// Adds partitions, ends the transaction, and reports where its markers end.
+    fn run(&mut self, partitions: &[u32], commit: bool, end: u64) -> u64 {
+        assert!(matches!(self.add(101, 0, partitions), Reply::Added(..)));
+        let Reply::Ending(number) = self.end(101, 0, commit) else {
+            panic!("it is open")
+        };
+        self.report(number, partitions, end);
+        number
+    }
+
+    fn report(&mut self, number: u64, partitions: &[u32], end: u64) {
+        let parts: BTreeSet<Part> = partitions.iter().map(|number| part(*number)).collect();
+        let written = Written {
+            id: ID.into(),
+            number,
+            ends: ends_of(&parts, end),
+            parts,
+        };
+        assert_eq!(self.call(Request::Written(written)), Reply::Noted);
+    }
+
+    /// What the coordinator says of what producer 101 has open in a partition from there on.
+    fn lost(&self, number: u32, first: u64) -> Option<EndedBefore> {
+        let open = OpenThere {
+            producer: 101,
+            epoch: 0,
+            first,
+        };
+        let lost = self.coordinator.lost_in(partition(number), &[open]);
+        assert!(lost.len() <= 1, "{lost:?}");
+        lost.first().copied()
+    }
+
+    /// A snapshot, and a coordinator that reads nothing else.
+    fn restart_from_snapshot(&mut self) {
+        self.events = self.coordinator.snapshot();
+        self.restart();
+    }
+}
+
+#[test]
+fn how_transactions_ended_is_kept_until_their_markers_stay() {
+    let mut bench = Bench::new();
+    bench.init(None);
+    bench.run(&[1, 2], true, 10);
+    let partitions = [partition(1), partition(2)];
+    assert_eq!(bench.coordinator.unsettled_partitions(), partitions);
+    // A later one, which is aborted, and a third one.
+    bench.run(&[1], false, 20);
+    bench.run(&[1], true, 30);
+    for restart in [
+        Bench::restart as fn(&mut Bench),
+        Bench::restart_from_snapshot,
+    ] {
+        restart(&mut bench);
+        for (first, number, commit) in [(0, 1, true), (9, 1, true), (10, 2, false), (25, 3, true)] {
+            let lost = bench.lost(1, first).expect("it has ended");
+            assert_eq!((lost.number, lost.commit), (number, commit), "from {first}");
+            assert_eq!((lost.epoch, lost.epoch_after), (0, 0));
+        }
+        assert_eq!(bench.lost(1, 30), None, "the next one");
+        assert_eq!(bench.lost(2, 0).map(|lost| lost.before), Some(10));
+        assert_eq!(bench.coordinator.ended_before(ID, partition(1)), 30);
+        assert_eq!(bench.coordinator.ended_before("other", partition(1)), 0);
+    }
+    // The next one is open meanwhile.
+    bench.add(101, 0, &[1, 2]);
+    assert_eq!(bench.coordinator.ended_before(ID, partition(2)), 10);
+    bench.coordinator.settle(partition(1), 20);
+    assert_eq!(bench.lost(1, 0).map(|lost| lost.number), Some(3));
+    bench.coordinator.settle(partition(1), 30);
+    bench.coordinator.settle(partition(2), 9);
+    assert_eq!(bench.coordinator.unsettled_partitions(), partitions[1..]);
+    // That needs no event: who reads the events asks again, who reads a snapshot does not.
+    bench.restart_from_snapshot();
+    assert_eq!(bench.coordinator.unsettled_partitions(), partitions[1..]);
+}
+
+#[test]
+fn many_transactions_in_a_row_take_no_room_and_an_id_that_is_forgotten_none_at_all() {
+    let mut limits = Limits::default();
+    limits.transactions.unsettled = 3;
+    let mut bench = Bench::with(limits);
+    bench.init(None);
+    for n in 1..=100 {
+        bench.run(&[1], true, n * 10);
+    }
+    assert_eq!(bench.lost(1, 0).map(|lost| lost.number), Some(100));
+    // There is room for one more, and not for two.
+    bench.run(&[2, 3, 4], true, 2_000);
+    assert_eq!(bench.coordinator.unsettled_partitions(), [partition(1)]);
+    bench.run(&[2, 3], true, 3_000);
+    assert_eq!(bench.coordinator.unsettled_partitions().len(), 3);
+    bench.restart();
+    bench.tick(Limits::default().transactions.expiry_ms + 60_000);
+    assert!(bench.coordinator.unsettled_partitions().is_empty());
+    bench.restart();
+
+    // Ends of several kinds take room, but no more than a few.
+    let mut bench = Bench::new();
+    bench.init(None);
+    for n in 1..=100 {
+        bench.run(&[1], n % 2 == 0, n * 10);
+    }
+    assert_eq!(bench.lost(1, 0).map(|lost| lost.number), Some(93));
+    assert_eq!(bench.lost(1, 985).map(|lost| lost.number), Some(99));
+    bench.restart_from_snapshot();
+    assert_eq!(bench.lost(1, 0).map(|lost| lost.number), Some(93));
+}
