@@ -41,7 +41,7 @@ pub(crate) fn password_in(file: &Path) -> Result<String, Failure> {
         PasswordError::Read(error) => {
             Failure::message(format!("{} cannot be read: {error}", file.display()))
         }
-        error @ PasswordError::Length(_) => Failure::Usage(error.to_string()),
+        other => Failure::Usage(other.to_string()),
     })
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn password_in(file: &Path) -> Result<String, Failure> {
 pub(crate) fn password_from_input() -> Result<String, Failure> {
     login::password_in(std::io::stdin()).map_err(|error| match error {
         PasswordError::Read(error) => error.into(),
-        error @ PasswordError::Length(_) => Failure::Usage(error.to_string()),
+        other => Failure::Usage(other.to_string()),
     })
 }
 

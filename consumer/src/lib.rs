@@ -23,7 +23,7 @@
 //! }
 //! # }
 //! ```
-#![warn(unreachable_pub)]
+#![warn(unnameable_types, unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -44,12 +44,19 @@ pub use config::{Fetch, Order, Seek, Start};
 pub use consumer::{Committer, Consumer};
 pub use error::ConsumeError;
 pub use group::{LeaseInfo, Rebalance};
-pub use kera_protocol::batch::{BatchError, Header};
+pub use kera_protocol::batch::{BatchError, BatchHeader, Compression, Header};
+pub use kera_protocol::error::{ErrorCode, WireError};
+pub use kera_protocol::frame::FrameError;
 pub use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
 pub use kera_protocol::v1::Cursor;
 pub use kera_rpc::{
-    Client, ClientOptions, ClientTls, ConnectOptions, GroupPositions, RetryPolicy, RpcError, Stall,
-    TlsError, TlsFiles,
+    Client, ClientOptions, ClientTls, ConnectOptions, ConnectionError, GroupPositions, Login,
+    LoginError, RetryPolicy, RpcError, SaslMechanism, Stall, TlsError, TlsFiles,
 };
 pub use metrics::Metrics;
 pub use reader::Reader;
+
+/// The README's program compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

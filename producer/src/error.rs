@@ -7,6 +7,7 @@ use kera_rpc::RpcError;
 
 /// Why a record was not taken. It will not be sent.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AppendError {
     /// The memory limit is reached: wait for acknowledgements, or use
     /// [`append_wait`](crate::Producer::append_wait).
@@ -35,7 +36,18 @@ pub enum AppendError {
 }
 
 /// Why a record that was taken is not acknowledged.
+///
+/// ```
+/// use kera_producer::{ErrorCode, ProduceError, WireError};
+///
+/// fn is_too_large(error: &ProduceError) -> bool {
+///     error.code() == Some(ErrorCode::BatchTooLarge)
+/// }
+/// # let error = WireError::new(ErrorCode::BatchTooLarge, "too large");
+/// assert!(is_too_large(&ProduceError::Refused(error)));
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ProduceError {
     /// The broker refused the batch, for good.
     #[error("broker refused the batch: {0}")]
@@ -142,6 +154,7 @@ impl TransactionError {
 
 /// Why no producer came about.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BuildError {
     /// A setting is missing or out of range.
     #[error("producer setting {name} is not usable: {reason}")]

@@ -19,7 +19,7 @@
 //!
 //! With a [transactional id](ProducerBuilder::transactional_id) records are appended in transactions: see
 //! [`Producer::transaction`].
-#![warn(unreachable_pub)]
+#![warn(unnameable_types, unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod append;
@@ -52,8 +52,18 @@ pub use config::{Compression, MAX_IN_FLIGHT_BATCHES, ProducerBuilder};
 pub use delivery::Delivery;
 pub use error::{AppendError, BuildError, ProduceError, TransactionError};
 pub use handle::TransactionHandle;
-pub use kera_rpc::{Client, GroupPositions, RetryPolicy, Stall};
+pub use kera_protocol::error::{ErrorCode, WireError};
+pub use kera_protocol::frame::FrameError;
+pub use kera_rpc::{
+    Client, ClientOptions, ClientTls, ConnectOptions, ConnectionError, GroupPositions, Login,
+    LoginError, RetryPolicy, RpcError, SaslMechanism, Stall, TlsError, TlsFiles,
+};
 pub use metrics::Metrics;
 pub use producer::Producer;
 pub use record::{Header, Record, RecordPlace};
 pub use transaction::{PreparedTransaction, Transaction, Transactions};
+
+/// The README's program compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

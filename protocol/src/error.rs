@@ -164,6 +164,7 @@ impl AppendResponse {
 /// what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message} ({code})")]
+#[non_exhaustive]
 pub struct WireError {
     /// What went wrong, for programs.
     pub code: ErrorCode,

@@ -105,6 +105,7 @@ impl FrameKind {
 
 /// Why bytes are not a hello or a frame. The connection cannot go on after any of them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FrameError {
     /// The first bytes are not a data connection's.
     #[error("connection does not open with \"KERA\": the peer speaks another protocol")]

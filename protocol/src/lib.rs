@@ -1,7 +1,7 @@
 //! Kera's wire and storage formats: ids, error codes, the record batch, data frames and messages.
 //!
 //! This crate does no I/O and knows no clock: every function maps bytes to values or back.
-#![warn(unreachable_pub)]
+#![warn(unnameable_types, unreachable_pub)]
 #![forbid(unsafe_code)]
 
 pub mod ack;

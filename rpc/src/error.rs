@@ -17,6 +17,7 @@ use crate::tls::refusal_in;
 
 /// Why a data connection cannot be used, or was lost.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectionError {
     /// No connection came about.
     #[error("cannot connect to broker {address}: {reason}")]
@@ -106,6 +107,7 @@ impl ConnectionError {
 
 /// Why a call failed.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RpcError {
     /// The broker refused, and says why.
     #[error(transparent)]
@@ -163,6 +165,7 @@ impl RpcError {
 
 /// A change that was refused, or not answered, after attempts that may have made it.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ChangeError {
     /// What the last attempt came to.
     pub error: RpcError,

@@ -2,7 +2,7 @@
 //!
 //! [`Client`] finds brokers and streams; [`DataConnection`] carries data frames, pipelined;
 //! [`RetryPolicy`] says when to try again.
-#![warn(unreachable_pub)]
+#![warn(unnameable_types, unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod brokers;

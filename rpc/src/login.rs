@@ -26,6 +26,7 @@ pub const MOST_PASSWORD_BYTES: u64 = 1024;
 
 /// Why there is no password where one was looked for.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PasswordError {
     /// It was not read.
     #[error(transparent)]
@@ -62,6 +63,7 @@ pub fn password_in(input: impl Read) -> Result<String, PasswordError> {
 /// A broker does not let a user in.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{} is not let in: {reason}", who(.user))]
+#[non_exhaustive]
 pub struct LoginError {
     /// The user's name; empty with a token, which has it.
     pub user: Arc<str>,
@@ -72,6 +74,15 @@ pub struct LoginError {
 }
 
 impl LoginError {
+    /// A user, "" with a token, is not let in.
+    pub fn new(user: impl Into<Arc<str>>, reason: impl Into<Arc<str>>, is_retryable: bool) -> Self {
+        Self {
+            user: user.into(),
+            reason: reason.into(),
+            is_retryable,
+        }
+    }
+
     /// Who is not let in, for people.
     pub(crate) fn who(&self) -> String {
         who(&self.user)

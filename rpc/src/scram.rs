@@ -195,6 +195,7 @@ fn same(one: &[u8], other: &[u8]) -> bool {
 
 /// Why an exchange ends without a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ScramError {
     /// It is no message of SCRAM, or not the one that is due.
     #[error("the message is no SCRAM message, or not the one that is due")]

@@ -57,11 +57,11 @@ fn refused(error: WireError) -> BrokerError {
 fn password_in(file: &Path) -> Result<String, String> {
     let shown = file.display();
     login::password_in_file(file).map_err(|error| match error {
-        PasswordError::Read(error) => format!(
-            "auth.first_user_password_file: {shown} cannot be read: {error}; check the path and its permissions"
-        ),
         PasswordError::Length(bytes) => format!(
             "auth.first_user_password_file: the first line of {shown} is the password, and has {bytes} bytes; 1 to {MOST_PASSWORD_BYTES} are taken"
+        ),
+        error => format!(
+            "auth.first_user_password_file: {shown} cannot be read: {error}; check the path and its permissions"
         ),
     })
 }

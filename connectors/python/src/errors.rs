@@ -97,7 +97,7 @@ fn problem_of(error: &RpcError) -> Problem {
         RpcError::Connection(ConnectionError::Tls { .. }) => "TlsError",
         RpcError::Connection(_) => "ConnectionFailed",
         RpcError::Broker(refusal) => class_of(refusal.code),
-        RpcError::BadAddress(_) | RpcError::BadAnswer(_) => "BrokerError",
+        _ => "BrokerError",
     };
     let problem = Problem::new(class, with_own_settings(&error.to_string()));
     problem
@@ -133,6 +133,7 @@ pub(crate) fn of_build(error: &BuildError) -> PyErr {
     match error {
         BuildError::Setting { name, reason } => setting(name, reason),
         BuildError::Rpc(error) => of_rpc(error),
+        other => Problem::new("ProduceError", other).into(),
     }
 }
 
@@ -145,7 +146,7 @@ pub(crate) fn of_append(error: &AppendError) -> PyErr {
             return problem.with_code(cause.code()).into();
         }
         AppendError::NoTransaction => "TransactionError",
-        AppendError::Full => "ProduceError",
+        _ => "ProduceError",
     };
     Problem::new(class, error).into()
 }

@@ -57,11 +57,7 @@ mod tests {
     use super::*;
 
     fn refusal(is_retryable: bool) -> RpcError {
-        let error = LoginError {
-            user: "ann".into(),
-            reason: "unknown".into(),
-            is_retryable,
-        };
+        let error = LoginError::new("ann", "unknown", is_retryable);
         let address = "a:1".into();
         ConnectionError::Login { address, error }.into()
     }

@@ -40,6 +40,7 @@ pub enum Compression {
 
 /// Why bytes are not a batch that can be stored or read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BatchError {
     /// Fewer bytes than the header, or than the header says.
     #[error("batch is cut short: {have} of {need} bytes")]

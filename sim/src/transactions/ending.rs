@@ -176,7 +176,7 @@ impl Client {
             Err(error) => {
                 let code = match &error {
                     kera_producer::BuildError::Rpc(error) => error.code(),
-                    kera_producer::BuildError::Setting { .. } => None,
+                    _ => None,
                 };
                 if code != Some(ErrorCode::TransactionPrepared) {
                     self.complain(&format!("another began while it was prepared: {error}"));

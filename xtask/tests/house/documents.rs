@@ -112,7 +112,8 @@ fn is_path(word: &str) -> bool {
     let Some((top, below)) = word.split_once('/') else {
         return word.ends_with(".rs");
     };
-    let is_ours = !top.is_empty() && root().join(top).is_dir();
+    // What is built is in no repository, and here only at times.
+    let is_ours = !["", "target"].contains(&top) && root().join(top).is_dir();
     let is_code = ["src", "tests", "examples"].contains(&below.split('/').next().unwrap_or(""));
     let last = below.rsplit('/').next().unwrap_or_default();
     word.ends_with(".rs")

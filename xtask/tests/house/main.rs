@@ -10,6 +10,7 @@ mod documents;
 mod formats;
 mod imports;
 mod long_runs;
+mod published;
 mod second_try;
 mod sources;
 mod summary;
