@@ -157,8 +157,17 @@ fn the_version_tells_the_commit_and_the_features_of_the_build() {
     let mut command = kera();
     command.arg("--version");
     let told = run(command, b"", PATIENCE);
-    let from = option_env!("KERA_COMMIT").map_or("development build".to_owned(), |commit| format!("commit {commit}"));
-    let features = if cfg!(feature = "rdma") { "rdma" } else { "none" };
+    let from = option_env!("KERA_COMMIT").map_or("development build".to_owned(), |commit| {
+        format!("commit {commit}")
+    });
+    let features = if cfg!(feature = "rdma") {
+        "rdma"
+    } else {
+        "none"
+    };
     let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(told.trim_end(), format!("kera {version} ({from}, features: {features})"));
+    assert_eq!(
+        told.trim_end(),
+        format!("kera {version} ({from}, features: {features})")
+    );
 }
