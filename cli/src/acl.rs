@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::connect::{ConnectArgs, refused};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, OutputArgs, Table, print_json, say};
+use crate::output::{Out, OutputArgs, Table, plural, print_json, say};
 use crate::stream::confirm;
 
 /// What a producer needs of its stream, and a consumer of its stream and group; as Kafka's tools have it.
@@ -315,9 +315,10 @@ async fn add(args: AddArgs) -> Outcome {
     let added = added.map_err(|s| refused(&s))?.into_inner().added;
     let mut out = Out::stdout();
     match given as u64 - u64::from(added).min(given as u64) {
-        0 => out.line(format_args!("added: {added} rules"))?,
+        0 => out.line(format_args!("added: {}", plural(added.into(), "rule")))?,
         known => out.line(format_args!(
-            "added: {added} rules; {known} were there already"
+            "added: {}; {known} were there already",
+            plural(added.into(), "rule")
         ))?,
     }
     warn_unless_enforced(&mut control).await?;

@@ -348,7 +348,11 @@ pub(crate) fn refused(status: &Status) -> Failure {
     match code {
         Some(code) => Failure::message(format!("{} ({code})", status.message())),
         None if status.code() == Code::Unimplemented => Failure::message(
-            "the broker does not know this call; use a `kera` of the broker's own version",
+            "no broker answers there that knows this call; name its server.listen, by default port 7600, and use a `kera` of its own version",
+        ),
+        // What an HTTP/1 server says to HTTP/2.
+        None if status.message().contains("505") => Failure::message(
+            "this is an address for browsers; name the broker's server.listen, by default port 7600",
         ),
         None if status.code() == Code::Unavailable => Failure::message(format!(
             "lost the connection to the broker: {}; try again when it is back",

@@ -14,7 +14,7 @@ use view::{DescriptionView, LaneView, PartitionView, SummaryView};
 
 use crate::connect::{ConnectArgs, failed, refused};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, OutputArgs, Table, count, print_json, print_line};
+use crate::output::{Out, OutputArgs, Table, count, plain, print_json, print_line};
 use crate::parse::Start;
 use crate::stream::confirm;
 
@@ -179,7 +179,7 @@ async fn describe(args: DescribeArgs) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let mut out = Out::stdout();
-    out.line(view.headline())?;
+    out.line(plain(&view.headline()))?;
     out.line("")?;
     let progress = if view.summary.kind == view::KAFKA {
         view::partitions_table(&view.partitions)

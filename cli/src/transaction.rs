@@ -12,7 +12,9 @@ use tonic::{Response, Status};
 
 use crate::connect::{ConnectArgs, Control, retried};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, OutputArgs, Table, count, paragraph, print_json, print_line, short_time};
+use crate::output::{
+    Out, OutputArgs, Table, count, paragraph, plain, print_json, print_line, short_time,
+};
 use crate::stream::confirm_to;
 use crate::waits::Watched;
 
@@ -286,7 +288,7 @@ async fn describe(args: DescribeArgs) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let mut out = Out::stdout();
-    out.line(paragraph(&view.headline()))?;
+    out.line(paragraph(&plain(&view.headline())))?;
     if !view.partitions.is_empty() {
         out.line("")?;
         out.bytes(view.table().render().as_bytes())?;
@@ -294,7 +296,7 @@ async fn describe(args: DescribeArgs) -> Outcome {
     if !view.groups.is_empty() {
         let groups = view.groups.join(", ");
         out.line("")?;
-        out.line(paragraph(&format!("offsets of groups: {groups}")))?;
+        out.line(paragraph(&plain(&format!("offsets of groups: {groups}"))))?;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)

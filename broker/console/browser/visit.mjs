@@ -9,6 +9,7 @@ import { join } from "node:path";
 import { chromium } from "playwright-core";
 
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const { KERA_LOGIN_NAME: username, KERA_LOGIN_PASSWORD: password } = process.env;
 const profile = mkdtempSync(join(tmpdir(), "kera-console-"));
 const context = await chromium.launchPersistentContext(profile, {
   executablePath: process.env.KERA_CHROMIUM ?? "/usr/bin/chromium",
@@ -17,6 +18,7 @@ const context = await chromium.launchPersistentContext(profile, {
   bypassCSP: false,
   // Far from UTC: a time in one zone that is read in another one is found.
   timezoneId: "America/New_York",
+  httpCredentials: username ? { username, password: password ?? "" } : undefined,
   args: [
     "--no-sandbox",
     "--disable-gpu",

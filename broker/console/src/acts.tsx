@@ -131,50 +131,52 @@ export function CreateStream() {
 export function StreamActs({ data }: { data: StreamDetail }) {
   if (!useActs()) return null;
   const { name } = data;
-  const [lanes, keepMs, keepBytes] = [data.settings.lanes, data.settings.retention_ms, data.settings.retention_bytes].map(Number);
+  const [lanes, keepMs, keepBytes] = [data.settings?.lanes, data.settings?.retention_ms, data.settings?.retention_bytes].map(Number);
   const stored = `${plural(data.records, "record")}, ${bytes(data.bytes)}`;
   const changed = <T,>(value: T | undefined, present: T) => (value === present ? undefined : value);
   return (
     <p class="acts">
-      <Act
-        label="Change settings"
-        title={`Change settings of stream ${name}`}
-        what={<p>Records beyond what it is to keep are deleted for good. Lanes grow, and never shrink.</p>}
-        confirm="Change"
-        path={stream(name, "alter")}
-        body={(form) => ({
-          settings: {
-            lanes: changed(number(form, "lanes"), lanes),
-            ack: changed(text(form, "ack"), data.ack),
-            retention_ms: changed(hours(form, "hours"), keepMs),
-            retention_bytes: changed(number(form, "bytes"), keepBytes),
-          },
-        })}
-        done={() => `Settings of stream ${name} were changed.`}
-      >
-        <label>
-          Lanes of each streamlet
-          <input name="lanes" type="number" min={lanes} max="65536" defaultValue={String(lanes)} required />
-        </label>
-        <label>
-          Acknowledged when
-          <select name="ack">
-            {["memory", "written", "synced"].map((ack) => (
-              <option value={ack} selected={ack === data.ack}>
-                {ack}
-              </option>
-            ))}
-          </select>
-        </label>
-        <label>
-          Keep records for, in hours (0: for ever)
-          <input name="hours" type="number" min="0" step="any" defaultValue={String(keepMs / HOUR)} required />
-        </label>
-        <label>
-          Keep at most, in bytes (0: no limit)
-          <input name="bytes" type="number" min="0" defaultValue={String(keepBytes)} required />
-        </label>
-      </Act>
+      {data.settings && (
+        <Act
+          label="Change settings"
+          title={`Change settings of stream ${name}`}
+          what={<p>Records beyond what it is to keep are deleted for good. Lanes grow, and never shrink.</p>}
+          confirm="Change"
+          path={stream(name, "alter")}
+          body={(form) => ({
+            settings: {
+              lanes: changed(number(form, "lanes"), lanes),
+              ack: changed(text(form, "ack"), data.ack),
+              retention_ms: changed(hours(form, "hours"), keepMs),
+              retention_bytes: changed(number(form, "bytes"), keepBytes),
+            },
+          })}
+          done={() => `Settings of stream ${name} were changed.`}
+        >
+          <label>
+            Lanes of each streamlet
+            <input name="lanes" type="number" min={lanes} max="65536" defaultValue={String(lanes)} required />
+          </label>
+          <label>
+            Acknowledged when
+            <select name="ack">
+              {["memory", "written", "synced"].map((ack) => (
+                <option value={ack} selected={ack === data.ack}>
+                  {ack}
+                </option>
+              ))}
+            </select>
+          </label>
+          <label>
+            Keep records for, in hours (0: for ever)
+            <input name="hours" type="number" min="0" step="any" defaultValue={String(keepMs / HOUR)} required />
+          </label>
+          <label>
+            Keep at most, in bytes (0: no limit)
+            <input name="bytes" type="number" min="0" defaultValue={String(keepBytes)} required />
+          </label>
+        </Act>
+      )}
       <Act<Trimmed>
         label="Trim"
         title={`Delete old records of stream ${name}`}

@@ -33,6 +33,7 @@ class Feed {
   private last = Date.now();
   private again: number | undefined;
   private listeners = new Set<Listener>();
+  private denied = new Set<string>();
 
   constructor() {
     window.setInterval(() => {
@@ -69,10 +70,12 @@ class Feed {
     paths.forEach((_, index) => {
       source.addEventListener(`answer${index}`, (event) => this.hear(index, JSON.parse(event.data), null));
       source.addEventListener(`refusal${index}`, (event) => {
-        const refusal = JSON.parse(event.data) as { message: string };
+        const refusal = JSON.parse(event.data) as { error: string; message: string };
+        if (refusal.error === "NOT_AUTHORIZED") this.denied.add(paths[index]);
         this.hear(index, this.state.data[index], refusal.message);
       });
     });
+    source.addEventListener("same", () => this.answers());
     source.onerror = () => this.lose();
   }
 
@@ -83,9 +86,14 @@ class Feed {
   }
 
   private hear(index: number, data: unknown, refusal: string | null) {
-    this.last = Date.now();
     this.state.data[index] = data;
     this.state.refusals[index] = refusal;
+    if (refusal === null) this.denied.delete(this.state.paths[index]);
+    this.answers();
+  }
+
+  private answers() {
+    this.last = Date.now();
     this.state.link = { lostSince: null, heard: true };
     this.tell();
   }
@@ -114,6 +122,11 @@ class Feed {
     return { data: this.state.data[index] as T | null, refusal: this.state.refusals[index] };
   }
 
+  /** Whether the user may not see this: it is asked for where the screen is about it, and not along with others. */
+  isDenied(path: string): boolean {
+    return this.denied.has(path);
+  }
+
   link(): Link {
     return this.state.link;
   }
@@ -140,6 +153,9 @@ export async function ask<T>(path: string, signal?: AbortSignal): Promise<T> {
 
 /** Has something changed. */
 export async function change<T>(path: string, body: unknown): Promise<T> {
+  if (path.split("/").some((part) => part === "." || part === "..")) {
+    throw new Error("A browser takes this name for a folder's. Use the command line, kera group reset.");
+  }
   const response = await fetch(path.replace(/^\//, ""), {
     method: "POST",
     headers: { "content-type": "application/json" },

@@ -89,7 +89,10 @@ function App() {
     if (screen === "brokers") return `${of}?limit=200`;
     return null;
   }, [screen, name, offset, list.filter, list.sort, list.offset]);
-  useEffect(() => feed.watch(path ? [OVERVIEW, path] : [OVERVIEW]), [path]);
+  useEffect(() => {
+    const health = screen === "" || !feed.isDenied(OVERVIEW) ? [OVERVIEW] : [];
+    feed.watch(path ? [...health, path] : health);
+  }, [screen, path]);
   const state = useFeed();
   const overview = state.of<Overview>(OVERVIEW).data;
   const title = SCREENS.find(([id]) => id === screen)?.[1] ?? "Not found";

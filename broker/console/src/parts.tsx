@@ -189,7 +189,8 @@ export function Chart(props: { label: string; series: Series[]; data: number[][]
           height,
           cursor: { y: false, points: { size: 6 } },
           legend: { show: false },
-          scales: { x: { time: true }, y: { range: (_, __, most) => [0, Math.max(most * 1.15, 1)] } },
+          // At least half a minute: the first looks lie within the same second.
+          scales: { x: { time: true, range: (_, first, last) => [Math.min(first, last - 30), last] }, y: { range: (_, __, most) => [0, Math.max(most * 1.15, 1)] } },
           axes: [
             { ...axis, size: 28, space: 90, values: (_, ticks) => ticks.map((t) => new Date(t * 1000).toLocaleTimeString("en-GB")) },
             { ...axis, size: 68, space: 26, values: (_, ticks) => ticks.map(props.show) },

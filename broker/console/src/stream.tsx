@@ -139,13 +139,14 @@ function Settings({ data }: { data: StreamDetail }) {
     ["ack", data.ack],
     ["streamlets", data.streamlets],
     ["partitions", data.partitions],
-    ...Object.entries(data.settings),
+    ...Object.entries(data.settings ?? {}),
   ];
   return (
     <Card title="Settings of the stream">
       <p class="soft">
         Change them with <code>kera stream alter {data.name}</code>.
       </p>
+      {data.settings === null && <p class="soft">You may not see its other settings: that takes the right describe-configs on the stream.</p>}
       <StreamActs data={data} />
       <dl class="facts">
         {all.map(([name, value]) => (

@@ -162,7 +162,8 @@ export interface LaneDetail {
 
 export interface StreamDetail extends StreamRow {
   taken_ms: number;
-  settings: Record<string, string | number>;
+  /** null: the user may not see them. */
+  settings: Record<string, string | number> | null;
   under_replicated_groups: number;
   consumer_groups: GroupRow[];
   unserved: { streamlet: number; reason: string }[];

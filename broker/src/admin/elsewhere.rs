@@ -1,5 +1,6 @@
 //! What of a stream other brokers own: they are asked for their part.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
 
@@ -46,17 +47,27 @@ where
     F: Fn(StreamsClient<Channel>) -> Fut,
     Fut: Future<Output = Result<Response<T>, Status>>,
 {
+    ask_of(shared, shared.other_owners(stream), within, call).await
+}
+
+async fn ask_of<T, F, Fut>(
+    shared: &Shared,
+    owners: BTreeSet<u32>,
+    within: Duration,
+    call: F,
+) -> Vec<(u32, Result<T, WireError>)>
+where
+    F: Fn(StreamsClient<Channel>) -> Fut,
+    Fut: Future<Output = Result<Response<T>, Status>>,
+{
     let call = &call;
-    let asked = shared
-        .other_owners(stream)
-        .into_iter()
-        .map(|broker| async move {
-            let answer = match others::streams(shared, broker) {
-                Ok(stub) => others::answer(broker, within, call(stub)).await,
-                Err(error) => Err(error),
-            };
-            (broker, answer)
-        });
+    let asked = owners.into_iter().map(|broker| async move {
+        let answer = match others::streams(shared, broker) {
+            Ok(stub) => others::answer(broker, within, call(stub)).await,
+            Err(error) => Err(error),
+        };
+        (broker, answer)
+    });
     futures::future::join_all(asked).await
 }
 
@@ -89,6 +100,21 @@ pub(super) async fn find(
         async move { stub.find_ordinals(request).await }
     });
     all(&stream.name(), answers.await)
+}
+
+/// As [`find`], of these owners alone, and each answer with its broker: of one that does not answer in time nothing is known.
+pub(super) async fn find_at(
+    shared: &Shared,
+    owners: BTreeSet<u32>,
+    request: &v1::FindOrdinalsRequest,
+    within: Duration,
+) -> Vec<(u32, Result<v1::FindOrdinalsResponse, WireError>)> {
+    let call = |mut stub: StreamsClient<Channel>| {
+        let mut request = request.clone();
+        request.local = true;
+        async move { stub.find_ordinals(request).await }
+    };
+    ask_of(shared, owners, within, call).await
 }
 
 /// Has other owners trim their lanes.

@@ -20,6 +20,7 @@ use crate::store_calls::{blocking, metadata_error};
 
 pub(crate) use elsewhere::{ANSWER_WITHIN, describe as describe_elsewhere};
 pub(crate) use growth::{cut_for_growth, give_up_growth};
+pub(crate) use places::find_what_answers;
 pub use places::{compact_stream, find_ordinals, trim_lane, trim_stream};
 pub(crate) use places::{is_served, later_of_each};
 pub(crate) use recover::not_served_here;

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, Ordinal};
@@ -127,6 +128,41 @@ pub async fn find_ordinals(
         answered(stream, None, found.lanes.iter().map(|l| l.streamlet))?;
     }
     Ok(found)
+}
+
+/// As [`find_ordinals`], of the streamlets that are wanted: what their owners say that answer within a time, and why others
+/// say nothing.
+pub(crate) async fn find_what_answers(
+    shared: &Arc<Shared>,
+    stream: &Arc<Stream>,
+    mut request: v1::FindOrdinalsRequest,
+    wanted: impl Fn(u32) -> bool,
+    within: Duration,
+) -> (Vec<v1::LaneCursor>, Vec<WireError>) {
+    request.local = true;
+    let me = shared.data.directory.me();
+    let streamlets = stream.streamlets.iter();
+    let streamlets = streamlets.filter(|streamlet| wanted(streamlet.id().0));
+    let mut owners: BTreeSet<u32> = streamlets.map(|one| shared.owner_of(&one).broker).collect();
+    let is_own = owners.remove(&me);
+    let own = async {
+        let (shared, stream, request) = (shared.clone(), stream.clone(), request.clone());
+        match is_own {
+            true => vec![(me, blocking(move || find(&shared, &stream, &request)).await)],
+            false => Vec::new(),
+        }
+    };
+    let (own, others) = tokio::join!(own, elsewhere::find_at(shared, owners, &request, within));
+    let (mut lanes, mut silent) = (Vec::new(), Vec::new());
+    for (_, answer) in own.into_iter().chain(others) {
+        match answer {
+            Ok(found) => lanes.extend(found.lanes),
+            Err(error) => silent.push(error),
+        }
+    }
+    lanes.retain(|lane| wanted(lane.streamlet));
+    later_of_each(&mut lanes, |l| (l.streamlet, l.lane, l.head_ordinal));
+    (lanes, silent)
 }
 
 /// Sorts what owners say of lanes, of which `key` tells streamlet, lane and head. Two owners, one after the other,

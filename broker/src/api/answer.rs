@@ -15,7 +15,10 @@ use kera_rpc::serve::Caller;
 use parking_lot::{Mutex, RwLock};
 use serde::Serialize;
 use tokio::sync::{Mutex as Turn, Semaphore};
+use tokio::time::timeout;
 
+use super::bounds::{MOST_OF_LIST, MOST_OF_MEMBERS, fit};
+use super::event_streams::EventStreams;
 use super::pace::kept_for;
 use super::resource::{ListQuery, Resource, Sort};
 use super::snapshot::{Sampler, Snapshot};
@@ -40,6 +43,8 @@ const KEPT_MOST: Duration = Duration::from_secs(5);
 const CONSUMER_GROUPS: usize = 100;
 /// Looks at records under way: each may look through some megabytes.
 const LOOKS: usize = 2;
+/// How long one more look waits for a place.
+const LOOK_WAITS: Duration = Duration::from_secs(1);
 
 /// A body, or why there is none.
 pub(super) type Answer = Result<Arc<str>, WireError>;
@@ -61,7 +66,7 @@ pub(crate) struct Api {
     pub(super) shared: Arc<Shared>,
     sampler: Sampler,
     kept: Mutex<HashMap<Question, KeptAnswer>>,
-    pub(super) event_streams: Arc<Semaphore>,
+    pub(super) event_streams: Arc<EventStreams>,
     looks: Semaphore,
     pub(super) acts: Acts,
 }
@@ -94,10 +99,11 @@ impl Api {
     /// An API over what a broker shares.
     pub(crate) fn new(shared: Arc<Shared>) -> Arc<Self> {
         let streams = shared.config.api.max_event_streams as usize;
+        let event_streams = EventStreams::new(streams);
         Arc::new(Self {
             sampler: Sampler::new(shared.clone()),
             kept: Mutex::default(),
-            event_streams: Arc::new(Semaphore::new(streams)),
+            event_streams: Arc::new(event_streams),
             looks: Semaphore::new(LOOKS),
             acts: Acts::new(&shared),
             shared,
@@ -163,18 +169,29 @@ impl Api {
                     may_see(shared, Some(caller), (Kind::Stream, &row.name))
                         && query.finds(&row.name)
                 };
-                let mut rows: Vec<_> = snapshot.streams.iter().filter(seen).collect();
+                let rows = snapshot.streams.iter().filter(seen);
+                // The order by lag tells nothing of groups that the caller may not see.
+                let mut lags = Vec::new();
+                let mut rows: Vec<_> = match query.sort {
+                    Sort::Lag if shared.access.is_enforced() => {
+                        lags.extend(rows.cloned());
+                        self.hide_groups(caller, &snapshot, &mut lags);
+                        lags.iter().collect()
+                    }
+                    _ => rows.collect(),
+                };
                 sort_streams(&mut rows, query.sort);
                 let mut page = page(&snapshot, query, rows);
                 self.hide_groups(caller, &snapshot, &mut page.items);
+                fit(&mut page.items, MOST_OF_LIST);
                 json(&page)
             }
             Resource::Stream(name, query) => {
-                let request = v1::DescribeStreamRequest {
-                    name: name.clone(),
-                    local: false,
-                };
-                self.check(caller, &request)?;
+                let thing = (Kind::Stream, name.as_str());
+                let principal = Principal::of(caller.user.as_ref());
+                let who = who(&principal, caller);
+                shared.access.require(who, Operation::Describe, thing)?;
+                let sees_settings = shared.access.allows(who, Operation::DescribeConfigs, thing);
                 let stream = admin::named(shared, name)?;
                 if stream.record.load().internal {
                     let text = format!(
@@ -196,8 +213,14 @@ impl Api {
                 let groups = snapshot.groups.iter().filter(reads);
                 let groups = groups.filter_map(|row| self.group_row(caller, row));
                 let groups = groups.take(CONSUMER_GROUPS).map(|row| row.cut(Some(name)));
-                let groups = groups.collect();
-                json(&stream_detail::describe(shared, &stream, row, groups, offset, limit).await?)
+                let mut groups = groups.collect();
+                fit(&mut groups, MOST_OF_MEMBERS);
+                let about = stream_detail::Asked {
+                    offset,
+                    limit,
+                    sees_settings,
+                };
+                json(&stream_detail::describe(shared, &stream, row, groups, about).await?)
             }
             Resource::Records(name, query) => {
                 let records = self.records(caller, name, query).await?;
@@ -209,12 +232,22 @@ impl Api {
                     may_see(shared, Some(caller), (Kind::Group, &row.group))
                         && query.finds(&row.group)
                 };
-                let mut rows: Vec<_> = snapshot.groups.iter().filter(seen).collect();
+                let rows = snapshot.groups.iter().filter(seen);
+                // The order tells nothing of streams that the caller may not see.
+                let mut known = Vec::new();
+                let mut rows: Vec<_> = match shared.access.is_enforced() {
+                    true => {
+                        known.extend(rows.map(|row| row.seen_by(shared, caller)));
+                        known.iter().collect()
+                    }
+                    false => rows.collect(),
+                };
                 sort_groups(&mut rows, query.sort);
                 let mut page = page(&snapshot, query, rows);
                 for row in &mut page.items {
-                    *row = row.seen_by(shared, caller).cut(None);
+                    *row = row.clone().cut(None);
                 }
+                fit(&mut page.items, MOST_OF_LIST);
                 json(&page)
             }
             Resource::Group(name, query) => {
@@ -230,7 +263,9 @@ impl Api {
                 self.check(caller, &v1::DescribeClusterRequest {})?;
                 let snapshot = self.sampler.now().await?;
                 let rows = snapshot.brokers.iter().collect();
-                json(&page(&snapshot, query, rows))
+                let mut page = page(&snapshot, query, rows);
+                fit(&mut page.items, MOST_OF_LIST);
+                json(&page)
             }
             Resource::Broker(id) => {
                 self.check(caller, &v1::DescribeBrokerRequest {})?;
@@ -291,19 +326,23 @@ impl Api {
             return Err(WireError::new(ErrorCode::NotAuthorized, text));
         }
         let principal = Principal::of(caller.user.as_ref());
-        let who = Who {
-            principal: &principal,
-            host: caller.address,
-            via: Listener::Http,
-        };
+        let who = who(&principal, caller);
         let thing = (Kind::Stream, name);
         self.shared.access.require(who, Operation::Read, thing)?;
         let stream = admin::named(&self.shared, name)?;
-        let Ok(_turn) = self.looks.try_acquire() else {
+        let Ok(Ok(_turn)) = timeout(LOOK_WAITS, self.looks.acquire()).await else {
             let text = format!("{LOOKS} looks at records are under way; try again in a moment");
             return Err(WireError::new(ErrorCode::Overloaded, text));
         };
         records::look(&self.shared, &stream, query).await
+    }
+}
+
+fn who<'a>(principal: &'a Principal, caller: &Caller) -> Who<'a> {
+    Who {
+        principal,
+        host: caller.address,
+        via: Listener::Http,
     }
 }
 
@@ -363,7 +402,10 @@ fn is_local(peer: Peer, headers: &HeaderMap) -> bool {
         .get(header::HOST)
         .and_then(|host| host.to_str().ok());
     let name = host.map(|host| match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        Some(rest) => match rest.split_once(']') {
+            Some((name, port)) if port.is_empty() || port.starts_with(':') => name,
+            _ => "",
+        },
         None => host.split(':').next().unwrap_or_default(),
     });
     let named = name.is_some_and(|name| {
@@ -470,9 +512,10 @@ pub(super) fn refusal_text(error: &WireError) -> String {
 /// The answer that says why there is none.
 pub(crate) fn refusal(error: &WireError) -> Response {
     let status = match error.code {
-        ErrorCode::InvalidArgument | ErrorCode::OutOfRange | ErrorCode::InvalidName => {
-            StatusCode::BAD_REQUEST
-        }
+        ErrorCode::InvalidArgument
+        | ErrorCode::OutOfRange
+        | ErrorCode::InvalidName
+        | ErrorCode::FrameTooLarge => StatusCode::BAD_REQUEST,
         ErrorCode::StreamExists | ErrorCode::GroupConflict | ErrorCode::GroupNotEmpty => {
             StatusCode::CONFLICT
         }

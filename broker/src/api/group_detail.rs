@@ -12,8 +12,9 @@ use kera_protocol::v1;
 use kera_rpc::serve::Caller;
 use serde::Serialize;
 
+use super::bounds::{MOST_OF_LANES, MOST_OF_MEMBERS, fit};
 use super::snapshot::Snapshot;
-use super::views::GroupRow;
+use super::views::{GroupRow, short};
 use crate::access::hide_progress;
 use crate::clock::now_ms;
 use crate::coordination::CoordinatorKind;
@@ -127,6 +128,7 @@ pub(super) async fn describe(
         .collect();
     members.sort_by(|a, b| (b.lag, &a.member).cmp(&(a.lag, &b.member)));
     members.truncate(MEMBERS);
+    fit(&mut members, MOST_OF_MEMBERS);
     let stream = row
         .streams
         .first()
@@ -135,6 +137,21 @@ pub(super) async fn describe(
     lanes.sort_by_key(|lane| (std::cmp::Reverse(lane.lag), lane.streamlet, lane.lane));
     let mut partitions: Vec<_> = told.partitions.iter().collect();
     partitions.sort_by_key(|of| (std::cmp::Reverse(of.lag), of.stream.as_str(), of.partition));
+    let mut cut = row.clone().cut(None);
+    if row.falls_behind
+        && let Some(slow) = slow(&members)
+    {
+        cut.why = format!("{}; {slow}", cut.why);
+    }
+    let lanes_total = lanes.len();
+    let partitions_total = partitions.len();
+    let lanes = lanes.into_iter().skip(offset).take(limit);
+    let lanes = lanes.map(|lane| of_lane(lane, &told, &row, stream.as_deref()));
+    let mut lanes = lanes.collect();
+    fit(&mut lanes, MOST_OF_LANES);
+    let partitions = partitions.into_iter().skip(offset).take(limit);
+    let mut partitions = partitions.map(of_partition).collect();
+    fit(&mut partitions, MOST_OF_LANES);
     Ok(GroupDetail {
         taken_ms: now_ms(),
         kafka_type: told
@@ -143,23 +160,13 @@ pub(super) async fn describe(
             .map_or_else(String::new, |s| s.kafka_type.clone()),
         generation: told.generation,
         protocol: told.protocol.clone(),
-        lanes_total: lanes.len(),
-        partitions_total: partitions.len(),
+        lanes_total,
+        partitions_total,
         offset,
-        lanes: lanes
-            .into_iter()
-            .skip(offset)
-            .take(limit)
-            .map(|lane| of_lane(lane, &told, &row, stream.as_deref()))
-            .collect(),
-        partitions: partitions
-            .into_iter()
-            .skip(offset)
-            .take(limit)
-            .map(of_partition)
-            .collect(),
+        lanes,
+        partitions,
         member_descriptions: members,
-        row: row.cut(None),
+        row: cut,
     })
 }
 
@@ -203,6 +210,20 @@ fn of_member(member: &v1::MemberDescription, lags: &HashMap<&str, u64>) -> Membe
             .copied()
             .unwrap_or_default(),
     }
+}
+
+/// The member that most of the lag waits for, if there are others.
+fn slow(members: &[Member]) -> Option<String> {
+    let all: u64 = members.iter().map(|member| member.lag).sum();
+    let most = members.iter().max_by_key(|member| member.lag)?;
+    (members.len() > 1 && most.lag > all / 2).then(|| {
+        format!(
+            "member {} has most of it: {} of {all} records, heard of {} ms ago",
+            short(&most.member),
+            most.lag,
+            most.last_heartbeat_ms_ago
+        )
+    })
 }
 
 fn of_lane(
@@ -252,8 +273,8 @@ fn why(
             .find(|member| member.member == lease.member);
         let ms = silent.map_or(0, |member| member.last_heartbeat_ms_ago);
         return match lane.leases.len() {
-            1 => format!("read by {}, heard of {ms} ms ago", lease.member),
-            many => format!("read by {} and {} more", lease.member, many - 1),
+            1 => format!("read by {}, heard of {ms} ms ago", short(&lease.member)),
+            many => format!("read by {} and {} more", short(&lease.member), many - 1),
         };
     }
     match stream.and_then(|stream| barrier(lane, told, stream)) {
@@ -298,5 +319,37 @@ fn of_partition(of: &v1::PartitionProgress) -> Partition {
         head_ordinal: of.head_ordinal,
         lag: of.lag,
         member: of.member.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_member_that_most_of_the_lag_waits_for_is_named() {
+        let member = |(name, lag): (&str, u64)| Member {
+            member: name.to_owned(),
+            client: String::new(),
+            host: String::new(),
+            instance: String::new(),
+            leases: 1,
+            partitions: 0,
+            epoch: 0,
+            revoking: 0,
+            last_heartbeat_ms_ago: 40,
+            lag,
+        };
+        let told = |lags: &[(&str, u64)]| {
+            let members: Vec<_> = lags.iter().copied().map(member).collect();
+            slow(&members)
+        };
+        assert_eq!(
+            told(&[("b", 900), ("a", 10), ("c", 90)]).as_deref(),
+            Some("member b has most of it: 900 of 1000 records, heard of 40 ms ago")
+        );
+        assert_eq!(told(&[("a", 500), ("b", 500)]), None);
+        assert_eq!(told(&[("a", 500)]), None);
+        assert_eq!(told(&[("a", 0), ("b", 0)]), None);
     }
 }

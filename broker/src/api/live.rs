@@ -13,10 +13,10 @@ use kera_metadata::User;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_rpc::serve::Caller;
 use percent_encoding::percent_decode_str;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::answer::{Api, ServedApi, api_for, refusal, refusal_text};
+use super::event_streams::Place;
 use super::resource::Resource;
 use crate::http_listener::Peer;
 
@@ -32,13 +32,16 @@ struct Watch {
     /// What is kept of the caller's password since it has proved to know it.
     proved_by: Option<User>,
     watched: Vec<Watched>,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 struct Watched {
     resource: Resource,
     /// What was sent last.
     sent: Option<Arc<str>>,
+    /// The rules, by revision, by which the caller may not have the answer: until they change nobody asks again. Each refusal
+    /// is a line in the audit log.
+    denied_by: Option<u64>,
 }
 
 pub(super) async fn live(
@@ -55,12 +58,9 @@ pub(super) async fn live(
         Ok(watched) => watched,
         Err(error) => return refusal(&error),
     };
-    let Ok(place) = api.event_streams.clone().try_acquire_owned() else {
-        let most = api.shared.config.api.max_event_streams;
-        let text = format!(
-            "{most} clients are told news already, which is api.max_event_streams; close one of them, or ask without /live"
-        );
-        return refusal(&WireError::new(ErrorCode::Overloaded, text));
+    let place = match api.event_streams.take(caller.user.clone()) {
+        Ok(place) => place,
+        Err(error) => return refusal(&error),
     };
     let stopping = api.shared.stopping.subscribe();
     let mut ticks = interval(EVERY);
@@ -126,6 +126,7 @@ fn watched(uri: &Uri) -> Result<Vec<Watched>, WireError> {
         watched.push(Watched {
             resource,
             sent: None,
+            denied_by: None,
         });
     }
     match (1..=PATHS).contains(&watched.len()) {
@@ -135,10 +136,15 @@ fn watched(uri: &Uri) -> Result<Vec<Watched>, WireError> {
 }
 
 impl Watch {
-    /// What has changed of each path; if nothing has, a comment that says so.
+    /// What has changed of each path; if nothing has, an event that says so.
     async fn round(&mut self) -> Vec<Event> {
         let mut news = Vec::new();
+        let rules = self.api.shared.access.revision();
         for (index, watched) in self.watched.iter_mut().enumerate() {
+            if watched.denied_by == Some(rules) {
+                continue;
+            }
+            watched.denied_by = None;
             match self.api.answer(&self.caller, &watched.resource).await {
                 Ok(text) if watched.sent.as_ref() == Some(&text) => {}
                 Ok(text) => {
@@ -150,11 +156,13 @@ impl Watch {
                     let event = Event::default().event(format!("refusal{index}"));
                     news.push(event.data(refusal_text(&error)));
                     watched.sent = None;
+                    let is_denied = error.code == ErrorCode::NotAuthorized;
+                    watched.denied_by = is_denied.then_some(rules);
                 }
             }
         }
         if news.is_empty() {
-            news.push(Event::default().comment("as before"));
+            news.push(Event::default().event("same").data("{}"));
         }
         news
     }

@@ -6,9 +6,11 @@
 mod act_settings;
 mod acts;
 mod answer;
+mod bounds;
 mod broker_detail;
 mod console;
 mod decode;
+mod event_streams;
 mod events;
 mod group_detail;
 mod groups;

@@ -1,5 +1,6 @@
 //! Records as people look at them: from a time, an ordinal or an end on, or of one key.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use kera_metadata::LaneBy;
 use kera_protocol::batch::{self, BatchHeader, Records};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, StreamletId};
-use kera_protocol::partition::{lane_among, partition_of};
+use kera_protocol::partition::{lane_among, partition_of, place_of};
 use kera_protocol::v1::{self, find_ordinals_request::At};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -28,6 +29,8 @@ const MOST_SHOWN: usize = 384 << 10;
 const MOST_LOOKED_AT: usize = 8 << 20;
 /// Most bytes of a batch's records, decompressed.
 const MOST_DECOMPRESSED: usize = 32 << 20;
+/// Problems of an answer that are told one by one.
+const MOST_PROBLEMS: usize = 20;
 /// Most lanes that one answer looks at.
 const MOST_LANES: usize = 64;
 /// Most time that it takes.
@@ -110,8 +113,13 @@ pub(super) async fn look(
             "api.mask hides the keys of this stream, so its records cannot be looked for by key",
         ));
     }
-    let mut places = places(shared, stream, query, limit).await?;
-    let lanes_left_out = places.len().saturating_sub(MOST_LANES);
+    let end = Instant::now() + WITHIN;
+    let Beginning {
+        mut places,
+        unanswered,
+        problems,
+    } = places(shared, stream, query, limit).await?;
+    let lanes_left_out = places.len().saturating_sub(MOST_LANES) + unanswered.lanes;
     places.truncate(MOST_LANES);
     let mut looking = Looking {
         shared,
@@ -121,9 +129,10 @@ pub(super) async fn look(
         records: Vec::new(),
         shown: 0,
         looked_at: 0,
-        problems: Vec::new(),
+        problems,
+        untold: 0,
         scratch: Vec::new(),
-        end: Instant::now() + WITHIN,
+        end,
     };
     let mut left = limit;
     // Round by round, so that each lane has its part.
@@ -143,10 +152,18 @@ pub(super) async fn look(
     looking
         .records
         .sort_by_key(|one| (one.timestamp_ms, one.streamlet, one.lane, one.ordinal));
+    if looking.untold > 0 {
+        let more = format!("and {} more such batches or lanes", looking.untold);
+        looking.problems.push(more);
+    }
     let goes_on = places.iter().any(Place::is_open);
-    let next = places
+    let looked = places
         .iter()
-        .map(|place| format!("{}.{}.{}", place.streamlet, place.lane, place.next));
+        .map(|place| (place.streamlet, place.lane, place.next));
+    // Where a lane stands whose owner did not answer is not forgotten.
+    let next = looked
+        .chain(unanswered.told)
+        .map(|(streamlet, lane, next)| format!("{streamlet}.{lane}.{next}"));
     let next: Vec<_> = next.collect();
     Ok(RecordsView {
         stream: stream.name(),
@@ -163,6 +180,20 @@ pub(super) async fn look(
     })
 }
 
+/// Where to begin.
+struct Beginning {
+    places: Vec<Place>,
+    unanswered: Unanswered,
+    problems: Vec<String>,
+}
+
+/// Lanes whose owners did not say anything.
+struct Unanswered {
+    lanes: usize,
+    /// Where those of them stand that the query names.
+    told: Vec<(u32, u32, u64)>,
+}
+
 impl Place {
     fn is_open(&self) -> bool {
         !self.is_stuck && self.next < self.head
@@ -175,7 +206,7 @@ async fn places(
     stream: &Arc<Stream>,
     query: &Query,
     limit: usize,
-) -> Result<Vec<Place>, WireError> {
+) -> Result<Beginning, WireError> {
     let at = query.at.as_deref().unwrap_or_default();
     let number = || {
         at.parse()
@@ -197,17 +228,35 @@ async fn places(
         at: Some(find),
         local: false,
     };
-    let found = admin::find_ordinals(shared, stream, request).await?;
     let key_lane = lane_of_key(stream, query.key.as_deref());
-    let wanted = |lane: &v1::LaneCursor| {
-        query
-            .streamlet
-            .is_none_or(|streamlet| streamlet == lane.streamlet)
-            && query.lane.is_none_or(|number| number == lane.lane)
-            && key_lane.is_none_or(|at| at == (lane.streamlet, lane.lane))
+    let in_streamlet = |streamlet: u32| {
+        query.streamlet.is_none_or(|number| number == streamlet)
+            && key_lane.is_none_or(|at| at.0 == streamlet)
     };
-    let mut lanes: Vec<_> = found.lanes.into_iter().filter(wanted).collect();
+    let in_lane = |streamlet: u32, lane: u32| {
+        in_streamlet(streamlet)
+            && query.lane.is_none_or(|number| number == lane)
+            && key_lane.is_none_or(|at| at == (streamlet, lane))
+    };
+    let (mut lanes, silent) =
+        admin::find_what_answers(shared, stream, request, in_streamlet, ANSWER_WITHIN).await;
+    lanes.retain(|lane| in_lane(lane.streamlet, lane.lane));
+    let wire = stream.record.load().config.to_wire();
+    let answered: HashSet<_> = lanes.iter().map(|l| (l.streamlet, l.lane)).collect();
+    let mut unanswered: HashSet<_> = (0..wire.partitions())
+        .map(|partition| place_of(partition, wire.streamlets()))
+        .map(|(streamlet, lane)| (streamlet.0, lane.0))
+        .filter(|(streamlet, lane)| in_lane(*streamlet, *lane))
+        .collect();
+    unanswered.retain(|place| !answered.contains(place));
+    let mut problems: Vec<_> = silent.into_iter().map(|error| error.message).collect();
+    if problems.is_empty() && !unanswered.is_empty() {
+        problems.push("a streamlet is changing its owner; look again".to_owned());
+    }
     if lanes.is_empty() {
+        if !unanswered.is_empty() {
+            return Err(WireError::new(ErrorCode::NotOwner, problems.join("; ")));
+        }
         let text = format!(
             "stream \"{}\" has no such lane; `/api/v1/streams/` and its name lists them",
             stream.name()
@@ -250,7 +299,16 @@ async fn places(
             is_stuck: false,
         }
     };
-    Ok(lanes.into_iter().map(place).collect())
+    let named = from.iter().flatten();
+    let named = named.filter(|of| unanswered.contains(&(of.0, of.1)));
+    Ok(Beginning {
+        unanswered: Unanswered {
+            told: named.copied().collect(),
+            lanes: unanswered.len(),
+        },
+        problems,
+        places: lanes.into_iter().map(place).collect(),
+    })
 }
 
 /// The lane that records of a key go to, if they have always gone there.
@@ -274,7 +332,7 @@ fn positions(text: &str) -> Result<Vec<(u32, u32, u64)>, WireError> {
         );
         numbers.next().is_none().then_some(place)
     };
-    let all = text.split(',').take(MOST_LANES + 1).map(one);
+    let all = text.split(',').take(2 * MOST_LANES).map(one);
     let all: Option<Vec<_>> = all.collect();
     all.ok_or_else(|| {
         invalid("at does not say where to go on; write what the answer before has as next")
@@ -290,6 +348,8 @@ struct Looking<'a> {
     shown: usize,
     looked_at: usize,
     problems: Vec<String>,
+    /// Problems beyond those.
+    untold: usize,
     scratch: Vec<u8>,
     end: Instant,
 }
@@ -319,7 +379,8 @@ impl Looking<'_> {
             max_bytes: PEEK_BYTES,
             ..Default::default()
         };
-        let peeked = match peek_at(self.shared, owner, request, ANSWER_WITHIN).await {
+        let left = self.end.saturating_duration_since(Instant::now());
+        let peeked = match peek_at(self.shared, owner, request, ANSWER_WITHIN.min(left)).await {
             Ok(peeked) => peeked,
             Err(error) => return self.give_up(place, &error.message),
         };
@@ -345,9 +406,18 @@ impl Looking<'_> {
 
     fn give_up(&mut self, place: &mut Place, why: &str) -> usize {
         place.is_stuck = true;
-        let text = format!("streamlet {} lane {}: {why}", place.streamlet, place.lane);
-        self.problems.push(text);
+        self.tell(format!(
+            "streamlet {} lane {}: {why}",
+            place.streamlet, place.lane
+        ));
         0
+    }
+
+    fn tell(&mut self, problem: String) {
+        match self.problems.len() < MOST_PROBLEMS {
+            true => self.problems.push(problem),
+            false => self.untold += 1,
+        }
     }
 
     fn batches(&mut self, place: &mut Place, mut batches: &[u8], most: usize) -> usize {
@@ -394,8 +464,7 @@ impl Looking<'_> {
                 for record in records {
                     let Ok(record) = record else {
                         let at = header.base_ordinal;
-                        self.problems
-                            .push(format!("a record of the batch at {at} does not decode"));
+                        self.tell(format!("a record of the batch at {at} does not decode"));
                         break;
                     };
                     let ordinal = header.base_ordinal + u64::from(record.ordinal_delta);
@@ -428,8 +497,7 @@ impl Looking<'_> {
             }
             Err(error) => {
                 let at = header.base_ordinal;
-                self.problems
-                    .push(format!("the batch at {at} does not decompress: {error}"));
+                self.tell(format!("the batch at {at} does not decompress: {error}"));
             }
         }
         self.scratch = scratch;

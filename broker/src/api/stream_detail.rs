@@ -9,6 +9,7 @@ use kera_protocol::partition::partition_of;
 use kera_protocol::v1;
 use serde::Serialize;
 
+use super::bounds::{MOST_OF_LANES, fit};
 use super::views::{GroupRow, StreamRow, StreamSettings};
 use crate::admin;
 use crate::admin::calls::describe::{join, stream_description};
@@ -26,7 +27,8 @@ pub(super) struct StreamDetail {
     taken_ms: u64,
     #[serde(flatten)]
     row: StreamRow,
-    settings: StreamSettings,
+    /// None for those who may not see them.
+    settings: Option<StreamSettings>,
     under_replicated_groups: u64,
     /// Those that the caller may see.
     consumer_groups: Vec<GroupRow>,
@@ -82,14 +84,26 @@ struct Replica {
     lost: Option<String>,
 }
 
-/// Describes a stream, with its row and consumer groups as the caller may see them, and its lanes from `offset` on.
+/// What of a stream is asked for.
+pub(super) struct Asked {
+    /// The first lane.
+    pub(super) offset: usize,
+    pub(super) limit: usize,
+    /// The caller may see settings.
+    pub(super) sees_settings: bool,
+}
+
+/// Describes a stream, with its row and consumer groups as the caller may see them.
 pub(super) async fn describe(
     shared: &Arc<Shared>,
     stream: &Arc<Stream>,
     row: StreamRow,
     consumer_groups: Vec<GroupRow>,
-    offset: usize,
-    limit: usize,
+    Asked {
+        offset,
+        limit,
+        sees_settings,
+    }: Asked,
 ) -> Result<StreamDetail, WireError> {
     let mut described = stream_description(shared, stream).await?;
     if shared.data.directory.is_shared() {
@@ -100,10 +114,15 @@ pub(super) async fn describe(
     let mut lanes = described.lanes;
     lanes.sort_unstable_by_key(|lane| (lane.streamlet, lane.lane));
     let lanes_total = lanes.len();
+    let lanes = lanes.into_iter().skip(offset).take(limit);
+    let mut lanes = lanes
+        .map(|lane| of_lane(shared, stream, &info, lane))
+        .collect();
+    fit(&mut lanes, MOST_OF_LANES);
     Ok(StreamDetail {
         taken_ms: now_ms(),
         row,
-        settings: StreamSettings::of(&info),
+        settings: sees_settings.then(|| StreamSettings::of(&info)),
         under_replicated_groups: described.under_replicated_groups,
         consumer_groups,
         unserved: described
@@ -114,12 +133,7 @@ pub(super) async fn describe(
             .collect(),
         lanes_total,
         offset,
-        lanes: lanes
-            .into_iter()
-            .skip(offset)
-            .take(limit)
-            .map(|lane| of_lane(shared, stream, &info, lane))
-            .collect(),
+        lanes,
     })
 }
 

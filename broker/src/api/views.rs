@@ -20,9 +20,19 @@ const NAME: usize = 100;
 
 /// A name as it stands among many.
 pub(super) fn short(name: &str) -> String {
-    match name.char_indices().nth(NAME) {
-        None => name.to_owned(),
-        Some((end, _)) => format!("{}…", &name[..end]),
+    let mut shown: String = name.chars().take(NAME).map(visible).collect();
+    if name.chars().nth(NAME).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// In place of what is not seen, or turns the text after it around.
+fn visible(letter: char) -> char {
+    let turns = matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    match turns || letter.is_control() {
+        true => char::REPLACEMENT_CHARACTER,
+        false => letter,
     }
 }
 
@@ -102,9 +112,6 @@ impl StreamRow {
         self.groups_total = groups.len();
         self.lag = groups.first().map_or(0, |group| group.lag);
         groups.truncate(GROUPS_IN_ROW);
-        for of in &mut groups {
-            of.group = short(&of.group);
-        }
         self.groups = groups;
     }
 }

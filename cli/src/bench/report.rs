@@ -6,7 +6,7 @@ use kera_load::Latency;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::output::{Out, count, print_json, rounded_bytes, short_time};
+use crate::output::{Out, count, plural, print_json, rounded_bytes, short_time};
 
 /// The disk below the broker's data directory.
 #[derive(Clone, Debug, Serialize)]
@@ -141,12 +141,4 @@ impl Report {
         }
         out.flush()
     }
-}
-
-fn plural(number: u64, one: &str) -> String {
-    format!(
-        "{} {one}{}",
-        count(number),
-        if number == 1 { "" } else { "s" }
-    )
 }

@@ -11,7 +11,7 @@ use crate::failure::{Failure, Outcome};
 use crate::members::{
     BrokerView, ComparedView, answering, ask_each, print_brokers, print_compared,
 };
-use crate::output::{Out, OutputArgs, Table, count, print_json, rounded_bytes, uuid, verdict};
+use crate::output::{Out, OutputArgs, Table, plural, print_json, rounded_bytes, uuid, verdict};
 
 /// Arguments of `kera cluster status`.
 #[derive(Debug, Args)]
@@ -161,10 +161,10 @@ fn print(view: &View) -> Result<(), Failure> {
         out.line(text)?;
     }
     out.line(format_args!(
-        "{} streams of {} streamlets with {} groups; {controller}",
-        count(view.streams.into()),
-        count(view.streamlets),
-        count(view.groups)
+        "{} of {} with {}; {controller}",
+        plural(view.streams.into(), "stream"),
+        plural(view.streamlets, "streamlet"),
+        plural(view.groups, "group")
     ))?;
     if view.to_come_bytes > 0 {
         out.line(format_args!(

@@ -4,6 +4,7 @@ mod colour;
 mod id;
 mod number;
 mod paragraph;
+mod plain;
 mod stdout;
 mod steps;
 mod table;
@@ -11,8 +12,9 @@ mod width;
 
 pub(crate) use colour::{marked, of_state, verdict};
 pub(crate) use id::uuid;
-pub(crate) use number::{ago, count, per_second, rounded_bytes, short_time};
+pub(crate) use number::{ago, count, per_second, plural, rounded_bytes, short_time};
 pub(crate) use paragraph::{paragraph, say};
+pub(crate) use plain::plain;
 pub(crate) use stdout::{Out, next, print_bytes, print_json, print_line};
 pub(crate) use steps::{Steps, end};
 pub(crate) use table::Table;

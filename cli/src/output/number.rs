@@ -69,6 +69,15 @@ pub(crate) fn ago(ms: Option<u64>, otherwise: &str) -> String {
     )
 }
 
+/// `1 rule`, `2 rules`.
+pub(crate) fn plural(number: u64, one: &str) -> String {
+    format!(
+        "{} {one}{}",
+        count(number),
+        if number == 1 { "" } else { "s" }
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

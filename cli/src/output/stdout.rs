@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use serde::Serialize;
 
 use super::paragraph;
+use super::plain::plain_lines;
 use crate::failure::{Failure, OutputClosed};
 
 /// Buffered standard output. A reader that goes away becomes [`OutputClosed`].
@@ -32,9 +33,9 @@ impl<W: Write> Out<W> {
         closed(self.inner.write_all(bytes))
     }
 
-    /// Writes a line.
+    /// Writes a line, or several, for people. Names that other programs chose do nothing to their terminal.
     pub(crate) fn line(&mut self, text: impl std::fmt::Display) -> Result<(), Failure> {
-        closed(writeln!(self.inner, "{text}"))
+        closed(writeln!(self.inner, "{}", plain_lines(&text.to_string())))
     }
 
     /// Hands everything to the reader.
@@ -69,7 +70,7 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
 
 /// Prints a value as indented JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    print_line(serde_json::to_string_pretty(value)?)
+    print_bytes(format!("{}\n", serde_json::to_string_pretty(value)?).as_bytes())
 }
 
 /// Commands that come next, each with what it does. Only people are told.

@@ -67,7 +67,8 @@ pub(crate) fn end(
 
 fn line(value: &impl Serialize) -> Result<(), Failure> {
     let mut out = Out::stdout();
-    out.line(serde_json::to_string(value)?)?;
+    let text = serde_json::to_string(value)? + "\n";
+    out.bytes(text.as_bytes())?;
     out.flush()
 }
 

@@ -6,6 +6,7 @@ use console::Style;
 
 use super::Out;
 use super::paragraph::wrapped;
+use super::plain::plain;
 use crate::failure::Failure;
 
 /// Where a column's text stands.
@@ -78,7 +79,7 @@ impl Table {
     {
         let mut cells: Vec<String> = cells
             .into_iter()
-            .map(|cell| cell.to_string().replace(['\n', '\t', '\r'], " "))
+            .map(|cell| plain(&cell.to_string().replace(['\n', '\t', '\r'], " ")))
             .collect();
         cells.resize(self.columns.len(), String::new());
         self.rows.push(cells);

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use super::input::{Input, InputRecord, InputRules};
 use super::{Pace, ProduceArgs};
 use crate::failure::{Failure, Outcome};
-use crate::output::{count, per_second, short_time};
+use crate::output::{count, per_second, say, short_time};
 
 /// Runs `kera produce`.
 pub(crate) async fn run(args: ProduceArgs) -> Outcome {
@@ -184,6 +184,9 @@ fn fates(sent: u64, acknowledged: u64) -> String {
 
 fn open(from: &Path, progress: &ProgressBar) -> Result<Box<dyn BufRead + Send>, Failure> {
     let reader: Box<dyn Read + Send> = if from.as_os_str() == "-" {
+        if io::stdin().is_terminal() {
+            say("reading from the keyboard; Ctrl-D ends");
+        }
         Box::new(io::stdin())
     } else {
         let file = File::open(from).map_err(|error| {

@@ -2,7 +2,7 @@
 
 use super::examine::{AheadView, Examination, Examined, Fault, State};
 use crate::failure::Failure;
-use crate::output::{Out, Table, count, rounded_bytes};
+use crate::output::{Out, Table, count, plural, rounded_bytes};
 
 /// One line: what `kera segment verify` says about a file.
 pub(super) fn verdict(found: &Examined) -> String {
@@ -11,9 +11,10 @@ pub(super) fn verdict(found: &Examined) -> String {
         Examined::Ahead(found) => return ahead(found),
     };
     let what = format!(
-        "{} batches, {} records, ordinals {} to {}",
+        "{} batch{}, {}, ordinals {} to {}",
         count(found.batches),
-        count(found.records),
+        if found.batches == 1 { "" } else { "es" },
+        plural(found.records, "record"),
         found.first_ordinal,
         found.end_ordinal
     );

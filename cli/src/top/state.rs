@@ -279,8 +279,13 @@ fn readers(row: &Value) -> String {
 
 fn reads(row: &Value) -> String {
     let streams = row["streams"].as_array().into_iter().flatten();
-    let streams: Vec<_> = streams.map(|of| text(&of["stream"])).collect();
-    streams.join(", ")
+    let mut told: Vec<_> = streams.take(3).map(|of| text(&of["stream"])).collect();
+    // Earlier brokers do not tell how many there are.
+    let total = number(&row["streams_total"]);
+    if total > 3 {
+        told.push(format!("{} more", total - 3));
+    }
+    told.join(", ")
 }
 
 /// When a group will have caught up, at the pace of the last seconds.
@@ -345,6 +350,14 @@ mod tests {
             state.sort_next();
         }
         assert_eq!(state.sorted_by(), "records in");
+    }
+
+    #[test]
+    fn a_group_of_many_streams_tells_of_how_many() {
+        let streams: Vec<_> = (0..8).map(|n| json!({"stream": format!("t{n}")})).collect();
+        let row = |total: u64| json!({"streams": streams, "streams_total": total});
+        assert_eq!(reads(&row(12)), "t0, t1, t2, 9 more");
+        assert_eq!(reads(&json!({"streams": [{"stream": "t0"}]})), "t0");
     }
 
     #[test]

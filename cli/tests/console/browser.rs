@@ -24,6 +24,15 @@ pub struct Browser {
 impl Browser {
     /// A browser with an empty profile; `None`, and said so, where there is none.
     pub fn start(test: &str) -> Option<Self> {
+        Self::begin(test, None)
+    }
+
+    /// The same, whose user gives this name and password where a page asks for them.
+    pub fn start_as(test: &str, user: [&str; 2]) -> Option<Self> {
+        Self::begin(test, Some(user))
+    }
+
+    fn begin(test: &str, user: Option<[&str; 2]>) -> Option<Self> {
         let chromium = ["/usr/bin/chromium", "/usr/bin/chromium-browser"];
         let Some(chromium) = chromium
             .iter()
@@ -36,7 +45,12 @@ impl Browser {
             machine::skip(test, "needs npm and its registry");
             return None;
         };
-        let mut child = Command::new("node")
+        let mut node = Command::new("node");
+        if let Some([name, password]) = user {
+            node.env("KERA_LOGIN_NAME", name);
+            node.env("KERA_LOGIN_PASSWORD", password);
+        }
+        let mut child = node
             .arg(folder.join("visit.mjs"))
             .env("KERA_CHROMIUM", chromium)
             .stdin(Stdio::piped())

@@ -4,6 +4,7 @@ mod browser;
 mod built;
 #[path = "../common/mod.rs"]
 mod common;
+mod login;
 mod screens;
 #[path = "../control/together.rs"]
 #[allow(dead_code)]

@@ -2,9 +2,9 @@
 
 use std::thread;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::common::{finish, kera};
+use crate::common::{finish, http, kera};
 use crate::together::{Together, lines, sorted};
 use crate::{LONG, even, state};
 
@@ -103,4 +103,51 @@ fn a_broker_that_cannot_be_emptied_is_not_drained_for_that() {
     assert!(described.contains(&owner), "{described}");
     assert!(described.contains("REPLICAS AT BROKERS"), "{described}");
     assert!(described.contains("1, 2, 3"), "{described}");
+}
+
+/// Its lease goes on, so its streamlets stay where they are; records of the others are shown all the same.
+#[test]
+fn records_are_shown_while_an_owner_of_others_hangs() {
+    let Some(mut cluster) = Together::start(0, LONG) else {
+        return;
+    };
+    cluster.flags = vec!["--http-listen", "127.0.0.1:0"];
+    (0..2).for_each(|_| cluster.add());
+    cluster.create_whole("flights", 4, 2);
+    cluster.until(|status| even(status, 2));
+    // By their keys they lie in all streamlets.
+    let keyed: String = (0..200).map(|n| format!("key{n},{n}\n")).collect();
+    let mut produce = kera();
+    produce
+        .args(["produce", "flights", "--quiet", "--key-separator", ","])
+        .env("KERA_BOOTSTRAP", cluster.bootstrap());
+    let produced = finish(produce, keyed.as_bytes());
+    assert!(produced.status.success(), "{}", produced.stderr);
+    let owners: Vec<u32> = (0..4).map(|id| cluster.owner_of("flights", id)).collect();
+    let of = |number: u32| owners.iter().position(|owner| *owner == number);
+    let (own, hung) = (of(1).expect("a streamlet"), of(2).expect("a streamlet"));
+    cluster.broker(2).pause(true);
+    let address = cluster.broker(1).http().to_owned();
+    let look = |query: &str| {
+        let path = format!("/api/v1/streams/flights/records?from=earliest{query}");
+        let answer = http::get_as("localhost", &address, &path);
+        let (head, body) = answer.split_once("\r\n\r\n").expect("head and body");
+        let body: Value = serde_json::from_str(body).expect("JSON");
+        (head.contains(" 200 "), body)
+    };
+    // Nobody is asked who is not needed.
+    let (is_shown, page) = look(&format!("&streamlet={own}"));
+    assert!(is_shown && page["problems"] == json!([]), "{page}");
+    assert_ne!(page["records"], json!([]));
+    let (is_shown, page) = look("");
+    let problem = page["problems"][0].as_str().unwrap_or_default();
+    assert!(is_shown && problem.contains("broker 2 "), "{page}");
+    assert_eq!(
+        (&page["lanes"], &page["lanes_left_out"]),
+        (&json!(2), &json!(2))
+    );
+    assert_ne!(page["records"], json!([]));
+    let (is_shown, refused) = look(&format!("&streamlet={hung}"));
+    assert!(!is_shown && refused["error"] == "NOT_OWNER", "{refused}");
+    cluster.broker(2).pause(false);
 }

@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use kera_protocol::batch::{HEADER_BYTES, crc32c};
+use kera_protocol::frame::FrameKind;
+use kera_protocol::v1;
 use serde_json::Value;
 
+use crate::common::raw::{Raw, batch_of, frame_of, stream_id};
 use crate::common::{Broker, http};
 
 /// The most that any answer may have.
@@ -305,6 +309,59 @@ fn a_look_at_what_is_well_compressed_ends_as_any_other() {
         looks >= 2 && bytes >= 20 * 900_000,
         "{looks} looks at {bytes} bytes"
     );
+}
+
+#[test]
+fn a_group_with_a_long_name_is_found_by_what_its_stream_tells() {
+    let broker = broker(&[]);
+    broker.json(&["stream", "create", "s"]);
+    broker.feed(&["produce", "s", "--quiet"], b"one\n");
+    let long = "payments.".repeat(14);
+    for end in ["blue", "green"] {
+        let group = format!("{long}{end}");
+        broker.run(&["consume", "s", "--group", &group, "--max", "1"]);
+    }
+    let page = get(&broker, "streams?filter=s");
+    let told = page["items"][0]["groups"].as_array().expect("groups");
+    assert_eq!(told.len(), 2);
+    for group in told {
+        let name = group["group"].as_str().expect("a name");
+        assert_eq!(get(&broker, &format!("groups/{name}"))["group"], name);
+    }
+}
+
+#[test]
+fn many_batches_that_do_not_decode_are_told_in_few_words() {
+    let broker = broker(&[]);
+    let words = [
+        "stream",
+        "create",
+        "junk",
+        "--streamlets",
+        "1",
+        "--lanes",
+        "1",
+    ];
+    broker.json(&words);
+    let mut bad = batch_of(b"by hand");
+    bad[HEADER_BYTES..].fill(0xff);
+    let crc = crc32c(&bad[21..]);
+    bad[17..21].copy_from_slice(&crc.to_be_bytes());
+    let mut raw = Raw::open(&broker);
+    let request = v1::AppendRequest {
+        stream: stream_id(&broker, "junk"),
+        ..Default::default()
+    };
+    for _ in 0..60 {
+        raw.send(&frame_of(FrameKind::Append, 1, &request, &bad));
+        assert_eq!(raw.append_answer().1.error, 0);
+    }
+    broker.feed(&["produce", "junk", "--quiet"], b"behind them\n");
+    let page = get(&broker, "streams/junk/records?from=earliest");
+    let problems = page["problems"].as_array().expect("problems");
+    assert_eq!(problems.len(), 21, "{page}");
+    assert_eq!(problems[20], "and 40 more such batches or lanes");
+    assert_eq!(data(&page, "value"), ["behind them"]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `kera group`, and `kera consume --group`.
 
-use crate::common::Broker;
+use crate::common::{Broker, PATIENCE};
 
 fn lag(broker: &Broker, group: &str) -> Option<u64> {
     let groups = broker.json(&["group", "list"]);
@@ -135,4 +135,54 @@ fn a_group_keeps_its_order() {
     assert!(said.contains("GROUP_CONFLICT"), "{said}");
     let said = broker.refused(&["group", "reset", "nobody", "--to", "earliest"]);
     assert!(said.contains("UNKNOWN_CONSUMER_GROUP"), "{said}");
+}
+
+/// The answer's code to a commit of a group's offset in stream `s`, as a client of Kafka's that is no member sends it.
+fn committed(broker: &Broker, group: &str) -> u16 {
+    let text = |text: &str| [&(text.len() as u16).to_be_bytes()[..], text.as_bytes()].concat();
+    // API 8, version 2, correlation 7, no client id; no generation, member or retention; one partition, 0, at offset 1.
+    let request = [
+        vec![0, 8, 0, 2, 0, 0, 0, 7, 0xff, 0xff],
+        text(group),
+        vec![0xff; 4],
+        text(""),
+        vec![0xff; 8],
+        vec![0, 0, 0, 1],
+        text("s"),
+        vec![0, 0, 0, 1, 0, 0, 0, 0],
+        1_u64.to_be_bytes().to_vec(),
+        vec![0xff; 2],
+    ];
+    let reply = kera_testkit::kafka::exchange(broker.kafka(), &request.concat());
+    // Correlation, one topic of a name, one partition and its number.
+    let code = &reply[4 + 4 + 3 + 4 + 4..];
+    u16::from_be_bytes([code[0], code[1]])
+}
+
+#[test]
+fn a_name_of_escape_sequences_does_nothing_to_a_terminal() {
+    let broker = Broker::with(&["--kafka-listen", "127.0.0.1:0"]);
+    broker.json(&["stream", "create", "s", "--streamlets", "1"]);
+    broker.feed(&["produce", "s", "--quiet"], b"a\n");
+    let group = "\u{1b}]0;owned\u{7}\u{1b}[2Jx\r\nhealthy y";
+    let begin = std::time::Instant::now();
+    // The coordinator may still read its state.
+    while committed(&broker, group) != 0 {
+        assert!(begin.elapsed() < PATIENCE, "it is not committed");
+    }
+    for words in [&["group", "list"][..], &["group", "describe", group]] {
+        let told = broker.run(words);
+        assert!(told.contains("owned"), "{told}");
+        assert!(
+            !told.contains(|c: char| c.is_control() && c != '\n'),
+            "{words:?}: {told:?}"
+        );
+        assert!(
+            !told.lines().any(|line| line.starts_with("healthy")),
+            "{told}"
+        );
+    }
+    // Programs get it as it is.
+    let told = broker.json(&["group", "describe", group]);
+    assert_eq!(told["group"], group);
 }

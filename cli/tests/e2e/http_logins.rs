@@ -77,7 +77,6 @@ fn users_see_what_rules_let_them_see_and_the_audit_log_who_tried() {
     assert_eq!(ask(&world, "/readyz", "").0, 200);
     assert_eq!(ask(&world, "/", &ann).0, 200);
     allow(&world, &["describe", "--stream", "orders"]);
-    allow(&world, &["describe-configs", "--stream", "orders"]);
     world.run(
         "admin",
         &["consume", "orders", "--group", "payroll", "--max", "1"],
@@ -286,6 +285,78 @@ fn a_password_that_was_changed_counts_no_more_and_ends_the_news() {
     assert_ne!(of_admin.read(&mut buffer).expect("news"), 0);
     world.run("admin", &["user", "delete", "ann", "--yes"], b"");
     assert_eq!(ask(&world, "/metrics", &ann).0, 401);
+}
+
+#[test]
+fn who_reads_a_stream_sees_it_and_what_is_refused_is_refused_once() {
+    let home = home();
+    let file = home.path().join("audit.log");
+    let path = file.to_str().expect("a path of the build");
+    let flags = [&RULES[..], &[["--audit-to", path]]].concat();
+    let mut world = world_at("native,http", flags.as_flattened());
+    world.run("admin", &["stream", "create", "orders"], b"");
+    let allow = |words: &[&str]| {
+        let begin = ["acl", "add", "--allow", "User:ann"];
+        world.run("admin", &[&begin[..], words].concat(), b"");
+    };
+    allow(&["--consumer", "--stream", "orders", "--group", "readers"]);
+    let ann = basic("ann", PASSWORD);
+    let stream = |settings: bool| {
+        let (status, body) = ask(&world, "/api/v1/streams/orders", &ann);
+        assert_eq!(status, 200, "{body}");
+        let told: Value = serde_json::from_str(&body).expect("JSON");
+        assert_eq!(told["settings"].is_object(), settings, "{told}");
+        assert!(told["lanes_total"].as_u64() > Some(0), "{told}");
+    };
+    stream(false);
+    allow(&["--operation", "describe-configs", "--stream", "orders"]);
+    stream(true);
+    // Something comes each second, and not the refusal again.
+    let mut news = asked(&world, "/api/v1/live?path=/api/v1/overview", &ann);
+    let (mut text, mut buffer) = (String::new(), [0; 4096]);
+    let mut until = |wanted: &dyn Fn(&str) -> bool| {
+        while !wanted(&text) {
+            let read = news.read(&mut buffer).expect("news");
+            assert_ne!(read, 0, "{text}");
+            text.push_str(&String::from_utf8_lossy(&buffer[..read]));
+        }
+        text.clone()
+    };
+    let told = until(&|text| text.matches("event: same").count() >= 3);
+    assert_eq!(told.matches("event: refusal0").count(), 1, "{told}");
+    // Until there are other rules.
+    allow(&["--operation", "describe", "--cluster"]);
+    until(&|text| text.contains("event: answer0"));
+    // One user takes a quarter of the places, and leaves the others to others.
+    let mut places = vec![news];
+    let live = "/api/v1/live?path=/api/v1/streams";
+    for number in 1..=8 {
+        let mut socket = asked(&world, live, &ann);
+        let mut text = String::new();
+        while !text.contains("event: ") && !text.contains("api.max_event_streams") {
+            let read = socket.read(&mut buffer).expect("news");
+            text.push_str(&String::from_utf8_lossy(&buffer[..read]));
+        }
+        assert_eq!(
+            text.contains("user ann are told news already"),
+            number == 8,
+            "{text}"
+        );
+        places.push(socket);
+    }
+    let admin = basic("admin", PASSWORD);
+    let mut socket = asked(&world, live, &admin);
+    let read = socket.read(&mut buffer).expect("news");
+    let text = String::from_utf8_lossy(&buffer[..read]);
+    assert!(text.contains(" 200 OK"), "{text}");
+    drop((places, socket));
+    world.broker.stop();
+    let text = std::fs::read_to_string(&file).expect("the log is there");
+    let refused = text.lines().filter(|line| {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        line["event"] == "access" && line["result"] == "refused" && line["listener"] == "http"
+    });
+    assert_eq!(refused.count(), 1, "{text}");
 }
 
 #[test]
