@@ -1,9 +1,12 @@
 //! Keys, values and headers as people read them, without what a rule hides.
 
+use std::fmt;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use kera_protocol::batch::Record;
 use serde::Serialize;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 /// Most bytes of a key or a header that are shown.
@@ -93,11 +96,12 @@ impl Mask {
             Value::Array(values) => values
                 .iter_mut()
                 .fold(false, |hid, value| self.hide(value) | hid),
-            // JSON within a text, as outbox tables and log shippers write it.
+            // JSON within a text, as outbox tables and log shippers write it, whole or not.
             Value::String(text) => {
-                let inner = Some(&*text).filter(|text| looks_like_json(text));
-                let inner = inner.and_then(|text| serde_json::from_str(text).ok());
-                let hides = inner.is_some_and(|mut inner| self.hide(&mut inner));
+                let hides = match parsed(text.as_bytes()) {
+                    Some(mut inner) => self.hide(&mut inner),
+                    None => self.is_named_in(text),
+                };
                 if hides {
                     HIDDEN.clone_into(text);
                 }
@@ -107,14 +111,34 @@ impl Mask {
         }
     }
 
+    /// True if a text has the name of a field that is hidden, in quotes: JSON that was cut, or has something around it.
+    fn is_named_in(&self, text: &str) -> bool {
+        let text = text.to_lowercase();
+        let named = |field: &String| {
+            // The second is for JSON within JSON.
+            text.contains(&format!("\"{field}\"")) || text.contains(&format!("\"{field}\\"))
+        };
+        self.all || self.fields.iter().any(named)
+    }
+
+    /// True for all but texts without fields: other bytes may be fields with a frame around them.
+    fn may_have_fields(&self, bytes: &[u8]) -> bool {
+        text_of(bytes).is_none_or(|text| {
+            let begin =
+                text.trim_start_matches(|c: char| c.is_whitespace() || "\"\u{feff}".contains(c));
+            begin.starts_with(['{', '[']) || self.is_named_in(text)
+        })
+    }
+
     /// Whether nothing may be told of keys.
     pub(super) fn hides_keys(&self) -> bool {
         self.all
     }
 
-    /// A record's key. One without fields is no field: it is shown, but where a rule hides all of the stream.
+    /// A record's key, or a header's value. Text without fields is no field: it is shown, but where a rule hides all of
+    /// the stream.
     pub(super) fn key(&self, key: Option<&[u8]>) -> Shown {
-        let has_fields = |key: &[u8]| text_of(key).is_some_and(looks_like_json);
+        let has_fields = |key: &[u8]| self.may_have_fields(key);
         match self.all || (!self.is_empty() && key.is_some_and(has_fields)) {
             true => self.without_fields(key, SHOWN_KEY),
             false => shown(key, SHOWN_KEY),
@@ -138,8 +162,7 @@ impl Mask {
             return hidden(value);
         }
         // What is no JSON has no fields to go by: it may hold what is to be hidden, anywhere.
-        let parsed = serde_json::from_slice::<Value>(bytes).ok();
-        let Some(mut parsed) = parsed.filter(has_only_fields) else {
+        let Some(mut parsed) = parsed(bytes).filter(has_only_fields) else {
             return hidden(value);
         };
         if !self.hide(&mut parsed) {
@@ -161,10 +184,78 @@ impl Mask {
                 name: cut(header.key, SHOWN_KEY).0.to_owned(),
                 value: match self.hides(header.key) {
                     true => hidden(header.value),
-                    false => shown(header.value, SHOWN_KEY),
+                    false => self.key(header.value),
                 },
             })
             .collect()
+    }
+}
+
+/// JSON in which no object has two fields of one name: of these only the last would be looked at.
+fn parsed(bytes: &[u8]) -> Option<Value> {
+    serde_json::from_slice(bytes)
+        .ok()
+        .map(|Distinct(value)| value)
+}
+
+/// See [`parsed`].
+struct Distinct(Value);
+
+impl<'de> Deserialize<'de> for Distinct {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(DistinctFields).map(Self)
+    }
+}
+
+struct DistinctFields;
+
+impl<'de> Visitor<'de> for DistinctFields {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON without two fields of one name")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        let mut values = Vec::new();
+        while let Some(Distinct(value)) = from.next_element()? {
+            values.push(value);
+        }
+        Ok(Value::Array(values))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        let mut fields = serde_json::Map::new();
+        while let Some((name, Distinct(value))) = from.next_entry::<String, _>()? {
+            if fields.insert(name, value).is_some() {
+                return Err(A::Error::custom("two fields of one name"));
+            }
+        }
+        Ok(Value::Object(fields))
     }
 }
 
@@ -237,6 +328,10 @@ fn cut(text: &str, most: usize) -> (&str, bool) {
 
 #[cfg(test)]
 mod tests {
+    use kera_protocol::batch::{
+        BatchBuilder, Compression, Header, NewRecord, ProducerStamp, Records,
+    };
+
     use super::*;
 
     fn mask(rules: &[&str]) -> Mask {
@@ -288,6 +383,79 @@ mod tests {
         let key = mask.key(Some(br#"{"email":"key@b","id":1}"#));
         assert_eq!(key.data, r#"{"email":"•••","id":1}"#);
         assert_eq!(mask.key(Some(b"k7")).data, "k7");
+    }
+
+    #[test]
+    fn a_rule_hides_fields_of_json_that_is_cut_framed_quoted_or_has_something_around_it() {
+        let mask = mask(&["email"]);
+        for text in [
+            r#"{"payload":"{\"email\":\"n@b\", \"x\":1"}"#,
+            r#"{"payload":"{\"email\":\"n@b\"}\n{\"email\":\"n@b\"}"}"#,
+            r#"{"payload":"INFO {\"Email\":\"n@b\"}"}"#,
+            r#"{"payload":"{\"email\":\"n@b\"} trailing"}"#,
+            r#"{"payload":"\"{\\\"email\\\":\\\"n@b\\\"}\""}"#,
+            r#"{"payload":"{\"a\":\"{\\\"email\\\":\\\"n@b"}"#,
+            r#"{"payload":{"email":"n@b"},"payload":1}"#,
+            r#"{"payload":"{\"p\":{\"email\":\"n@b\"},\"p\":1}"}"#,
+        ] {
+            serde_json::from_str::<Value>(text).expect("JSON");
+            let shown = mask.value(Some(text.as_bytes()));
+            assert!(
+                shown.masked && !shown.data.contains("n@b"),
+                "{text}: {shown:?}"
+            );
+        }
+        for text in [
+            &br#"{"email":"n@b"}"#[..],
+            br#"{"email":"n@b""#,
+            b"\xef\xbb\xbf{\"email\":\"n@b\"}",
+            br#"INFO {"email":"n@b"}"#,
+            br#""{\"email\":\"n@b\"}""#,
+            b"\0\0\0\0\x01{\"email\":\"n@b\"}",
+        ] {
+            for shown in [mask.key(Some(text)), mask.value(Some(text))] {
+                assert!(shown.masked && !shown.data.contains("n@b"), "{shown:?}");
+                assert_ne!(shown.encoding, "base64");
+            }
+        }
+        // What has no fields is no field, and nothing is hidden of what has others.
+        for text in [&b"k7"[..], b"{n@b", b"a \"name\"", b"null"] {
+            let shown = mask.key(Some(text));
+            assert_eq!(shown.masked, text == b"{n@b", "{shown:?}");
+        }
+        let other = mask.key(Some(br#"{"id":1}"#));
+        assert!(!other.masked && other.data == r#"{"id":1}"#);
+    }
+
+    #[test]
+    fn a_rule_hides_fields_of_headers() {
+        let original = br#"{"email":"n@b","id":1}"#;
+        let headers = [
+            ("original", &original[..]),
+            ("cut", &original[..12]),
+            ("trace", b"00-4bf9"),
+            ("Email", b"n@b"),
+        ]
+        .map(|(key, value)| Header {
+            key,
+            value: Some(value),
+        });
+        let record = NewRecord {
+            key: None,
+            value: None,
+            headers: &headers,
+            timestamp: 0,
+        };
+        let mut batch = BatchBuilder::new();
+        batch.push(&record).expect("a small batch holds it");
+        let batch = batch.finish(Compression::None, ProducerStamp::NONE);
+        let batch = batch.expect("it holds a record");
+        let mut scratch = Vec::new();
+        let mut records = Records::open(&batch, 0, &mut scratch).expect("a batch");
+        let record = records.next().expect("one").expect("a record");
+        let shown = mask(&["email"]).headers(&record);
+        let shown: Vec<_> = shown.iter().map(|one| one.value.data.as_str()).collect();
+        assert_eq!(shown, [r#"{"email":"•••","id":1}"#, "", "00-4bf9", ""]);
     }
 
     #[test]

@@ -303,9 +303,9 @@ config_keys! {
         enabled: bool, Switch [] = "true";
         /// Let records be looked at there. With `false` nobody sees a key, a value or a header there.
         records: bool, Switch [] = "true";
-        /// What is not shown of records: fields of JSON keys and values, and headers, by name, in every stream or in one
-        /// (`orders:email`). `*` stands for the whole key, value and headers. A value that is anything but JSON with fields
-        /// is not shown where a rule is about its stream; a key without fields is.
+        /// What is not shown of records: fields of JSON keys, values and headers, and headers, by name, in every stream or in
+        /// one (`orders:email`). `*` stands for the whole key, value and headers. A value that is anything but JSON with
+        /// fields is not shown where a rule is about its stream; a key or header that is text without fields is.
         mask: Vec<String>, MaskRules [] = "off";
         /// Let people change something there: create, change, trim and delete streams, set the positions of consumer groups,
         /// drain brokers. Rules, quotas and the audit log are those of the same call by the command line.

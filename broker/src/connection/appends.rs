@@ -107,8 +107,18 @@ impl Connection {
         if let Some(charged) = self.charged {
             return Ok(charged);
         }
-        if link.meter.debt(Metered::Appends) > MOST_HELD || self.held.len() >= MOST_ANSWERS {
-            return Err(over_quota(link));
+        if link.meter.debt(Metered::Appends) > MOST_HELD {
+            let most = MOST_HELD.as_secs();
+            let why = format!(
+                "has used up its quota of appended bytes, and those that share it owe more than {most} seconds"
+            );
+            return Err(over_quota(link, &why));
+        }
+        if self.held.len() >= MOST_ANSWERS {
+            let why = format!(
+                "has used up a quota, and {MOST_ANSWERS} answers of this connection wait for it"
+            );
+            return Err(over_quota(link, &why));
         }
         let wait = link.meter.charge_answered(Metered::Appends, bytes);
         let not_before = (!wait.is_zero()).then(|| Instant::now() + wait.min(MOST_HELD));
@@ -190,11 +200,8 @@ impl Connection {
     }
 }
 
-fn over_quota(link: &ClientLink) -> WireError {
+fn over_quota(link: &ClientLink, why: &str) -> WireError {
     let principal = &link.principal;
-    let text = format!(
-        "{principal} has used up its quota of appended bytes, and those that share it owe more than {} seconds; send less, or see `kera quota list`",
-        MOST_HELD.as_secs()
-    );
+    let text = format!("{principal} {why}; send less, or see `kera quota list`");
     WireError::new(ErrorCode::Overloaded, text)
 }

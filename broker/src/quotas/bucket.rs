@@ -14,12 +14,17 @@ const LONGEST: f64 = 1e9;
 #[derive(Debug)]
 pub(super) struct Bucket(Mutex<Level>);
 
+/// Seconds that a debt takes at most, where all of it is worked off.
+pub(super) const ANY_DEBT: f64 = f64::INFINITY;
+
 #[derive(Debug)]
 struct Level {
     /// Tokens a second.
     rate: f64,
     tokens: f64,
     at: Instant,
+    /// Seconds that a debt takes at most.
+    most_owed: f64,
 }
 
 impl Level {
@@ -40,12 +45,13 @@ impl Level {
 }
 
 impl Bucket {
-    /// A full one.
-    pub(super) fn new(rate: f64, now: Instant) -> Self {
+    /// A full one. What is owed beyond what comes in `most_owed` seconds is forgotten.
+    pub(super) fn new(rate: f64, most_owed: f64, now: Instant) -> Self {
         let mut level = Level {
             rate,
             tokens: 0.0,
             at: now,
+            most_owed,
         };
         level.tokens = level.burst();
         Self(Mutex::new(level))
@@ -55,7 +61,7 @@ impl Bucket {
     pub(super) fn charge(&self, amount: f64, now: Instant) -> Duration {
         let mut level = self.0.lock();
         level.fill(now);
-        level.tokens -= amount;
+        level.tokens = (level.tokens - amount).max(-level.rate * level.most_owed);
         level.wait()
     }
 
@@ -97,7 +103,7 @@ mod tests {
     fn a_debt_is_worked_off_at_the_rate_and_a_pause_earns_one_burst() {
         let begin = Instant::now();
         let at = |ms: u64| begin + Duration::from_millis(ms);
-        let bucket = Bucket::new(1000.0, begin);
+        let bucket = Bucket::new(1000.0, ANY_DEBT, begin);
         assert_eq!(bucket.charge(1000.0, begin), Duration::ZERO);
         assert_eq!(bucket.charge(500.0, begin), Duration::from_millis(500));
         assert_eq!(bucket.wait(at(200)), Duration::from_millis(300));
@@ -122,7 +128,7 @@ mod tests {
         ) {
             let (rate, largest) = (1000.0, 3000.0);
             let begin = Instant::now();
-            let bucket = Bucket::new(rate, begin);
+            let bucket = Bucket::new(rate, ANY_DEBT, begin);
             let mut now = begin;
             let mut until = [begin; 5];
             let mut used = 0.0;

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 
 use crate::metrics::{Counter, Family, Labels};
 use crate::principal::Principal;
-use bucket::Bucket;
+use bucket::{ANY_DEBT, Bucket};
 use limits::{Limits, Sharers};
 
 pub use alter::{Change, address_text, alter, list};
@@ -198,7 +198,7 @@ impl Buckets {
         };
         let bucket = self.by_key.entry(key);
         bucket
-            .or_insert_with(|| Arc::new(Bucket::new(rate, now)))
+            .or_insert_with(|| Arc::new(Bucket::new(rate, most_owed(kind), now)))
             .clone()
     }
 }
@@ -209,6 +209,16 @@ fn rate(kind: QuotaKind, limit: Limit) -> f64 {
         // Hundredths of a core, charged in nanoseconds.
         QuotaKind::RequestPercentage => limit.value() * 1e7,
         _ => limit.value(),
+    }
+}
+
+/// Seconds that a debt of a kind takes at most.
+fn most_owed(kind: QuotaKind) -> f64 {
+    match kind {
+        // A connection waits a second at a time, so that many together owe more than they ever wait for. Kafka looks at
+        // eleven seconds.
+        QuotaKind::RequestPercentage => 10.0,
+        _ => ANY_DEBT,
     }
 }
 

@@ -163,6 +163,28 @@ fn time_that_threads_work_is_waited_for_a_second_at_most() {
 }
 
 #[test]
+fn time_that_many_connections_took_is_over_after_ten_seconds() {
+    let quotas = limiting(each_user(), QuotaKind::RequestPercentage, 1.0);
+    let begin = Instant::now();
+    let mut many: Vec<_> = (0..60).map(|_| meter(&quotas, "ann")).collect();
+    for one in &mut many {
+        one.charge_time_at(Duration::from_secs(1), || begin);
+    }
+    let mut later = meter(&quotas, "ann");
+    let at = |seconds: u64| begin + Duration::from_secs(seconds);
+    assert!(later.waits_at(Metered::Time, || at(8)));
+    let mut last = meter(&quotas, "ann");
+    assert!(!last.waits_at(Metered::Time, || at(11)));
+    // Bytes are all worked off.
+    let quotas = limiting(each_user(), QuotaKind::ProducerByteRate, 1.0);
+    let mut one = meter(&quotas, "ann");
+    assert_eq!(
+        one.charge_at(Metered::Appends, 101, || begin),
+        Duration::from_secs(100)
+    );
+}
+
+#[test]
 fn the_time_of_a_client_that_has_proved_nothing_yet_is_nobodys() {
     let quotas = limiting(each_user(), QuotaKind::RequestPercentage, 10.0);
     let mut stranger = Meter::new(quotas.clone(), &Principal::Anonymous);
