@@ -484,7 +484,8 @@ impl ClientLink {
         let waits = protocol.takes_frames(self) && self.takes_input(protocol);
         let within = self.shared.config.server.receive_timeout;
         let late = self.input.is_late(now, within, waits);
-        if (late || (waits && self.claims.is_late(now))) && !self.is_whole(protocol) {
+        let received = self.input.len();
+        if (late || (waits && self.claims.is_late(now, received))) && !self.is_whole(protocol) {
             protocol.overdue(self, Overdue::Frame)?;
         }
         let small = self.input.len() <= READ_AHEAD && !self.claims.has_frame();

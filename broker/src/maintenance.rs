@@ -35,10 +35,11 @@ const MIN_FREE: u64 = 8 << 20;
 /// And accepted again once this is free.
 const ENOUGH_FREE: u64 = 16 << 20;
 
-/// The maintenance threads of a broker: one for jobs, one for intervals, one that
-/// flushes, one that compacts, one that pumps.
+/// The maintenance threads of a broker: one for jobs, one that reads again what could not be read, one for intervals,
+/// one that flushes, one that compacts, one that pumps.
 pub struct Maintenance {
     jobs: Arc<Jobs>,
+    rereads: Arc<Jobs>,
     shared: Arc<Shared>,
     clock: Arc<Jobs>,
     flushes: Arc<Jobs>,
@@ -50,7 +51,11 @@ impl Maintenance {
     ///
     /// # Errors
     /// The system's, if it has no thread to give.
-    pub fn start(shared: Arc<Shared>, jobs: Arc<Jobs>) -> Result<Self, BrokerError> {
+    pub fn start(
+        shared: Arc<Shared>,
+        jobs: Arc<Jobs>,
+        rereads: Arc<Jobs>,
+    ) -> Result<Self, BrokerError> {
         let clock = shared.retimed.intervals.clone();
         let mut threads = Vec::new();
         let spawn = |name: &'static str, body: Box<dyn FnOnce() + Send>| {
@@ -68,6 +73,9 @@ impl Maintenance {
         };
         let (s, j) = (shared.clone(), jobs.clone());
         threads.push(spawn("kera-jobs", Box::new(move || run_jobs(&s, &j)))?);
+        let (s, r) = (shared.clone(), rereads.clone());
+        // A stop does not wait for it: it may be held by a disk for as long as that takes to fail.
+        drop(spawn("kera-reread", Box::new(move || run_jobs(&s, &r)))?);
         let (s, c) = (shared.clone(), clock.clone());
         threads.push(spawn(
             "kera-intervals",
@@ -83,6 +91,7 @@ impl Maintenance {
         threads.push(spawn("kera-pump", Box::new(move || pump.run()))?);
         Ok(Self {
             jobs,
+            rereads,
             shared,
             clock,
             flushes,
@@ -92,7 +101,7 @@ impl Maintenance {
 
     /// Ends jobs and intervals; the pump goes on until it is stopped itself, as closing needs it.
     pub fn stop(mut self) {
-        for queue in [&self.jobs, &self.clock, &self.flushes] {
+        for queue in [&self.jobs, &self.rereads, &self.clock, &self.flushes] {
             queue.stop();
         }
         self.shared.compactor.stop();

@@ -15,7 +15,7 @@ use kera_metadata::{
 };
 use kera_replication::own::OwnFiles;
 use kera_rpc::Channels;
-use kera_streamlet::{Env, Limits};
+use kera_streamlet::{Env, Job, Limits};
 use tokio::sync::watch;
 
 use crate::access::Access;
@@ -181,7 +181,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         }
         _ => None,
     };
-    let jobs = Arc::new(Jobs::default());
+    let (jobs, rereads) = (Arc::new(Jobs::default()), Arc::new(Jobs::default()));
     let pump = LocalWriter::new(io.clone());
     let env = Arc::new(Env {
         io,
@@ -190,8 +190,11 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         recorder: recorder.clone(),
         incarnation: dir.incarnation(),
         jobs: Box::new({
-            let jobs = jobs.clone();
-            move |job| jobs.push(job)
+            let (jobs, rereads) = (jobs.clone(), rereads.clone());
+            move |job| match job {
+                Job::Remember(_) => rereads.push(job),
+                _ => jobs.push(job),
+            }
         }),
         root: dir.streams(),
         limits: Limits {
@@ -293,7 +296,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     if let Some(clustered) = &shared.clustered {
         clustered.serve_own_files(&shared.data.catalog, &shared.metadata);
     }
-    let maintenance = Maintenance::start(shared.clone(), jobs)?;
+    let maintenance = Maintenance::start(shared.clone(), jobs, rereads)?;
     Ok((shared, maintenance))
 }
 

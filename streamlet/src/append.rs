@@ -167,9 +167,9 @@ impl Failed {
     pub(crate) fn refusal(&self, lane: LaneId) -> AppendError {
         match self {
             Self::Write(_) => AppendError::Recovering,
-            Self::Read(cause) => AppendError::Unread {
+            Self::Read(unread) => AppendError::Unread {
                 lane,
-                cause: cause.clone(),
+                cause: unread.cause.clone(),
             },
         }
     }

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::ops::Bound;
+use std::time::Instant;
 
 use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::group_life::{GroupFacts, GroupStage};
@@ -10,7 +11,7 @@ use kera_protocol::ids::{GroupId, LaneId};
 use kera_records::{Damage, GroupRecord, Write};
 
 use crate::job::Job;
-use crate::streamlet::{LaneSlot, Streamlet};
+use crate::streamlet::{Failed, LaneSlot, Streamlet};
 
 impl Streamlet {
     /// Does a job; may wait for disk and metadata store. Returns false if it should be tried again
@@ -19,16 +20,23 @@ impl Streamlet {
         if self.is_over() {
             return true;
         }
-        if let Job::Prepare(lane) = job {
-            self.prepare(lane.lane);
-            return true;
+        match job {
+            Job::Prepare(lane) => {
+                self.prepare(lane.lane);
+                return true;
+            }
+            Job::Remember(lane) => {
+                self.remember(lane.lane, now_ms);
+                return true;
+            }
+            _ => {}
         }
         let _turn = self.maintenance.lock();
         match job {
             Job::Close(lane) => self.close_frozen(lane.lane, now_ms),
             Job::Record(lane, group) => self.record_again(lane.lane, *group),
             Job::Repair(lane) => self.repair(lane.lane, now_ms),
-            Job::Prepare(_) => true,
+            Job::Prepare(_) | Job::Remember(_) => true,
         }
     }
 
@@ -262,7 +270,8 @@ impl Streamlet {
         let _turn = self.maintenance.lock();
         let lanes = self.inner.lock().lanes.len() as u32;
         let mut all = true;
-        for lane in (0..lanes).map(LaneId) {
+        // Nothing of a lane that could not be read is open.
+        for lane in (0..lanes).map(LaneId).filter(|lane| !self.is_unread(*lane)) {
             all &= self.repair(lane, now_ms) && self.close_frozen(lane, now_ms);
         }
         all
@@ -345,12 +354,16 @@ impl Streamlet {
         }
     }
 
-    /// Lanes with a failed group, or with frozen ones that are not closed: also those that a
+    /// Lanes that could not be read or have a failed group, or frozen ones that are not closed: also those that a
     /// recovery found open.
     fn lanes_due(&self) -> Vec<Job> {
         let inner = self.inner.lock();
         let due = inner.lanes.iter().enumerate().filter_map(|(index, lane)| {
             let key = self.lane_key(LaneId(index as u32));
+            if let LaneSlot::Failed(Failed::Read(unread)) = &lane.slot {
+                let is_due = unread.not_before <= Instant::now();
+                return is_due.then_some(Job::Remember(key));
+            }
             let mut open = lane.groups.values().filter(|g| g.lane_head().is_some());
             let failed = |group: &Arc<Group>| group.is_broken() && !group.is_shipped();
             if matches!(lane.slot, LaneSlot::Failed(_)) || open.clone().any(failed) {

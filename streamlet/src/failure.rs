@@ -19,8 +19,7 @@ impl Streamlet {
     /// Closes what counts, discards what does not, and leaves the lane idle. Returns false if the
     /// outcome could not be recorded yet. The maintenance lock is held.
     pub(crate) fn repair(self: &Arc<Self>, lane: LaneId, now_ms: u64) -> bool {
-        if !self.remember(lane, now_ms) {
-            // Asked for again with the next round of what is due.
+        if self.is_unread(lane) {
             return true;
         }
         if self.copies.get().is_some() {

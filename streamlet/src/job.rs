@@ -13,6 +13,9 @@ pub enum Job {
     Record(LaneKey, GroupId),
     /// Put a lane in order whose write failed.
     Repair(LaneKey),
+    /// Read again what a lane remembers of its producers. It may take as long as a disk takes to fail, and nothing else
+    /// waits for it: not for the thread of the other jobs.
+    Remember(LaneKey),
 }
 
 impl Job {
@@ -22,7 +25,8 @@ impl Job {
             Self::Close(lane)
             | Self::Prepare(lane)
             | Self::Record(lane, _)
-            | Self::Repair(lane) => lane.streamlet_key(),
+            | Self::Repair(lane)
+            | Self::Remember(lane) => lane.streamlet_key(),
         }
     }
 }

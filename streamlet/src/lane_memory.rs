@@ -4,13 +4,21 @@
 //! what cannot be read now is no reason to go on without it: the lane takes no appends, and it is read again.
 
 use std::io::{Error, ErrorKind, Result};
+use std::time::{Duration, Instant};
 
 use kera_log_segments::group::Group;
 use kera_log_segments::scan::{self, ScanError, ScanSpec};
+use kera_log_segments::sync::Arc;
 use kera_protocol::ids::LaneId;
 
 use crate::producers::{LaneState, SnapshotError};
-use crate::streamlet::{Carry, Failed, LaneSlot, Streamlet};
+use crate::streamlet::{Carry, Failed, Inner, LaneSlot, Streamlet};
+
+/// A failed read is made again after this many times as long as it took: a disk that needs a minute to fail is left
+/// alone for longer than one that fails at once. It is at least the second between two rounds of what is due.
+const PAUSE: u32 = 10;
+/// At most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
 impl Streamlet {
     /// What a lane remembers that ends with `last`, a closed group. With a report, for people, where its file is gone or
@@ -51,57 +59,70 @@ impl Streamlet {
         }
     }
 
-    /// Reads again what a lane remembers, if that failed before. False if it fails once more. The maintenance lock is
-    /// held: no group of the lane goes meanwhile.
-    pub(crate) fn remember(&self, lane: LaneId, now_ms: u64) -> bool {
-        let (last, before) = {
-            let inner = self.inner.lock();
-            let Some(slot) = inner.lanes.get(lane.0 as usize) else {
-                return true;
-            };
-            let LaneSlot::Failed(Failed::Read(cause)) = &slot.slot else {
-                return true;
-            };
-            (slot.groups.values().next_back().cloned(), cause.clone())
+    /// Whether what a lane remembers could not be read. Nothing of it is open then.
+    pub(crate) fn is_unread(&self, lane: LaneId) -> bool {
+        let inner = self.inner.lock();
+        let slot = inner.lanes.get(lane.0 as usize);
+        slot.is_some_and(|lane| matches!(lane.slot, LaneSlot::Failed(Failed::Read(_))))
+    }
+
+    /// Reads again what a lane remembers, if that failed before.
+    pub(crate) fn remember(&self, lane: LaneId, now_ms: u64) {
+        let newest = |inner: &Inner| {
+            let slot = inner.lanes.get(lane.0 as usize)?;
+            let unread = matches!(slot.slot, LaneSlot::Failed(Failed::Read(_)));
+            unread.then(|| slot.groups.values().next_back().cloned())
+        };
+        let Some(last) = newest(&self.inner.lock()) else {
+            return;
         };
         if let Some(last) = &last {
             // Readers may hold a file that somebody has moved away since.
             last.release_file();
         }
-        let (key, read) = (
-            self.lane_key(lane),
-            self.state_after(last.as_deref(), now_ms),
-        );
+        let begun = Instant::now();
+        let read = self.state_after(last.as_deref(), now_ms);
+        let not_before = Instant::now() + (PAUSE * begun.elapsed()).min(LONGEST_PAUSE);
+        // Groups come and go under this lock. Nothing waits for the disk with it.
+        let _turn = self.maintenance.lock();
         let mut inner = self.inner.lock();
+        match newest(&inner) {
+            Some(now) if now.as_ref().map(Arc::as_ptr) == last.as_ref().map(Arc::as_ptr) => {}
+            // Compaction has put another group in its place, or the streamlet has moved.
+            _ => return,
+        }
+        let key = self.lane_key(lane);
+        let slot = &mut inner.lanes[lane.0 as usize];
         match read {
             Ok((state, report)) => {
                 if let Some(report) = report {
                     tracing::warn!(lane = %key, "{report}");
                 }
-                let pins = state.producer_epochs().map(|producer| (producer, lane));
-                inner.pins.extend(pins);
-                let slot = &mut inner.lanes[lane.0 as usize];
                 // Nothing was appended since the start.
                 let next_ordinal = slot.head.ordinal();
+                let head = slot.head.clone();
+                let pins: Vec<_> = state.producer_epochs().collect();
                 slot.slot = LaneSlot::Idle(Carry {
                     state,
                     next_ordinal,
                 });
-                let head = slot.head.clone();
+                let pins = pins.into_iter().map(|producer| (producer, lane));
+                inner.pins.extend(pins);
                 drop(inner);
                 // Readers of what counts wait for the last stable ordinal.
                 head.wake_all();
                 tracing::info!(lane = %key, "what the lane remembers of its producers is read: it takes appends");
-                true
             }
             Err(error) => {
                 let cause = error.to_string();
-                if cause != before {
-                    tracing::warn!(lane = %key, group = ?last, error = cause, "what the lane remembers of its producers cannot be read, for another reason now; it is read again every second");
-                    let slot = &mut inner.lanes[lane.0 as usize];
-                    slot.slot = LaneSlot::Failed(Failed::Read(cause));
+                let LaneSlot::Failed(Failed::Read(before)) = &mut slot.slot else {
+                    return;
+                };
+                before.not_before = not_before;
+                if cause != before.cause {
+                    tracing::warn!(lane = %key, group = ?last, error = cause, "what the lane remembers of its producers cannot be read, for another reason now; it is read again and again");
+                    before.cause = cause;
                 }
-                false
             }
         }
     }
@@ -114,8 +135,9 @@ fn is_of_file(error: &Error) -> bool {
 
 /// The state at the end of a closed group, from its footer or by a walk over its headers.
 fn read_state(closed: &Group, now_ms: u64) -> std::result::Result<LaneState, ScanError> {
-    // An empty one is of a footer that was written without it.
-    let footer = closed.read_footer()?;
+    // What it tells a walk finds as well, so a footer that cannot be read is as good as none. An empty state is of a
+    // footer that was written without it.
+    let footer = closed.read_footer().ok().flatten();
     if let Some(footer) = footer.filter(|footer| !footer.lane_state.is_empty()) {
         match LaneState::decode(&footer.lane_state) {
             Ok(state) => return Ok(state),

@@ -6,6 +6,7 @@
 //! that group is kept and the gap reported.
 
 use std::io::{Error, ErrorKind};
+use std::time::Instant;
 
 use kera_log_segments::damage::{FileDamage, Unsynced};
 use kera_log_segments::group::{AckPolicy, Group, GroupSpec};
@@ -23,7 +24,7 @@ use kera_records::{Damage, GroupRecord, Write};
 use crate::lane_memory::decoded;
 use crate::producers::{LaneState, Verdict};
 use crate::recovery::{LaneRecords, Recovery};
-use crate::streamlet::{Carry, Failed, Lane, LaneSlot, Prepared, Settings, Streamlet};
+use crate::streamlet::{Carry, Failed, Lane, LaneSlot, Prepared, Settings, Streamlet, Unread};
 
 /// Why records that had been shown may be missing.
 const GONE: &str = "damaged: its file is gone, and it was there when the group was recorded";
@@ -571,10 +572,13 @@ impl<'a> LaneBuild<'a> {
                     return Err(Error::new(error.kind(), text));
                 }
                 self.out.reports.push(format!(
-                    "{text}: lane {} takes no appends before what it remembers of its producers can be read there; it is read again every second. Without the file the producers begin anew",
+                    "{text}: lane {} takes no appends before what it remembers of its producers can be read there; it is read again and again. Without the file the producers begin anew",
                     self.lane
                 ));
-                Ok(LaneSlot::Failed(Failed::Read(error.to_string())))
+                Ok(LaneSlot::Failed(Failed::Read(Unread {
+                    cause: error.to_string(),
+                    not_before: Instant::now(),
+                })))
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use kera_log_segments::group::{AckPolicy, Group, GroupSpec, GroupWriter, MadeFile};
@@ -208,8 +209,15 @@ pub(crate) enum LaneSlot {
 pub(crate) enum Failed {
     /// The last group's write failed. What an idle lane carries stays, in case that all it carries counts.
     Write(Option<Carry>),
-    /// What it remembers of its producers could not be read, for this reason.
-    Read(String),
+    /// What it remembers of its producers could not be read.
+    Read(Unread),
+}
+
+/// A failed read of what a lane remembers.
+pub(crate) struct Unread {
+    pub(crate) cause: String,
+    /// It is not read again before: a disk that takes its time to fail has other files to read.
+    pub(crate) not_before: Instant,
 }
 
 /// What a lane carries between two groups.

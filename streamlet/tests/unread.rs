@@ -4,13 +4,14 @@
 mod support;
 
 use kera_log_segments::group::AckPolicy;
-use kera_log_segments::io::fault::{Counts, Fault};
+use kera_log_segments::io::fault::{Counts, Fault, FaultIo};
 use kera_log_segments::layout::FOOTER_OFFSET;
+use kera_log_segments::sync::Arc;
 use kera_protocol::batch::mark_transactional;
-use kera_protocol::ids::{ANY_LANE, Epoch, GroupId};
+use kera_protocol::ids::{ANY_LANE, Epoch, GroupId, LaneId, LaneKey};
 use kera_streamlet::transactions::{EndTransaction, Ended, Grant};
 use kera_streamlet::{
-    AppendError, LaneReadSpec, LaneRecords, Located, Outcome, Settings, Streamlet,
+    AppendError, Job, LaneReadSpec, LaneRecords, Located, Outcome, Settings, Streamlet,
 };
 use support::batches::{ids_of, stamped};
 use support::{LANE, Machine, Node, settings};
@@ -23,6 +24,11 @@ const GRANT: Grant = Grant {
 
 fn sent() -> Vec<u8> {
     stamped(7, 0, 0, 0..3, 100)
+}
+
+/// Where the footer of a group's file begins.
+fn footer_at(settings: &Settings) -> u64 {
+    u64::from(settings.segment_size) * u64::from(settings.segments_per_group) + FOOTER_OFFSET
 }
 
 /// A lane whose only group is closed, with a batch of a producer, and one of a transaction that is open. A footer
@@ -38,10 +44,9 @@ fn closed(machine: &mut Machine, settings: &Settings, footer: bool) {
     assert!(node.work());
     machine.kill(node, usize::MAX);
     if !footer {
-        let group_bytes = u64::from(settings.segment_size) * u64::from(settings.segments_per_group);
         let fault = machine.fault.as_ref().expect("a fault engine");
         for path in fault.paths() {
-            let planted = fault.plant(&path, group_bytes + FOOTER_OFFSET, &[0; 64]);
+            let planted = fault.plant(&path, footer_at(settings), &[0; 64]);
             planted.expect("a file");
         }
     }
@@ -103,10 +108,24 @@ fn assert_known(node: &Node, what: &str) {
     assert_eq!(committed(node).len(), 5, "{what}");
 }
 
-/// What the maintenance thread does every second.
+/// What the maintenance threads do every second.
 fn second(node: &Node) {
     node.streamlet.write_out();
     assert!(node.work());
+}
+
+/// Seconds until the lane is read: the pause before each next attempt goes by how long the last one took.
+fn until_read(node: &Node) {
+    while node.streamlet.stable(LANE).is_none() {
+        second(node);
+        std::thread::yield_now();
+    }
+}
+
+/// Fails what is to be read, and what a footer that fails is replaced by.
+fn fail(fault: &FaultIo, of: fn(u64) -> Fault, nth: u64) {
+    fault.inject(of(nth));
+    fault.inject(of(nth));
 }
 
 type Faults = [(fn(u64) -> Fault, fn(&Counts) -> u64); 2];
@@ -128,7 +147,7 @@ fn no_failed_read_at_a_start_makes_a_lane_forget() {
                 closed(&mut machine, &settings, footer);
                 let fault = machine.fault.clone().expect("a fault engine");
                 let before = count_of(&fault.counts());
-                fault.inject(fault_of(nth));
+                fail(&fault, *fault_of, nth);
                 let recovered = machine.try_recover(settings.clone());
                 let is_met = count_of(&fault.counts()) - before >= nth;
                 fault.heal();
@@ -140,11 +159,11 @@ fn no_failed_read_at_a_start_makes_a_lane_forget() {
                         assert!(recovery.reports.iter().any(told), "{recovery:?}");
                         unread += 1;
                         // It fails once more.
-                        fault.inject(fault_of(1));
+                        fail(&fault, *fault_of, 1);
                         second(&node);
                         assert_unread(&node, 0);
                         fault.heal();
-                        second(&node);
+                        until_read(&node);
                         node
                     }
                     Ok((node, _)) => node,
@@ -160,6 +179,62 @@ fn no_failed_read_at_a_start_makes_a_lane_forget() {
     }
 }
 
+/// What is bad is the footer alone, for good: a walk tells what it told.
+#[test]
+fn a_footer_that_cannot_be_read_is_as_good_as_none() {
+    let settings = settings(AckPolicy::Written);
+    let mut machine = Machine::fault(9);
+    closed(&mut machine, &settings, true);
+    let fault = machine.fault.clone().expect("a fault engine");
+    let offset = footer_at(&settings);
+    fault.inject(Fault::FailReadsFrom { offset });
+    let (node, _) = machine.recover(settings.clone());
+    assert_known(&node, "a start");
+    let streamlet = awaiting(&machine, &node, settings);
+    let records = machine.store.lanes();
+    let taken = streamlet.take_over(Epoch(10), GroupId(0), records, machine.now_ms);
+    taken.expect("a walk");
+    assert_eq!(streamlet.stable(LANE), Some(6));
+}
+
+/// A disk may take a minute to fail: no job of another lane waits for it, and a stop does not ask for it again.
+#[test]
+fn nothing_waits_for_a_lane_that_is_read_again() {
+    let by_lane = Settings {
+        lanes: 2,
+        ..settings(AckPolicy::Written)
+    };
+    let mut machine = Machine::fault(10);
+    closed(&mut machine, &by_lane, false);
+    let fault = machine.fault.clone().expect("a fault engine");
+    fault.inject(Fault::FailReadsFrom { offset: 0 });
+    let (node, _) = machine.recover(by_lane);
+    assert_eq!(node.streamlet.stable(LANE), None);
+    let other = LaneKey {
+        lane: LaneId(1),
+        stream: machine.stream,
+        streamlet: node.streamlet.id(),
+    };
+    let meanwhile = (node.streamlet.clone(), node.now_ms);
+    fault.before_read(0, move || {
+        let (streamlet, now_ms) = &meanwhile;
+        assert!(streamlet.do_job(&Job::Close(other), *now_ms));
+    });
+    node.streamlet.write_out();
+    assert!(node.work());
+    let reads = fault.counts().reads;
+    assert!(node.streamlet.close_all(node.now_ms));
+    assert_eq!(fault.counts().reads, reads);
+    fault.heal();
+    until_read(&node);
+    assert_known(&node, "healed");
+}
+
+fn awaiting(machine: &Machine, node: &Node, settings: Settings) -> Arc<Streamlet> {
+    let id = node.streamlet.id();
+    Streamlet::awaiting(machine.stream, id, Epoch(9), settings, node.env.clone())
+}
+
 /// The same of a lane with replicas: who takes it over hears of it, and tries again.
 #[test]
 fn a_take_over_that_cannot_read_fails_and_is_made_again() {
@@ -169,17 +244,11 @@ fn a_take_over_that_cannot_read_fails_and_is_made_again() {
         closed(&mut machine, &settings, true);
         let (node, _) = machine.recover(settings.clone());
         let fault = machine.fault.as_ref().expect("a fault engine");
-        let streamlet = Streamlet::awaiting(
-            machine.stream,
-            node.streamlet.id(),
-            Epoch(9),
-            settings,
-            node.env.clone(),
-        );
+        let streamlet = awaiting(&machine, &node, settings);
         let records: std::collections::HashMap<_, LaneRecords> = machine.store.lanes();
         let take_over =
             || streamlet.take_over(Epoch(10), GroupId(0), records.clone(), machine.now_ms);
-        fault.inject(fault_of(1));
+        fail(fault, fault_of, 1);
         let refused = take_over().expect_err("a failed read");
         let file = machine.file(1).display().to_string();
         assert!(refused.to_string().contains(&file), "{refused}");
@@ -194,11 +263,11 @@ fn a_lane_whose_file_is_taken_away_goes_on_without_it() {
     let mut machine = Machine::fault(6);
     closed(&mut machine, &settings, true);
     let fault = machine.fault.clone().expect("a fault engine");
-    fault.inject(Fault::FailOpen { nth: 1 });
+    fail(&fault, |nth| Fault::FailOpen { nth }, 1);
     let (node, _) = machine.recover(settings);
     assert_unread(&node, 0);
     machine.io.remove_file(&machine.file(1)).expect("a file");
-    second(&node);
+    until_read(&node);
     assert!(!node.append(0, &mut sent()).duplicate);
 }
 
@@ -222,14 +291,14 @@ fn no_producer_is_pinned_while_a_lane_is_not_read() {
     assert!(node.work());
     machine.kill(node, usize::MAX);
     let fault = machine.fault.clone().expect("a fault engine");
-    fault.inject(Fault::FailRead { nth: 1 });
+    fail(&fault, |nth| Fault::FailRead { nth }, 1);
     let (node, _) = machine.recover(by_producer(3, 2));
     let refused = node.place(ANY_LANE, &mut batch()).expect_err("not known");
     assert!(
         matches!(refused, AppendError::Unread { lane: LANE, .. }),
         "{refused}"
     );
-    second(&node);
+    until_read(&node);
     let again = node.append_any(&mut batch());
     assert!(again.duplicate && again.lane == LANE);
 }

@@ -303,9 +303,20 @@ fn find(
             continue;
         }
         // Records of open transactions are nobody's to read yet.
-        let stable = streamlet.stable(lane).unwrap_or(head);
-        let head = head.min(stable).max(log_start);
+        let stable = streamlet.stable(lane);
+        let head = head.min(stable.unwrap_or(head)).max(log_start);
         let located = match at {
+            // Whoever began behind records of an open transaction would never get them.
+            At::Latest(_) if stable.is_none() => {
+                return Err(WireError::new(
+                    ErrorCode::NotEnoughCopies,
+                    format!(
+                        "stream {} streamlet {} lane {lane}: which transactions are open is not known before what the lane remembers of its producers can be read, see the broker's log; try again, or begin elsewhere than at the latest record",
+                        stream.name(),
+                        streamlet.id(),
+                    ),
+                ));
+            }
             At::Earliest(_) => Located {
                 ordinal: log_start,
                 at: None,

@@ -232,6 +232,10 @@ impl Host {
     }
 
     fn replay(&self, now: u64) -> Result<Coordinator, String> {
+        // What is read would be given up at the first change.
+        if self.streamlet.stable(LANE).is_none() {
+            return Err("the lane that keeps it takes no appends: it could not be read or written, and the log names the file".to_owned());
+        }
         let mut replay = Replay::new();
         let bounds = self.streamlet.bounds();
         let (log_start, head) = bounds

@@ -122,8 +122,9 @@ impl LaneView for View<'_> {
         }
         let streamlet = self.served(lane)?;
         let (log_start, head) = streamlet.lane_bounds(lane.lane)?;
-        // Records of open transactions are nobody's to consume yet.
-        let stable = streamlet.stable(lane.lane).unwrap_or(log_start).min(head);
+        // Records of open transactions are nobody's to consume yet. Which they are is not known of a lane that cannot be
+        // read: it is as one whose owner is away.
+        let stable = streamlet.stable(lane.lane)?.min(head);
         Some(LaneStatus {
             log_start,
             head: stable,

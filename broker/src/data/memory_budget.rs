@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::DataPlane;
-use super::memory_shares::{Share, held, may_hold};
+use super::memory_shares::{Share, held, may_hold, may_hold_frame};
 use crate::inbox::READ_AHEAD;
 use crate::principal::Principal;
 
@@ -18,6 +18,12 @@ const SMALL_BUFFER: usize = 16 << 10;
 const LEAST_TAKEN: u64 = 64 << 10;
 /// While all connections together hold too much, a peer that does not read has this part of the time.
 const CROWD_PART: u32 = 4;
+/// Bytes a second that a frame with a claim brings at least, on average, while others get no room for theirs.
+const LEAST_PACE: u64 = 256 << 10;
+/// From so long after the claim on.
+const SLOW_AFTER: Duration = Duration::from_secs(5);
+/// Who got no room asks again within this, or waits no more.
+const STARVES: Duration = Duration::from_secs(2);
 /// A connection stops serving reads and pushes with so much still to be sent.
 const SEND_AHEAD: usize = 1 << 20;
 /// Most bytes of one read or push.
@@ -121,16 +127,17 @@ impl Claims {
         }
         let limit = self.data.config.server.max_in_flight_bytes;
         let more = total as u64;
-        // A principal that holds nothing may have one frame of what is kept for those that hold little.
         let own = self.own_in_flight();
-        let own = own.map(|own| if own == 0 { 0 } else { own + more });
         // One at least is always admitted.
-        let admit = |now: u64| (now == 0 || may_hold(now + more, own, limit)).then_some(now + more);
+        let may = |now: u64| now == 0 || may_hold_frame(now, more, own, limit);
+        let admit = |now: u64| may(now).then_some(now + more);
         let in_flight = &self.data.in_flight;
         let admitted = in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit);
         if admitted.is_ok() {
             (self.frame, self.frame_since) = (total, Instant::now());
             self.count(total, 0, |bytes| bytes);
+        } else if own.is_none_or(|own| own == 0) {
+            *self.data.starved.lock() = Some(Instant::now());
         }
         admitted.is_ok()
     }
@@ -165,10 +172,19 @@ impl Claims {
         self.frame > 0
     }
 
-    /// True if a frame has had its claim for longer than a frame may take, as others may wait for it.
-    pub fn is_late(&self, now: Instant) -> bool {
-        let within = self.data.config.server.receive_timeout;
-        self.has_frame() && now.duration_since(self.frame_since) > within
+    /// True if a frame, of which `received` bytes are there, has had its claim for longer than it may: others may wait
+    /// for it. While somebody does who holds nothing, it has to come at [`LEAST_PACE`].
+    pub fn is_late(&self, now: Instant, received: usize) -> bool {
+        if !self.has_frame() {
+            return false;
+        }
+        let since = now.saturating_duration_since(self.frame_since);
+        let is_slow = since > SLOW_AFTER && (received as u64) < since.as_secs() * LEAST_PACE;
+        let starved = || {
+            let starved = *self.data.starved.lock();
+            starved.is_some_and(|last| now.saturating_duration_since(last) < STARVES)
+        };
+        since > self.data.config.server.receive_timeout || is_slow && starved()
     }
 
     /// True if the peer has not read for too long: `waiting` bytes are still to be sent, `sent` have been

@@ -75,6 +75,13 @@ pub(super) fn may_hold(total: u64, own: Option<u64>, limit: u64) -> bool {
     total <= limit && (is_little || total <= limit - limit / KEPT)
 }
 
+/// True if a principal that holds `own` bytes may have a frame of `more` beside the `total` that all hold. One that holds
+/// nothing may have a large one of what is kept for those that hold little, but for a last part.
+pub(super) fn may_hold_frame(total: u64, more: u64, own: Option<u64>, limit: u64) -> bool {
+    let is_first = own == Some(0) && total + more <= limit - limit / LITTLE;
+    is_first || may_hold(total + more, own.map(|own| own + more), limit)
+}
+
 /// What is in an amount that may be none.
 pub(super) fn held(amount: Option<&AtomicU64>) -> Option<u64> {
     amount.map(|amount| amount.load(Ordering::Relaxed))
@@ -98,6 +105,23 @@ mod tests {
             (1601, Some(1), false),
         ] {
             assert_eq!(may_hold(total, own, limit), may, "{total} {own:?}");
+        }
+    }
+
+    #[test]
+    fn a_first_frame_leaves_a_part_for_small_ones() {
+        let limit = 1600;
+        for (total, more, own, may) in [
+            (1200, 300, Some(0), true),
+            (1200, 301, Some(0), false),
+            (1500, 100, Some(0), true),
+            (1200, 300, Some(1), false),
+            (0, 1500, Some(0), true),
+            (1500, 100, None, true),
+            (1500, 101, None, false),
+        ] {
+            let told = may_hold_frame(total, more, own, limit);
+            assert_eq!(told, may, "{total} {more} {own:?}");
         }
     }
 

@@ -23,11 +23,12 @@ pub mod traced;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kera_log_segments::io::Io;
 use kera_streamlet::Env;
 use kera_telemetry::Spans;
+use parking_lot::Mutex;
 
 use crate::clock::now_ms;
 use crate::config::BrokerConfig;
@@ -53,6 +54,8 @@ pub struct DataPlane {
     pub metrics: Metrics,
     /// Bytes appended and not yet acknowledged, over all connections.
     pub in_flight: AtomicU64,
+    /// When somebody who holds nothing got no room for a large frame last.
+    pub(super) starved: Mutex<Option<Instant>>,
     /// Bytes of larger buffers that connections receive into, over all connections.
     pub incoming: AtomicU64,
     /// Bytes that wait to be sent, or come from the disk to be sent, over all connections.
@@ -88,6 +91,7 @@ impl DataPlane {
             directory,
             metrics: Metrics::default(),
             in_flight: AtomicU64::new(0),
+            starved: Mutex::default(),
             incoming: AtomicU64::new(0),
             outgoing: AtomicU64::new(0),
             freed,

@@ -57,21 +57,22 @@ impl LanesService {
 fn bounds(streamlets: &[Arc<Streamlet>]) -> Vec<v1::LaneBounds> {
     let lanes = streamlets.iter().flat_map(|streamlet| {
         let lanes = streamlet.bounds().into_iter();
-        lanes.map(|(lane, log_start, head)| {
-            // Records of open transactions are nobody's to consume yet.
-            let stable = streamlet.stable(lane).unwrap_or(log_start).min(head);
+        lanes.filter_map(|(lane, log_start, head)| {
+            // Records of open transactions are nobody's to consume yet. Of a lane whose transactions are not known
+            // nothing is told.
+            let stable = streamlet.stable(lane)?.min(head);
             let empty = if stable == head {
                 streamlet.empty_below_head(lane)
             } else {
                 0
             };
-            v1::LaneBounds {
+            Some(v1::LaneBounds {
                 streamlet: streamlet.id().0,
                 lane: lane.0,
                 log_start,
                 head_ordinal: stable,
                 empty_ordinals: empty,
-            }
+            })
         })
     });
     let mut lanes: Vec<_> = lanes.collect();

@@ -96,7 +96,7 @@ impl Disk {
 
     pub(super) fn gate(&mut self, path: &Path, kind: Kind) -> Verdict {
         match kind {
-            Kind::Read => self.counts.reads += 1,
+            Kind::Read(_) => self.counts.reads += 1,
             Kind::Write(_) => self.counts.writes += 1,
             Kind::Sync => self.counts.syncs += 1,
             Kind::Open => self.counts.opens += 1,

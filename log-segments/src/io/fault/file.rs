@@ -79,7 +79,7 @@ impl ReadAt for FaultFile {
             then();
         }
         let mut disk = self.disk.lock();
-        match disk.gate(&self.path, Kind::Read) {
+        match disk.gate(&self.path, Kind::Read(offset)) {
             Verdict::Go | Verdict::Garble => Ok(disk.inode(self.id)?.current.read(offset, buf)),
             Verdict::Fail(error) | Verdict::Short(_, error) | Verdict::LoseSync(error) => {
                 Err(error)

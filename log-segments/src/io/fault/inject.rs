@@ -23,6 +23,11 @@ pub enum Fault {
         /// Which.
         nth: u64,
     },
+    /// Each read that begins at or behind this byte of a file fails with `EIO`, as a sector that has gone bad.
+    FailReadsFrom {
+        /// The first of them.
+        offset: u64,
+    },
     /// One write fails with `EIO` and writes nothing.
     FailWrite {
         /// Which.
@@ -58,7 +63,8 @@ pub enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Open,
-    Read,
+    /// From this byte on.
+    Read(u64),
     Write(usize),
     Sync,
     Other,
@@ -153,7 +159,10 @@ impl Rules {
                 (Fault::FailOpen { nth }, Kind::Open) if nth_is(*nth) => {
                     return Verdict::Fail(io::Error::from_raw_os_error(libc::EMFILE));
                 }
-                (Fault::FailRead { nth }, Kind::Read) if nth_is(*nth) => {
+                (Fault::FailReadsFrom { offset }, Kind::Read(from)) if from >= *offset => {
+                    return Verdict::Fail(broken());
+                }
+                (Fault::FailRead { nth }, Kind::Read(_)) if nth_is(*nth) => {
                     return Verdict::Fail(broken());
                 }
                 (Fault::FailWrite { nth }, Kind::Write(_)) if nth_is(*nth) => {
