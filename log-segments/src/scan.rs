@@ -548,8 +548,20 @@ impl<'a> BlockReader<'a> {
             };
             self.start = at;
             self.buf.resize(len.max(self.block), 0);
-            let got = match self.file.read_at(&mut self.buf[kept..], at + kept as u64) {
+            let from = at + kept as u64;
+            let got = match self.file.read_at(&mut self.buf[kept..], from) {
                 Ok(got) => got,
+                // What was read ahead may lie in a sector that has gone bad and that nobody asks for.
+                Err(_) if self.buf.len() > len => {
+                    self.buf.resize(len, 0);
+                    match self.file.read_at(&mut self.buf[kept..], from) {
+                        Ok(got) => got,
+                        Err(error) => {
+                            self.buf.clear();
+                            return Err(error);
+                        }
+                    }
+                }
                 Err(error) => {
                     self.buf.clear();
                     return Err(error);

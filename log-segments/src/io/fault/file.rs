@@ -79,7 +79,7 @@ impl ReadAt for FaultFile {
             then();
         }
         let mut disk = self.disk.lock();
-        match disk.gate(&self.path, Kind::Read(offset)) {
+        match disk.gate(&self.path, Kind::Read(offset + buf.len() as u64)) {
             Verdict::Go | Verdict::Garble => Ok(disk.inode(self.id)?.current.read(offset, buf)),
             Verdict::Fail(error) | Verdict::Short(_, error) | Verdict::LoseSync(error) => {
                 Err(error)

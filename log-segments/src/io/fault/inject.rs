@@ -23,9 +23,9 @@ pub enum Fault {
         /// Which.
         nth: u64,
     },
-    /// Each read that begins at or behind this byte of a file fails with `EIO`, as a sector that has gone bad.
+    /// Each read that is asked for this byte of a file, or one behind it, fails with `EIO`: sectors have gone bad.
     FailReadsFrom {
-        /// The first of them.
+        /// The first of the bytes.
         offset: u64,
     },
     /// One write fails with `EIO` and writes nothing.
@@ -63,7 +63,7 @@ pub enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Open,
-    /// From this byte on.
+    /// Of bytes below this one.
     Read(u64),
     Write(usize),
     Sync,
@@ -159,7 +159,7 @@ impl Rules {
                 (Fault::FailOpen { nth }, Kind::Open) if nth_is(*nth) => {
                     return Verdict::Fail(io::Error::from_raw_os_error(libc::EMFILE));
                 }
-                (Fault::FailReadsFrom { offset }, Kind::Read(from)) if from >= *offset => {
+                (Fault::FailReadsFrom { offset }, Kind::Read(end)) if end > *offset => {
                     return Verdict::Fail(broken());
                 }
                 (Fault::FailRead { nth }, Kind::Read(_)) if nth_is(*nth) => {
