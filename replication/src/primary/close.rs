@@ -2,7 +2,7 @@
 //! appends has none.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kera_log_segments::group_life::GroupStage;
 use kera_log_segments::invariant;
@@ -245,8 +245,15 @@ async fn flush(
         }
     };
     let timeout = primary.config.drain_timeout;
-    let _ = within(&*primary.runtime, timeout, Box::pin(until)).await;
-    std::mem::take(&mut *flushed.lock())
+    let ended = within(&*primary.runtime, timeout, Box::pin(until)).await;
+    let flushed = std::mem::take(&mut *flushed.lock());
+    if ended.is_none()
+        && let Some(others) = primary.unflushed.lock().due(Instant::now())
+    {
+        let holders: Vec<_> = holders.iter().map(|holder| holder.broker).collect();
+        tracing::warn!(group = %copy, ?holders, ?flushed, ?timeout, others, "a group is closed before all of these brokers have it on their disks, which are slow: if they lose power now, its records may be lost. `others` groups before it were not told of");
+    }
+    flushed
 }
 
 /// Returns once an acknowledgement may wait for a close in the lane, or nobody waits for anything there.

@@ -59,6 +59,7 @@ use crate::placement::Placement;
 use crate::records::RecordsRef;
 use crate::recovery::Silent;
 use crate::runtime::{Local, RuntimeRef, all, until_enough};
+use crate::seldom::Seldom;
 use crate::transport::{CallError, CopyInfo, Pending, Reply, Request, TransportRef};
 use shipper::Shipper;
 
@@ -156,6 +157,8 @@ pub struct Primary {
     /// Brokers that recoveries found silent.
     pub(crate) silent: Silent,
     without_disk: WithoutDisk,
+    /// Of groups that are closed before they are flushed, as that takes too long.
+    unflushed: Mutex<Seldom>,
 }
 
 /// A copy that is being built.
@@ -223,6 +226,7 @@ impl Primary {
             pieces: Semaphore::new(PIECES),
             silent: Silent::default(),
             without_disk: WithoutDisk::default(),
+            unflushed: Mutex::default(),
         }
     }
 
