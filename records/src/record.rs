@@ -292,9 +292,14 @@ impl GroupRecord {
         self.state == GroupState::Closed
     }
 
-    /// True if it is closed and has records. One without only says where its lane goes on.
+    /// True if it is closed and has records. One without only says where its lane goes on, as one that was given up.
     pub fn holds_records(&self) -> bool {
-        self.is_closed() && self.end_ordinal > self.start_ordinal()
+        self.is_closed() && self.end_ordinal > self.start_ordinal() && !self.is_given_up()
+    }
+
+    /// True if none of its bytes is left anywhere.
+    pub fn is_given_up(&self) -> bool {
+        self.damaged.as_ref().is_some_and(|d| d.address == 0)
     }
 
     /// Its end: the group holds bytes below `length`, of records below `end_ordinal`. The next group of its

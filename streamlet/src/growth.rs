@@ -127,6 +127,7 @@ impl Lane {
             groups: Default::default(),
             log_start: next_ordinal,
             prepared: Prepared::No,
+            empty: Default::default(),
             ends: Default::default(),
         }
     }

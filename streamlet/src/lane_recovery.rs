@@ -5,6 +5,7 @@
 //! ordinals jump, so that none is used twice; where they are missing before a group that is whole,
 //! that group is kept and the gap reported.
 
+use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind};
 use std::time::Instant;
 
@@ -18,7 +19,7 @@ use kera_log_segments::scan::{self, ScanError, ScanSpec, Scanned};
 use kera_log_segments::sync::Arc;
 use kera_log_segments::window::Place;
 use kera_protocol::batch::BatchHeader;
-use kera_protocol::ids::{LaneId, Ordinal};
+use kera_protocol::ids::{GroupId, LaneId, Ordinal};
 use kera_records::{Damage, GroupRecord, Write};
 
 use crate::lane_memory::decoded;
@@ -52,6 +53,8 @@ pub(crate) struct LaneBuild<'a> {
     out: &'a mut Recovery,
     head: Arc<LaneHead>,
     kept: Vec<Arc<Group>>,
+    /// Recorded without data, and where the lane goes on behind each.
+    empty: BTreeMap<GroupId, Ordinal>,
     /// Those of `kept` that the records have as open.
     open: Vec<Open>,
     /// Open in the records, without a usable file.
@@ -105,6 +108,7 @@ impl<'a> LaneBuild<'a> {
             out,
             head: Arc::new(LaneHead::new(0)),
             kept: Vec::new(),
+            empty: BTreeMap::new(),
             open: Vec::new(),
             missing: Vec::new(),
             open_end: false,
@@ -140,6 +144,7 @@ impl<'a> LaneBuild<'a> {
             head: self.head,
             slot,
             groups: self.kept.into_iter().map(|g| (g.id(), g)).collect(),
+            empty: self.empty,
             log_start: self.log_start,
             prepared: Prepared::No,
             ends: Default::default(),
@@ -183,6 +188,8 @@ impl<'a> LaneBuild<'a> {
                 io,
             ));
             self.state = None;
+        } else {
+            self.empty.insert(closed.group, closed.next_ordinal);
         }
         self.chain.counts(closed.next_ordinal, None);
         self.open_end = false;
@@ -521,6 +528,7 @@ impl<'a> LaneBuild<'a> {
             let first = missing.first.unwrap_or(missing.at);
             let next = missing.next.unwrap_or(first).max(first);
             let (group, epoch) = (missing.spec.group, missing.spec.epoch);
+            self.empty.insert(group, next);
             let open = GroupRecord::new(self.streamlet.group_key(group), self.lane, epoch);
             self.out.changes.push(Write::PutGroup(GroupRecord {
                 closed_ms: self.now_ms,

@@ -189,6 +189,8 @@ pub(crate) struct Lane {
     pub(crate) slot: LaneSlot,
     /// All groups with data, oldest first; the last may be active.
     pub(crate) groups: BTreeMap<GroupId, Arc<Group>>,
+    /// Recorded groups without data, and where the lane goes on behind each. Nobody reads them; a trim deletes them.
+    pub(crate) empty: BTreeMap<GroupId, Ordinal>,
     /// Nothing below is readable.
     pub(crate) log_start: Ordinal,
     pub(crate) prepared: Prepared,

@@ -3,7 +3,7 @@
 use kera_log_segments::group::Group;
 use kera_log_segments::invariant;
 use kera_log_segments::sync::Arc;
-use kera_protocol::ids::{LaneId, Ordinal};
+use kera_protocol::ids::{GroupId, LaneId, Ordinal};
 use kera_records::Write;
 
 use crate::recorder::RecordError;
@@ -22,7 +22,7 @@ pub struct Trimmed {
 
 impl Streamlet {
     /// Makes everything below `ordinal` (at most the last stable ordinal: nothing of an open transaction goes)
-    /// unreadable and deletes the groups that lie wholly below. The lane's newest group is kept until its successor's header is on
+    /// unreadable and deletes the groups that lie wholly below, with the records of groups of which nothing is left. The lane's newest group is kept until its successor's header is on
     /// disk, because it holds the lane's state.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl Streamlet {
         let _turn = self.maintenance.lock();
         // Not known while the lane is put in order after a failed write.
         let stable = self.stable(lane).unwrap_or(0);
-        let (log_start, doomed, successor, epoch) = {
+        let (log_start, doomed, successor, empty, epoch) = {
             let inner = self.inner.lock();
             let Some(slot) = inner.lanes.get(lane.0 as usize) else {
                 return Ok(Trimmed::default());
@@ -64,27 +64,33 @@ impl Streamlet {
                 }
                 _ => log_start,
             };
-            if log_start == slot.log_start && doomed.is_empty() {
+            let empty = slot.empty.iter().filter(|(_, next)| **next <= log_start);
+            let empty: Vec<GroupId> = empty.map(|(group, _)| *group).collect();
+            if log_start == slot.log_start && doomed.is_empty() && empty.is_empty() {
                 return Ok(Trimmed {
                     log_start,
                     ..Default::default()
                 });
             }
-            (log_start, doomed, successor, inner.epoch)
+            (log_start, doomed, successor, empty, inner.epoch)
         };
-        let mut doomed = doomed;
+        let (mut doomed, mut empty) = (doomed, empty);
+        // The first group that stays tells where the lane begins, once that is recorded or in its file.
+        let mut stays = successor.as_ref().map(|group| group.id());
         if let Some(successor) = successor.filter(|g| g.lane_head().is_some()) {
             // An active successor: its header and snapshot must be on disk before the state in the
             // groups below may go.
             if successor.is_shipped() {
                 // Its record may not tell where it begins, and its copies may lack its snapshot: the
                 // group before it stays until it is closed.
-                doomed.pop();
+                stays = doomed.pop().map(|group| group.id());
             } else if successor.written().address == 0 || self.env.pump.settle(&successor).is_err()
             {
+                stays = doomed.first().map(|group| group.id());
                 doomed.clear();
             }
         }
+        empty.retain(|group| stays.is_some_and(|stays| *group < stays));
         for group in &doomed {
             invariant!(
                 group.end().ordinal <= log_start,
@@ -96,11 +102,8 @@ impl Streamlet {
             key: self.lane_key(lane),
             ordinal: log_start,
         }];
-        changes.extend(
-            doomed
-                .iter()
-                .map(|g| Write::DeleteGroup(self.group_key(g.id()))),
-        );
+        let deleted = doomed.iter().map(|group| group.id()).chain(empty.clone());
+        changes.extend(deleted.map(|group| Write::DeleteGroup(self.group_key(group))));
         self.env.recorder.record_now(epoch, changes)?;
         {
             let mut inner = self.inner.lock();
@@ -109,6 +112,7 @@ impl Streamlet {
             for group in &doomed {
                 slot.groups.remove(&group.id());
             }
+            slot.empty.retain(|group, _| !empty.contains(group));
         }
         let mut freed_bytes = 0;
         for group in &doomed {

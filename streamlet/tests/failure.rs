@@ -464,6 +464,34 @@ fn a_memory_group_that_left_nothing_keeps_the_ordinal_it_began_at() {
 }
 
 #[test]
+fn a_trim_deletes_records_of_groups_of_which_nothing_is_left() {
+    let mut machine = Machine::fault(15);
+    let node = machine.create(settings(AckPolicy::Memory));
+    let placed = node.place(0, &mut plain(0..1, 20_000));
+    let group = placed.expect("a place").group.id();
+    machine.kill(node, 0);
+    let (node, recovery) = machine.recover(settings(AckPolicy::Memory));
+    let (_, _, next) = recovery.gaps[0];
+    let is_there = |machine: &Machine| machine.store.closed(group.0).is_some();
+    assert!(is_there(&machine), "it carries the gap");
+    assert_eq!(node.append(0, &mut plain(1..2, 100)).base_ordinal, next);
+    node.streamlet.write_out();
+    // As long as the lane begins before the gap, it tells where the lane goes on.
+    node.streamlet.trim(LANE, next - 1).expect("a trim");
+    assert!(is_there(&machine));
+    machine.kill(node, 0);
+    let (node, _) = machine.recover(settings(AckPolicy::Memory));
+    node.streamlet.trim(LANE, next).expect("a trim");
+    assert!(!is_there(&machine));
+    let records = node.read_all(LANE);
+    assert_eq!(records.first().map(|(ordinal, _)| *ordinal), Some(next));
+    machine.kill(node, 0);
+    let (node, _) = machine.recover(settings(AckPolicy::Memory));
+    assert_eq!(node.read_all(LANE)[..records.len()], records[..]);
+    assert!(node.append(0, &mut plain(2..3, 100)).base_ordinal > next);
+}
+
+#[test]
 fn nothing_behind_a_failed_group_is_closed_before_it() {
     let mut machine = Machine::fault(5);
     let node = machine.create(settings(AckPolicy::Written));

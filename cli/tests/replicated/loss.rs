@@ -155,4 +155,33 @@ fn what_no_copy_has_is_given_up_when_the_operator_says_so() {
     assert_eq!(trio.consume("s"), more);
     let served = trio.broker.run(&words);
     assert!(served.contains("stream s is served"), "{served}");
+
+    // The same for a group that is closed, of which nothing is left anywhere: its record says where the lane goes on.
+    let end = describe(&trio)["lane_descriptions"][0]["end_ordinal"].as_u64();
+    let files = trio.group_files("s");
+    let dir = files[0].parent().expect("their directory").to_path_buf();
+    assert!(trio.broker.stop().success());
+    trio.backups.iter_mut().for_each(|backup| backup.kill());
+    fs::remove_dir_all(&dir).expect("the files can be removed");
+    trio.lose_copies();
+    trio.backups.iter_mut().for_each(|backup| {
+        backup.restart();
+    });
+    trio.broker.restart();
+    until(&trio, "it is stuck", |described| {
+        described["unrecovered"][0]["unclean"]
+            .as_array()
+            .is_some_and(|groups| !groups.is_empty())
+    });
+    let text = trio.broker.run(&["stream", "describe", "s"]);
+    assert!(text.contains("cannot be fetched"), "{text}");
+    let accepted = trio.broker.json(&words);
+    let losses = accepted["accepted"].as_array().expect("a list");
+    let last = losses.last().expect("a loss");
+    assert_eq!(last["to_ordinal"].as_u64(), end, "{accepted}");
+    assert!(trio.is_served("s"), "{accepted}");
+    assert_eq!(trio.consume("s"), Vec::<String>::new());
+    let more = lines(200..300);
+    trio.produce("s", &more);
+    assert_eq!(trio.consume("s"), more);
 }

@@ -57,7 +57,8 @@ pub enum Unclean {
 }
 
 impl Unclean {
-    fn accepts(&self, group: GroupId) -> bool {
+    /// Whether the operator has accepted the loss of this group.
+    pub fn accepts(&self, group: GroupId) -> bool {
         match self {
             Self::Wait => false,
             Self::Accept(groups) => groups.contains(&group),

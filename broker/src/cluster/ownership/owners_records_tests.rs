@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use kera_log_segments::group::GroupSpec;
 use kera_log_segments::layout::SegmentHeader;
-use kera_metadata::{GroupRecord, GroupState};
+use kera_metadata::{GroupRecord, GroupState, Replica};
 use kera_protocol::ids::{GroupId, StreamletKey};
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::jobs::{JobConfig, JobStats};
@@ -20,6 +20,44 @@ impl Trio {
     fn groups(&self, stream: StreamId) -> Vec<GroupRecord> {
         let image = self.store.load_streamlet(stream, StreamletId(0));
         image.expect("it is read").groups
+    }
+
+    /// One group of it, as it is recorded.
+    fn group(&self, stream: StreamId, group: GroupId) -> Option<GroupRecord> {
+        let mut groups = self.groups(stream).into_iter();
+        groups.find(|record| record.group == group)
+    }
+
+    /// The one that is closed.
+    fn closed_group(&self, stream: StreamId) -> GroupRecord {
+        let mut groups = self.groups(stream).into_iter();
+        let closed = groups.find(GroupRecord::holds_records);
+        closed.expect("it is closed")
+    }
+
+    /// A group is recorded to be at broker `at` alone.
+    fn held_at(&self, group: &GroupRecord, at: u32) {
+        self.change_copies(group, |copies| {
+            let of_broker = copies.iter().position(|copy| copy.broker.0 == at);
+            copies.swap(0, of_broker.unwrap_or(0));
+            copies.truncate(1);
+            copies[0].broker = BrokerId(at);
+        });
+    }
+
+    fn change_copies(&self, group: &GroupRecord, change: impl FnOnce(&mut Vec<Replica>)) {
+        let recorded = self.store.streamlet(group.stream, group.streamlet);
+        let recorded = recorded.expect("it is read").expect("it is recorded");
+        let mut next = group.clone();
+        change(&mut next.copies);
+        let epoch = Compare::StreamletEpoch {
+            stream: group.stream,
+            streamlet: group.streamlet,
+            epoch: recorded.epoch,
+        };
+        let compare = vec![epoch, Compare::group(group)];
+        let transaction = Transaction::new(compare, vec![Write::PutGroup(next)]);
+        self.store.commit(transaction).expect("nobody was faster");
     }
 
     /// The files of the stream's first streamlet at broker `at`.
@@ -95,20 +133,9 @@ impl Trio {
 
     /// All closed groups of the stream's first streamlet have no copy at broker `at` any more.
     fn strike(&self, at: u32, stream: StreamId) {
-        let found = self.store.streamlet(stream, StreamletId(0));
-        let streamlet = found.expect("it is read").expect("it is recorded");
         for group in self.groups(stream) {
             assert_eq!(group.state, GroupState::Closed);
-            let mut next = group.clone();
-            next.copies.retain(|copy| copy.broker.0 != at);
-            let epoch = Compare::StreamletEpoch {
-                stream,
-                streamlet: StreamletId(0),
-                epoch: streamlet.epoch,
-            };
-            let compare = vec![epoch, Compare::group(&group)];
-            let transaction = Transaction::new(compare, vec![Write::PutGroup(next)]);
-            self.store.commit(transaction).expect("nobody was faster");
+            self.change_copies(&group, |copies| copies.retain(|copy| copy.broker.0 != at));
         }
     }
 }
@@ -719,3 +746,6 @@ async fn a_broker_that_hears_late_of_a_stream_does_not_say_that_there_is_none() 
     until(|| hears_late.data.catalog.get(id).is_some()).await;
     assert!(named_anywhere(&hears_late, "s").await.is_ok());
 }
+
+#[path = "owners_given_up_tests.rs"]
+mod given_up;

@@ -13,16 +13,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_metadata::{
-    Compare, GroupRecord, Image, MAX_COPIES, Replica, StreamConfig, Transaction, Write,
+    Compare, Damage, GroupRecord, Image, MAX_COPIES, Replica, StreamConfig, Transaction, Write,
 };
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
+use kera_protocol::v1;
 use kera_replication::ids::BrokerId;
-use kera_replication::recovery::{RecoverSpec, Recovered, recover};
+use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
 use kera_streamlet::Streamlet;
 use tokio::sync::Semaphore;
 
 use crate::clock::now_ms;
-use crate::cluster::replica::own_files::{Leftovers, OwnFile, fetch};
+use crate::cluster::replica::own_files::{Leftovers, NotFetched, OwnFile, fetch};
 use crate::cluster::replica::replicated::Replicated;
 use crate::cluster::replica::waiting::Stuck;
 use crate::cluster::{Clustered, LATER};
@@ -183,7 +184,7 @@ impl TakeOver {
             streamlet: &self.streamlet,
             epoch: recovered.epoch,
         };
-        let later = restore.before_serving(&mut image).await?;
+        let later = restore.before_serving(&mut image, &spec.unclean).await?;
         self.still()?;
         let epoch = recovered.epoch;
         self.serve(recovered, config, image).await?;
@@ -306,12 +307,30 @@ impl Restore<'_> {
     /// served; the others are returned. Groups whose
     /// file had to be fetched name this broker as a holder again, in the records and in `image`.
     ///
+    /// Those of which no replica is left are given up if the operator has `accepted` that.
+    ///
     /// # Errors
-    /// Says, for people, which group could be had from nobody.
+    /// Says, for people, which groups could be had from nobody.
     pub(crate) async fn before_serving(
         &self,
         image: &mut Image,
-    ) -> Result<Vec<GroupRecord>, String> {
+        accepted: &Unclean,
+    ) -> Result<Vec<GroupRecord>, Stuck> {
+        loop {
+            let (later, given_up) = self.restore_newest(image, accepted).await?;
+            // Without those, others are the newest of their lanes.
+            if !given_up {
+                return Ok(later);
+            }
+        }
+    }
+
+    /// Those that are not needed yet, and whether any was given up.
+    async fn restore_newest(
+        &self,
+        image: &mut Image,
+        accepted: &Unclean,
+    ) -> Result<(Vec<GroupRecord>, bool), Stuck> {
         let whole = image.groups.iter().filter(|record| record.holds_records());
         // History moves when the streamlet is served.
         let newest = newest_of_lanes(image);
@@ -323,16 +342,37 @@ impl Restore<'_> {
             newest.contains(&record.group) || record.max_timestamp_ms < 0 || is_doubtful(record)
         };
         let (now, later): (Vec<_>, Vec<_>) = whole.partition(needed);
-        let mut changed = Vec::new();
+        let (mut changed, mut given_up) = (Vec::new(), Vec::new());
+        let mut stuck: Option<Stuck> = None;
         for record in now {
             let file = OwnFile::new(self.streamlet, record);
-            let max_timestamp_ms = match self.inspect(&file, record).await? {
-                Some(found) => found,
-                None => fetch(self.replicated.primary(), &file, record).await?,
+            let found = match self.inspect(&file, record).await? {
+                Some(found) => Ok(found),
+                None => fetch(self.replicated.primary(), &file, record).await,
             };
-            changed.extend(mended(self.shared, record, max_timestamp_ms));
+            match found {
+                Ok(max_timestamp_ms) => {
+                    changed.extend(mended(self.shared, record, max_timestamp_ms));
+                }
+                Err(NotFetched::Nowhere(_)) if accepted.accepts(record.group) => {
+                    given_up.push(without_bytes(record));
+                }
+                Err(NotFetched::Nowhere(reason)) => {
+                    let stuck = stuck.get_or_insert_with(|| Stuck::from(reason));
+                    stuck.unclean.push(unclean(record));
+                }
+                Err(error @ NotFetched::Untold(_)) => return Err(Stuck::from(String::from(error))),
+            }
         }
         let later = later.into_iter().cloned().collect();
+        let any_given_up = !given_up.is_empty();
+        for record in &given_up {
+            let (lane, from, to) = (record.lane.0, record.start_ordinal(), record.next_ordinal);
+            tracing::warn!(group = %record.key(), lane, from, to, "a closed group of which no replica is left is given up; its ordinals are never used again");
+            let waiting = self.replicated.waiting();
+            waiting.lost(self.streamlet.key(), lane, from, to);
+        }
+        changed.extend(given_up);
         for records in changed.chunks(CHANGES_AT_ONCE) {
             let revision = self.record(records.to_vec()).await?;
             for record in records {
@@ -343,7 +383,10 @@ impl Restore<'_> {
                 }
             }
         }
-        Ok(later)
+        match stuck {
+            Some(stuck) => Err(stuck),
+            None => Ok((later, any_given_up)),
+        }
     }
 
     /// Fetches the files of `later` that are not here, one after the other, no faster than jobs may copy;
@@ -446,6 +489,25 @@ impl Restore<'_> {
         let transaction = Transaction::new(compare.collect(), write.collect());
         let committed = self.shared.metadata.commit_async(transaction).await;
         Ok(committed.map_err(|error| error.to_string())?.revision)
+    }
+}
+
+/// What the operator is told of a closed group that could be had from nobody.
+fn unclean(record: &GroupRecord) -> v1::UncleanGroup {
+    v1::UncleanGroup {
+        group: record.group.0,
+        lane: record.lane.0,
+        first_ordinal: record.start_ordinal(),
+        brokers: record.copies.iter().map(|copy| copy.broker.0).collect(),
+    }
+}
+
+/// The record of a closed group that the operator gives up: its lane goes on behind it as before.
+fn without_bytes(record: &GroupRecord) -> GroupRecord {
+    let told = "no replica was left, and the operator accepted the loss".to_owned();
+    GroupRecord {
+        damaged: Some(Damage::new(0, told)),
+        ..record.clone()
     }
 }
 

@@ -22,7 +22,7 @@ use kera_metadata::{GroupRecord, Image, MetadataStore};
 use kera_protocol::ids::{Epoch, Incarnation};
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::primary::Primary;
-use kera_replication::transport::{CopyInfo, Reply, Request};
+use kera_replication::transport::{CallError, CopyInfo, Refusal, Reply, Request};
 use kera_replication::{aside, own, piece_end};
 use kera_streamlet::Streamlet;
 
@@ -226,6 +226,23 @@ impl OwnFile {
     }
 }
 
+/// Why a group was not fetched, for people.
+#[derive(Debug)]
+pub(crate) enum NotFetched {
+    /// Each other broker that is recorded answers that it lacks it, or is not alive.
+    Nowhere(String),
+    /// This broker could not store it, or a living one that may have it did not tell: that is no answer, and not a no.
+    Untold(String),
+}
+
+impl From<NotFetched> for String {
+    fn from(error: NotFetched) -> Self {
+        match error {
+            NotFetched::Nowhere(reason) | NotFetched::Untold(reason) => reason,
+        }
+    }
+}
+
 /// Whether an own file of this name may be one that was never recorded.
 fn may_be_of_others(record: &GroupRecord, me: BrokerId) -> bool {
     record.generation > 0 && !record.copies.iter().any(|replica| replica.broker == me)
@@ -242,7 +259,8 @@ pub(crate) async fn replace(
     record: &GroupRecord,
 ) -> Result<(), String> {
     let file = OwnFile::new(streamlet, record);
-    fetch(primary, &file, record).await.map(|_| ())
+    fetch(primary, &file, record).await?;
+    Ok(())
 }
 
 /// Fetches a group from the first holder whose copy is whole, and only then puts it in the place of what is there; its
@@ -251,7 +269,7 @@ pub(crate) async fn fetch(
     primary: &Primary,
     file: &OwnFile,
     record: &GroupRecord,
-) -> Result<i64, String> {
+) -> Result<i64, NotFetched> {
     let fetched = fetch_from_any(primary, file, record).await;
     if fetched.is_err() {
         // The next fetch begins anew, and the next start removes the unfinished file.
@@ -264,10 +282,10 @@ async fn fetch_from_any(
     primary: &Primary,
     file: &OwnFile,
     record: &GroupRecord,
-) -> Result<i64, String> {
+) -> Result<i64, NotFetched> {
     let me = primary.me();
     let (copy, path) = (CopyId::of(record), file.spec.path.display());
-    let mut reasons = Vec::new();
+    let (mut reasons, mut is_untold) = (Vec::new(), false);
     let mut holders: Vec<_> = record.copies.iter().map(|c| c.broker).collect();
     // One in this broker's own store needs no network; who is not alive may not answer for long.
     let alive = primary.peers();
@@ -279,19 +297,43 @@ async fn fetch_from_any(
                 continue;
             }
         }
-        match fetch_from(primary, file, record, holder).await {
+        match fetch_from(primary, file, record, holder, alive.contains(&holder)).await {
             Ok(Some(max_timestamp_ms)) => {
                 tracing::info!(%copy, %holder, file = %path, "this broker's own file was fetched from another replica");
                 return Ok(max_timestamp_ms);
             }
             Ok(None) => reasons.push(format!("the replica on {holder} is not whole")),
-            Err(reason) => reasons.push(format!("{holder}: {reason}")),
+            Err(NotFetched::Nowhere(reason)) => reasons.push(format!("{holder}: {reason}")),
+            Err(NotFetched::Untold(reason)) => {
+                is_untold = true;
+                reasons.push(format!("{holder}: {reason}"));
+            }
         }
     }
-    Err(format!(
+    let told = format!(
         "{path} is missing or damaged, and group {copy} cannot be fetched: {}",
         reasons.join("; ")
-    ))
+    );
+    Err(match is_untold {
+        true => NotFetched::Untold(told),
+        false => NotFetched::Nowhere(told),
+    })
+}
+
+/// What it says of a replica that it was not read at a broker.
+fn not_read(error: CallError, is_alive: bool) -> NotFetched {
+    let told = error.to_string();
+    let is_no = match error {
+        // The operator, who sees its number, may know that it never comes back.
+        CallError::Lost { .. } => !is_alive,
+        CallError::Refused { refusal, .. } => {
+            matches!(refusal, Refusal::Unknown | Refusal::Short { .. })
+        }
+    };
+    match is_no {
+        true => NotFetched::Nowhere(told),
+        false => NotFetched::Untold(told),
+    }
 }
 
 async fn fetch_from(
@@ -299,7 +341,8 @@ async fn fetch_from(
     file: &OwnFile,
     record: &GroupRecord,
     holder: BrokerId,
-) -> Result<Option<i64>, String> {
+    is_alive: bool,
+) -> Result<Option<i64>, NotFetched> {
     let copy = CopyId::of(record);
     let mut address = 0;
     while address < record.length {
@@ -310,15 +353,19 @@ async fn fetch_from(
             len: (to - address) as u32,
         };
         let reply = primary.ask(holder, request).await;
-        match reply.map_err(|error| error.to_string())? {
+        match reply.map_err(|error| not_read(error, is_alive))? {
             Reply::Bytes(bytes) if bytes.len() as u64 == to - address => {
-                file.write(address, bytes).await?;
+                let written = file.write(address, bytes).await;
+                written.map_err(NotFetched::Untold)?;
             }
-            other => return Err(format!("it answered a read with {other:?}")),
+            other => {
+                let told = format!("it answered a read with {other:?}");
+                return Err(NotFetched::Untold(told));
+            }
         }
         address = to;
     }
-    file.finish().await
+    file.finish().await.map_err(NotFetched::Untold)
 }
 
 /// Files and replicas that this broker keeps of a streamlet it owns, under one epoch, and may not need.
