@@ -15,7 +15,7 @@ use kera_records::key::Key;
 #[non_exhaustive]
 pub enum Conflict {
     /// The name is taken.
-    #[error("stream `{name}` exists already; choose another name")]
+    #[error("stream \"{name}\" exists already; choose another name")]
     StreamExists {
         /// The name.
         name: String,

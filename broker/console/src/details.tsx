@@ -27,7 +27,11 @@ export function GroupScreen(props: { path: string; name: string; move: (offset: 
             <Mark state={data.falls_behind ? "attention" : "ok"} label={data.falls_behind ? "falls behind" : "keeps up"} />
             <div>
               <p class="sentence" role="status">
-                {data.lag === 0 ? "Everything is consumed." : `${plural(data.lag, "record")} behind; ${data.why}.`}
+                {data.lag > 0
+                  ? `${plural(data.lag, "record")} behind; ${data.why}.`
+                  : data.above_stable
+                    ? `${data.why[0].toUpperCase()}${data.why.slice(1)}.`
+                    : "Everything is consumed."}
               </p>
             </div>
           </section>
@@ -109,6 +113,7 @@ export function GroupScreen(props: { path: string; name: string; move: (offset: 
                   { head: "Durable to", number: true, cell: (row) => count(row.head_ordinal) },
                   { head: "Lag", number: true, cell: (row) => <Lag lag={row.lag} /> },
                   { head: "Assigned to", cell: (row) => (row.member ? <code>{row.member}</code> : <span class="soft">nobody</span>) },
+                  { head: "Why", cell: (row) => <span class="why">{row.why || "consumed"}</span> },
                 ]}
               />
               <Pager offset={data.offset} size={LEASES} total={data.partitions_total} onMove={props.move} />

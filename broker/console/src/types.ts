@@ -59,6 +59,8 @@ export interface GroupRow {
   members: number;
   leases: number;
   lag: number;
+  /** Records that an open transaction keeps from it; null: not told. */
+  above_stable: number | null;
   records_in: number | null;
   records_consumed: number | null;
   catches_up_s: number | null;
@@ -194,6 +196,7 @@ export interface GroupDetail extends GroupRow {
     finished_above: number;
     head_ordinal: number;
     lag: number;
+    above_stable: number;
     leases_total: number;
     leases: { lease: number; member: string; start_ordinal: number; end_ordinal: number }[];
     why: string;
@@ -205,7 +208,9 @@ export interface GroupDetail extends GroupRow {
     committed: number | null;
     head_ordinal: number;
     lag: number;
+    above_stable: number;
     member: string;
+    why: string;
   }[];
 }
 

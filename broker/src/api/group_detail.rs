@@ -1,5 +1,6 @@
 //! One consumer group: who holds which lease, and why a lane lags.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,12 +9,14 @@ use kera_coordinator::{Reply, Request};
 use kera_metadata::LaneBy;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, StreamletId};
+use kera_protocol::partition::place_of;
 use kera_protocol::v1;
 use kera_rpc::serve::Caller;
 use serde::Serialize;
 
 use super::bounds::{MOST_OF_LANES, MOST_OF_MEMBERS, fit};
-use super::snapshot::Snapshot;
+use super::groups::waits;
+use super::snapshot::{Snapshot, Unstable};
 use super::views::{GroupRow, short};
 use crate::access::hide_progress;
 use crate::clock::now_ms;
@@ -70,6 +73,8 @@ struct Lane {
     finished_above: u64,
     head_ordinal: u64,
     lag: u64,
+    /// Durable records that an open transaction keeps from its readers.
+    above_stable: u64,
     leases_total: usize,
     leases: Vec<Lease>,
     why: String,
@@ -90,7 +95,9 @@ struct Partition {
     committed: Option<u64>,
     head_ordinal: u64,
     lag: u64,
+    above_stable: u64,
     member: String,
+    why: String,
 }
 
 /// What its coordinator says of a group, as far as the caller may see its streams; with the lanes from `offset` on, those
@@ -133,10 +140,34 @@ pub(super) async fn describe(
         .streams
         .first()
         .and_then(|of| shared.data.catalog.named(&of.stream));
-    let mut lanes: Vec<_> = told.lanes.iter().collect();
-    lanes.sort_by_key(|lane| (std::cmp::Reverse(lane.lag), lane.streamlet, lane.lane));
-    let mut partitions: Vec<_> = told.partitions.iter().collect();
-    partitions.sort_by_key(|of| (std::cmp::Reverse(of.lag), of.stream.as_str(), of.partition));
+    let waiting = |stream: &str, streamlet, lane| {
+        let key = (stream.to_owned(), streamlet, lane);
+        snapshot.unstable.get(&key).copied()
+    };
+    let of_lanes = row.streams.first().map_or("", |of| of.stream.as_str());
+    let mut lanes: Vec<_> = told
+        .lanes
+        .iter()
+        .map(|lane| (lane, waiting(of_lanes, lane.streamlet, lane.lane)))
+        .collect();
+    lanes.sort_by_key(|(lane, waits)| {
+        let waits = waits.map(|waits| waits.records);
+        (Reverse((lane.lag, waits)), lane.streamlet, lane.lane)
+    });
+    let mut partitions: Vec<_> = told
+        .partitions
+        .iter()
+        .map(|of| {
+            let stream = shared.data.catalog.named(&of.stream);
+            let place = stream.map(|of_it| place_of(of.partition, of_it.streamlets.len() as u32));
+            let waits = place.and_then(|(at, lane)| waiting(&of.stream, at.0, lane.0));
+            (of, waits)
+        })
+        .collect();
+    partitions.sort_by_key(|(of, waits)| {
+        let waits = waits.map(|waits| waits.records);
+        (Reverse((of.lag, waits)), of.stream.as_str(), of.partition)
+    });
     let mut cut = row.clone().cut(None);
     if row.falls_behind
         && let Some(slow) = slow(&members)
@@ -146,11 +177,12 @@ pub(super) async fn describe(
     let lanes_total = lanes.len();
     let partitions_total = partitions.len();
     let lanes = lanes.into_iter().skip(offset).take(limit);
-    let lanes = lanes.map(|lane| of_lane(lane, &told, &row, stream.as_deref()));
+    let lanes = lanes.map(|(lane, waits)| of_lane(lane, waits, &told, &row, stream.as_deref()));
     let mut lanes = lanes.collect();
     fit(&mut lanes, MOST_OF_LANES);
     let partitions = partitions.into_iter().skip(offset).take(limit);
-    let mut partitions = partitions.map(of_partition).collect();
+    let partitions = partitions.map(|(of, waits)| of_partition(of, waits, &told));
+    let mut partitions = partitions.collect();
     fit(&mut partitions, MOST_OF_LANES);
     Ok(GroupDetail {
         taken_ms: now_ms(),
@@ -228,6 +260,7 @@ fn slow(members: &[Member]) -> Option<String> {
 
 fn of_lane(
     lane: &v1::LaneProgress,
+    waits: Option<Unstable>,
     told: &v1::DescribeGroupResponse,
     row: &GroupRow,
     stream: Option<&Stream>,
@@ -240,6 +273,7 @@ fn of_lane(
         finished_above: lane.finished_above,
         head_ordinal: lane.head_ordinal,
         lag: lane.lag,
+        above_stable: waits.map_or(0, |waits| waits.records),
         leases_total: lane.leases.len(),
         leases: leases
             .map(|lease| Lease {
@@ -249,33 +283,43 @@ fn of_lane(
                 end_ordinal: lease.end_ordinal,
             })
             .collect(),
-        why: why(lane, told, row, stream),
+        why: why(lane, waits, told, row, stream),
     }
+}
+
+/// That what is left of a lane belongs to an open transaction or follows it; empty if there is none.
+fn behind_transaction(waits_for: Option<Unstable>) -> String {
+    waits_for.map_or_else(String::new, |open| {
+        let (from, records) = (open.from, waits(open.records));
+        format!("a transaction is open from ordinal {from} on: {records}")
+    })
 }
 
 /// Why a lane lags; empty if it does not.
 fn why(
     lane: &v1::LaneProgress,
+    waits: Option<Unstable>,
     told: &v1::DescribeGroupResponse,
     row: &GroupRow,
     stream: Option<&Stream>,
 ) -> String {
     if lane.lag == 0 {
-        return String::new();
+        return behind_transaction(waits);
     }
     if row.members == 0 {
         return "no member".into();
     }
     if let Some(lease) = lane.leases.first() {
-        let silent = told
-            .members
-            .iter()
-            .find(|member| member.member == lease.member);
-        let ms = silent.map_or(0, |member| member.last_heartbeat_ms_ago);
         return match lane.leases.len() {
-            1 => format!("read by {}, heard of {ms} ms ago", short(&lease.member)),
+            1 => read_by(&lease.member, told),
             many => format!("read by {} and {} more", short(&lease.member), many - 1),
         };
+    }
+    if let Some(held) = lane.held.first() {
+        return format!(
+            "waits for a transaction of producer {}, which commits ordinals {} to {}",
+            held.producer_id, held.from_ordinal, held.next_ordinal
+        );
     }
     match stream.and_then(|stream| barrier(lane, told, stream)) {
         Some((before, boundary)) => format!(
@@ -283,6 +327,13 @@ fn why(
         ),
         None => "free: no member has taken it yet".into(),
     }
+}
+
+fn read_by(name: &str, told: &v1::DescribeGroupResponse) -> String {
+    let mut members = told.members.iter();
+    let found = members.find(|member| member.member == name);
+    let ms = found.map_or(0, |member| member.last_heartbeat_ms_ago);
+    format!("read by {}, heard of {ms} ms ago", short(name))
 }
 
 /// The lane of the same streamlet that is to be consumed first, and how far: records of one key may have gone there
@@ -311,8 +362,19 @@ fn barrier(
     })
 }
 
-fn of_partition(of: &v1::PartitionProgress) -> Partition {
+fn of_partition(
+    of: &v1::PartitionProgress,
+    waits: Option<Unstable>,
+    told: &v1::DescribeGroupResponse,
+) -> Partition {
+    let why = match (of.lag, of.member.as_str()) {
+        (0, _) => behind_transaction(waits),
+        (_, "") => "no member".to_owned(),
+        (_, member) => read_by(member, told),
+    };
     Partition {
+        why,
+        above_stable: waits.map_or(0, |waits| waits.records),
         stream: of.stream.clone(),
         partition: of.partition,
         committed: of.committed,

@@ -8,12 +8,14 @@ use super::views::{GroupRow, StreamLag};
 /// A group that is behind by less than comes in within this many seconds keeps up.
 const KEEPS_UP_S: f64 = 3.0;
 
-/// A group's row. `records_in` is what comes in a second in the streams that it reads.
+/// A group's row. `records_in` is what comes in a second in the streams that it reads, `above_stable` what open transactions
+/// keep from it.
 pub(super) fn row(
     summary: &v1::GroupSummary,
     coordinator: u32,
     meter: &Meter,
     records_in: Option<f64>,
+    above_stable: u64,
 ) -> GroupRow {
     let is_kafka = summary.kind() == v1::GroupKind::Kafka;
     let streams = lags(summary).map(|(stream, lag)| StreamLag {
@@ -46,6 +48,7 @@ pub(super) fn row(
         members: summary.members,
         leases: summary.leases,
         lag,
+        above_stable: Some(above_stable),
         records_in,
         records_consumed: consumed,
         catches_up_s,
@@ -76,7 +79,15 @@ fn why(row: &GroupRow, growth: Option<f64>) -> (bool, String) {
     let comes = row.records_in.unwrap_or_default();
     let consumed = row.records_consumed.unwrap_or_default();
     if row.lag == 0 {
-        return (false, "it has consumed everything".into());
+        let waiting = row.above_stable.unwrap_or_default();
+        let text = match waiting {
+            0 => "it has consumed everything".to_owned(),
+            _ => format!(
+                "it has consumed all before an open transaction; {}",
+                waits(waiting)
+            ),
+        };
+        return (false, text);
     }
     if row.members == 0 {
         let text = "it has no member, so nobody reads for it";
@@ -123,6 +134,14 @@ fn why(row: &GroupRow, growth: Option<f64>) -> (bool, String) {
     )
 }
 
+/// That records are to be read once a transaction has ended.
+pub(super) fn waits(records: u64) -> String {
+    match records {
+        1 => "1 record waits for that transaction to end".to_owned(),
+        many => format!("{many} records wait for that transaction to end"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
@@ -147,7 +166,7 @@ mod tests {
             lag,
             ..Default::default()
         };
-        row(&summary, 1, &meter, Some(comes))
+        row(&summary, 1, &meter, Some(comes), 0)
     }
 
     #[test]
@@ -165,6 +184,16 @@ mod tests {
             assert_eq!(row.falls_behind, behind, "{why}: {row:?}");
             assert!(row.why.contains(why), "{why}: {row:?}");
         }
+        let summary = v1::GroupSummary {
+            members: 1,
+            ..Default::default()
+        };
+        let row = row(&summary, 1, &Meter::default(), None, 7);
+        assert!(!row.falls_behind);
+        assert_eq!(
+            row.why,
+            "it has consumed all before an open transaction; 7 records wait for that transaction to end"
+        );
         assert_eq!(told(2, 2, 9000, 8900, 100.0).catches_up_s, Some(89.0));
         assert_eq!(told(2, 2, 9000, 9100, 100.0).catches_up_s, None);
         assert_eq!(told(2, 2, 9000, 9040, 100.0).records_consumed, Some(60.0));
@@ -184,7 +213,7 @@ mod tests {
             members: 1,
             ..Default::default()
         };
-        let row = row(&summary, 1, &Meter::default(), None);
+        let row = row(&summary, 1, &Meter::default(), None, 0);
         let asked = format!("{:064}", 5);
         let cut = row.clone().cut(Some(&asked));
         assert_eq!((cut.streams.len(), cut.streams_total), (8, 20_000));

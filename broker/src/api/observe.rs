@@ -20,6 +20,9 @@ use crate::store_calls::blocking;
 /// Most bytes of batches that are looked at in one go, unless one batch is larger.
 pub(crate) const PEEK_BYTES: u32 = 256 << 10;
 
+/// Lanes of a stream with open transactions that are told.
+const UNSTABLE_LANES: usize = 64;
+
 /// What this broker owns and coordinates.
 ///
 /// # Errors
@@ -75,6 +78,17 @@ fn of_stream(shared: &Shared, stream: &Stream) -> Option<v1::ObservedStream> {
             observed.records += lane.head.saturating_sub(lane.log_start);
             observed.unacknowledged += lane.end_ordinal.saturating_sub(lane.head);
             observed.bytes += lane.groups.iter().map(|group| group.bytes).sum::<u64>();
+            let stable = streamlet.stable(lane.lane).unwrap_or(lane.head);
+            let stable = stable.clamp(lane.log_start.min(lane.head), lane.head);
+            if stable < lane.head {
+                observed.above_stable += lane.head - stable;
+                observed.unstable_lanes.push(v1::UnstableLane {
+                    streamlet: streamlet.id().0,
+                    lane: lane.lane.0,
+                    stable_ordinal: stable,
+                    head_ordinal: lane.head,
+                });
+            }
         }
         let totals = streamlet.traffic().totals();
         observed.traffic.push(v1::ObservedTraffic {
@@ -84,6 +98,9 @@ fn of_stream(shared: &Shared, stream: &Stream) -> Option<v1::ObservedStream> {
             read_bytes: totals.read_bytes,
         });
     }
+    let unstable = &mut observed.unstable_lanes;
+    unstable.sort_by_key(|lane| std::cmp::Reverse(lane.head_ordinal - lane.stable_ordinal));
+    unstable.truncate(UNSTABLE_LANES);
     (observed.streamlets > 0).then_some(observed)
 }
 

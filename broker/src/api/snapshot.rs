@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use kera_protocol::ack::AckPolicy;
 use kera_protocol::error::WireError;
+use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
 use tokio::sync::Mutex;
 
@@ -36,6 +37,16 @@ pub(super) struct Snapshot {
     pub(super) streams: Vec<StreamRow>,
     pub(super) groups: Vec<GroupRow>,
     pub(super) brokers: Vec<BrokerRow>,
+    /// Lanes in which a transaction is open, by stream, streamlet and lane.
+    pub(super) unstable: HashMap<(String, u32, u32), Unstable>,
+}
+
+/// What an open transaction keeps from readers of what is committed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unstable {
+    /// The first of these ordinals.
+    pub(super) from: u64,
+    pub(super) records: u64,
 }
 
 /// Takes looks.
@@ -114,13 +125,15 @@ impl State {
             })
             .collect();
         streams.sort_by(|a, b| a.name.cmp(&b.name));
-        let rates: HashMap<_, _> = streams.iter().map(|s| (s.name.as_str(), s.rates)).collect();
+        let by_name: HashMap<_, _> = streams.iter().map(|s| (s.name.as_str(), s)).collect();
         let mut groups: Vec<_> = told
             .groups()
             .map(|(broker, group)| {
-                let read = groups::lags(group);
-                let comes = rates::sum(read.filter_map(|(name, _)| rates.get(name)));
-                groups::row(group, broker, &self.meter, comes.records_in)
+                let read = groups::lags(group).filter_map(|(name, _)| by_name.get(name));
+                let read: Vec<_> = read.collect();
+                let comes = rates::sum(read.iter().map(|row| &row.rates)).records_in;
+                let above_stable = read.iter().map(|row| row.above_stable).sum();
+                groups::row(group, broker, &self.meter, comes, above_stable)
             })
             .collect();
         groups.sort_by(|a, b| a.group.cmp(&b.group));
@@ -130,6 +143,7 @@ impl State {
         let events = self.timeline.take(now_ms(), marks);
         Snapshot {
             overview: overview(shared, told, health, &streams, &groups, &brokers, events),
+            unstable: unstable(&users, told),
             streams,
             groups,
             brokers,
@@ -142,12 +156,14 @@ impl State {
         let id = stream.id();
         let id: &[u8] = id.as_bytes();
         let (mut served, mut records, mut bytes, mut unacknowledged) = (0, 0, 0, 0);
+        let mut above_stable = 0;
         let parts = told.brokers.iter().flat_map(|broker| &broker.streams);
         for part in parts.filter(|part| part.stream == id) {
             served += part.streamlets;
             records += part.records;
             bytes += part.bytes;
             unacknowledged += part.unacknowledged;
+            above_stable += part.above_stable;
         }
         let streamlets = stream.streamlets.len() as u32;
         let mut row = StreamRow {
@@ -160,6 +176,7 @@ impl State {
             records,
             bytes,
             unacknowledged,
+            above_stable,
             unserved_streamlets: streamlets.saturating_sub(served),
             rates: self.meter.of_stream(id),
             groups: Vec::new(),
@@ -256,6 +273,25 @@ impl State {
             rates,
         }
     }
+}
+
+fn unstable(streams: &[&Arc<Stream>], told: &Told) -> HashMap<(String, u32, u32), Unstable> {
+    let names: HashMap<_, _> = streams.iter().map(|of| (of.id(), of.name())).collect();
+    let mut all = HashMap::new();
+    for part in told.brokers.iter().flat_map(|broker| &broker.streams) {
+        let name = StreamId::from_slice(&part.stream);
+        let Some(name) = name.and_then(|id| names.get(&id)) else {
+            continue;
+        };
+        for lane in &part.unstable_lanes {
+            let waits = Unstable {
+                from: lane.stable_ordinal,
+                records: lane.head_ordinal.saturating_sub(lane.stable_ordinal),
+            };
+            all.insert((name.clone(), lane.streamlet, lane.lane), waits);
+        }
+    }
+    all
 }
 
 /// By stream, how far each group is behind in it.

@@ -95,6 +95,8 @@ pub(super) struct StreamRow {
     pub(super) records: u64,
     pub(super) bytes: u64,
     pub(super) unacknowledged: u64,
+    /// Durable records that an open transaction keeps from readers of what is committed.
+    pub(super) above_stable: u64,
     pub(super) unserved_streamlets: u32,
     #[serde(flatten)]
     pub(super) rates: Rates,
@@ -136,6 +138,8 @@ pub(super) struct GroupRow {
     pub(super) members: u32,
     pub(super) leases: u32,
     pub(super) lag: u64,
+    /// Of its streams, as there. Not part of the lag: nobody may read them yet.
+    pub(super) above_stable: Option<u64>,
     pub(super) records_in: Option<f64>,
     pub(super) records_consumed: Option<f64>,
     /// Seconds until it has caught up, at the pace of the last seconds; absent if it does not.
@@ -164,6 +168,7 @@ impl GroupRow {
         if row.streams.len() < self.streams.len() {
             row.lag = row.streams.iter().map(|of| of.lag).sum();
             (row.records_in, row.records_consumed, row.catches_up_s) = (None, None, None);
+            row.above_stable = None;
             row.falls_behind = false;
             "it reads streams that you may not see".clone_into(&mut row.why);
         }

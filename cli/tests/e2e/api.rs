@@ -1,14 +1,16 @@
 //! `/api/v1` of a broker: each field as docs/api.md has it, records as people look for them, bounds.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
+use kera_producer::{Producer, Record};
 use kera_protocol::batch::{HEADER_BYTES, crc32c};
 use kera_protocol::frame::FrameKind;
 use kera_protocol::v1;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::raw::{Raw, batch_of, frame_of, stream_id};
-use crate::common::{Broker, http};
+use crate::common::{Broker, PATIENCE, http};
 
 /// The most that any answer may have.
 const MOST_BYTES: usize = 1 << 20;
@@ -390,6 +392,57 @@ fn large_values_and_many_streams_stay_within_the_bounds() {
     assert_eq!(found["total"], 10);
     let largest = get(&broker, "streams?sort=bytes&limit=1");
     assert_eq!(largest["items"][0]["name"], "s00");
+}
+
+/// Asks until the answer is as wanted.
+fn until(broker: &Broker, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let (status, body) = ask(broker, path);
+        if status == 200 && wanted(&body) {
+            return body;
+        }
+        assert!(Instant::now() < deadline, "{path}: {body}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_group_that_waits_for_a_transaction_says_so() {
+    let broker = broker(&[]);
+    let words = ["stream", "create", "s", "--streamlets", "1", "--lanes", "1"];
+    broker.json(&words);
+    broker.feed(&["produce", "s", "--quiet"], b"a\nb\nc\n");
+    broker.run(&["consume", "s", "--group", "readers", "--max", "3"]);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let producer = Producer::builder()
+            .bootstrap(broker.address())
+            .stream("s")
+            .transactional_id("invoices");
+        let producer = producer.build().await.expect("a producer");
+        let transaction = producer.transaction().await.expect("a transaction");
+        let appended = (0..5).map(|_| {
+            let record = Record::of_value(b"held back");
+            transaction.append(&record).expect("room")
+        });
+        for delivery in appended.collect::<Vec<_>>() {
+            delivery.await.expect("acknowledged");
+        }
+        let is_told = |group: &Value| group["above_stable"] == 5;
+        let group = until(&broker, "groups/readers", is_told);
+        assert_eq!((&group["lag"], &group["falls_behind"]), (&json!(0), &json!(false)));
+        let why = "it has consumed all before an open transaction; 5 records wait for that transaction to end";
+        assert_eq!(group["why"], why);
+        assert_eq!(group["lanes"][0]["above_stable"], 5);
+        let why = "a transaction is open from ordinal 3 on: 5 records wait for that transaction to end";
+        assert_eq!(group["lanes"][0]["why"], why);
+        assert_eq!(get(&broker, "streams/s")["above_stable"], 5);
+        transaction.commit().await.expect("committed");
+        let group = until(&broker, "groups/readers", |group| group["lag"].as_u64() > Some(0));
+        assert_eq!(group["why"], "it has no member, so nobody reads for it");
+        until(&broker, "streams/s", |stream| stream["above_stable"] == 0);
+    });
 }
 
 #[test]

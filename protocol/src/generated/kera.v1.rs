@@ -2762,6 +2762,24 @@ pub struct ObservedStream {
     pub unacknowledged: u64,
     #[prost(message, repeated, tag = "7")]
     pub traffic: ::prost::alloc::vec::Vec<ObservedTraffic>,
+    /// durable records that an open transaction keeps from readers of what is committed
+    #[prost(uint64, tag = "8")]
+    pub above_stable: u64,
+    /// those with most of them, at most 64
+    #[prost(message, repeated, tag = "9")]
+    pub unstable_lanes: ::prost::alloc::vec::Vec<UnstableLane>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UnstableLane {
+    #[prost(uint32, tag = "1")]
+    pub streamlet: u32,
+    #[prost(uint32, tag = "2")]
+    pub lane: u32,
+    /// where the first open transaction begins
+    #[prost(uint64, tag = "3")]
+    pub stable_ordinal: u64,
+    #[prost(uint64, tag = "4")]
+    pub head_ordinal: u64,
 }
 /// Counted since the broker has served the streamlet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use kera_controller::Picture;
-use kera_metadata::{CLUSTER_VERSION, LiveBroker, Living};
+use kera_controller::{Members, Picture};
+use kera_metadata::{BrokerRecord, CLUSTER_VERSION, LiveBroker, Living};
 use kera_protocol::error::WireError;
 use kera_protocol::v1;
 
@@ -12,6 +12,10 @@ use super::{invalid, with_picture};
 use crate::alter_settings::change_settings;
 use crate::settings::Scope;
 use crate::shared::Shared;
+use crate::store_calls::{blocking, metadata_error};
+
+/// As brokers record it when they start.
+const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 
 /// Records the newest cluster version that every living broker can; this broker alone where it shares no store.
 /// `without` are brokers that are away and need not be waited for.
@@ -20,7 +24,7 @@ use crate::shared::Shared;
 ///
 /// # Errors
 /// [`kera_protocol::error::ErrorCode::InvalidArgument`] naming the brokers whose programs are too old, or that are away and
-/// own or hold something, or what the metadata store answers.
+/// own or hold something or last ran an earlier one, or what the metadata store answers.
 pub async fn finalize(
     shared: &Arc<Shared>,
     without: &[u32],
@@ -32,8 +36,13 @@ pub async fn finalize(
             let now = shared.settings.cluster_version();
             let wanted = common(&living.values().collect::<Vec<_>>(), now)?;
             if wanted > now {
-                let away = with_picture(shared, |picture, _, living| away(picture, living)).await?;
-                check_away(&away, without)?;
+                let store = clustered.store.clone();
+                let recorded = blocking(move || store.brokers().map_err(|e| metadata_error(&e)));
+                let recorded = recorded.await?;
+                let look = move |picture: &Picture, _: &Members, living: &Living| {
+                    away(picture, &recorded, living)
+                };
+                check_away(&with_picture(shared, look).await?, without)?;
             }
             wanted
         }
@@ -55,14 +64,18 @@ pub async fn finalize(
     })
 }
 
-/// Brokers that own streamlets or hold groups and do not run.
-fn away(picture: &Picture, living: &Living) -> BTreeSet<u32> {
+/// Brokers that do not run and own streamlets or hold groups, or last ran another program than this one: one that was
+/// drained before its update owns and holds nothing.
+fn away(picture: &Picture, recorded: &[BrokerRecord], living: &Living) -> BTreeSet<u32> {
     let streamlets = picture.streamlets().map(|(_, _, streamlet)| streamlet);
     let named = streamlets.flat_map(|streamlet| {
         let copies = streamlet.groups.values().flat_map(|group| &group.copies);
         copies.copied().chain([streamlet.owner()])
     });
-    named.filter(|id| !living.contains_key(id)).collect()
+    let others = recorded.iter().filter(|broker| broker.version != PROGRAM);
+    let others = others.map(|broker| broker.id);
+    let all = named.chain(others);
+    all.filter(|id| !living.contains_key(id)).collect()
 }
 
 /// Refuses while brokers are away whose programs nobody knows: one that comes back with an earlier program serves, and cannot
