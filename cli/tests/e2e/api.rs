@@ -403,7 +403,8 @@ fn until(broker: &Broker, path: &str, wanted: impl Fn(&Value) -> bool) -> Value 
             return body;
         }
         assert!(Instant::now() < deadline, "{path}: {body}");
-        std::thread::sleep(Duration::from_millis(50));
+        // The API keeps an answer for a moment.
+        std::thread::park_timeout(Duration::from_millis(50));
     }
 }
 
