@@ -210,7 +210,8 @@ fn brokers_are_upgraded_one_by_one_under_load_and_back_and_nothing_is_lost() {
     drained.id = 4;
     drained.store_id = uuid::Uuid::from_u128(4);
     drained.version = "0.0.1".to_owned();
-    let put = Transaction::new(Vec::new(), vec![Put::PutBroker(drained)]);
+    let is_new = vec![Compare::revision(Key::Broker(4), 0)];
+    let put = Transaction::new(is_new, vec![Put::PutBroker(drained)]);
     store.commit(put).expect("it is recorded");
     let said = trio.brokers[1].refused(&finalize);
     assert!(said.contains("broker 4 is away"), "{said}");
