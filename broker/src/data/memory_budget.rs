@@ -173,7 +173,7 @@ impl Claims {
     }
 
     /// True if a frame, of which `received` bytes are there, has had its claim for longer than it may: others may wait
-    /// for it. While somebody does who holds nothing, it has to come at [`LEAST_PACE`].
+    /// for it. While somebody does who holds nothing, it has to come at `LEAST_PACE`.
     pub fn is_late(&self, now: Instant, received: usize) -> bool {
         if !self.has_frame() {
             return false;
