@@ -547,21 +547,14 @@ impl<'a> BlockReader<'a> {
                 0
             };
             self.start = at;
-            self.buf.resize(len.max(self.block), 0);
             let from = at + kept as u64;
-            let got = match self.file.read_at(&mut self.buf[kept..], from) {
-                Ok(got) => got,
+            let mut read = self.fill(kept, len.max(self.block), from);
+            if read.is_err() && self.block > len {
                 // What was read ahead may lie in a sector that has gone bad and that nobody asks for.
-                Err(_) if self.buf.len() > len => {
-                    self.buf.resize(len, 0);
-                    match self.file.read_at(&mut self.buf[kept..], from) {
-                        Ok(got) => got,
-                        Err(error) => {
-                            self.buf.clear();
-                            return Err(error);
-                        }
-                    }
-                }
+                read = self.fill(kept, len, from);
+            }
+            let got = match read {
+                Ok(got) => got,
                 Err(error) => {
                     self.buf.clear();
                     return Err(error);
@@ -572,6 +565,12 @@ impl<'a> BlockReader<'a> {
         let from = (at - self.start) as usize;
         let to = (from + len).min(self.buf.len());
         Ok(&self.buf[from.min(to)..to])
+    }
+
+    /// Makes the buffer `len` bytes long, and reads what stands at `from` in the file behind the first `kept` of them.
+    fn fill(&mut self, kept: usize, len: usize, from: u64) -> std::io::Result<usize> {
+        self.buf.resize(len, 0);
+        self.file.read_at(&mut self.buf[kept..], from)
     }
 
     /// As [`Self::at`], for a length that only the file's own bytes vouch for: no more is allocated

@@ -306,7 +306,7 @@ fn find(
         let stable = streamlet.stable(lane);
         let head = head.min(stable.unwrap_or(head)).max(log_start);
         let located = match at {
-            // Whoever began behind records of an open transaction would never get them.
+            // A reader that begins behind the records of an open transaction never gets them.
             At::Latest(_) if stable.is_none() => {
                 return Err(WireError::new(
                     ErrorCode::NotEnoughCopies,

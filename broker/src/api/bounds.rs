@@ -4,9 +4,9 @@ use serde::Serialize;
 
 /// Bytes of the rows of a list.
 pub(super) const MOST_OF_LIST: usize = 900 << 10;
-/// Bytes of the lanes or partitions in what is told of one stream or group.
+/// Most bytes of the rows of lanes or partitions on the page of one stream or group.
 pub(super) const MOST_OF_LANES: usize = 650 << 10;
-/// Bytes of members or consumer groups beside them.
+/// Most bytes of the rows of members or consumer groups on it.
 pub(super) const MOST_OF_MEMBERS: usize = 250 << 10;
 
 /// Leaves out rows from where they have more bytes: names of control characters have six of them for each.

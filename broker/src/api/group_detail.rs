@@ -287,7 +287,7 @@ fn of_lane(
     }
 }
 
-/// That what is left of a lane belongs to an open transaction or follows it; empty if there is none.
+/// Tells that an open transaction holds back the rest of a lane. Empty if there is none.
 fn behind_transaction(waits_for: Option<Unstable>) -> String {
     waits_for.map_or_else(String::new, |open| {
         let (from, records) = (open.from, waits(open.records));

@@ -67,6 +67,20 @@ fn groups_with_too_few_copies_are_counted() {
     assert!(waiting.ends_with(" 0"), "{waiting}");
 }
 
+/// Starts all again where the replica stores have lost what they kept, and waits until groups are to be given up.
+fn is_stuck_without_copies(trio: &mut Trio) {
+    trio.lose_copies();
+    trio.backups.iter_mut().for_each(|backup| {
+        backup.restart();
+    });
+    trio.broker.restart();
+    until(trio, "it is stuck", |described| {
+        described["unrecovered"][0]["unclean"]
+            .as_array()
+            .is_some_and(|groups| !groups.is_empty())
+    });
+}
+
 #[test]
 fn what_no_copy_has_is_given_up_when_the_operator_says_so() {
     let Some(mut trio) = Trio::start() else {
@@ -80,16 +94,7 @@ fn what_no_copy_has_is_given_up_when_the_operator_says_so() {
     for file in &files {
         fs::remove_file(file).expect("a file can be removed");
     }
-    trio.lose_copies();
-    trio.backups.iter_mut().for_each(|backup| {
-        backup.restart();
-    });
-    trio.broker.restart();
-    until(&trio, "it is stuck", |described| {
-        described["unrecovered"][0]["unclean"]
-            .as_array()
-            .is_some_and(|groups| !groups.is_empty())
-    });
+    is_stuck_without_copies(&mut trio);
     // Who appends is told what to do.
     let mut raw = Raw::open(&trio.broker);
     let request = v1::AppendRequest {
@@ -163,16 +168,7 @@ fn what_no_copy_has_is_given_up_when_the_operator_says_so() {
     assert!(trio.broker.stop().success());
     trio.backups.iter_mut().for_each(|backup| backup.kill());
     fs::remove_dir_all(&dir).expect("the files can be removed");
-    trio.lose_copies();
-    trio.backups.iter_mut().for_each(|backup| {
-        backup.restart();
-    });
-    trio.broker.restart();
-    until(&trio, "it is stuck", |described| {
-        described["unrecovered"][0]["unclean"]
-            .as_array()
-            .is_some_and(|groups| !groups.is_empty())
-    });
+    is_stuck_without_copies(&mut trio);
     let text = trio.broker.run(&["stream", "describe", "s"]);
     assert!(text.contains("cannot be fetched"), "{text}");
     let accepted = trio.broker.json(&words);

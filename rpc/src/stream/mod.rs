@@ -194,8 +194,8 @@ impl Stream {
         }
     }
 
-    /// Waits for bytes of the socket and drops them, as they come: for whoever has said the last word, behind which TLS
-    /// must not answer to what is wrong with them. 0 at the end.
+    /// Waits for bytes, drops them and says how many there were; 0 at the end. For a side that has ended its TLS session:
+    /// it must not answer what comes after that, whatever is wrong with it.
     ///
     /// # Errors
     /// The socket's.

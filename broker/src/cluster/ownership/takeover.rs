@@ -492,7 +492,7 @@ impl Restore<'_> {
     }
 }
 
-/// What the operator is told of a closed group that could be had from nobody.
+/// A closed group that no broker has, as the operator is told of it.
 fn unclean(record: &GroupRecord) -> v1::UncleanGroup {
     v1::UncleanGroup {
         group: record.group.0,
