@@ -368,23 +368,10 @@ async fn speaks_http2(stream: &Stream) -> std::io::Result<bool> {
         _ => {}
     }
     let mut bytes = [0; HTTP2_PREFACE.len()];
-    let mut pause = Duration::from_millis(1);
-    loop {
-        stream.readable().await?;
-        let there = match stream.peek(&mut bytes).await? {
-            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            there => &bytes[..there],
-        };
-        if there == HTTP2_PREFACE {
-            return Ok(true);
-        }
-        let undecided = HTTP2_PREFACE.starts_with(there)
+    let decide = |there: &[u8]| {
+        let is_undecided = (there.len() < HTTP2_PREFACE.len() && HTTP2_PREFACE.starts_with(there))
             || (there.len() < frame::MAGIC.len() && frame::MAGIC.starts_with(there));
-        if !undecided {
-            return Ok(false);
-        }
-        // Peeking again at once would spin: the rest is on its way.
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LOOK_PAUSE);
-    }
+        (!is_undecided).then_some(there == HTTP2_PREFACE)
+    };
+    stream.look(&mut bytes, LOOK_PAUSE, decide).await
 }

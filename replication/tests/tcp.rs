@@ -27,6 +27,7 @@ use rcgen::{CertificateParams, KeyPair};
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::PrivateKeyDer;
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
 use sockets::gates::Gates;
@@ -228,4 +229,42 @@ async fn a_primary_whose_connections_were_ended_for_resting_connects_again_to_wr
             tokio::task::yield_now().await;
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_begins_a_hello_and_goes_keeps_no_place() {
+    let memory = SimMemory::new(1);
+    let store = ReplicaStore::start(memory, Limits::default(), Faults::default());
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let options = ServerOptions {
+        hello_timeout: Duration::from_secs(3600),
+        ..ServerOptions::default()
+    };
+    let server = BackupServer::new(store.expect("starts"), options);
+    let serving = server.clone();
+    tokio::spawn(async move { serving.serve(listener).await });
+    let mut crowd = Vec::new();
+    for said in [&b""[..], b"K", b"KER"] {
+        for _ in 0..4 {
+            let mut socket = TcpStream::connect(address).await.expect("connects");
+            socket.write_all(said).await.expect("it is taken");
+            crowd.push(socket);
+        }
+    }
+    let until = async |wanted: u64| {
+        let counted = async {
+            while server.connections().strangers != wanted {
+                tokio::task::yield_now().await;
+            }
+        };
+        let counted = tokio::time::timeout(Duration::from_secs(60), counted).await;
+        counted.expect("who has gone keeps its place");
+    };
+    until(12).await;
+    // Half of them go, the others stay and say no more.
+    crowd.truncate(6);
+    until(6).await;
+    drop(crowd);
+    until(0).await;
 }

@@ -133,18 +133,9 @@ async fn exchange(auth: &Auth, stream: &mut Stream, peer: Peer) -> io::Result<Ou
 /// Looks at the first bytes without taking them, until they tell a proof from anything else.
 pub(crate) async fn begins_with_proof(stream: &Stream) -> io::Result<bool> {
     let mut bytes = [0; MAGIC.len()];
-    let mut pause = Duration::from_millis(1);
-    loop {
-        stream.readable().await?;
-        let there = match stream.peek(&mut bytes).await? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            there => &bytes[..there],
-        };
-        if there.len() == MAGIC.len() || !MAGIC.starts_with(there) {
-            return Ok(there == MAGIC);
-        }
-        // Peeking again at once would spin: the rest is on its way.
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LOOK_PAUSE);
-    }
+    let decide = |there: &[u8]| match there.len() < MAGIC.len() && MAGIC.starts_with(there) {
+        true => None,
+        false => Some(there == MAGIC),
+    };
+    stream.look(&mut bytes, LOOK_PAUSE, decide).await
 }

@@ -268,6 +268,46 @@ fn one_address_has_its_share_of_connections_and_no_more() {
     }
 }
 
+/// Connections that the broker counts, as its metrics have them.
+fn counted(http: &str) -> u64 {
+    let told = crate::common::http::get(http, "/metrics");
+    let line = told
+        .lines()
+        .find_map(|line| line.strip_prefix("kera_connections "));
+    line.and_then(|number| number.trim().parse().ok())
+        .unwrap_or_else(|| panic!("no count in {told}"))
+}
+
+#[test]
+fn who_begins_a_hello_and_goes_keeps_no_place() {
+    let http = crate::common::ports::Reserved::new();
+    let flags = [
+        "--server-hello-timeout",
+        "5m",
+        "--http-listen",
+        http.address(),
+    ];
+    let broker = Broker::with(&flags);
+    let begun = [
+        &b"K"[..],
+        &Hello::CURRENT.encode()[..3],
+        &HTTP2_PREFACE[..3],
+        &HTTP2_PREFACE[..10],
+    ];
+    let crowd = begun.map(|said| {
+        let mut raw = Raw::connect(&broker);
+        raw.send(said);
+        raw
+    });
+    let until = |wanted: u64| {
+        let attempts = (0..10_000).find(|_| counted(http.address()) == wanted);
+        attempts.unwrap_or_else(|| panic!("{} are counted", counted(http.address())));
+    };
+    until(4);
+    drop(crowd);
+    until(0);
+}
+
 #[test]
 fn who_opens_many_shuts_out_nobody_at_another_address() {
     let flags = [

@@ -10,18 +10,22 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
+use tokio::time::sleep;
 
 pub use blocking::BlockingTls;
 pub use session::{TlsFailure, TlsStream};
 
 /// Decrypted at a time into a buffer that grows.
 const READ_BEHIND: usize = 64 << 10;
+/// Between the first two looks at bytes that are not enough yet.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
 /// What both sides of a TLS handshake call gRPC's protocol,
 pub const HTTP2: &[u8] = b"h2";
 /// that of frames, and
@@ -191,6 +195,40 @@ impl Stream {
         match self {
             Self::Plain(socket) => socket.peek(buffer).await,
             Self::Tls(stream) => stream.peek(buffer).await,
+        }
+    }
+
+    /// Looks at the first bytes that a read would bring, again and again, until `decide` has seen enough of them. Between two
+    /// looks it rests for at most `longest`: to look waits for no more bytes than there are.
+    ///
+    /// # Errors
+    /// The socket's; `UnexpectedEof` if the peer ends before that. Who has gone holds no place until a time is over.
+    pub async fn look<T>(
+        &self,
+        buffer: &mut [u8],
+        longest: Duration,
+        mut decide: impl FnMut(&[u8]) -> Option<T>,
+    ) -> io::Result<T> {
+        let mut pause = FIRST_LOOK.min(longest);
+        loop {
+            // Asked before the look, which shows all that came before the end.
+            let ready = self.ready(Interest::READABLE).await?;
+            let there = self.peek(buffer).await?;
+            if there > 0
+                && let Some(decided) = decide(&buffer[..there])
+            {
+                return Ok(decided);
+            }
+            let is_at_end = match self {
+                Self::Plain(_) => there == 0 || ready.is_read_closed(),
+                Self::Tls(stream) => there == 0 || stream.has_ended(),
+            };
+            if is_at_end {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            // Looking again at once would spin: the rest is on its way.
+            sleep(pause).await;
+            pause = (pause * 2).min(longest);
         }
     }
 

@@ -55,6 +55,8 @@ pub(super) struct Session {
     decrypted: usize,
     /// About how many bytes TLS has for the socket.
     unsent: usize,
+    /// The peer sends no more.
+    ended: bool,
 }
 
 /// What a session reads and writes.
@@ -117,6 +119,7 @@ impl TlsStream {
                 ahead: Vec::new(),
                 decrypted: 0,
                 unsent: 0,
+                ended: false,
             },
         )
     }
@@ -219,6 +222,11 @@ impl TlsStream {
         }
     }
 
+    /// True once the peer sends no more, and what it sent was decrypted.
+    pub(super) fn has_ended(&self) -> bool {
+        self.session().ended
+    }
+
     pub(super) fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.try_flush()? > 0 {
             ready!(self.socket.poll_write_ready(context))?;
@@ -292,12 +300,16 @@ impl Session {
         loop {
             match self.tls.reader().read(buffer) {
                 Ok(read) => {
+                    self.ended |= read == 0 && !buffer.is_empty();
                     self.decrypted = self.decrypted.saturating_sub(read);
                     return Ok(read);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 // Cut without a word. Frames and requests tell their own length, so what is missing is noticed.
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                    self.ended = true;
+                    return Ok(0);
+                }
                 Err(error) => return Err(error),
             }
             self.take_in(socket)?;

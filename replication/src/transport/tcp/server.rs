@@ -71,9 +71,7 @@ const GIVE_BACK: Duration = Duration::from_secs(10);
 /// About what the allocator gets back from any connection, and from one of data besides.
 const OF_CONNECTION: u64 = 16 << 10;
 const OF_DATA_CONNECTION: u64 = SPARE_BYTES as u64;
-/// A hello that has begun is looked at again after this, and after twice as long each time up to the longest:
-/// peeking does not wait for more than there is.
-const FIRST_LOOK: Duration = Duration::from_millis(1);
+/// Longest pause between two looks at a hello that has begun.
 const LONGEST_LOOK: Duration = Duration::from_millis(100);
 
 /// Serves one store over TCP.
@@ -261,32 +259,21 @@ impl BackupServer {
         };
         // The door has told why.
         let Ok(mut stream) = entered else { return };
-        let peeked = async {
-            let mut pause = FIRST_LOOK;
-            loop {
-                match stream.peek(&mut first).await {
-                    Ok(read) if read == first.len() => return true,
-                    // Something else, whatever else follows.
-                    Ok(read) if first[..read] != HELLO_MAGIC[..read] || read == 0 => {
-                        return read > 0;
-                    }
-                    Ok(_) => {
-                        tokio::time::sleep(pause).await;
-                        pause = (2 * pause).min(LONGEST_LOOK);
-                    }
-                    Err(_) => return false,
-                }
-            }
+        // Something else than a hello is told from one by its first letter that differs.
+        let decide = |there: &[u8]| match HELLO_MAGIC.starts_with(there) {
+            true => (there.len() == HELLO_MAGIC.len()).then_some(true),
+            false => Some(false),
         };
-        let peeked = tokio::select! {
-            peeked = timeout(self.options.hello_timeout, peeked) => peeked,
+        let looked = stream.look(&mut first, LONGEST_LOOK, decide);
+        let looked = tokio::select! {
+            looked = timeout(self.options.hello_timeout, looked) => looked,
             _ = stopping.wait_for(|stop| *stop) => return,
         };
-        if !peeked.unwrap_or(false) {
+        let Ok(Ok(is_hello)) = looked else {
             tracing::debug!(%peer, "a connection said nothing");
             return;
-        }
-        if first != HELLO_MAGIC {
+        };
+        if !is_hello {
             Box::pin(control.connection(stream, peer.ip(), None)).await;
             return;
         }
