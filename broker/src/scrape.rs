@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kera_protocol::v1::GroupKind;
+use kera_protocol::v1::{GroupKind, GroupSummary};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
@@ -398,6 +398,20 @@ fn disk_full(shared: &Shared) -> bool {
         .load(kera_log_segments::sync::Ordering::Relaxed)
 }
 
+/// A group's lag in each of its streams. One that is not known is left out: 0 would end an alert.
+fn known_lags(group: &GroupSummary) -> Vec<(&str, u64)> {
+    let lags = match group.kind() {
+        GroupKind::Native => vec![(group.stream.as_str(), group.lag, group.unknown_lanes)],
+        GroupKind::Kafka => {
+            let streams = group.streams.iter();
+            let lags = streams.map(|of| (of.stream.as_str(), of.lag, of.unknown_lanes));
+            lags.collect()
+        }
+    };
+    let known = lags.into_iter().filter(|(_, _, unknown)| *unknown == 0);
+    known.map(|(stream, lag, _)| (stream, lag)).collect()
+}
+
 fn groups(shared: &Shared, registry: &mut Registry) {
     let lag = Family::<Labels, Gauge>::default();
     let members = Family::<Labels, Gauge>::default();
@@ -408,17 +422,8 @@ fn groups(shared: &Shared, registry: &mut Registry) {
                 ("stream", stream.to_owned()),
             ]
         };
-        match group.kind() {
-            GroupKind::Native => {
-                lag.get_or_create(&labels(&group.stream))
-                    .set(group.lag as i64);
-            }
-            GroupKind::Kafka => {
-                for of_stream in &group.streams {
-                    lag.get_or_create(&labels(&of_stream.stream))
-                        .set(of_stream.lag as i64);
-                }
-            }
+        for (stream, records) in known_lags(&group) {
+            lag.get_or_create(&labels(stream)).set(records as i64);
         }
         members
             .get_or_create(&labels(&group.stream))
@@ -475,4 +480,34 @@ fn seconds_since(since_ms: Option<u64>) -> u64 {
     since_ms.map_or(0, |since| {
         crate::clock::now_ms().saturating_sub(since) / 1000
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use kera_protocol::v1::StreamLag;
+
+    use super::*;
+
+    #[test]
+    fn a_lag_that_is_not_known_is_not_told() {
+        let of = |stream: &str, unknown_lanes| StreamLag {
+            stream: stream.into(),
+            lag: 5,
+            unknown_lanes,
+        };
+        let native = |unknown_lanes| GroupSummary {
+            stream: "s".into(),
+            lag: 7,
+            unknown_lanes,
+            ..GroupSummary::default()
+        };
+        assert_eq!(known_lags(&native(0)), [("s", 7)]);
+        assert_eq!(known_lags(&native(1)), []);
+        let kafka = GroupSummary {
+            kind: GroupKind::Kafka.into(),
+            streams: vec![of("a", 0), of("b", 2)],
+            ..GroupSummary::default()
+        };
+        assert_eq!(known_lags(&kafka), [("a", 5)]);
+    }
 }

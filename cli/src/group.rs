@@ -14,7 +14,7 @@ use view::{DescriptionView, LaneView, PartitionView, SummaryView};
 
 use crate::connect::{ConnectArgs, failed, refused};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, OutputArgs, Table, count, plain, print_json, print_line};
+use crate::output::{Out, OutputArgs, Table, paragraph, plain, print_json, print_line};
 use crate::parse::Start;
 use crate::stream::confirm;
 
@@ -154,7 +154,7 @@ async fn list(args: ListArgs) -> Outcome {
             view.state.clone().unwrap_or_else(|| "-".into()),
             view.members.to_string(),
             view.leases.to_string(),
-            count(view.lag),
+            view.lag_shown(),
         ]);
     }
     table.print("no consumer groups; `kera consume STREAM --group NAME` makes one")?;
@@ -188,6 +188,10 @@ async fn describe(args: DescribeArgs) -> Outcome {
     };
     out.bytes(progress.render().as_bytes())?;
     out.line("")?;
+    if let Some(text) = view.not_known() {
+        out.line(paragraph(&text))?;
+        out.line("")?;
+    }
     if let Some(held) = held::table(&view.lanes) {
         out.bytes(held.render().as_bytes())?;
         out.line("")?;

@@ -301,7 +301,12 @@ fn progress(
         .into_iter()
         .filter(|lane| chosen(*lane))
         .map(|lane| {
-            let (committed, finished_above, head_ordinal, lag) = lane_figures(group, lane, view);
+            let LaneFigures {
+                committed,
+                finished_above,
+                end,
+            } = lane_figures(group, lane, view);
+            let (head_ordinal, lag) = end.unwrap_or_default();
             LaneProgress {
                 streamlet: lane.0,
                 lane: lane.1,
@@ -309,6 +314,7 @@ fn progress(
                 finished_above,
                 head_ordinal,
                 lag,
+                head_unknown: end.is_none(),
                 leases: held.remove(&lane).unwrap_or_default(),
                 held: sent.remove(&lane).unwrap_or_default(),
             }
@@ -316,37 +322,54 @@ fn progress(
         .collect()
 }
 
-/// Committed, finished above it, head, and records not yet consumed.
-fn lane_figures(
-    group: &Group,
-    lane: (u32, u32),
-    view: &dyn LaneView,
-) -> (Ordinal, u64, Ordinal, u64) {
+/// How far a group is in a lane.
+struct LaneFigures {
+    committed: Ordinal,
+    /// Records consumed above it.
+    finished_above: u64,
+    /// The head, and records not yet consumed; `None` while the lane's owner has not told where it ends.
+    end: Option<(Ordinal, u64)>,
+}
+
+fn lane_figures(group: &Group, lane: (u32, u32), view: &dyn LaneView) -> LaneFigures {
     let committed = group.low(lane);
     let progress = group.lanes.get(&lane);
     let finished_above = progress.map_or(0, lane::LaneProgress::finished_above);
     let key = group.lane_key(lane);
-    let Some(status) = view.lane(key) else {
-        return (committed, finished_above, 0, 0);
-    };
-    let from = view.skip_gap(key, committed.max(status.log_start));
-    // What is finished below it is passed over already, as where records were trimmed.
-    let finished = progress.map_or(0, |progress| progress.finished_from(from));
-    let lag = status.head.saturating_sub(from).saturating_sub(finished);
-    (committed, finished_above, status.head, lag)
+    let end = view.lane(key).map(|status| {
+        let from = view.skip_gap(key, committed.max(status.log_start));
+        // What is finished below it is passed over already, as where records were trimmed.
+        let finished = progress.map_or(0, |progress| progress.finished_from(from));
+        let lag = status.head.saturating_sub(from).saturating_sub(finished);
+        (status.head, lag)
+    });
+    LaneFigures {
+        committed,
+        finished_above,
+        end,
+    }
+}
+
+/// The sum of what is known, and how many are not.
+pub(crate) fn sum_of(lags: impl Iterator<Item = Option<u64>>) -> (u64, u32) {
+    lags.fold((0, 0), |(sum, unknown): (u64, u32), lag| match lag {
+        Some(lag) => (sum.saturating_add(lag), unknown),
+        None => (sum, unknown + 1),
+    })
 }
 
 fn summary(name: &str, group: &Group, view: &dyn LaneView) -> GroupSummary {
+    let lanes = lanes_of(group, view).into_iter();
+    let lags = lanes.map(|lane| Some(lane_figures(group, lane, view).end?.1));
+    let (lag, unknown_lanes) = sum_of(lags);
     GroupSummary {
         group: name.to_owned(),
         stream: group.stream_name.clone(),
         order: group.order as i32,
         members: group.members.len() as u32,
         leases: group.leases.len() as u32,
-        lag: lanes_of(group, view)
-            .into_iter()
-            .map(|lane| lane_figures(group, lane, view).3)
-            .fold(0, u64::saturating_add),
+        lag,
+        unknown_lanes,
         ..GroupSummary::default()
     }
 }

@@ -154,7 +154,11 @@ const steps = {
       const all = [...document.querySelectorAll("body *")].filter((one) => right(one) > window.innerWidth);
       return all.sort((a, b) => right(b) - right(a))[0]?.outerHTML.slice(0, 300) ?? "";
     });
-    return { violations, wide, widest };
+    // Where there is room no table hides columns behind its right edge.
+    const hidden = await page.evaluate(() =>
+      window.innerWidth < 1600 ? [] : [...document.querySelectorAll(".table")].filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.ariaLabel),
+    );
+    return { violations, wide, widest, hidden };
   },
   async picture({ path, full }) {
     // Where the data of this test lies is nobody's business.

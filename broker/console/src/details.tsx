@@ -1,8 +1,8 @@
 // One consumer group, and one broker.
 
 import { BrokerActs, GroupActs } from "./acts";
-import { Bar, Card, Chart, Lag, Mark, Pager, Table, Tile, Waiting } from "./parts";
-import { byteRate, bytes, count, duration, plural, rate, short } from "./format";
+import { Bar, Card, Chart, Lag, Mark, Name, Pager, Table, Tile, Waiting } from "./parts";
+import { byteRate, bytes, count, duration, lagText, plural, rate, short, visible } from "./format";
 import { history } from "./history";
 import { brokerState } from "./lists";
 import { useFeed } from "./live";
@@ -11,35 +11,47 @@ import type { BrokerDetail, GroupDetail } from "./types";
 
 export const LEASES = 50;
 
+function needsALook(data: GroupDetail): boolean {
+  return data.falls_behind || data.unknown_lanes > 0;
+}
+
+/** A number; null: it is not known. */
+function known(value: number | null, show: (value: number) => string = count): string {
+  return value === null ? "not known" : show(value);
+}
+
 export function GroupScreen(props: { path: string; name: string; move: (offset: number) => void }) {
   const { data, refusal } = useFeed().of<GroupDetail>(props.path);
   const points = data && history(`group ${data.group}`, data.taken_ms, [data.lag]);
   return (
     <>
       <nav class="crumbs" aria-label="Where you are">
-        <a href="#/groups">Consumer groups</a> <span aria-hidden="true">/</span> <span aria-current="page">{props.name}</span>
+        <a href="#/groups">Consumer groups</a> <span aria-hidden="true">/</span> <span aria-current="page">{visible(props.name)}</span>
       </nav>
       {!data && <Waiting refusal={refusal} />}
       {data && points && (
         <>
           {refusal && <Waiting refusal={refusal} />}
-          <section class={`health ${data.falls_behind ? "attention" : "ok"}`} aria-label="Why it lags">
-            <Mark state={data.falls_behind ? "attention" : "ok"} label={data.falls_behind ? "falls behind" : "keeps up"} />
+          <section class={`health ${needsALook(data) ? "attention" : "ok"}`} aria-label="Why it lags">
+            <Mark
+              state={needsALook(data) ? "attention" : "ok"}
+              label={data.falls_behind ? "falls behind" : needsALook(data) ? "not known" : "keeps up"}
+            />
             <div>
               <p class="sentence" role="status">
                 {data.lag > 0
-                  ? `${plural(data.lag, "record")} behind; ${data.why}.`
-                  : data.above_stable
+                  ? `${data.unknown_lanes > 0 ? "At least " : ""}${plural(data.lag, "record")} behind; ${data.why}.`
+                  : data.above_stable || data.unknown_lanes > 0
                     ? `${data.why[0].toUpperCase()}${data.why.slice(1)}.`
                     : "Everything is consumed."}
               </p>
             </div>
           </section>
           <dl class="tiles">
-            <Tile label="Lag" value={short(data.lag)} state={data.falls_behind ? "attention" : undefined} detail={catchesUp(data)} />
+            <Tile label="Lag" value={lagText(data.lag, data.unknown_lanes)} state={data.falls_behind ? "attention" : undefined} detail={catchesUp(data)} />
             <Tile label="Consumes" value={rate(data.records_consumed)} detail={`${rate(data.records_in)} come in`} />
             <Tile label="Members" value={count(data.members)} detail={data.kind === "kafka" ? `Kafka, ${data.state ?? ""}` : plural(data.leases, "lease")} />
-            <Tile label="Reads" value={reads(data) || "nothing"} detail={data.order ? `order = ${data.order}` : data.protocol} />
+            <Tile label="Reads" value={visible(reads(data)) || "nothing"} detail={data.order ? `order = ${data.order}` : data.protocol} />
           </dl>
           <GroupActs data={data} />
           <Card title="Lag, in records">
@@ -52,8 +64,8 @@ export function GroupScreen(props: { path: string; name: string; move: (offset: 
               id={(row) => row.member}
               empty="No member. Nobody reads for this group now."
               columns={[
-                { head: "Member", cell: (row) => <code>{row.member}</code> },
-                { head: "Client", cell: (row) => [row.client, row.instance, row.host].filter(Boolean).join(", ") || "-" },
+                { head: "Member", cell: (row) => <code><Name text={row.member} /></code> },
+                { head: "Client", cell: (row) => <Name text={[row.client, row.instance, row.host].filter(Boolean).join(", ") || "-"} /> },
                 { head: data.kind === "kafka" ? "Partitions" : "Leases", number: true, cell: (row) => count(data.kind === "kafka" ? row.partitions : row.leases) },
                 { head: "Lag of what it has", number: true, cell: (row) => <Lag lag={row.lag} /> },
                 { head: "Heard of", number: true, cell: (row) => `${duration(row.last_heartbeat_ms_ago / 1000)} ago` },
@@ -70,7 +82,7 @@ export function GroupScreen(props: { path: string; name: string; move: (offset: 
                 columns={[
                   { head: "Lane", cell: (row) => <span title={`streamlet ${row.streamlet}, lane ${row.lane}`}>{`${row.streamlet}.${row.lane}`}</span> },
                   { head: "Consumed to", number: true, cell: (row) => count(row.committed) },
-                  { head: "Durable to", number: true, cell: (row) => count(row.head_ordinal) },
+                  { head: "Durable to", number: true, cell: (row) => known(row.head_ordinal) },
                   { head: "Lag", number: true, cell: (row) => <Lag lag={row.lag} /> },
                   {
                     head: "Leased to",
@@ -81,7 +93,7 @@ export function GroupScreen(props: { path: string; name: string; move: (offset: 
                         <span class="chips">
                           {row.leases.slice(0, 3).map((lease) => (
                             <span class="chip" title={lease.end_ordinal ? `ordinals ${count(lease.start_ordinal)} to ${count(lease.end_ordinal)}` : `from ordinal ${count(lease.start_ordinal)} on`}>
-                              {lease.member}
+                              <Name text={lease.member} />
                               {lease.end_ordinal > 0 && (
                                 <b>
                                   {" "}
@@ -107,12 +119,12 @@ export function GroupScreen(props: { path: string; name: string; move: (offset: 
                 id={(row) => `${row.stream}.${row.partition}`}
                 empty="Nothing is committed or assigned."
                 columns={[
-                  { head: "Stream", cell: (row) => <a href={`#/streams/${encodeURIComponent(row.stream)}`}>{row.stream}</a> },
+                  { head: "Stream", cell: (row) => <a href={`#/streams/${encodeURIComponent(row.stream)}`}><Name text={row.stream} /></a> },
                   { head: "Partition", number: true, cell: (row) => row.partition },
                   { head: "Committed", number: true, cell: (row) => (row.committed === null ? "nothing" : count(row.committed)) },
-                  { head: "Durable to", number: true, cell: (row) => count(row.head_ordinal) },
+                  { head: "Durable to", number: true, cell: (row) => known(row.head_ordinal) },
                   { head: "Lag", number: true, cell: (row) => <Lag lag={row.lag} /> },
-                  { head: "Assigned to", cell: (row) => (row.member ? <code>{row.member}</code> : <span class="soft">nobody</span>) },
+                  { head: "Assigned to", cell: (row) => (row.member ? <code><Name text={row.member} /></code> : <span class="soft">nobody</span>) },
                   { head: "Why", cell: (row) => <span class="why">{row.why || "consumed"}</span> },
                 ]}
               />
@@ -151,11 +163,19 @@ export function BrokerScreen(props: { path: string; id: string }) {
             <Tile label="Records in" value={rate(data.records_in)} detail={`${byteRate(data.bytes_in)} in, ${byteRate(data.bytes_out)} out`} />
             <Tile
               label="Disk free"
-              value={bytes(data.disk_free_bytes ?? 0)}
-              detail={`of ${bytes(data.disk_total_bytes ?? 0)}`}
+              value={known(data.disk_free_bytes, bytes)}
+              detail={data.disk_total_bytes !== null && `of ${bytes(data.disk_total_bytes)}`}
             />
-            <Tile label="Memory for segments" value={bytes(data.pool_used_bytes ?? 0)} detail={`of ${bytes(data.pool_bytes ?? 0)}`} />
-            <Tile label="Connections" value={count(data.connections ?? 0)} detail={`${((data.cpu_share ?? 0) * 100).toFixed(1)} % of a core`} />
+            <Tile
+              label="Memory for segments"
+              value={known(data.pool_used_bytes, bytes)}
+              detail={data.pool_bytes !== null && `of ${bytes(data.pool_bytes)}`}
+            />
+            <Tile
+              label="Connections"
+              value={known(data.connections)}
+              detail={data.cpu_share !== null && `${(data.cpu_share * 100).toFixed(1)} % of a core`}
+            />
           </dl>
           <BrokerActs data={data} />
           {data.troubles.length > 0 && (
@@ -177,31 +197,33 @@ export function BrokerScreen(props: { path: string; id: string }) {
               </ul>
             </Card>
           )}
-          <Card title="Replicas at the other brokers">
-            <Table
-              label="Replicas at the other brokers"
-              rows={data.peers}
-              id={(row) => String(row.broker_id)}
-              empty="It works alone: there is no other broker."
-              columns={[
-                { head: "To", cell: (row) => <a href={`#/brokers/${row.broker_id}`}>broker {row.broker_id}</a> },
-                {
-                  head: "State",
-                  cell: (row) => (
-                    <span class="state">
-                      <Mark state={row.unreachable || row.down_ms !== null ? "trouble" : "ok"} />
-                      {row.unreachable ?? (row.down_ms !== null ? `gets no replicas for ${duration(row.down_ms / 1000)}` : "reached")}
-                    </span>
-                  ),
-                },
-                { head: "Shipped", number: true, cell: (row) => bytes(row.shipped_bytes) },
-                { head: "Not there yet", number: true, cell: (row) => bytes(row.lag_bytes) },
-                { head: "Open groups", number: true, cell: (row) => count(row.open_groups) },
-                { head: "Lost replicas", number: true, cell: (row) => count(row.lost_copies) },
-                { head: "Room there", number: true, cell: (row) => bytes(row.free_bytes) },
-              ]}
-            />
-          </Card>
+          {data.data_dir !== null && (
+            <Card title="Replicas at the other brokers">
+              <Table
+                label="Replicas at the other brokers"
+                rows={data.peers}
+                id={(row) => String(row.broker_id)}
+                empty="It works alone: there is no other broker."
+                columns={[
+                  { head: "To", cell: (row) => <a href={`#/brokers/${row.broker_id}`}>broker {row.broker_id}</a> },
+                  {
+                    head: "State",
+                    cell: (row) => (
+                      <span class="state">
+                        <Mark state={row.unreachable || row.down_ms !== null ? "trouble" : "ok"} />
+                        {row.unreachable ?? (row.down_ms !== null ? `gets no replicas for ${duration(row.down_ms / 1000)}` : "reached")}
+                      </span>
+                    ),
+                  },
+                  { head: "Shipped", number: true, cell: (row) => bytes(row.shipped_bytes) },
+                  { head: "Not there yet", number: true, cell: (row) => bytes(row.lag_bytes) },
+                  { head: "Open groups", number: true, cell: (row) => count(row.open_groups) },
+                  { head: "Lost replicas", number: true, cell: (row) => count(row.lost_copies) },
+                  { head: "Room there", number: true, cell: (row) => bytes(row.free_bytes) },
+                ]}
+              />
+            </Card>
+          )}
           <div class="columns">
             {background && (
               <Card title="Background work">
@@ -242,7 +264,7 @@ export function BrokerScreen(props: { path: string; id: string }) {
               <dl class="facts">
                 <div>
                   <dt>address</dt>
-                  <dd>{data.address}</dd>
+                  <dd>{data.address || "not told"}</dd>
                 </div>
                 <div>
                   <dt>Kafka clients</dt>
@@ -254,13 +276,11 @@ export function BrokerScreen(props: { path: string; id: string }) {
                 </div>
                 <div>
                   <dt>version</dt>
-                  <dd>
-                    {data.version}, {data.io_engine}
-                  </dd>
+                  <dd>{[data.version, data.io_engine].filter(Boolean).join(", ") || "not told"}</dd>
                 </div>
                 <div>
                   <dt>data directory</dt>
-                  <dd>{data.data_dir}</dd>
+                  <dd>{data.data_dir ?? "not told"}</dd>
                 </div>
                 <div>
                   <dt>replicas of others</dt>
@@ -268,7 +288,7 @@ export function BrokerScreen(props: { path: string; id: string }) {
                 </div>
                 <div>
                   <dt>last start took</dt>
-                  <dd>{duration(data.recovery_ms / 1000)}</dd>
+                  <dd>{data.recovery_ms === null ? "not told" : duration(data.recovery_ms / 1000)}</dd>
                 </div>
               </dl>
               {data.changed_settings.length > 0 && (

@@ -6,6 +6,11 @@ export function count(value: number): string {
   return whole.format(value);
 }
 
+/** A name that others chose: what is not seen in it, or turns the text behind it around, is shown to be there. */
+export function visible(name: string): string {
+  return name.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
+}
+
 /** 12,345 as 12.3 k: for what changes every second. */
 export function short(value: number): string {
   const steps: [number, string][] = [
@@ -21,6 +26,12 @@ export function short(value: number): string {
     }
   }
   return value >= 100 || Number.isInteger(value) ? whole.format(value) : value.toFixed(1);
+}
+
+/** A lag; with a plus where that of some lanes is not known. */
+export function lagText(lag: number, unknownLanes: number): string {
+  if (unknownLanes === 0) return short(lag);
+  return lag === 0 ? "not known" : `${short(lag)}+`;
 }
 
 export function bytes(value: number): string {

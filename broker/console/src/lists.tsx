@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { CreateStream } from "./acts";
-import { Bar, Card, Lag, Mark, Pager, Table, Waiting } from "./parts";
+import { Bar, Card, Lag, Mark, Name, Pager, Table, Waiting } from "./parts";
 import { byteRate, bytes, count, duration, rate } from "./format";
 import { ask, useFeed } from "./live";
 import { catchesUp, groupLags, reads } from "./overview";
@@ -90,7 +90,7 @@ export function StreamsScreen({ path, state, change }: ListProps) {
                 sort: "name",
                 cell: (row) => (
                   <>
-                    <a href={`#/streams/${encodeURIComponent(row.name)}`}>{row.name}</a>
+                    <a href={`#/streams/${encodeURIComponent(row.name)}`}><Name text={row.name} /></a>
                     {row.unserved_streamlets > 0 && <span class="tag trouble">{row.unserved_streamlets} not served</span>}
                   </>
                 ),
@@ -141,14 +141,14 @@ export function GroupsScreen({ path, state, change }: ListProps) {
                 sort: "name",
                 cell: (row) => (
                   <>
-                    <a href={`#/groups/${encodeURIComponent(row.group)}`}>{row.group}</a>
+                    <a href={`#/groups/${encodeURIComponent(row.group)}`}><Name text={row.group} /></a>
                     {row.kind === "kafka" && <span class="tag">Kafka</span>}
                   </>
                 ),
               },
-              { head: "Reads", cell: (row) => reads(row) || "nothing yet" },
+              { head: "Reads", cell: (row) => <Name text={reads(row) || "nothing yet"} /> },
               { head: "Members", number: true, cell: (row) => count(row.members) },
-              { head: "Lag", number: true, sort: "lag", cell: (row) => <Lag lag={row.lag} behind={row.falls_behind} /> },
+              { head: "Lag", number: true, sort: "lag", cell: (row) => <Lag lag={row.lag} unknown={row.unknown_lanes} behind={row.falls_behind} /> },
               { head: "Consumes", number: true, sort: "rate", cell: (row) => rate(row.records_consumed) },
               { head: "Catches up", cell: catchesUp },
               { head: "Why", cell: (row) => <span class="why">{row.why}</span> },

@@ -4,7 +4,7 @@ import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { Told } from "./act";
 import { BrokerScreen, GroupScreen, LEASES } from "./details";
-import { duration } from "./format";
+import { duration, visible } from "./format";
 import { BrokersScreen, GroupsScreen, listPath, SettingsScreen, StreamsScreen, type ListState } from "./lists";
 import { feed, useFeed } from "./live";
 import { OverviewScreen } from "./overview";
@@ -22,8 +22,17 @@ const SCREENS: [string, string, string][] = [
   ["settings", "Settings", "M3 6h8M15 6h2M3 14h2M9 14h8M13 4v4M7 12v4"],
 ];
 
+/** A part of an address; as it stands where somebody typed a percent sign that begins nothing. */
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 function useRoute(): string[] {
-  const read = () => location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  const read = () => location.hash.replace(/^#\/?/, "").split("/").map(decoded);
   const [route, setRoute] = useState(read);
   useEffect(() => {
     const changed = () => setRoute(read());
@@ -98,7 +107,7 @@ function App() {
   const title = SCREENS.find(([id]) => id === screen)?.[1] ?? "Not found";
   const isLost = state.link().lostSince !== null;
   useEffect(() => {
-    document.title = name ? `${name} - Kera` : `${title} - Kera`;
+    document.title = name ? `${visible(name)} - Kera` : `${title} - Kera`;
     document.getElementById("main")?.focus({ preventScroll: true });
     window.scrollTo(0, 0);
   }, [screen, name, part]);
@@ -143,7 +152,7 @@ function App() {
       <Lost />
       <main id="main" tabIndex={-1} class={isLost ? "stale" : ""}>
         <Told />
-        <h1 class={name || screen === "" ? "unseen" : ""}>{name ?? title}</h1>
+        <h1 class={name || screen === "" ? "unseen" : ""}>{name ? visible(name) : title}</h1>
         <Guard key={`${screen}/${name ?? ""}`}>
           {screen === "" && <OverviewScreen />}
           {screen === "streams" && !name && path && <StreamsScreen path={path} state={list} change={change} />}

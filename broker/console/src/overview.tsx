@@ -1,5 +1,5 @@
-import { Bar, Card, Chart, Lag, Mark, Table, Tile, Waiting } from "./parts";
-import { byteRate, bytes, clock, count, duration, plural, rate, short } from "./format";
+import { Bar, Card, Chart, Lag, Mark, Name, Table, Tile, Waiting } from "./parts";
+import { byteRate, bytes, clock, count, duration, isoTime, lagText, plural, rate, short } from "./format";
 import { history } from "./history";
 import { useFeed } from "./live";
 import type { GroupRow, Health, Overview, StreamRow, TimelineEvent } from "./types";
@@ -40,7 +40,7 @@ export function groupLags(row: StreamRow) {
     <span class="chips">
       {row.groups.slice(0, 3).map((of) => (
         <a class="chip" href={`#/groups/${encodeURIComponent(of.group)}`}>
-          {of.group} <b>{short(of.lag)}</b>
+          <Name text={of.group} /> <b>{lagText(of.lag, of.unknown_lanes)}</b>
         </a>
       ))}
       {row.groups_total > 3 && <span class="soft">and {count(row.groups_total - 3)} more</span>}
@@ -56,6 +56,7 @@ export function reads(row: GroupRow): string {
 }
 
 export function catchesUp(row: GroupRow): string {
+  if (row.unknown_lanes > 0) return "not known";
   if (row.lag === 0) return "caught up";
   if (!row.falls_behind && row.why === "it keeps up") return "keeps up";
   return row.catches_up_s === null ? "not at this pace" : `in ${duration(row.catches_up_s)}`;
@@ -69,7 +70,7 @@ function Events({ events }: { events: TimelineEvent[] }) {
     <ol class="timeline">
       {events.slice(0, 14).map((event) => (
         <li>
-          <time dateTime={new Date(event.at_ms).toISOString()}>{clock(event.at_ms)}</time>
+          <time dateTime={isoTime(event.at_ms)}>{clock(event.at_ms)}</time>
           <Mark state={event.severity} label={event.severity} />
           <span>{event.text}</span>
         </li>
@@ -133,7 +134,7 @@ export function OverviewScreen() {
             </>
           }
           columns={[
-            { head: "Stream", cell: (row) => <a href={`#/streams/${encodeURIComponent(row.name)}`}>{row.name}</a> },
+            { head: "Stream", cell: (row) => <a href={`#/streams/${encodeURIComponent(row.name)}`}><Name text={row.name} /></a> },
             { head: "Records in", number: true, cell: (row) => rate(row.records_in) },
             { head: "In", number: true, cell: (row) => byteRate(row.bytes_in) },
             { head: "Out", number: true, cell: (row) => byteRate(row.bytes_out) },
@@ -149,8 +150,8 @@ export function OverviewScreen() {
             id={(row) => row.group}
             empty="No group lags."
             columns={[
-              { head: "Group", cell: (row) => <a href={`#/groups/${encodeURIComponent(row.group)}`}>{row.group}</a> },
-              { head: "Lag", number: true, cell: (row) => <Lag lag={row.lag} behind={row.falls_behind} why={row.why} /> },
+              { head: "Group", cell: (row) => <a href={`#/groups/${encodeURIComponent(row.group)}`}><Name text={row.group} /></a> },
+              { head: "Lag", number: true, cell: (row) => <Lag lag={row.lag} unknown={row.unknown_lanes} behind={row.falls_behind} why={row.why} /> },
               { head: "Catches up", cell: catchesUp },
               { head: "Why", cell: (row) => <span class="why">{row.why}</span> },
             ]}

@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import type { Severity } from "./types";
-import { count, short } from "./format";
+import { count, lagText, visible } from "./format";
 
 /** A state, told by its form as well as by its colour. */
 export function Mark({ state, label }: { state: Severity; label?: string }) {
@@ -18,6 +18,16 @@ export function Mark({ state, label }: { state: Severity; label?: string }) {
       <circle cx="8" cy="8" r="7.5" />
       <path d={path} />
     </svg>
+  );
+}
+
+/** A name that others chose. It takes no more room than its place has; all of it shows up under the mouse. */
+export function Name({ text }: { text: string }) {
+  const shown = visible(text);
+  return (
+    <bdi class="name" title={shown}>
+      {shown}
+    </bdi>
   );
 }
 
@@ -141,10 +151,10 @@ export function Bar({ part, whole, label }: { part: number; whole: number; label
   );
 }
 
-export function Lag({ lag, why, behind }: { lag: number; why?: string; behind?: boolean }) {
+export function Lag({ lag, unknown, why, behind }: { lag: number | null; unknown?: number; why?: string; behind?: boolean }) {
   return (
     <span class={behind ? "lag behind" : "lag"} title={why}>
-      {lag === 0 ? "0" : short(lag)}
+      {lagText(lag ?? 0, lag === null ? 1 : (unknown ?? 0))}
     </span>
   );
 }
@@ -163,6 +173,16 @@ export function Waiting({ refusal }: { refusal: string | null }) {
 export interface Series {
   label: string;
   color: string;
+}
+
+/** Between two lines across: values are whole. */
+const STEPS = Array.from({ length: 16 }, (_, zeros) => [1, 2, 5].map((step) => step * 10 ** zeros)).flat();
+
+/** The times that are shown. uPlot's own idea of a single point's is a day. */
+function span(plot: uPlot): [number, number] {
+  const times = plot.data[0] ?? [];
+  const last = times[times.length - 1] ?? Date.now() / 1000;
+  return [Math.min(times[0] ?? last, last - 30), last];
 }
 
 /** Lines over the last minutes. */
@@ -190,10 +210,10 @@ export function Chart(props: { label: string; series: Series[]; data: number[][]
           cursor: { y: false, points: { size: 6 } },
           legend: { show: false },
           // At least half a minute: the first looks lie within the same second.
-          scales: { x: { time: true, range: (_, first, last) => [Math.min(first, last - 30), last] }, y: { range: (_, __, most) => [0, Math.max(most * 1.15, 1)] } },
+          scales: { x: { time: true, range: span }, y: { range: (_, __, most) => [0, Math.max(most * 1.15, 1)] } },
           axes: [
             { ...axis, size: 28, space: 90, values: (_, ticks) => ticks.map((t) => new Date(t * 1000).toLocaleTimeString("en-GB")) },
-            { ...axis, size: 68, space: 26, values: (_, ticks) => ticks.map(props.show) },
+            { ...axis, size: 68, space: 26, incrs: STEPS, values: (_, ticks) => ticks.map(props.show) },
           ],
           series: [
             {},

@@ -1,8 +1,8 @@
 // One stream: lanes and their groups of segments, who reads it, its records, its settings.
 
 import { StreamActs } from "./acts";
-import { Card, Chart, Lag, Mark, Pager, Table, Tile, Waiting } from "./parts";
-import { byteRate, bytes, count, dateTime, duration, plural, rate, short } from "./format";
+import { Card, Chart, Lag, Mark, Name, Pager, Table, Tile, Waiting } from "./parts";
+import { byteRate, bytes, count, dateTime, duration, lagText, plural, rate, short } from "./format";
 import { history } from "./history";
 import { useFeed } from "./live";
 import { catchesUp } from "./overview";
@@ -39,7 +39,8 @@ function Groups({ lane }: { lane: LaneDetail }) {
 
 function Replicas({ lane }: { lane: LaneDetail }) {
   const open = lane.groups[lane.groups.length - 1];
-  if (!open || open.brokers.length + open.replicas.length === 0) return <span class="soft">own file</span>;
+  if (!open) return <span class="soft">none yet</span>;
+  if (open.brokers.length + open.replicas.length === 0) return <span class="soft">own file</span>;
   if (open.replicas.length === 0) return <>{open.brokers.join(", ")}</>;
   return (
     <span class="chips">
@@ -109,12 +110,15 @@ function Consumers({ data }: { data: StreamDetail }) {
           </>
         }
         columns={[
-          { head: "Group", cell: (row) => <a href={`#/groups/${encodeURIComponent(row.group)}`}>{row.group}</a> },
+          { head: "Group", cell: (row) => <a href={`#/groups/${encodeURIComponent(row.group)}`}><Name text={row.group} /></a> },
           { head: "Members", number: true, cell: (row) => count(row.members) },
           {
             head: "Lag",
             number: true,
-            cell: (row) => <Lag lag={row.streams.find((of) => of.stream === data.name)?.lag ?? row.lag} behind={row.falls_behind} />,
+            cell: (row) => {
+              const here = row.streams.find((of) => of.stream === data.name) ?? row;
+              return <Lag lag={here.lag} unknown={here.unknown_lanes} behind={row.falls_behind} />;
+            },
           },
           { head: "Consumes", number: true, cell: (row) => rate(row.records_consumed) },
           { head: "Catches up", cell: catchesUp },
@@ -125,10 +129,14 @@ function Consumers({ data }: { data: StreamDetail }) {
   );
 }
 
+/** What 0 means, where it does not mean that there is no limit. */
+const NOTHING: Record<string, string> = { group_max_age_ms: "never", min_compaction_lag_ms: "none", delete_retention_ms: "none" };
+
 function setting(name: string, value: string | number): string {
   const number = Number(value);
   if (name === "created_ms") return dateTime(number);
-  if (name.endsWith("_ms")) return number === 0 ? (name === "group_max_age_ms" ? "never" : "no limit") : duration(number / 1000);
+  if (name === "min_dirty_ratio") return String(value);
+  if (name.endsWith("_ms")) return number === 0 ? (NOTHING[name] ?? "no limit") : duration(number / 1000);
   if (name.endsWith("_bytes") || name === "segment_size") return number === 0 ? "no limit" : bytes(number);
   return typeof value === "number" ? count(value) : value;
 }
@@ -188,7 +196,7 @@ export function StreamScreen(props: { path: string; name: string; tab: Tab; move
               state={data.under_replicated_groups > 0 ? "attention" : undefined}
               detail={data.under_replicated_groups > 0 ? `${plural(data.under_replicated_groups, "group")} with too few` : `acknowledged when ${data.ack}`}
             />
-            <Tile label="Most lag" value={short(data.lag)} detail={data.groups_total > 0 ? `of ${plural(data.groups_total, "group")}` : "no group reads it"} />
+            <Tile label="Most lag" value={lagText(data.lag, data.groups.reduce((sum, of) => sum + of.unknown_lanes, 0))} detail={data.groups_total > 0 ? `of ${plural(data.groups_total, "group")}` : "no group reads it"} />
           </dl>
           <nav class="tabs" aria-label="Parts of the stream">
             {TABS.map((tab) => (

@@ -31,6 +31,8 @@ export interface Rates {
 export interface GroupLag {
   group: string;
   lag: number;
+  /** Lanes whose owners have not told where they end: the lag lacks theirs. */
+  unknown_lanes: number;
 }
 
 export interface StreamRow extends Rates {
@@ -54,11 +56,12 @@ export interface GroupRow {
   kind: "native" | "kafka";
   order: string | null;
   state: string | null;
-  streams: { stream: string; lag: number }[];
+  streams: { stream: string; lag: number; unknown_lanes: number }[];
   streams_total: number;
   members: number;
   leases: number;
   lag: number;
+  unknown_lanes: number;
   /** Records that an open transaction keeps from it; null: not told. */
   above_stable: number | null;
   records_in: number | null;
@@ -194,8 +197,9 @@ export interface GroupDetail extends GroupRow {
     lane: number;
     committed: number;
     finished_above: number;
-    head_ordinal: number;
-    lag: number;
+    /** null, and so is the lag: its owner has not told where it ends. */
+    head_ordinal: number | null;
+    lag: number | null;
     above_stable: number;
     leases_total: number;
     leases: { lease: number; member: string; start_ordinal: number; end_ordinal: number }[];
@@ -206,8 +210,8 @@ export interface GroupDetail extends GroupRow {
     stream: string;
     partition: number;
     committed: number | null;
-    head_ordinal: number;
-    lag: number;
+    head_ordinal: number | null;
+    lag: number | null;
     above_stable: number;
     member: string;
     why: string;
@@ -216,11 +220,12 @@ export interface GroupDetail extends GroupRow {
 
 export interface BrokerDetail extends BrokerRow {
   taken_ms: number;
-  data_dir: string;
-  io_engine: string;
-  pid: number;
-  groups: number;
-  recovery_ms: number;
+  /** null, as the next four: it does not answer. */
+  data_dir: string | null;
+  io_engine: string | null;
+  pid: number | null;
+  groups: number | null;
+  recovery_ms: number | null;
   changed_settings: { name: string; value: string; configured: string; of_all: boolean }[];
   troubles: { stream: string; streamlet: number; lane: number | null; reason: string; lasted_ms: number | null }[];
   troubles_total: number;

@@ -19,6 +19,7 @@ pub(crate) fn hide_streams(
         if is_hidden {
             summary.stream.clear();
             summary.lag = 0;
+            summary.unknown_lanes = 0;
         }
         return is_hidden;
     }
@@ -27,6 +28,7 @@ pub(crate) fn hide_streams(
     let is_hidden = summary.streams.len() < told;
     if is_hidden {
         summary.lag = summary.streams.iter().map(|of| of.lag).sum();
+        summary.unknown_lanes = summary.streams.iter().map(|of| of.unknown_lanes).sum();
     }
     is_hidden
 }

@@ -19,10 +19,10 @@ use tokio::time::timeout;
 
 use super::bounds::{MOST_OF_LIST, MOST_OF_MEMBERS, fit};
 use super::event_streams::EventStreams;
-use super::pace::kept_for;
+use super::pace::{FRESH, kept_for};
 use super::resource::{ListQuery, Resource, Sort};
 use super::snapshot::{Sampler, Snapshot};
-use super::views::{GroupLag, GroupRow, Page, StreamLag, StreamRow};
+use super::views::{GroupLag, GroupRow, Page, StreamRow};
 use super::{broker_detail, group_detail, records, stream_detail};
 use crate::access::{Who, may_see};
 use crate::admin;
@@ -49,8 +49,29 @@ const LOOK_WAITS: Duration = Duration::from_secs(1);
 /// A body, or why there is none.
 pub(super) type Answer = Result<Arc<str>, WireError>;
 
-/// An answer, and until when it counts as new.
-type KeptAnswer = Arc<Turn<Option<(Instant, Answer)>>>;
+/// An answer, and for how long it counts as new.
+type KeptAnswer = Arc<Turn<Option<Kept>>>;
+
+/// An answer that others get too who ask the same.
+struct Kept {
+    until: Instant,
+    /// The look that it is made of, where it is made of nothing else.
+    look: Option<u64>,
+    /// To make it costs so little that it need not outlive the look.
+    is_cheap: bool,
+    answer: Answer,
+}
+
+impl Kept {
+    /// `look` is the newest one, if the answer is made of looks.
+    fn is_new(&self, now: Instant, look: Option<u64>) -> bool {
+        match (self.look, look) {
+            (Some(of), Some(newest)) if of == newest => true,
+            (Some(_), Some(_)) => !self.is_cheap && now < self.until,
+            _ => now < self.until,
+        }
+    }
+}
 
 /// What somebody asks, as far as the answer depends on who it is: by the rules of this revision.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -122,7 +143,7 @@ impl Api {
                 let now = Instant::now();
                 all.retain(|_, kept| {
                     kept.try_lock().map_or(true, |kept| {
-                        kept.as_ref().is_some_and(|(until, _)| now < *until)
+                        kept.as_ref().is_some_and(|kept| now < kept.until)
                     })
                 });
             }
@@ -142,17 +163,27 @@ impl Api {
             return self.make(caller, resource).await;
         };
         let mut kept = kept.lock().await;
-        if let Some((until, answer)) = &*kept
-            && Instant::now() < *until
+        // Others are waited for here: that costs nothing, and the answer is as new as the look.
+        let look = match resource.is_of_a_look() {
+            true => Some(self.sampler.now().await?.number),
+            false => None,
+        };
+        if let Some(kept) = &*kept
+            && kept.is_new(Instant::now(), look)
         {
-            return answer.clone();
+            return kept.answer.clone();
         }
         let since = Instant::now();
         let answer = self.make(caller, resource).await;
-        let until = Instant::now() + kept_for(since.elapsed()).min(KEPT_MOST);
+        let (now, kept_for) = (Instant::now(), kept_for(since.elapsed()));
         // Each denial is one: it costs little, and the audit log has a line of it.
         let is_denied = matches!(&answer, Err(error) if error.code == ErrorCode::NotAuthorized);
-        *kept = (!is_denied).then(|| (until, answer.clone()));
+        *kept = (!is_denied).then(|| Kept {
+            until: now + kept_for.min(KEPT_MOST),
+            look,
+            is_cheap: kept_for <= FRESH,
+            answer: answer.clone(),
+        });
         answer
     }
 
@@ -287,11 +318,12 @@ impl Api {
         let mut seen: HashMap<&str, Vec<GroupLag>> = HashMap::new();
         let may = |row: &&GroupRow| may_see(&self.shared, Some(caller), (Kind::Group, &row.group));
         for row in snapshot.groups.iter().filter(may) {
-            for StreamLag { stream, lag } in &row.streams {
-                let (group, lag) = (row.group.clone(), *lag);
-                seen.entry(stream)
-                    .or_default()
-                    .push(GroupLag { group, lag });
+            for of in &row.streams {
+                seen.entry(&of.stream).or_default().push(GroupLag {
+                    group: row.group.clone(),
+                    lag: of.lag,
+                    unknown_lanes: of.unknown_lanes,
+                });
             }
         }
         for row in rows {
@@ -528,4 +560,29 @@ pub(crate) fn refusal(error: &WireError) -> Response {
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     body(status, refusal_text(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_costs_little_is_as_new_as_the_look() {
+        let now = Instant::now();
+        let kept = |look, is_cheap| Kept {
+            until: now + FRESH,
+            look,
+            is_cheap,
+            answer: Ok("".into()),
+        };
+        let (soon, late) = (now + FRESH / 2, now + 2 * FRESH);
+        let of_a_look = kept(Some(7), true);
+        assert!(of_a_look.is_new(soon, Some(7)) && of_a_look.is_new(late, Some(7)));
+        assert!(!of_a_look.is_new(soon, Some(8)));
+        // What costs much is kept for a while, whatever is new.
+        let dear = kept(Some(7), false);
+        assert!(dear.is_new(soon, Some(8)) && !dear.is_new(late, Some(8)));
+        let of_others = kept(None, true);
+        assert!(of_others.is_new(soon, None) && !of_others.is_new(late, None));
+    }
 }

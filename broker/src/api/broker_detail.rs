@@ -25,11 +25,12 @@ pub(super) struct BrokerDetail {
     taken_ms: u64,
     #[serde(flatten)]
     row: BrokerRow,
-    data_dir: String,
-    io_engine: String,
-    pid: u32,
-    groups: u64,
-    recovery_ms: u64,
+    /// None of what follows where it does not answer.
+    data_dir: Option<String>,
+    io_engine: Option<String>,
+    pid: Option<u32>,
+    groups: Option<u64>,
+    recovery_ms: Option<u64>,
     changed_settings: Vec<ChangedSetting>,
     troubles: Vec<Trouble>,
     troubles_total: u64,
@@ -119,26 +120,31 @@ pub(super) async fn describe(
     snapshot: &Snapshot,
 ) -> Result<BrokerDetail, WireError> {
     let row = snapshot.brokers.iter().find(|row| row.broker_id == id);
-    let row = row.cloned().ok_or_else(|| {
+    let mut row = row.cloned().ok_or_else(|| {
         let text = format!("there is no broker {id}; `/api/v1/brokers` lists them");
         WireError::new(ErrorCode::InvalidArgument, text)
     })?;
-    let told = if id == shared.data.directory.me() {
-        broker_description(shared).await
-    } else {
-        let mut stub = others::streams(shared, id)?;
-        let call = stub.describe_broker(v1::DescribeBrokerRequest {});
-        others::answer(id, ANSWER_WITHIN, call).await?
+    let told = match id == shared.data.directory.me() {
+        true => Ok(broker_description(shared).await),
+        false => ask(shared, id).await,
+    };
+    let (told, answers) = match told {
+        Ok(told) => (told, true),
+        Err(error) => {
+            // What is known of it without its answer is told all the same.
+            row.silent.get_or_insert(error.message);
+            (v1::DescribeBrokerResponse::default(), false)
+        }
     };
     let cluster = told.cluster.unwrap_or_default();
     Ok(BrokerDetail {
         taken_ms: now_ms(),
         row,
-        data_dir: told.data_dir,
-        io_engine: told.io_engine,
-        pid: told.pid,
-        groups: told.groups,
-        recovery_ms: told.recovery_ms,
+        data_dir: answers.then_some(told.data_dir),
+        io_engine: answers.then_some(told.io_engine),
+        pid: answers.then_some(told.pid),
+        groups: answers.then_some(told.groups),
+        recovery_ms: answers.then_some(told.recovery_ms),
         changed_settings: told.settings.into_iter().map(changed).collect(),
         troubles: told.troubles.into_iter().map(trouble).collect(),
         troubles_total: told.troubles_total,
@@ -155,6 +161,12 @@ pub(super) async fn describe(
             })
             .collect(),
     })
+}
+
+async fn ask(shared: &Arc<Shared>, id: u32) -> Result<v1::DescribeBrokerResponse, WireError> {
+    let mut stub = others::streams(shared, id)?;
+    let call = stub.describe_broker(v1::DescribeBrokerRequest {});
+    others::answer(id, ANSWER_WITHIN, call).await
 }
 
 fn changed(one: v1::ChangedSetting) -> ChangedSetting {

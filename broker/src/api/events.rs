@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::told::Told;
-use super::views::{BrokerRow, Event, GroupRow, Severity};
+use super::views::{BrokerRow, Event, GroupRow, Severity, short};
 use crate::data::catalog::Stream;
 use crate::shared::Shared;
 
 /// Events that are remembered.
 const REMEMBERED: usize = 50;
+/// So many streams or groups to which the same happened at once are told one by one.
+const ONE_BY_ONE: usize = 3;
 
 /// What a look is compared by.
 #[derive(Debug, Default)]
@@ -94,39 +96,46 @@ impl Marks {
             }
         }
         self.owner_changes(now, &mut say);
-        for (name, marks) in &now.streams {
-            match self.streams.get(name) {
-                None => say(Severity::Ok, format!("stream {name} was created")),
-                Some(before) if before.partitions != marks.partitions => {
-                    let (from, to) = (before.partitions, marks.partitions);
-                    let text = format!("stream {name} grew from {from} to {to} lanes");
-                    say(Severity::Ok, text);
-                }
-                Some(_) => {}
-            }
-        }
-        for name in self
+        let (created, grown): (Vec<_>, Vec<_>) = now
             .streams
-            .keys()
-            .filter(|name| !now.streams.contains_key(*name))
-        {
-            say(Severity::Ok, format!("stream {name} was deleted"));
-        }
-        for (group, behind) in &now.behind {
-            match (self.behind.get(group), behind) {
-                (Some(false), true) => {
-                    let text = format!("group {group} began to fall behind");
-                    say(Severity::Attention, text);
-                }
-                (Some(true), false) => {
-                    say(
-                        Severity::Ok,
-                        format!("group {group} does not fall behind any more"),
-                    );
-                }
-                _ => {}
+            .iter()
+            .map(|(name, marks)| (name, marks, self.streams.get(name)))
+            .partition(|(_, _, before)| before.is_none());
+        let created = created.into_iter().map(|(name, ..)| name.as_str());
+        together(created, "stream", "was created", "were created", |text| {
+            say(Severity::Ok, text);
+        });
+        for (name, marks, before) in grown {
+            let from = before.map_or(0, |before| before.partitions);
+            if from != marks.partitions {
+                let text = format!(
+                    "stream {name} grew from {from} to {} lanes",
+                    marks.partitions
+                );
+                say(Severity::Ok, text);
             }
         }
+        let deleted = self.streams.keys().map(String::as_str);
+        let deleted = deleted.filter(|name| !now.streams.contains_key(*name));
+        together(deleted, "stream", "was deleted", "were deleted", |text| {
+            say(Severity::Ok, text);
+        });
+        let changed = |to: bool| {
+            let groups = now.behind.iter().filter(move |(_, behind)| **behind == to);
+            let groups = groups.map(|(group, _)| group.as_str());
+            groups.filter(move |group| self.behind.get(*group) == Some(&!to))
+        };
+        let began = "began to fall behind";
+        together(changed(true), "group", began, began, |text| {
+            say(Severity::Attention, text);
+        });
+        let (one, more) = (
+            "does not fall behind any more",
+            "do not fall behind any more",
+        );
+        together(changed(false), "group", one, more, |text| {
+            say(Severity::Ok, text);
+        });
         changes
     }
 
@@ -152,6 +161,28 @@ impl Marks {
                 format!("broker {to} took over {what} of broker {from}"),
             );
         }
+    }
+}
+
+/// Tells what happened to each of these, or how many there are: hundreds at once would push all else out of the time line.
+fn together<'a>(
+    names: impl Iterator<Item = &'a str>,
+    what: &str,
+    one: &str,
+    more: &str,
+    mut say: impl FnMut(String),
+) {
+    let names: Vec<_> = names.collect();
+    match names.len() {
+        0..=ONE_BY_ONE => {
+            for name in names {
+                say(format!("{what} {} {one}", short(name)));
+            }
+        }
+        many => say(format!(
+            "{many} {what}s {more}, {} among them",
+            short(names[0])
+        )),
     }
 }
 
@@ -219,6 +250,37 @@ mod tests {
             (2, "broker 2 does not answer"),
         ];
         assert_eq!(told, wanted);
+    }
+
+    #[test]
+    fn what_happens_to_many_at_once_is_told_together() {
+        let with = |streams: u32, behind: bool| {
+            let mut marks = marks(["NORMAL", "NORMAL"], [1, 2, 2], 6);
+            for number in 0..streams {
+                let name = format!("s{number:03}");
+                marks.behind.insert(name.clone(), behind);
+                marks.streams.insert(name, StreamMarks::default());
+            }
+            marks
+        };
+        let mut timeline = Timeline::default();
+        timeline.take(1, with(0, false));
+        let texts = |timeline: &mut Timeline, at, marks| -> Vec<String> {
+            let events = timeline.take(at, marks).into_iter();
+            let events = events.filter(|event| event.at_ms == at);
+            events.map(|event| event.text).collect()
+        };
+        let created = texts(&mut timeline, 2, with(200, false));
+        assert_eq!(created.len(), 1, "{created:?}");
+        assert!(
+            created[0].starts_with("200 streams were created, s"),
+            "{created:?}"
+        );
+        let behind = texts(&mut timeline, 3, with(200, true));
+        assert_eq!(behind, ["200 groups began to fall behind, s000 among them"]);
+        let mut gone = texts(&mut timeline, 4, with(198, true));
+        gone.sort();
+        assert_eq!(gone, ["stream s198 was deleted", "stream s199 was deleted"]);
     }
 
     #[test]

@@ -31,6 +31,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const MEMBERS: usize = 200;
 /// Leases of a lane that are told.
 const LEASES: usize = 16;
+/// Why the lag of a lane is not known.
+const NOT_TOLD: &str = "its owner has not told where it ends";
 
 #[derive(Serialize)]
 pub(super) struct GroupDetail {
@@ -71,8 +73,9 @@ struct Lane {
     lane: u32,
     committed: u64,
     finished_above: u64,
-    head_ordinal: u64,
-    lag: u64,
+    /// None, and so is the lag, while the lane's owner has not told where it ends.
+    head_ordinal: Option<u64>,
+    lag: Option<u64>,
     /// Durable records that an open transaction keeps from its readers.
     above_stable: u64,
     leases_total: usize,
@@ -93,8 +96,9 @@ struct Partition {
     stream: String,
     partition: u32,
     committed: Option<u64>,
-    head_ordinal: u64,
-    lag: u64,
+    /// As of lanes.
+    head_ordinal: Option<u64>,
+    lag: Option<u64>,
     above_stable: u64,
     member: String,
     why: String,
@@ -271,8 +275,8 @@ fn of_lane(
         lane: lane.lane,
         committed: lane.committed,
         finished_above: lane.finished_above,
-        head_ordinal: lane.head_ordinal,
-        lag: lane.lag,
+        head_ordinal: (!lane.head_unknown).then_some(lane.head_ordinal),
+        lag: (!lane.head_unknown).then_some(lane.lag),
         above_stable: waits.map_or(0, |waits| waits.records),
         leases_total: lane.leases.len(),
         leases: leases
@@ -303,6 +307,9 @@ fn why(
     row: &GroupRow,
     stream: Option<&Stream>,
 ) -> String {
+    if lane.head_unknown {
+        return NOT_TOLD.into();
+    }
     if lane.lag == 0 {
         return behind_transaction(waits);
     }
@@ -368,6 +375,7 @@ fn of_partition(
     told: &v1::DescribeGroupResponse,
 ) -> Partition {
     let why = match (of.lag, of.member.as_str()) {
+        _ if of.head_unknown => NOT_TOLD.to_owned(),
         (0, _) => behind_transaction(waits),
         (_, "") => "no member".to_owned(),
         (_, member) => read_by(member, told),
@@ -378,8 +386,8 @@ fn of_partition(
         stream: of.stream.clone(),
         partition: of.partition,
         committed: of.committed,
-        head_ordinal: of.head_ordinal,
-        lag: of.lag,
+        head_ordinal: (!of.head_unknown).then_some(of.head_ordinal),
+        lag: (!of.head_unknown).then_some(of.lag),
         member: of.member.clone(),
     }
 }

@@ -18,17 +18,16 @@ pub(super) fn row(
     above_stable: u64,
 ) -> GroupRow {
     let is_kafka = summary.kind() == v1::GroupKind::Kafka;
-    let streams = lags(summary).map(|(stream, lag)| StreamLag {
-        stream: stream.to_owned(),
-        lag,
-    });
+    let streams: Vec<StreamLag> = lags(summary).collect();
     let lag = lag_of(summary);
+    let unknown_lanes = streams.iter().map(|of| of.unknown_lanes).sum();
     let growth = meter.lag_growth(&summary.group);
     let consumed = match (records_in, growth) {
         (Some(comes), Some(growth)) => Some(((comes - growth).max(0.0) * 10.0).round() / 10.0),
         _ => None,
     };
     let catches_up_s = match (lag, growth) {
+        _ if unknown_lanes > 0 => None,
         (0, _) => Some(0.0),
         (lag, Some(growth)) if growth < 0.0 && summary.members > 0 => {
             Some((lag as f64 / -growth).ceil())
@@ -43,11 +42,12 @@ pub(super) fn row(
             v1::Order::None => "none",
         }),
         state: is_kafka.then(|| summary.state.clone()),
-        streams: streams.collect(),
+        streams,
         streams_total: 0,
         members: summary.members,
         leases: summary.leases,
         lag,
+        unknown_lanes,
         above_stable: Some(above_stable),
         records_in,
         records_consumed: consumed,
@@ -61,23 +61,50 @@ pub(super) fn row(
 }
 
 /// The streams that a group reads, and how many of their records it has not consumed.
-pub(super) fn lags(summary: &v1::GroupSummary) -> impl Iterator<Item = (&str, u64)> {
+pub(super) fn lags(summary: &v1::GroupSummary) -> impl Iterator<Item = StreamLag> {
     let is_native = summary.kind() == v1::GroupKind::Native;
-    let native = is_native.then_some((summary.stream.as_str(), summary.lag));
+    let native = is_native.then(|| StreamLag {
+        stream: summary.stream.clone(),
+        lag: summary.lag,
+        unknown_lanes: summary.unknown_lanes,
+    });
     let kafka = summary.streams.iter().filter(move |_| !is_native);
-    let kafka = kafka.map(|of_stream| (of_stream.stream.as_str(), of_stream.lag));
+    let kafka = kafka.map(|of| StreamLag {
+        stream: of.stream.clone(),
+        lag: of.lag,
+        unknown_lanes: of.unknown_lanes,
+    });
     native.into_iter().chain(kafka)
 }
 
 /// Records that a group has not consumed, of all its streams.
-pub(super) fn lag_of(summary: &v1::GroupSummary) -> u64 {
-    lags(summary).map(|(_, lag)| lag).sum()
+fn lag_of(summary: &v1::GroupSummary) -> u64 {
+    lags(summary).map(|of| of.lag).sum()
+}
+
+/// The same; `None` while that of some lanes is not known.
+pub(super) fn known_lag(summary: &v1::GroupSummary) -> Option<u64> {
+    let is_known = lags(summary).all(|of| of.unknown_lanes == 0);
+    is_known.then(|| lag_of(summary))
+}
+
+/// That owners have not told where lanes end.
+fn not_known(unknown_lanes: u32) -> String {
+    match unknown_lanes {
+        1 => "the owner of 1 lane has not told where it ends, so the lag is not known".to_owned(),
+        many => format!(
+            "the owners of {many} lanes have not told where they end, so the lag is not known"
+        ),
+    }
 }
 
 /// Whether a group falls behind, and why it lags as it does.
 fn why(row: &GroupRow, growth: Option<f64>) -> (bool, String) {
     let comes = row.records_in.unwrap_or_default();
     let consumed = row.records_consumed.unwrap_or_default();
+    if row.lag == 0 && row.unknown_lanes > 0 {
+        return (false, not_known(row.unknown_lanes));
+    }
     if row.lag == 0 {
         let waiting = row.above_stable.unwrap_or_default();
         let text = match waiting {
@@ -194,6 +221,24 @@ mod tests {
             row.why,
             "it has consumed all before an open transaction; 7 records wait for that transaction to end"
         );
+        let summary = v1::GroupSummary {
+            unknown_lanes: 3,
+            ..summary
+        };
+        let unknown = super::row(&summary, 1, &Meter::default(), None, 0);
+        assert_eq!(
+            (
+                unknown.falls_behind,
+                unknown.catches_up_s,
+                unknown.why.as_str()
+            ),
+            (
+                false,
+                None,
+                "the owners of 3 lanes have not told where they end, so the lag is not known"
+            )
+        );
+        assert_eq!(known_lag(&summary), None);
         assert_eq!(told(2, 2, 9000, 8900, 100.0).catches_up_s, Some(89.0));
         assert_eq!(told(2, 2, 9000, 9100, 100.0).catches_up_s, None);
         assert_eq!(told(2, 2, 9000, 9040, 100.0).records_consumed, Some(60.0));
@@ -205,6 +250,7 @@ mod tests {
         let of = |number: u64| v1::StreamLag {
             stream: format!("{number:064}"),
             lag: number % 10_000,
+            unknown_lanes: 0,
         };
         let summary = v1::GroupSummary {
             group: "\u{1}".repeat(1_024),

@@ -1,5 +1,7 @@
 //! Whether all is well, in one sentence, and what to do about it if not.
 
+use std::cmp::Reverse;
+
 use super::told::Told;
 use super::views::{GroupRow, Health, Problem, Severity, StreamRow, short};
 
@@ -14,7 +16,9 @@ pub(super) fn of(told: &Told, streams: &[StreamRow], groups: &[GroupRow]) -> Hea
     of_brokers(told, &mut problems);
     of_cluster(told, &mut problems);
     of_streams(told, streams, &mut problems);
-    for group in groups.iter().filter(|group| group.falls_behind) {
+    let mut behind: Vec<_> = groups.iter().filter(|group| group.falls_behind).collect();
+    behind.sort_by_key(|group| Reverse(group.lag));
+    for group in behind {
         problems.push(problem(
             Severity::Attention,
             format!("group {}", short(&group.group)),
@@ -25,7 +29,7 @@ pub(super) fn of(told: &Told, streams: &[StreamRow], groups: &[GroupRow]) -> Hea
             },
         ));
     }
-    problems.sort_by_key(|one| std::cmp::Reverse(one.severity));
+    problems.sort_by_key(|one| Reverse(one.severity));
     let problems_total = problems.len();
     let (state, sentence, advice) = match problems.first() {
         None => (
@@ -78,8 +82,14 @@ fn all_is_well(told: &Told, streams: &[StreamRow], groups: &[GroupRow]) -> Strin
     } else {
         "serve"
     };
+    let unknown = groups.iter().filter(|group| group.unknown_lanes > 0);
+    let unknown = unknown.count();
     let behind = match groups.len() {
         0 => String::new(),
+        _ if unknown > 0 => {
+            let groups = counted(unknown, "consumer group is", "consumer groups are");
+            format!(", and how far {groups} behind is not known yet")
+        }
         1 => ", and the one consumer group keeps up".to_owned(),
         many => format!(", and all {many} consumer groups keep up"),
     };
@@ -297,6 +307,43 @@ mod tests {
             "All is well: 3 brokers serve no stream yet."
         );
         assert_eq!((health.state, health.problems_total), (Severity::Ok, 0));
+    }
+
+    #[test]
+    fn of_groups_that_fall_behind_the_one_that_lags_most_is_told_first() {
+        let meter = crate::api::rates::Meter::default();
+        let row = |(name, lag): (&str, u64)| {
+            let summary = v1::GroupSummary {
+                group: name.into(),
+                lag,
+                ..Default::default()
+            };
+            crate::api::groups::row(&summary, 1, &meter, None, 0)
+        };
+        let groups = [("a", 3), ("b", 4_950), ("c", 7)].map(row);
+        let health = of(&told(1), &[], &groups);
+        assert!(
+            health
+                .sentence
+                .starts_with("Group b is behind by 4,950 records"),
+            "{health:?}"
+        );
+    }
+
+    #[test]
+    fn that_lags_are_not_known_is_no_good_news() {
+        let group = v1::GroupSummary {
+            group: "g".into(),
+            unknown_lanes: 2,
+            ..Default::default()
+        };
+        let meter = crate::api::rates::Meter::default();
+        let row = crate::api::groups::row(&group, 1, &meter, None, 0);
+        let health = of(&told(3), &[], &[row]);
+        assert_eq!(
+            health.sentence,
+            "All is well: 3 brokers serve no stream yet, and how far 1 consumer group is behind is not known yet."
+        );
     }
 
     #[test]

@@ -119,9 +119,13 @@ pub(super) fn decoded(part: &str) -> Result<String, WireError> {
 
 fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, WireError> {
     let query = Query::<T>::try_from_uri(uri);
-    query
-        .map(|Query(query)| query)
-        .map_err(|error| invalid(format!("the query: {}", error.body_text())))
+    query.map(|Query(query)| query).map_err(|error| {
+        let text = error.body_text();
+        let what = text
+            .rsplit_once("query string: ")
+            .map_or(&*text, |(_, what)| what);
+        invalid(format!("the query is wrong: {what}; see docs/api.md"))
+    })
 }
 
 /// Two that are equal have the same answer. Records are never kept, so they are equal to nothing.
@@ -140,6 +144,14 @@ impl std::hash::Hash for Resource {
 }
 
 impl Resource {
+    /// The answer is a part of a look at all brokers, and asks nobody else.
+    pub(super) fn is_of_a_look(&self) -> bool {
+        matches!(
+            self,
+            Self::Overview | Self::Streams(_) | Self::Groups(_) | Self::Brokers(_)
+        )
+    }
+
     fn kept_as(&self) -> (u8, &str, u32, Option<&ListQuery>) {
         match self {
             Self::Overview => (0, "", 0, None),

@@ -33,6 +33,8 @@ const TOP: usize = 8;
 
 /// One look.
 pub(super) struct Snapshot {
+    /// Each look has another.
+    pub(super) number: u64,
     pub(super) overview: Overview,
     pub(super) streams: Vec<StreamRow>,
     pub(super) groups: Vec<GroupRow>,
@@ -55,9 +57,28 @@ pub(super) struct Sampler {
     state: Mutex<State>,
 }
 
+/// Brokers that live, and the controller.
+type Members = (Vec<u32>, Option<u32>);
+
+/// For how long a look counts as new.
+struct Fresh {
+    since: Instant,
+    until: Instant,
+    /// As they were before it.
+    members: Members,
+}
+
+impl Fresh {
+    /// A look that takes much of the processor is kept for long, but not beyond a change of members.
+    fn is_new(&self, now: Instant, members: &Members) -> bool {
+        now < self.until && (self.members == *members || now < self.since + FRESH)
+    }
+}
+
 #[derive(Default)]
 struct State {
-    last: Option<(Instant, Arc<Snapshot>)>,
+    last: Option<(Fresh, Arc<Snapshot>)>,
+    looks: u64,
     meter: Meter,
     timeline: Timeline,
 }
@@ -76,8 +97,9 @@ impl Sampler {
     /// [`ErrorCode::Internal`](kera_protocol::error::ErrorCode::Internal) after a panic.
     pub(super) async fn now(&self) -> Result<Arc<Snapshot>, WireError> {
         let mut state = self.state.lock().await;
-        if let Some((until, snapshot)) = &state.last
-            && Instant::now() < *until
+        let members = self.members();
+        if let Some((fresh, snapshot)) = &state.last
+            && fresh.is_new(Instant::now(), &members)
         {
             return Ok(snapshot.clone());
         }
@@ -92,8 +114,20 @@ impl Sampler {
         let cost = cost + thread_cpu_time().saturating_sub(before);
         // What others take to answer costs this broker nothing.
         let until = Instant::now() + kept_for(cost).min(8 * FRESH);
-        state.last = Some((until, snapshot.clone()));
+        let fresh = Fresh {
+            since: Instant::now(),
+            until,
+            members,
+        };
+        state.last = Some((fresh, snapshot.clone()));
         Ok(snapshot)
+    }
+
+    fn members(&self) -> Members {
+        let directory = &self.shared.data.directory;
+        let live = directory.brokers();
+        let live = live.iter().map(|broker| broker.id);
+        (live.collect(), directory.controller())
     }
 
     /// What the metadata store says, if it is shared, and what it took to find out.
@@ -111,7 +145,7 @@ impl State {
     fn look(&mut self, shared: &Shared, told: &Told) -> Snapshot {
         let lags = told
             .groups()
-            .map(|(_, group)| (group.group.clone(), groups::lag_of(group)));
+            .filter_map(|(_, group)| Some((group.group.clone(), groups::known_lag(group)?)));
         let brokers = told.brokers.iter().map(Arc::as_ref);
         self.meter.take(Instant::now(), brokers, lags);
         let all = shared.data.catalog.all();
@@ -129,7 +163,7 @@ impl State {
         let mut groups: Vec<_> = told
             .groups()
             .map(|(broker, group)| {
-                let read = groups::lags(group).filter_map(|(name, _)| by_name.get(name));
+                let read = groups::lags(group).filter_map(|of| by_name.get(of.stream.as_str()));
                 let read: Vec<_> = read.collect();
                 let comes = rates::sum(read.iter().map(|row| &row.rates)).records_in;
                 let above_stable = read.iter().map(|row| row.above_stable).sum();
@@ -141,7 +175,9 @@ impl State {
         let health = health::of(told, &streams, &groups);
         let marks = Marks::of(shared, &users, &brokers, &groups, told);
         let events = self.timeline.take(now_ms(), marks);
+        self.looks += 1;
         Snapshot {
+            number: self.looks,
             overview: overview(shared, told, health, &streams, &groups, &brokers, events),
             unstable: unstable(&users, told),
             streams,
@@ -298,10 +334,11 @@ fn unstable(streams: &[&Arc<Stream>], told: &Told) -> HashMap<(String, u32, u32)
 fn lags_by_stream(told: &Told) -> HashMap<String, Vec<GroupLag>> {
     let mut lags: HashMap<String, Vec<GroupLag>> = HashMap::new();
     for (_, group) in told.groups() {
-        for (stream, lag) in groups::lags(group) {
-            lags.entry(stream.to_owned()).or_default().push(GroupLag {
+        for of in groups::lags(group) {
+            lags.entry(of.stream).or_default().push(GroupLag {
                 group: group.group.clone(),
-                lag,
+                lag: of.lag,
+                unknown_lanes: of.unknown_lanes,
             });
         }
     }
@@ -351,5 +388,28 @@ fn overview(
             .map(|row| row.cut(None))
             .collect(),
         events,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_is_kept_until_a_broker_comes_or_goes() {
+        let since = Instant::now();
+        let kept = Fresh {
+            since,
+            until: since + 8 * FRESH,
+            members: (vec![1, 2, 3], Some(1)),
+        };
+        let later = since + 2 * FRESH;
+        assert!(kept.is_new(later, &(vec![1, 2, 3], Some(1))));
+        for members in [(vec![1, 2], Some(1)), (vec![1, 2, 3], Some(2))] {
+            assert!(!kept.is_new(later, &members), "{members:?}");
+            // However often they change, there is one look a second.
+            assert!(kept.is_new(since + FRESH / 2, &members));
+        }
+        assert!(!kept.is_new(since + 8 * FRESH, &kept.members));
     }
 }

@@ -123,6 +123,7 @@ impl StreamRow {
 pub(super) struct GroupLag {
     pub(super) group: String,
     pub(super) lag: u64,
+    pub(super) unknown_lanes: u32,
 }
 
 /// A consumer group in a list.
@@ -138,6 +139,8 @@ pub(super) struct GroupRow {
     pub(super) members: u32,
     pub(super) leases: u32,
     pub(super) lag: u64,
+    /// Lanes whose owners have not told where they end: the lag lacks theirs.
+    pub(super) unknown_lanes: u32,
     /// Of its streams, as there. Not part of the lag: nobody may read them yet.
     pub(super) above_stable: Option<u64>,
     pub(super) records_in: Option<f64>,
@@ -167,6 +170,7 @@ impl GroupRow {
         row.streams.retain(may);
         if row.streams.len() < self.streams.len() {
             row.lag = row.streams.iter().map(|of| of.lag).sum();
+            row.unknown_lanes = row.streams.iter().map(|of| of.unknown_lanes).sum();
             (row.records_in, row.records_consumed, row.catches_up_s) = (None, None, None);
             row.above_stable = None;
             row.falls_behind = false;
@@ -181,6 +185,7 @@ impl GroupRow {
 pub(super) struct StreamLag {
     pub(super) stream: String,
     pub(super) lag: u64,
+    pub(super) unknown_lanes: u32,
 }
 
 /// A broker in a list.

@@ -6,7 +6,7 @@ use kera_protocol::v1;
 use serde::Serialize;
 
 use super::held::HeldView;
-use crate::output::{Table, count, short_time};
+use crate::output::{Table, count, lag, plural, short_time};
 
 /// The kind of a group of Kafka's clients.
 pub(super) const KAFKA: &str = "kafka";
@@ -35,12 +35,15 @@ pub(super) struct SummaryView {
     pub(super) members: u32,
     pub(super) leases: u32,
     pub(super) lag: u64,
+    /// Lanes or partitions whose owners have not told where they end: the lag lacks theirs.
+    pub(super) unknown_lanes: u32,
 }
 
 #[derive(Serialize)]
 pub(super) struct StreamView {
     pub(super) stream: String,
     pub(super) lag: u64,
+    pub(super) unknown_lanes: u32,
 }
 
 impl SummaryView {
@@ -66,12 +69,19 @@ impl SummaryView {
                 .map(|s| StreamView {
                     stream: s.stream.clone(),
                     lag: s.lag,
+                    unknown_lanes: s.unknown_lanes,
                 })
                 .collect(),
             members: summary.members,
             leases: summary.leases,
             lag: summary.lag,
+            unknown_lanes: summary.unknown_lanes,
         }
+    }
+
+    /// The lag, for people.
+    pub(super) fn lag_shown(&self) -> String {
+        lag(self.lag, self.unknown_lanes.into())
     }
 
     /// The stream, or the first few of several.
@@ -133,26 +143,42 @@ impl DescriptionView {
 
     pub(super) fn headline(&self) -> String {
         let summary = &self.summary;
-        let lag = count(summary.lag);
+        let lag = match (summary.lag, summary.unknown_lanes) {
+            (lag, 0) => format!("lag {}", count(lag)),
+            (0, _) => "lag not known".to_owned(),
+            (lag, _) => format!("lag at least {}", count(lag)),
+        };
         match (&summary.state, summary.order) {
             (Some(state), _) if self.is_consumer() => format!(
-                "{}: Kafka clients, consumer protocol, assignor {}, {state}, epoch {}, lag {lag}",
+                "{}: Kafka clients, consumer protocol, assignor {}, {state}, epoch {}, {lag}",
                 summary.group,
                 self.protocol.as_deref().unwrap_or("-"),
                 self.generation.unwrap_or_default(),
             ),
             (Some(state), _) => format!(
-                "{}: Kafka clients, {state}, generation {}, lag {lag}",
+                "{}: Kafka clients, {state}, generation {}, {lag}",
                 summary.group,
                 self.generation.unwrap_or_default(),
             ),
             (None, order) => format!(
-                "{}: stream {}, order {}, lag {lag}",
+                "{}: stream {}, order {}, {lag}",
                 summary.group,
                 summary.streams_shown(),
                 order.unwrap_or("-"),
             ),
         }
+    }
+
+    /// What is not known, for people; `None` if all is.
+    pub(super) fn not_known(&self) -> Option<String> {
+        let lanes = match (self.summary.unknown_lanes, self.summary.kind) {
+            (0, _) => return None,
+            (many, KAFKA) => plural(many.into(), "partition"),
+            (many, _) => plural(many.into(), "lane"),
+        };
+        Some(format!(
+            "of {lanes} it is not known where they end: their owners have not told, or are away; see `kera cluster status`"
+        ))
     }
 
     /// `None` without members.
@@ -241,8 +267,9 @@ pub(super) struct LaneView {
     pub(super) lane: u32,
     committed: u64,
     finished_above: u64,
-    head_ordinal: u64,
-    lag: u64,
+    /// Null, and so is the lag: the owner has not told where the lane ends.
+    head_ordinal: Option<u64>,
+    lag: Option<u64>,
     leases: Vec<LeaseView>,
     /// What transactions commit that have not ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -265,8 +292,8 @@ impl LaneView {
             lane: lane.lane,
             committed: lane.committed,
             finished_above: lane.finished_above,
-            head_ordinal: lane.head_ordinal,
-            lag: lane.lag,
+            head_ordinal: (!lane.head_unknown).then_some(lane.head_ordinal),
+            lag: (!lane.head_unknown).then_some(lane.lag),
             leases: lane
                 .leases
                 .iter()
@@ -280,6 +307,11 @@ impl LaneView {
             held: lane.held.iter().map(HeldView::new).collect(),
         }
     }
+}
+
+/// A number, or that it is not known.
+fn known(number: Option<u64>) -> String {
+    number.map_or_else(|| "-".to_owned(), count)
 }
 
 pub(super) fn lanes_table(lanes: &[LaneView]) -> Table {
@@ -299,8 +331,8 @@ pub(super) fn lanes_table(lanes: &[LaneView]) -> Table {
             lane.lane.to_string(),
             count(lane.committed),
             count(lane.finished_above),
-            count(lane.head_ordinal),
-            count(lane.lag),
+            known(lane.head_ordinal),
+            known(lane.lag),
             lane.leases.len().to_string(),
         ]);
     }
@@ -313,8 +345,9 @@ pub(super) struct PartitionView {
     partition: u32,
     /// Null: nothing is committed yet.
     committed: Option<u64>,
-    head_ordinal: u64,
-    lag: u64,
+    /// Null, and so is the lag: the owner has not told where the partition ends.
+    head_ordinal: Option<u64>,
+    lag: Option<u64>,
     #[serde(skip_serializing_if = "String::is_empty")]
     member: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -327,8 +360,8 @@ impl PartitionView {
             stream: partition.stream.clone(),
             partition: partition.partition,
             committed: partition.committed,
-            head_ordinal: partition.head_ordinal,
-            lag: partition.lag,
+            head_ordinal: (!partition.head_unknown).then_some(partition.head_ordinal),
+            lag: (!partition.head_unknown).then_some(partition.lag),
             member: partition.member.clone(),
             metadata: partition.metadata.clone(),
         }
@@ -346,16 +379,13 @@ pub(super) fn partitions_table(partitions: &[PartitionView]) -> Table {
     ])
     .keys(2);
     for partition in partitions {
-        let known = |text: String| match partition.committed {
-            Some(_) => text,
-            None => "-".into(),
-        };
         table.row([
             partition.stream.clone(),
             partition.partition.to_string(),
-            known(count(partition.committed.unwrap_or_default())),
-            count(partition.head_ordinal),
-            known(count(partition.lag)),
+            known(partition.committed),
+            known(partition.head_ordinal),
+            // Without a commit there is none.
+            known(partition.committed.and(partition.lag)),
             if partition.member.is_empty() {
                 "-".into()
             } else {
@@ -375,6 +405,7 @@ mod tests {
         let stream = |name: &str, lag| v1::StreamLag {
             stream: name.into(),
             lag,
+            unknown_lanes: 0,
         };
         let answer = v1::DescribeGroupResponse {
             summary: Some(v1::GroupSummary {
@@ -459,6 +490,61 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_known_is_not_said_to_be_nothing() {
+        let lane = |lane, lag, head_unknown| v1::LaneProgress {
+            lane,
+            committed: 5,
+            head_ordinal: lag,
+            lag,
+            head_unknown,
+            ..v1::LaneProgress::default()
+        };
+        let mut answer = v1::DescribeGroupResponse {
+            summary: Some(v1::GroupSummary {
+                group: "g".into(),
+                stream: "s".into(),
+                lag: 1_200,
+                unknown_lanes: 1,
+                ..v1::GroupSummary::default()
+            }),
+            lanes: vec![lane(0, 1_200, false), lane(1, 0, true)],
+            ..v1::DescribeGroupResponse::default()
+        };
+        let view = DescriptionView::new(&answer);
+        assert_eq!(
+            view.headline(),
+            "g: stream s, order lane, lag at least 1,200"
+        );
+        assert_eq!(view.summary.lag_shown(), "1,200+");
+        let told = view.not_known().expect("one lane is not known");
+        assert!(told.starts_with("of 1 lane "), "{told}");
+        let table = lanes_table(&view.lanes).render();
+        let row: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(row, ["0", "1", "5", "0", "-", "-", "0"]);
+        let json = serde_json::to_value(&view).unwrap();
+        assert!(json["lanes"][1]["head_ordinal"].is_null() && json["lanes"][1]["lag"].is_null());
+        assert_eq!(json["lanes"][0]["lag"], 1_200);
+
+        let summary = answer.summary.as_mut().expect("it is there");
+        (summary.lag, summary.kind) = (0, v1::GroupKind::Kafka as i32);
+        answer.partitions.push(v1::PartitionProgress {
+            stream: "s".into(),
+            committed: Some(4),
+            head_unknown: true,
+            ..v1::PartitionProgress::default()
+        });
+        let view = DescriptionView::new(&answer);
+        assert!(
+            view.headline().ends_with("lag not known"),
+            "{}",
+            view.headline()
+        );
+        let table = partitions_table(&view.partitions).render();
+        let row: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(row, ["s", "0", "4", "-", "-", "-"]);
+    }
+
+    #[test]
     fn a_native_group_looks_as_ever() {
         let summary = v1::GroupSummary {
             group: "g".into(),
@@ -470,7 +556,7 @@ mod tests {
             json,
             serde_json::json!({
                 "group": "g", "kind": "native", "stream": "s", "order": "lane",
-                "members": 0, "leases": 0, "lag": 0
+                "members": 0, "leases": 0, "lag": 0, "unknown_lanes": 0
             })
         );
     }

@@ -1,6 +1,7 @@
 //! What commands print: tables for people, JSON for programs.
 
 mod colour;
+mod columns;
 mod id;
 mod number;
 mod paragraph;
@@ -11,8 +12,9 @@ mod table;
 mod width;
 
 pub(crate) use colour::{marked, of_state, verdict};
+pub(crate) use columns::{columns_of, cut, padded};
 pub(crate) use id::uuid;
-pub(crate) use number::{ago, count, per_second, plural, rounded_bytes, short_time};
+pub(crate) use number::{ago, count, lag, per_second, plural, rounded_bytes, short_time};
 pub(crate) use paragraph::{paragraph, say};
 pub(crate) use plain::plain;
 pub(crate) use stdout::{Out, next, print_bytes, print_json, print_line};

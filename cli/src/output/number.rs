@@ -15,6 +15,15 @@ pub(crate) fn count(value: u64) -> String {
     out
 }
 
+/// A lag; with a `+` where that of so many lanes is not known, and `-` where nothing is.
+pub(crate) fn lag(records: u64, unknown_lanes: u64) -> String {
+    match (records, unknown_lanes) {
+        (_, 0) => count(records),
+        (0, _) => "-".to_owned(),
+        _ => format!("{}+", count(records)),
+    }
+}
+
 /// Bytes rounded to three digits or so: `1.5 GiB`.
 pub(crate) fn rounded_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -88,6 +97,8 @@ mod tests {
         assert_eq!(count(999), "999");
         assert_eq!(count(1_000), "1,000");
         assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!([lag(0, 0), lag(1200, 0)], ["0", "1,200"]);
+        assert_eq!([lag(0, 3), lag(1200, 1)], ["-", "1,200+"]);
         assert_eq!(rounded_bytes(1023), "1023 B");
         assert_eq!(rounded_bytes(1536), "1.50 KiB");
         assert_eq!(rounded_bytes(300 << 20), "300 MiB");

@@ -1,17 +1,18 @@
 //! Sentences that fit the terminal.
 
 use super::colour::marked;
+use super::columns::columns_of;
 use super::width;
 
 /// Words in lines of `room` letters; a word that is longer has a line of its own.
 pub(super) fn wrapped(text: &str, room: usize) -> Vec<String> {
-    if letters(text) <= room {
+    if columns_of(text) <= room {
         return vec![text.to_owned()];
     }
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {
-            Some(line) if letters(line) + 1 + letters(word) <= room => {
+            Some(line) if columns_of(line) + 1 + columns_of(word) <= room => {
                 line.push(' ');
                 line.push_str(word);
             }
@@ -19,10 +20,6 @@ pub(super) fn wrapped(text: &str, room: usize) -> Vec<String> {
         }
     }
     lines
-}
-
-fn letters(text: &str) -> usize {
-    text.chars().count()
 }
 
 /// The text within the terminal's width, further lines set in by two; as it is where nobody says how wide lines may be.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use console::Style;
 
 use super::Out;
+use super::columns::{columns_of, parts};
 use super::paragraph::wrapped;
 use super::plain::plain;
 use crate::failure::Failure;
@@ -25,17 +26,6 @@ type StyleOf = fn(&str) -> Style;
 const BETWEEN: &str = "  ";
 /// A last column of words is this wide at least before what does not fit goes on below.
 const WORDS: usize = 24;
-
-fn width(text: &str) -> usize {
-    text.chars().count()
-}
-
-/// Letters in lines of `room`, for names that are longer.
-fn broken(text: &str, room: usize) -> Vec<String> {
-    let letters: Vec<char> = text.chars().collect();
-    let lines = letters.chunks(room.max(1));
-    lines.map(|line| line.iter().collect()).collect()
-}
 
 /// Where what follows these columns begins.
 fn indent(columns: &[usize], widths: &[usize]) -> usize {
@@ -122,7 +112,7 @@ impl Table {
             several => most / 2 / several,
         };
         for key in keys.iter().filter(names) {
-            let least = width(&self.columns[*key].0);
+            let least = columns_of(&self.columns[*key].0);
             widths[*key] = widths[*key].min(room.max(least));
         }
         if self.fits(&all, &widths, most) {
@@ -143,8 +133,8 @@ impl Table {
     fn widths(&self) -> Vec<usize> {
         let columns = self.columns.iter().enumerate();
         let widest = |(index, (heading, _)): (usize, &(String, Align))| {
-            let cells = self.rows.iter().map(|row| width(&row[index]));
-            cells.chain([width(heading)]).max().unwrap_or(0)
+            let cells = self.rows.iter().map(|row| columns_of(&row[index]));
+            cells.chain([columns_of(heading)]).max().unwrap_or(0)
         };
         columns.map(widest).collect()
     }
@@ -156,7 +146,7 @@ impl Table {
         };
         let (heading, align) = &self.columns[*last];
         let least = match align {
-            Align::Left => widths[*last].min(WORDS.max(width(heading))),
+            Align::Left => widths[*last].min(WORDS.max(columns_of(heading))),
             Align::Right => widths[*last],
         };
         indent(before, widths) + least <= most
@@ -189,7 +179,7 @@ impl Table {
                 .iter()
                 .map(|index| match index == last {
                     true => wrapped(&row[*index], room),
-                    false => broken(&row[*index], widths[*index]),
+                    false => parts(&row[*index], widths[*index]),
                 })
                 .collect();
             let height = cells.iter().map(Vec::len).max().unwrap_or(0).max(1);
@@ -197,7 +187,7 @@ impl Table {
                 let mut line = String::new();
                 for ((index, cell), look) in columns.iter().zip(&cells).zip(&looks) {
                     let text = cell.get(at).map_or("", String::as_str);
-                    let padding = widths[*index].saturating_sub(width(text));
+                    let padding = widths[*index].saturating_sub(columns_of(text));
                     let text = match look {
                         Some(look) if !text.is_empty() => look.apply_to(text).to_string(),
                         _ => text.to_owned(),
@@ -240,6 +230,18 @@ mod tests {
             table.render(),
             "STREAM   RECORDS  NOTE\na             12  x\nlängere        3\n"
         );
+    }
+
+    #[test]
+    fn columns_line_up_below_wide_letters() {
+        let mut table = Table::new(&["group", ">lag"]);
+        table.row(["日本語のグループ", "12"]);
+        table.row(["billing", "3"]);
+        let text = table.render_within(Some(80));
+        let widths: Vec<usize> = text.lines().map(columns_of).collect();
+        assert_eq!(widths, [21; 3], "{text}");
+        let text = table.render_within(Some(15));
+        assert!(text.lines().all(|line| columns_of(line) <= 15), "{text}");
     }
 
     #[test]
@@ -286,7 +288,7 @@ mod tests {
     fn a_table_that_is_wider_than_the_terminal_stands_in_parts() {
         let text = wide().render_within(Some(80));
         let lines: Vec<_> = text.lines().collect();
-        assert!(lines.iter().all(|line| width(line) <= 80), "{text}");
+        assert!(lines.iter().all(|line| columns_of(line) <= 80), "{text}");
         assert_eq!(
             (lines[0].get(..6), lines[3], lines[4].get(..6)),
             (Some("BROKER"), "", Some("BROKER"))
@@ -307,7 +309,7 @@ mod tests {
     fn several_columns_may_say_what_a_row_is_about() {
         let text = wide().keys(2).render_within(Some(80));
         assert_eq!(text.matches("DRAINING, 12 left").count(), 6, "{text}");
-        assert!(text.lines().all(|line| width(line) <= 80), "{text}");
+        assert!(text.lines().all(|line| columns_of(line) <= 80), "{text}");
     }
 
     #[test]
@@ -318,7 +320,7 @@ mod tests {
         table.row(["clicks", "2", "1", "2026-11-27T01:35:39.568Z"]);
         let text = table.render_within(Some(80));
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines.iter().all(|line| width(line) <= 80), "{text}");
+        assert!(lines.iter().all(|line| columns_of(line) <= 80), "{text}");
         assert!(
             lines[1].starts_with(&name[..32]) && lines[2].starts_with(&name[32..64]),
             "{text}"
@@ -334,7 +336,7 @@ mod tests {
         let reason = "brokers live on 3 machines, one for each replica; now there are 2";
         table.row(["clicks", "4", reason]);
         let text = table.render_within(Some(60));
-        assert!(text.lines().all(|line| width(line) <= 60), "{text}");
+        assert!(text.lines().all(|line| columns_of(line) <= 60), "{text}");
         assert!(
             text.lines()
                 .nth(2)

@@ -8,7 +8,7 @@ use super::view::{DescriptionView, GroupLagView, LaneView, StreamView, Unrecover
 use super::{DescribeArgs, ListArgs};
 use crate::connect::refused;
 use crate::failure::Outcome;
-use crate::output::{Out, Table, count, print_json, rounded_bytes};
+use crate::output::{Out, Table, count, lag, paragraph, print_json, rounded_bytes};
 
 pub(super) async fn list(args: ListArgs) -> Outcome {
     let mut control = args.connect.control().await?;
@@ -70,13 +70,13 @@ pub(super) async fn describe(args: DescribeArgs) -> Outcome {
         .map_err(|s| refused(&s))?;
     let answer = answer.into_inner();
     // Lag is the coordinator's knowledge; a stream can be described while it is still loading.
-    let groups = match control
+    let groups = control
         .consumers
         .list_groups(v1::ListGroupsRequest::default())
-        .await
-    {
-        Ok(answer) => answer.into_inner().groups,
-        Err(_) => Vec::new(),
+        .await;
+    let (groups, consumer_groups_error) = match groups {
+        Ok(answer) => (answer.into_inner().groups, None),
+        Err(status) => (Vec::new(), Some(refused(&status).text())),
     };
     let view = DescriptionView {
         stream: StreamView::new(&answer.stream.unwrap_or_default()),
@@ -88,14 +88,10 @@ pub(super) async fn describe(args: DescribeArgs) -> Outcome {
             .collect(),
         lane_descriptions: answer.lanes.iter().map(LaneView::new).collect(),
         consumer_groups: groups
-            .into_iter()
-            .filter(|group| group.stream == args.stream)
-            .map(|group| GroupLagView {
-                group: group.group,
-                members: group.members,
-                lag: group.lag,
-            })
+            .iter()
+            .filter_map(|group| GroupLagView::new(group, &args.stream))
             .collect(),
+        consumer_groups_error,
     };
     if args.output.json {
         print_json(&view)?;
@@ -243,11 +239,17 @@ fn print(view: &DescriptionView, with_groups: bool) -> Result<(), crate::failure
             table.row([
                 group.group.clone(),
                 group.members.to_string(),
-                count(group.lag),
+                lag(group.lag, group.unknown_lanes.into()),
             ]);
         }
         out.line("")?;
         out.bytes(table.render().as_bytes())?;
+    }
+    if let Some(error) = &view.consumer_groups_error {
+        out.line("")?;
+        out.line(paragraph(&format!(
+            "consumer groups are not known: {error}"
+        )))?;
     }
     out.flush()
 }

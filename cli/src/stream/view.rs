@@ -285,6 +285,9 @@ pub(super) struct DescriptionView {
     pub(super) unrecovered: Vec<UnrecoveredView>,
     pub(super) lane_descriptions: Vec<LaneView>,
     pub(super) consumer_groups: Vec<GroupLagView>,
+    /// Why the groups above are not told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) consumer_groups_error: Option<String>,
 }
 
 /// A streamlet that waits for its copies.
@@ -335,6 +338,29 @@ pub(super) struct GroupLagView {
     pub(super) group: String,
     pub(super) members: u32,
     pub(super) lag: u64,
+    /// Lanes whose owners have not told where they end: the lag lacks theirs.
+    pub(super) unknown_lanes: u32,
+}
+
+impl GroupLagView {
+    /// `None` for a group that does not read the stream.
+    pub(super) fn new(group: &v1::GroupSummary, stream: &str) -> Option<Self> {
+        let (lag, unknown_lanes) = match group.kind() {
+            v1::GroupKind::Native => {
+                (group.stream == stream).then_some((group.lag, group.unknown_lanes))?
+            }
+            v1::GroupKind::Kafka => {
+                let of = group.streams.iter().find(|of| of.stream == stream)?;
+                (of.lag, of.unknown_lanes)
+            }
+        };
+        Some(Self {
+            group: group.group.clone(),
+            members: group.members,
+            lag,
+            unknown_lanes,
+        })
+    }
 }
 
 /// Records of a lane that can be read. Not every ordinal has one: a recovery that may have lost records goes on
@@ -442,6 +468,34 @@ impl LaneView {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_of_both_kinds_read_a_stream() {
+        let of = |stream: &str, lag| v1::StreamLag {
+            stream: stream.into(),
+            lag,
+            unknown_lanes: 1,
+        };
+        let native = v1::GroupSummary {
+            stream: "orders".into(),
+            lag: 7,
+            ..v1::GroupSummary::default()
+        };
+        let kafka = v1::GroupSummary {
+            kind: v1::GroupKind::Kafka.into(),
+            lag: 12,
+            streams: vec![of("clicks", 9), of("orders", 3)],
+            ..v1::GroupSummary::default()
+        };
+        let told = |group: &v1::GroupSummary, stream| {
+            let view = GroupLagView::new(group, stream)?;
+            Some((view.lag, view.unknown_lanes))
+        };
+        assert_eq!(told(&native, "orders"), Some((7, 0)));
+        assert_eq!(told(&native, "clicks"), None);
+        assert_eq!(told(&kafka, "orders"), Some((3, 1)));
+        assert_eq!(told(&kafka, "views"), None);
+    }
 
     #[test]
     fn ordinals_that_a_recovery_passed_over_are_no_records() {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::ask::Place;
-use crate::output::{count, rounded_bytes};
+use crate::output::{count, plain, rounded_bytes};
 
 /// Rows that are asked for.
 const ROWS: usize = 200;
@@ -73,10 +73,9 @@ impl Look {
     }
 }
 
-/// A text, without what a terminal would take for a command.
+/// A text, as a terminal may show it.
 pub(super) fn text(value: &Value) -> String {
-    let text = value.as_str().unwrap_or_default();
-    text.chars().filter(|c| !c.is_control()).collect()
+    plain(value.as_str().unwrap_or_default())
 }
 
 /// A count; 0 where there is none.

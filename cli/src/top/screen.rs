@@ -1,5 +1,6 @@
 //! The terminal: draws what is chosen, and takes keys.
 
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use super::ask::Place;
 use super::look::Look;
 use super::state::{State, View, title};
 use crate::failure::Outcome;
+use crate::output::{columns_of, cut, padded};
 
 /// A terminal's second screen, and back to the first.
 const OTHER_SCREEN: &str = "\u{1b}[?1049h";
@@ -22,6 +24,13 @@ const REST_OF_LINE: &str = "\u{1b}[K";
 const REST_OF_SCREEN: &str = "\u{1b}[J";
 /// Columns are no wider than this, the last one excepted.
 const WIDEST: usize = 36;
+/// Where there is too little room names are cut to this, and the last column to that, before others go.
+const NAME: usize = 28;
+const LAST: usize = 16;
+/// Between two columns.
+const BETWEEN: &str = "  ";
+/// Of this many rows one is for what is said above the list.
+const OF_HEAD: usize = 3;
 /// Rows that PgUp and PgDn move by.
 const PAGE: usize = 10;
 /// The shortest time between two looks.
@@ -75,23 +84,50 @@ impl Drop for Screen {
 pub(super) async fn run(place: &Place, view: View, every: Duration) -> Outcome {
     let screen = Screen::open()?;
     let mut keys = Keys::read(screen.0.clone());
-    let (mut state, mut known) = (State::new(view), Known::default());
+    let draw = |state: &State, known: &Known| {
+        let (rows, columns) = screen.0.size();
+        let size = (rows.into(), columns.into());
+        screen.draw(&lines(&place.address, state, known, size))
+    };
+    let state = State::new(view);
+    drive(state, every, &mut keys, || Look::take(place), draw).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A question that is on its way to the broker.
+type Asked<F> = Option<Pin<Box<F>>>;
+
+/// The answer, once there is one; without a question for ever.
+async fn answer<F: Future>(asked: &mut Asked<F>) -> F::Output {
+    match asked {
+        Some(asked) => asked.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Asks by `take`, every so often, and takes keys, also while no answer comes; draws what is known.
+async fn drive<F: Future<Output = Result<Look, String>>>(
+    mut state: State,
+    every: Duration,
+    keys: &mut Keys,
+    take: impl Fn() -> F,
+    draw: impl Fn(&State, &Known) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    let mut known = Known::default();
+    let mut asked: Asked<F> = None;
     let mut ticks = interval(every.max(SHORTEST));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let (rows, columns) = screen.0.size();
-        screen.draw(&lines(
-            &place.address,
-            &state,
-            &known,
-            (rows.into(), columns.into()),
-        ))?;
+        draw(&state, &known)?;
         tokio::select! {
             _ = ticks.tick() => {
-                if state.is_paused {
-                    continue;
+                if asked.is_none() && !state.is_paused {
+                    asked = Some(Box::pin(take()));
                 }
-                match Look::take(place).await {
+            }
+            look = answer(&mut asked) => {
+                asked = None;
+                match look {
                     Ok(look) => known = Known { look, at: Some(Instant::now()), error: None },
                     Err(error) => known.error = Some(error),
                 }
@@ -99,10 +135,13 @@ pub(super) async fn run(place: &Place, view: View, every: Duration) -> Outcome {
             key = keys.keys.recv() => {
                 // Without a terminal nobody sees it.
                 let Some(key) = key else {
-                    return Ok(ExitCode::SUCCESS);
+                    return Ok(());
                 };
                 if !take_key(&mut state, key) {
-                    return Ok(ExitCode::SUCCESS);
+                    return Ok(());
+                }
+                if state.is_paused {
+                    asked = None;
                 }
                 let rows = state.cells(&known.look).len();
                 state.offset = state.offset.min(rows.saturating_sub(1));
@@ -185,6 +224,14 @@ fn lines(
     (rows, columns): (usize, usize),
 ) -> Vec<Line> {
     let mut lines = head(known, columns);
+    // The list is what somebody came for.
+    let most = (rows / OF_HEAD).max(1);
+    if lines.len() > most {
+        lines.truncate(most);
+        if let Some(Line(_, text)) = lines.last_mut() {
+            *text = cut(&format!("{text} …"), columns);
+        }
+    }
     lines.push(Line(Style::new(), String::new()));
     lines.push(Line(Style::new(), views(state, &known.look)));
     let room = rows.saturating_sub(lines.len() + 2);
@@ -255,32 +302,17 @@ fn views(state: &State, look: &Look) -> String {
 }
 
 /// The heading and the rows of the list that is shown, and whether a row deserves a look.
-fn table(state: &State, look: &Look, columns: usize) -> (String, Vec<(String, bool)>) {
+fn table(state: &State, look: &Look, room: usize) -> (String, Vec<(String, bool)>) {
     let headings = state.headings();
     let rows = state.cells(look);
-    let last = headings.len() - 1;
-    let widths: Vec<_> = (0..headings.len())
-        .map(|column| {
-            let cells = rows.iter().map(|(cells, _)| cells[column].chars().count());
-            let heading = headings[column].trim_start_matches('>').chars().count();
-            let width = cells.max().unwrap_or(0).max(heading);
-            if column == last {
-                columns
-            } else {
-                width.min(WIDEST)
-            }
-        })
-        .collect();
+    let widths = widths(headings, &rows, state.dispensable(), room);
     let line = |cells: &[&str]| {
-        let padded = cells.iter().enumerate().map(|(column, text)| {
-            let text = cut(text, widths[column]);
-            match headings[column].starts_with('>') {
-                true => format!("{text:>width$}", width = widths[column]),
-                false if column == last => text,
-                false => format!("{text:<width$}", width = widths[column]),
-            }
+        let shown = widths.iter().map(|(column, width)| {
+            let text = cut(cells[*column], *width);
+            padded(&text, *width, headings[*column].starts_with('>'))
         });
-        padded.collect::<Vec<_>>().join("  ")
+        let line = shown.collect::<Vec<_>>().join(BETWEEN);
+        line.trim_end().to_owned()
     };
     let names: Vec<_> = headings
         .iter()
@@ -294,6 +326,51 @@ fn table(state: &State, look: &Look, columns: usize) -> (String, Vec<(String, bo
     (heading, rows.collect())
 }
 
+/// The columns that there is room for, and how wide they are. First long names become shorter, then columns go by the order of
+/// `dispensable`; the last one has what is left.
+fn widths(
+    headings: &[&str],
+    rows: &[(Vec<String>, bool)],
+    dispensable: &[usize],
+    room: usize,
+) -> Vec<(usize, usize)> {
+    let last = headings.len() - 1;
+    let wanted = |column: usize| {
+        let cells = rows.iter().map(|(cells, _)| columns_of(&cells[column]));
+        let heading = columns_of(headings[column].trim_start_matches('>'));
+        cells.max().unwrap_or(0).max(heading)
+    };
+    let least_of_last = wanted(last).min(LAST);
+    let mut widths: Vec<_> = (0..last)
+        .map(|column| (column, wanted(column).min(WIDEST)))
+        .collect();
+    let taken = |widths: &[(usize, usize)]| -> usize {
+        let with_gap = widths.iter().map(|(_, width)| width + BETWEEN.len());
+        with_gap.sum()
+    };
+    let mut dispensable = dispensable.iter();
+    loop {
+        let surplus = (taken(&widths) + least_of_last).saturating_sub(room);
+        if surplus == 0 {
+            break;
+        }
+        let name = &mut widths[0].1;
+        if *name > NAME {
+            *name = name.saturating_sub(surplus).max(NAME);
+            continue;
+        }
+        match dispensable.next() {
+            Some(column) => widths.retain(|(of, _)| of != column),
+            None => break,
+        }
+    }
+    let rest = room.saturating_sub(taken(&widths));
+    if rest > 0 {
+        widths.push((last, rest));
+    }
+    widths
+}
+
 fn foot(address: &str, state: &State, known: &Known) -> String {
     if state.is_typing {
         return format!("filter: {}_  (Enter keeps it, Esc clears it)", state.filter);
@@ -303,34 +380,24 @@ fn foot(address: &str, state: &State, known: &Known) -> String {
         let ago = known.at.map_or(0, |at| at.elapsed().as_secs());
         parts.push(format!("PAUSED, {ago} s ago"));
     }
-    parts.push(format!("sorted by {}", state.sorted_by()));
     if !state.filter.is_empty() {
         parts.push(format!("filter {}", state.filter));
     }
+    parts.push(format!("by {}", state.sorted_by()));
+    parts.push("Tab list, s sort, / filter, space pause, q quit".to_owned());
+    // What everybody sees in the command line goes first where there is no room.
     parts.push(address.to_owned());
-    format!(
-        "{} | Tab lists, s sort, / filter, space pause, q quit",
-        parts.join(" | ")
-    )
+    parts.join(" | ")
 }
 
-/// The text's beginning, no longer than so many letters.
-fn cut(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
-        return text.to_owned();
-    }
-    let kept = text.chars().take(most.saturating_sub(1));
-    kept.chain(std::iter::once('…').take(most)).collect()
-}
-
-/// The text in lines of at most so many letters, cut between words.
+/// The text in lines of at most so many columns, cut between words.
 fn wrapped(text: &str, most: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         let line = lines.last_mut().expect("there is one");
         if line.is_empty() {
             line.push_str(word);
-        } else if line.chars().count() + 1 + word.chars().count() <= most {
+        } else if columns_of(line) + 1 + columns_of(word) <= most {
             line.push(' ');
             line.push_str(word);
         } else {
@@ -370,9 +437,15 @@ mod tests {
             let shown = texts(&state, &known, size);
             assert_eq!(shown.len(), size.0, "{size:?}");
             for line in &shown {
-                assert!(line.chars().count() <= size.1, "{size:?}: {line}");
+                assert!(columns_of(line) <= size.1, "{size:?}: {line}");
             }
         }
+        // Also on a small terminal there is a part of the list, and the keys.
+        let shown = texts(&state, &known, (10, 40));
+        let rows = shown.iter().filter(|line| line.starts_with("a-stream-"));
+        assert!(rows.count() > 2, "{shown:?}");
+        let shown = texts(&state, &known, (24, 80));
+        assert!(shown[23].contains("q quit"), "{shown:?}");
         state.offset = 99;
         let shown = texts(&state, &known, (24, 80));
         assert!(
@@ -386,6 +459,71 @@ mod tests {
             texts(&state, &Known::default(), (24, 80))[0],
             "Asking the broker ..."
         );
+    }
+
+    #[test]
+    fn what_matters_most_is_there_on_80_columns() {
+        let name = "a-stream-with-quite-a-long-name-as-people-have-them.in.production.v2";
+        let stream = json!({"name": name, "partitions": 1024, "records_in": 1234567.0, "bytes_in": 1e9, "bytes_out": 2e9,
+            "bytes": 1u64 << 40, "lag": 12_345_678, "groups_total": 1, "groups": [{"group": "billing", "lag": 12_345_678}]});
+        let group = json!({"group": name, "lag": 12_345_678, "members": 12, "records_consumed": 1234567.0, "catches_up_s": 90.0,
+            "streams": [{"stream": name}], "why": "it is slow: its 12 members commit 10 records/s", "falls_behind": true});
+        let look = Look {
+            streams: json!({"total": 1, "items": [stream]}),
+            groups: json!({"total": 1, "items": [group]}),
+            ..Look::default()
+        };
+        for (view, wanted) in [
+            (View::Streams, ["12,345,678", "1,234,567/s", "billing"]),
+            (View::Groups, ["12,345,678", "in 90.00 s", "it is slow"]),
+        ] {
+            let state = State::new(view);
+            let (heading, rows) = table(&state, &look, 80);
+            let row = &rows[0].0;
+            assert!(columns_of(row) <= 80 && columns_of(&heading) <= 80, "{row}");
+            for part in wanted {
+                assert!(row.contains(part), "{part}: {row}");
+            }
+            // Where there is room nothing is left out.
+            let (heading, rows) = table(&state, &look, 200);
+            for name in state.headings() {
+                assert!(heading.contains(name.trim_start_matches('>')), "{heading}");
+            }
+            assert!(columns_of(&rows[0].0) <= 200);
+        }
+    }
+
+    /// The broker has taken the question and says nothing.
+    #[tokio::test]
+    async fn keys_are_taken_while_no_answer_comes() {
+        let (press, keys) = mpsc::channel(1);
+        let (wanted, wants) = sync_channel(1);
+        let mut keys = Keys { keys, wanted };
+        let asked = std::cell::Cell::new(0);
+        let take = || {
+            asked.set(asked.get() + 1);
+            std::future::pending()
+        };
+        let shown = std::cell::Cell::new(View::Streams);
+        let draw = |state: &State, _: &Known| {
+            shown.set(state.view);
+            Ok(())
+        };
+        let pressed = async {
+            while asked.get() == 0 {
+                tokio::task::yield_now().await;
+            }
+            for key in ['2', '3', 'q'] {
+                press.send(Key::Char(key)).await.expect("it is taken");
+            }
+        };
+        let drive = drive(State::new(View::Streams), SHORTEST, &mut keys, take, draw);
+        let both = async { tokio::join!(drive, pressed) };
+        let both = tokio::time::timeout(Duration::from_secs(60), both).await;
+        let (driven, ()) = both.expect("keys wait for the broker");
+        driven.expect("it ends");
+        assert_eq!((shown.get(), asked.get()), (View::Brokers, 1));
+        drop(wants);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 use super::look::{Look, byte_rate, number, rate, text};
-use crate::output::{Table, count, rounded_bytes, short_time};
+use crate::output::{Table, count, lag, rounded_bytes, short_time};
 
 /// A list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -24,12 +24,12 @@ fn headings(view: View) -> &'static [&'static str] {
     match view {
         View::Streams => &[
             "stream",
-            ">lanes",
+            ">lag",
             ">records in",
             ">in",
             ">out",
             ">stored",
-            ">lag",
+            ">lanes",
             "groups that read it",
         ],
         View::Groups => &[
@@ -51,6 +51,15 @@ fn headings(view: View) -> &'static [&'static str] {
             ">connections",
             "address",
         ],
+    }
+}
+
+/// Columns that go where a terminal has no room for all, in this order.
+fn dispensable(view: View) -> &'static [usize] {
+    match view {
+        View::Streams => &[6, 5, 3, 4, 2],
+        View::Groups => &[5, 4, 3, 2],
+        View::Brokers => &[6, 4, 3, 5],
     }
 }
 
@@ -173,6 +182,11 @@ impl State {
     pub(super) fn headings(&self) -> &'static [&'static str] {
         headings(self.view)
     }
+
+    /// Columns that go where there is no room for all.
+    pub(super) fn dispensable(&self) -> &'static [usize] {
+        dispensable(self.view)
+    }
 }
 
 fn list(view: View, look: &Look) -> &Value {
@@ -215,17 +229,17 @@ fn cells(view: View, row: &Value) -> Vec<String> {
     match view {
         View::Streams => vec![
             text(&row["name"]),
-            count(number(&row["partitions"])),
+            lag_of_stream(row),
             rate(&row["records_in"], ""),
             byte_rate(&row["bytes_in"]),
             byte_rate(&row["bytes_out"]),
             rounded_bytes(number(&row["bytes"])),
-            count(number(&row["lag"])),
+            count(number(&row["partitions"])),
             readers(row),
         ],
         View::Groups => vec![
             text(&row["group"]),
-            count(number(&row["lag"])),
+            lag_of(row),
             catches_up(row),
             rate(&row["records_consumed"], ""),
             count(number(&row["members"])),
@@ -262,11 +276,23 @@ fn cells(view: View, row: &Value) -> Vec<String> {
     }
 }
 
+/// Of a group, or of one in a stream's row.
+fn lag_of(row: &Value) -> String {
+    lag(number(&row["lag"]), number(&row["unknown_lanes"]))
+}
+
+/// Of the group that lags most, as far as that is known.
+fn lag_of_stream(row: &Value) -> String {
+    let groups = row["groups"].as_array().into_iter().flatten();
+    let unknown = groups.map(|of| number(&of["unknown_lanes"])).sum();
+    lag(number(&row["lag"]), unknown)
+}
+
 fn readers(row: &Value) -> String {
     let groups = row["groups"].as_array().into_iter().flatten();
     let mut told: Vec<_> = groups
         .take(3)
-        .map(|of| format!("{} {}", text(&of["group"]), count(number(&of["lag"]))))
+        .map(|of| format!("{} {}", text(&of["group"]), lag_of(of)))
         .collect();
     let total = number(&row["groups_total"]);
     match total {
@@ -290,6 +316,9 @@ fn reads(row: &Value) -> String {
 
 /// When a group will have caught up, at the pace of the last seconds.
 fn catches_up(row: &Value) -> String {
+    if number(&row["unknown_lanes"]) > 0 {
+        return "-".into();
+    }
     if number(&row["lag"]) == 0 {
         return "caught up".into();
     }
@@ -361,6 +390,17 @@ mod tests {
     }
 
     #[test]
+    fn a_lag_that_is_not_known_is_none() {
+        let group =
+            |lag: u64| json!({"group": "g", "lag": lag, "unknown_lanes": 2, "catches_up_s": null});
+        assert_eq!(cells(View::Groups, &group(0))[1..3], ["-", "-"]);
+        assert_eq!(cells(View::Groups, &group(7))[1..3], ["7+", "-"]);
+        let stream = json!({"name": "s", "lag": 7, "groups_total": 1, "groups": [group(7)]});
+        let cells = cells(View::Streams, &stream);
+        assert_eq!([&cells[1], &cells[7]], ["7+", "g 7+"]);
+    }
+
+    #[test]
     fn groups_tell_when_they_have_caught_up_and_brokers_what_is_not_known() {
         let mut state = State::new(View::Streams);
         state.next_view();
@@ -368,7 +408,7 @@ mod tests {
         assert_eq!(groups[0].0[..3], ["b", "4,000", "never"]);
         assert!(groups[0].1 && !groups[1].1);
         // Names do not command the terminal.
-        assert_eq!(groups[1].0[..3], ["a[2J", "10", "in 90.00 s"]);
+        assert_eq!(groups[1].0[..3], ["a\\u{1b}[2J", "10", "in 90.00 s"]);
         state.next_view();
         assert_eq!(state.cells(&look())[0].0[3..6], ["-", "-", "-"]);
         state.next_view();

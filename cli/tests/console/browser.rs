@@ -172,6 +172,7 @@ impl Browser {
             "{what} is wider than the window: {}",
             found["widest"]
         );
+        assert_eq!(found["hidden"], json!([]), "{what} hides columns");
     }
 }
 

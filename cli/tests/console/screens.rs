@@ -133,6 +133,12 @@ fn each_screen_shows_the_cluster_and_a_killed_broker_is_told_and_comes_back() {
     let finished = cluster.attempt(&words);
     assert!(finished.status.success(), "{}", finished.stderr);
 
+    // Names are as long as they may be.
+    let long = "a-group-of-a-long-name.".repeat(11);
+    let words = ["consume", "orders", "--group", &long[..249], "--max", "399"];
+    let finished = cluster.attempt(&words);
+    assert!(finished.status.success(), "{}", finished.stderr);
+
     let home = url(&mut cluster, 1);
     browser.open(&home);
     browser.sees_problem("Group billing is behind by");
@@ -161,6 +167,13 @@ fn each_screen_shows_the_cluster_and_a_killed_broker_is_told_and_comes_back() {
     // The time line goes on to who has its streamlets now.
     browser.sees("the lease of broker 3 ended: it is gone");
     browser.hears("listitem", "of broker 3");
+    browser.sees("2 of 3");
+    // What is known of it is told without it.
+    browser.open(&format!("{home}#/brokers/3"));
+    browser.hears("status", "Broker 3");
+    browser.sees("not told");
+    browser.audit("a broker that is gone");
+    browser.open(&home);
     browser.sees("2 of 3");
     picture(&mut browser, "failover");
     eprintln!("that broker 3 was killed was told after {told} ms");
@@ -338,6 +351,9 @@ fn survives_strange_answers(browser: &mut Browser, home: &str) {
     spoil(browser, json!({ "headers": null }));
     browser.hears("alert", "This page has an error");
     browser.step("spoil", json!({}));
+    // An address with a stray percent sign.
+    browser.open(&format!("{home}#/streams/50%25%"));
+    browser.sees("no stream is named");
     browser.click("link", "Groups");
     browser.sees("live-view");
     browser.click("link", "Streams");

@@ -246,10 +246,10 @@ fn a_terminal_shows_lists_that_are_sorted_filtered_and_paused() {
         screen.contains(lags) || screen.contains("of its disk free")
     });
     top.sees("[1 Streams: 2]");
-    top.sees("sorted by records in");
+    top.sees("by records in");
     top.sees("billing 2");
     top.press("s");
-    top.sees("sorted by lag");
+    top.sees("by lag");
     let order = |screen: &str| Some((screen.find("\norders")?, screen.find("\nclicks")?));
     top.until("orders first", |screen| {
         order(screen).is_some_and(|(orders, clicks)| orders < clicks)

@@ -15,7 +15,7 @@ use super::group::{Group, Offset, offset_parts};
 use super::live::LiveGroup;
 use super::request::GroupState;
 use super::subscription;
-use crate::admin::{not_empty, ordinals_at};
+use crate::admin::{not_empty, ordinals_at, sum_of};
 use crate::coordinator::{Coordinator, Step};
 use crate::view::{LaneView, StreamShape};
 
@@ -238,9 +238,11 @@ fn summary(name: &str, group: &Group, live: &LiveGroup, view: &dyn LaneView) -> 
     let lag = |stream: StreamId| {
         let shape = view.stream_by_id(stream)?;
         let offsets = group.offsets.get(&stream)?.keys();
-        let lags = offsets.map(|partition| head_and_lag(group, &shape, *partition, view).1);
+        let lags = offsets.map(|partition| Some(head_and_lag(group, &shape, *partition, view)?.1));
+        let (lag, unknown_lanes) = sum_of(lags);
         Some(StreamLag {
-            lag: lags.fold(0, u64::saturating_add),
+            lag,
+            unknown_lanes,
             stream: shape.name.clone(),
         })
     };
@@ -250,6 +252,7 @@ fn summary(name: &str, group: &Group, live: &LiveGroup, view: &dyn LaneView) -> 
         group: name.to_owned(),
         members: live.member_count() as u32,
         lag: streams.iter().fold(0, |sum, s| sum.saturating_add(s.lag)),
+        unknown_lanes: streams.iter().map(|of| of.unknown_lanes).sum(),
         kind: GroupKind::Kafka as i32,
         state: live.state.name().to_owned(),
         kafka_type: match &group.consumer {
@@ -262,23 +265,21 @@ fn summary(name: &str, group: &Group, live: &LiveGroup, view: &dyn LaneView) -> 
     }
 }
 
-/// Head, and durable records not committed.
+/// Head, and durable records not committed; `None` while the partition's owner has not told where it ends.
 fn head_and_lag(
     group: &Group,
     shape: &StreamShape,
     partition: u32,
     view: &dyn LaneView,
-) -> (u64, u64) {
+) -> Option<(u64, u64)> {
     let lane = shape.lane_of(partition);
-    let Some(status) = view.lane(lane) else {
-        return (0, 0);
-    };
+    let status = view.lane(lane)?;
     let committed = group.offset(shape.id, partition).and_then(Offset::ordinal);
     let lag = committed.map_or(0, |ordinal| {
         let from = view.skip_gap(lane, ordinal.max(status.log_start));
         status.head.saturating_sub(from)
     });
-    (status.head, lag)
+    Some((status.head, lag))
 }
 
 fn progress(
@@ -288,13 +289,15 @@ fn progress(
     view: &dyn LaneView,
 ) -> PartitionProgress {
     let offset = group.offset(shape.id, partition);
-    let (head_ordinal, lag) = head_and_lag(group, shape, partition, view);
+    let end = head_and_lag(group, shape, partition, view);
+    let (head_ordinal, lag) = end.unwrap_or_default();
     PartitionProgress {
         stream: shape.name.clone(),
         partition,
         committed: offset.and_then(Offset::ordinal),
         head_ordinal,
         lag,
+        head_unknown: end.is_none(),
         member: String::new(),
         metadata: offset.map(|o| o.metadata.clone()).unwrap_or_default(),
     }

@@ -257,6 +257,19 @@ fn people_see_lag_and_reset_it() {
         "what is gone does not lag"
     );
 
+    // An owner has told nothing.
+    let lane = w.bench.stream.lanes.remove(&(1, 0)).expect("it is there");
+    let seen = w.bench.describe(GROUP);
+    let summary = seen.summary.unwrap();
+    assert_eq!((summary.lag, summary.unknown_lanes), (0, 1));
+    assert_eq!(summary.streams[0].unknown_lanes, 1);
+    let partition = &seen.partitions[0];
+    assert_eq!(
+        (partition.head_unknown, partition.committed),
+        (true, Some(5))
+    );
+    w.bench.stream.lanes.insert((1, 0), lane);
+
     // All that has offsets; one partition; a whole stream.
     let request = reset(&w, |_| {});
     assert!(w.bench.call(request).is_ok());

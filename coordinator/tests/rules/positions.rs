@@ -141,3 +141,23 @@ fn a_group_is_not_placed_where_a_time_is_not_known() {
     reset(&mut b, 8, Some(0)).expect("the lanes that it is about are known");
     assert_eq!(committed(&mut b), [8, 5]);
 }
+
+#[test]
+fn a_lane_whose_owner_told_nothing_has_no_head_and_no_lag() {
+    let mut b = Bench::new(FakeStream::new(1, 2, LaneBy::Producer));
+    b.stream.append((0, 0), 7);
+    b.stream.append((0, 1), 9);
+    b.join("g", "c", Order::Lane);
+    let seen = b.describe("g");
+    let summary = seen.summary.expect("it is there");
+    assert_eq!((summary.lag, summary.unknown_lanes), (16, 0));
+    b.stream.lanes.remove(&(0, 1)).expect("it is there");
+    let seen = b.describe("g");
+    let summary = seen.summary.expect("it is there");
+    assert_eq!((summary.lag, summary.unknown_lanes), (7, 1));
+    let told = seen
+        .lanes
+        .iter()
+        .map(|lane| (lane.head_ordinal, lane.lag, lane.head_unknown));
+    assert_eq!(told.collect::<Vec<_>>(), [(7, 7, false), (0, 0, true)]);
+}

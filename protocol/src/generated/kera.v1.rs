@@ -2040,6 +2040,9 @@ pub struct GroupSummary {
     /// of Kafka groups: classic, or consumer (KIP-848)
     #[prost(string, tag = "10")]
     pub kafka_type: ::prost::alloc::string::String,
+    /// lanes or partitions whose head is not known: the lag lacks theirs
+    #[prost(uint32, tag = "11")]
+    pub unknown_lanes: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StreamLag {
@@ -2047,6 +2050,9 @@ pub struct StreamLag {
     pub stream: ::prost::alloc::string::String,
     #[prost(uint64, tag = "2")]
     pub lag: u64,
+    /// partitions whose head is not known: the lag lacks theirs
+    #[prost(uint32, tag = "3")]
+    pub unknown_lanes: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DescribeGroupRequest {
@@ -2118,6 +2124,9 @@ pub struct PartitionProgress {
     /// what the client left with its offset
     #[prost(string, tag = "7")]
     pub metadata: ::prost::alloc::string::String,
+    /// the owner has not told where it ends: head and lag are 0
+    #[prost(bool, tag = "8")]
+    pub head_unknown: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LaneProgress {
@@ -2140,6 +2149,9 @@ pub struct LaneProgress {
     /// what transactions commit that have not ended
     #[prost(message, repeated, tag = "8")]
     pub held: ::prost::alloc::vec::Vec<HeldPosition>,
+    /// the owner has not told where it ends: head and lag are 0
+    #[prost(bool, tag = "9")]
+    pub head_unknown: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeldLease {
