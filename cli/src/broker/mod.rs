@@ -18,7 +18,8 @@ use crate::connect::{ConnectArgs, refused};
 use crate::failure::{Failure, Outcome};
 use crate::members::{brokers, print_brokers};
 use crate::output::{
-    Out, OutputArgs, Table, count, now_ms, print_json, rfc3339, rounded_bytes, short_time, uuid,
+    Out, OutputArgs, Table, count, fact, now_ms, print_json, rfc3339, rounded_bytes, short_time,
+    uuid,
 };
 
 /// `kera broker ...`
@@ -206,7 +207,7 @@ async fn describe_copies(connect: &ConnectArgs, output: OutputArgs) -> Result<bo
     let store = format!("{} (boot {})", view.store_id, view.boot_id);
     let free = format!("{} free", rounded_bytes(view.free_bytes));
     for (name, value) in [("replica store", store), ("replica memory", free)] {
-        out.line(format_args!("  {name:<14} {value}"))?;
+        out.line(fact(name, &value))?;
     }
     out.flush()?;
     Ok(true)
@@ -320,7 +321,7 @@ async fn describe(args: DescribeArgs) -> Outcome {
     let cluster = &view.cluster;
     lines.extend(cluster.iter().flat_map(ClusterView::lines));
     for (name, value) in lines {
-        out.line(format_args!("  {name:<14} {value}"))?;
+        out.line(fact(name, &value))?;
     }
     if let Some(cluster) = cluster {
         cluster.print_peers(&mut out)?;

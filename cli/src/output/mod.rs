@@ -15,7 +15,7 @@ pub(crate) use colour::{marked, of_state, verdict};
 pub(crate) use columns::{columns_of, cut, padded};
 pub(crate) use id::uuid;
 pub(crate) use number::{ago, count, lag, per_second, plural, rounded_bytes, short_time};
-pub(crate) use paragraph::{paragraph, say};
+pub(crate) use paragraph::{fact, paragraph, say};
 pub(crate) use plain::plain;
 pub(crate) use stdout::{Out, next, print_bytes, print_json, print_line};
 pub(crate) use steps::{Steps, end};

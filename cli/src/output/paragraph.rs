@@ -35,6 +35,24 @@ pub(crate) fn paragraph(text: &str) -> String {
     fitted(text, width())
 }
 
+/// Where the value of a fact begins.
+const VALUE: usize = 17;
+
+/// A fact of a description: its name, and its value, which goes on below itself where it is longer than the terminal is wide.
+pub(crate) fn fact(name: &str, value: &str) -> String {
+    fact_within(name, value, width())
+}
+
+fn fact_within(name: &str, value: &str, width: Option<usize>) -> String {
+    let room = width.map_or(usize::MAX, |width| width.saturating_sub(VALUE).max(8));
+    let lines = wrapped(value, room);
+    let name_room = VALUE - 3;
+    format!(
+        "  {name:<name_room$} {}",
+        lines.join(&format!("\n{:VALUE$}", ""))
+    )
+}
+
 /// A sentence on standard error, as wide as the terminal there.
 pub(crate) fn say(text: &str) {
     let columns = console::Term::stderr().size_checked();
@@ -45,6 +63,17 @@ pub(crate) fn say(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn facts_go_on_below_themselves() {
+        assert_eq!(fact_within("host", "vm", Some(40)), "  host           vm");
+        let value = "tcp; rdma not usable: this build has it not";
+        assert_eq!(
+            fact_within("transport", value, Some(40)),
+            "  transport      tcp; rdma not usable:\n                 this build has it not"
+        );
+        assert_eq!(fact_within("transport", value, None).lines().count(), 1);
+    }
 
     #[test]
     fn sentences_fit_and_lose_no_word() {

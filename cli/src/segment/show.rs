@@ -2,7 +2,7 @@
 
 use super::examine::{AheadView, Examination, Examined, Fault, State};
 use crate::failure::Failure;
-use crate::output::{Out, Table, count, plural, rounded_bytes};
+use crate::output::{Out, Table, count, fact, plural, rounded_bytes};
 
 /// One line: what `kera segment verify` says about a file.
 pub(super) fn verdict(found: &Examined) -> String {
@@ -133,7 +133,7 @@ fn print_group(out: &mut Out, found: &Examination, with_batches: bool) -> Result
         },
     ));
     for (name, value) in lines {
-        out.line(format_args!("  {name:<14} {value}"))?;
+        out.line(fact(name, &value))?;
     }
     out.line("")?;
     let mut segments = Table::new(&[

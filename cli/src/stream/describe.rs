@@ -8,7 +8,7 @@ use super::view::{DescriptionView, GroupLagView, LaneView, StreamView, Unrecover
 use super::{DescribeArgs, ListArgs};
 use crate::connect::refused;
 use crate::failure::Outcome;
-use crate::output::{Out, Table, count, lag, paragraph, print_json, rounded_bytes};
+use crate::output::{Out, Table, count, fact, lag, paragraph, print_json, rounded_bytes};
 
 pub(super) async fn list(args: ListArgs) -> Outcome {
     let mut control = args.connect.control().await?;
@@ -136,24 +136,21 @@ fn print(view: &DescriptionView, with_groups: bool) -> Result<(), crate::failure
     let mut out = Out::stdout();
     out.line(&view.stream.name)?;
     for (name, value) in view.stream.settings() {
-        out.line(format_args!("  {name:<14} {value}"))?;
+        out.line(fact(name, &value))?;
     }
     let records: u64 = view.lane_descriptions.iter().map(|lane| lane.records).sum();
     let bytes: u64 = view.lane_descriptions.iter().map(|lane| lane.bytes).sum();
-    out.line(format_args!(
-        "  {:<14} {} ({})",
-        "stored",
-        count(records),
-        rounded_bytes(bytes)
-    ))?;
+    let stored = format!("{} ({})", count(records), rounded_bytes(bytes));
+    out.line(fact("stored", &stored))?;
     if view.under_replicated_groups > 0 {
-        out.line(format_args!(
-            "  {:<14} {} groups with fewer than {} replicas",
-            "lacks", view.under_replicated_groups, view.stream.replicas
-        ))?;
+        let lacks = format!(
+            "{} groups with fewer than {} replicas",
+            view.under_replicated_groups, view.stream.replicas
+        );
+        out.line(fact("lacks", &lacks))?;
     }
     for one in &view.unrecovered {
-        out.line(format_args!("  {:<14} {}", "not served", one.line()))?;
+        out.line(fact("not served", &one.line()))?;
     }
     out.line("")?;
     // The only replica is the owner's.
