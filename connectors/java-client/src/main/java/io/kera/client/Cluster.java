@@ -49,6 +49,10 @@ final class Cluster implements AutoCloseable {
                 if (!ErrorCodes.isRetryable(error.code())) {
                     throw error;
                 }
+                if (error.code() == ErrorCodes.SHUTTING_DOWN) {
+                    // The broker is about to end this connection, as when what it was proved by is over: not the broker.
+                    close();
+                }
                 failed = keep(failed, error);
             } catch (LoginException error) {
                 close();

@@ -18,7 +18,7 @@ import javax.net.ssl.SSLSocket;
  *
  * @param timeoutMillis how long connecting, and each call, may take
  * @param tls trust and certificate for TLS, see {@link Tls}; null: none
- * @param login the user that the client proves to be on each connection; null: none
+ * @param login whom the client proves to be on each connection; null: none
  */
 public record ConnectOptions(int timeoutMillis, SSLContext tls, Login login) {
     /** Before a broker that is busy is asked again, at most. */
@@ -112,9 +112,16 @@ public record ConnectOptions(int timeoutMillis, SSLContext tls, Login login) {
     }
 
     void checkSecrecy(InetAddress broker, String address) throws LoginException {
-        if (tls == null && login.mechanism() == SaslMechanism.PLAIN && !broker.isLoopbackAddress()) {
+        if (tls != null || broker.isLoopbackAddress()) {
+            return;
+        }
+        if (login.mechanism() == SaslMechanism.PLAIN) {
             throw new LoginException("PLAIN sends the password itself, and without TLS everybody on the way to broker " + address
                     + " could read it: use TLS, or SCRAM-SHA-512");
+        }
+        if (login.mechanism() == SaslMechanism.OAUTHBEARER) {
+            throw new LoginException("OAUTHBEARER sends the token itself, and without TLS everybody on the way to broker " + address
+                    + " could read it: use TLS");
         }
     }
 

@@ -3,6 +3,7 @@ package io.kera.client;
 import java.io.DataInputStream;
 import java.io.EOFException;
 import java.io.IOException;
+import java.io.InputStream;
 import java.io.OutputStream;
 import java.net.SocketException;
 import java.nio.ByteBuffer;
@@ -16,13 +17,15 @@ import java.util.Objects;
 import java.util.Optional;
 
 /**
- * A user's name and password, by which a client proves on each connection who it is: by SCRAM-SHA-512, unless another
- * mechanism is chosen. The password is in no text that this class makes.
+ * What a client proves by, on each connection, who it is: a user's name and password, by SCRAM-SHA-512 unless another mechanism
+ * is chosen, or a token of an issuer. Neither password nor token is in any text that this class makes.
  */
 public final class Login {
     private static final int MOST_PASSWORD = 1024;
     private static final int MOST_NAME = 255;
     private static final int MOST_MESSAGE = 4096;
+    /** A message with a token has 32,768 bytes at most, of which a few are around the token. */
+    static final int MOST_TOKEN = 32_768 - 64;
     private static final byte[] MAGIC = {'K', 'S', 'A', 'S'};
     private static final int VERSION = 1;
     private static final int PROVED = 0;
@@ -45,9 +48,10 @@ public final class Login {
     }
 
     private final String user;
-    /** One of these two is null. */
+    /** One of these three is not null. */
     private final String password;
     private final Path file;
+    private final TokenProvider tokens;
     private final SaslMechanism mechanism;
     private volatile Scram.Salted salted;
 
@@ -57,10 +61,22 @@ public final class Login {
             throw new IllegalArgumentException(
                     "a user's name has 1 to " + MOST_NAME + " bytes and no control characters; this one has " + length + " bytes");
         }
+        if (mechanism == SaslMechanism.OAUTHBEARER) {
+            throw new IllegalArgumentException("OAUTHBEARER takes a token and no password: use ofTokenFile or ofTokens");
+        }
         this.user = user;
         this.password = password;
         this.file = file;
         this.mechanism = Objects.requireNonNull(mechanism);
+        tokens = null;
+    }
+
+    private Login(TokenProvider tokens) {
+        user = "";
+        password = null;
+        file = null;
+        mechanism = SaslMechanism.OAUTHBEARER;
+        this.tokens = Objects.requireNonNull(tokens);
     }
 
     /**
@@ -81,10 +97,31 @@ public final class Login {
     }
 
     /**
-     * The login that the command line would use: of KERA_USER, with KERA_USER_PASSWORD_FILE or KERA_USER_PASSWORD, and
-     * KERA_SASL_MECHANISM. Empty without KERA_USER.
+     * The user whom the token in a file names, by OAUTHBEARER. The file is read for each connection. A broker ends a connection when
+     * its token ends: put each new token in the place of the old one before that, by renaming a file. A token is sent as it is, so it
+     * takes TLS, or loopback.
+     */
+    public static Login ofTokenFile(Path file) {
+        Objects.requireNonNull(file);
+        return new Login(() -> {
+            try (InputStream in = Files.newInputStream(file)) {
+                return new String(in.readNBytes(MOST_TOKEN + 2), StandardCharsets.UTF_8);
+            } catch (IOException error) {
+                throw new IOException("the token file " + file + " cannot be read: " + error, error);
+            }
+        });
+    }
+
+    /** The same with tokens that {@code provider} gives, one for each connection. */
+    public static Login ofTokens(TokenProvider provider) {
+        return new Login(provider);
+    }
+
+    /**
+     * The login that the command line would use: by the token in KERA_TOKEN_FILE, or of KERA_USER, with KERA_USER_PASSWORD_FILE or
+     * KERA_USER_PASSWORD, and KERA_SASL_MECHANISM. Empty without KERA_TOKEN_FILE and KERA_USER.
      *
-     * @throws IllegalArgumentException if there is no password, or one of them is not valid
+     * @throws IllegalArgumentException if there is no password, one of them is not valid, or there is a token too
      */
     public static Optional<Login> fromEnvironment() {
         return from(System.getenv());
@@ -92,6 +129,13 @@ public final class Login {
 
     static Optional<Login> from(Map<String, String> environment) {
         String user = environment.getOrDefault("KERA_USER", "");
+        String token = environment.getOrDefault("KERA_TOKEN_FILE", "");
+        if (!token.isEmpty()) {
+            if (!user.isEmpty()) {
+                throw new IllegalArgumentException("KERA_TOKEN_FILE names who you are, and so does KERA_USER: set one of them");
+            }
+            return Optional.of(ofTokenFile(Path.of(token)));
+        }
         if (user.isEmpty()) {
             return Optional.empty();
         }
@@ -106,11 +150,22 @@ public final class Login {
         return Optional.of(mechanism.isEmpty() ? login : login.withMechanism(SaslMechanism.named(mechanism)));
     }
 
-    /** The same by another mechanism. */
+    /**
+     * The same by another mechanism.
+     *
+     * @throws IllegalArgumentException if one of both takes a password, and the other one a token
+     */
     public Login withMechanism(SaslMechanism other) {
-        return new Login(user, password, file, other);
+        if (tokens == null) {
+            return new Login(user, password, file, other);
+        }
+        if (other != SaslMechanism.OAUTHBEARER) {
+            throw new IllegalArgumentException(other + " takes a password and no token: use of or ofFile");
+        }
+        return this;
     }
 
+    /** The user's name; empty with a token, which has it. */
     public String user() {
         return user;
     }
@@ -119,10 +174,10 @@ public final class Login {
         return mechanism;
     }
 
-    /** Without the password. */
+    /** Without password and token. */
     @Override
     public String toString() {
-        return "user " + user + " by " + mechanism;
+        return (tokens == null ? "user " + user : "the holder of this token") + " by " + mechanism;
     }
 
     private static boolean isPassword(String text) {
@@ -149,19 +204,40 @@ public final class Login {
         return line;
     }
 
+    /** @throws LoginException if there is none that a broker could take */
+    private String token(String address) throws LoginException {
+        String token;
+        try {
+            token = Objects.requireNonNull(tokens.token(), "what gives tokens gave none").strip();
+        } catch (IOException | RuntimeException error) {
+            throw new LoginException("there is no token for broker " + address + ": " + error.getMessage(), error);
+        }
+        if (token.isEmpty() || token.length() > MOST_TOKEN || token.chars().anyMatch(letter -> letter <= ' ' || letter > '~')) {
+            // It may be half a token, or another secret: it is not shown.
+            throw new LoginException("there is no token for broker " + address + ": " + token.length()
+                    + " characters that are none; a token has 1 to " + MOST_TOKEN + " letters, digits and signs");
+        }
+        return token;
+    }
+
     /**
      * Proves it to the broker at the other end of a channel on which nothing was said.
      *
-     * @throws LoginException if the broker refuses, is not believed, or takes no passwords
+     * @throws LoginException if the broker refuses, is not believed, or takes no login, or if there is no token
      * @throws Later if the broker takes no proof now
      */
     void prove(Channel channel, String address) throws IOException {
-        String secret = password();
+        String secret = tokens == null ? password() : token(address);
         DataInputStream in = new DataInputStream(channel.in());
         OutputStream out = channel.out();
         try {
             if (mechanism == SaslMechanism.PLAIN) {
                 send(out, firstMessage("\0" + user + "\0" + secret));
+                expect(PROVED, receive(in, address), address);
+                return;
+            }
+            if (tokens != null) {
+                send(out, firstMessage("n,,\u0001auth=Bearer " + secret + "\u0001\u0001"));
                 expect(PROVED, receive(in, address), address);
                 return;
             }
@@ -230,7 +306,7 @@ public final class Login {
 
     /** What came is no answer to a proof. */
     private static LoginException takesNone(String address) {
-        return new LoginException("broker " + address + " takes no password at this address: connect without a login, or have "
+        return new LoginException("broker " + address + " takes no password at this address, and no token: connect without a login, or have "
                 + "the broker's auth.listeners name native; if the broker wants TLS, name the authority that signed its certificate");
     }
 }

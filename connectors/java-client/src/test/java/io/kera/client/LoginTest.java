@@ -99,7 +99,7 @@ class LoginTest {
     }
 
     @ParameterizedTest
-    @EnumSource(SaslMechanism.class)
+    @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "OAUTHBEARER")
     void everythingLogsInByEachMechanism(SaslMechanism mechanism) throws Exception {
         Login login = Login.of("ann", PASSWORD).withMechanism(mechanism);
         useAll(ConnectOptions.DEFAULT.withLogin(login), "by-" + mechanism.number);
@@ -295,7 +295,8 @@ class LoginTest {
                 "--tls-listeners", "native",
                 "--tls-certificate", files.resolve("server.pem").toString(),
                 "--tls-key", files.resolve("server-key.pem").toString()), "ann")) {
-            for (SaslMechanism mechanism : SaslMechanism.values()) {
+            for (SaslMechanism mechanism : List.of(
+                    SaslMechanism.SCRAM_SHA_512, SaslMechanism.SCRAM_SHA_256, SaslMechanism.PLAIN)) {
                 ConnectOptions options = ConnectOptions.DEFAULT.withTls(tls());
                 Login right = Login.of("ann", PASSWORD).withMechanism(mechanism);
                 try (Admin admin = new Admin(List.of(secret.address()), options.withLogin(right))) {

@@ -146,13 +146,16 @@ class ScramTest {
     }
 
     @Test
-    void plainIsNotSentToOtherMachinesWithoutTls() throws Exception {
+    void secretsAreNotSentToOtherMachinesWithoutTls() throws Exception {
         ConnectOptions plain =
                 ConnectOptions.DEFAULT.withLogin(Login.of("ann", "secret").withMechanism(SaslMechanism.PLAIN));
         InetAddress elsewhere = InetAddress.getByAddress(new byte[] {10, 0, 0, 1});
         assertThrows(LoginException.class, () -> plain.checkSecrecy(elsewhere, "10.0.0.1:7600"));
         plain.checkSecrecy(InetAddress.getLoopbackAddress(), "localhost:7600");
         plain.withLogin(Login.of("ann", "secret")).checkSecrecy(elsewhere, "10.0.0.1:7600");
+        ConnectOptions token = plain.withLogin(Login.ofTokens(() -> "a.b.c"));
+        assertThrows(LoginException.class, () -> token.checkSecrecy(elsewhere, "10.0.0.1:7600"));
+        token.checkSecrecy(InetAddress.getLoopbackAddress(), "localhost:7600");
     }
 
     @Test
