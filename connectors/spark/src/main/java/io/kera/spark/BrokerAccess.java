@@ -20,6 +20,7 @@ record BrokerAccess(
         String user,
         String password,
         String passwordFile,
+        String tokenFile,
         SaslMechanism mechanism) implements Serializable {
     private static final long serialVersionUID = 1L;
     private static final int TIMEOUT_MILLIS = 10_000;
@@ -36,6 +37,9 @@ record BrokerAccess(
     }
 
     private Login login() {
+        if (tokenFile != null) {
+            return Login.ofTokenFile(Path.of(tokenFile));
+        }
         if (user == null) {
             return null;
         }

@@ -38,15 +38,18 @@ final class KeraOptions {
     static final String USER = "user";
     static final String PASSWORD = "password";
     static final String PASSWORD_FILE = "password-file";
+    static final String TOKEN_FILE = "token-file";
     static final String MECHANISM = "sasl.mechanism";
 
     private static final List<String> KNOWN = List.of(
             BOOTSTRAP, STREAM, STARTING_POSITION, STARTING_TIMESTAMP, ENDING_POSITION, ENDING_TIMESTAMP, MIN_PARTITIONS,
             MAX_RECORDS, MAX_BYTES, GROWTH, GROUP, FAIL_ON_DATA_LOSS, GUARANTEE, ID_PREFIX, TRANSACTION_TIMEOUT, COMPRESSION, LINGER,
-            TLS_CA, TLS_CERTIFICATE, TLS_KEY, USER, PASSWORD, PASSWORD_FILE, MECHANISM);
+            TLS_CA, TLS_CERTIFICATE, TLS_KEY, USER, PASSWORD, PASSWORD_FILE, TOKEN_FILE, MECHANISM);
     /** Spark gives these to every source and sink. */
     private static final Set<String> SPARKS = Set.of("path", "checkpointlocation", "queryname");
     private static final String CHECKPOINT = "checkpointLocation";
+    /** In a checkpoint: what its sink has decided, by query. */
+    static final String SINK_FOLDER = "kera-sink";
     private static final int ALIKE = 3;
 
     private final CaseInsensitiveStringMap given;
@@ -67,6 +70,8 @@ final class KeraOptions {
         boolean file = has(PASSWORD_FILE);
         check(!(password && file) && (password || file) == has(USER),
                 "user goes together with one of password and password-file");
+        check(!has(TOKEN_FILE) || !(has(USER) || has(MECHANISM)),
+                "token-file names who the query is, by OAUTHBEARER: leave user and sasl.mechanism out");
     }
 
     private static String hint(String name) {
@@ -124,7 +129,7 @@ final class KeraOptions {
         List<String> bootstrap = words(given.getOrDefault(BOOTSTRAP, "127.0.0.1:7600"));
         check(!bootstrap.isEmpty(), "the option bootstrap names no broker: use HOST:PORT, several separated by commas");
         return new BrokerAccess(bootstrap, given.get(TLS_CA), given.get(TLS_CERTIFICATE), given.get(TLS_KEY), given.get(USER),
-                given.get(PASSWORD), given.get(PASSWORD_FILE),
+                given.get(PASSWORD), given.get(PASSWORD_FILE), given.get(TOKEN_FILE),
                 SaslMechanism.named(given.getOrDefault(MECHANISM, SaslMechanism.SCRAM_SHA_512.toString())));
     }
 
@@ -241,7 +246,7 @@ final class KeraOptions {
     String sinkFolder(String query) {
         check(has(CHECKPOINT), GUARANTEE + " = exactly-once keeps a list of transactions in the query's checkpoint, for stream "
                 + given.get(STREAM) + ": set the option " + CHECKPOINT + " of the query (the session's setting is not enough)");
-        return given.get(CHECKPOINT) + "/kera-sink/" + query;
+        return given.get(CHECKPOINT) + "/" + SINK_FOLDER + "/" + query;
     }
 
     private Duration time(String name, String otherwise) {

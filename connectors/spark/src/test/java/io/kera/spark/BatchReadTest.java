@@ -8,9 +8,11 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.kera.client.Admin;
 import io.kera.client.ConnectOptions;
 import io.kera.client.KeraRecord.Header;
+import io.kera.client.Login;
 import io.kera.client.Producer;
 import io.kera.client.ProducerOptions;
 import io.kera.client.TestBroker;
+import io.kera.client.TestIssuer;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -274,6 +276,25 @@ class BatchReadTest {
     }
 
     @Test
+    void tokensLogIn(@TempDir Path home) throws Exception {
+        TestIssuer issuer = new TestIssuer(home);
+        Path file = home.resolve("token");
+        Files.writeString(file, issuer.token("ann", 600));
+        try (TestBroker broker = TestBroker.start(issuer.flags().toArray(new String[0]))) {
+            ConnectOptions ann = ConnectOptions.DEFAULT.withLogin(Login.ofTokenFile(file));
+            try (Admin admin = new Admin(List.of(broker.address()), ann)) {
+                issuer.awaitKeys(admin);
+                admin.createStream("s", 1, 1);
+            }
+            assertEquals(0, reader(broker).option("token-file", file.toString()).load().count());
+            Files.writeString(file, "none at all");
+            Exception refused = assertThrows(Exception.class,
+                    () -> reader(broker).option("token-file", file.toString()).load().count());
+            assertTrue(refused.getMessage().contains("there is no token"), refused.getMessage());
+        }
+    }
+
+    @Test
     void whatIsNoOptionIsRefused() {
         Map<String, String> hints = Map.of(
                 "startingPositon", "did you mean \"startingPosition\"",
@@ -291,6 +312,7 @@ class BatchReadTest {
                 "which is no number", Map.of("stream", "s", "minPartitions", "many"),
                 "use 1 or more", Map.of("stream", "s", "minPartitions", "0"),
                 "user goes together", Map.of("stream", "s", "user", "ann"),
+                "leave user and sasl.mechanism out", Map.of("stream", "s", "token-file", "t", "sasl.mechanism", "PLAIN"),
                 "need tls.ca", Map.of("stream", "s", "tls.key", "k", "tls.certificate", "c"),
                 "is no mechanism", Map.of("stream", "s", "sasl.mechanism", "GSSAPI"));
         wrong.forEach((why, given) -> {
