@@ -1,7 +1,7 @@
 //! Starting and stopping a broker.
 //!
-//! The order of a start: lock the data directory, serve other brokers' copies, open the metadata
-//! store, take new epochs in bulk, recover every streamlet, record what recovery found, open the
+//! The order of a start: lock the data directory and check whose it is, serve other brokers' copies, open
+//! the metadata store, take new epochs in bulk, recover every streamlet, record what recovery found, open the
 //! coordinator, listen.
 
 use std::net::SocketAddr;
@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use kera_metadata::ClusterStore;
+use kera_metadata::{ClusterStore, Role};
 use kera_telemetry::{Exporter, Telemetry};
 
 use crate::api::Api;
 use crate::audit::Audit;
 use crate::auth::make_first_user;
 use crate::clock::now_ms;
+use crate::cluster::ownership::joining::open_dir;
 use crate::cluster::ownership::{takeover, watching};
 use crate::cluster::{self, Backup};
 use crate::config::{BrokerConfig, NEEDS_BROKER_CA, TlsListener};
@@ -73,12 +74,13 @@ impl Broker {
         store: Option<Arc<dyn ClusterStore>>,
     ) -> Result<Self, BrokerError> {
         let since = Instant::now();
-        let path = config.data_dir.clone();
-        let dir = blocking(move || StoreDir::open(&path)).await?;
+        let (named, shared_store) = (config.clone(), store.clone());
+        let opened = blocking(move || open_dir(&named, shared_store.as_deref(), Role::Broker));
+        let dir = opened.await?;
         let settings = config.audit.clone();
         let audit = blocking(move || Audit::open(&settings)).await?;
         let tls = ServerTls::open(&config.tls, &audit)?;
-        // First of all, so that brokers that start together find each other's copies.
+        // First of what other brokers can see, so that brokers that start together find each other's copies.
         let backup = match &store {
             Some(_) => Some(Backup::start(&config, tls.as_ref(), true).await?),
             None => None,

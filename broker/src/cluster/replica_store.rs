@@ -129,8 +129,10 @@ impl BackupProcess {
             Some(address) => Some(Http::start(address, config, tls.clone()).await?),
             None => None,
         };
-        let path = config.data_dir.clone();
-        let dir = Arc::new(blocking(move || StoreDir::open(&path)).await?);
+        let (named, shared_store) = (config.clone(), store.clone());
+        let opened =
+            blocking(move || joining::open_dir(&named, Some(&*shared_store), Role::ReplicaStore));
+        let dir = Arc::new(opened.await?);
         let backup = Backup::start(config, tls.as_ref(), false).await?;
         let joined = match join(config, store, &dir, &backup).await {
             Ok(joined) => joined,

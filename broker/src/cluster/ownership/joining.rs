@@ -34,13 +34,12 @@ pub(crate) struct Joined {
 }
 
 impl Joined {
-    /// Takes this broker's place: the data directory is checked to be its own, and the lease is taken.
+    /// Takes this broker's place, that is its lease, with a directory that [`open_dir`] found to be its own.
     /// Nothing is recorded yet. Blocks, and is to be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`BrokerError`] if the directory belongs to another broker or another cluster, if the store is older
-    /// than what the broker has seen of it, if the number is taken, if the store cannot be reached, or if
-    /// this broker and one on another machine do not reach each other.
+    /// [`BrokerError`] if the number is taken, if the store cannot be reached, or if this broker and one on
+    /// another machine do not reach each other.
     pub(crate) fn join(
         store: Arc<dyn ClusterStore>,
         config: &BrokerConfig,
@@ -50,9 +49,6 @@ impl Joined {
         role: Role,
     ) -> Result<Self, BrokerError> {
         let id = config.cluster.broker_id.ok_or(BrokerError::NoNumber)?;
-        dir.belongs_to(store.cluster())?;
-        store.require(dir.revision())?;
-        check_number(&store.brokers()?, dir, id, role)?;
         let incarnation = Incarnation {
             store_id: dir.incarnation().store_id,
             boot_id: dir.incarnation().boot_id,
@@ -76,6 +72,29 @@ impl Joined {
             live,
         })
     }
+}
+
+/// Locks the data directory and, where brokers share `store`, checks that it is that of the configured broker. To be
+/// done before replicas are served: a replica store seals what it finds when it starts, and the replicas in a directory
+/// given by mistake are another broker's. Blocks.
+///
+/// # Errors
+/// [`BrokerError`] if another process has the directory, if it belongs to another broker or another cluster, if the
+/// store is older than what the broker has seen of it, if the number has another role, or if the store cannot be
+/// reached.
+pub(crate) fn open_dir(
+    config: &BrokerConfig,
+    store: Option<&dyn ClusterStore>,
+    role: Role,
+) -> Result<StoreDir, BrokerError> {
+    let dir = StoreDir::open(&config.data_dir)?;
+    if let Some(store) = store {
+        let id = config.cluster.broker_id.ok_or(BrokerError::NoNumber)?;
+        dir.belongs_to(store.cluster())?;
+        store.require(dir.revision())?;
+        check_number(&store.brokers()?, &dir, id, role)?;
+    }
+    Ok(dir)
 }
 
 /// Who is alive, once that is known to be as new as the place of `live`.

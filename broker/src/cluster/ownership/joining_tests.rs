@@ -1,5 +1,9 @@
 //! What brokers tell each other of themselves, and where they cannot reach each other.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,4 +68,58 @@ async fn addresses_for_kafkas_clients_are_told_until_they_are_known() {
     };
     until(known).await;
     assert_eq!(trio.store.refusals_left(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_and_a_directory_belong_to_one_broker() {
+    let mut trio = Trio::start().await;
+    let kept = trio.create(1, "kept").await;
+    for number in 0..3 {
+        let owner = trio.owner(1, kept, number).broker;
+        let streamlet = trio.served(owner, kept, number).await;
+        append_all(trio.shared(owner), &streamlet, 0..3).await;
+    }
+    trio.end(3).await;
+    let left = files_below(trio.dirs[2].path());
+    assert!(!left.is_empty());
+    // The directory of broker 3 as broker 4.
+    let view: Arc<dyn ClusterStore> = Arc::new(View {
+        store: trio.store.clone(),
+        held: Held::default(),
+        late: trio.late[0].subscribe(),
+        streams_read: trio.streams_read[0].clone(),
+        starting: trio.starting[0].subscribe(),
+    });
+    let mut config = trio.config(3);
+    config.cluster.broker_id = Some(4);
+    let started = Broker::start_sharing(config, Some(view)).await;
+    let Err(refused) = started else {
+        panic!("it is broker 3's");
+    };
+    assert!(refused.to_string().contains("broker 3"), "{refused}");
+    // Its replicas of what others own are as they were: open, and not sealed by whoever was refused.
+    assert!(files_below(trio.dirs[2].path()) == left, "files were changed");
+    // And alone.
+    let started = Broker::start_sharing(trio.config(3), None).await;
+    let Err(refused) = started else {
+        panic!("it is a cluster's");
+    };
+    assert!(refused.to_string().contains("--cluster"), "{refused}");
+    trio.begin(3).await;
+}
+
+/// Paths and bytes of all files below `dir` but locks, which tell who had them last.
+fn files_below(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(dir).expect("it can be listed") {
+        let path = entry.expect("it can be listed").path();
+        match path.is_dir() {
+            true => found.append(&mut files_below(&path)),
+            false if path.ends_with("LOCK") => {}
+            false => {
+                found.insert(path.clone(), fs::read(&path).expect("it can be read"));
+            }
+        }
+    }
+    found
 }

@@ -702,34 +702,6 @@ async fn a_start_takes_up_what_is_still_its_own() {
     append_all(trio.shared(2), &taken, 5..8).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_number_and_a_directory_belong_to_one_broker() {
-    let mut trio = Trio::start().await;
-    trio.end(3).await;
-    // The directory of broker 3 as broker 4.
-    let view: Arc<dyn ClusterStore> = Arc::new(View {
-        store: trio.store.clone(),
-        held: Held::default(),
-        late: trio.late[0].subscribe(),
-        streams_read: trio.streams_read[0].clone(),
-        starting: trio.starting[0].subscribe(),
-    });
-    let mut config = trio.config(3);
-    config.cluster.broker_id = Some(4);
-    let started = Broker::start_sharing(config, Some(view)).await;
-    let Err(refused) = started else {
-        panic!("it is broker 3's");
-    };
-    assert!(refused.to_string().contains("broker 3"), "{refused}");
-    // And alone.
-    let started = Broker::start_sharing(trio.config(3), None).await;
-    let Err(refused) = started else {
-        panic!("it is a cluster's");
-    };
-    assert!(refused.to_string().contains("--cluster"), "{refused}");
-    trio.begin(3).await;
-}
-
 #[path = "owners_alter_tests.rs"]
 mod alter;
 #[path = "owners_groups_tests.rs"]
