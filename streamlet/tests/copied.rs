@@ -567,6 +567,7 @@ fn a_marker_is_found_though_the_own_file_of_its_group_is_gone() {
         epoch_after: 0,
         commit: false,
         coordinator_epoch: 1,
+        ended_before: 0,
         owner_epoch: None,
     };
     let ended = node.streamlet.end_transaction(LANE, &end, node.now_ms);

@@ -50,7 +50,7 @@ fn end_again(node: &Node, request: &EndTransaction, before: u64) -> bool {
             assert!(head.ordinal() >= until);
             false
         }
-        Err(error) => panic!("{error}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -108,8 +108,17 @@ fn a_marker_that_power_took_is_written_again_and_decides_about_its_own_transacti
     assert!(node.streamlet.grant(LANE, raised, until, None, node.now_ms));
     assert_eq!(refused(&node, transactional(7, 1, 0, 1..2)), unverified);
 
+    // Nor does the end of the next one, which the coordinator has decided already, decide about it.
+    let mut aborted = end_of(7, 2, false);
+    aborted.ended_before = until;
+    let ended = node.streamlet.end_transaction(LANE, &aborted, node.now_ms);
+    assert!(matches!(ended, Ok(Ended::NotYet)), "{ended:?}");
+    assert_eq!(open(&node), [(7, 0, 0)]);
+
     assert!(end_again(&node, &end_of(7, 1, true), until));
     assert_eq!(committed(&node), vec![0]);
+    let ended = node.streamlet.end_transaction(LANE, &aborted, node.now_ms);
+    assert!(matches!(ended, Ok(Ended::Nothing(..))), "{ended:?}");
     assert!(!end_again(&node, &end_of(7, 1, true), until), "repeated");
     let end = node.streamlet.lane_end(LANE);
     assert!(node.streamlet.settled(LANE) < end);

@@ -577,7 +577,7 @@ fn an_end_that_is_asked_for_again_waits_for_itself_alone() {
         match node.streamlet.end_transaction(LANE, &end, node.now_ms) {
             Ok(Ended::Marked(appended)) => appended.next_ordinal,
             Ok(Ended::Nothing(_, until, _)) => until,
-            Err(error) => panic!("{error}"),
+            other => panic!("{other:?}"),
         }
     };
     assert!(grant(&node, 7, 1));

@@ -58,6 +58,7 @@ fn end(node: &Node) -> Result<Ended, AppendError> {
         epoch_after: 0,
         commit: true,
         coordinator_epoch: 1,
+        ended_before: 0,
         owner_epoch: None,
     };
     node.streamlet.end_transaction(LANE, &end, node.now_ms)

@@ -226,6 +226,7 @@ impl Batch {
                 coordinator_epoch: coordinator.0 as i32,
                 lanes: Vec::new(),
                 groups: Vec::new(),
+                ended_before: Vec::new(),
             });
         }
         let last = self.parts.len() - 1;
@@ -300,8 +301,11 @@ async fn by_broker(
                     };
                     let batch = by_broker.entry(place.broker).or_default();
                     if batch.takes_one() {
+                        let ended_before =
+                            host.ended_before(&ending.decided.id, (*stream, *partition));
                         let (end, lanes, _) = batch.entry(index, &ending.decided, host.epoch());
                         end.lanes.push(place.lane);
+                        end.ended_before.push(ended_before);
                         lanes.push(part.clone());
                     }
                 }

@@ -47,12 +47,16 @@ pub async fn end_here(
             groups: vec![false; end.groups.len()],
             ends: vec![0; end.lanes.len()],
         });
-        for (at, lane) in end.lanes.iter().enumerate() {
+        // Coordinators of earlier versions do not say it.
+        let ended_before = end.ended_before.iter().copied();
+        let ended_before = ended_before.chain(std::iter::repeat(0));
+        for ((at, lane), ended_before) in end.lanes.iter().enumerate().zip(ended_before) {
             let end = EndTransaction {
                 grant,
                 epoch_after,
                 commit: end.commit,
                 coordinator_epoch: end.coordinator_epoch,
+                ended_before,
                 owner_epoch: Some(Epoch(lane.owner_epoch)),
             };
             if let Some(marked) = mark(shared, lane, &end) {
@@ -179,16 +183,22 @@ fn mark(shared: &Shared, lane: &v1::TransactionLane, end: &EndTransaction) -> Op
     if let Err(error) = &ended {
         tracing::debug!(%stream, lane = lane.lane, %error, "a marker has no place yet");
     }
-    Some(marking(shared, ended.ok()?))
+    let marking = marking(shared, ended.ok()?);
+    if marking.is_none() {
+        tracing::debug!(%stream, lane = lane.lane, producer = end.grant.producer, "a marker waits until an earlier transaction of its producer has its own again");
+    }
+    marking
 }
 
-fn marking(shared: &Shared, ended: Ended) -> Marking {
+/// `None` if an earlier transaction is to be ended again first.
+fn marking(shared: &Shared, ended: Ended) -> Option<Marking> {
     match ended {
         Ended::Marked(appended) => {
             appended.group.pump(&shared.data.env.pump);
-            Marking::Marker(appended)
+            Some(Marking::Marker(appended))
         }
-        Ended::Nothing(head, ordinal, failures) => Marking::Head(head, ordinal, failures),
+        Ended::Nothing(head, ordinal, failures) => Some(Marking::Head(head, ordinal, failures)),
+        Ended::NotYet => None,
     }
 }
 
@@ -225,6 +235,7 @@ fn ended_before(
         epoch_after: epoch_of(asked.epoch_after)?,
         commit: asked.commit,
         coordinator_epoch: asked.coordinator_epoch,
+        ended_before: 0,
         owner_epoch: None,
     };
     Ok((end, asked.before))
@@ -260,6 +271,10 @@ async fn settle_lane(
                 is_ended = false;
                 break;
             }
+        };
+        let Some(marked) = marked else {
+            is_ended = false;
+            break;
         };
         if let Marking::Marker(marker) = &marked {
             tracing::warn!(

@@ -63,6 +63,9 @@ pub(crate) struct MarkersWritten {
     pub(crate) commit: bool,
     #[prost(message, repeated, tag = "6")]
     pub(crate) streams: Vec<StreamEnds>,
+    /// There was no room to keep how it ended.
+    #[prost(bool, tag = "7")]
+    pub(crate) forgotten: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -74,6 +77,9 @@ pub(crate) struct StreamEnds {
     /// The ordinal after the marker, of each partition.
     #[prost(uint64, repeated, tag = "3")]
     pub(crate) ends: Vec<u64>,
+    /// What began below this in each partition ended otherwise, or nobody knows how.
+    #[prost(uint64, repeated, tag = "4")]
+    pub(crate) after: Vec<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]

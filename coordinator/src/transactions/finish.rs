@@ -224,10 +224,15 @@ impl Coordinator {
         let marked = self.markers_written.remove(&request.id);
         let ends = marked.unwrap_or_default().ends;
         let mut set = TransactionSet::of(&next);
-        let has_room =
-            self.state.unsettled.count() + ends.len() <= self.limits.transactions.unsettled;
-        if has_room && !ends.is_empty() {
-            set.written.push(MarkersWritten::of(&next, commit, &ends));
+        let (kept, most) = (
+            self.state.unsettled.count() + ends.len(),
+            self.limits.transactions.unsettled,
+        );
+        // That one ended is kept for longer than how: what begins later must not be taken for it.
+        if kept <= most.saturating_mul(2) && !ends.is_empty() {
+            let has_room = kept <= most;
+            let written = MarkersWritten::of(&next, commit, &ends, has_room);
+            set.written.push(written);
         }
         self.emit(step, &request.id, Body::TransactionSet(set));
         Ok(Reply::Noted)

@@ -12,7 +12,8 @@ use super::event::{MarkersWritten, StreamEnds};
 use super::request::{Part, Partition};
 use super::state::Transaction;
 
-/// Kept for one id and one partition; the oldest goes first. Transactions in a row that ended the same way count once.
+/// Kept for one id and one partition; the oldest goes first, and of what began before those that are left nobody knows any
+/// more how it ended. Transactions in a row that ended the same way count once.
 const MOST_OF_ONE: usize = 8;
 
 /// The parts of a decided transaction that have their markers.
@@ -42,6 +43,17 @@ pub struct EndedBefore {
     pub before: Ordinal,
 }
 
+/// What is kept of the transactions of an id that ended in a partition the same way, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kept {
+    /// How the last of them ended.
+    ended: EndedBefore,
+    /// What began below this ended otherwise, or nobody knows how.
+    after: Ordinal,
+    /// False if there was no room to keep how they ended.
+    is_known: bool,
+}
+
 /// A transaction that is open in a partition, as its owner says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenThere {
@@ -56,7 +68,7 @@ pub struct OpenThere {
 /// All that is kept, by partition and transactional id, oldest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Unsettled {
-    ended: BTreeMap<Partition, BTreeMap<String, Vec<EndedBefore>>>,
+    ended: BTreeMap<Partition, BTreeMap<String, Vec<Kept>>>,
     count: usize,
 }
 
@@ -70,17 +82,19 @@ impl Unsettled {
         self.ended.keys().copied()
     }
 
-    /// How those ended that are open in a partition: it has lost their markers.
+    /// How those ended that are open in a partition: it has lost their markers. One of which nobody knows any more how it
+    /// ended is left open: it never ends as a later one did.
     pub(crate) fn lost_in(&self, partition: Partition, open: &[OpenThere]) -> Vec<EndedBefore> {
         let open: HashMap<i64, &OpenThere> = open.iter().map(|one| (one.producer, one)).collect();
         let by_id = self.ended.get(&partition).into_iter();
         let lost = by_id.flat_map(BTreeMap::values).filter_map(|all| {
-            // The oldest that it may be.
-            let is_lost = |ended: &&EndedBefore| {
-                let open = open.get(&ended.producer);
-                open.is_some_and(|one| one.first < ended.before && one.epoch <= ended.epoch)
+            let is_lost = |kept: &&Kept| {
+                let (ended, open) = (&kept.ended, open.get(&kept.ended.producer));
+                let is_of_these = |first| kept.after <= first && first < ended.before;
+                open.is_some_and(|one| is_of_these(one.first) && one.epoch <= ended.epoch)
             };
-            all.iter().find(is_lost).copied()
+            let lost = all.iter().find(is_lost)?;
+            lost.is_known.then_some(lost.ended)
         });
         lost.collect()
     }
@@ -89,7 +103,7 @@ impl Unsettled {
     pub(crate) fn ended_before(&self, id: &str, partition: Partition) -> Ordinal {
         let ended = self.ended.get(&partition).and_then(|by_id| by_id.get(id));
         let last = ended.and_then(|ended| ended.last());
-        last.map_or(0, |last| last.before)
+        last.map_or(0, |last| last.ended.before)
     }
 
     /// Keeps how a transaction ended. False if an event says what makes no sense.
@@ -104,7 +118,9 @@ impl Unsettled {
             let Some(stream) = StreamId::from_slice(&of_stream.stream) else {
                 return false;
             };
-            for (partition, before) in of_stream.partitions.iter().zip(&of_stream.ends) {
+            let after = of_stream.after.iter().chain(std::iter::repeat(&0));
+            let ends = of_stream.partitions.iter().zip(&of_stream.ends);
+            for ((partition, before), after) in ends.zip(after) {
                 let ended = EndedBefore {
                     producer: written.producer,
                     epoch,
@@ -113,24 +129,35 @@ impl Unsettled {
                     commit: written.commit,
                     before: *before,
                 };
-                self.put(id, (stream, *partition), ended);
+                let kept = Kept {
+                    ended,
+                    after: *after,
+                    is_known: !written.forgotten,
+                };
+                self.put(id, (stream, *partition), kept);
             }
         }
         true
     }
 
-    fn put(&mut self, id: &str, partition: Partition, ended: EndedBefore) {
+    fn put(&mut self, id: &str, partition: Partition, kept: Kept) {
         let by_id = self.ended.entry(partition).or_default();
         if !by_id.contains_key(id) {
             by_id.insert(id.to_owned(), Vec::new());
         }
         let Some(all) = by_id.get_mut(id) else { return };
-        let key = |ended: &EndedBefore| (ended.producer, ended.commit);
-        if let Some(last) = all.last_mut().filter(|last| key(last) == key(&ended)) {
-            *last = ended;
+        let kind = |kept: &Kept| (kept.ended.producer, kept.ended.commit, kept.is_known);
+        let Some(last) = all.last_mut() else {
+            all.push(kept);
+            self.count += 1;
+            return;
+        };
+        if kind(last) == kind(&kept) {
+            last.ended = kept.ended;
             return;
         }
-        all.push(ended);
+        let after = kept.after.max(last.ended.before);
+        all.push(Kept { after, ..kept });
         match all.len() > MOST_OF_ONE {
             true => drop(all.remove(0)),
             false => self.count += 1,
@@ -139,7 +166,7 @@ impl Unsettled {
 
     /// What ended below this in a partition stays, and need not be kept.
     pub(crate) fn settle(&mut self, partition: Partition, below: Ordinal) {
-        self.retain(partition, |_, ended| ended.before > below);
+        self.retain(partition, |_, kept| kept.ended.before > below);
     }
 
     /// Forgets an id.
@@ -150,13 +177,13 @@ impl Unsettled {
         }
     }
 
-    fn retain(&mut self, partition: Partition, stays: impl Fn(&str, &EndedBefore) -> bool) {
+    fn retain(&mut self, partition: Partition, stays: impl Fn(&str, &Kept) -> bool) {
         let Some(by_id) = self.ended.get_mut(&partition) else {
             return;
         };
         by_id.retain(|id, all| {
             let before = all.len();
-            all.retain(|ended| stays(id, ended));
+            all.retain(|kept| stays(id, kept));
             self.count -= before - all.len();
             !all.is_empty()
         });
@@ -169,8 +196,9 @@ impl Unsettled {
     pub(crate) fn by_id(&self) -> BTreeMap<&str, Vec<MarkersWritten>> {
         let mut by_number: BTreeMap<(&str, u64), MarkersWritten> = BTreeMap::new();
         for (partition, by_id) in &self.ended {
-            for (id, ended) in by_id {
-                for ended in ended {
+            for (id, all) in by_id {
+                for kept in all {
+                    let ended = &kept.ended;
                     let written = by_number.entry((id, ended.number));
                     let written = written.or_insert_with(|| MarkersWritten {
                         producer: ended.producer,
@@ -179,8 +207,9 @@ impl Unsettled {
                         number: ended.number,
                         commit: ended.commit,
                         streams: Vec::new(),
+                        forgotten: !kept.is_known,
                     });
-                    written.push(*partition, ended.before);
+                    written.push(*partition, ended.before, kept.after);
                 }
             }
         }
@@ -193,11 +222,12 @@ impl Unsettled {
 }
 
 impl MarkersWritten {
-    /// Of a transaction that has ended, in these partitions.
+    /// Of a transaction that has ended, in these partitions. Without room only that it ended is kept, not how.
     pub(super) fn of(
         transaction: &Transaction,
         commit: bool,
         ends: &BTreeMap<Partition, Ordinal>,
+        has_room: bool,
     ) -> Self {
         let (producer, epoch) = transaction.of_batches();
         let mut written = Self {
@@ -207,25 +237,28 @@ impl MarkersWritten {
             number: transaction.number,
             commit,
             streams: Vec::new(),
+            forgotten: !has_room,
         };
         for (partition, end) in ends {
-            written.push(*partition, *end);
+            written.push(*partition, *end, 0);
         }
         written
     }
 
     /// Adds a partition; those of a stream follow each other.
-    fn push(&mut self, (stream, partition): Partition, end: Ordinal) {
+    fn push(&mut self, (stream, partition): Partition, end: Ordinal, after: Ordinal) {
         let same = |last: &&mut StreamEnds| last.stream == stream.as_bytes();
         if let Some(last) = self.streams.last_mut().filter(same) {
             last.partitions.push(partition);
             last.ends.push(end);
+            last.after.push(after);
             return;
         }
         self.streams.push(StreamEnds {
             stream: stream.as_bytes().to_vec(),
             partitions: vec![partition],
             ends: vec![end],
+            after: vec![after],
         });
     }
 }

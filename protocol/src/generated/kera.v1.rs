@@ -3082,6 +3082,9 @@ pub struct TransactionEnd {
     pub lanes: ::prost::alloc::vec::Vec<TransactionLane>,
     #[prost(string, repeated, tag = "6")]
     pub groups: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// by lane: what the producer began there before this has ended otherwise
+    #[prost(uint64, repeated, tag = "7")]
+    pub ended_before: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EndTransactionsResponse {

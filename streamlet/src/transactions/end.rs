@@ -22,6 +22,9 @@ pub struct EndTransaction {
     pub commit: bool,
     /// Epoch of the coordinator.
     pub coordinator_epoch: i32,
+    /// What the producer began in the lane before this is of earlier transactions, which have ended: if one is open, the
+    /// lane has lost its marker. 0 if that is not known.
+    pub ended_before: Ordinal,
     /// Epoch of the streamlet that it was sent to, if it was sent by a coordinator: one that was sent to another
     /// owner, or to this one at another time, is late.
     pub owner_epoch: Option<Epoch>,
@@ -35,12 +38,17 @@ pub enum Ended {
     /// There is nothing to end, or its marker was appended before: it counts once the head is here, if that has failed no
     /// more often than so many times. If it has, the marker may be gone, and another record stand in its place.
     Nothing(Arc<LaneHead>, Ordinal, u64),
+    /// An earlier transaction of the producer is open, whose marker the lane has lost. Its coordinator ends that one again
+    /// first: it may have ended otherwise.
+    NotYet,
 }
 
 /// What the lane holds of the producer's transaction.
 enum Open {
     Since(Ordinal),
     No(Ordinal),
+    /// An earlier one is.
+    Earlier,
 }
 
 impl Streamlet {
@@ -159,11 +167,15 @@ impl Streamlet {
             // Before the look: a failure after it takes back what was found.
             let failures = head.failures();
             let open = self.with_state(lane, |state, next| {
+                let open = state.open_transaction(producer);
+                if open.is_some_and(|(first, _)| first < end.ended_before) {
+                    return Open::Earlier;
+                }
                 let Some(until) = state.grants().end(end.grant, next, now_ms) else {
                     // Its marker was appended long ago, and a later transaction began.
                     return Open::No(next);
                 };
-                match state.open_transaction(producer) {
+                match open {
                     // A transaction of a newer epoch is not the one that is to end, also where its epoch is the one that
                     // this end gives.
                     Some((first, epoch)) if epoch <= end.grant.epoch => Open::Since(first),
@@ -173,6 +185,7 @@ impl Streamlet {
             let first = match open.ok_or_else(|| self.refusal(lane))? {
                 Open::Since(first) => first,
                 Open::No(next) => return Ok(Ended::Nothing(head, next, failures)),
+                Open::Earlier => return Ok(Ended::NotYet),
             };
             if let Some(appended) = self.append_end(lane, end, first, now_ms)? {
                 return Ok(Ended::Marked(appended));

@@ -43,6 +43,7 @@ pub fn end_of(producer: i64, number: u64, commit: bool) -> EndTransaction {
         epoch_after: 0,
         commit,
         coordinator_epoch: 1,
+        ended_before: 0,
         owner_epoch: None,
     }
 }
@@ -59,7 +60,7 @@ pub fn end(node: &Node, producer: i64, number: u64, commit: bool) -> bool {
             assert!(head.ordinal() >= ordinal);
             false
         }
-        Err(error) => panic!("{error}"),
+        other => panic!("{other:?}"),
     }
 }
 

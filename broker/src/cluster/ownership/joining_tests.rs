@@ -98,7 +98,10 @@ async fn a_number_and_a_directory_belong_to_one_broker() {
     };
     assert!(refused.to_string().contains("broker 3"), "{refused}");
     // Its replicas of what others own are as they were: open, and not sealed by whoever was refused.
-    assert!(files_below(trio.dirs[2].path()) == left, "files were changed");
+    assert!(
+        files_below(trio.dirs[2].path()) == left,
+        "files were changed"
+    );
     // And alone.
     let started = Broker::start_sharing(trio.config(3), None).await;
     let Err(refused) = started else {

@@ -301,6 +301,7 @@ async fn a_reader_hears_how_far_it_is_where_much_was_aborted() {
         epoch_after: 0,
         commit: false,
         coordinator_epoch: 1,
+        ended_before: 0,
         owner_epoch: None,
     };
     match streamlet.end_transaction(LANE, &abort, now_ms()) {
