@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kera_protocol::ids::Epoch;
-use kera_replication::backup::{Region, ReplicaStore, ShmMemory, ShmOptions, SimMemory};
+use kera_replication::backup::{Limits, Region, ReplicaStore, ShmMemory, ShmOptions, SimMemory};
 use kera_replication::faults::Faults;
 use kera_replication::ids::{BrokerId, CopyId, Incarnation};
 use kera_replication::transport::{CopyAnswer, Refusal, Reply, Request};
@@ -356,5 +356,52 @@ fn a_flush_that_failed_loses_the_replica_for_good() {
         memory.crash_machine();
         let store = start().expect("starts");
         assert_eq!(store.seal(&id, 8, life), Ok(first(&content, 1)));
+    }
+}
+
+/// A device that fails a flush may have dropped what its cache held of any replica, and answers the next flush.
+#[test]
+fn a_flush_that_failed_loses_every_replica_of_its_round() {
+    // With one flush for all, and each by itself.
+    for count in [20, 2] {
+        let memory = SimMemory::new(9);
+        let limits = Limits {
+            memory_bytes: 64 * u64::from(SEGMENT),
+            copies_in_memory: 64,
+            copies: 64,
+            streamlets: 4,
+        };
+        let start = || ReplicaStore::start(memory.clone(), limits, Faults::default());
+        let store = start().expect("starts");
+        let ids: Vec<_> = (0..count).map(|at| copy(3 + at, 7)).collect();
+        let contents: Vec<_> = ids.iter().map(|id| segment(id, 4, 700)).collect();
+        for (id, content) in ids.iter().zip(&contents) {
+            placed(&store, id, content);
+        }
+        let up_to = |batches: usize| -> Vec<_> {
+            let ends = contents.iter().map(|content| content.ends[batches - 1]);
+            ids.iter().copied().zip(ends).collect()
+        };
+        assert!(round(&store, &up_to(1)).iter().all(Result::is_ok));
+        memory.fail_sync();
+        let outcomes = round(&store, &up_to(3));
+        let again = round(&store, &up_to(4));
+        let life = disk_of(&store);
+        drop(store);
+        memory.crash_machine();
+        let store = start().expect("starts");
+        for (at, (id, content)) in ids.iter().zip(&contents).enumerate() {
+            let there = store.seal(id, 8, life);
+            let acknowledged = content.ends[2];
+            let is_kept =
+                matches!(there, Ok(CopyAnswer::Scanned { length, .. }) if length >= acknowledged);
+            assert!(
+                outcomes[at].is_err() || is_kept,
+                "{id} was acknowledged, and there is {there:?}"
+            );
+            let (outcome, again) = (&outcomes[at], &again[at]);
+            assert!(matches!(outcome, Err(Refusal::Failed(_))), "{outcome:?}");
+            assert!(matches!(again, Err(Refusal::Sealed { .. })), "{again:?}");
+        }
     }
 }

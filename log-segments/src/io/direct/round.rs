@@ -1,7 +1,6 @@
 //! One round: all writes, then as few syncs as make them durable.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use parking_lot::MutexGuard;
@@ -52,19 +51,12 @@ impl Job<'_> {
         Op::SyncData { file: file.clone() }
     }
 
-    fn synced(&mut self, result: io::Result<usize>) -> bool {
-        match result {
-            Ok(_) => {
-                if let Some((_, state)) = &mut self.direct {
-                    state.unsynced_blocks = false;
-                }
-                true
-            }
-            Err(error) => {
-                self.fail(error);
-                false
-            }
+    fn synced(&mut self, result: io::Result<usize>) -> io::Result<()> {
+        result?;
+        if let Some((_, state)) = &mut self.direct {
+            state.unsynced_blocks = false;
         }
+        Ok(())
     }
 }
 
@@ -184,54 +176,37 @@ impl<'r> Round<'r> {
         self.bytes = 0;
     }
 
+    /// Makes what was written durable with as few syncs as do. If one of them fails, nothing that was written
+    /// counts: the device may have dropped what its cache held of any file, and would answer that all is well when
+    /// it is flushed the next time.
     fn sync(&mut self) {
         let written: Vec<usize> = (0..self.jobs.len())
             .filter(|at| self.jobs[*at].error.is_none())
             .collect();
         let (mut syncing, covered): (Vec<usize>, Vec<usize>) = written
-            .into_iter()
-            .partition(|at| self.jobs[*at].needs_own_sync());
+            .iter()
+            .partition(|at| self.jobs[**at].needs_own_sync());
         // On each device one sync at least, so that it is flushed for all.
-        let mut flushed: BTreeMap<u64, bool> = BTreeMap::new();
-        for at in &syncing {
-            if let Some(device) = self.jobs[*at].device() {
-                flushed.insert(device, false);
-            }
-        }
-        let mut waiting = Vec::new();
+        let synced = syncing.iter().filter_map(|at| self.jobs[*at].device());
+        let mut flushed: BTreeSet<u64> = synced.collect();
         for at in covered {
-            let Some(device) = self.jobs[at].device() else {
-                continue;
-            };
-            match flushed.entry(device) {
-                Entry::Occupied(_) => waiting.push((at, device)),
-                Entry::Vacant(first) => {
-                    first.insert(false);
-                    syncing.push(at);
-                }
+            if self.jobs[at]
+                .device()
+                .is_some_and(|device| flushed.insert(device))
+            {
+                syncing.push(at);
             }
         }
-        self.sync_each(&syncing, &mut flushed);
-        // Where none of a device's syncs went well nothing is known to be flushed.
-        let left: Vec<usize> = waiting
-            .into_iter()
-            .filter(|(_, device)| flushed.get(device) != Some(&true))
-            .map(|(at, _)| at)
-            .collect();
-        self.sync_each(&left, &mut flushed);
-    }
-
-    fn sync_each(&mut self, jobs: &[usize], flushed: &mut BTreeMap<u64, bool>) {
-        if jobs.is_empty() {
-            return;
+        let ops = syncing.iter().map(|at| self.jobs[*at].sync_op()).collect();
+        let mut failed = None;
+        for (done, at) in self.io.run(ops).into_iter().zip(&syncing) {
+            if let Err(error) = self.jobs[*at].synced(done.result) {
+                failed.get_or_insert((error.kind(), error.raw_os_error()));
+            }
         }
-        let ops = jobs.iter().map(|at| self.jobs[*at].sync_op()).collect();
-        for (done, at) in self.io.run(ops).into_iter().zip(jobs) {
-            let job = &mut self.jobs[*at];
-            if job.synced(done.result)
-                && let Some(device) = job.device()
-            {
-                flushed.insert(device, true);
+        if let Some(failed) = failed {
+            for at in written {
+                self.jobs[at].fail(remembered(failed));
             }
         }
     }

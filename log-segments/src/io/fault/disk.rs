@@ -188,6 +188,7 @@ impl Disk {
             Verdict::Go | Verdict::Garble => {}
             Verdict::LoseSync(error) => {
                 self.lose(id);
+                self.lose_cache_of_device();
                 return Err(error);
             }
             Verdict::Fail(error) | Verdict::Short(_, error) => return Err(error),
@@ -233,6 +234,20 @@ impl Disk {
         for change in std::mem::take(&mut inode.unsynced) {
             if self.rng.coin() {
                 inode.apply(&change);
+            }
+        }
+    }
+
+    /// A failed flush: what went around the page cache was in the device's, whichever file it is of.
+    fn lose_cache_of_device(&mut self) {
+        for inode in self.inodes.values_mut() {
+            let is_there =
+                |change: &mut Unsynced| matches!(change, Unsynced::Write { direct, .. } if *direct);
+            let lost: Vec<_> = inode.unsynced.extract_if(.., is_there).collect();
+            for change in lost {
+                if self.rng.coin() {
+                    inode.apply(&change);
+                }
             }
         }
     }

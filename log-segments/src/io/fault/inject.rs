@@ -46,7 +46,8 @@ pub enum Fault {
         nth: u64,
     },
     /// One sync of a file fails with `EIO`. As on Linux, what was unsynced is marked clean: some of
-    /// it, by seed, has reached the disk, the rest never will, and the next sync succeeds.
+    /// it, by seed, has reached the disk, the rest never will, and the next sync succeeds. So does what was written
+    /// around the page cache to other files and lay in the cache of the device.
     FailSync {
         /// Which.
         nth: u64,

@@ -5,12 +5,13 @@
 //! flushes at an interval. Rounds of all primaries that come while one is under way make up the next one, so
 //! that the disk is flushed as few times as possible.
 
+use std::io;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::ReplicaStore;
-use crate::backup::copy::{Copy, Life, failed};
+use crate::backup::copy::{Copy, Life};
 use crate::ids::CopyId;
 use crate::transport::Refusal;
 
@@ -94,18 +95,29 @@ impl ReplicaStore {
         };
         match written {
             Ok(()) => Ok((copy.clone(), end)),
-            Err(error) => Err(given_up(&copy, error)),
+            Err(error) => Err(given_up(&copy, &error)),
         }
     }
 
-    /// Syncs the written replicas to the device. A replica whose sync fails takes part in no further round.
+    /// Syncs the written replicas to the device. If one sync fails, all of them take part in no further round: the
+    /// device may have dropped what its cache held of any of them, and would answer that all is well when it is
+    /// flushed the next time.
     fn sync_all(&self, written: &mut [Result<(Arc<Copy>, u64), Refusal>]) {
-        let many = written.iter().filter(|one| one.is_ok()).count() >= ONE_FLUSH_FROM;
-        let together = many && self.memory.sync_disk().is_ok();
+        let copies = || written.iter().flatten().map(|(copy, _)| copy);
+        let together = copies().count() >= ONE_FLUSH_FROM;
+        let synced = match together {
+            true => self.memory.sync_disk(),
+            false => Ok(()),
+        };
+        let synced =
+            synced.and_then(|()| copies().try_for_each(|copy| self.sync_one(copy, together)));
         for one in written {
-            if let Ok((copy, end)) = one
-                && let Err(refusal) = self.sync_one(copy, *end, together)
-            {
+            let counted = match (&*one, &synced) {
+                (Ok((copy, end)), Ok(())) => count(copy, *end),
+                (Ok((copy, _)), Err(error)) => Err(given_up(copy, error)),
+                (Err(_), _) => continue,
+            };
+            if let Err(refusal) = counted {
                 *one = Err(refusal);
             }
         }
@@ -113,34 +125,36 @@ impl ReplicaStore {
 
     /// Brings what was written of one replica to the device, unless that was done `together` with others, and
     /// its name.
-    fn sync_one(&self, copy: &Copy, end: u64, together: bool) -> Result<(), Refusal> {
+    fn sync_one(&self, copy: &Copy, together: bool) -> io::Result<()> {
         let _turn = copy.flushing.lock();
-        let synced = match together {
-            true => Ok(()),
-            false => copy.memory.sync_to_disk(),
-        };
-        let named = match self.faults.names_not_synced() {
-            true => synced,
-            false => synced.and_then(|()| copy.memory.name_on_disk()),
-        };
-        named.map_err(|error| given_up(copy, error))?;
-        let mut state = copy.state.lock();
-        match state.life {
-            Life::Open => {
-                state.flushed = state.flushed.max(end);
-                Ok(())
-            }
-            // Also where another flush of these bytes has failed meanwhile.
-            Life::Sealed(by) => Err(Refusal::Sealed { by }),
-            Life::Closing | Life::Flushed | Life::Freed => Err(Refusal::Unknown),
+        if !together {
+            copy.memory.sync_to_disk()?;
         }
+        match self.faults.names_not_synced() {
+            true => Ok(()),
+            false => copy.memory.name_on_disk(),
+        }
+    }
+}
+
+/// What was synced counts, unless the replica has ended meanwhile.
+fn count(copy: &Copy, end: u64) -> Result<(), Refusal> {
+    let mut state = copy.state.lock();
+    match state.life {
+        Life::Open => {
+            state.flushed = state.flushed.max(end);
+            Ok(())
+        }
+        // Also where another flush of these bytes has failed meanwhile.
+        Life::Sealed(by) => Err(Refusal::Sealed { by }),
+        Life::Closing | Life::Flushed | Life::Freed => Err(Refusal::Unknown),
     }
 }
 
 /// A replica whose bytes could not be brought to the disk: a later sync may take them for clean, so its primary
 /// writes it no more. What was flushed before counts, and a recovery may complete it.
-fn given_up(copy: &Copy, error: std::io::Error) -> Refusal {
+fn given_up(copy: &Copy, error: &io::Error) -> Refusal {
     tracing::error!(copy = %copy.spec.copy, %error, "a replica of a synced group cannot be flushed; the group goes on without it");
     copy.seal(copy.spec.copy.epoch);
-    failed(error)
+    Refusal::Failed(error.to_string())
 }
