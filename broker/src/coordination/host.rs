@@ -8,7 +8,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use kera_coordinator::classic::Listing;
-use kera_coordinator::transactions::{EndedBefore, OpenThere, Partition};
+use kera_coordinator::transactions::{Lost, OpenThere, Partition};
 use kera_coordinator::{
     Coordinator, Event, EventError, LaneView, Limits, Replay, Reply, Request, Step,
 };
@@ -400,11 +400,7 @@ impl Host {
     }
 
     /// See [`Coordinator::lost_in`]; `None` while it is loading.
-    pub(crate) fn lost_in(
-        &self,
-        partition: Partition,
-        open: &[OpenThere],
-    ) -> Option<Vec<EndedBefore>> {
+    pub(crate) fn lost_in(&self, partition: Partition, open: &[OpenThere]) -> Option<Lost> {
         let state = self.state.lock();
         Some(state.coordinator.as_ref()?.lost_in(partition, open))
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kera_coordinator::transactions::{EndedBefore, OpenThere, Partition};
+use kera_coordinator::transactions::{EndedBefore, Lost, OpenThere, Partition};
 use kera_protocol::error::WireError;
 use kera_protocol::ids::{Epoch, Ordinal, StreamId};
 use kera_protocol::v1;
@@ -98,9 +98,16 @@ async fn look(shared: &Arc<Shared>) {
         });
         let open: Vec<_> = open.collect();
         match question.host.lost_in(question.partition, &open) {
-            Some(ended) if ended.is_empty() => take(shared, &question, &answer, asked),
-            Some(mut ended) => {
-                let is_more = ended.len() > MOST_ENDS;
+            Some(Lost { ended, forgotten }) if ended.is_empty() && forgotten.is_empty() => {
+                take(shared, &question, &answer, asked);
+            }
+            Some(Lost {
+                mut ended,
+                forgotten,
+            }) => {
+                tell_of(&question, &forgotten);
+                // As long as one of them is open nothing of the lane is settled: what is kept tells it from later ones.
+                let is_more = ended.len() > MOST_ENDS || !forgotten.is_empty();
                 ended.truncate(MOST_ENDS);
                 question.ended = ended;
                 lost.push((question, answer.failures, is_more));
@@ -117,6 +124,17 @@ async fn look(shared: &Arc<Shared>) {
         let (failures, is_more) = before[&question.key()];
         answer.ended &= !is_more && answer.failures == failures;
         take(shared, &question, &answer, asked);
+    }
+}
+
+/// Says of which open transactions nobody knows any more how they ended.
+fn tell_of(question: &Question, forgotten: &[OpenThere]) {
+    let (stream, partition) = question.partition;
+    for open in forgotten {
+        tracing::error!(
+            %stream, partition, producer = open.producer, ordinal = open.first,
+            "the lane has lost the marker of a transaction that has ended, and how it ended is not kept any more, as too many ended after it: readers of what is committed wait there, and so do later transactions of its producer in this partition"
+        );
     }
 }
 

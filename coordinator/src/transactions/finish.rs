@@ -6,7 +6,7 @@ use super::begin::LAST_EPOCH;
 use super::event::{MarkersWritten, TransactionEnded, TransactionSet};
 use super::request::{Decided, End, Fault, Handle, Member, Partition, Reply, Written};
 use super::state::{Stage, Transaction};
-use super::unsettled::{EndedBefore, MarkedParts, OpenThere};
+use super::unsettled::{Lost, MarkedParts, OpenThere};
 use crate::coordinator::{Coordinator, Step};
 use crate::event::Body;
 
@@ -276,7 +276,7 @@ impl Coordinator {
     }
 
     /// How those of the transactions ended that are open in a partition: it has lost their markers.
-    pub fn lost_in(&self, partition: Partition, open: &[OpenThere]) -> Vec<EndedBefore> {
+    pub fn lost_in(&self, partition: Partition, open: &[OpenThere]) -> Lost {
         self.state.unsettled.lost_in(partition, open)
     }
 

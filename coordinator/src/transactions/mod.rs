@@ -48,7 +48,7 @@ pub use request::{
     Reply, Request, Written,
 };
 pub use state::{Prepared, Stage};
-pub use unsettled::{EndedBefore, OpenThere};
+pub use unsettled::{EndedBefore, Lost, OpenThere};
 
 #[cfg(test)]
 pub(crate) use event::EndedBy;

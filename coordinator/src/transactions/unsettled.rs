@@ -14,7 +14,7 @@ use super::state::Transaction;
 
 /// Kept for one id and one partition; the oldest goes first, and of what began before those that are left nobody knows any
 /// more how it ended. Transactions in a row that ended the same way count once.
-const MOST_OF_ONE: usize = 8;
+const MOST_OF_ONE: usize = 1_024;
 
 /// The parts of a decided transaction that have their markers.
 #[derive(Debug, Default)]
@@ -65,6 +65,15 @@ pub struct OpenThere {
     pub first: Ordinal,
 }
 
+/// What a partition has open of what ended: it has lost the markers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// How these ended.
+    pub ended: Vec<EndedBefore>,
+    /// Of these nobody knows it any more.
+    pub forgotten: Vec<OpenThere>,
+}
+
 /// All that is kept, by partition and transactional id, oldest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Unsettled {
@@ -83,20 +92,31 @@ impl Unsettled {
     }
 
     /// How those ended that are open in a partition: it has lost their markers. One of which nobody knows any more how it
-    /// ended is left open: it never ends as a later one did.
-    pub(crate) fn lost_in(&self, partition: Partition, open: &[OpenThere]) -> Vec<EndedBefore> {
+    /// ended never ends as a later one did.
+    pub(crate) fn lost_in(&self, partition: Partition, open: &[OpenThere]) -> Lost {
         let open: HashMap<i64, &OpenThere> = open.iter().map(|one| (one.producer, one)).collect();
-        let by_id = self.ended.get(&partition).into_iter();
-        let lost = by_id.flat_map(BTreeMap::values).filter_map(|all| {
-            let is_lost = |kept: &&Kept| {
-                let (ended, open) = (&kept.ended, open.get(&kept.ended.producer));
-                let is_of_these = |first| kept.after <= first && first < ended.before;
-                open.is_some_and(|one| is_of_these(one.first) && one.epoch <= ended.epoch)
-            };
-            let lost = all.iter().find(is_lost)?;
-            lost.is_known.then_some(lost.ended)
-        });
-        lost.collect()
+        let mut lost = Lost::default();
+        for all in self
+            .ended
+            .get(&partition)
+            .into_iter()
+            .flat_map(BTreeMap::values)
+        {
+            let found = all.iter().find_map(|kept| {
+                let ended = &kept.ended;
+                let open = **open.get(&ended.producer)?;
+                let is_lost = open.first < ended.before && open.epoch <= ended.epoch;
+                is_lost.then_some((kept, open))
+            });
+            match found {
+                Some((kept, open)) if kept.is_known && kept.after <= open.first => {
+                    lost.ended.push(kept.ended);
+                }
+                Some((_, open)) => lost.forgotten.push(open),
+                None => {}
+            }
+        }
+        lost
     }
 
     /// What the producer of an id began in a partition before this has ended.

@@ -1,6 +1,6 @@
 //! How transactions ended, for as long as their markers may be lost again.
 
-use kera_coordinator::transactions::{EndedBefore, OpenThere};
+use kera_coordinator::transactions::{EndedBefore, Lost, OpenThere};
 
 use super::*;
 
@@ -33,16 +33,25 @@ impl Bench {
         assert_eq!(self.call(Request::Written(written)), Reply::Noted);
     }
 
-    /// What the coordinator says of what producer 101 has open in a partition from there on.
-    fn lost(&self, number: u32, first: u64) -> Option<EndedBefore> {
+    fn lost_in(&self, number: u32, first: u64) -> Lost {
         let open = OpenThere {
             producer: 101,
             epoch: 0,
             first,
         };
         let lost = self.coordinator.lost_in(partition(number), &[open]);
-        assert!(lost.len() <= 1, "{lost:?}");
-        lost.first().copied()
+        assert!(lost.ended.len() + lost.forgotten.len() <= 1, "{lost:?}");
+        lost
+    }
+
+    /// What the coordinator says of what producer 101 has open in a partition from there on.
+    fn lost(&self, number: u32, first: u64) -> Option<EndedBefore> {
+        self.lost_in(number, first).ended.first().copied()
+    }
+
+    /// Whether that has ended, and nobody knows how.
+    fn is_forgotten(&self, number: u32, first: u64) -> bool {
+        !self.lost_in(number, first).forgotten.is_empty()
     }
 
     /// A snapshot, and a coordinator that reads nothing else.
@@ -82,6 +91,7 @@ fn how_transactions_ended_is_kept_until_their_markers_stay() {
     assert_eq!(bench.coordinator.ended_before(ID, partition(2)), 10);
     bench.coordinator.settle(partition(1), 20);
     assert_eq!(bench.lost(1, 0), None, "that stays");
+    assert!(!bench.is_forgotten(1, 30));
     assert_eq!(bench.lost(1, 20).map(|lost| lost.number), Some(3));
     bench.coordinator.settle(partition(1), 30);
     bench.coordinator.settle(partition(2), 9);
@@ -104,7 +114,7 @@ fn many_transactions_in_a_row_take_no_room_and_an_id_that_is_forgotten_none_at_a
     // There is room for two more, and not for three: of those it is kept that they ended, and not how.
     bench.run(&[2, 3, 4], true, 2_000);
     for number in [2, 3, 4] {
-        assert_eq!(bench.lost(number, 0), None, "nobody knows");
+        assert!(bench.is_forgotten(number, 0));
         let before = bench.coordinator.ended_before(ID, partition(number));
         assert_eq!(before, 2_000, "the next one is not taken for it");
     }
@@ -130,10 +140,10 @@ fn many_transactions_in_a_row_take_no_room_and_an_id_that_is_forgotten_none_at_a
     assert!(bench.coordinator.unsettled_partitions().is_empty());
     bench.restart();
 
-    // Ends of several kinds take room, but no more than a few.
+    // Ends of several kinds take room, but no more than for some time of a flush.
     let mut bench = Bench::new();
     bench.init(None);
-    for n in 1..=100 {
+    for n in 1..=1_100 {
         bench.run(&[1], n % 2 == 0, n * 10);
     }
     for restart in [
@@ -142,9 +152,8 @@ fn many_transactions_in_a_row_take_no_room_and_an_id_that_is_forgotten_none_at_a
     ] {
         restart(&mut bench);
         // What began before the oldest that is kept may have ended either way.
-        assert_eq!(bench.lost(1, 0), None);
-        assert_eq!(bench.lost(1, 919), None);
-        assert_eq!(bench.lost(1, 920).map(|lost| lost.number), Some(93));
-        assert_eq!(bench.lost(1, 985).map(|lost| lost.number), Some(99));
+        assert!(bench.is_forgotten(1, 0) && bench.is_forgotten(1, 759));
+        assert_eq!(bench.lost(1, 760).map(|lost| lost.number), Some(77));
+        assert_eq!(bench.lost(1, 10_985).map(|lost| lost.number), Some(1_099));
     }
 }
