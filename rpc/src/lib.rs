@@ -21,6 +21,7 @@ mod report;
 mod retry;
 pub mod scram;
 pub mod serve;
+pub mod small_file;
 pub mod stream;
 pub mod tls;
 mod tokens;
@@ -39,6 +40,7 @@ pub use positions::GroupPositions;
 pub use report::{LOOK_EVERY, Reports, Stall, TOLD_AFTER, told};
 pub use retry::RetryPolicy;
 pub use tls::{ClientTls, TlsError, TlsFiles};
+pub use tokens::token_of_file;
 pub use way::{Connector, Way};
 
 /// The stubs of the control services, generated from `protocol/proto`; checked against it by a

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use crate::cause::cause_of;
 use crate::refusals::Refusals;
 use crate::scram::{self, Mechanism, Salted, ScramError};
+use crate::small_file::{self, Takes};
 use crate::tokens::TokenSource;
 
 /// Bytes of the longest password.
@@ -36,12 +37,14 @@ pub enum PasswordError {
     Length(usize),
 }
 
-/// The password in the first line of a file.
+/// The password in the first line of a file, or of what comes out of a pipe.
 ///
 /// # Errors
 /// [`PasswordError`].
 pub fn password_in_file(file: &Path) -> Result<String, PasswordError> {
-    password_in(std::fs::File::open(file)?)
+    let most = MOST_PASSWORD_BYTES as usize + 1;
+    let text = small_file::read(file, most, Takes::Pipes)?;
+    password_in(&text[..])
 }
 
 /// The password in the first line of what is read.

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 
 use crate::cause::cause_of;
 use crate::login::LoginError;
+use crate::small_file::{self, Takes};
 use crate::stream::{FRAMES, HTTP1, HTTP2, Stream, TlsFailure};
 
 /// In advice, the setting of the authorities that a client trusts: clients in other languages put their own words in its place,
@@ -24,6 +25,8 @@ pub const LEAVE_CA_OUT: &str = "(leave --tls-ca and KERA_TLS_CA out)";
 /// and the setting of a client's own certificate.
 pub const NAME_CERTIFICATE: &str = "(--tls-cert and --tls-key)";
 
+/// The largest file that is read: all of a system's authorities have some hundred KiB.
+const MOST_BYTES: usize = 8 << 20;
 /// What advice begins with, wherever it turns up among the causes of an error.
 pub(crate) const MARK: &str = "TLS: ";
 
@@ -219,12 +222,18 @@ fn name_of(address: &str) -> std::io::Result<ServerName<'static>> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    std::fs::read(path).map_err(|error| {
+    let shown = path.display();
+    let contents = small_file::read(path, MOST_BYTES, Takes::Files).map_err(|error| {
         TlsError(format!(
-            "cannot read {}: {error}; check the path and its permissions",
-            path.display()
+            "cannot read {shown}: {error}; check the path and its permissions"
         ))
-    })
+    })?;
+    match contents.len() > MOST_BYTES {
+        true => Err(TlsError(format!(
+            "{shown} has more bytes than any certificates; name a file in PEM"
+        ))),
+        false => Ok(contents),
+    }
 }
 
 /// The certificates in PEM, at least one.

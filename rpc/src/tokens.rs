@@ -1,12 +1,13 @@
 //! Tokens of an issuer, as a client gets one for each login.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kera_protocol::login::MAX_TOKEN_MESSAGE;
 use tokio::sync::Mutex;
+
+use crate::small_file::{self, Takes, on_thread};
 
 /// Bytes of a message around its token, and some more.
 const AROUND: usize = 64;
@@ -34,16 +35,7 @@ impl TokenSource {
 
     /// One whose tokens somebody else puts into a file.
     pub(crate) fn of_file(path: PathBuf) -> Self {
-        Self::new(move || {
-            let mut text = String::new();
-            File::open(&path)
-                .and_then(|file| file.take(MAX_TOKEN as u64 + 2).read_to_string(&mut text))
-                .map_err(|error| {
-                    let name = path.display();
-                    io::Error::new(error.kind(), format!("cannot read {name}: {error}"))
-                })?;
-            Ok(text)
-        })
+        Self::new(move || token_in_file(&path))
     }
 
     /// A token as the first message of OAUTHBEARER.
@@ -51,27 +43,54 @@ impl TokenSource {
     /// # Errors
     /// Why there is none.
     pub(crate) async fn message(&self) -> Result<Vec<u8>, String> {
+        let token = self.token().await?;
+        Ok(format!("n,,\u{1}auth=Bearer {token}\u{1}\u{1}").into_bytes())
+    }
+
+    async fn token(&self) -> Result<String, String> {
         let (turn, get) = (self.turn.clone().lock_owned().await, self.get.clone());
-        let got = tokio::task::spawn_blocking(move || {
+        let missing = |error: io::Error| format!("there is no token: {error}");
+        // Not one of the runtime's threads: it would wait for that when it ends.
+        let got = on_thread(move || {
             let _turn = turn;
             get()
         });
-        let got = got
-            .await
-            .map_err(|_| "what gives tokens has panicked".to_owned())?;
-        let token = got.map_err(|error| format!("there is no token: {error}"))?;
-        let token = token.trim();
-        let is_token = !token.is_empty()
-            && token.len() <= MAX_TOKEN
-            && token.bytes().all(|byte| byte.is_ascii_graphic());
-        match is_token {
-            true => Ok(format!("n,,\u{1}auth=Bearer {token}\u{1}\u{1}").into_bytes()),
-            // It may be half a token, or another secret: it is not shown.
-            false => Err(format!(
-                "there is no token: {} bytes that are none; a token has 1 to {MAX_TOKEN} letters, digits and signs",
-                token.len()
-            )),
-        }
+        let got = got.map_err(missing)?.await;
+        let got = got.map_err(|_| "what gives tokens has panicked".to_owned())?;
+        checked(&got.map_err(missing)?).map(str::to_owned)
+    }
+}
+
+fn token_in_file(path: &Path) -> io::Result<String> {
+    let read = small_file::read(path, MAX_TOKEN + 1, Takes::Files).and_then(|read| {
+        String::from_utf8(read).map_err(|_| io::Error::other("it has something else than text"))
+    });
+    read.map_err(|error| {
+        let name = path.display();
+        io::Error::new(error.kind(), format!("cannot read {name}: {error}"))
+    })
+}
+
+/// The token in a file, for requests that bring it themselves.
+///
+/// # Errors
+/// Why there is none.
+pub async fn token_of_file(path: PathBuf) -> Result<String, String> {
+    TokenSource::of_file(path).token().await
+}
+
+fn checked(text: &str) -> Result<&str, String> {
+    let token = text.trim();
+    let is_token = !token.is_empty()
+        && token.len() <= MAX_TOKEN
+        && token.bytes().all(|byte| byte.is_ascii_graphic());
+    match is_token {
+        true => Ok(token),
+        // It may be half a token, or another secret: it is not shown.
+        false => Err(format!(
+            "there is no token: {} bytes that are none; a token has 1 to {MAX_TOKEN} letters, digits and signs",
+            token.len()
+        )),
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kera_protocol::batch::crc32c;
+use kera_rpc::small_file::{self, Takes};
 use kera_rpc::tls::{ClientTls, certificates, private_key};
 use rustls::crypto::ring;
 use rustls::server::danger::ClientCertVerifier;
@@ -16,7 +17,7 @@ use super::{FRAMES, HTTP1, HTTP2};
 use crate::config::{ClientAuth, TlsConfig, TlsListener};
 
 /// The largest file that is read: chains have a few KiB.
-const MOST_BYTES: u64 = 1 << 20;
+const MOST_BYTES: usize = 1 << 20;
 
 /// The files as they were read.
 #[derive(Clone, PartialEq, Eq)]
@@ -95,14 +96,14 @@ fn read_one(name: &str, path: &Path) -> Result<Vec<u8>, String> {
             path.display()
         )
     };
-    let length = std::fs::metadata(path).map_err(describe)?.len();
-    if length > MOST_BYTES {
+    let contents = small_file::read(path, MOST_BYTES, Takes::Files).map_err(describe)?;
+    if contents.len() > MOST_BYTES {
         return Err(format!(
-            "{name}: {} has {length} bytes, more than any certificate; name a file in PEM",
+            "{name}: {} has more bytes than any certificate; name a file in PEM",
             path.display()
         ));
     }
-    std::fs::read(path).map_err(describe)
+    Ok(contents)
 }
 
 pub(super) fn load(settings: &TlsConfig, contents: &Contents) -> Result<Loaded, String> {

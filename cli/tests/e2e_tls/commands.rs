@@ -193,3 +193,33 @@ fn errors_say_what_to_do() {
     refused(&[ca, certificate], "--tls-key");
     refused(&[ca, (CERTIFICATE, ca.1), key], "do not go together");
 }
+
+/// What a command says of a pipe that nobody writes into, in place of a file that it needs.
+#[test]
+fn a_file_that_never_comes_holds_no_command() {
+    let servers = Authority::new("servers");
+    let files = Files::new(&servers.server(&NAMES), None);
+    let broker = files.broker("native", &[]);
+    let ca = files.write("ca.pem", &servers.pem);
+    let pipe = files.path("pipe");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    let fifo = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, fifo, mode, 0).expect("a pipe");
+    let named = pipe.display().to_string();
+    let tls = [(CA, ca.as_path())];
+    let list = ["stream", "list"];
+    for (words, why) in [
+        (&["--token-file", &named][..], "no regular file"),
+        (
+            &["--user", "ann", "--user-password-file", &named],
+            "nobody writes into",
+        ),
+    ] {
+        let failed = run(&broker, &tls, &[&list, words].concat(), b"");
+        let told = failed.stderr.contains(&named) && failed.stderr.contains(why);
+        assert!(!failed.status.success() && told, "{}", failed.stderr);
+    }
+    let failed = run(&broker, &[(CA, pipe.as_path())], &list, b"");
+    let told = failed.stderr.contains(&named) && failed.stderr.contains("no regular file");
+    assert!(!failed.status.success() && told, "{}", failed.stderr);
+}

@@ -1,15 +1,14 @@
 //! Key sets from where they are: a file, or a server of the issuer.
 
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
+use kera_rpc::small_file::{self, Takes};
 use kera_rpc::stream::Stream;
 use kera_rpc::tls::{ClientTls, TlsFiles};
-use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use super::keys::{KeySet, MAX_KEY_SET};
@@ -25,26 +24,17 @@ const WITHIN: Duration = Duration::from_secs(10);
 pub(super) async fn key_set(source: &KeySource, ca: Option<&Path>) -> Result<KeySet, String> {
     let fetched = async {
         match source {
-            KeySource::File(path) => file(path).await.map_err(|error| error.to_string()),
+            KeySource::File(path) => {
+                small_file::read_async(path.clone(), MAX_KEY_SET, Takes::Files)
+                    .await
+                    .map_err(|error| error.to_string())
+            }
             KeySource::Server(uri) => server(uri, ca).await,
         }
     };
     let text = tokio::time::timeout(WITHIN, fetched).await;
     let text = text.map_err(|_| format!("no answer within {} s", WITHIN.as_secs()))??;
     KeySet::read(&text)
-}
-
-async fn file(path: &Path) -> io::Result<Vec<u8>> {
-    // Opening a pipe would wait for a writer, and hold a thread each time.
-    if !tokio::fs::metadata(path).await?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    let file = tokio::fs::File::open(path).await?;
-    let mut text = Vec::new();
-    file.take(MAX_KEY_SET as u64 + 1)
-        .read_to_end(&mut text)
-        .await?;
-    Ok(text)
 }
 
 async fn server(uri: &Uri, ca: Option<&Path>) -> Result<Vec<u8>, String> {

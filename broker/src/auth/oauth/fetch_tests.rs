@@ -5,7 +5,7 @@ use kera_rpc::tls::{certificates, private_key};
 use kera_testkit::issuer::Key;
 use rustls::ServerConfig;
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::*;
