@@ -250,7 +250,7 @@ impl ClientLink {
             if protocol.is_over(self) {
                 return Ok(());
             }
-            if self.ended && !self.is_whole(protocol) {
+            if self.ended && !self.is_whole(protocol) && !protocol.outlives_client(self) {
                 return Err(self.end_of_input().into());
             }
             let wanted = self.next_look(protocol);

@@ -4,6 +4,7 @@
 //! [`crate::client_link`].
 
 mod appends;
+mod aside;
 mod reads;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -31,6 +32,7 @@ use crate::listener::Counted;
 use crate::principal::Principal;
 use crate::quotas::Metered;
 use crate::shared::Shared;
+use aside::AsideAppends;
 
 /// Reads of one connection that wait for the disk at a time, and most bytes of each.
 const MAX_DISK_READS: usize = 16;
@@ -92,6 +94,8 @@ struct Connection {
     /// Appends that wait to be durable, and before when each is not to be answered.
     pending: VecDeque<(Option<Instant>, PendingAppend)>,
     held: Vec<HeldAnswer>,
+    /// Appends that wait until the client owes no time.
+    aside: AsideAppends,
     reads: Vec<Read>,
     /// Reads of copies of groups that other brokers own, waiting for their turn at the disk.
     copy_reads: VecDeque<(u32, v1::ReadRequest)>,
@@ -135,6 +139,7 @@ impl Protocol for Connection {
             );
         }
         self.check_again(link);
+        self.take_aside(link);
         self.take_frames(link);
         append::pump(&link.shared.data, &mut link.touched);
         self.acknowledge(link);
@@ -153,6 +158,11 @@ impl Protocol for Connection {
         !self.closing
     }
 
+    /// Appends that were put aside are stored, also for a client that has gone.
+    fn outlives_client(&self, _: &ClientLink) -> bool {
+        !self.aside.is_empty()
+    }
+
     fn coming(&self) -> usize {
         self.disk_reads * DISK_READ
     }
@@ -167,7 +177,10 @@ impl Protocol for Connection {
         let reads = link.meter.look_at(Metered::Reads);
         let answers = self.held_until(link);
         let until = self.until.filter(|_| !self.closing);
-        reads.into_iter().chain(answers).chain(until).min()
+        let aside = link.meter.look_at(Metered::Time);
+        let aside = aside.filter(|_| !self.aside.is_empty());
+        let all = reads.into_iter().chain(answers).chain(until);
+        all.chain(aside).min()
     }
 
     fn rung(&mut self) {
@@ -212,6 +225,7 @@ impl Protocol for Connection {
     fn is_idle(&self) -> bool {
         self.pending.is_empty()
             && self.held.is_empty()
+            && self.aside.is_empty()
             && self.reads.is_empty()
             && self.copy_reads.is_empty()
             && self.subscriptions.is_empty()
@@ -235,7 +249,8 @@ impl Protocol for Connection {
     }
 
     fn is_over(&self, link: &ClientLink) -> bool {
-        self.closing && link.out.is_empty() && self.pending.is_empty() && self.held.is_empty()
+        let owes = !(self.pending.is_empty() && self.held.is_empty() && self.aside.is_empty());
+        self.closing && link.out.is_empty() && !owes
     }
 }
 
@@ -262,6 +277,7 @@ impl Connection {
             answer_call(link, correlation, Err(error.clone()));
         }
         self.subscriptions.clear();
+        self.refuse_aside(link, &error);
         link.out.push_raw(|out| frame::encode_go_away(out, &error));
     }
 }
@@ -292,6 +308,7 @@ impl Connection {
             charged: None,
             pending: VecDeque::new(),
             held: Vec::new(),
+            aside: AsideAppends::default(),
             reads: Vec::new(),
             copy_reads: VecDeque::new(),
             subscriptions: BTreeMap::new(),
@@ -361,6 +378,10 @@ impl Connection {
         match header.kind {
             FrameKind::Append => {
                 let request: v1::AppendRequest = decode(head)?;
+                if self.waits_for_time(link) {
+                    self.put_aside(link, correlation, request, body);
+                    return Ok(true);
+                }
                 return Ok(self.take_append(link, correlation, &request, body));
             }
             FrameKind::Read => {
@@ -401,6 +422,7 @@ impl Connection {
         let within = link.shared.config.server.receive_timeout;
         let text = format!("a frame did not arrive within {within:?}; send smaller frames");
         let error = WireError::new(ErrorCode::Timeout, text);
+        self.refuse_aside(link, &error);
         link.out.push_raw(|out| frame::encode_go_away(out, &error));
     }
 
@@ -412,8 +434,9 @@ impl Connection {
         self.subscriptions.clear();
         self.reads.clear();
         self.copy_reads.clear();
-        link.out
-            .push_raw(|out| frame::encode_go_away(out, &error.clone().into()));
+        let error: WireError = error.clone().into();
+        self.refuse_aside(link, &error);
+        link.out.push_raw(|out| frame::encode_go_away(out, &error));
     }
 }
 

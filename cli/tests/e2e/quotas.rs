@@ -174,6 +174,42 @@ fn appends_and_reads_wait_for_time_and_nothing_else_does() {
 }
 
 #[test]
+fn a_client_that_waits_for_no_answer_waits_for_its_time() {
+    const MANY: u32 = 40;
+    let broker = Broker::start();
+    broker.run(&["stream", "create", "s", "--streamlets", "1", "--lanes", "1"]);
+    let stream = stream_id(&broker, "s");
+    let quota = |words: &[&str]| {
+        let anonymous = ["--principal", "User:ANONYMOUS"];
+        broker.run(&[&["quota"][..], words, &anonymous].concat());
+    };
+    // A hundred nanoseconds in a second: an append in a second.
+    quota(&["set", "--request-percentage", "0.00001"]);
+    let mut raw = Raw::open(&broker);
+    let request = v1::AppendRequest {
+        stream,
+        ..Default::default()
+    };
+    let batch = batch_of(b"v");
+    let appends = (0..MANY).map(|number| frame_of(FrameKind::Append, number, &request, &batch));
+    let ping = frame_of(FrameKind::Ping, 99, &v1::CallRequest::default(), &[]);
+    raw.send(&appends.chain([ping]).collect::<Vec<_>>().concat());
+    // What comes behind them is taken, and they are not.
+    while raw.next().expect("an answer").kind != FrameKind::Pong {}
+    let stored = |told: &serde_json::Value| {
+        let lane = &told["lane_descriptions"][0];
+        lane["records"].as_u64().expect("a number")
+    };
+    let describe = ["stream", "describe", "s"];
+    let there = stored(&broker.json(&describe));
+    assert!(there < u64::from(MANY), "{there} are stored already");
+    // Its end changes nothing: what it has sent is stored as its quota allows.
+    drop(raw);
+    quota(&["delete", "--yes"]);
+    broker.until(&describe, |told| stored(told) == u64::from(MANY));
+}
+
+#[test]
 fn a_transactional_id_that_no_coordinator_takes_is_refused_at_once() {
     let broker = Broker::start();
     broker.run(&["stream", "create", "s", "--streamlets", "1", "--lanes", "1"]);

@@ -1,0 +1,106 @@
+//! Appends of a client that owes time, put aside until it does not.
+//!
+//! A client that does not wait for answers would not notice that these are held back. So its appends are not placed either. What
+//! comes behind them is taken all the same: a member of a group goes on sending its heartbeats. They count as bytes in flight, and
+//! at `server.connection_in_flight_bytes` the socket is not read any more.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use kera_protocol::error::WireError;
+use kera_protocol::frame::FrameKind;
+use kera_protocol::v1;
+
+use super::Connection;
+use crate::client_link::ClientLink;
+use crate::data::append::{self, Partial};
+use crate::quotas::Metered;
+
+/// About what one takes beside its batches.
+const OF_APPEND: usize = 512;
+
+/// An append that was put aside.
+struct Aside {
+    correlation: u32,
+    request: v1::AppendRequest,
+    body: Vec<u8>,
+}
+
+impl Aside {
+    fn bytes(&self) -> usize {
+        OF_APPEND + self.body.len() + self.request.transactional_id.len()
+    }
+}
+
+/// Those of a connection, oldest first.
+#[derive(Default)]
+pub(super) struct AsideAppends(VecDeque<Aside>);
+
+impl AsideAppends {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Connection {
+    /// True if an append that has just come is to wait for those before it, or for the time that its client owes.
+    pub(super) fn waits_for_time(&self, link: &mut ClientLink) -> bool {
+        // The one at the front may have been begun.
+        let is_begun = self.charged.is_some();
+        !self.aside.is_empty() || (!is_begun && link.meter.waits(Metered::Time))
+    }
+
+    pub(super) fn put_aside(
+        &mut self,
+        link: &mut ClientLink,
+        correlation: u32,
+        request: v1::AppendRequest,
+        body: &[u8],
+    ) {
+        // Not the whole buffer that the request came in.
+        let aside = Aside {
+            correlation,
+            request: v1::AppendRequest {
+                stream: Bytes::copy_from_slice(&request.stream),
+                ..request
+            },
+            body: body.to_vec(),
+        };
+        link.claims.wait_for(aside.bytes());
+        self.aside.0.push_back(aside);
+    }
+
+    /// Places those that were put aside, as far as the client owes no time.
+    pub(super) fn take_aside(&mut self, link: &mut ClientLink) {
+        while !link.starved && !self.aside.is_empty() && !self.front_waits(link) {
+            let Some(mut aside) = self.aside.0.pop_front() else {
+                break;
+            };
+            link.claims.release(aside.bytes());
+            let (correlation, request) = (aside.correlation, &aside.request);
+            if !self.take_append(link, correlation, request, &mut aside.body) {
+                link.claims.wait_for(aside.bytes());
+                self.aside.0.push_front(aside);
+            }
+        }
+    }
+
+    fn front_waits(&self, link: &mut ClientLink) -> bool {
+        self.charged.is_none() && link.meter.waits(Metered::Time)
+    }
+
+    /// The connection ends before the client owes nothing.
+    pub(super) fn refuse_aside(&mut self, link: &mut ClientLink, why: &WireError) {
+        for aside in std::mem::take(&mut self.aside.0) {
+            // The first one may have been begun.
+            let begun: Partial = std::mem::take(&mut self.partial);
+            self.charged = None;
+            link.claims.release(aside.bytes());
+            link.shared.data.metrics.append_errors.inc();
+            let reply = append::refusal(why, begun.placement());
+            let correlation = aside.correlation;
+            link.out
+                .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
+        }
+    }
+}
