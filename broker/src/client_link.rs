@@ -17,7 +17,7 @@ use tokio::io::Interest;
 use crate::bell::Bell;
 use crate::data::append;
 use crate::data::memory_budget::Claims;
-use crate::inbox::{Inbox, READ_AHEAD, Received};
+use crate::inbox::{FIRST, Inbox, READ_AHEAD, Received};
 use crate::listener::Counted;
 use crate::outbox::Outbox;
 use crate::principal::Principal;
@@ -31,6 +31,8 @@ const KEEP_INPUT: Duration = Duration::from_secs(2);
 const LOOK_IDLE: Duration = Duration::from_secs(10);
 /// and how often one that waits for others' bytes to be worked off.
 const LOOK_CROWDED: Duration = Duration::from_millis(50);
+/// Read ahead from a client that has still to prove who it is.
+const AHEAD_OF_PROOF: usize = 4 << 10;
 /// So much a connection takes before other tasks have their turn.
 const TURN_BYTES: usize = 64 << 10;
 
@@ -178,6 +180,10 @@ pub struct ClientLink {
     ended: bool,
     /// Nothing can be sent to the peer any more.
     lost: bool,
+    /// The client has still to prove who it is: what the connection holds counts among what all such hold.
+    is_unproven: bool,
+    /// Bytes that its proof holds beside.
+    proof_bytes: usize,
     counted: Counted,
 }
 
@@ -185,6 +191,38 @@ impl ClientLink {
     /// The client has said what it wants.
     pub fn heard(&mut self) {
         self.counted.heard();
+        if std::mem::take(&mut self.is_unproven) {
+            self.stream.take_little(false);
+        }
+    }
+
+    /// The client has to prove who it is before it is [heard](Self::heard).
+    pub fn expect_proof(&mut self) {
+        self.is_unproven = true;
+        self.stream.take_little(true);
+        self.note_unproven();
+    }
+
+    /// Until the next of these calls its proof holds so many bytes beside what was received.
+    pub fn hold_for_proof(&mut self, bytes: usize) {
+        self.proof_bytes = bytes;
+    }
+
+    /// What it holds where its input takes `input` bytes.
+    fn held(&self, input: usize) -> usize {
+        input + self.out.bytes() + self.proof_bytes + self.stream.held()
+    }
+
+    /// True if so much room may be had for what a client sends that has still to prove who it is.
+    fn may_prove(&self, room: usize) -> bool {
+        let (before, after) = (self.input.capacity(), self.input.capacity_with(room));
+        after <= before.max(FIRST) || self.counted.hold(self.held(after))
+    }
+
+    fn note_unproven(&self) {
+        if self.is_unproven {
+            self.counted.holds(self.held(self.input.capacity()));
+        }
     }
 
     /// True if the peer sends no more: nobody waits for what is not there yet.
@@ -224,6 +262,8 @@ impl ClientLink {
             taken: 0,
             ended: false,
             lost: false,
+            is_unproven: false,
+            proof_bytes: 0,
             counted,
         }
     }
@@ -247,6 +287,7 @@ impl ClientLink {
             self.claims
                 .hold_outgoing(self.out.bytes() + protocol.coming());
             self.claims.hold_incoming(self.input.capacity());
+            self.note_unproven();
             if protocol.is_over(self) {
                 return Ok(());
             }
@@ -352,7 +393,7 @@ impl ClientLink {
             let there = self.input.len();
             let frame = protocol.frame_bytes(self)?;
             let mut missing = frame.saturating_sub(there);
-            if missing > 0 && self.claims.is_needed_for(frame) {
+            if missing > 0 && !self.is_unproven && self.claims.is_needed_for(frame) {
                 match protocol.may_arrive(self) {
                     Some(true) if self.claims.admit_frame(frame) => {}
                     Some(true) => {
@@ -364,7 +405,15 @@ impl ClientLink {
                     None => missing = 0,
                 }
             }
-            let room = self.input.room_for(missing, self.claims.read_ahead());
+            let ahead = match self.is_unproven {
+                true => AHEAD_OF_PROOF,
+                false => self.claims.read_ahead(),
+            };
+            let room = self.input.room_for(missing, ahead);
+            if self.is_unproven && !self.may_prove(room) {
+                self.crowded = true;
+                return Ok(());
+            }
             if room == 0 {
                 // Looked at again soon: others' buffers leave no room for more than this.
                 self.crowded = !protocol.takes_frames(self);

@@ -8,7 +8,7 @@ use kera_rpc::stream::Stream;
 /// Read from the socket before what was read is worked on.
 pub const READ_AHEAD: usize = 256 * 1024;
 /// What a buffer begins with: most requests fit, and thousands of idle connections cost little.
-const FIRST: usize = 2 * 1024;
+pub(crate) const FIRST: usize = 2 * 1024;
 
 /// A buffer that grows as bytes come, is kept while they do, and whose bytes are moved only when a frame
 /// would not fit behind them: fresh pages for each read would cost more than the read.
@@ -58,6 +58,20 @@ impl Inbox {
     /// Bytes of memory held.
     pub fn capacity(&self) -> usize {
         self.buffer.len()
+    }
+
+    /// How many once [`receive`](Self::receive) has had so much room.
+    pub fn capacity_with(&self, room: usize) -> usize {
+        let wanted = self.wanted(room);
+        match self.buffer.len() - self.len() < wanted {
+            true => (self.len() + wanted).next_power_of_two(),
+            false => self.buffer.len(),
+        }
+    }
+
+    /// Four times what there is already: memory follows bytes that have come.
+    fn wanted(&self, room: usize) -> usize {
+        room.min((3 * self.len()).max(FIRST))
     }
 
     /// Drops the first `bytes`.
@@ -112,8 +126,7 @@ impl Inbox {
     /// # Errors
     /// The socket's.
     pub fn receive(&mut self, stream: &Stream, room: usize) -> io::Result<Received> {
-        // Four times what there is already: memory follows bytes that have come.
-        let wanted = room.min((3 * self.len()).max(FIRST));
+        let wanted = self.wanted(room);
         if self.buffer.len() - self.end < room {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);

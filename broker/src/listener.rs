@@ -43,6 +43,8 @@ const READ_FROM_REFUSED: usize = 64 * 1024;
 const TOLD_AT_ONCE: usize = 64;
 /// About what a connection takes of the allocator.
 const OF_CONNECTION: usize = 4 << 10;
+/// About what one takes whose client has still to prove who it is, its task and its first buffers included.
+const OF_STRANGER: usize = 12 << 10;
 /// About what HTTP/2 takes beside that.
 const OF_CONTROL_CONNECTION: usize = 16 << 10;
 
@@ -132,6 +134,23 @@ impl Counted {
         let (number, wanted) = shared.unheard.enter(source);
         counted.unheard = Some(number);
         Ok((counted, wanted))
+    }
+
+    /// Its client has still to prove who it is, and it wants to hold so many bytes in all. False: it may not
+    /// [yet](crate::unheard::Unheard::hold).
+    #[must_use]
+    pub(crate) fn hold(&self, bytes: usize) -> bool {
+        let unheard = &self.shared.unheard;
+        self.unheard
+            .is_none_or(|number| unheard.hold(number, OF_STRANGER + bytes, false))
+    }
+
+    /// It holds so many bytes already. If there are too many, another makes room, or it is to end itself.
+    pub(crate) fn holds(&self, bytes: usize) {
+        if let Some(number) = self.unheard {
+            let unheard = &self.shared.unheard;
+            unheard.hold(number, OF_STRANGER + bytes, true);
+        }
     }
 
     /// It has said what it wants: its place is its own.
@@ -228,7 +247,11 @@ async fn sniff(
     let first = async {
         let mut stream = Box::pin(begin(socket, peer, &shared)).await?;
         let within = shared.config.server.receive_timeout;
-        let proved = timeout(within, Box::pin(prove(&shared.auth, &mut stream, peer))).await;
+        let proved = timeout(
+            within,
+            Box::pin(prove(&shared.auth, &mut stream, &guard, peer)),
+        )
+        .await;
         let proved = proved.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
         let first = timeout(patience, first_words(&mut stream)).await;
         let first = first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;

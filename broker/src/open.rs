@@ -42,6 +42,7 @@ use crate::settings::Settings;
 use crate::shared::{BROKER_ID, Shared};
 use crate::store_dir::{StoreDir, outlasting};
 use crate::tls::ServerTls;
+use crate::unheard::Unheard;
 
 /// Longest attempt to connect to another broker.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
@@ -262,7 +263,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         coordination: Coordination::new(&settings.now()),
         transactions: Default::default(),
         admission: Admission::new(&settings.now()),
-        unheard: Default::default(),
+        unheard: Unheard::with_most(config.auth.max_unproven_bytes),
         tls,
         retimed: Retimed::default(),
         settings,

@@ -10,7 +10,7 @@ use crate::cluster::{self, Backup};
 use crate::compaction::Stats;
 use crate::former_metrics::with_former_names;
 use crate::http::Told;
-use crate::metrics::{Counter, Family, Gauge, Labels, gauge};
+use crate::metrics::{self, Counter, Family, Gauge, Labels, gauge};
 use crate::process;
 use crate::shared::Shared;
 use crate::stream_metrics;
@@ -131,6 +131,18 @@ pub(crate) fn current(shared: &Shared) -> String {
         "connections_limit",
         "Connections that may be open",
         shared.admission.limit(),
+    );
+    gauge(
+        &mut registry,
+        "unproven_bytes",
+        "Bytes that connections hold whose clients have still to prove who they are",
+        shared.unheard.bytes(),
+    );
+    metrics::counter(
+        &mut registry,
+        "unproven_ended",
+        "Connections of such clients that were closed to make room for others",
+        shared.unheard.ended(),
     );
     gauge(
         &mut registry,

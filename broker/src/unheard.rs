@@ -1,10 +1,13 @@
 //! Connections that have not said yet what they want. Where all places are taken, the one that has been
 //! silent for longest makes room for who comes: to open a connection costs a stranger nothing.
 //!
-//! It is one of the address that has most of them. So who opens many shuts out nobody at another address.
+//! It is one of the address that has most of them. So who opens many shuts out nobody at another address. Where clients must
+//! prove who they are, the same goes for the memory that they hold until then: all of them together have a limit, and the
+//! address that holds most makes room.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -27,35 +30,99 @@ impl From<IpAddr> for Source {
     }
 }
 
+/// One part of so many of the bytes is kept for sources that hold little,
+const KEPT: u64 = 4;
+/// and who holds no more than one part of so many holds little.
+const LITTLE: u64 = 64;
+/// Sources that hold no more than this hold the same: about as much as one connection may.
+const OF_ONE: u64 = 64 << 10;
+
+#[derive(Debug)]
+struct One {
+    want: oneshot::Sender<()>,
+    bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct OfSource {
+    waiting: BTreeMap<u64, One>,
+    bytes: u64,
+}
+
 #[derive(Debug, Default)]
 struct Waiting {
     next: u64,
     all: HashMap<u64, Source>,
-    by_source: HashMap<Source, BTreeMap<u64, oneshot::Sender<()>>>,
+    by_source: HashMap<Source, OfSource>,
+    /// What those that were told to end hold until they have left.
+    ending: HashMap<u64, u64>,
+    ending_bytes: u64,
+    /// What all hold, those that end included.
+    bytes: u64,
 }
 
 impl Waiting {
-    fn remove(&mut self, number: u64) -> Option<oneshot::Sender<()>> {
+    fn remove(&mut self, number: u64) -> Option<One> {
         let source = self.all.remove(&number)?;
         let of_source = self.by_source.get_mut(&source)?;
-        let want = of_source.remove(&number);
-        if of_source.is_empty() {
+        let one = of_source.waiting.remove(&number)?;
+        of_source.bytes -= one.bytes;
+        if of_source.waiting.is_empty() {
             self.by_source.remove(&source);
         }
-        want
+        Some(one)
     }
 
-    fn end(&mut self, number: u64) {
-        if let Some(want) = self.remove(number) {
-            // It may just have ended by itself: its place is free all the same.
-            let _ = want.send(());
+    /// Returns what it held.
+    fn end(&mut self, number: u64) -> u64 {
+        let Some(One { want, bytes }) = self.remove(number) else {
+            return 0;
+        };
+        if bytes > 0 {
+            self.ending.insert(number, bytes);
+            self.ending_bytes += bytes;
         }
+        // It may just have ended by itself: its place is free all the same.
+        let _ = want.send(());
+        bytes
+    }
+
+    fn leave(&mut self, number: u64) {
+        match self.remove(number) {
+            Some(one) => self.bytes -= one.bytes,
+            None => {
+                let bytes = self.ending.remove(&number).unwrap_or_default();
+                self.ending_bytes -= bytes;
+                self.bytes -= bytes;
+            }
+        }
+    }
+
+    /// Of the source that holds most, and of several such the one that began first, the connection that began first among
+    /// those that hold at least half of what is usual there: a small one makes no room.
+    fn heaviest(&self) -> Option<u64> {
+        let sources = self.by_source.values().filter(|source| source.bytes > 0);
+        let heaviest = sources.max_by_key(|source| {
+            let first = source.waiting.first_key_value();
+            let first = first.map(|(number, _)| std::cmp::Reverse(*number));
+            (source.bytes.max(OF_ONE).next_power_of_two(), first)
+        })?;
+        let usual = heaviest.bytes / heaviest.waiting.len() as u64;
+        let mut all = heaviest.waiting.iter();
+        let found = all.find(|(_, one)| one.bytes > 0 && one.bytes * 2 >= usual);
+        found.map(|(number, _)| *number)
     }
 }
 
 /// The silent ones.
 #[derive(Debug, Default)]
-pub struct Unheard(Mutex<Waiting>);
+pub struct Unheard {
+    waiting: Mutex<Waiting>,
+    /// Bytes that all of them may hold together.
+    most_bytes: u64,
+    /// Those that were ended because of that.
+    ended: AtomicU64,
+}
 
 /// Told when a silent connection's place is wanted.
 #[derive(Debug)]
@@ -71,30 +138,101 @@ impl Wanted {
 }
 
 impl Unheard {
+    /// Those that [hold](Self::hold) something may hold so many bytes together.
+    pub(crate) fn with_most(most_bytes: u64) -> Self {
+        Self {
+            most_bytes,
+            ..Self::default()
+        }
+    }
+
     /// One more, until it [leaves](Self::leave).
     pub(crate) fn enter(&self, source: Source) -> (u64, Wanted) {
         let (want, wanted) = oneshot::channel();
-        let mut waiting = self.0.lock();
+        let mut waiting = self.waiting.lock();
         let number = waiting.next;
         waiting.next += 1;
         waiting.all.insert(number, source);
         let of_source = waiting.by_source.entry(source).or_default();
-        of_source.insert(number, want);
+        of_source.waiting.insert(number, One { want, bytes: 0 });
         (number, Wanted(wanted))
     }
 
     /// It was heard, or has ended.
     pub(crate) fn leave(&self, number: u64) {
-        self.0.lock().remove(number);
+        self.waiting.lock().leave(number);
+    }
+
+    /// It wants to hold so many bytes in all. False: it may not yet, and is to ask again; others are told to end for it. With
+    /// `at_once` it holds them already, and others make room afterwards.
+    ///
+    /// A part of all bytes is for sources that hold little. So who holds much, from however many connections, waits before
+    /// others do.
+    pub(crate) fn hold(&self, number: u64, bytes: usize, at_once: bool) -> bool {
+        let bytes = bytes as u64;
+        let mut waiting = self.waiting.lock();
+        let Some(source) = waiting.all.get(&number).copied() else {
+            // It was told to end.
+            return false;
+        };
+        let Some(of_source) = waiting.by_source.get_mut(&source) else {
+            return false;
+        };
+        let after = |before: u64, from: u64| before - from + bytes;
+        let before = of_source.waiting.get(&number).map_or(0, |one| one.bytes);
+        let is_little = after(of_source.bytes, before) <= self.most_bytes / LITTLE;
+        let most = match is_little {
+            true => self.most_bytes,
+            false => self.most_bytes - self.most_bytes / KEPT,
+        };
+        let may = bytes <= before || after(waiting.bytes, before) <= most;
+        if may || at_once {
+            waiting.bytes = after(waiting.bytes, before);
+            if let Some(of_source) = waiting.by_source.get_mut(&source) {
+                of_source.bytes = after(of_source.bytes, before);
+                if let Some(one) = of_source.waiting.get_mut(&number) {
+                    one.bytes = bytes;
+                }
+            }
+        }
+        if may {
+            return true;
+        }
+        // What there will be once those have left that were told to.
+        let mut stays = match at_once {
+            true => waiting.bytes,
+            false => after(waiting.bytes, before),
+        } - waiting.ending_bytes;
+        while stays > most {
+            let Some(heaviest) = waiting.heaviest() else {
+                break;
+            };
+            stays -= waiting.end(heaviest);
+            self.ended.fetch_add(1, Ordering::Relaxed);
+            if heaviest == number {
+                break;
+            }
+        }
+        at_once && waiting.all.contains_key(&number)
+    }
+
+    /// Bytes that they hold together.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.waiting.lock().bytes
+    }
+
+    /// How many were ended because they held too much together.
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended.load(Ordering::Relaxed)
     }
 
     /// Of the source that has most of them, and of several such the one that began first, ends the one that has been
     /// silent for longest; false if there is none. Looks at every source.
     pub(crate) fn end_oldest(&self) -> bool {
-        let mut waiting = self.0.lock();
+        let mut waiting = self.waiting.lock();
         let oldest = waiting.by_source.values().filter_map(|of_source| {
-            let (number, _) = of_source.first_key_value()?;
-            Some((of_source.len(), std::cmp::Reverse(*number)))
+            let (number, _) = of_source.waiting.first_key_value()?;
+            Some((of_source.waiting.len(), std::cmp::Reverse(*number)))
         });
         let Some((_, std::cmp::Reverse(number))) = oldest.max() else {
             return false;
@@ -105,9 +243,10 @@ impl Unheard {
 
     /// Ends the one of `source` that has been silent for longest; false if it has none.
     pub(crate) fn end_oldest_of(&self, source: Source) -> bool {
-        let mut waiting = self.0.lock();
+        let mut waiting = self.waiting.lock();
         let of_source = waiting.by_source.get(&source);
-        let Some((&number, _)) = of_source.and_then(BTreeMap::first_key_value) else {
+        let first = of_source.and_then(|of_source| of_source.waiting.first_key_value());
+        let Some((&number, _)) = first else {
             return false;
         };
         waiting.end(number);
@@ -154,8 +293,105 @@ mod tests {
         assert!(unheard.end_oldest());
         kept.wait().await;
         unheard.leave(honest);
-        let waiting = unheard.0.lock();
+        let waiting = unheard.waiting.lock();
         assert!(waiting.all.is_empty() && waiting.by_source.is_empty());
+    }
+
+    const MOST: u64 = 16 << 20;
+    const WHOLE: usize = 128 << 10;
+
+    /// Connections of one source that hold a whole message each, as many as may.
+    fn full(unheard: &Unheard, at: Source) -> Vec<(u64, Wanted)> {
+        let enter = || unheard.enter(at);
+        let fits = |(number, _): &(u64, Wanted)| unheard.hold(*number, WHOLE, false);
+        std::iter::repeat_with(enter).take_while(fits).collect()
+    }
+
+    #[test]
+    fn who_holds_much_leaves_a_part_for_those_that_hold_little() {
+        let unheard = Unheard::with_most(MOST);
+        let (crowd, alone) = (source("192.0.2.1"), source("192.0.2.2"));
+        let held = full(&unheard, crowd);
+        let most = MOST - MOST / KEPT;
+        assert_eq!(held.len() as u64, most / WHOLE as u64);
+        assert_eq!(unheard.bytes(), most);
+        // Who came last was told to wait, and the first one makes room for it.
+        assert_eq!(unheard.ended(), 1);
+        // Another address has room at once, and nobody has to go for it.
+        let (honest, mut kept) = unheard.enter(alone);
+        assert!(unheard.hold(honest, WHOLE, false));
+        assert_eq!(unheard.ended(), 1);
+        assert!(kept.0.try_recv().is_err());
+        // As much as is little, and no more while all is taken.
+        let (more, _more) = unheard.enter(alone);
+        assert!(unheard.hold(more, WHOLE, false));
+        let (over, _over) = unheard.enter(alone);
+        assert!(!unheard.hold(over, WHOLE, false));
+        unheard.leave(honest);
+        assert!(unheard.hold(over, WHOLE, false));
+    }
+
+    #[test]
+    fn room_is_there_once_those_have_left_that_were_told_to() {
+        let unheard = Unheard::with_most(MOST);
+        let at = source("192.0.2.1");
+        let mut held = full(&unheard, at);
+        let (late, _late) = unheard.enter(at);
+        // Asked again and again, it has as much room made as it needs, and no more.
+        for _ in 0..10 {
+            assert!(!unheard.hold(late, WHOLE, false));
+        }
+        assert_eq!(unheard.ended(), 1);
+        let (first, mut wanted) = held.remove(0);
+        wanted.0.try_recv().expect("the first one is told");
+        assert!(!unheard.hold(first, 1, false), "it holds no more");
+        unheard.leave(first);
+        assert!(unheard.hold(late, WHOLE, false));
+        held.iter().for_each(|(number, _)| unheard.leave(*number));
+        unheard.leave(late);
+        assert!(!unheard.hold(late, 1, false));
+        // What was entered and holds nothing.
+        let waiting = unheard.waiting.lock();
+        assert_eq!((waiting.bytes, waiting.ending_bytes), (0, 0));
+        assert!(waiting.ending.is_empty());
+    }
+
+    #[test]
+    fn a_small_one_makes_no_room_and_a_large_one_may_be_the_one_that_asks() {
+        let unheard = Unheard::with_most(MOST);
+        let at = source("192.0.2.1");
+        let (small, mut kept) = unheard.enter(at);
+        assert!(unheard.hold(small, 2 << 10, true));
+        let held = full(&unheard, at);
+        assert!(kept.0.try_recv().is_err());
+        assert!(unheard.hold(small, 2 << 10, false));
+        // What it holds already it holds, whatever others have to do about it.
+        let (large, mut wanted) = unheard.enter(source("192.0.2.9"));
+        assert!(!unheard.hold(large, 2 * MOST as usize, true));
+        wanted.0.try_recv().expect("it is told to end");
+        unheard.leave(large);
+        let stay = held
+            .iter()
+            .filter(|(number, _)| unheard.waiting.lock().all.contains_key(number));
+        assert!(stay.count() >= held.len() - 1, "the others stay");
+    }
+
+    #[test]
+    fn many_addresses_with_one_each_make_room_by_age() {
+        let unheard = Unheard::with_most(MOST);
+        let mut held = Vec::new();
+        for number in 0.. {
+            let (one, wanted) = unheard.enter(Source(number));
+            held.push((one, wanted));
+            // An honest one among them holds more than the others do.
+            let bytes = if number == 100 { 20 << 10 } else { 10 << 10 };
+            if !unheard.hold(one, bytes, false) {
+                break;
+            }
+        }
+        assert_eq!(unheard.ended(), 1);
+        held[0].1.0.try_recv().expect("the first one is told");
+        assert!(held[100].1.0.try_recv().is_err());
     }
 
     #[test]

@@ -145,6 +145,7 @@ pub(crate) async fn serve(socket: TcpStream, mut ctx: Ctx, counted: Counted, wan
     });
     if gate.is_some() {
         link.meter.set_nobody();
+        link.expect_proof();
     }
     let mut connection = Connection {
         gate,
@@ -302,6 +303,8 @@ impl Protocol for Connection {
             && !is_muted(link)
             && self.pending.len() < MAX_PENDING
             && link.room_to_send() > 0
+            // Until its client has proved who it is one answer at a time waits for it.
+            && (self.gate.is_none() || link.out.is_empty())
     }
 
     /// Waits for the current request, if that is what it needs.
@@ -324,6 +327,7 @@ impl Protocol for Connection {
             Settled::Authenticated(answered) => {
                 link.claims.end_frame();
                 let sasl::Answered { reply, step } = answered?;
+                link.hold_for_proof(step.holds());
                 self.stepped(link, step);
                 Current::Answered(vec![reply])
             }
@@ -454,6 +458,9 @@ impl Connection {
             };
             self.count(key, version);
             link.input.consume(whole);
+            if self.gate.is_some() {
+                link.input.shrink();
+            }
             // What a handler works on stays claimed until it has answered.
             if !matches!(self.current, Current::Running { waits: false, .. }) {
                 link.claims.end_frame();
@@ -519,6 +526,9 @@ impl Connection {
                     self.begin_anew();
                 }
                 let body = Bytes::copy_from_slice(&request[body_at..]);
+                link.hold_for_proof(
+                    body.len() + self.gate.as_ref().map_or(0, |gate| gate.step.holds()),
+                );
                 self.authenticate((key, version, correlation), body);
                 true
             }

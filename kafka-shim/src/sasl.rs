@@ -43,6 +43,17 @@ pub(crate) enum Step {
     Failed,
 }
 
+impl Step {
+    /// About how many bytes wait with it for the client's next message.
+    pub(crate) fn holds(&self) -> usize {
+        match self {
+            Self::Proof(exchange) => exchange.held(),
+            Self::Refused(why) => why.len(),
+            Self::Mechanism | Self::First(_) | Self::Proved(_) | Self::Failed => 0,
+        }
+    }
+}
+
 /// What has come of a request.
 pub(crate) struct Answered {
     /// The whole reply.

@@ -301,6 +301,15 @@ impl Exchange {
         self.mechanism
     }
 
+    /// About how many bytes of memory it takes while the client calculates.
+    pub fn held(&self) -> usize {
+        let credential = &self.credential;
+        let keys =
+            credential.salt.len() + credential.stored_key.len() + credential.server_key.len();
+        let texts = self.messages.len() + self.nonce.len() + self.header.len() + self.user.len();
+        size_of::<Self>() + keys + texts
+    }
+
     /// Takes the client's first message; what to answer. `find` has the credential of a user, and whether the user is
     /// there: of one that is not it has another that looks like one.
     ///

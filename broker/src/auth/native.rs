@@ -5,35 +5,55 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use kera_protocol::login::{
-    HEAD_BYTES, MAGIC, MAX_MESSAGE, Status, VERSION, max_first, read_head, reply,
+    HEAD_BYTES, MAGIC, MAX_MESSAGE, Status, VERSION, max_first, read_head, read_length, reply,
 };
-use kera_rpc::login::read_message;
 use kera_rpc::stream::Stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{Auth, Proof, Session};
 use crate::audit::Peer;
 use crate::config::{Listener, SaslMechanism};
+use crate::listener::Counted;
 use crate::principal::Principal;
 use crate::tls::principal_of;
 
 /// Longest pause between two looks at first bytes that are not all there.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
+/// Room for a message begins with this, and grows as it comes.
+const FIRST_ROOM: usize = 2 << 10;
+/// So often a message that has no room asks for it.
+const ROOM_PAUSE: Duration = Duration::from_millis(50);
+
 /// Who the client at the other end is, by its certificate or by a password; `None` if it has to prove it and does not
-/// try. The caller bounds the time.
+/// try. The caller bounds the time. Until then the connection, `counted`, holds no more than all such may.
 ///
 /// # Errors
 /// The stream's. `PermissionDenied` for a proof that is wrong, which the client was told.
 pub(crate) async fn prove(
     auth: &Auth,
     stream: &mut Stream,
+    counted: &Counted,
     peer: SocketAddr,
 ) -> io::Result<Option<Session>> {
     let known = principal_of(stream);
     if !auth.asks(Listener::Native) {
         return Ok(Some(Session::endless(known)));
     }
+    stream.take_little(true);
+    counted.holds(stream.held());
+    let proved = prove_little(auth, stream, counted, peer, known).await;
+    stream.take_little(false);
+    proved
+}
+
+async fn prove_little(
+    auth: &Auth,
+    stream: &mut Stream,
+    counted: &Counted,
+    peer: SocketAddr,
+    known: Principal,
+) -> io::Result<Option<Session>> {
     if !begins_with_proof(stream).await? {
         if known == Principal::Anonymous {
             let why = "the client has not proved who it is".to_owned();
@@ -42,7 +62,7 @@ pub(crate) async fn prove(
         }
         return Ok(Some(Session::endless(known)));
     }
-    let outcome = exchange(auth, stream, of(peer)).await?;
+    let outcome = exchange(auth, stream, counted, of(peer)).await?;
     let entered = outcome.and_then(|(proof, last)| {
         let session = auth.let_in(of(peer), proof, None)?;
         Ok((session, last))
@@ -73,7 +93,12 @@ fn of(peer: SocketAddr) -> Peer {
     }
 }
 
-async fn exchange(auth: &Auth, stream: &mut Stream, peer: Peer) -> io::Result<Outcome> {
+async fn exchange(
+    auth: &Auth,
+    stream: &mut Stream,
+    counted: &Counted,
+    peer: Peer,
+) -> io::Result<Outcome> {
     let refused = |mechanism: &str, why| auth.refused(peer, mechanism, "", why);
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head).await?;
@@ -85,7 +110,7 @@ async fn exchange(auth: &Auth, stream: &mut Stream, peer: Peer) -> io::Result<Ou
     let mechanism = number.and_then(SaslMechanism::of_number);
     let mechanism = mechanism.filter(|one| offered.contains(one));
     let most = mechanism.map_or(MAX_MESSAGE, |one| max_first(one.number()));
-    let message = match read_message(stream, most).await {
+    let message = match read_message(stream, counted, most, 0).await {
         Ok(message) => message,
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             return Ok(Err(refused("", error.to_string())));
@@ -118,9 +143,10 @@ async fn exchange(auth: &Auth, stream: &mut Stream, peer: Peer) -> io::Result<Ou
         Ok(begun) => begun,
         Err(why) => return Ok(Err(why)),
     };
+    drop(message);
     let challenge = reply(Status::GoesOn, challenge.as_bytes());
     stream.write_all(&challenge).await?;
-    let proof = match read_message(stream, MAX_MESSAGE).await {
+    let proof = match read_message(stream, counted, MAX_MESSAGE, exchange.held()).await {
         Ok(message) => auth.end(peer, exchange, &message),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             return Ok(Err(refused(mechanism.name(), error.to_string())));
@@ -128,6 +154,38 @@ async fn exchange(auth: &Auth, stream: &mut Stream, peer: Peer) -> io::Result<Ou
         Err(error) => return Err(error),
     };
     Ok(proof.map(|(proof, last)| (proof, last.into_bytes())))
+}
+
+/// Reads a message of at most `most` bytes whose length comes first, into room that grows as it comes, beside `other` bytes
+/// that the connection holds.
+///
+/// # Errors
+/// The stream's; `InvalidData` for a message that is too long.
+async fn read_message(
+    stream: &mut Stream,
+    counted: &Counted,
+    most: usize,
+    other: usize,
+) -> io::Result<Vec<u8>> {
+    let mut length = [0; 4];
+    counted.holds(stream.held() + other);
+    stream.read_exact(&mut length).await?;
+    let Some(length) = read_length(length, most) else {
+        let text = format!("a message of a proof has at most {most} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    };
+    let mut message = Vec::new();
+    while message.len() < length {
+        let there = message.len();
+        let room = length.min((2 * there).max(FIRST_ROOM));
+        while there > 0 && !counted.hold(stream.held() + other + room) {
+            tokio::time::sleep(ROOM_PAUSE).await;
+        }
+        message.reserve_exact(room - there);
+        message.resize(room, 0);
+        stream.read_exact(&mut message[there..]).await?;
+    }
+    Ok(message)
 }
 
 /// Looks at the first bytes without taking them, until they tell a proof from anything else.

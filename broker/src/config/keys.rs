@@ -298,7 +298,7 @@ config_keys! {
 
     /// What `http.listen` shows of streams, groups and brokers: the console for browsers, and the JSON API, docs/api.md.
     api: ApiConfig {
-        /// Serve the console and `/api/v1` at `http.listen`: to users with a password if `auth.listeners` has `http`, else
+        /// Serve the console and `/api/v1` at `http.listen`: to users with a password or a token if `auth.listeners` has `http`, else
         /// to clients on this machine alone.
         enabled: bool, Switch [] = "true";
         /// Let records be looked at there. With `false` nobody sees a key, a value or a header there.
@@ -481,17 +481,23 @@ config_keys! {
         /// The listeners that ask clients who they are: `native` is `server.listen`, `kafka` all addresses of `kafka.listen`,
         /// `http` is `http.listen` but for `http.open_paths`. A client that does not prove it, with a user's password, gets
         /// nothing there. At the native listener a certificate with a name proves it as well, as those of the cluster's brokers
-        /// do. Over HTTP the password itself is sent (Basic), so `http` must be in `tls.listeners` unless it listens on
+        /// do. Over HTTP the password or the token itself is sent, so `http` must be in `tls.listeners` unless it listens on
         /// loopback.
         listeners: Vec<Listener>, AuthListeners [] = "off";
-        /// The ways to prove it to `native` and `kafka`. With PLAIN the client sends the password itself, so these listeners must be among
-        /// `tls.listeners` unless they listen on loopback alone. Old tools may know nothing else. With OAUTHBEARER it sends a token,
-        /// which takes TLS as well, and `oauth`.
+        /// The ways to prove it to `native` and `kafka`. Over HTTP a password is always taken, and a token with OAUTHBEARER. With
+        /// PLAIN the client sends the password itself, so these listeners must be among `tls.listeners` unless they listen on
+        /// loopback alone. Old tools may know nothing else. With OAUTHBEARER it sends a token, which takes TLS as well, and
+        /// `oauth`.
         mechanisms: Vec<SaslMechanism>, Mechanisms [] = "SCRAM-SHA-256,SCRAM-SHA-512";
         /// How long a login counts (Kafka: `connections.max.reauth.ms`). Kafka's clients are told so, and log in again over the same
         /// connection (KIP-368). If one does not, the broker closes the connection at its next request. Native clients connect
         /// again. With `0` a login counts as long as the connection.
         max_reauth: Duration, Time [0, 365 * DAY] = "0";
+        /// Memory that all connections together may hold whose clients have still to prove who they are: for requests that
+        /// have begun, for TLS and for proofs, about 12 KiB of each connection at least. At the limit the connections of the
+        /// address that holds most end, those first that began first. A quarter of it is kept for addresses that hold
+        /// little. Who has logged in never waits for it.
+        max_unproven_bytes: u64, Size [MIB, TIB] = "32MiB";
         /// A user that a broker makes when it starts and there is none: otherwise nobody could log in to make others. Needs
         /// `auth.first_user_password_file`. With `acl.enabled` name it in `acl.super_users` as well.
         first_user: Option<String>, UserName [] = "off";

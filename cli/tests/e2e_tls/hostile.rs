@@ -35,12 +35,12 @@ fn client_hello() -> Vec<u8> {
     hello
 }
 
-fn resident(broker: &Broker) -> u64 {
+pub fn resident(broker: &Broker) -> u64 {
     Memory::of(broker.pid()).expect("Linux tells").now
 }
 
 /// A connection from one of so many addresses of this machine.
-fn connect_from(number: usize, to: &str) -> io::Result<TcpStream> {
+pub fn connect_from(number: usize, to: &str) -> io::Result<TcpStream> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()?;

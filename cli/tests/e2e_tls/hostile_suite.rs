@@ -23,7 +23,7 @@ const SHA512: SaslMechanism = SaslMechanism::Scram(Mechanism::Sha512);
 /// Times that each of them tries.
 const ROUNDS: usize = 30;
 /// By so much the broker may grow, with all their connections open.
-const GROWTH_MIB: u64 = 64;
+pub const GROWTH_MIB: u64 = 64;
 
 /// A broker that lets in who has a password, a token or a certificate, and a client that is in.
 struct World<'a> {
@@ -49,7 +49,7 @@ impl World<'_> {
     }
 }
 
-fn bearer(token: &str) -> Vec<u8> {
+pub fn bearer(token: &str) -> Vec<u8> {
     format!("n,,\u{1}auth=Bearer {token}\u{1}\u{1}").into_bytes()
 }
 
@@ -88,7 +88,7 @@ fn ends(session: &mut Session) {
 }
 
 /// A request to a Kafka listener: API, version, and the body.
-fn request(api: u16, version: u16, body: &[u8]) -> Vec<u8> {
+pub fn request(api: u16, version: u16, body: &[u8]) -> Vec<u8> {
     let head = [api.to_be_bytes(), version.to_be_bytes()].concat();
     // Correlation, and no client id.
     let rest = [&head[..], &[0, 0, 0, 7, 0xff, 0xff], body].concat();
@@ -96,25 +96,39 @@ fn request(api: u16, version: u16, body: &[u8]) -> Vec<u8> {
 }
 
 /// What is answered to it behind its head.
-fn answered(session: &mut Session, request: &[u8]) -> io::Result<Vec<u8>> {
-    session.0.write_all(request)?;
+pub fn answered(stream: &mut (impl Read + Write), request: &[u8]) -> io::Result<Vec<u8>> {
+    stream.write_all(request)?;
     let mut length = [0; 4];
-    session.0.read_exact(&mut length)?;
+    stream.read_exact(&mut length)?;
     let mut reply = vec![0; u32::from_be_bytes(length) as usize];
-    session.0.read_exact(&mut reply)?;
+    stream.read_exact(&mut reply)?;
     Ok(reply.split_off(4))
 }
 
-/// Logs in at the Kafka listener by a token.
+/// Logs in at a Kafka listener by a message with a token.
+pub fn log_in_by(stream: &mut (impl Read + Write), token: &[u8]) -> io::Result<()> {
+    let refused = |answer: &[u8]| {
+        let text = String::from_utf8_lossy(answer).into_owned();
+        io::Error::new(io::ErrorKind::PermissionDenied, text)
+    };
+    let name = [&11_u16.to_be_bytes()[..], b"OAUTHBEARER"].concat();
+    let handshake = answered(stream, &request(17, 1, &name))?;
+    if handshake[..2] != [0, 0] {
+        return Err(refused(&handshake));
+    }
+    let proof = [&(token.len() as u32).to_be_bytes()[..], token].concat();
+    let entered = answered(stream, &request(36, 1, &proof))?;
+    // No error, and nothing to answer: a wrong token gets a challenge first.
+    match entered[..2] == [0, 0] && entered[4..8] == [0, 0, 0, 0] {
+        true => Ok(()),
+        false => Err(refused(&entered)),
+    }
+}
+
+/// The same over TLS.
 fn log_in(world: &World<'_>) -> Session {
     let mut session = world.kafka();
-    let name = [&11_u16.to_be_bytes()[..], b"OAUTHBEARER"].concat();
-    let handshake = answered(&mut session, &request(17, 1, &name)).expect("an answer");
-    assert_eq!(handshake[..2], [0, 0], "the mechanism is taken");
-    let token = world.token();
-    let proof = [&(token.len() as u32).to_be_bytes()[..], &token].concat();
-    let entered = answered(&mut session, &request(36, 1, &proof)).expect("an answer");
-    assert_eq!(entered[..2], [0, 0], "{entered:?}");
+    log_in_by(&mut session.0, &world.token()).expect("it is let in");
     session
 }
 
@@ -261,7 +275,7 @@ fn lies_after(world: &World<'_>) -> Vec<Session> {
         ),
     ] {
         let mut kafka = log_in(world);
-        assert!(answered(&mut kafka, &request(api, version, body)).is_err());
+        assert!(answered(&mut kafka.0, &request(api, version, body)).is_err());
     }
     let mut kafka_waits = log_in(world);
     send(&mut kafka_waits, &(8_i32 << 20).to_be_bytes());

@@ -21,6 +21,7 @@ mod reload;
 mod replicas;
 mod session;
 mod shut_out;
+mod strangers;
 mod users;
 
 use common::{Broker, PATIENCE};

@@ -69,6 +69,22 @@ impl Stream {
         Ok(Self::Tls(Box::new(stream)))
     }
 
+    /// Takes only a little from the socket at a time, or as much as usual: a peer that nothing is known of yet gets little
+    /// memory.
+    pub fn take_little(&self, is_little: bool) {
+        if let Self::Tls(stream) = self {
+            stream.take_little(is_little);
+        }
+    }
+
+    /// Bytes of memory that are held for what comes and goes, about.
+    pub fn held(&self) -> usize {
+        match self {
+            Self::Plain(_) => 0,
+            Self::Tls(stream) => stream.held(),
+        }
+    }
+
     /// The protocol that both sides agreed on in the TLS handshake, if they did.
     pub fn agreed_protocol(&self) -> Option<Vec<u8>> {
         match self {

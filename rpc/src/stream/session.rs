@@ -16,6 +16,12 @@ use crate::tls::{MARK, advice};
 
 /// Taken from the socket with one call: four of TLS's longest records.
 const READ_BYTES: usize = 64 << 10;
+/// The same of a peer that nothing is known of yet.
+const READ_LITTLE: usize = 4 << 10;
+/// About what a session takes that has no bytes under way.
+const OF_SESSION: usize = 10 << 10;
+/// The longest record.
+const OF_RECORD: usize = 17 << 10;
 
 /// Why a TLS session ended. To a client it says what to do.
 #[derive(Debug)]
@@ -57,19 +63,23 @@ pub(super) struct Session {
     unsent: usize,
     /// The peer sends no more.
     ended: bool,
+    /// Taken from the socket at a time.
+    at_a_time: usize,
+    /// Bytes given to TLS since it last decrypted some: of a record that is not whole.
+    undecrypted: usize,
 }
 
 /// What a session reads and writes.
 pub(super) trait Socket {
-    /// Reads at most about [`READ_BYTES`] behind what `buffer` has.
-    fn take(&self, buffer: &mut BytesMut) -> io::Result<usize>;
+    /// Reads about as many bytes at most behind what `buffer` has.
+    fn take(&self, buffer: &mut BytesMut, most: usize) -> io::Result<usize>;
     /// Writes some of `slices`.
     fn give(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
 }
 
 impl Socket for TcpStream {
-    fn take(&self, buffer: &mut BytesMut) -> io::Result<usize> {
-        buffer.reserve(READ_BYTES);
+    fn take(&self, buffer: &mut BytesMut, most: usize) -> io::Result<usize> {
+        buffer.reserve(most);
         self.try_read_buf(buffer)
     }
 
@@ -79,9 +89,9 @@ impl Socket for TcpStream {
 }
 
 impl Socket for std::net::TcpStream {
-    fn take(&self, buffer: &mut BytesMut) -> io::Result<usize> {
+    fn take(&self, buffer: &mut BytesMut, most: usize) -> io::Result<usize> {
         let there = buffer.len();
-        buffer.resize(there + READ_BYTES, 0);
+        buffer.resize(there + most, 0);
         let read = (&mut &*self).read(&mut buffer[there..]);
         buffer.truncate(there + read.as_ref().map_or(0, |read| *read));
         read
@@ -120,6 +130,8 @@ impl TlsStream {
                 decrypted: 0,
                 unsent: 0,
                 ended: false,
+                at_a_time: READ_BYTES,
+                undecrypted: 0,
             },
         )
     }
@@ -147,6 +159,20 @@ impl TlsStream {
 
     pub(super) fn socket(&self) -> &TcpStream {
         &self.socket
+    }
+
+    pub(super) fn take_little(&self, is_little: bool) {
+        self.session().at_a_time = match is_little {
+            true => READ_LITTLE,
+            false => READ_BYTES,
+        };
+    }
+
+    pub(super) fn held(&self) -> usize {
+        let session = self.session();
+        let arrived = session.arrived.capacity() + session.ahead.capacity();
+        let partial = (session.undecrypted + session.at_a_time).min(OF_RECORD);
+        OF_SESSION + arrived + session.decrypted + session.unsent + partial
     }
 
     pub(super) fn agreed_protocol(&self) -> Option<Vec<u8>> {
@@ -265,6 +291,7 @@ enum Step {
 
 impl Session {
     fn handshake(&mut self, socket: &impl Socket) -> io::Result<Step> {
+        self.at_a_time = READ_LITTLE;
         loop {
             match self.flush(socket) {
                 Ok(()) => {}
@@ -272,6 +299,7 @@ impl Session {
                 Err(error) => return Err(error),
             }
             if !self.tls.is_handshaking() {
+                self.at_a_time = READ_BYTES;
                 return Ok(Step::Done);
             }
             match self.take_in(socket) {
@@ -334,7 +362,7 @@ impl Session {
     /// Gives TLS more bytes of the socket; false at their end.
     fn take_in(&mut self, socket: &impl Socket) -> io::Result<bool> {
         if self.arrived.is_empty()
-            && let Err(error) = socket.take(&mut self.arrived)
+            && let Err(error) = socket.take(&mut self.arrived, self.at_a_time)
         {
             // Thousands of connections wait like this: they hold no buffer.
             self.arrived = BytesMut::new();
@@ -343,8 +371,15 @@ impl Session {
         let mut bytes = &self.arrived[..];
         let taken = self.tls.read_tls(&mut bytes)?;
         self.arrived.advance(taken);
+        self.undecrypted += taken;
         match self.tls.process_new_packets() {
-            Ok(state) => self.decrypted = state.plaintext_bytes_to_read(),
+            Ok(state) => {
+                let decrypted = state.plaintext_bytes_to_read();
+                if decrypted > self.decrypted {
+                    self.undecrypted = 0;
+                }
+                self.decrypted = decrypted;
+            }
             Err(error) => {
                 // The peer is told why, if it still listens.
                 let _ = self.flush(socket);
