@@ -113,7 +113,7 @@ impl Watched {
             return Err(Box::new(refusal(&error)));
         }
         let (auth, access) = told.rights();
-        let caller = http_auth::caller(auth, peer, headers).await?;
+        let caller = http_auth::asking(auth, peer, headers).await?.caller;
         if path == OpenPath::Metrics {
             let who = Who {
                 principal: &Principal::of(caller.user.as_ref()),

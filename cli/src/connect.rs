@@ -88,6 +88,15 @@ pub(crate) struct IdentityArgs {
         requires = "login_user"
     )]
     pub user_password_file: Option<PathBuf>,
+    /// A file with a token that says who this client is, in place of a user and a password. It takes TLS. The file is read
+    /// for each connection.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "KERA_TOKEN_FILE",
+        conflicts_with = "login_user"
+    )]
+    pub token_file: Option<PathBuf>,
 }
 
 /// Which broker a client command talks to.
@@ -105,15 +114,6 @@ pub(crate) struct ConnectArgs {
     pub bootstrap: String,
     #[command(flatten)]
     pub identity: IdentityArgs,
-    /// A file with a token that says who this client is, in place of a user and a password. It takes TLS. The file is read
-    /// for each connection.
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "KERA_TOKEN_FILE",
-        conflicts_with = "login_user"
-    )]
-    pub token_file: Option<PathBuf>,
     /// How to prove it: SCRAM-SHA-512, SCRAM-SHA-256, or PLAIN, which sends the password and takes TLS.
     #[arg(
         long,
@@ -200,7 +200,7 @@ impl ConnectArgs {
 
     /// The user to be, if one is named.
     fn login(&self) -> Result<Option<Login>, Failure> {
-        if let Some(file) = &self.token_file {
+        if let Some(file) = &self.identity.token_file {
             if self.identity.tls_ca.is_none() {
                 let text = "a token is sent as it is, and without TLS everybody on the way could read and use it; use TLS (--tls-ca FILE)";
                 return Err(Failure::Usage(text.to_owned()));

@@ -28,7 +28,7 @@ use crate::access::{Who, may_see};
 use crate::admin;
 use crate::admin::calls::acts::Acts;
 use crate::config::{BrokerConfig, Listener};
-use crate::http_auth;
+use crate::http_auth::{self, Asking};
 use crate::http_listener::Peer;
 use crate::principal::Principal;
 use crate::shared::Shared;
@@ -466,6 +466,16 @@ pub(super) async fn api_for(
     peer: Peer,
     headers: &HeaderMap,
 ) -> Result<(Arc<Api>, Caller), Box<Response>> {
+    let (api, asking) = api_for_a_while(served, peer, headers).await?;
+    Ok((api, asking.caller))
+}
+
+/// The same with how long that counts.
+pub(super) async fn api_for_a_while(
+    served: &ServedApi,
+    peer: Peer,
+    headers: &HeaderMap,
+) -> Result<(Arc<Api>, Asking), Box<Response>> {
     let refused = |code, text: &str| Box::new(refusal(&WireError::new(code, text)));
     let own = is_of_no_other_site(headers);
     let may = match served.asks {
@@ -486,11 +496,14 @@ pub(super) async fn api_for(
         let text = "the API is not served: the broker is starting or stopping, is a replica store, or api.enabled is false";
         return Err(refused(ErrorCode::ShuttingDown, text));
     };
-    let caller = match served.asks {
-        true => http_auth::caller(&api.shared.auth, peer, headers).await?,
-        false => Caller::from(peer.0.ip()),
+    let asking = match served.asks {
+        true => http_auth::asking(&api.shared.auth, peer, headers).await?,
+        false => Asking {
+            caller: Caller::from(peer.0.ip()),
+            until: None,
+        },
     };
-    Ok((api, caller))
+    Ok((api, asking))
 }
 
 pub(super) async fn answer(

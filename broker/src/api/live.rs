@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, Uri, header};
@@ -13,9 +13,9 @@ use kera_metadata::User;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_rpc::serve::Caller;
 use percent_encoding::percent_decode_str;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
-use super::answer::{Api, ServedApi, api_for, refusal, refusal_text};
+use super::answer::{Api, ServedApi, api_for_a_while, refusal, refusal_text};
 use super::event_streams::Place;
 use super::resource::Resource;
 use crate::http_listener::Peer;
@@ -29,10 +29,27 @@ const PATHS: usize = 4;
 struct Watch {
     api: Arc<Api>,
     caller: Caller,
-    /// What is kept of the caller's password since it has proved to know it.
-    proved_by: Option<User>,
+    proved_by: ProvedBy,
     watched: Vec<Watched>,
     _place: Place,
+}
+
+/// What ends the stream when it counts no more.
+enum ProvedBy {
+    /// What is kept of the caller's password since it has proved to know it; `None` where nobody asks.
+    Password(Option<User>),
+    /// A token, which ends then.
+    Token(Instant),
+}
+
+impl ProvedBy {
+    /// Waits until it ends by itself.
+    async fn end(&self) {
+        match self {
+            Self::Password(_) => std::future::pending().await,
+            Self::Token(ends) => sleep_until((*ends).into()).await,
+        }
+    }
 }
 
 struct Watched {
@@ -50,7 +67,7 @@ pub(super) async fn live(
     headers: HeaderMap,
     uri: Uri,
 ) -> Response {
-    let (api, caller) = match api_for(&served, peer, &headers).await {
+    let (api, asking) = match api_for_a_while(&served, peer, &headers).await {
         Ok(asked) => asked,
         Err(refused) => return *refused,
     };
@@ -58,6 +75,7 @@ pub(super) async fn live(
         Ok(watched) => watched,
         Err(error) => return refusal(&error),
     };
+    let caller = asking.caller;
     let place = match api.event_streams.take(caller.user.clone()) {
         Ok(place) => place,
         Err(error) => return refusal(&error),
@@ -66,7 +84,10 @@ pub(super) async fn live(
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let watch = Watch {
-        proved_by: kept_of(&api, &caller),
+        proved_by: match asking.until {
+            Some(ends) => ProvedBy::Token(ends),
+            None => ProvedBy::Password(kept_of(&api, &caller)),
+        },
         api,
         caller,
         watched,
@@ -79,12 +100,16 @@ pub(super) async fn live(
                 _ = ticks.tick() => {}
                 // The end of the stream tells the page that the broker goes.
                 _ = stopping.wait_for(|stopping| *stopping) => return None,
+                // With another token it may ask again.
+                () = watch.proved_by.end() => return None,
             }
-            // A user whose password was changed logs in again; one that was deleted gets no more news.
-            let kept = kept_of(&watch.api, &watch.caller);
-            let is_gone = watch.caller.user.is_some() && kept.is_none();
-            if is_gone || kept != watch.proved_by {
-                return None;
+            if let ProvedBy::Password(proved_by) = &watch.proved_by {
+                // A user whose password was changed logs in again; one that was deleted gets no more news.
+                let kept = kept_of(&watch.api, &watch.caller);
+                let is_gone = watch.caller.user.is_some() && kept.is_none();
+                if is_gone || kept != *proved_by {
+                    return None;
+                }
             }
             let news = watch.round().await;
             Some((news, (watch, ticks)))

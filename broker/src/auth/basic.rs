@@ -70,7 +70,7 @@ impl Default for Proved {
 }
 
 impl Proved {
-    fn digest(&self, host: IpAddr, user: &str, password: &[u8]) -> Option<Digest> {
+    pub(super) fn digest(&self, host: IpAddr, user: &str, password: &[u8]) -> Option<Digest> {
         let mut context = hmac::Context::with_key(self.key.as_ref()?);
         let host = match host.to_canonical() {
             IpAddr::V4(host) => host.to_ipv6_mapped(),
@@ -126,8 +126,14 @@ impl Auth {
             Ok(Some(read)) => read,
             // Browsers begin so, and are no attempt to get in.
             Ok(None) => {
-                let why = "the broker asks who you are: send a user's name and password (HTTP's Basic authentication)";
-                return Err(NotProved::Wrong(why.to_owned()));
+                let or_token = match self.takes_tokens() {
+                    true => ", or a token (Bearer)",
+                    false => "",
+                };
+                let why = format!(
+                    "the broker asks who you are: send a user's name and password (HTTP's Basic authentication){or_token}"
+                );
+                return Err(NotProved::Wrong(why));
             }
             Err(why) => {
                 self.count(NAME, false);

@@ -5,6 +5,7 @@
 
 mod alter;
 mod basic;
+mod bearer;
 mod first_user;
 mod native;
 mod oauth;
@@ -33,6 +34,7 @@ use crate::unheard::Source;
 pub use kera_rpc::scram;
 
 pub(crate) use basic::NotProved;
+pub(crate) use bearer::Asker;
 pub(crate) use first_user::make_first_user;
 pub(crate) use native::{begins_with_proof, prove};
 use plain::told;
@@ -168,6 +170,8 @@ pub struct Auth {
     waiting: Mutex<HashMap<Source, usize>>,
     /// Passwords of HTTP that were right a moment ago.
     proved: basic::Proved,
+    /// The same of tokens.
+    proved_tokens: bearer::ProvedTokens,
     /// Proofs of who a client is, by mechanism and result.
     pub(crate) authentications: Family<Labels, Counter>,
     audit: Arc<Audit>,
@@ -225,7 +229,10 @@ impl Auth {
             // All there is to count, from the start.
             let mechanisms = config.mechanisms.iter().map(|one| one.name());
             let asks_http = config.listeners.contains(&Listener::Http);
-            for mechanism in mechanisms.chain(asks_http.then_some(basic::NAME)) {
+            let tokens = config.mechanisms.contains(&SaslMechanism::OauthBearer);
+            let over_http = [(basic::NAME, true), (bearer::NAME, tokens)].into_iter();
+            let over_http = over_http.filter(|(_, is_taken)| asks_http && *is_taken);
+            for mechanism in mechanisms.chain(over_http.map(|(name, _)| name)) {
                 for is_right in [true, false] {
                     drop(authentications.get_or_create_owned(&labels(mechanism, is_right)));
                 }
@@ -240,6 +247,7 @@ impl Auth {
             waits: Arc::new(Semaphore::new(WAITING)),
             waiting: Mutex::default(),
             proved: basic::Proved::default(),
+            proved_tokens: bearer::ProvedTokens::default(),
             authentications,
             audit,
             oauth: None,

@@ -151,12 +151,14 @@ impl BackupProcess {
         let told = Arc::new(State {
             backup,
             joined,
-            auth: Auth::new(&config.auth, None, counts, Audit::off()),
+            auth: Auth::new(&config.auth, None, counts, Audit::off()).with_tokens(&config.oauth),
             access: Access::new(&config.acl, None, Audit::off()),
             stopping: AtomicBool::new(false),
         });
         if config.auth.listeners.contains(&Listener::Http) {
             tasks.push(follow_users(told.clone()));
+            let oauth = told.auth.oauth().cloned();
+            tasks.extend(oauth.map(|oauth| tokio::spawn(oauth.keep())));
         }
         if let Some(http) = &http {
             http.recovered(told.clone());

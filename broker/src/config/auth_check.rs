@@ -69,11 +69,9 @@ fn check_tokens(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
     }
     let problem = if let Some((key, _)) = needs.into_iter().find(|(_, is_set)| !is_set) {
         format!("has OAUTHBEARER but {key} is off; set it")
-    } else if ![Listener::Kafka, Listener::Native]
-        .iter()
-        .any(|one| config.auth.listeners.contains(one))
-    {
-        "has OAUTHBEARER but auth.listeners has neither kafka nor native, and HTTP takes no tokens; add one of them there, or take OAUTHBEARER out".to_owned()
+    } else if config.auth.listeners.is_empty() {
+        "has OAUTHBEARER but auth.listeners is off; name listeners there, or take OAUTHBEARER out"
+            .to_owned()
     } else {
         let by_tls = matches!(&oauth.keys, Some(KeySource::Server(uri)) if uri.scheme_str() == Some("https"));
         if by_tls != oauth.keys_ca.is_some() {
@@ -245,9 +243,12 @@ mod tests {
         config.oauth.audience = vec!["kera".to_owned()];
         assert!(told(&config).contains("oauth.keys is off"));
         config.oauth.keys = Some(KeySource::File("/keys".into()));
-        assert!(told(&config).contains("neither kafka nor native"));
-        config.auth.listeners = vec![Listener::Native];
-        assert_eq!(check_auth(&config), Ok(()));
+        for one in [Listener::Http, Listener::Native] {
+            config.auth.listeners = vec![one];
+            assert_eq!(check_auth(&config), Ok(()));
+        }
+        config.auth.listeners.clear();
+        assert!(told(&config).contains("auth.listeners is off"));
         config.kafka.listen = vec!["127.0.0.1:9092".to_owned()];
         config.auth.listeners = vec![Listener::Kafka];
         assert_eq!(check_auth(&config), Ok(()));

@@ -1,13 +1,14 @@
 //! Asks a broker's HTTP address.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use kera_rpc::ClientTls;
 use kera_rpc::stream::Stream;
 use kera_rpc::tls::reason_in;
+use kera_rpc::{ClientTls, token_of_file};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -26,8 +27,30 @@ pub(super) struct Place {
     /// HOST:PORT.
     pub(super) address: String,
     tls: Option<ClientTls>,
-    /// What the request says of who asks, as a line; empty for nobody.
-    authorization: String,
+    proof: Proof,
+}
+
+/// What a request says of who asks.
+enum Proof {
+    Nothing,
+    /// A user's name and password, as the header has them.
+    Basic(String),
+    /// A token, which is read anew for each request.
+    TokenFile(PathBuf),
+}
+
+impl Proof {
+    /// The line of the request; empty for nobody.
+    async fn line(&self) -> Result<String, String> {
+        Ok(match self {
+            Self::Nothing => String::new(),
+            Self::Basic(both) => format!("Authorization: Basic {both}\r\n"),
+            Self::TokenFile(file) => {
+                let token = token_of_file(file.clone()).await?;
+                format!("Authorization: Bearer {token}\r\n")
+            }
+        })
+    }
 }
 
 impl Place {
@@ -51,27 +74,38 @@ impl Place {
             Some(_) => return usage(format!("{http} is neither https://HOST:PORT nor HOST:PORT")),
         };
         let address = address.trim_end_matches('/').to_owned();
-        let authorization = match identity.password()? {
-            None => String::new(),
+        let is_open = tls.is_none() && !is_loopback(&address);
+        if let Some(file) = &identity.token_file {
+            if is_open {
+                return usage(format!(
+                    "a token is sent to {address} as it is, and without TLS everybody on the way could read and use it; use TLS (--tls-ca FILE)"
+                ));
+            }
+            let proof = Proof::TokenFile(file.clone());
+            return Ok(Self {
+                address,
+                tls,
+                proof,
+            });
+        }
+        let proof = match identity.password()? {
+            None => Proof::Nothing,
             Some((user, _)) if user.contains(':') => {
                 return usage(format!(
                     "the user {user} cannot be named over HTTP, where a colon ends a name; take another user"
                 ));
             }
-            Some(_) if tls.is_none() && !is_loopback(&address) => {
+            Some(_) if is_open => {
                 return usage(format!(
                     "to ask {address} as a user sends the password itself, and without TLS everybody on the way could read it; use TLS (--tls-ca FILE)"
                 ));
             }
-            Some((user, password)) => {
-                let token = STANDARD.encode(format!("{user}:{password}"));
-                format!("Authorization: Basic {token}\r\n")
-            }
+            Some((user, password)) => Proof::Basic(STANDARD.encode(format!("{user}:{password}"))),
         };
         Ok(Self {
             address,
             tls,
-            authorization,
+            proof,
         })
     }
 
@@ -86,7 +120,8 @@ impl Place {
                 "the broker's HTTP address {address} {what}; see http.listen of the broker, and name it with --http"
             )
         };
-        let answer = match timeout(WITHIN, self.exchange(path)).await {
+        let proof = self.proof.line().await?;
+        let answer = match timeout(WITHIN, self.exchange(path, &proof)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(self.unreachable(&error)),
             Err(_) => return Err(failed("does not answer within 5 s")),
@@ -104,8 +139,8 @@ impl Place {
         let body: Option<Value> = serde_json::from_str(body).ok();
         match (status, body) {
             ("200", Some(body)) => Ok(body),
-            ("401", _) if self.authorization.is_empty() => Err(format!(
-                "the broker's HTTP address {address} asks who you are; name a user (--user NAME) and a file with the password (--user-password-file FILE)"
+            ("401", _) if proof.is_empty() => Err(format!(
+                "the broker's HTTP address {address} asks who you are; name a user (--user NAME) and a file with the password (--user-password-file FILE), or a file with a token (--token-file FILE)"
             )),
             (_, Some(body)) if body["message"].is_string() => {
                 Err(body["message"].as_str().unwrap_or_default().to_owned())
@@ -131,15 +166,15 @@ impl Place {
         )
     }
 
-    async fn exchange(&self, path: &str) -> std::io::Result<Vec<u8>> {
-        let (address, authorization) = (&self.address, &self.authorization);
+    async fn exchange(&self, path: &str, proof: &str) -> std::io::Result<Vec<u8>> {
+        let address = &self.address;
         let socket = TcpStream::connect(address).await?;
         let mut stream = match &self.tls {
             None => Stream::Plain(socket),
             Some(tls) => tls.pages(socket, address).await?,
         };
         let request = format!(
-            "GET /api/v1/{path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\n{authorization}Connection: close\r\n\r\n"
+            "GET /api/v1/{path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\n{proof}Connection: close\r\n\r\n"
         );
         stream.write_all(request.as_bytes()).await?;
         stream.flush().await?;

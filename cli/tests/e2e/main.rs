@@ -20,6 +20,7 @@ mod framed_calls;
 mod group_ends;
 mod groups;
 mod http_logins;
+mod http_tokens;
 mod kafka;
 mod lifecycle;
 mod login_ends;

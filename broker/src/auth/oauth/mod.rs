@@ -168,25 +168,42 @@ impl Auth {
     /// What the client is told.
     pub async fn prove_token(&self, peer: Peer, message: &[u8]) -> Result<Proof, TokenRefusal> {
         let mechanism = SaslMechanism::OauthBearer;
-        let refused = |challenge: serde_json::Value, user: &str, why: String| {
-            self.count(mechanism.name(), false);
-            let why = format!("authentication failed: {why}");
-            TokenRefusal {
-                challenge: challenge.to_string(),
-                why: self.refused(peer, mechanism.name(), user, why),
-            }
+        let Some(message) = TokenMessage::read(message) else {
+            let why = "the message is no OAUTHBEARER message";
+            let told = json!({"status": "invalid_request"});
+            return Err(self.token_refused(peer, mechanism.name(), "", (told, why.to_owned())));
         };
-        let (Some(oauth), Some(message)) = (&self.oauth, TokenMessage::read(message)) else {
-            let why = "the message is no OAUTHBEARER message".to_owned();
+        let checked = self.check_token(peer, mechanism.name(), message.token, message.acts_as);
+        let (user, remaining) = checked.await?;
+        Ok(Proof {
+            user,
+            mechanism,
+            remaining: Some(remaining),
+        })
+    }
+
+    /// Whose token it is, which came by this mechanism, and how much longer it counts. Waits at most 2 s, for keys.
+    ///
+    /// # Errors
+    /// What the client is told.
+    pub(super) async fn check_token(
+        &self,
+        peer: Peer,
+        mechanism: &str,
+        token: &str,
+        acts_as: Option<&str>,
+    ) -> Result<(Arc<str>, Duration), TokenRefusal> {
+        let refused =
+            |told, user: &str, why| self.token_refused(peer, mechanism, user, (told, why));
+        let Some(oauth) = &self.oauth else {
+            let why = "the broker takes no tokens".to_owned();
             return Err(refused(json!({"status": "invalid_request"}), "", why));
         };
         let invalid = json!({"status": "invalid_token"});
-        match oauth.check(message.token).await {
-            Ok(claimed) if message.acts_as.is_none_or(|name| name == claimed.user) => Ok(Proof {
-                user: claimed.user.into(),
-                mechanism,
-                remaining: Some(claimed.remaining),
-            }),
+        match oauth.check(token).await {
+            Ok(claimed) if acts_as.is_none_or(|name| name == claimed.user) => {
+                Ok((claimed.user.into(), claimed.remaining))
+            }
             // Nobody has another's rights.
             Ok(claimed) => {
                 let why = "the client names another user than its token".to_owned();
@@ -200,5 +217,28 @@ impl Auth {
                 Err(refused(told, &user, why))
             }
         }
+    }
+
+    fn token_refused(
+        &self,
+        peer: Peer,
+        mechanism: &str,
+        user: &str,
+        (told, why): (serde_json::Value, String),
+    ) -> TokenRefusal {
+        self.count(mechanism, false);
+        let why = format!("authentication failed: {why}");
+        TokenRefusal {
+            challenge: told.to_string(),
+            why: self.refused(peer, mechanism, user, why),
+        }
+    }
+
+    /// Knows the keys of a key set.
+    #[cfg(test)]
+    pub(super) fn have_keys(&self, set: &[u8]) {
+        let keys = KeySet::read(set).expect("a key set");
+        let oauth = self.oauth.as_ref().expect("tokens are taken");
+        oauth.keys.store(Some(Arc::new(keys)));
     }
 }
