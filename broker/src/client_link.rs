@@ -15,10 +15,10 @@ use kera_rpc::stream::Stream;
 use tokio::io::Interest;
 
 use crate::bell::Bell;
+use crate::counted::Counted;
 use crate::data::append;
 use crate::data::memory_budget::Claims;
 use crate::inbox::{FIRST, Inbox, READ_AHEAD, Received};
-use crate::listener::Counted;
 use crate::outbox::Outbox;
 use crate::principal::Principal;
 use crate::quotas::{Meter, measured};

@@ -27,6 +27,7 @@ pub mod config;
 pub mod connection;
 pub mod coordination;
 pub mod copy_reads;
+pub mod counted;
 mod create;
 pub mod data;
 mod error;

@@ -1,9 +1,8 @@
 //! The native address: accepts connections and tells data frames from control calls by their first
 //! bytes.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -26,10 +25,11 @@ use crate::admission::TooMany;
 use crate::auth::{begins_with_proof, prove};
 use crate::config::TlsListener;
 use crate::connection;
+use crate::counted::Counted;
 use crate::shared::Shared;
 use crate::socket::next;
 use crate::tls;
-use crate::unheard::{Source, Wanted};
+use crate::unheard::Wanted;
 
 /// The first bytes of HTTP/2, which gRPC speaks.
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -41,10 +41,6 @@ const PROBE_AFTER: Duration = Duration::from_secs(60);
 const READ_FROM_REFUSED: usize = 64 * 1024;
 /// Refused connections that are told so at a time. Others are closed without a word: each holds a descriptor.
 const TOLD_AT_ONCE: usize = 64;
-/// About what a connection takes of the allocator.
-const OF_CONNECTION: usize = 4 << 10;
-/// About what one takes whose client has still to prove who it is, its task and its first buffers included.
-const OF_STRANGER: usize = 12 << 10;
 /// About what HTTP/2 takes beside that.
 const OF_CONTROL_CONNECTION: usize = 16 << 10;
 
@@ -95,88 +91,6 @@ async fn accept(
             }
             drop(turn);
         });
-    }
-}
-
-/// Counts a connection while it lives.
-pub struct Counted {
-    shared: Arc<Shared>,
-    source: Source,
-    carries_data: bool,
-    /// Its number among those that have not been heard.
-    unheard: Option<u64>,
-}
-
-impl Counted {
-    /// Counts one more connection, from `peer`, if there is [room](Shared::admit) for it. Until it is
-    /// [heard](Self::heard) it may be told that its place is wanted for another. It may be from here on, not only once
-    /// its task runs: or of many that come at once those that came first would be refused for those that came last.
-    ///
-    /// # Errors
-    /// Which limit there is. It takes no place then, or those that are refused would take the ones that are kept for
-    /// brokers.
-    pub fn admit(
-        shared: &Arc<Shared>,
-        peer: IpAddr,
-        reserved: bool,
-    ) -> Result<(Self, Wanted), TooMany> {
-        let source = Source::from(peer);
-        shared.data.metrics.connections_accepted.inc();
-        shared.connections.fetch_add(1, Ordering::Relaxed);
-        shared.admission.enter(source);
-        let mut counted = Self {
-            shared: shared.clone(),
-            source,
-            carries_data: false,
-            unheard: None,
-        };
-        shared.admit(peer, reserved)?;
-        let (number, wanted) = shared.unheard.enter(source);
-        counted.unheard = Some(number);
-        Ok((counted, wanted))
-    }
-
-    /// Its client has still to prove who it is, and it wants to hold so many bytes in all. False: it may not
-    /// [yet](crate::unheard::Unheard::hold).
-    #[must_use]
-    pub(crate) fn hold(&self, bytes: usize) -> bool {
-        let unheard = &self.shared.unheard;
-        self.unheard
-            .is_none_or(|number| unheard.hold(number, OF_STRANGER + bytes, false))
-    }
-
-    /// It holds so many bytes already. If there are too many, another makes room, or it is to end itself.
-    pub(crate) fn holds(&self, bytes: usize) {
-        if let Some(number) = self.unheard {
-            let unheard = &self.shared.unheard;
-            unheard.hold(number, OF_STRANGER + bytes, true);
-        }
-    }
-
-    /// It has said what it wants: its place is its own.
-    pub fn heard(&mut self) {
-        if let Some(number) = self.unheard.take() {
-            self.shared.unheard.leave(number);
-        }
-    }
-
-    /// Counts it among those that drain when the broker stops.
-    pub fn of_data(mut self) -> Self {
-        self.shared.data_connections.fetch_add(1, Ordering::Relaxed);
-        self.carries_data = true;
-        self
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.heard();
-        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
-        self.shared.admission.leave(self.source);
-        self.shared.data.note_freed(OF_CONNECTION);
-        if self.carries_data {
-            self.shared.data_connections.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 }
 

@@ -22,6 +22,22 @@ pub(crate) fn render(shared: &Shared) -> String {
     with_former_names(current(shared))
 }
 
+/// Clients that have still to prove who they are.
+fn unproven(registry: &mut Registry, shared: &Shared) {
+    gauge(
+        registry,
+        "unproven_bytes",
+        "Bytes that connections hold whose clients have still to prove who they are",
+        shared.unheard.bytes(),
+    );
+    metrics::counter(
+        registry,
+        "unproven_ended",
+        "Connections of such clients that were closed to make room for others",
+        shared.unheard.ended(),
+    );
+}
+
 /// Everything, by the names of this version alone.
 pub(crate) fn current(shared: &Shared) -> String {
     let mut registry = Registry::with_prefix("kera");
@@ -132,18 +148,7 @@ pub(crate) fn current(shared: &Shared) -> String {
         "Connections that may be open",
         shared.admission.limit(),
     );
-    gauge(
-        &mut registry,
-        "unproven_bytes",
-        "Bytes that connections hold whose clients have still to prove who they are",
-        shared.unheard.bytes(),
-    );
-    metrics::counter(
-        &mut registry,
-        "unproven_ended",
-        "Connections of such clients that were closed to make room for others",
-        shared.unheard.ended(),
-    );
+    unproven(&mut registry, shared);
     gauge(
         &mut registry,
         "in_flight_limit_bytes",

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use kera_broker::listener::{Counted, set_up};
+use kera_broker::counted::Counted;
+use kera_broker::listener::set_up;
 use kera_broker::principal::Principal;
 use kera_broker::socket::{bind, next};
 use kera_broker::{BrokerError, Shared};

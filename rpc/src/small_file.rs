@@ -111,7 +111,7 @@ fn blocking<T: Send + 'static>(
     within: Duration,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    let (done, outcome) = mpsc::channel();
+    let (done, outcome) = mpsc::sync_channel(1);
     spawn(move || {
         let _ = done.send(work());
     })?;

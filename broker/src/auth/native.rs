@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::{Auth, Proof, Session};
 use crate::audit::Peer;
 use crate::config::{Listener, SaslMechanism};
-use crate::listener::Counted;
+use crate::counted::Counted;
 use crate::principal::Principal;
 use crate::tls::principal_of;
 

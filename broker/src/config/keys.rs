@@ -496,8 +496,8 @@ config_keys! {
         /// Memory that all connections together may hold whose clients have still to prove who they are: for requests that
         /// have begun, for TLS and for proofs, about 12 KiB of each connection at least. At the limit the connections of the
         /// address that holds most end, those first that began first. A quarter of it is kept for addresses that hold
-        /// little. Who has logged in never waits for it.
-        max_unproven_bytes: u64, Size [MIB, TIB] = "32MiB";
+        /// little. Who has logged in never waits for it. The process grows by up to twice as much, as the allocator has it.
+        max_unproven_bytes: u64, Size [MIB, TIB] = "16MiB";
         /// A user that a broker makes when it starts and there is none: otherwise nobody could log in to make others. Needs
         /// `auth.first_user_password_file`. With `acl.enabled` name it in `acl.super_users` as well.
         first_user: Option<String>, UserName [] = "off";

@@ -1,0 +1,96 @@
+//! What is counted of a client's connection while it lives.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::admission::TooMany;
+use crate::shared::Shared;
+use crate::unheard::{Source, Wanted};
+
+/// About what a connection takes of the allocator.
+const OF_CONNECTION: usize = 4 << 10;
+/// About what one takes whose client has still to prove who it is, its task and its first buffers included.
+const OF_STRANGER: usize = 12 << 10;
+
+/// Counts a connection while it lives.
+pub struct Counted {
+    pub(crate) shared: Arc<Shared>,
+    source: Source,
+    carries_data: bool,
+    /// Its number among those that have not been heard.
+    unheard: Option<u64>,
+}
+
+impl Counted {
+    /// Counts one more connection, from `peer`, if there is [room](Shared::admit) for it. Until it is
+    /// [heard](Self::heard) it may be told that its place is wanted for another. It may be from here on, not only once
+    /// its task runs: or of many that come at once those that came first would be refused for those that came last.
+    ///
+    /// # Errors
+    /// Which limit there is. It takes no place then, or those that are refused would take the ones that are kept for
+    /// brokers.
+    pub fn admit(
+        shared: &Arc<Shared>,
+        peer: IpAddr,
+        reserved: bool,
+    ) -> Result<(Self, Wanted), TooMany> {
+        let source = Source::from(peer);
+        shared.data.metrics.connections_accepted.inc();
+        shared.connections.fetch_add(1, Ordering::Relaxed);
+        shared.admission.enter(source);
+        let mut counted = Self {
+            shared: shared.clone(),
+            source,
+            carries_data: false,
+            unheard: None,
+        };
+        shared.admit(peer, reserved)?;
+        let (number, wanted) = shared.unheard.enter(source);
+        counted.unheard = Some(number);
+        Ok((counted, wanted))
+    }
+
+    /// Its client has still to prove who it is, and it wants to hold so many bytes in all. False: it may not
+    /// [yet](crate::unheard::Unheard::hold).
+    #[must_use]
+    pub(crate) fn hold(&self, bytes: usize) -> bool {
+        let unheard = &self.shared.unheard;
+        self.unheard
+            .is_none_or(|number| unheard.hold(number, OF_STRANGER + bytes, false))
+    }
+
+    /// It holds so many bytes already. If there are too many, another makes room, or it is to end itself.
+    pub(crate) fn holds(&self, bytes: usize) {
+        if let Some(number) = self.unheard {
+            let unheard = &self.shared.unheard;
+            unheard.hold(number, OF_STRANGER + bytes, true);
+        }
+    }
+
+    /// It has said what it wants: its place is its own.
+    pub fn heard(&mut self) {
+        if let Some(number) = self.unheard.take() {
+            self.shared.unheard.leave(number);
+        }
+    }
+
+    /// Counts it among those that drain when the broker stops.
+    pub fn of_data(mut self) -> Self {
+        self.shared.data_connections.fetch_add(1, Ordering::Relaxed);
+        self.carries_data = true;
+        self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.heard();
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        self.shared.admission.leave(self.source);
+        self.shared.data.note_freed(OF_CONNECTION);
+        if self.carries_data {
+            self.shared.data_connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
