@@ -4,11 +4,12 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 
-use kera_testkit::issuer::{AUDIENCE, Issuer};
+use kera_testkit::issuer::Issuer;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::{Broker, Finished, PATIENCE, finish, home, kera};
+use crate::token_logins::token_flags;
 
 struct World {
     broker: Broker,
@@ -22,20 +23,10 @@ impl World {
         let (issuer, home) = (Issuer::start("ann", 600), home());
         let (name, keys) = (issuer.name(), issuer.keys());
         let audit = home.path().join("audit.log").display().to_string();
-        let flags = [
-            ["--http-listen", "127.0.0.1:0"],
-            ["--auth-listeners", "http"],
-            ["--auth-mechanisms", "OAUTHBEARER"],
-            ["--oauth-issuer", &name],
-            ["--oauth-audience", AUDIENCE],
-            ["--oauth-keys", &keys],
-            ["--oauth-clock-skew", "0s"],
-            ["--acl-enabled", "true"],
-            ["--acl-super-users", "User:ann"],
-            ["--audit-to", &audit],
-        ];
+        let flags = token_flags("http", &name, &keys);
+        let flags = [flags.as_flattened(), &["--audit-to", &audit]].concat();
         let world = Self {
-            broker: Broker::with(flags.as_flattened()),
+            broker: Broker::with(&flags),
             issuer,
             home,
         };

@@ -67,16 +67,24 @@ fn answer(raw: &mut Raw, kind: FrameKind, correlation: u32) -> Frame {
     frame
 }
 
-#[test]
-fn appends_and_reads_wait_for_a_quota_and_nothing_else_does() {
+/// A broker with a stream of one lane, and the stream's id.
+fn broker_with_stream() -> (Broker, Bytes) {
     let broker = Broker::start();
     broker.run(&["stream", "create", "s", "--streamlets", "1", "--lanes", "1"]);
     let stream = stream_id(&broker, "s");
+    (broker, stream)
+}
+
+/// Changes what clients may do that prove nothing.
+fn quota(broker: &Broker, words: &[&str]) {
     let anonymous = ["--principal", "User:ANONYMOUS"];
-    let quota = |words: &[&str]| {
-        let words: Vec<&str> = [&["quota"][..], words, &anonymous[..]].concat();
-        broker.run(&words);
-    };
+    broker.run(&[&["quota"][..], words, &anonymous].concat());
+}
+
+#[test]
+fn appends_and_reads_wait_for_a_quota_and_nothing_else_does() {
+    let (broker, stream) = broker_with_stream();
+    let quota = |words: &[&str]| quota(&broker, words);
     let mut raw = Raw::open(&broker);
     append(&mut raw, &stream, 1);
     assert_eq!(raw.append_answer().1.error, 0, "nothing limits it");
@@ -135,13 +143,8 @@ fn appends_and_reads_wait_for_a_quota_and_nothing_else_does() {
 
 #[test]
 fn appends_and_reads_wait_for_time_and_nothing_else_does() {
-    let broker = Broker::start();
-    broker.run(&["stream", "create", "s", "--streamlets", "1", "--lanes", "1"]);
-    let stream = stream_id(&broker, "s");
-    let quota = |words: &[&str]| {
-        let anonymous = ["--principal", "User:ANONYMOUS"];
-        broker.run(&[&["quota"][..], words, &anonymous].concat());
-    };
+    let (broker, stream) = broker_with_stream();
+    let quota = |words: &[&str]| quota(&broker, words);
     let mut raw = Raw::open(&broker);
     append(&mut raw, &stream, 1);
     assert_eq!(raw.append_answer().1.error, 0, "nothing limits it");
@@ -176,13 +179,8 @@ fn appends_and_reads_wait_for_time_and_nothing_else_does() {
 #[test]
 fn a_client_that_waits_for_no_answer_waits_for_its_time() {
     const MANY: u32 = 40;
-    let broker = Broker::start();
-    broker.run(&["stream", "create", "s", "--streamlets", "1", "--lanes", "1"]);
-    let stream = stream_id(&broker, "s");
-    let quota = |words: &[&str]| {
-        let anonymous = ["--principal", "User:ANONYMOUS"];
-        broker.run(&[&["quota"][..], words, &anonymous].concat());
-    };
+    let (broker, stream) = broker_with_stream();
+    let quota = |words: &[&str]| quota(&broker, words);
     // A hundred nanoseconds in a second: an append in a second.
     quota(&["set", "--request-percentage", "0.00001"]);
     let mut raw = Raw::open(&broker);

@@ -24,24 +24,28 @@ struct World {
     home: TempDir,
 }
 
+/// The flags of a broker that lets in at `listener` who has a token of the issuer of that name, and ann to everything.
+pub fn token_flags<'a>(listener: &'a str, issuer: &'a str, keys: &'a str) -> [[&'a str; 2]; 9] {
+    [
+        ["--http-listen", "127.0.0.1:0"],
+        ["--auth-listeners", listener],
+        ["--auth-mechanisms", "OAUTHBEARER"],
+        ["--oauth-issuer", issuer],
+        ["--oauth-audience", AUDIENCE],
+        ["--oauth-keys", keys],
+        ["--oauth-clock-skew", "0s"],
+        ["--acl-enabled", "true"],
+        ["--acl-super-users", "User:ann"],
+    ]
+}
+
 async fn world() -> World {
     let issuer = Issuer::start("ann", 600);
     let mut broker = Broker::start();
     broker.run(&["stream", "create", "s", "--streamlets", "1"]);
     broker.stop();
     let (name, keys) = (issuer.name(), issuer.keys());
-    let flags = [
-        ["--http-listen", "127.0.0.1:0"],
-        ["--auth-listeners", "native"],
-        ["--auth-mechanisms", "OAUTHBEARER"],
-        ["--oauth-issuer", &name],
-        ["--oauth-audience", AUDIENCE],
-        ["--oauth-keys", &keys],
-        ["--oauth-clock-skew", "0s"],
-        ["--acl-enabled", "true"],
-        ["--acl-super-users", "User:ann"],
-    ];
-    broker.set_flags(flags.as_flattened());
+    broker.set_flags(token_flags("native", &name, &keys).as_flattened());
     broker.restart();
     let world = World {
         broker,

@@ -97,7 +97,7 @@ async fn a_number_and_a_directory_belong_to_one_broker() {
         panic!("it is broker 3's");
     };
     assert!(refused.to_string().contains("broker 3"), "{refused}");
-    // Its replicas of what others own are as they were: open, and not sealed by whoever was refused.
+    // The refused broker has sealed none of the replicas that broker 3 keeps for others.
     assert!(
         files_below(trio.dirs[2].path()) == left,
         "files were changed"
