@@ -38,7 +38,7 @@ impl Tls {
     }
 }
 
-/// A user's name and password.
+/// A user's name and password, or a file with a token that names the user.
 #[pyclass(frozen, module = "kera")]
 pub(crate) struct Login {
     login: kera_rpc::Login,
@@ -64,8 +64,20 @@ impl Login {
         })
     }
 
-    /// Without the password.
+    #[staticmethod]
+    fn with_token_file(path: PathBuf) -> Self {
+        Self {
+            login: kera_rpc::Login::with_token_file(path),
+            user: String::new(),
+            mechanism: SaslMechanism::OauthBearer,
+        }
+    }
+
+    /// Without password and token.
     fn __repr__(&self) -> String {
+        if self.mechanism == SaslMechanism::OauthBearer {
+            return "Login(a token)".to_owned();
+        }
         format!(
             "Login(user={:?}, mechanism={:?})",
             self.user,
@@ -121,14 +133,18 @@ impl Way {
     }
 
     pub(crate) fn client(&self) -> PyResult<Client> {
-        if let Some(login) = &self.login
-            && login.get().mechanism == SaslMechanism::Plain
-            && self.tls.is_none()
-        {
-            return Err(setting(
-                "login",
-                "PLAIN sends the password itself, and without TLS everybody on the way could read it; give tls, or use SCRAM-SHA-512",
-            ));
+        let mechanism = self.login.as_ref().map(|login| login.get().mechanism);
+        let bare = match mechanism.filter(|_| self.tls.is_none()) {
+            Some(SaslMechanism::Plain) => {
+                "PLAIN sends the password itself, and without TLS everybody on the way could read it; give tls, or use SCRAM-SHA-512"
+            }
+            Some(SaslMechanism::OauthBearer) => {
+                "a token is sent as it is, and without TLS everybody on the way could read and use it; give tls"
+            }
+            _ => "",
+        };
+        if !bare.is_empty() {
+            return Err(setting("login", bare));
         }
         let options = ClientOptions {
             retry: RetryPolicy::within(self.retry_within),

@@ -16,7 +16,7 @@ class Tls:
 
 @final
 class Login:
-    """A user's name and password."""
+    """A user's name and password, or a file with a token that names the user."""
 
     def __new__(
         cls,
@@ -25,6 +25,8 @@ class Login:
         *,
         mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = "SCRAM-SHA-512",
     ) -> Login: ...
+    @staticmethod
+    def with_token_file(path: _Path) -> Login: ...
     def __repr__(self) -> str: ...
 
 @final

@@ -14,20 +14,25 @@ record Connecting(long timeoutMillis, String ca, String certificate, String key,
     private static final long serialVersionUID = 1L;
     static final long TIMEOUT_MILLIS = 10_000;
 
-    /** A user with a password, or a file that has it; the other one is null. */
-    record User(String name, String password, String passwordFile, SaslMechanism mechanism) implements Serializable {
+    /** A user with a password, or a file that has it, or a file with a token that names the user; the others are null. */
+    record User(String name, String password, String passwordFile, String tokenFile, SaslMechanism mechanism)
+            implements Serializable {
         private static final long serialVersionUID = 1L;
 
         static User of(String name, String password) {
-            return new User(name, password, null, SaslMechanism.SCRAM_SHA_512).checked();
+            return new User(name, password, null, null, SaslMechanism.SCRAM_SHA_512).checked();
         }
 
         static User ofFile(String name, String file) {
-            return new User(name, null, file, SaslMechanism.SCRAM_SHA_512).checked();
+            return new User(name, null, file, null, SaslMechanism.SCRAM_SHA_512).checked();
+        }
+
+        static User ofTokenFile(String file) {
+            return new User(null, null, null, file, SaslMechanism.OAUTHBEARER).checked();
         }
 
         User by(SaslMechanism other) {
-            return new User(name, password, passwordFile, other);
+            return new User(name, password, passwordFile, tokenFile, other).checked();
         }
 
         /** What cannot be a login is said where the job is made. */
@@ -37,6 +42,9 @@ record Connecting(long timeoutMillis, String ca, String certificate, String key,
         }
 
         Login login() {
+            if (tokenFile != null) {
+                return Login.ofTokenFile(Path.of(tokenFile)).withMechanism(mechanism);
+            }
             Login login = passwordFile == null ? Login.of(name, password) : Login.ofFile(name, Path.of(passwordFile));
             return login.withMechanism(mechanism);
         }
@@ -44,7 +52,7 @@ record Connecting(long timeoutMillis, String ca, String certificate, String key,
         /** Without the password. */
         @Override
         public String toString() {
-            return "user " + name + " by " + mechanism;
+            return tokenFile == null ? "user " + name + " by " + mechanism : "the token in " + tokenFile;
         }
     }
 

@@ -55,9 +55,19 @@ public abstract sealed class KeraConnectionBuilder<B extends KeraConnectionBuild
     }
 
     /**
+     * Logs in by a token of an issuer: it is in a file on each TaskManager, and for a source on the JobManager. The file is read for
+     * each connection; put the next token into it before the one that is there ends. It takes TLS, or loopback.
+     */
+    public B loginByTokenFile(String tokenFile) {
+        user = User.ofTokenFile(tokenFile);
+        return self();
+    }
+
+    /**
      * How the user's password is proved. Default SCRAM-SHA-512.
      *
      * @throws IllegalStateException if no user is named yet
+     * @throws IllegalArgumentException if it is not proved by a password, or there is a token
      */
     public B mechanism(SaslMechanism wanted) {
         if (user == null) {

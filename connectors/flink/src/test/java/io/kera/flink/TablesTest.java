@@ -10,6 +10,7 @@ import io.kera.client.ConnectOptions;
 import io.kera.client.Login;
 import io.kera.client.ReadmePrograms;
 import io.kera.client.TestBroker;
+import io.kera.client.TestIssuer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.ZoneOffset;
@@ -166,6 +167,27 @@ class TablesTest {
                 assertFalse(ExceptionUtils.stringifyException(told).contains("sesame"), "options are told without secrets");
                 flink.executeSql("DROP TABLE half");
             }
+        }
+    }
+
+    @Test
+    void tablesAreReadByAToken(@TempDir Path home) throws Exception {
+        TestIssuer issuer = new TestIssuer(home);
+        Path file = Files.writeString(home.resolve("token"), issuer.token("ann", 600));
+        try (TestBroker users = TestBroker.start(issuer.flags().toArray(new String[0]))) {
+            ConnectOptions ann = ConnectOptions.DEFAULT.withLogin(Login.ofTokenFile(file));
+            try (Admin admin = new Admin(List.of(users.address()), ann)) {
+                issuer.awaitKeys(admin);
+                admin.createStream("safe", 1, 1);
+            }
+            TableEnvironment flink = TableEnvironment.create(EnvironmentSettings.inStreamingMode());
+            String table = "CREATE TABLE %s (n INT) WITH ('connector' = 'kera', 'bootstrap' = '" + users.address()
+                    + "', 'stream' = 'safe', 'format' = 'json', 'scan.bounded.mode' = 'latest', 'token-file' = '" + file + "' %s)";
+            flink.executeSql(String.format(table, "safe", ""));
+            flink.executeSql("INSERT INTO safe VALUES (1), (2)").await();
+            assertEquals(List.of("+I[1]", "+I[2]"), rows(flink.executeSql("SELECT * FROM safe")));
+            flink.executeSql(String.format(table, "twice", ", 'user' = 'ann', 'password' = 'open sesame'"));
+            isRefused("leave user and sasl.mechanism out", () -> flink.executeSql("SELECT * FROM twice"));
         }
     }
 

@@ -103,6 +103,7 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
                 KeraTableOptions.USER,
                 KeraTableOptions.PASSWORD,
                 KeraTableOptions.PASSWORD_FILE,
+                KeraTableOptions.TOKEN_FILE,
                 KeraTableOptions.MECHANISM);
     }
 
@@ -160,6 +161,10 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
         if ((password && file) || (password || file) != isGiven(options, KeraTableOptions.USER)) {
             throw new ValidationException("user goes together with one of password and password-file");
         }
+        if (isGiven(options, KeraTableOptions.TOKEN_FILE)
+                && (isGiven(options, KeraTableOptions.USER) || isGiven(options, KeraTableOptions.MECHANISM))) {
+            throw new ValidationException("token-file names who the job is, by OAUTHBEARER: leave user and sasl.mechanism out");
+        }
     }
 
     private static boolean isGiven(ReadableConfig options, ConfigOption<?> option) {
@@ -177,5 +182,6 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
                     () -> builder.loginFromFile(user, options.get(KeraTableOptions.PASSWORD_FILE)));
             builder.mechanism(options.get(KeraTableOptions.MECHANISM));
         });
+        options.getOptional(KeraTableOptions.TOKEN_FILE).ifPresent(builder::loginByTokenFile);
     }
 }

@@ -96,6 +96,9 @@ public final class KeraTableOptions {
             .stringType().noDefaultValue().withDescription("The user's password. It is part of the table's definition.");
     public static final ConfigOption<String> PASSWORD_FILE = ConfigOptions.key("password-file")
             .stringType().noDefaultValue().withDescription("The file whose first line is the user's password.");
+    public static final ConfigOption<String> TOKEN_FILE = ConfigOptions.key("token-file")
+            .stringType().noDefaultValue()
+            .withDescription("The file with a token of an issuer to log in by, in place of a user and a password.");
     public static final ConfigOption<SaslMechanism> MECHANISM = ConfigOptions.key("sasl.mechanism")
             .enumType(SaslMechanism.class).defaultValue(SaslMechanism.SCRAM_SHA_512)
             .withDescription("How the password is proved; PLAIN only with TLS, or over loopback.");
