@@ -204,9 +204,10 @@ impl Session {
         self.held.is_some()
     }
 
-    /// True if it may wait for records: others have room for what they name.
+    /// True if it may wait for records: it names partitions, and others have room for what they name. A consumer that closes
+    /// sends a last request without partitions, and waits for the answer.
     pub(crate) fn may_wait(&self) -> bool {
-        self.held.is_some()
+        self.held.is_some() && !self.entries.is_empty()
     }
 
     fn forget(&mut self, topic: TopicRef, partition: i32) {

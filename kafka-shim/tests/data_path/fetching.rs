@@ -6,7 +6,7 @@ use kafka_protocol::messages::{ApiKey, FetchRequest, FetchResponse, TopicName};
 use kafka_protocol::protocol::StrBytes;
 use kera_protocol::batch::{Compression, ProducerStamp, Records, batches};
 
-use crate::common::{Client, World, batch};
+use crate::common::{Client, PATIENCE, World, batch};
 use crate::producing::produce;
 
 fn name(topic: &str) -> TopicName {
@@ -322,6 +322,30 @@ async fn a_session_tells_only_what_changed() {
         gone.error_code,
         ResponseError::FetchSessionIdNotFound.code()
     );
+}
+
+/// As Java's consumer does when it closes.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_partitions_nothing_is_waited_for() {
+    let world = World::start().await;
+    world.topic("t", 1);
+    let mut client = world.client().await;
+    let begin = request("t", vec![partition(0, 0)]).with_session_epoch(0);
+    let begun = fetch(&mut client, 12, &begin).await;
+    let mut last = request("t", vec![])
+        .with_session_id(begun.session_id)
+        .with_session_epoch(-1)
+        .with_max_wait_ms(i32::MAX);
+    last.topics.clear();
+    // Each would wait as long as the test waits for both.
+    let both = async {
+        for _ in 0..2 {
+            let ended = fetch(&mut client, 12, &last).await;
+            assert_eq!((ended.error_code, ended.session_id), (0, 0));
+        }
+    };
+    let both = tokio::time::timeout(PATIENCE, both).await;
+    both.expect("no answer to a request without partitions");
 }
 
 #[tokio::test(flavor = "multi_thread")]
