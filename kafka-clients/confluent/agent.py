@@ -73,6 +73,8 @@ def base(request):
         "reconnect.backoff.max.ms": 500,
         "topic.metadata.refresh.interval.ms": 1000,
         "log_level": 3,
+        # How to log in.
+        **request.get("config", {}),
     }
 
 

@@ -122,7 +122,11 @@ func (c *consumer) open(more ...kgo.Opt) error {
 			options = append(options, kgo.InstanceID(*s.Instance))
 		}
 	}
-	client, err := kgo.NewClient(options...)
+	login, err := s.Login.options()
+	if err != nil {
+		return err
+	}
+	client, err := kgo.NewClient(append(options, login...)...)
 	c.client = client
 	return err
 }

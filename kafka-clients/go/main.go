@@ -48,6 +48,7 @@ type request struct {
 	BatchSize int32             `json:"batch_bytes"`
 	AutoMake  bool              `json:"auto_create"`
 	Isolation string            `json:"isolation"`
+	Login     *login            `json:"login"`
 
 	TransactionalID string `json:"transactional_id"`
 	TransactionMs   int64  `json:"transaction_ms"`

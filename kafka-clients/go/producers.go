@@ -109,7 +109,11 @@ func openProducer(r *request) (*producer, error) {
 	if r.BatchSize != 0 {
 		options = append(options, kgo.ProducerBatchMaxBytes(r.BatchSize))
 	}
-	client, err := kgo.NewClient(options...)
+	more, err := r.Login.options()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kgo.NewClient(append(options, more...)...)
 	return &producer{client}, err
 }
 

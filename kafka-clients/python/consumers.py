@@ -4,6 +4,8 @@ from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata, T
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 
+from logins import settings
+
 
 def tohex(data):
     return None if data is None else bytes(data).hex()
@@ -58,6 +60,7 @@ class Consumers:
             fetch_max_wait_ms=200,
             metadata_max_age_ms=1000,
             reconnect_backoff_max_ms=500,
+            **settings(request),
             **more,
         )
         return {}

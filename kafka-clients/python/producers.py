@@ -3,6 +3,8 @@
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
+from logins import settings
+
 
 def unhex(text):
     return None if text is None else bytes.fromhex(text)
@@ -28,6 +30,7 @@ class Producers:
             request_timeout_ms=10000,
             reconnect_backoff_max_ms=500,
             allow_auto_create_topics=request.get("auto_create", False),
+            **settings(request),
         )
         return {}
 

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::agent::{Agent, Client};
 use super::librdkafka::Librdkafka;
-use super::{machine, tools};
+use super::{logins, machine, tools};
 
 /// A client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -171,10 +171,18 @@ impl Kind {
 
     /// Starts the client.
     pub fn open(self) -> Box<dyn Client + Send> {
+        self.open_for("")
+    }
+
+    /// The same; Java's may get tokens at that address.
+    pub fn open_for(self, tokens: &str) -> Box<dyn Client + Send> {
         match self {
             Self::Librdkafka => Box::new(Librdkafka::new()),
-            Self::Java => java(tools::java("java", "java", &[])),
-            Self::Java3 => java(tools::java("java-3", "java", &["-Dkafka.version=3.9.1"])),
+            Self::Java => java(&tools::java("java", "java", &[]), tokens),
+            Self::Java3 => {
+                let class_path = tools::java("java-3", "java", &["-Dkafka.version=3.9.1"]);
+                java(&class_path, tokens)
+            }
             Self::FranzGo => program(Command::new(tools::go("go", "go"))),
             Self::Sarama => program(Command::new(tools::go("sarama", "sarama"))),
             Self::KafkaPython => python("python"),
@@ -193,9 +201,9 @@ fn program(command: Command) -> Box<dyn Client + Send> {
     Box::new(Agent::start(command))
 }
 
-fn java(class_path: String) -> Box<dyn Client + Send> {
-    let mut command = tools::java_command(&class_path);
-    command.arg("kera.Agent");
+fn java(class_path: &str, tokens: &str) -> Box<dyn Client + Send> {
+    let mut command = tools::java_command(class_path);
+    command.args([&logins::allowed(tokens), "kera.Agent"]);
     program(command)
 }
 

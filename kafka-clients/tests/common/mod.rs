@@ -15,6 +15,7 @@ pub mod copying;
 pub mod kcat;
 pub mod kind;
 pub mod librdkafka;
+pub mod logins;
 pub mod records;
 pub mod session;
 pub mod tools;

@@ -133,6 +133,10 @@ final class Consumers {
             // For so long it stays with the broker that a leader names.
             settings.put("metadata.max.age.ms", "60000");
         }
+        // How to log in, and what a test sets by name.
+        request.path("config")
+                .fields()
+                .forEachRemaining(each -> settings.put(each.getKey(), each.getValue().asText()));
         consumers.put(
                 name,
                 new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer()));
