@@ -428,11 +428,13 @@ pub(super) fn json(view: &impl Serialize) -> Answer {
 }
 
 /// Whom the API answers where it asks nobody who they are: programs on this machine, that name this machine. A page of
-/// another site whose name leads here names that site.
+/// another site whose name leads here names that site; a request that names two machines names none.
 fn is_local(peer: Peer, headers: &HeaderMap) -> bool {
-    let host = headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok());
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host.to_str().ok(),
+        _ => None,
+    };
     let name = host.map(|host| match host.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
             Some((name, port)) if port.is_empty() || port.starts_with(':') => name,

@@ -64,6 +64,9 @@ async fn the_api_answers_this_machine_alone() {
         "localhost.example.com",
         "[::2]:1",
         "",
+        // Who sends two names could mean either.
+        "localhost\r\nHost: example.com",
+        "example.com\r\nHost: localhost",
     ] {
         let (status, body) = ask(address, host, "/api/v1/overview").await;
         assert_eq!(status, 403, "{host}: {body}");

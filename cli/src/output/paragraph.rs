@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn sentences_fit_and_lose_no_word() {
-        let text = "created: stream a-long-name, 1 streamlet with 1 lane each, by key, ack written";
+        let text = "created: stream a-long-name, 1 streamlet with 1 lane, by key, ack written";
         let shown = fitted(text, Some(40));
         assert!(
             shown.lines().count() > 1 && shown.lines().all(|line| line.len() <= 40),

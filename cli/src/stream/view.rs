@@ -203,11 +203,12 @@ impl StreamView {
     pub(super) fn summary(&self) -> String {
         let plural = |n: u32, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
         format!(
-            "stream {}, {} with {} lane{} each, by {}, ack {}{}",
+            "stream {}, {} with {} lane{}{}, by {}, ack {}{}",
             self.name,
             plural(self.streamlets, "streamlet"),
             self.lanes_each(),
             if self.lanes == 1 { "" } else { "s" },
+            if self.streamlets == 1 { "" } else { " each" },
             self.lane_by,
             self.ack,
             match self.replicas {
