@@ -49,6 +49,11 @@ final class Cluster implements AutoCloseable {
                 if (!ErrorCodes.isRetryable(error.code())) {
                     throw error;
                 }
+                if (Methods.changes(method) && ErrorCodes.mayBeDone(error.code())) {
+                    close();
+                    throw new IOException("broker " + address + " has answered " + error.getMessage()
+                            + "; what was asked for may have been done", error);
+                }
                 if (error.code() == ErrorCodes.SHUTTING_DOWN) {
                     // The broker is about to end this connection, as when what it was proved by is over: not the broker.
                     close();

@@ -49,6 +49,11 @@ public final class ErrorCodes {
         return OPEN.contains(code) || code > NEWEST;
     }
 
+    /** True if a call that is answered so may have been done all the same. */
+    static boolean mayBeDone(int code) {
+        return code == SHUTTING_DOWN || code == TIMEOUT;
+    }
+
     /** True if the streamlet may have another owner by now, or soon. */
     static boolean asksForOwner(int code) {
         return code == NOT_OWNER || code == NOT_ENOUGH_COPIES || code == SHUTTING_DOWN || code == UNKNOWN_STREAM;

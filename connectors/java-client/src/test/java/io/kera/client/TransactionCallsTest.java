@@ -69,6 +69,20 @@ class TransactionCallsTest {
     }
 
     @Test
+    void aChangeThatAStoppingBrokerMayHaveMadeIsNotAskedForAgain() throws Exception {
+        for (int code : new int[] {ErrorCodes.SHUTTING_DOWN, ErrorCodes.TIMEOUT}) {
+            try (FakeBroker broker = refusing(code, 0);
+                    FakeBroker other = refusing(0);
+                    Admin admin = new Admin(List.of(broker.address(), other.address()), ConnectOptions.DEFAULT)) {
+                IOException open = assertThrows(IOException.class, () -> admin.deleteStream("s"));
+                assertTrue(open.getMessage().contains("may have been done"), open.getMessage());
+                assertEquals(1, broker.asked());
+                assertEquals(0, other.asked());
+            }
+        }
+    }
+
+    @Test
     void whatIsRefusedForGoodIsNotAskedAgain() throws Exception {
         try (FakeBroker broker = refusing(ErrorCodes.NOT_AUTHORIZED);
                 Transactions transactions = new Transactions(List.of(broker.address()), ConnectOptions.DEFAULT)) {
