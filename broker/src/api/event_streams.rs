@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kera_protocol::error::{ErrorCode, WireError};
 use parking_lot::Mutex;
@@ -18,6 +19,8 @@ pub(crate) struct EventStreams {
 #[derive(Default)]
 struct Taken {
     all: usize,
+    /// Places that were ever taken.
+    so_far: u32,
     of_users: HashMap<Arc<str>, usize>,
 }
 
@@ -25,6 +28,16 @@ struct Taken {
 pub(super) struct Place {
     places: Arc<EventStreams>,
     user: Option<Arc<str>>,
+    number: u32,
+}
+
+impl Place {
+    /// How far into a round of `every` this place has its turn. Places that are taken one after the other lie far apart,
+    /// however many there are: each comes a golden part of a round after the one before it.
+    pub(super) fn turn(&self, every: Duration) -> Duration {
+        const GOLDEN: u32 = 0x9e37_79b9;
+        every.mul_f64(f64::from(self.number.wrapping_mul(GOLDEN)) / f64::from(u32::MAX))
+    }
 }
 
 impl EventStreams {
@@ -58,9 +71,11 @@ impl EventStreams {
             *of_user += 1;
         }
         taken.all += 1;
+        taken.so_far = taken.so_far.wrapping_add(1);
         Ok(Place {
             places: self.clone(),
             user,
+            number: taken.so_far,
         })
     }
 }
@@ -108,5 +123,19 @@ mod tests {
         assert!(refused.message.contains("max_event_streams"), "{refused}");
         drop(all);
         assert_eq!(places.taken.lock().all, 0);
+    }
+
+    #[test]
+    fn turns_of_places_taken_at_once_lie_far_apart() {
+        let places = Arc::new(EventStreams::new(20));
+        let all: Vec<_> = (0..20).map(|_| places.take(None).unwrap()).collect();
+        let round = Duration::from_secs(1);
+        let mut turns: Vec<_> = all.iter().map(|place| place.turn(round)).collect();
+        turns.sort();
+        assert!(*turns.last().expect("a turn") <= round);
+        let next_round = turns[0] + round;
+        for (turn, next) in turns.iter().zip(turns[1..].iter().chain([&next_round])) {
+            assert!(*next - *turn >= round / 40, "{turns:?}");
+        }
     }
 }

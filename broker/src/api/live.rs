@@ -31,7 +31,7 @@ struct Watch {
     caller: Caller,
     proved_by: ProvedBy,
     watched: Vec<Watched>,
-    _place: Place,
+    place: Place,
 }
 
 /// What ends the stream when it counts no more.
@@ -91,9 +91,10 @@ pub(super) async fn live(
         api,
         caller,
         watched,
-        _place: place,
+        place,
     };
-    let rounds = stream::unfold((watch, ticks), move |(mut watch, mut ticks)| {
+    let begin = (watch, ticks, true);
+    let rounds = stream::unfold(begin, move |(mut watch, mut ticks, is_first)| {
         let mut stopping = stopping.clone();
         async move {
             tokio::select! {
@@ -112,7 +113,11 @@ pub(super) async fn live(
                 }
             }
             let news = watch.round().await;
-            Some((news, (watch, ticks)))
+            if is_first {
+                // After a start all pages come at once. Their rounds do not, or appends would wait for all of them together.
+                ticks.reset_after(watch.place.turn(EVERY));
+            }
+            Some((news, (watch, ticks, false)))
         }
     });
     let events = futures::StreamExt::flat_map(rounds, |news| {
