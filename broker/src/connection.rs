@@ -176,9 +176,13 @@ impl Protocol for Connection {
     fn deadline(&self, link: &ClientLink) -> Option<Instant> {
         let reads = link.meter.look_at(Metered::Reads);
         let answers = self.held_until(link);
-        let until = self.until.filter(|_| !self.closing);
-        let aside = link.meter.look_at(Metered::Time);
-        let aside = aside.filter(|_| !self.aside.is_empty());
+        let until = self
+            .until
+            .filter(|_| !self.closing || !self.aside.is_empty());
+        let aside = self.aside.gives_up().map(|gives_up| {
+            let look = link.meter.look_at(Metered::Time);
+            look.map_or(gives_up, |look| look.min(gives_up))
+        });
         let all = reads.into_iter().chain(answers).chain(until);
         all.chain(aside).min()
     }
@@ -257,11 +261,13 @@ impl Protocol for Connection {
 impl Connection {
     /// No more frames; what is in flight is still answered. Clients connect again, and send again what was refused.
     fn close(&mut self, link: &mut ClientLink, why: &str) {
+        let error = WireError::new(ErrorCode::ShuttingDown, why);
+        // Also of a client that says it sends nothing more, and waits for the answers.
+        self.refuse_aside(link, &error);
         if self.closing {
             return;
         }
         self.closing = true;
-        let error = WireError::new(ErrorCode::ShuttingDown, why);
         let reads = std::mem::take(&mut self.reads).into_iter();
         let copies = std::mem::take(&mut self.copy_reads).into_iter();
         let reads = reads.map(|read| read.correlation);
@@ -277,7 +283,6 @@ impl Connection {
             answer_call(link, correlation, Err(error.clone()));
         }
         self.subscriptions.clear();
-        self.refuse_aside(link, &error);
         link.out.push_raw(|out| frame::encode_go_away(out, &error));
     }
 }

@@ -10,6 +10,7 @@ use kera_protocol::v1;
 
 use super::Who;
 use crate::config::Listener;
+use crate::data::catalog::stream_id;
 use crate::principal::Principal;
 use crate::shared::Shared;
 
@@ -81,10 +82,7 @@ impl Granted {
         if !shared.access.is_enforced() {
             return Ok(());
         }
-        let Some(id) = StreamId::from_slice(stream) else {
-            let text = "stream id is not 16 bytes";
-            return Err(WireError::new(ErrorCode::MalformedFrame, text));
-        };
+        let id = stream_id(stream)?;
         // The rules of the moment before the question: should they change meanwhile, it is asked again.
         let revision = shared.access.revision();
         if revision == self.revision && self.streams.contains(&(operation, id)) {

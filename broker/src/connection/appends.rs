@@ -19,7 +19,7 @@ use crate::transactions;
 
 /// Longest time that an answer is held back, and the debt above which appends are refused: clients give up on answers
 /// that do not come.
-const MOST_HELD: Duration = Duration::from_secs(10);
+pub(super) const MOST_HELD: Duration = Duration::from_secs(10);
 /// Answers of one connection that are held back; more appends are refused.
 const MOST_ANSWERS: usize = 4096;
 
@@ -200,7 +200,7 @@ impl Connection {
     }
 }
 
-fn over_quota(link: &ClientLink, why: &str) -> WireError {
+pub(super) fn over_quota(link: &ClientLink, why: &str) -> WireError {
     let principal = &link.principal;
     let text = format!("{principal} {why}; send less, or see `kera quota list`");
     WireError::new(ErrorCode::Overloaded, text)

@@ -2,9 +2,11 @@
 //!
 //! A client that does not wait for answers would not notice that these are held back. So its appends are not placed either. What
 //! comes behind them is taken all the same: a member of a group goes on sending its heartbeats. They count as bytes in flight, and
-//! at `server.connection_in_flight_bytes` the socket is not read any more.
+//! at `server.connection_in_flight_bytes` the socket is not read any more. None waits longer than an answer is held back: then it
+//! is refused, and not stored long after its client has given it up.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use bytes::Bytes;
 use kera_protocol::error::WireError;
@@ -12,8 +14,10 @@ use kera_protocol::frame::FrameKind;
 use kera_protocol::v1;
 
 use super::Connection;
+use super::appends::{MOST_HELD, over_quota};
 use crate::client_link::ClientLink;
 use crate::data::append::{self, Partial};
+use crate::data::catalog::stream_id;
 use crate::quotas::Metered;
 
 /// About what one takes beside its batches.
@@ -24,11 +28,16 @@ struct Aside {
     correlation: u32,
     request: v1::AppendRequest,
     body: Vec<u8>,
+    since: Instant,
 }
 
 impl Aside {
     fn bytes(&self) -> usize {
         OF_APPEND + self.body.len() + self.request.transactional_id.len()
+    }
+
+    fn gives_up(&self) -> Instant {
+        self.since + MOST_HELD
     }
 }
 
@@ -39,6 +48,11 @@ pub(super) struct AsideAppends(VecDeque<Aside>);
 impl AsideAppends {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// When the oldest has waited long enough.
+    pub(super) fn gives_up(&self) -> Option<Instant> {
+        self.0.front().map(Aside::gives_up)
     }
 }
 
@@ -57,6 +71,10 @@ impl Connection {
         request: v1::AppendRequest,
         body: &[u8],
     ) {
+        // What waits is no longer than what can be stored.
+        if let Err(error) = stream_id(&request.stream) {
+            return refuse(link, correlation, &error, v1::Placement::NotPlaced);
+        }
         // Not the whole buffer that the request came in.
         let aside = Aside {
             correlation,
@@ -65,12 +83,13 @@ impl Connection {
                 ..request
             },
             body: body.to_vec(),
+            since: Instant::now(),
         };
         link.claims.wait_for(aside.bytes());
         self.aside.0.push_back(aside);
     }
 
-    /// Places those that were put aside, as far as the client owes no time.
+    /// Places those that were put aside, as far as the client owes no time, and refuses what has waited long enough.
     pub(super) fn take_aside(&mut self, link: &mut ClientLink) {
         while !link.starved && !self.aside.is_empty() && !self.front_waits(link) {
             let Some(mut aside) = self.aside.0.pop_front() else {
@@ -82,6 +101,20 @@ impl Connection {
                 link.claims.wait_for(aside.bytes());
                 self.aside.0.push_front(aside);
             }
+        }
+        let now = Instant::now();
+        // One that was begun has batches placed, and waits for memory.
+        while self.charged.is_none() && self.aside.gives_up().is_some_and(|at| at <= now) {
+            let Some(aside) = self.aside.0.pop_front() else {
+                break;
+            };
+            link.claims.release(aside.bytes());
+            let waited = MOST_HELD.as_secs();
+            let why = format!(
+                "has used up its quota of time (request_percentage), and an append has waited {waited} seconds for it"
+            );
+            let error = over_quota(link, &why);
+            refuse(link, aside.correlation, &error, v1::Placement::NotPlaced);
         }
     }
 
@@ -96,11 +129,14 @@ impl Connection {
             let begun: Partial = std::mem::take(&mut self.partial);
             self.charged = None;
             link.claims.release(aside.bytes());
-            link.shared.data.metrics.append_errors.inc();
-            let reply = append::refusal(why, begun.placement());
-            let correlation = aside.correlation;
-            link.out
-                .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
+            refuse(link, aside.correlation, why, begun.placement());
         }
     }
+}
+
+fn refuse(link: &mut ClientLink, correlation: u32, why: &WireError, placement: v1::Placement) {
+    link.shared.data.metrics.append_errors.inc();
+    let reply = append::refusal(why, placement);
+    link.out
+        .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
 }

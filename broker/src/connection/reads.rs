@@ -14,6 +14,7 @@ use kera_streamlet::Streamlet;
 use super::{Connection, DISK_READ, FromDisk, MAX_DISK_READS, MAX_PARKED_READS};
 use crate::client_link::ClientLink;
 use crate::copy_reads;
+use crate::data::catalog::stream_id;
 use crate::data::fetch::{self, MAX_SUBSCRIPTIONS, Read, Step, Subscription, Target};
 use crate::data::memory_budget::MOST_IN_A_CROWD;
 use crate::data::traced;
@@ -37,10 +38,9 @@ impl Connection {
             Err(full)
         } else if let Err(error) = granted {
             Err(error)
-        } else if request.from_copy && StreamId::from_slice(&request.stream).is_none() {
-            // It is kept until it can be served, so it is as short as one that can be.
-            let text = "stream id is not 16 bytes";
-            Err(WireError::new(ErrorCode::InvalidArgument, text))
+        } else if let Err(error) = stream_id(&request.stream) {
+            // What is kept until it can be served is as short as one that can be.
+            Err(error)
         } else if request.from_copy {
             self.copy_reads.push_back((correlation, request.clone()));
             self.quiet = false;

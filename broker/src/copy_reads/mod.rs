@@ -20,6 +20,7 @@ use kera_protocol::v1;
 use kera_streamlet::Located;
 
 use crate::cluster::Clustered;
+use crate::data::catalog::stream_id;
 use crate::data::fetch::{cursor, located, read_refusal};
 use crate::fault_rules::Rule;
 use crate::shared::Shared;
@@ -234,8 +235,7 @@ fn try_answer(
     shared: &Shared,
     request: &v1::ReadRequest,
 ) -> Result<(v1::ReadResponse, Vec<Bytes>), Refused> {
-    let malformed = || WireError::new(ErrorCode::MalformedFrame, "stream id is not 16 bytes");
-    let stream = StreamId::from_slice(&request.stream).ok_or_else(malformed)?;
+    let stream = stream_id(&request.stream)?;
     if request.lane_generation.is_some() {
         let text = "where a generation of lanes ends is its owner's to say; ask it";
         return Err(WireError::new(ErrorCode::NotOwner, text).into());

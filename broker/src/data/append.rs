@@ -15,6 +15,7 @@ use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Strea
 
 use super::DataPlane;
 use super::accept;
+use super::catalog::stream_id;
 use super::traced::TracedAppend;
 use crate::clock::{now_ms, wall_ms};
 use crate::fault_rules::Rule;
@@ -465,8 +466,7 @@ pub fn find_streamlet(
     stream: &[u8],
     streamlet: u32,
 ) -> Result<Arc<Streamlet>, WireError> {
-    let id = StreamId::from_slice(stream)
-        .ok_or_else(|| WireError::new(ErrorCode::MalformedFrame, "stream id is not 16 bytes"))?;
+    let id = stream_id(stream)?;
     match data.catalog.streamlet(id, StreamletId(streamlet)) {
         Some(found) if !found.is_over() => Ok(found),
         Some(found) if found.is_moved() => Err(elsewhere(data, &found)),

@@ -341,10 +341,7 @@ impl Catalog {
     /// # Errors
     /// [`ErrorCode::UnknownStream`], or [`ErrorCode::InvalidArgument`] if it is no id.
     pub fn of_id(&self, id: &[u8]) -> Result<Arc<Stream>, WireError> {
-        let id = StreamId::from_slice(id).ok_or_else(|| {
-            let text = "stream id is not 16 bytes";
-            WireError::new(ErrorCode::InvalidArgument, text)
-        })?;
+        let id = stream_id(id)?;
         self.get(id).ok_or_else(|| {
             let text = format!("no stream has id {id}; it may have been deleted");
             WireError::new(ErrorCode::UnknownStream, text)
@@ -362,4 +359,13 @@ impl Catalog {
         streams.sort_by_cached_key(|s| s.name());
         streams
     }
+}
+
+/// The id of a stream as it came over the wire.
+///
+/// # Errors
+/// [`ErrorCode::InvalidArgument`] if it is none.
+pub fn stream_id(id: &[u8]) -> Result<StreamId, WireError> {
+    StreamId::from_slice(id)
+        .ok_or_else(|| WireError::new(ErrorCode::InvalidArgument, "stream id is not 16 bytes"))
 }

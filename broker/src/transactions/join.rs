@@ -12,6 +12,7 @@ use kera_protocol::v1::{self, AddTransactionPartsRefusal as Refusal};
 
 use super::{ASK_WITHIN, BatchLane, Open, ask_once_ended, epoch_of, mismatch};
 use crate::coordination::CoordinatorKind;
+use crate::data::catalog::stream_id;
 use crate::others;
 use crate::shared::Shared;
 
@@ -103,9 +104,7 @@ pub(crate) async fn add_for(
 ) -> Result<v1::AddTransactionPartsResponse, WireError> {
     let mut parts: BTreeSet<Part> = request.groups.into_iter().map(Part::Group).collect();
     for of_stream in request.streams {
-        let stream = StreamId::from_slice(&of_stream.stream).ok_or_else(|| {
-            WireError::new(ErrorCode::InvalidArgument, "stream id is not 16 bytes")
-        })?;
+        let stream = stream_id(&of_stream.stream)?;
         let partitions = of_stream.partitions.into_iter();
         parts.extend(partitions.map(|partition| Part::Partition(stream, partition)));
     }

@@ -41,6 +41,7 @@ use kera_streamlet::Streamlet;
 use tokio::time::Instant;
 
 use crate::coordination::{Coordination, CoordinatorKind, Host, TRANSACTIONS_STREAM};
+use crate::data::catalog::stream_id;
 use crate::shared::Shared;
 
 pub use finish::drive;
@@ -244,8 +245,7 @@ fn part_of(request: &v1::VerifyTransactionRequest) -> Result<Part, WireError> {
     if request.stream.is_empty() {
         return Ok(Part::Group(request.group.clone()));
     }
-    let stream = StreamId::from_slice(&request.stream)
-        .ok_or_else(|| WireError::new(ErrorCode::InvalidArgument, "stream id is not 16 bytes"))?;
+    let stream = stream_id(&request.stream)?;
     Ok(Part::Partition(stream, request.partition))
 }
 

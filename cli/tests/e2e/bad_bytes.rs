@@ -230,7 +230,12 @@ fn what_does_not_exist_is_named() {
     let good = stream_id(&broker, "s");
     for (stream, streamlet, lane, code) in [
         (Bytes::from_static(&[7; 16]), 0, 0, ErrorCode::UnknownStream),
-        (Bytes::from_static(&[7; 3]), 0, 0, ErrorCode::MalformedFrame),
+        (
+            Bytes::from_static(&[7; 3]),
+            0,
+            0,
+            ErrorCode::InvalidArgument,
+        ),
         (good.clone(), 77, 0, ErrorCode::UnknownStreamlet),
         (good, 0, 77, ErrorCode::UnknownLane),
     ] {

@@ -9,8 +9,10 @@ use kera_protocol::frame::{Frame, FrameKind};
 use kera_protocol::v1::{self, CallMethod};
 use serde_json::json;
 
-use crate::common::Broker;
+use crate::common::http::get;
+use crate::common::ports::Reserved;
 use crate::common::raw::{Raw, batch_of, frame_of, stream_id};
+use crate::common::{Broker, PATIENCE};
 
 /// So long the broker holds an answer back at most, with some to spare.
 const HELD: Duration = Duration::from_secs(9);
@@ -205,6 +207,67 @@ fn a_client_that_waits_for_no_answer_waits_for_its_time() {
     drop(raw);
     quota(&["delete", "--yes"]);
     broker.until(&describe, |told| stored(told) == u64::from(MANY));
+}
+
+#[test]
+fn what_waits_for_time_is_short_and_given_up_as_answers_are() {
+    const MANY: u32 = 30;
+    let http = Reserved::new();
+    let broker = Broker::with(&["--http-listen", http.address()]);
+    broker.run(&["stream", "create", "s", "--streamlets", "1", "--lanes", "1"]);
+    let stream = stream_id(&broker, "s");
+    // A hundred nanoseconds in a second: an append in a second.
+    quota(&broker, &["set", "--request-percentage", "0.00001"]);
+    let batch = batch_of(b"v");
+    let append = |number, stream: Bytes| {
+        let request = v1::AppendRequest {
+            stream,
+            ..Default::default()
+        };
+        frame_of(FrameKind::Append, number, &request, &batch)
+    };
+    let [mut raw, gone] = [(), ()].map(|()| {
+        let mut raw = Raw::open(&broker);
+        let appends = (0..MANY).map(|number| append(number, stream.clone()));
+        raw.send(&appends.collect::<Vec<_>>().concat());
+        raw
+    });
+    drop(gone);
+    // What has no stream's id is refused and does not wait, as long as it is.
+    raw.send(&append(MANY, vec![0; 60_000].into()));
+    let all: Vec<_> = (0..=MANY).map(|_| raw.append_answer()).collect();
+    let refused = |code: ErrorCode| {
+        let all = all
+            .iter()
+            .filter(move |(_, told)| told.error == code as u32);
+        all.map(|(number, _)| *number).collect::<Vec<_>>()
+    };
+    assert_eq!(refused(ErrorCode::InvalidArgument), [MANY]);
+    let (_, told) = all
+        .iter()
+        .find(|(number, _)| *number == MANY - 1)
+        .expect("an answer");
+    assert_eq!(told.error, ErrorCode::Overloaded as u32, "{told:?}");
+    assert_eq!(told.placement, v1::Placement::NotPlaced as i32);
+    assert!(told.message.contains("has waited 10 seconds"), "{told:?}");
+    // Nothing of the client that has gone is held any more either.
+    let begin = Instant::now();
+    loop {
+        let metrics = get(http.address(), "/metrics");
+        let has = |line: &str| metrics.lines().any(|told| told == line);
+        if has("kera_in_flight_bytes 0") && has("kera_connections 1") {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{metrics}");
+    }
+    let stored = MANY as usize - refused(ErrorCode::Overloaded).len();
+    let describe = broker.json(&["stream", "describe", "s"]);
+    let records = describe["lane_descriptions"][0]["records"].as_u64();
+    let records = records.expect("a number");
+    assert!(
+        stored as u64 <= records && records < u64::from(2 * MANY),
+        "{stored} of {records}"
+    );
 }
 
 #[test]
