@@ -271,6 +271,31 @@ fn what_waits_for_time_is_short_and_given_up_as_answers_are() {
 }
 
 #[test]
+fn what_waits_for_time_is_answered_when_the_broker_stops_also_where_nothing_more_comes() {
+    const MANY: u32 = 30;
+    let (mut broker, stream) = broker_with_stream();
+    quota(&broker, &["set", "--request-percentage", "0.00001"]);
+    let mut raw = Raw::open(&broker);
+    let request = v1::AppendRequest {
+        stream,
+        ..Default::default()
+    };
+    let batch = batch_of(b"v");
+    let appends = (0..MANY).map(|number| frame_of(FrameKind::Append, number, &request, &batch));
+    let last = frame_of(FrameKind::GoAway, 0, &v1::GoAway::default(), &[]);
+    raw.send(&appends.chain([last]).collect::<Vec<_>>().concat());
+    assert_eq!(raw.append_answer().1.error, 0);
+    assert!(broker.stop().success());
+    let codes: Vec<_> = (1..MANY).map(|_| raw.append_answer().1.error).collect();
+    let is_stopping = |code: &u32| *code == ErrorCode::ShuttingDown as u32;
+    assert!(
+        codes.iter().all(|code| *code == 0 || is_stopping(code)),
+        "{codes:?}"
+    );
+    assert!(codes.iter().any(is_stopping), "{codes:?}");
+}
+
+#[test]
 fn a_transactional_id_that_no_coordinator_takes_is_refused_at_once() {
     let broker = Broker::start();
     broker.run(&["stream", "create", "s", "--streamlets", "1", "--lanes", "1"]);
