@@ -77,6 +77,11 @@ pub(crate) enum Ended {
         "the client has not proved who it is; give it a user's name and password (security.protocol=SASL_SSL, or SASL_PLAINTEXT without TLS, and sasl.mechanism)"
     )]
     Unauthenticated,
+    /// It asks too much before it has proved who it is.
+    #[error(
+        "a client that has not proved who it is sent {MOST_BEFORE_PROOF} requests; a login takes five or six"
+    )]
+    Chatty,
     /// It asks for something, and what it has proved counts no more.
     #[error(
         "the client has not proved anew in time who it is (auth.max_reauth); clients that know KIP-368 do so by themselves, others connect again"
@@ -141,6 +146,7 @@ pub(crate) async fn serve(socket: TcpStream, mut ctx: Ctx, counted: Counted, wan
     let shared = &ctx.shared;
     let gate = shared.auth.asks(Listener::Kafka).then(|| Gate {
         step: sasl::Step::Mechanism,
+        requests: 0,
         until: Instant::now() + shared.config.server.receive_timeout,
     });
     if gate.is_some() {
@@ -186,9 +192,15 @@ async fn begin(socket: TcpStream, ctx: &Ctx) -> Option<Stream> {
     }
 }
 
+/// Requests that a client has before it has proved who it is. A login takes five or six; what more a stranger asks costs time that
+/// no quota counts.
+const MOST_BEFORE_PROOF: u32 = 32;
+
 /// What a client has to pass before it may do anything.
 struct Gate {
     step: sasl::Step,
+    /// Requests that were taken.
+    requests: u32,
     /// It has to have passed by then.
     until: Instant,
 }
@@ -458,8 +470,12 @@ impl Connection {
             };
             self.count(key, version);
             link.input.consume(whole);
-            if self.gate.is_some() {
+            if let Some(gate) = &mut self.gate {
                 link.input.shrink();
+                gate.requests += 1;
+                if gate.requests > MOST_BEFORE_PROOF {
+                    return Err(Ended::Chatty);
+                }
             }
             // What a handler works on stays claimed until it has answered.
             if !matches!(self.current, Current::Running { waits: false, .. }) {

@@ -22,6 +22,7 @@ impl Connection {
             self.renewed = Some(now);
             self.gate = Some(Gate {
                 step: sasl::Step::Mechanism,
+                requests: 0,
                 until: now + self.ctx.shared.config.server.receive_timeout,
             });
         }

@@ -246,6 +246,14 @@ async fn nothing_else_is_answered_before_and_what_is_long_is_not_read() {
     );
     assert!(client.closed().await);
 
+    // A stranger asks what the broker understands, and not without end.
+    let mut client = world.client().await;
+    for _ in 0..32 {
+        let _: ApiVersionsResponse = client.call(ApiKey::ApiVersions, 0, &versions).await;
+    }
+    client.send(ApiKey::ApiVersions, 0, &versions).await;
+    assert!(client.closed().await);
+
     let mut client = world.client().await;
     let claimed = (64 << 10) + 1;
     client.stream.write_i32(claimed).await.unwrap();
