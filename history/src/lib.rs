@@ -53,6 +53,7 @@ mod check;
 mod event;
 mod expectations;
 mod history;
+pub mod isolation;
 pub mod payload;
 mod ranges;
 mod recorder;
