@@ -75,6 +75,8 @@ pub struct Group {
     ended_ms: AtomicU64,
     /// Read since [`Self::take_read`] last looked.
     read: AtomicBool,
+    /// Whether enough of its replicas are on disk: see [`Self::set_flushed`].
+    pub(crate) flushed: AtomicU8,
     /// The durable mark last written; the lock makes syncs and marks take turns.
     pub(crate) store: Mutex<Marked>,
 }
@@ -203,6 +205,7 @@ impl Group {
             last_used_ms: AtomicU64::new(spec.created_ms),
             ended_ms: AtomicU64::new(0),
             read: AtomicBool::new(false),
+            flushed: AtomicU8::new(0),
             store: mutex(Rank::Store, Marked::default()),
             spec,
         }

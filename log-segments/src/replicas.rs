@@ -47,6 +47,10 @@ pub trait GroupOwner: Send + Sync {
     /// The close of a group that is shipped is recorded: its own file is put in order.
     fn group_ended(&self, lane: LaneId, group: &Group);
 
+    /// Enough replicas of a closed group, of that generation of its file, are on the disks of their brokers, `with_own` once
+    /// this broker's own file is.
+    fn group_flushed(&self, lane: LaneId, group: (GroupId, u32), with_own: bool);
+
     /// Another broker owns the streamlet, or its stream is gone: every append that waits is answered, and no later one is
     /// taken.
     fn deposed(&self);

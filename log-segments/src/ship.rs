@@ -19,6 +19,11 @@ use crate::window::RecordStage;
 
 pub use crate::shipping::Shipping;
 
+/// Enough replicas are on disk together with the own file,
+const WITH_OWN: u8 = 1;
+/// or without it.
+const ENOUGH: u8 = 2;
+
 /// Bytes of one segment, without a gap.
 #[derive(Clone, Debug)]
 pub struct ShipRun {
@@ -98,6 +103,28 @@ impl Group {
     /// True once it is.
     pub fn has_ended(&self) -> bool {
         self.window.lock().record == RecordStage::Closed
+    }
+
+    /// Enough replicas of a closed group are on the disks of their brokers, `with_own` once its own file is: what is in it
+    /// stays, whatever loses power.
+    pub fn set_flushed(&self, with_own: bool) {
+        let flushed = if with_own { WITH_OWN } else { ENOUGH };
+        self.flushed.fetch_max(flushed, Ordering::AcqRel);
+    }
+
+    /// Takes over what is known of the group that this one stands for from now on.
+    pub fn set_flushed_as(&self, before: &Self) {
+        let flushed = before.flushed.load(Ordering::Acquire);
+        self.flushed.fetch_max(flushed, Ordering::AcqRel);
+    }
+
+    /// Whether that is known. Closed groups, whose own file is synced, have no head.
+    pub fn is_flushed(&self) -> bool {
+        match self.flushed.load(Ordering::Acquire) {
+            ENOUGH => true,
+            WITH_OWN => self.lane_head().is_none(),
+            _ => false,
+        }
     }
 
     /// Bytes from `from` on, at most `max_bytes`, as far as they are in memory. They begin with the first segment's header

@@ -225,6 +225,7 @@ impl Streamlet {
         if let Some(slot) = inner.lanes.get_mut(lane.0 as usize)
             && slot.groups.contains_key(&group.id())
         {
+            closed.set_flushed_as(group);
             slot.groups.insert(group.id(), closed);
             // Only the newest closed group keeps memory for readers near the tail.
             if let Some((_, before)) = slot.groups.range(..group.id()).next_back() {

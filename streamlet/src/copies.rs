@@ -103,6 +103,25 @@ impl Streamlet {
         found.is_some_and(|group| group.spec().generation == generation && self.is_mendable(&group))
     }
 
+    /// Closed groups of which somebody asks whether they stay if all brokers with replicas lose their power, and nobody has
+    /// said so yet: oldest first, with the generations of their files.
+    pub fn unflushed_closed(&self) -> Vec<(GroupId, u32)> {
+        let inner = self.inner.lock();
+        let asked = inner.lanes.iter().filter(|lane| lane.asks_flushed);
+        let groups = asked
+            .flat_map(|lane| lane.groups.values())
+            .filter(|group| group.lane_head().is_none() && self.is_perhaps_unflushed(group));
+        groups
+            .map(|group| (group.id(), group.spec().generation))
+            .collect()
+    }
+
+    /// Whether a closed group has replicas of which nobody has said that enough are on disk.
+    pub(crate) fn is_perhaps_unflushed(&self, group: &Group) -> bool {
+        let is_empty = group.end().ordinal == group.spec().first_ordinal;
+        self.copies.get().is_some() && !is_empty && !group.is_flushed()
+    }
+
     /// The file generation of a group, if it is there.
     pub fn generation_of(&self, lane: LaneId, group: GroupId) -> Option<u32> {
         let found = self.group(lane, group);
@@ -183,6 +202,15 @@ impl GroupOwner for Streamlet {
     fn group_ended(&self, lane: LaneId, group: &Group) {
         group.set_ended();
         (self.env.jobs)(Job::Close(self.lane_key(lane)));
+    }
+
+    fn group_flushed(&self, lane: LaneId, (group, generation): (GroupId, u32), with_own: bool) {
+        let inner = self.inner.lock();
+        if let Some(group) = inner.group(lane, group)
+            && group.spec().generation == generation
+        {
+            group.set_flushed(with_own);
+        }
     }
 
     fn deposed(&self) {

@@ -129,6 +129,7 @@ impl Lane {
             prepared: Prepared::No,
             empty: Default::default(),
             ends: Default::default(),
+            asks_flushed: false,
         }
     }
 }

@@ -148,6 +148,7 @@ impl<'a> LaneBuild<'a> {
             log_start: self.log_start,
             prepared: Prepared::No,
             ends: Default::default(),
+            asks_flushed: false,
         })
     }
 

@@ -196,6 +196,8 @@ pub(crate) struct Lane {
     pub(crate) prepared: Prepared,
     /// Where transactions ended in groups that take no more, as far as readers asked.
     pub(crate) ends: KnownEnds,
+    /// Somebody asks which of its closed groups stay, whatever loses power.
+    pub(crate) asks_flushed: bool,
 }
 
 pub(crate) enum LaneSlot {

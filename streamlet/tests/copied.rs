@@ -216,6 +216,34 @@ fn what_every_replica_has_counts_once_the_groups_before_it_do() {
     assert_eq!(head.ordinal(), 6);
 }
 
+/// A group may be closed before slow disks have it.
+#[test]
+fn what_is_closed_is_settled_once_enough_replicas_are_on_disk() {
+    let mut machine = Machine::fault(29);
+    let (node, elsewhere) = served(&mut machine);
+    append(&node, &elsewhere, 0, 5);
+    let streamlet = &node.streamlet;
+    assert_eq!(streamlet.settled(LANE), Some(0));
+    let first = close(&node, &elsewhere);
+    assert_eq!(streamlet.settled(LANE), Some(0), "it is closed, no more");
+    streamlet.group_flushed(LANE, (first, 1), false);
+    assert_eq!(streamlet.settled(LANE), Some(0), "another file of it");
+    streamlet.group_flushed(LANE, (first, 0), true);
+    assert_eq!(streamlet.settled(LANE), Some(0), "its own file is one");
+    assert!(node.work());
+    assert_eq!(streamlet.settled(LANE), Some(15));
+    assert!(streamlet.unflushed_closed().is_empty());
+
+    append(&node, &elsewhere, 15, 1);
+    let second = close(&node, &elsewhere);
+    assert!(node.work());
+    assert_eq!(streamlet.settled(LANE), Some(15));
+    assert_eq!(streamlet.unflushed_closed(), [(second, 0)]);
+    streamlet.group_flushed(LANE, (second, 0), false);
+    assert_eq!(streamlet.settled(LANE), Some(18));
+    assert!(streamlet.unflushed_closed().is_empty());
+}
+
 /// A turn of the pump may come when its group is given up, whose file nobody would find any more.
 #[test]
 fn a_group_that_was_given_up_gets_no_file_afterwards() {

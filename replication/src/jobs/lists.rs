@@ -10,7 +10,9 @@ use crate::ids::{BrokerId, CopyId, StreamletKey};
 use crate::primary::Primary;
 use crate::primary::tidy::List;
 use crate::runtime::{Local, all};
-use crate::transport::{ChangedList, CopyInfo, KnownList, ListTag, MAX_LISTS, Reply, Request};
+use crate::transport::{
+    ChangedList, CopyInfo, CopyState, KnownList, ListTag, MAX_LISTS, Reply, Request,
+};
 
 /// The list that a broker sent last of a streamlet.
 #[derive(Clone)]
@@ -40,6 +42,8 @@ pub(crate) struct Held {
     by: BTreeMap<BrokerId, Lists>,
     /// Copies that were listed, and have less than is recorded.
     pub(super) short: BTreeSet<(BrokerId, CopyId)>,
+    /// Copies that were listed, and were flushed since.
+    pub(super) on_disk: BTreeSet<(BrokerId, CopyId)>,
 }
 
 /// What is known of a copy since the round began.
@@ -66,6 +70,15 @@ impl Held {
             true => Known::There,
             false => Known::NotListed,
         }
+    }
+
+    /// Whether a broker has a copy of a closed group on its disk.
+    pub(super) fn is_flushed(&self, backup: BrokerId, copy: CopyId) -> bool {
+        let lists = self.by.get(&backup);
+        let list = lists.and_then(|lists| lists.get(&copy.streamlet));
+        let listed = list.and_then(|list| list.copies.get(&copy));
+        listed.is_some_and(|listed| listed.state == CopyState::Flushed)
+            || self.on_disk.contains(&(backup, copy))
     }
 
     /// What was listed of a streamlet.
@@ -105,6 +118,7 @@ impl Jobs {
         Held {
             by,
             short: BTreeSet::new(),
+            on_disk: BTreeSet::new(),
         }
     }
 

@@ -9,6 +9,7 @@
 //! recorded length and end, brought to disk, and only then added, by a transaction that compares the
 //! record's revision. No head waits for any of it.
 
+mod flushed;
 mod lists;
 mod re_replicate;
 mod remembered;
@@ -372,7 +373,9 @@ impl Jobs {
                 counts.failed += tidied.failed;
             }
             held.short.extend(tidied.short);
+            held.on_disk.extend(tidied.on_disk);
         }
+        self.tell_flushed(&primary, &owned, &held).await;
         for mend in owned.iter().filter_map(|one| one.mend.as_ref()) {
             let freed = mend.tidy().await;
             self.counts.lock().freed += freed;

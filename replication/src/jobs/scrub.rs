@@ -43,6 +43,15 @@ pub trait Mend: Send + Sync {
     /// Fetches the file anew from a copy that is whole, and puts it in its place at once.
     fn mend(&self, record: &GroupRecord) -> Pending<Mended>;
 
+    /// Closed groups of which it is not known that enough replicas are on disk, with the generations of their files; oldest
+    /// first, and only those that somebody asks about.
+    fn unflushed(&self) -> Vec<(GroupId, u32)> {
+        Vec::new()
+    }
+
+    /// Enough replicas of a closed group are on the disks of their brokers.
+    fn flushed(&self, _record: &GroupRecord) {}
+
     /// Gives up what this broker has of the streamlet and no record names, which nobody else looks for at a
     /// streamlet's owner; how many replicas that were.
     fn tidy(&self) -> Pending<u64> {

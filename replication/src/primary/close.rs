@@ -385,7 +385,7 @@ async fn commit_close(
 /// they hold of it; nobody waits for that. What fails is made good by the tidying of [`super::tidy`].
 fn afterwards(
     lane: &Lane,
-    set: &ReplicaSet,
+    set: &Arc<ReplicaSet>,
     end: Place,
     holders: Vec<Replica>,
     flushed: &[BrokerId],
@@ -398,27 +398,48 @@ fn afterwards(
         .map(|holder| holder.broker)
         .filter(|broker| !holders.iter().any(|h| h.broker == *broker))
         .collect();
+    let flushes_own = holders.iter().any(|holder| primary.is_own(holder.broker));
+    let (on_disk, needed) = (flushed.len(), lane.spec.min_insync_replicas);
+    tell_flushed(set, on_disk, flushes_own, needed);
     // Who writes the own file brings it to disk. Of an empty group there is nothing to bring.
     let brokers = holders.into_iter().map(|holder| holder.broker);
     let left = brokers
         .filter(|broker| !primary.is_own(*broker) && !flushed.contains(broker) && end.address > 0);
     let left: Vec<_> = left.collect();
     let runtime = primary.runtime.clone();
+    let set = set.clone();
     runtime.spawn(Box::pin(async move {
         let caller = primary.caller();
+        let mut on_disk = on_disk;
         let flushes = left.into_iter().map(|broker| -> Pending<_> {
             let request = Request::flush_closed(copy, end.address);
             Box::pin(caller.ask(broker, request))
         });
         for flushed in all(flushes.collect()).await {
-            if let Err(error) = flushed {
-                tracing::info!(group = %copy, %error, "a closed group may not be flushed; it stays in the memory of the broker that holds the replica for now");
+            match flushed {
+                Ok(_) => on_disk += 1,
+                Err(error) => {
+                    tracing::info!(group = %copy, %error, "a closed group may not be flushed; it stays in the memory of the broker that holds the replica for now");
+                }
             }
         }
+        tell_flushed(&set, on_disk, flushes_own, needed);
+        drop(set);
         for broker in left_out.into_iter().filter(|broker| !primary.is_own(*broker)) {
             tidy::streamlet_at(&primary, copy.streamlet, copy.epoch, broker).await;
         }
     }));
+}
+
+/// Says that the closed group stays, whatever loses power, if so many brokers beside this one have it on their disks, and
+/// this one, where it has a file, `flushes_own`.
+fn tell_flushed(set: &ReplicaSet, on_disk: usize, flushes_own: bool, needed: usize) {
+    match on_disk >= needed {
+        true => set.set_flushed(false),
+        false if flushes_own && on_disk + 1 >= needed => set.set_flushed(true),
+        // The jobs look again.
+        false => {}
+    }
 }
 
 /// Builds one more copy of a group that has too few, at a broker that has none and has not `failed`.

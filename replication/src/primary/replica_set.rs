@@ -480,6 +480,15 @@ impl ReplicaSet {
         }
     }
 
+    /// Enough replicas of the closed group are on the disks of their brokers, `with_own` once this broker's own file is. Call
+    /// without a lock.
+    pub(super) fn set_flushed(&self, with_own: bool) {
+        if let Some(streamlet) = self.appender.streamlet.upgrade() {
+            let name = (self.id.group, self.id.generation);
+            streamlet.group_flushed(self.group.spec().lane.lane, name, with_own);
+        }
+    }
+
     /// True once it has.
     pub fn is_closed(&self) -> bool {
         self.stage.is(GroupStage::Closed)

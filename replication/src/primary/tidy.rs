@@ -27,8 +27,9 @@ use crate::transport::{CopyInfo, CopyState, Refusal, Reply, Request};
 pub(crate) struct Tidied {
     /// Copies freed.
     pub(crate) freed: u64,
-    /// Closed copies flushed.
+    /// Closed copies flushed, and which.
     pub(crate) flushed: u64,
+    pub(crate) on_disk: Vec<(BrokerId, CopyId)>,
     /// What could not be done now.
     pub(crate) failed: u64,
     /// Copies that are recorded for a closed group and do not hold all of it any more, and their brokers.
@@ -169,7 +170,10 @@ async fn do_work(
         Work::Flush(length) => {
             let flush = Request::flush_closed(copy, length);
             match caller.ask(backup, flush).await {
-                Ok(_) => out.flushed += 1,
+                Ok(_) => {
+                    out.flushed += 1;
+                    out.on_disk.push((backup, copy));
+                }
                 Err(error) => {
                     if matches!(error.refusal(), Some(Refusal::Short { .. })) {
                         out.short.push((backup, copy));

@@ -5,11 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_log_segments::ship::Shipping;
+use kera_protocol::ids::GroupId;
+use kera_records::GroupRecord;
+use kera_replication::ids::CopyId;
+use kera_replication::jobs::{Jobs, Mend, Mended, Owned};
 use kera_replication::primary::{Lane, Primary};
 use kera_replication::recovery::Unclean;
-use kera_replication::transport::{CopyState, Request};
+use kera_replication::transport::{CopyState, Pending, Request};
 
-use crate::suite::Stage;
+use crate::jobs::{owned, record};
+use crate::suite::{Stage, busy};
 use crate::trouble::{Bent, Fate};
 use crate::{BRIEFLY, Case, OWNER, Opened, another, append, case, open, own, planned};
 
@@ -73,6 +78,7 @@ fn a_group_is_closed_once_its_holders_have_flushed_it() {
         case.wait(late).await;
         assert!(group.0.is_closed());
         assert_eq!(states(&case, &group).await, [CopyState::Flushed; 3]);
+        assert!(group.0.group().is_flushed(), "its streamlet was told");
     });
 }
 
@@ -87,6 +93,87 @@ fn a_flush_that_takes_too_long_holds_up_no_close() {
         assert!(!group.0.is_closed());
         case.wait(timeout).await;
         assert!(group.0.is_closed());
+        assert!(!group.0.group().is_flushed(), "no more than that");
+    });
+}
+
+/// It is closed, and all that have it could lose their power: then nobody says that it stays, before they have it on disk.
+#[test]
+fn what_is_closed_before_it_is_flushed_stays_once_it_is() {
+    case(|case| async move {
+        let timeout = case.plan.config.drain_timeout;
+        let flush_timeout = case.plan.config.flush_timeout;
+        let late = timeout + timeout / 10;
+        assert!(late < flush_timeout);
+        let primary = told_late(&case, late);
+        let (_lane, group) = begin(&case, &primary).await;
+        ends(&group);
+        case.wait(timeout + timeout / 4).await;
+        assert!(group.0.is_closed() && !group.0.group().is_flushed());
+        case.wait(2 * timeout).await;
+        assert!(group.0.group().is_flushed());
+    });
+}
+
+/// A streamlet that asks about a group.
+struct Asks(Opened);
+
+impl Mend for Asks {
+    fn is_settled(&self, _: &GroupRecord) -> bool {
+        true
+    }
+
+    fn mend(&self, _: &GroupRecord) -> Pending<Mended> {
+        Box::pin(async { Mended::NotYet })
+    }
+
+    fn unflushed(&self) -> Vec<(GroupId, u32)> {
+        let copy = self.0.0.id();
+        let is_known = self.0.0.group().is_flushed();
+        (!is_known)
+            .then_some((copy.group, copy.generation))
+            .into_iter()
+            .collect()
+    }
+
+    fn flushed(&self, record: &GroupRecord) {
+        assert_eq!(CopyId::of(record), self.0.0.id());
+        self.0.0.group().set_flushed(false);
+    }
+}
+
+/// The jobs look at what brokers have on their disks, and flush what they have not.
+#[test]
+fn jobs_say_which_closed_groups_are_on_disk_where_nobody_has_said_so() {
+    case(|mut case| async move {
+        let primary = never_told(&mut case);
+        let recovered = case.recover_as(&primary, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        append(&lane, &group, 1).await.expect("all is well");
+        case.stage.cut(OWNER, another(&group));
+        let appended = append(&lane, &group, 2).await;
+        appended.expect("two of three have it");
+        assert!(group.0.is_closed() && !group.0.group().is_flushed());
+        let (copy, set) = (group.0.id(), group.0.clone());
+
+        // Who asks on another way is told.
+        let transport = case.stage.transport(OWNER);
+        let primary = Arc::new(case.primary_over(OWNER, transport, case.stage.records(OWNER)));
+        let owned = Owned {
+            mend: Some(Arc::new(Asks(group))),
+            ..owned(&case, &recovered)
+        };
+        let jobs = Jobs::new(&primary, Box::new(move |_| vec![owned.clone()]), busy());
+        let unflushed = record(&case, copy).copies;
+        assert_eq!(unflushed.len(), 2);
+        jobs.round().await;
+        assert!(set.group().is_flushed());
+        for holder in unflushed {
+            let copies = case.copies(holder.broker).await;
+            let held = copies.iter().find(|held| held.copy == copy);
+            assert_eq!(held.map(|held| held.state), Some(CopyState::Flushed));
+        }
     });
 }
 

@@ -84,6 +84,10 @@ impl GroupOwner for Stalling {
         self.group.group_ended(lane, group);
     }
 
+    fn group_flushed(&self, lane: LaneId, group: (GroupId, u32), with_own: bool) {
+        self.group.group_flushed(lane, group, with_own);
+    }
+
     fn deposed(&self) {
         self.group.deposed();
     }

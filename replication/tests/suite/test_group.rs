@@ -328,6 +328,11 @@ impl GroupOwner for TestGroup {
         group.set_ended();
     }
 
+    fn group_flushed(&self, _lane: LaneId, group: (GroupId, u32), with_own: bool) {
+        assert_eq!(group, (self.group.id(), self.group.spec().generation));
+        self.group.set_flushed(with_own);
+    }
+
     fn deposed(&self) {
         self.head.abandon();
     }

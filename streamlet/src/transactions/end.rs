@@ -230,14 +230,19 @@ impl Streamlet {
         self.with_state(lane, |_, next| next)
     }
 
-    /// What lies below this stays, whatever loses power: it is in groups that are closed, or flushed where no broker has
-    /// another replica. `None` while the lane is put in order.
+    /// What lies below this stays, whatever loses power: it is in closed groups that enough brokers have on their disks, or
+    /// flushed where no broker has another replica. `None` while the lane is put in order.
     pub fn settled(&self, lane: LaneId) -> Option<Ordinal> {
-        let inner = self.inner.lock();
-        let lane = inner.lanes.get(lane.0 as usize)?;
+        let mut inner = self.inner.lock();
+        let lane = inner.lanes.get_mut(lane.0 as usize)?;
         for group in lane.groups.values() {
-            // Closed groups have no head. One with replicas is recorded as closed once all of them are flushed.
+            // Closed groups have no head. One with replicas may be closed before slow disks have it, and after a take-over
+            // nobody knows: it counts once that is said.
             if group.lane_head().is_none() || (group.is_shipped() && group.has_ended()) {
+                if self.is_perhaps_unflushed(group) {
+                    lane.asks_flushed = true;
+                    return Some(group.spec().first_ordinal);
+                }
                 continue;
             }
             let place = match group.is_shipped() {

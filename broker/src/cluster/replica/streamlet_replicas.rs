@@ -160,6 +160,18 @@ impl Mend for OwnFile {
         served.is_some_and(|s| s.is_settled(record.lane, record.group, record.generation))
     }
 
+    fn unflushed(&self) -> Vec<(GroupId, u32)> {
+        let served = self.streamlet.upgrade();
+        served.map_or_else(Vec::new, |s| s.unflushed_closed())
+    }
+
+    fn flushed(&self, record: &GroupRecord) {
+        if let Some(streamlet) = self.streamlet.upgrade() {
+            let name = (record.group, record.generation);
+            streamlet.group_flushed(record.lane, name, false);
+        }
+    }
+
     fn mend(&self, record: &GroupRecord) -> Pending<Mended> {
         let (lane, group, generation) = (record.lane, record.group, record.generation);
         let (served, primary) = (self.streamlet.upgrade(), self.primary.clone());
