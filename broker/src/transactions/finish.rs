@@ -356,12 +356,13 @@ fn take(
         }
     };
     for ((index, lanes, groups), ended) in parts.into_iter().zip(ended) {
-        // Brokers of earlier versions do not say where markers end.
+        // Brokers of earlier versions do not say where markers end. Those that do say 0 of a lane in which nothing is.
+        let says_ends = ended.ends.len() == ended.lanes.len();
         let ends = ended.ends.into_iter().chain(std::iter::repeat(0));
         for ((part, is_done), end) in lanes.iter().zip(&ended.lanes).zip(ends) {
             if let Part::Partition(stream, partition) = part
                 && *is_done
-                && end > 0
+                && (end > 0 || !says_ends)
             {
                 endings[index].ends.insert((*stream, *partition), end);
             }

@@ -74,7 +74,7 @@ pub(crate) struct StreamEnds {
     pub(crate) stream: Vec<u8>,
     #[prost(uint32, repeated, tag = "2")]
     pub(crate) partitions: Vec<u32>,
-    /// The ordinal after the marker, of each partition.
+    /// The ordinal after the marker, of each partition; 0: it is not known.
     #[prost(uint64, repeated, tag = "3")]
     pub(crate) ends: Vec<u64>,
     /// What began below this in each partition ended otherwise, or nobody knows how.

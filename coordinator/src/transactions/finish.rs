@@ -1,5 +1,7 @@
 //! How transactions end.
 
+use std::collections::BTreeMap;
+
 use kera_protocol::ids::Ordinal;
 
 use super::begin::LAST_EPOCH;
@@ -9,6 +11,9 @@ use super::state::{Stage, Transaction};
 use super::unsettled::{Lost, MarkedParts, OpenThere};
 use crate::coordinator::{Coordinator, Step};
 use crate::event::Body;
+
+/// Of so many times as many transactions as it is kept how they ended it is kept that they did.
+const ENDED: usize = 5;
 
 /// How often ids are looked at for expiry, milliseconds.
 const SWEEP_MS: u64 = 60_000;
@@ -214,6 +219,21 @@ impl Coordinator {
         if !known.parts.is_subset(&marked.parts) {
             return Ok(Reply::Noted);
         }
+        let (unsettled, most) = (&self.state.unsettled, self.limits.transactions.unsettled);
+        // That one ended is kept for longer than how: what begins later must not be taken for it. Without room for that either
+        // it ends once there is: its producer waits until then.
+        let ends = marked.ends.keys();
+        let more = ends.filter(|place| unsettled.takes_room(&request.id, **place));
+        let is_kept = unsettled.count() + more.count() <= most.saturating_mul(ENDED);
+        if !marked.ends.is_empty() && !is_kept {
+            tracing::warn!(
+                id = request.id,
+                kept = unsettled.count(),
+                "a transaction does not end yet: of too many it is not known yet whether their markers stay; see `kera stream describe` for brokers that are away or disks that are slow"
+            );
+            return Ok(Reply::Noted);
+        }
+        let has_room = unsettled.count() + marked.ends.len() <= most;
         let mut next = known.clone();
         next.stage = match commit {
             true => Stage::CompleteCommit,
@@ -224,15 +244,12 @@ impl Coordinator {
         let marked = self.markers_written.remove(&request.id);
         let ends = marked.unwrap_or_default().ends;
         let mut set = TransactionSet::of(&next);
-        let (kept, most) = (
-            self.state.unsettled.count() + ends.len(),
-            self.limits.transactions.unsettled,
-        );
-        // That one ended is kept for longer than how: what begins later must not be taken for it.
-        if kept <= most.saturating_mul(2) && !ends.is_empty() {
-            let has_room = kept <= most;
-            let written = MarkersWritten::of(&next, commit, &ends, has_room);
-            set.written.push(written);
+        let (told, endless): (BTreeMap<_, _>, _) = ends.into_iter().partition(|(_, end)| *end > 0);
+        for (ends, is_known) in [(told, has_room), (endless, false)] {
+            if !ends.is_empty() {
+                let written = MarkersWritten::of(&next, commit, &ends, is_known);
+                set.written.push(written);
+            }
         }
         self.emit(step, &request.id, Body::TransactionSet(set));
         Ok(Reply::Noted)

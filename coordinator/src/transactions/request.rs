@@ -125,7 +125,8 @@ pub struct Written {
     pub number: u64,
     /// Those that are done.
     pub parts: BTreeSet<Part>,
-    /// Where the markers among them end, as far as their owners said so: in these partitions they may be lost again.
+    /// Where the markers among them end; in these partitions they may be lost again. 0: the owner, of an earlier version, did
+    /// not say it.
     pub ends: BTreeMap<Partition, Ordinal>,
 }
 

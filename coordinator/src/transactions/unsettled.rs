@@ -54,6 +54,19 @@ struct Kept {
     is_known: bool,
 }
 
+impl Kept {
+    /// Those of a kind, one after the other, are kept as one. How they ended does not tell apart what is not known.
+    fn kind(&self) -> (i64, bool, bool) {
+        let commit = self.ended.commit && self.is_known;
+        (self.ended.producer, commit, self.is_known)
+    }
+
+    /// Whether its owner, of an earlier version, did not say where its marker ended.
+    fn is_endless(&self) -> bool {
+        !self.is_known && self.ended.before == self.after
+    }
+}
+
 /// A transaction that is open in a partition, as its owner says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenThere {
@@ -78,6 +91,8 @@ pub struct Lost {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Unsettled {
     ended: BTreeMap<Partition, BTreeMap<String, Vec<Kept>>>,
+    /// Where something is kept of an id.
+    partitions_of: BTreeMap<String, BTreeSet<Partition>>,
     count: usize,
 }
 
@@ -138,9 +153,13 @@ impl Unsettled {
             let Some(stream) = StreamId::from_slice(&of_stream.stream) else {
                 return false;
             };
+            // Builds that do not say it kept few, and told nobody of what they dropped.
+            let says_after = of_stream.after.len() == of_stream.ends.len();
             let after = of_stream.after.iter().chain(std::iter::repeat(&0));
             let ends = of_stream.partitions.iter().zip(&of_stream.ends);
             for ((partition, before), after) in ends.zip(after) {
+                let partition = (stream, *partition);
+                let is_first = !self.keeps(id, partition);
                 let ended = EndedBefore {
                     producer: written.producer,
                     epoch,
@@ -152,32 +171,50 @@ impl Unsettled {
                 let kept = Kept {
                     ended,
                     after: *after,
-                    is_known: !written.forgotten,
+                    is_known: !written.forgotten && (says_after || !is_first),
                 };
-                self.put(id, (stream, *partition), kept);
+                self.put(id, partition, kept);
             }
         }
         true
     }
 
-    fn put(&mut self, id: &str, partition: Partition, kept: Kept) {
+    /// Whether it takes room to keep only that one more transaction of an id has ended in a partition.
+    pub(crate) fn takes_room(&self, id: &str, partition: Partition) -> bool {
+        let by_id = self.ended.get(&partition);
+        let last = by_id.and_then(|by_id| by_id.get(id)?.last());
+        last.is_none_or(|last| last.is_known)
+    }
+
+    /// Whether anything is kept of an id in a partition.
+    fn keeps(&self, id: &str, partition: Partition) -> bool {
+        let by_id = self.ended.get(&partition);
+        by_id.is_some_and(|by_id| by_id.contains_key(id))
+    }
+
+    fn put(&mut self, id: &str, partition: Partition, mut kept: Kept) {
         let by_id = self.ended.entry(partition).or_default();
         if !by_id.contains_key(id) {
             by_id.insert(id.to_owned(), Vec::new());
+            let of_id = self.partitions_of.entry(id.to_owned()).or_default();
+            of_id.insert(partition);
         }
         let Some(all) = by_id.get_mut(id) else { return };
-        let kind = |kept: &Kept| (kept.ended.producer, kept.ended.commit, kept.is_known);
         let Some(last) = all.last_mut() else {
+            kept.ended.before = kept.ended.before.max(kept.after);
             all.push(kept);
             self.count += 1;
             return;
         };
-        if kind(last) == kind(&kept) {
+        kept.after = kept.after.max(last.ended.before);
+        kept.ended.before = kept.ended.before.max(kept.after);
+        // What began before this end may be of the one before, of which nobody said where it ended.
+        kept.is_known &= !last.is_endless();
+        if last.kind() == kept.kind() {
             last.ended = kept.ended;
             return;
         }
-        let after = kept.after.max(last.ended.before);
-        all.push(Kept { after, ..kept });
+        all.push(kept);
         match all.len() > MOST_OF_ONE {
             true => drop(all.remove(0)),
             false => self.count += 1,
@@ -186,25 +223,24 @@ impl Unsettled {
 
     /// What ended below this in a partition stays, and need not be kept.
     pub(crate) fn settle(&mut self, partition: Partition, below: Ordinal) {
-        self.retain(partition, |_, kept| kept.ended.before > below);
-    }
-
-    /// Forgets an id.
-    pub(crate) fn forget(&mut self, id: &str) {
-        let all: Vec<Partition> = self.partitions().collect();
-        for partition in all {
-            self.retain(partition, |of, _| of != id);
-        }
-    }
-
-    fn retain(&mut self, partition: Partition, stays: impl Fn(&str, &Kept) -> bool) {
         let Some(by_id) = self.ended.get_mut(&partition) else {
             return;
         };
+        let (partitions_of, count) = (&mut self.partitions_of, &mut self.count);
         by_id.retain(|id, all| {
             let before = all.len();
-            all.retain(|kept| stays(id, kept));
-            self.count -= before - all.len();
+            // Nobody knows whether the marker of an endless one is below.
+            let is_endless = |kept: &Kept| kept.is_endless() && below < Ordinal::MAX;
+            all.retain(|kept| kept.ended.before > below || is_endless(kept));
+            *count -= before - all.len();
+            if all.is_empty()
+                && let Some(of_id) = partitions_of.get_mut(id)
+            {
+                of_id.remove(&partition);
+                if of_id.is_empty() {
+                    partitions_of.remove(id);
+                }
+            }
             !all.is_empty()
         });
         if by_id.is_empty() {
@@ -212,14 +248,27 @@ impl Unsettled {
         }
     }
 
+    /// Forgets an id.
+    pub(crate) fn forget(&mut self, id: &str) {
+        for partition in self.partitions_of.remove(id).unwrap_or_default() {
+            let Some(by_id) = self.ended.get_mut(&partition) else {
+                continue;
+            };
+            self.count -= by_id.remove(id).map_or(0, |all| all.len());
+            if by_id.is_empty() {
+                self.ended.remove(&partition);
+            }
+        }
+    }
+
     /// All of it by id, as events add it again.
     pub(crate) fn by_id(&self) -> BTreeMap<&str, Vec<MarkersWritten>> {
-        let mut by_number: BTreeMap<(&str, u64), MarkersWritten> = BTreeMap::new();
+        let mut by_number: BTreeMap<(&str, u64, bool), MarkersWritten> = BTreeMap::new();
         for (partition, by_id) in &self.ended {
             for (id, all) in by_id {
                 for kept in all {
                     let ended = &kept.ended;
-                    let written = by_number.entry((id, ended.number));
+                    let written = by_number.entry((id, ended.number, kept.is_known));
                     let written = written.or_insert_with(|| MarkersWritten {
                         producer: ended.producer,
                         epoch: ended.epoch.into(),
@@ -234,7 +283,7 @@ impl Unsettled {
             }
         }
         let mut by_id: BTreeMap<&str, Vec<MarkersWritten>> = BTreeMap::new();
-        for ((id, _), written) in by_number {
+        for ((id, ..), written) in by_number {
             by_id.entry(id).or_default().push(written);
         }
         by_id

@@ -157,3 +157,111 @@ fn many_transactions_in_a_row_take_no_room_and_an_id_that_is_forgotten_none_at_a
         assert_eq!(bench.lost(1, 10_985).map(|lost| lost.number), Some(1_099));
     }
 }
+
+/// What is not kept is kept apart from what is: no later end decides about it, whatever the room.
+#[test]
+fn what_there_was_no_room_for_never_ends_as_a_later_one() {
+    let mut limits = Limits::default();
+    limits.transactions.unsettled = 1;
+    let mut bench = Bench::with(limits);
+    bench.init(None);
+    bench.run(&[1], true, 10);
+    bench.run(&[1, 2, 3], false, 20);
+    bench.run(&[2], true, 30);
+    bench.run(&[4], true, 40);
+    // One more of an id and partition takes no room, another partition does: it ends once there is some.
+    bench.run(&[4], false, 50);
+    bench.run(&[6], false, 60);
+    assert!(!bench.is_forgotten(6, 0));
+    let next = |bench: &mut Bench| bench.add(101, 0, &[1]);
+    assert_eq!(next(&mut bench), Reply::Refused(Fault::Ending));
+    bench.coordinator.settle(partition(3), 20);
+    let decided = bench.decided();
+    assert!(decided[0].parts.is_empty(), "all have their markers");
+    bench.report(decided[0].number, &[], 0);
+    assert!(bench.is_forgotten(6, 59));
+    assert!(matches!(next(&mut bench), Reply::Added(..)));
+    bench.restart_from_snapshot();
+    assert_eq!(bench.lost(1, 0).map(|lost| lost.commit), Some(true));
+    for (number, first) in [(1, 10), (2, 0), (2, 20), (4, 0), (6, 0)] {
+        assert!(bench.is_forgotten(number, first), "{number} from {first}");
+    }
+    assert_eq!(bench.coordinator.ended_before(ID, partition(2)), 30);
+}
+
+/// Owners of an earlier version do not say where a marker ended: what begins before the next end may be of that one.
+#[test]
+fn the_end_after_one_of_which_nobody_knows_where_it_was_is_not_known_either() {
+    let mut bench = Bench::new();
+    bench.init(None);
+    bench.run(&[1], true, 10);
+    bench.run(&[1], false, 0);
+    for restart in [
+        Bench::restart as fn(&mut Bench),
+        Bench::restart_from_snapshot,
+    ] {
+        restart(&mut bench);
+        assert_eq!(bench.lost(1, 9).map(|lost| lost.commit), Some(true));
+        assert_eq!(bench.lost_in(1, 10), Lost::default(), "it may be open");
+    }
+    bench.coordinator.settle(partition(1), 15);
+    bench.run(&[1], true, 30);
+    bench.run(&[1], false, 40);
+    for restart in [
+        Bench::restart_from_snapshot as fn(&mut Bench),
+        Bench::restart,
+    ] {
+        restart(&mut bench);
+        assert!(bench.is_forgotten(1, 12) && bench.is_forgotten(1, 29));
+        assert_eq!(bench.lost(1, 30).map(|lost| lost.commit), Some(false));
+    }
+    bench.coordinator.settle(partition(1), 40);
+    assert!(bench.coordinator.unsettled_partitions().is_empty());
+}
+
+/// Partition 1 of transaction 1, committed before 10,
+const ONE: &str = "0802b2014a086518ffffffffffffffffff0120ffffffffffffffffff0130904e3804400148e80750e8077a23086520012801321b0a10090909090909090909090909090909091201011a010a220100";
+/// and as builds wrote it that kept eight of an id and partition.
+const ONE_BEFORE: &str = "0802b20147086518ffffffffffffffffff0120ffffffffffffffffff0130904e3804400148e80750e8077a2008652001280132180a10090909090909090909090909090909091201011a010a";
+/// Partitions 1 and 2 of transaction 2, aborted before 20; there was no room for how.
+const TWO: &str = "0802b2014d086518ffffffffffffffffff0120ffffffffffffffffff0130904e3805400248e80750e8077a2608652002321e0a1009090909090909090909090909090909120201021a021414220200003801";
+
+#[test]
+fn stored_ends_are_read_as_they_were_written() {
+    let mut limits = Limits::default();
+    limits.transactions.unsettled = 1;
+    let mut bench = Bench::with(limits);
+    bench.init(None);
+    bench.run(&[1], true, 10);
+    let hex = |bench: &Bench| -> String {
+        let last = bench.events.last().expect("an event");
+        let value = last.value();
+        value.iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    assert_eq!(hex(&bench), ONE);
+    bench.run(&[1, 2], false, 20);
+    assert_eq!(hex(&bench), TWO);
+
+    let read = |stored: &[&str]| {
+        let mut bench = Bench::new();
+        bench.init(None);
+        for stored in stored {
+            let digits: Vec<char> = stored.chars().collect();
+            let byte = |pair: &[char]| {
+                let text: String = pair.iter().collect();
+                u8::from_str_radix(&text, 16).expect("two digits")
+            };
+            let value: Vec<u8> = digits.chunks(2).map(byte).collect();
+            let event = Event::decode(ID.as_bytes(), &value);
+            bench.events.push(event.expect("an event"));
+        }
+        bench.coordinator = replay(&bench.events, bench.now);
+        bench
+    };
+    let bench = read(&[ONE, TWO]);
+    assert_eq!(bench.lost(1, 9).map(|lost| lost.commit), Some(true));
+    assert!(bench.is_forgotten(1, 10) && bench.is_forgotten(2, 0));
+    // What a build dropped that said nothing of it may be any that began before.
+    let bench = read(&[ONE_BEFORE, TWO]);
+    assert!(bench.is_forgotten(1, 9) && bench.is_forgotten(1, 10));
+}
