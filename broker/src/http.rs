@@ -31,6 +31,7 @@ use crate::http_listener::{HttpListener, Peer};
 use crate::principal::Principal;
 use crate::shared::Shared;
 use crate::tls::ServerTls;
+use crate::unheard::Unheard;
 use crate::{scrape, socket};
 
 /// Requests under way when the broker ends may take this long to finish.
@@ -141,7 +142,7 @@ pub struct Http {
 
 impl Http {
     /// Serves `/metrics`, `/livez` (also `/healthz`), `/readyz` and `/api/v1` on `address`, as `config` says, over TLS if `tls` has
-    /// it for HTTP. Until [`Http::recovered`] is called the process counts as live and not as ready.
+    /// it for HTTP. What requests hold that have not been answered is held in `unheard`. Until [`Http::recovered`] is called the process counts as live and not as ready.
     ///
     /// # Errors
     /// [`BrokerError::Listen`].
@@ -149,6 +150,7 @@ impl Http {
         address: &str,
         config: &BrokerConfig,
         tls: Option<Arc<ServerTls>>,
+        unheard: &Arc<Unheard>,
     ) -> Result<Self, BrokerError> {
         let listener = socket::bind(address, "http.listen").await?;
         let local = listener.local_addr().map_err(|error| BrokerError::Listen {
@@ -167,7 +169,7 @@ impl Http {
         let router = router.merge(api::router(api.clone()));
         let router = router.layer(middleware::from_fn(one_at_a_time));
         let freed = Arc::default();
-        let listener = HttpListener::new(listener, tls, &config.http, Arc::clone(&freed));
+        let listener = HttpListener::new(listener, tls, &config.http, Arc::clone(&freed), unheard);
         let (ended, mut end) = watch::channel(false);
         let task = tokio::spawn(async move {
             let end = async move {

@@ -3,6 +3,8 @@
 //! Probes and scrapes take milliseconds. A client that sends half a request, or reads no answer, loses its
 //! connection after [`HttpConfig::request_timeout`]; at [`HttpConfig::max_connections`] a new connection
 //! takes the place of the one that has been quiet for longest, so that a probe always gets through.
+//!
+//! A proof comes with each request, so until it is answered each counts among what strangers hold, its head above all.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -26,9 +28,12 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::config::{HttpConfig, TlsListener};
 use crate::socket::accept_next;
 use crate::tls::ServerTls;
+use crate::unheard::{Strange, Unheard, Wanted};
 
 /// About what a connection takes of the allocator, its request's buffer included.
 const OF_CONNECTION: u64 = 8 << 10;
+/// Bytes of a request that are part of that. More are told of in steps of as many.
+const OF_REQUEST: usize = 8 << 10;
 
 /// Accepts connections of the HTTP address.
 pub(crate) struct HttpListener {
@@ -38,6 +43,7 @@ pub(crate) struct HttpListener {
     places: Arc<Semaphore>,
     open: Arc<Open>,
     freed: Arc<AtomicU64>,
+    unheard: Arc<Unheard>,
 }
 
 /// The connections that are open.
@@ -85,12 +91,14 @@ impl Open {
 }
 
 impl HttpListener {
-    /// What connections took is added to `freed` once they have ended: the allocator keeps it.
+    /// What connections took is added to `freed` once they have ended: the allocator keeps it. What their requests hold is
+    /// held in `unheard`.
     pub(crate) fn new(
         inner: TcpListener,
         tls: Option<Arc<ServerTls>>,
         config: &HttpConfig,
         freed: Arc<AtomicU64>,
+        unheard: &Arc<Unheard>,
     ) -> Self {
         Self {
             inner,
@@ -99,6 +107,7 @@ impl HttpListener {
             places: Arc::new(Semaphore::new(config.max_connections as usize)),
             open: Arc::default(),
             freed,
+            unheard: unheard.clone(),
         }
     }
 }
@@ -137,10 +146,13 @@ impl axum::serve::Listener for HttpListener {
                     }))
                 }
             };
+            let (strange, wanted) = Strange::enter(&self.unheard, peer.ip().into());
             let stream = HttpStream {
                 stream,
                 number,
-                ended: Some(ended),
+                ended: Some((ended, wanted)),
+                strange,
+                unanswered: 0,
                 timeout: self.request_timeout,
                 end: Box::pin(sleep(self.request_timeout)),
                 open: self.open.clone(),
@@ -166,8 +178,11 @@ enum Begun {
 pub(crate) struct HttpStream {
     stream: Begun,
     number: u64,
-    /// Its place is wanted for another.
-    ended: Option<oneshot::Receiver<()>>,
+    /// Its place is wanted for another, or its memory.
+    ended: Option<(oneshot::Receiver<()>, Wanted)>,
+    strange: Strange,
+    /// Bytes received since it was last answered.
+    unanswered: usize,
     timeout: Duration,
     end: Pin<Box<Sleep>>,
     open: Arc<Open>,
@@ -177,8 +192,9 @@ pub(crate) struct HttpStream {
 
 impl HttpStream {
     fn check_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        if let Some(ended) = &mut self.ended
+        if let Some((ended, wanted)) = &mut self.ended
             && Pin::new(ended).poll(context).is_pending()
+            && !wanted.is_wanted(context)
             && self.end.as_mut().poll(context).is_pending()
         {
             return Ok(());
@@ -199,11 +215,23 @@ impl HttpStream {
         }
     }
 
+    /// As much more was received: of a head that is not whole HTTP's parser keeps all.
+    fn note_received(&mut self, bytes: usize) {
+        let before = self.unanswered / OF_REQUEST;
+        self.unanswered += bytes;
+        if self.unanswered / OF_REQUEST > before {
+            self.strange.holds(self.unanswered);
+        }
+    }
+
     fn note_sent(&mut self, sent: &Poll<io::Result<usize>>) {
         if let Poll::Ready(Ok(1..)) = sent {
             let now = Instant::now();
             self.end.as_mut().reset(now + self.timeout);
             self.open.touch(self.number, now);
+            if std::mem::take(&mut self.unanswered) >= OF_REQUEST {
+                self.strange.holds(0);
+            }
         }
     }
 }
@@ -221,7 +249,11 @@ impl AsyncRead for HttpStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        ready!(self.get_mut().poll_open(context))?.poll_read(context, buffer)
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        ready!(ready!(this.poll_open(context))?.poll_read(context, buffer))?;
+        this.note_received(buffer.filled().len() - before);
+        Poll::Ready(Ok(()))
     }
 }
 

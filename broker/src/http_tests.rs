@@ -5,6 +5,13 @@ use super::*;
 use crate::config::BrokerConfig;
 use crate::readiness::may_serve;
 use crate::start::Broker;
+use crate::unheard::Unheard;
+
+async fn started(config: &BrokerConfig) -> Http {
+    let unheard = Arc::new(Unheard::with_most(config.auth.max_unproven_bytes));
+    let http = Http::start("127.0.0.1:0", config, None, &unheard).await;
+    http.expect("listens")
+}
 
 /// Status and body of a GET.
 async fn get(address: SocketAddr, path: &str) -> (u16, String) {
@@ -37,9 +44,7 @@ async fn broker(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recovering_broker_lives_and_is_not_ready() {
-    let http = Http::start("127.0.0.1:0", &BrokerConfig::default(), None)
-        .await
-        .expect("listens");
+    let http = started(&BrokerConfig::default()).await;
     let address = http.local_addr();
     assert_eq!(get(address, "/livez").await, (200, "ok\n".into()));
     assert_eq!(get(address, "/readyz").await, (503, "recovering\n".into()));
@@ -130,9 +135,7 @@ async fn closed(socket: &mut TcpStream) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_request_is_not_waited_for() {
     let config = limited(64, Duration::from_millis(300));
-    let http = Http::start("127.0.0.1:0", &config, None)
-        .await
-        .expect("listens");
+    let http = started(&config).await;
     for said in [&b""[..], b"GET /metrics HTTP/1.1\r\nX: "] {
         let mut socket = TcpStream::connect(http.local_addr())
             .await
@@ -156,9 +159,7 @@ async fn half_a_request_is_not_waited_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_ask_nothing_make_room_for_probes() {
     let config = limited(4, Duration::from_secs(3600));
-    let http = Http::start("127.0.0.1:0", &config, None)
-        .await
-        .expect("listens");
+    let http = started(&config).await;
     let mut silent = Vec::new();
     for _ in 0..12 {
         let mut socket = TcpStream::connect(http.local_addr())
@@ -174,6 +175,62 @@ async fn connections_that_ask_nothing_make_room_for_probes() {
     assert!(closed(&mut silent[0]).await, "the oldest has made room");
     drop(silent);
     http.end().await;
+}
+
+/// A head that goes on and on, as much of it as is wanted.
+fn endless(bytes: usize) -> Vec<u8> {
+    let mut head = b"GET /livez HTTP/1.1\r\nX: ".to_vec();
+    head.resize(bytes, b'x');
+    head
+}
+
+/// True if an answer has all of its body.
+fn is_whole(answer: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(answer);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else {
+        return false;
+    };
+    let mut lines = head.lines();
+    let length = lines.find_map(|line| line.strip_prefix("content-length: "));
+    length.is_some_and(|length| length.parse() == Ok(body.len()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heads_of_requests_count_among_what_strangers_hold() {
+    const MOST: u64 = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let (broker, address) = broker(&dir, |config| {
+        config.auth.max_unproven_bytes = MOST;
+        config.http.request_timeout = Duration::from_secs(3600);
+    })
+    .await;
+    // Together twice as much as there is, each a head that is taken as such.
+    let mut strangers = Vec::new();
+    for _ in 0..16 {
+        let mut socket = TcpStream::connect(address).await.expect("connects");
+        // The broker may have ended it already.
+        let _ = socket.write_all(&endless(128 << 10)).await;
+        strangers.push(socket);
+    }
+    assert!(closed(&mut strangers[0]).await, "the oldest makes room");
+    let unheard = &broker.shared().unheard;
+    assert!(unheard.ended() > 0);
+    // What a connection holds is known once it has been received.
+    assert!(unheard.bytes() <= MOST + (256 << 10), "{}", unheard.bytes());
+    assert_eq!(get(address, "/livez").await.0, 200);
+    drop(strangers);
+    // One after another, answered each, they hold nothing.
+    let mut socket = TcpStream::connect(address).await.expect("connects");
+    for _ in 0..32 {
+        let request = [&endless(64 << 10)[..], b"\r\nHost: kera\r\n\r\n"].concat();
+        socket.write_all(&request).await.expect("asks");
+        let mut answer = Vec::new();
+        while !is_whole(&answer) {
+            let read = socket.read_buf(&mut answer).await.expect("answers");
+            assert!(read > 0, "{}", String::from_utf8_lossy(&answer));
+        }
+    }
+    broker.shutdown().await;
 }
 
 /// The head of the answer to a GET with these header lines.

@@ -60,6 +60,8 @@ pub(crate) struct Begun {
     /// Bytes that connections gave back to the allocator since it was last asked for them.
     pub(crate) freed: Arc<AtomicU64>,
     pub(crate) tls: Option<Arc<ServerTls>>,
+    /// Connections that have not said yet what they want, and what strangers hold.
+    pub(crate) unheard: Arc<Unheard>,
 }
 
 /// Opens the store of a broker that works alone. The directory is this broker's, so whoever has the file
@@ -86,6 +88,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         store,
         freed,
         tls,
+        unheard,
     } = begun;
     let advertised = config
         .server
@@ -263,7 +266,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         coordination: Coordination::new(&settings.now()),
         transactions: Default::default(),
         admission: Admission::new(&settings.now()),
-        unheard: Unheard::with_most(config.auth.max_unproven_bytes),
+        unheard,
         tls,
         retimed: Retimed::default(),
         settings,

@@ -84,7 +84,7 @@ pub struct Shared {
     /// How many connections there may be.
     pub admission: Admission,
     /// Connections that have not said yet what they want.
-    pub unheard: Unheard,
+    pub unheard: Arc<Unheard>,
     /// TLS, if a listener has it.
     pub tls: Option<Arc<ServerTls>>,
     /// Data and control connections open.

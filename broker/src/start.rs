@@ -28,6 +28,7 @@ use crate::shared::Shared;
 use crate::store_calls::blocking;
 use crate::store_dir::StoreDir;
 use crate::tls::{self, ServerTls};
+use crate::unheard::Unheard;
 use crate::{listener, machine, socket, telemetry};
 
 /// Longest wait at a stop until copies at other brokers are closed.
@@ -40,6 +41,7 @@ struct Opened {
     dir: StoreDir,
     audit: Arc<Audit>,
     tls: Option<Arc<ServerTls>>,
+    unheard: Arc<Unheard>,
     backup: Option<Arc<Backup>>,
 }
 
@@ -79,7 +81,8 @@ impl Broker {
         let dir = opened.await?;
         let settings = config.audit.clone();
         let audit = blocking(move || Audit::open(&settings)).await?;
-        let tls = ServerTls::open(&config.tls, &audit)?;
+        let unheard = Arc::new(Unheard::with_most(config.auth.max_unproven_bytes));
+        let tls = ServerTls::open(&config.tls, &audit, &unheard)?;
         // First of what other brokers can see, so that brokers that start together find each other's copies.
         let backup = match &store {
             Some(_) => Some(Backup::start(&config, tls.as_ref(), true).await?),
@@ -89,6 +92,7 @@ impl Broker {
             dir,
             audit,
             tls,
+            unheard,
             backup: backup.clone(),
         };
         let started = Self::start_over(config, opened, store, since).await;
@@ -108,6 +112,7 @@ impl Broker {
             dir,
             audit,
             tls,
+            unheard,
             backup,
         } = opened;
         let native = tls
@@ -130,7 +135,7 @@ impl Broker {
             })?;
         // Before recovery, which may take its time: probes are to see a broker that lives.
         let http = match &config.http.listen {
-            Some(address) => Some(Http::start(address, &config, tls.clone()).await?),
+            Some(address) => Some(Http::start(address, &config, tls.clone(), &unheard).await?),
             None => None,
         };
         let freed = http.as_ref().map_or_else(Arc::default, Http::freed);
@@ -143,6 +148,7 @@ impl Broker {
             store,
             freed,
             tls,
+            unheard,
         };
         let (shared, maintenance) = blocking(move || open(begun)).await?;
         machine::report(&machine::Needs::of(&shared.config, shared.data.engine()));

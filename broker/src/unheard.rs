@@ -3,11 +3,16 @@
 //!
 //! It is one of the address that has most of them. So who opens many shuts out nobody at another address. Where clients must
 //! prove who they are, the same goes for the memory that they hold until then: all of them together have a limit, and the
-//! address that holds most makes room.
+//! address that holds most makes room. What TLS handshakes hold, and requests over HTTP, is part of it: those have no place
+//! among the connections here.
 
 use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
 use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -41,12 +46,23 @@ const OF_ONE: u64 = 64 << 10;
 struct One {
     want: oneshot::Sender<()>,
     bytes: u64,
+    /// It has a place among the connections. Others hold bytes, and nothing else.
+    has_place: bool,
 }
 
 #[derive(Debug, Default)]
 struct OfSource {
     waiting: BTreeMap<u64, One>,
     bytes: u64,
+    places: usize,
+}
+
+impl OfSource {
+    /// That began first of those that have a place.
+    fn first_with_place(&self) -> Option<u64> {
+        let mut places = self.waiting.iter().filter(|(_, one)| one.has_place);
+        places.next().map(|(number, _)| *number)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +83,7 @@ impl Waiting {
         let of_source = self.by_source.get_mut(&source)?;
         let one = of_source.waiting.remove(&number)?;
         of_source.bytes -= one.bytes;
+        of_source.places -= usize::from(one.has_place);
         if of_source.waiting.is_empty() {
             self.by_source.remove(&source);
         }
@@ -75,7 +92,7 @@ impl Waiting {
 
     /// Returns what it held.
     fn end(&mut self, number: u64) -> u64 {
-        let Some(One { want, bytes }) = self.remove(number) else {
+        let Some(One { want, bytes, .. }) = self.remove(number) else {
             return 0;
         };
         if bytes > 0 {
@@ -135,6 +152,38 @@ impl Wanted {
             std::future::pending().await
         }
     }
+
+    /// True once its place is wanted, for whoever polls until then.
+    pub(crate) fn is_wanted(&mut self, context: &mut Context<'_>) -> bool {
+        matches!(Pin::new(&mut self.0).poll(context), Poll::Ready(Ok(())))
+    }
+}
+
+/// Bytes that somebody holds who has not proved who it is, and has no place among the connections.
+#[derive(Debug)]
+pub(crate) struct Strange {
+    unheard: Arc<Unheard>,
+    number: u64,
+}
+
+impl Strange {
+    /// Holds nothing yet.
+    pub(crate) fn enter(unheard: &Arc<Unheard>, source: Source) -> (Self, Wanted) {
+        let (number, wanted) = unheard.enter_with(source, false);
+        let unheard = unheard.clone();
+        (Self { unheard, number }, wanted)
+    }
+
+    /// It holds so many bytes. If there are too many, another makes room, or it is told to end itself.
+    pub(crate) fn holds(&self, bytes: usize) {
+        self.unheard.hold(self.number, bytes, true);
+    }
+}
+
+impl Drop for Strange {
+    fn drop(&mut self) {
+        self.unheard.leave(self.number);
+    }
 }
 
 impl Unheard {
@@ -148,13 +197,23 @@ impl Unheard {
 
     /// One more, until it [leaves](Self::leave).
     pub(crate) fn enter(&self, source: Source) -> (u64, Wanted) {
+        self.enter_with(source, true)
+    }
+
+    fn enter_with(&self, source: Source, has_place: bool) -> (u64, Wanted) {
         let (want, wanted) = oneshot::channel();
         let mut waiting = self.waiting.lock();
         let number = waiting.next;
         waiting.next += 1;
         waiting.all.insert(number, source);
         let of_source = waiting.by_source.entry(source).or_default();
-        of_source.waiting.insert(number, One { want, bytes: 0 });
+        of_source.places += usize::from(has_place);
+        let one = One {
+            want,
+            bytes: 0,
+            has_place,
+        };
+        of_source.waiting.insert(number, one);
         (number, Wanted(wanted))
     }
 
@@ -231,8 +290,8 @@ impl Unheard {
     pub(crate) fn end_oldest(&self) -> bool {
         let mut waiting = self.waiting.lock();
         let oldest = waiting.by_source.values().filter_map(|of_source| {
-            let (number, _) = of_source.waiting.first_key_value()?;
-            Some((of_source.waiting.len(), std::cmp::Reverse(*number)))
+            let number = of_source.first_with_place()?;
+            Some((of_source.places, std::cmp::Reverse(number)))
         });
         let Some((_, std::cmp::Reverse(number))) = oldest.max() else {
             return false;
@@ -245,8 +304,7 @@ impl Unheard {
     pub(crate) fn end_oldest_of(&self, source: Source) -> bool {
         let mut waiting = self.waiting.lock();
         let of_source = waiting.by_source.get(&source);
-        let first = of_source.and_then(|of_source| of_source.waiting.first_key_value());
-        let Some((&number, _)) = first else {
+        let Some(number) = of_source.and_then(OfSource::first_with_place) else {
             return false;
         };
         waiting.end(number);
@@ -392,6 +450,25 @@ mod tests {
         assert_eq!(unheard.ended(), 1);
         held[0].1.0.try_recv().expect("the first one is told");
         assert!(held[100].1.0.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn bytes_without_a_place_make_room_for_bytes_alone() {
+        let unheard = Arc::new(Unheard::with_most(MOST));
+        let at = source("192.0.2.1");
+        let (strange, wanted) = Strange::enter(&unheard, at);
+        assert!(!unheard.end_oldest() && !unheard.end_oldest_of(at));
+        let (_, first) = unheard.enter(at);
+        strange.holds(WHOLE);
+        assert!(unheard.end_oldest());
+        first.wait().await;
+        let _held = full(&unheard, at);
+        // The oldest that holds something.
+        wanted.wait().await;
+        assert_eq!(unheard.ended(), 1);
+        let before = unheard.bytes();
+        drop(strange);
+        assert_eq!(unheard.bytes(), before - WHOLE as u64);
     }
 
     #[test]

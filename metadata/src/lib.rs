@@ -132,7 +132,8 @@ pub use encode::Record;
 pub use error::{Conflict, MetadataError};
 #[cfg(feature = "etcd")]
 pub use etcd::{
-    EtcdAccess, EtcdOptions, EtcdStore, ImportOptions, ImportPlan, ImportProgress, StreamImport,
+    EtcdAccess, EtcdOptions, EtcdStore, ImportOptions, ImportPlan, ImportProgress, ReadFile,
+    StreamImport,
 };
 pub use kera_records::{
     AckPolicy, BatchCheck, BrokerRecord, CLUSTER_VERSION, Cleanup, Committed, Compare, Counter,

@@ -31,6 +31,7 @@ use crate::peer_addresses::PeerAddresses;
 use crate::store_calls::blocking;
 use crate::store_dir::StoreDir;
 use crate::tls::{self, ServerTls};
+use crate::unheard::Unheard;
 use crate::{machine, scrape, telemetry};
 
 /// How often users and rules are read, where metrics are for users.
@@ -120,13 +121,14 @@ impl BackupProcess {
     ) -> Result<Self, BrokerError> {
         // It has no listener for clients.
         let own = [TlsListener::Http, TlsListener::Cluster];
+        let unheard = Arc::new(Unheard::with_most(config.auth.max_unproven_bytes));
         let tls = match own.iter().any(|own| config.tls.listeners.contains(own)) {
-            true => ServerTls::open(&config.tls, &Audit::off())?,
+            true => ServerTls::open(&config.tls, &Audit::off(), &unheard)?,
             false => None,
         };
         // Before the store, which reads and seals what it finds: probes are to see a process that lives.
         let http = match &config.http.listen {
-            Some(address) => Some(Http::start(address, config, tls.clone()).await?),
+            Some(address) => Some(Http::start(address, config, tls.clone(), &unheard).await?),
             None => None,
         };
         let (named, shared_store) = (config.clone(), store.clone());

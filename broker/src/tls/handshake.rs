@@ -15,10 +15,11 @@ use crate::audit::Peer;
 use crate::config::TlsListener;
 use crate::metrics::{Counter, Family, Labels};
 use crate::principal::Principal;
+use crate::unheard::Strange;
 
 /// How a client proves who it is by a certificate, among the mechanisms.
 const CERTIFICATE: &str = "certificate";
-/// Handshakes under way at a time. Each may hold 64 KiB of what the peer has sent.
+/// Handshakes under way at a time. Each may hold 64 KiB of what the peer has sent, which counts among what strangers hold.
 const MOST_UNDER_WAY: usize = 512;
 
 /// Why a handshake failed, as the metric says it.
@@ -136,12 +137,18 @@ impl ServerTls {
         }
         let config = self.current.load().of(listener);
         let config = config.ok_or_else(|| io::Error::other("tls.broker_ca is off"))?;
-        let handshake = Stream::accept(socket, config);
+        let (strange, room) = Strange::enter(&self.unheard, peer.ip().into());
+        let handshake = Stream::accept_noting(socket, config, |bytes| strange.holds(bytes));
         let outcome = tokio::select! {
             outcome = timeout(within, handshake) => outcome,
             () = wanted.wait() => {
                 self.note_failed(Failure::Late);
                 let text = "its place was wanted for another TLS handshake";
+                return Err(io::Error::new(ErrorKind::TimedOut, text));
+            }
+            () = room.wait() => {
+                self.note_failed(Failure::Late);
+                let text = "its memory was wanted for others that have not proved who they are";
                 return Err(io::Error::new(ErrorKind::TimedOut, text));
             }
         };

@@ -65,6 +65,8 @@ pub struct ServerTls {
     /// Handshakes under way: the oldest makes room where there are too many.
     under_way: Unheard,
     under_way_count: AtomicUsize,
+    /// Where what they hold counts.
+    unheard: Arc<Unheard>,
     /// Handshakes that came to an end.
     pub(crate) completed: Counter,
     /// Those that failed, by why.
@@ -79,13 +81,14 @@ pub struct ServerTls {
 }
 
 impl ServerTls {
-    /// As configured; `None` if no listener has TLS. Reads files.
+    /// As configured; `None` if no listener has TLS. Reads files. What handshakes hold is held in `unheard`.
     ///
     /// # Errors
     /// [`BrokerError::Tls`] names the file that cannot be used.
     pub(crate) fn open(
         settings: &TlsConfig,
         audit: &Arc<Audit>,
+        unheard: &Arc<Unheard>,
     ) -> Result<Option<Arc<Self>>, BrokerError> {
         if settings.listeners.is_empty() {
             return Ok(None);
@@ -106,6 +109,7 @@ impl ServerTls {
             is_stale: AtomicBool::new(false),
             under_way: Unheard::default(),
             under_way_count: AtomicUsize::new(0),
+            unheard: unheard.clone(),
             completed: Counter::default(),
             failed: handshake::failures(),
             authentications: handshake::authentications(),

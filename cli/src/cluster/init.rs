@@ -63,6 +63,7 @@ impl AccessArgs {
             key: file(&self.cluster_store_key),
             user: self.cluster_store_user.clone().filter(|user| user != "off"),
             password_file: file(&self.cluster_store_password_file),
+            ..EtcdAccess::default()
         }
     }
 }

@@ -3,8 +3,8 @@
 //! Certificates are read when the store is opened. The password is read whenever etcd is told it, so a new
 //! one needs no restart: etcd hands out a token for it, which is asked for anew when etcd has forgotten it.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
 
 use parking_lot::Mutex;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -27,7 +27,35 @@ pub struct EtcdAccess {
     pub user: Option<String>,
     /// A file with the user's password. A newline at its end does not belong to it.
     pub password_file: Option<PathBuf>,
+    /// How these files are read.
+    pub reads: ReadFile,
 }
+
+/// Reads a small file. What is no file, or lies on a server that does not answer, may keep who reads it for ever; this crate
+/// has no threads for that, so whoever opens a store says how.
+#[derive(Clone, Copy)]
+pub struct ReadFile(pub fn(&Path) -> io::Result<Vec<u8>>);
+
+impl Default for ReadFile {
+    fn default() -> Self {
+        Self(|path| fs::read(path))
+    }
+}
+
+impl fmt::Debug for ReadFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReadFile")
+    }
+}
+
+/// What is read is the same.
+impl PartialEq for ReadFile {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for ReadFile {}
 
 /// [`EtcdAccess`], checked, and the token that stands for the password.
 pub(super) struct Access {
@@ -35,6 +63,7 @@ pub(super) struct Access {
     /// It has a certificate of its own.
     certified: bool,
     user: Option<(String, PathBuf)>,
+    reads: ReadFile,
     token: Mutex<Option<Token>>,
 }
 
@@ -45,6 +74,7 @@ impl Access {
     /// # Errors
     /// What contradicts itself, or cannot be read, as invalid.
     pub(super) fn new(access: &EtcdAccess) -> Result<Self, MetadataError> {
+        let reads = access.reads;
         let tls = match (&access.ca, &access.certificate, &access.key) {
             (None, None, None) => None,
             (None, ..) => {
@@ -52,13 +82,13 @@ impl Access {
                     "a certificate for etcd is set and no authority: set cluster.store_ca to the certificate that etcd's own is signed by",
                 ));
             }
-            (Some(ca), None, None) => Some(trusting(ca)?),
+            (Some(ca), None, None) => Some(trusting(ca, reads)?),
             (Some(ca), Some(certificate), Some(key)) => {
                 let (certificate, key) = (
-                    read("cluster.store_certificate", certificate)?,
-                    read("cluster.store_key", key)?,
+                    read("cluster.store_certificate", certificate, reads)?,
+                    read("cluster.store_key", key, reads)?,
                 );
-                Some(trusting(ca)?.identity(Identity::from_pem(certificate, key)))
+                Some(trusting(ca, reads)?.identity(Identity::from_pem(certificate, key)))
             }
             (Some(_), ..) => {
                 return Err(invalid(
@@ -69,7 +99,7 @@ impl Access {
         let user = match (&access.user, &access.password_file) {
             (None, None) => None,
             (Some(user), Some(file)) => {
-                password(file)?;
+                password(file, reads)?;
                 Some((user.clone(), file.clone()))
             }
             _ => {
@@ -82,6 +112,7 @@ impl Access {
             tls,
             certified: access.certificate.is_some(),
             user,
+            reads,
             token: Mutex::default(),
         })
     }
@@ -148,7 +179,8 @@ impl Access {
         let Some((user, file)) = &self.user else {
             return Ok(None);
         };
-        let password = password(file).map_err(|error| CallError::NotSent(error.to_string()))?;
+        let password = password(file, self.reads);
+        let password = password.map_err(|error| CallError::NotSent(error.to_string()))?;
         Ok(Some((user.clone(), password)))
     }
 }
@@ -182,20 +214,20 @@ pub(super) fn advice(detail: &str) -> Option<&'static str> {
     found.map(|(_, advice)| *advice)
 }
 
-fn trusting(ca: &Path) -> Result<ClientTlsConfig, MetadataError> {
-    let ca = Certificate::from_pem(read("cluster.store_ca", ca)?);
+fn trusting(ca: &Path, reads: ReadFile) -> Result<ClientTlsConfig, MetadataError> {
+    let ca = Certificate::from_pem(read("cluster.store_ca", ca, reads)?);
     Ok(ClientTlsConfig::new().ca_certificate(ca))
 }
 
-fn password(file: &Path) -> Result<String, MetadataError> {
+fn password(file: &Path, reads: ReadFile) -> Result<String, MetadataError> {
     let name = "cluster.store_password_file";
-    let text = String::from_utf8(read(name, file)?);
+    let text = String::from_utf8(read(name, file, reads)?);
     let text = text.map_err(|_| invalid(format!("{name}: {} is no text", file.display())))?;
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }
 
-fn read(key: &str, path: &Path) -> Result<Vec<u8>, MetadataError> {
-    fs::read(path).map_err(|error| {
+fn read(key: &str, path: &Path, reads: ReadFile) -> Result<Vec<u8>, MetadataError> {
+    (reads.0)(path).map_err(|error| {
         invalid(format!(
             "{key}: {} cannot be read: {error}; give the path of a PEM file, or of a file with the password, that the broker's user may read",
             path.display()

@@ -56,7 +56,7 @@ use kera_records::Transaction;
 use kera_records::key::{self, Key};
 use kera_records::{BrokerRecord, Image, StreamRecord, StreamletRecord};
 
-pub use self::access::EtcdAccess;
+pub use self::access::{EtcdAccess, ReadFile};
 pub use self::import::{ImportOptions, ImportPlan, ImportProgress, StreamImport};
 pub use self::options::EtcdOptions;
 

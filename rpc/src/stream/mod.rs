@@ -48,9 +48,21 @@ impl Stream {
     /// # Errors
     /// The socket's. What TLS says against it is a [`TlsFailure`] within.
     pub async fn accept(socket: TcpStream, config: Arc<ServerConfig>) -> io::Result<Self> {
+        Self::accept_noting(socket, config, |_| ()).await
+    }
+
+    /// The same. `held` is told, again and again, about how many bytes of memory the handshake holds.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub async fn accept_noting(
+        socket: TcpStream,
+        config: Arc<ServerConfig>,
+        held: impl FnMut(usize),
+    ) -> io::Result<Self> {
         let session = ServerConnection::new(config).map_err(io::Error::other)?;
         let stream = TlsStream::new(socket, session.into());
-        stream.handshake().await?;
+        stream.handshake(held).await?;
         Ok(Self::Tls(Box::new(stream)))
     }
 
@@ -65,7 +77,7 @@ impl Stream {
     ) -> io::Result<Self> {
         let session = ClientConnection::new(config, name).map_err(io::Error::other)?;
         let stream = TlsStream::new(socket, session.into());
-        stream.handshake().await?;
+        stream.handshake(|_| ()).await?;
         Ok(Self::Tls(Box::new(stream)))
     }
 

@@ -175,6 +175,12 @@ impl TlsStream {
         OF_SESSION + arrived + session.decrypted + session.unsent + partial
     }
 
+    /// TLS keeps all that came of messages that are not whole.
+    fn held_in_handshake(&self) -> usize {
+        let session = self.session();
+        OF_SESSION + session.arrived.capacity() + session.undecrypted
+    }
+
     pub(super) fn agreed_protocol(&self) -> Option<Vec<u8>> {
         let session = self.session();
         session.tls.alpn_protocol().map(<[u8]>::to_vec)
@@ -186,9 +192,11 @@ impl TlsStream {
         chain.first().map(|certificate| certificate.to_vec())
     }
 
-    pub(super) async fn handshake(&self) -> io::Result<()> {
+    /// Tells `held` of the bytes that it takes meanwhile.
+    pub(super) async fn handshake(&self, mut held: impl FnMut(usize)) -> io::Result<()> {
         loop {
             let step = self.session().handshake(&self.socket)?;
+            held(self.held_in_handshake());
             match step {
                 Step::Done => return Ok(()),
                 Step::Write => self.socket.writable().await?,

@@ -4,14 +4,17 @@
 //! Loopback leads every machine to itself. Two brokers that name machines of their own and tell such an address
 //! would keep both replicas of a group on one of them.
 
+use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kera_metadata::{
     BrokerRecord, ClusterStore, EtcdAccess, EtcdOptions, EtcdStore, Incarnation, LiveBroker,
-    Living, Membership, MetadataError, Role, Stranger,
+    Living, Membership, MetadataError, ReadFile, Role, Stranger,
 };
+use kera_rpc::small_file::{self, Takes};
 
 use crate::cluster::replica::backup::Backup;
 use crate::config::{BrokerConfig, is_of_every_machine};
@@ -200,7 +203,21 @@ fn access(config: &BrokerConfig) -> EtcdAccess {
         key: cluster.store_key,
         user: cluster.store_user,
         password_file: cluster.store_password_file,
+        reads: ReadFile(read_file),
     }
+}
+
+/// Most bytes of a file for etcd: certificates of an authority and all below it.
+const MOST_BYTES: usize = 1 << 20;
+
+/// Within a time, whatever the path leads to.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let read = small_file::read(path, MOST_BYTES, Takes::Files)?;
+    if read.len() > MOST_BYTES {
+        let text = format!("it has more than {MOST_BYTES} bytes");
+        return Err(io::Error::other(text));
+    }
+    Ok(read)
 }
 
 /// An address of a broker that leads others to themselves.
@@ -318,6 +335,37 @@ mod tests {
         // One that keeps no copies, or does not say where it runs.
         let silent = at(4, "", "127.0.0.1:7600", "");
         assert_eq!(told(&good, &[&far, &silent]), None);
+    }
+
+    #[test]
+    fn files_for_etcd_are_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pipe, text) = (dir.path().join("pipe"), dir.path().join("text"));
+        std::fs::write(&text, "secret").unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let refused = |change: &dyn Fn(&mut BrokerConfig)| {
+            let mut config = BrokerConfig::default();
+            config.cluster.store = Some("etcd://127.0.0.1:1".to_owned());
+            change(&mut config);
+            let refused = open_store(&config).err();
+            refused.expect("nobody writes into the pipe").to_string()
+        };
+        let ca = refused(&|config| config.cluster.store_ca = Some(pipe.clone()));
+        let key = refused(&|config| {
+            config.cluster.store_ca = Some(text.clone());
+            config.cluster.store_certificate = Some(text.clone());
+            config.cluster.store_key = Some(pipe.clone());
+        });
+        let password = refused(&|config| {
+            config.cluster.store_user = Some("kera".to_owned());
+            config.cluster.store_password_file = Some(pipe.clone());
+        });
+        let named = ["store_ca", "store_key", "store_password_file"];
+        for (name, why) in named.into_iter().zip([ca, key, password]) {
+            assert!(why.contains(name), "{why}");
+            assert!(why.contains("no regular file"), "{why}");
+        }
     }
 
     #[test]
