@@ -1,5 +1,5 @@
-//! The check of the fuzz target `kafka_request` over its corpus, each input as it is and mutated,
-//! and the seeds of that corpus.
+//! The checks of the fuzz targets `kafka_request` and `login` over their corpora, each input as it is and mutated,
+//! and the seeds of the first one.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,6 +8,8 @@ use std::path::PathBuf;
 mod dice;
 #[path = "../../fuzz/checks/kafka_request.rs"]
 mod kafka_request;
+#[path = "../../fuzz/checks/login.rs"]
+mod login;
 #[path = "support/messages.rs"]
 mod messages;
 #[path = "../../xtask/tests/fuzz/mutate.rs"]
@@ -18,8 +20,20 @@ mod requests;
 use dice::Dice;
 use kera_kafka_shim::wire::schema::shape;
 
+/// Of each input of `login`: it takes a connection, and a password is derived for most.
+const LOGINS: u64 = 100;
+
 fn corpus() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/kafka_request")
+}
+
+#[test]
+fn login_corpus() {
+    let home = kera_testkit::home();
+    let world = login::World::start(home.path());
+    mutate::replay_some(&corpus().with_file_name("login"), LOGINS, |data| {
+        world.check(data)
+    });
 }
 
 #[test]

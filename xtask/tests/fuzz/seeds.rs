@@ -42,6 +42,7 @@ pub(crate) fn all() -> Vec<Seed> {
     seeds.extend(frames());
     seeds.extend(groups());
     seeds.extend(frames_in_tls());
+    seeds.extend(logins());
     seeds
 }
 
@@ -340,5 +341,47 @@ fn frames_in_tls() -> Vec<Seed> {
         seed("new-keys", [NEW_KEYS | APART, 33, 4, 0], &pipelined),
         seed("broken", [0, 0, 0, 0], &named("push-data")),
         seed("go-away", [0, 0, 0, 0], &named("go-away")),
+    ]
+}
+
+/// Messages of logins, see `fuzz/checks/login.rs`: listener and mechanism, and for each message its kind, its length and its
+/// bytes or how it is changed.
+fn logins() -> Vec<Seed> {
+    const NATIVE: u8 = 1;
+    const PLAIN: u8 = 0;
+    const SHA_256: u8 = 2;
+    const SHA_512: u8 = 4;
+    const TOKEN: u8 = 6;
+    let raw = |bytes: &[u8]| [&[0, bytes.len() as u8][..], bytes].concat();
+    let made = |kind: u8, changes: &[u8]| [&[kind, changes.len() as u8][..], changes].concat();
+    let right = raw(b"\0ann\0right");
+    let whole = [made(1, &[]), made(2, &[])].concat();
+    let changed = [made(1, &[]), made(2, &[30, 0, 1])].concat();
+    let renamed = [made(1, &[5, 0, 3]), made(2, &[])].concat();
+    let strange = [raw(b"n,a=bob,n=ann,r=abc"), made(2, &[])].concat();
+    let nobody = [raw(b"n,,n=nobody,r=abcdef"), raw(b"c=biws,r=abcdef,p=AAAA")].concat();
+    let seed = |name: &str, how: u8, messages: &[u8]| {
+        Seed::plain("login", name, [&[how], messages].concat())
+    };
+    vec![
+        seed("plain", PLAIN, &right),
+        seed("plain-native", PLAIN | NATIVE, &right),
+        seed("plain-as-ann", PLAIN, &raw(b"ann\0ann\0right")),
+        seed("plain-as-bob", PLAIN, &raw(b"bob\0ann\0right")),
+        seed("scram-256", SHA_256, &whole),
+        seed("scram-256-native", SHA_256 | NATIVE, &whole),
+        seed("scram-512", SHA_512, &whole),
+        seed("scram-512-changed", SHA_512, &changed),
+        seed("scram-512-renamed-native", SHA_512 | NATIVE, &renamed),
+        seed("scram-256-strange", SHA_256, &strange),
+        seed("scram-256-nobody-native", SHA_256 | NATIVE, &nobody),
+        seed("token", TOKEN, &made(3, &[])),
+        seed("token-native", TOKEN | NATIVE, &made(3, &[])),
+        seed(
+            "token-changed",
+            TOKEN,
+            &[made(3, &[200, 0, 1]), raw(b"\x01")].concat(),
+        ),
+        seed("nothing", SHA_512 | NATIVE, &[]),
     ]
 }
