@@ -101,6 +101,16 @@ rules! {
     TombstonesDroppedEarly = "tombstones_dropped_early",
     /// A group that compaction rewrote is recorded at brokers that do not have its bytes.
     RewrittenNotShipped = "rewritten_not_shipped",
+    /// A replica store answers that it has flushed, and flushes afterwards, or not at all.
+    AnsweredBeforeFlush = "answered_before_flush",
+    /// A replica store that flushes does not make the names of the files durable.
+    NamesNotSynced = "names_not_synced",
+    /// A flush counts for what came since it was asked for.
+    NewerBytesCounted = "newer_bytes_counted",
+    /// The last replica of a synced group counts as soon as it has the bytes.
+    OneFlushNotAwaited = "one_flush_not_awaited",
+    /// A synced group is closed as soon as its replicas have the bytes.
+    ClosedBeforeFlush = "closed_before_flush",
     /// A reader whose next record compaction has removed is sent on behind what it asked for.
     CleanedPositionSkipped = "cleaned_position_skipped",
 }
@@ -144,6 +154,11 @@ pub(crate) fn faults() -> Faults {
         recorded_before_built: Rule::RecordedBeforeBuilt.is_broken(),
         freed_before_recorded: Rule::FreedBeforeRecorded.is_broken(),
         process_not_named: Rule::ProcessNotNamed.is_broken(),
+        answered_before_flush: Rule::AnsweredBeforeFlush.is_broken(),
+        names_not_synced: Rule::NamesNotSynced.is_broken(),
+        newer_bytes_counted: Rule::NewerBytesCounted.is_broken(),
+        one_flush_not_awaited: Rule::OneFlushNotAwaited.is_broken(),
+        closed_before_flush: Rule::ClosedBeforeFlush.is_broken(),
         rewritten_not_shipped: Rule::RewrittenNotShipped.is_broken(),
         ..Faults::default()
     }

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::dice::Dice;
+use crate::newer::Power;
 use crate::os;
 use crate::plan::Plan;
 use crate::store::Store;
@@ -29,6 +30,7 @@ const START_AGAIN: Duration = Duration::from_millis(500);
 /// Where a process is.
 const RUNNING: u32 = 0;
 const ENDED: u32 = 1;
+const SERVES: u32 = 2;
 
 struct Process {
     stop: watch::Sender<bool>,
@@ -41,6 +43,20 @@ struct Slot {
     paused: bool,
     /// Its machine lost replicas of which nothing was promised beyond that.
     harmed: bool,
+    /// How often its process was started.
+    starts: u32,
+    /// An operator took it out: it ends, and does not come back.
+    retired: bool,
+}
+
+impl Slot {
+    const EMPTY: Self = Self {
+        process: None,
+        paused: false,
+        harmed: false,
+        starts: 0,
+        retired: false,
+    };
 }
 
 /// All of them.
@@ -49,26 +65,71 @@ pub struct Brokers {
     root: PathBuf,
     store: Arc<Store>,
     slots: Mutex<BTreeMap<u32, Slot>>,
+    /// Those that were taken out.
+    gone: Mutex<Vec<u32>>,
 }
 
 impl Brokers {
     /// None of them runs yet.
     pub fn new(plan: &Plan, root: &Path, store: Arc<Store>) -> Arc<Self> {
-        let slot = || Slot {
-            process: None,
-            paused: false,
-            harmed: false,
-        };
         Arc::new(Self {
             plan: plan.clone(),
             root: root.to_owned(),
             store,
-            slots: Mutex::new((1..=plan.brokers).map(|broker| (broker, slot())).collect()),
+            slots: Mutex::new((1..=plan.brokers).map(|one| (one, Slot::EMPTY)).collect()),
+            gone: Mutex::default(),
         })
     }
 
     pub fn all(&self) -> Vec<u32> {
-        (1..=self.plan.brokers).collect()
+        self.slots.lock().keys().copied().collect()
+    }
+
+    /// One more than the plan has, if there was none yet; whoever looks after them starts it.
+    pub fn add(&self) {
+        let added = self.plan.brokers + 1;
+        if !self.gone.lock().contains(&added) {
+            self.slots.lock().entry(added).or_insert(Slot::EMPTY);
+        }
+    }
+
+    /// Which of the lives of a broker's process this is, if it serves and is not to end.
+    pub fn life(&self, broker: u32) -> Option<u32> {
+        let slots = self.slots.lock();
+        let slot = slots.get(&broker).filter(|slot| !slot.retired)?;
+        let serves = slot.process.as_ref()?.stage.load(Ordering::SeqCst) == SERVES;
+        serves.then_some(slot.starts)
+    }
+
+    /// Has a broker stopped for good, unless it was started again since its `life`.
+    pub fn retire(&self, broker: u32, life: u32) -> bool {
+        if self.life(broker) != Some(life) {
+            return false;
+        }
+        if let Some(slot) = self.slots.lock().get_mut(&broker) {
+            slot.retired = true;
+        }
+        self.ask_to_stop(broker);
+        true
+    }
+
+    /// Whether an operator took it out; with its process its disk goes.
+    pub fn leaves(&self, broker: u32) -> bool {
+        let mut slots = self.slots.lock();
+        if slots.get(&broker).is_none_or(|slot| !slot.retired) {
+            return false;
+        }
+        slots.remove(&broker);
+        self.gone.lock().push(broker);
+        remove(&self.dir(broker));
+        os::forget_disk(broker);
+        os::log(&format!("broker {broker} is gone for good"));
+        true
+    }
+
+    /// Those that were taken out.
+    pub fn gone(&self) -> Vec<u32> {
+        self.gone.lock().clone()
     }
 
     /// Where clients find brokers.
@@ -115,7 +176,7 @@ impl Brokers {
         if let Some(deadline) = self.plan.append_deadline {
             config.cluster.append_deadline = deadline;
         }
-        if self.plan.failing_disks {
+        if self.plan.failing_disks || self.plan.newer.power != Power::Kept {
             config.cluster.scrub_interval = self.plan.scrub_interval;
         }
         config.cluster.transport = TransportChoice::Tcp;
@@ -142,11 +203,12 @@ impl Brokers {
                 .enable_all()
                 .build()
                 .expect("a runtime");
-            runtime.block_on(run(broker, config, &store, stopped));
+            runtime.block_on(run(broker, config, &store, stopped, &at));
             drop(runtime);
             at.store(ENDED, Ordering::SeqCst);
         });
         if let Some(slot) = self.slots.lock().get_mut(&broker) {
+            slot.starts += 1;
             slot.process = Some(Process {
                 stop,
                 stage,
@@ -170,9 +232,12 @@ impl Brokers {
         }
     }
 
-    /// What was in its machine's memory is gone, and it boots anew.
-    pub fn lose_memory(&self, broker: u32) {
+    /// What was in its machine's memory is gone, and what was not flushed as `dice` say, and it boots anew.
+    pub fn lose_memory(&self, broker: u32, dice: &mut Dice) {
         remove(&self.shared_dir(broker));
+        for what in os::lose_power(broker, &self.data_dir(broker), dice) {
+            os::log(&format!("broker {broker} loses {what}"));
+        }
         self.harm(broker);
         self.boot(broker);
     }
@@ -180,6 +245,7 @@ impl Brokers {
     /// All that its machine held is gone.
     pub fn lose_everything(&self, broker: u32) {
         remove(&self.dir(broker));
+        os::forget_disk(broker);
         self.harm(broker);
         self.boot(broker);
     }
@@ -250,6 +316,11 @@ impl Brokers {
         self.is_at(broker, ENDED)
     }
 
+    /// Whether the process has come as far as to serve.
+    pub fn serves(&self, broker: u32) -> bool {
+        self.is_at(broker, SERVES)
+    }
+
     fn is_at(&self, broker: u32, stage: u32) -> bool {
         let slots = self.slots.lock();
         let process = slots.get(&broker).and_then(|slot| slot.process.as_ref());
@@ -295,9 +366,10 @@ impl Brokers {
     /// Which brokers run and are not stopped.
     pub fn running(&self) -> BTreeMap<u32, bool> {
         let slots = self.slots.lock();
-        slots
-            .iter()
-            .map(|(broker, slot)| (*broker, slot.process.is_some() && !slot.paused))
+        let runs = |slot: &Slot| slot.process.is_some() && !slot.paused;
+        let there = slots.iter().map(|(broker, slot)| (*broker, runs(slot)));
+        there
+            .chain(self.gone().into_iter().map(|one| (one, false)))
             .collect()
     }
 }
@@ -307,12 +379,14 @@ async fn run(
     config: BrokerConfig,
     store: &Arc<Store>,
     mut stopped: watch::Receiver<bool>,
+    stage: &AtomicU32,
 ) {
     loop {
         let started = Broker::start_sharing(config.clone(), Some(store.view(broker))).await;
         match started {
             Ok(running) => {
                 os::log(&format!("broker {broker} serves"));
+                stage.store(SERVES, Ordering::SeqCst);
                 // Who asks may be gone with the run.
                 let _ = stopped.wait_for(|stop| *stop).await;
                 running.shutdown().await;

@@ -1,59 +1,29 @@
 //! What goes wrong: one thing after the other, each for a while, and several at once.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kera_history::Event;
 
 use crate::brokers::Brokers;
 use crate::dice::Dice;
-use crate::load::Load;
+use crate::fault::{Fault, is_about, is_down, is_late, touch};
+use crate::inside;
+use crate::load::{Load, PATIENCE};
+use crate::newer::Power;
+use crate::operations::{self, Operation};
 use crate::os::{self, DiskTrouble};
-use crate::store::Store;
-
-/// A fault, and whom it is about.
-#[derive(Clone, Copy, Debug)]
-pub enum Fault {
-    /// It ends where it stands; it is started again when the fault is over.
-    Killed(u32),
-    /// Its machine loses its power: with the process goes what was in shared memory.
-    PowerLost(u32),
-    /// Its machine burns down, and another takes its place with its number.
-    DiskLost(u32),
-    /// All of them at once.
-    AllKilled,
-    /// It is asked to stop: it hands over, and comes back.
-    Rolled(u32),
-    /// Stopped and, later, let go on.
-    Paused(u32),
-    /// Nothing gets from either to the other.
-    Parted(u32, u32),
-    /// Nothing gets from the first to the second.
-    OneWay(u32, u32),
-    /// It does not reach the store.
-    NoStore(u32),
-    /// It reaches no other broker and not the store; clients reach it.
-    Alone(u32),
-    /// No client reaches it; brokers do.
-    NoClients(u32),
-    /// The store forgets what was changed.
-    Compacted,
-    /// Nobody reaches the store.
-    StoreAway,
-    /// Its wall clock jumps by so many seconds and, later, back.
-    ClockJumps(u32, i64),
-    /// Its disk is full.
-    DiskFull(u32),
-    /// Of 1,000 writes to its disk so many fail.
-    WritesFail(u32, u64),
-    /// Of 1,000 flushes of its disk so many fail.
-    FlushesFail(u32, u64),
-    /// So many bits of what lies on its disk are others, from one moment to the next.
-    Rots(u32, u64),
-}
+use crate::store::{LEASE, Store};
 
 /// The first and last machine with clients.
 pub const CLIENTS: std::ops::RangeInclusive<u32> = 101..=120;
+
+/// A broker that is away for no longer than this is missed by nobody.
+const SOON: Duration = Duration::from_millis(100);
+/// So many brokers stay: as many as the replicas of a group.
+const LEAST: usize = 3;
 
 /// Does what is wrong, and undoes it.
 pub struct Faults {
@@ -66,6 +36,16 @@ pub struct Faults {
     losses: bool,
     /// Decides what disks do wrong, where they do; apart from the rest.
     disks: Option<Dice>,
+    /// Decides about power, leases and operators, in runs that have those.
+    newer: Dice,
+    /// What a loss of power takes.
+    power: Dice,
+    /// Brokers that are still to be restarted in turn.
+    rolling: Vec<u32>,
+    operators: Vec<JoinHandle<()>>,
+    drained: BTreeSet<u32>,
+    /// One is taken out, which is enough.
+    removes: bool,
     /// Those that last, and when they are over.
     now: Vec<Lasting>,
     /// How many were drawn, and which of them are left out.
@@ -101,6 +81,12 @@ impl Faults {
             dice,
             weak,
             disks,
+            newer: Dice::new(seed, "newer faults"),
+            power: Dice::new(seed, "power"),
+            rolling: Vec::new(),
+            operators: Vec::new(),
+            drained: BTreeSet::new(),
+            removes: false,
             losses,
             now: Vec::new(),
             drawn: 0,
@@ -136,6 +122,17 @@ impl Faults {
         }
         os::log("all is healed");
         self.start_what_has_ended();
+        let until = os::now() + PATIENCE;
+        let are_busy = |faults: &Self| {
+            let mut operators = faults.operators.iter();
+            !faults.rolling.is_empty() || operators.any(|one| !one.is_finished())
+        };
+        while are_busy(self) && os::now() < until {
+            os::sleep(Duration::from_millis(20));
+            self.start_what_has_ended();
+        }
+        let drained = std::mem::take(&mut self.drained);
+        self.operators = operations::end_drains(&self.load, drained.into_iter().collect());
     }
 
     /// Starts what has stopped by itself, as whoever runs it does.
@@ -144,13 +141,30 @@ impl Faults {
             let is_meant = self
                 .now
                 .iter()
-                .any(|one| !one.left_out && is_down(one.fault) == Some(broker));
+                .any(|one| !one.left_out && is_down(one.fault, broker));
             if self.brokers.has_ended(broker) {
                 self.brokers.clear(broker);
+            }
+            if !self.brokers.runs(broker) && self.brokers.leaves(broker) {
+                continue;
             }
             if !self.brokers.runs(broker) && !is_meant {
                 self.brokers.start(broker);
             }
+        }
+        self.roll_on();
+    }
+
+    /// Restarts the next broker once all serve.
+    fn roll_on(&mut self) {
+        let all = self.brokers.all();
+        let serve = || all.iter().all(|broker| self.brokers.serves(*broker));
+        if self.rolling.is_empty() || !serve() {
+            return;
+        }
+        if let Some(next) = self.rolling.pop() {
+            self.load.record(Event::BrokerStopped);
+            self.brokers.ask_to_stop(next);
         }
     }
 
@@ -161,10 +175,25 @@ impl Faults {
     fn begin_one(&mut self) {
         let chosen = self.choose();
         let fault = self.of_a_disk().unwrap_or(chosen);
+        let fault = self.of_newer(fault);
         let lasts = *self.dice.one(&[50, 500, 2_000, 7_000, 12_000]);
-        let lasts = Duration::from_millis(self.dice.between(1, lasts));
+        let mut lasts = Duration::from_millis(self.dice.between(1, lasts));
+        if is_late(fault) {
+            lasts += LEASE + Duration::from_secs(1);
+        }
+        if self.load.plan.newer.alone && matches!(fault, Fault::Killed(_)) {
+            // It is back before others have taken over.
+            lasts = lasts.min(SOON);
+        }
         self.drawn += 1;
-        if self.now.iter().any(|now| touch(now.fault) == touch(fault)) {
+        if is_about(fault).is_some_and(|one| !self.brokers.all().contains(&one)) {
+            return;
+        }
+        // Who counts itself as the owner and is not is told so by others, if nothing keeps them from it.
+        let late = is_late(fault) || self.now.iter().any(|now| is_late(now.fault));
+        if late && !self.now.is_empty()
+            || self.now.iter().any(|now| touch(now.fault) == touch(fault))
+        {
             return;
         }
         let left_out = self.without.contains(&self.drawn);
@@ -215,8 +244,9 @@ impl Faults {
         }
         let one = *dice.one(&self.brokers.all());
         let of_1000 = *dice.one(&[1_000, 200, 20]);
-        // The last two are losses.
-        Some(match dice.below(if self.losses { 8 } else { 6 }) {
+        // The last two are losses, of one replica where each may be away.
+        let rots = self.losses && self.load.plan.newer.power != Power::All;
+        Some(match dice.below(if rots { 8 } else { 6 }) {
             0..=1 => Fault::DiskFull(one),
             2..=3 => Fault::WritesFail(one, of_1000),
             4..=5 => Fault::FlushesFail(one, of_1000),
@@ -224,12 +254,96 @@ impl Faults {
         })
     }
 
+    /// Of what only some seeds have, or `chosen`.
+    fn of_newer(&mut self, chosen: Fault) -> Fault {
+        let newer = self.load.plan.newer;
+        let dice = &mut self.newer;
+        if newer == Default::default() {
+            return chosen;
+        }
+        let all = self.brokers.all();
+        let one = *dice.one(&all);
+        if newer.alone {
+            return match chosen {
+                Fault::Rolled(_) => Fault::Rolled(self.weak),
+                Fault::Compacted | Fault::StoreAway | Fault::ClockJumps(..) => chosen,
+                // Always the same one: beside its process there is a replica at the others.
+                _ if dice.chance(400) => {
+                    let mut others = all.iter().filter(|other| **other != self.weak);
+                    Fault::Parted(self.weak, *others.next().unwrap_or(&one))
+                }
+                _ => Fault::Killed(self.weak),
+            };
+        }
+        if newer.late_leases && dice.chance(600) {
+            return Fault::LateLease(one);
+        }
+        if newer.power == Power::All && dice.chance(350) {
+            return match dice.below(4) {
+                0 => Fault::Blackout(None),
+                1 => Fault::Blackout(Some(one)),
+                _ => Fault::PowerLost(one),
+            };
+        }
+        if newer.power == Power::One && self.losses && dice.chance(250) {
+            return Fault::PowerLost(self.weak);
+        }
+        if newer.operations && dice.chance(400) {
+            return match dice.below(8) {
+                0..=2 => {
+                    let stream = dice.below(self.load.plan.streams.len() as u64) as u32;
+                    Fault::Moved(stream, one)
+                }
+                3..=4 => Fault::Drained(one),
+                5..=6 => Fault::AllRolled,
+                // The one that may lose what it holds stays.
+                _ if all.len() > LEAST && !self.removes && one != self.weak => Fault::Removed(one),
+                _ => Fault::Added,
+            };
+        }
+        chosen
+    }
+
+    fn lose_power(&mut self, broker: u32) {
+        self.kill(broker);
+        let (brokers, store) = (&self.brokers, &self.store);
+        let is_kept = self.load.plan.newer.power == Power::All;
+        let flushed = is_kept.then(|| inside::flushed(brokers, store, broker));
+        brokers.lose_memory(broker, &mut self.power);
+        for record in flushed.into_iter().flatten() {
+            inside::still_flushed(&self.load, brokers, broker, &record);
+        }
+    }
+
     fn begin(&mut self, fault: Fault) {
         match fault {
             Fault::Killed(broker) => self.kill(broker),
-            Fault::PowerLost(broker) => {
-                self.kill(broker);
-                self.brokers.lose_memory(broker);
+            Fault::PowerLost(broker) => self.lose_power(broker),
+            Fault::Blackout(spared) => {
+                let all = self.brokers.all();
+                let hit: Vec<_> = all.into_iter().filter(|one| Some(*one) != spared).collect();
+                // All at once: nobody sees another one go.
+                hit.iter().for_each(|broker| self.kill(*broker));
+                hit.iter().for_each(|broker| self.lose_power(*broker));
+            }
+            Fault::LateLease(broker) => {
+                self.store.make_late(broker);
+                self.store.set_away(broker, true);
+            }
+            Fault::Moved(stream, to) => self.operate(Operation::Move { stream, to }),
+            Fault::Drained(broker) => {
+                self.drained.insert(broker);
+                self.operate(Operation::Drain {
+                    broker,
+                    draining: true,
+                });
+            }
+            Fault::AllRolled => self.rolling = self.brokers.all(),
+            Fault::Added => self.brokers.add(),
+            Fault::Removed(broker) => {
+                self.removes = true;
+                let removed = operations::remove(&self.load, &self.brokers, broker);
+                self.operators.push(removed);
             }
             Fault::DiskLost(broker) => {
                 self.kill(broker);
@@ -265,7 +379,13 @@ impl Faults {
         os::log(&format!("over: {fault:?}"));
         match fault {
             // What ended is started by whoever looks after it.
-            Fault::Killed(_) | Fault::PowerLost(_) | Fault::DiskLost(_) => {}
+            Fault::Killed(_) | Fault::PowerLost(_) | Fault::DiskLost(_) | Fault::Blackout(_) => {}
+            Fault::Moved(..) | Fault::AllRolled | Fault::Added | Fault::Removed(_) => {}
+            Fault::Drained(broker) => self.operate(Operation::Drain {
+                broker,
+                draining: false,
+            }),
+            Fault::LateLease(broker) => self.store.set_away(broker, false),
             Fault::AllKilled | Fault::Rolled(_) | Fault::Compacted | Fault::Rots(..) => {}
             Fault::DiskFull(broker) => trouble(broker, false, 0, 0),
             Fault::WritesFail(broker, _) => trouble(broker, false, 0, 0),
@@ -274,6 +394,12 @@ impl Faults {
             Fault::ClockJumps(broker, _) => os::wall_skew(broker, 0),
             _ => self.cuts(fault, os::uncut, false),
         }
+    }
+
+    fn operate(&mut self, operation: Operation) {
+        let until = os::now() + Duration::from_secs(10);
+        let asked = operations::ask(&self.load, operation, until);
+        self.operators.push(asked);
     }
 
     fn kill(&self, broker: u32) {
@@ -329,28 +455,4 @@ fn trouble(broker: u32, full: bool, writes: u64, flushes: u64) {
         flushes,
     };
     os::set_trouble(broker, trouble);
-}
-
-/// The broker that is not to run while a fault lasts.
-fn is_down(fault: Fault) -> Option<u32> {
-    match fault {
-        Fault::Killed(one) | Fault::PowerLost(one) | Fault::DiskLost(one) => Some(one),
-        _ => None,
-    }
-}
-
-/// What a fault is about: there is one at a time.
-fn touch(fault: Fault) -> (u32, u32) {
-    match fault {
-        Fault::Killed(one) | Fault::Rolled(one) | Fault::Paused(one) => (1, one),
-        Fault::PowerLost(one) | Fault::DiskLost(one) => (1, one),
-        Fault::NoStore(one) | Fault::Alone(one) | Fault::NoClients(one) => (2, one),
-        Fault::Parted(..) | Fault::OneWay(..) => (3, 0),
-        Fault::StoreAway => (2, 0),
-        Fault::AllKilled => (4, 0),
-        Fault::Compacted => (5, 0),
-        Fault::ClockJumps(one, _) => (6, one),
-        Fault::DiskFull(one) | Fault::WritesFail(one, _) => (7, one),
-        Fault::FlushesFail(one, _) | Fault::Rots(one, _) => (7, one),
-    }
 }

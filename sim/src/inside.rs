@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_metadata::{GroupRecord, GroupState, Image};
+use kera_metadata::{AckPolicy, GroupRecord, GroupState, Image};
 use parking_lot::Mutex;
 
 use crate::brokers::Brokers;
@@ -67,6 +67,7 @@ pub fn look(load: &Load, brokers: &Arc<Brokers>, store: &Arc<Store>, faults: &mu
     let directories: Vec<_> = brokers
         .all()
         .into_iter()
+        .chain(brokers.gone())
         .map(|broker| directories(brokers, broker))
         .collect();
     let until = os::now() + PATIENCE;
@@ -92,13 +93,43 @@ pub fn look(load: &Load, brokers: &Arc<Brokers>, store: &Arc<Store>, faults: &mu
     }
 }
 
+/// Replicas of closed groups of `synced` streams that are recorded at a broker and whole there: no loss of power takes
+/// them.
+pub fn flushed(brokers: &Brokers, store: &Store, broker: u32) -> Vec<GroupRecord> {
+    let image = store.image();
+    let at = directories(brokers, broker);
+    let is_synced = |id| {
+        let mut streams = image.streams.iter();
+        streams.any(|stream| stream.id == id && stream.config.ack == AckPolicy::Synced)
+    };
+    let is_here = |record: &&GroupRecord| {
+        let mut copies = record.copies.iter();
+        held_bytes::has_records(record)
+            && copies.any(|copy| copy.broker.0 == broker)
+            && is_synced(record.stream)
+    };
+    let recorded = image.groups.iter().filter(is_here);
+    let whole = recorded.filter(|record| held_bytes::digest(&at, record).is_ok());
+    whole.cloned().collect()
+}
+
+/// Complains if one of them is gone.
+pub fn still_flushed(load: &Load, brokers: &Brokers, broker: u32, record: &GroupRecord) {
+    if let Err(why) = held_bytes::digest(&directories(brokers, broker), record) {
+        let group = record.key();
+        load.complain(format!(
+            "a loss of power took a flushed replica of {group} at broker {broker}: {why}"
+        ));
+    }
+}
+
 fn directories(brokers: &Brokers, broker: u32) -> Directories {
     let data = brokers.data_dir(broker);
     Directories {
         broker,
         kept: vec![brokers.shared_dir(broker), data.join("backup")],
         data,
-        runs: true,
+        runs: !brokers.gone().contains(&broker),
         harmed: brokers.is_harmed(broker),
     }
 }

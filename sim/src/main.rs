@@ -12,12 +12,15 @@ mod compaction;
 mod consuming;
 mod cut;
 mod dice;
+mod fault;
 mod faults;
 mod finale;
 #[path = "../../cli/tests/common/held_bytes.rs"]
 mod held_bytes;
 mod inside;
 mod load;
+mod newer;
+mod operations;
 mod os;
 mod plan;
 mod producing;

@@ -6,6 +6,7 @@ use kera_protocol::v1;
 
 use crate::cut::Cut;
 use crate::dice::Dice;
+use crate::newer::{self, Newer};
 use crate::os::{DiskMood, NetworkMood};
 use crate::store::StoreMood;
 
@@ -110,6 +111,7 @@ pub struct Plan {
     pub flush_interval: Duration,
     /// How often replicas are compared.
     pub scrub_interval: Duration,
+    pub newer: Newer,
 }
 
 impl Plan {
@@ -125,7 +127,8 @@ impl Plan {
             .collect();
         // Apart from the rest: what a seed decided before there were any stays.
         let watchers = *Dice::new(seed, "watchers").one(&[0, 1, 1, 2]);
-        Self {
+        let plan = Self {
+            newer: Newer::default(),
             watchers,
             transactions: transactions(seed, brokers),
             table: table(seed, brokers),
@@ -150,7 +153,8 @@ impl Plan {
             scrub_interval: Duration::from_millis(
                 *Dice::new(seed, "scrub").one(&[1_000, 5_000, 20_000]),
             ),
-        }
+        };
+        newer::decide(seed, plan)
     }
 
     /// Whether acknowledgements of a stream are for what its owner's process remembers.

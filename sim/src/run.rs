@@ -14,6 +14,7 @@ use crate::cut::Cut;
 use crate::dice::Dice;
 use crate::faults::Faults;
 use crate::load::{Load, PATIENCE, on_own};
+use crate::newer::Power;
 use crate::plan::Plan;
 use crate::store::Store;
 use crate::{compaction, consuming, finale, inside, os, producing, transactions, watching};
@@ -45,6 +46,13 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     os::log(&format!("seed {seed}: {plan:?}"));
     os::set_network(plan.network);
     os::set_disk(plan.disk);
+    if plan.newer.power != Power::Kept {
+        let saved = root.join("saved");
+        if let Err(error) = std::fs::create_dir_all(&saved) {
+            return (vec![format!("{}: {error}", saved.display())], json!({}));
+        }
+        os::remember_unflushed(saved);
+    }
     let store = Store::new(seed, plan.store);
     let brokers = Brokers::new(&plan, root, store.clone());
     let over = Arc::new(AtomicBool::new(false));

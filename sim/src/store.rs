@@ -53,6 +53,8 @@ struct Fate {
     mood: StoreMood,
     /// Brokers that do not reach it.
     away: BTreeSet<u32>,
+    /// Brokers that do not notice when their leases end.
+    late: BTreeSet<u32>,
 }
 
 /// The one store, and who reaches it.
@@ -73,6 +75,7 @@ impl Store {
                 dice: Dice::new(seed, "store"),
                 mood,
                 away: BTreeSet::new(),
+                late: BTreeSet::new(),
             }),
             heard: Mutex::default(),
             joined: Mutex::default(),
@@ -97,6 +100,20 @@ impl Store {
         } else {
             set.remove(&broker)
         };
+    }
+
+    /// Has a broker take its lease for longer than it is, until it reaches the store again.
+    pub fn make_late(&self, broker: u32) {
+        self.fate.lock().late.insert(broker);
+    }
+
+    /// Whether the broker had not noticed the end of its lease, which it does now.
+    fn notices(&self, broker: u32) -> bool {
+        self.fate.lock().late.remove(&broker)
+    }
+
+    fn is_late(&self, broker: u32) -> bool {
+        self.fate.lock().late.contains(&broker)
     }
 
     /// The process of a broker is gone: nobody keeps its lease alive.
@@ -135,10 +152,19 @@ impl Store {
             };
             if ends {
                 os::log(&format!("the lease of broker {broker} ends"));
-                os::calmly(|| self.cluster.expire(*broker));
+                os::calmly(|| match self.is_late(*broker) {
+                    true => self.cluster.expire_unnoticed(*broker),
+                    false => self.cluster.expire(*broker),
+                });
             } else if begins {
                 os::log(&format!("broker {broker} has a lease again"));
-                os::calmly(|| self.cluster.revive(*broker));
+                let notices = self.notices(*broker);
+                os::calmly(|| {
+                    if notices {
+                        self.cluster.expire(*broker);
+                    }
+                    self.cluster.revive(*broker);
+                });
             }
         }
     }
@@ -378,6 +404,7 @@ impl ClusterStore for View {
         let joined = self.ask(|store| store.join(live, ttl));
         if joined.is_ok() {
             self.store.joined.lock().insert(self.broker);
+            self.store.notices(self.broker);
             let mut heard = self.store.heard.lock();
             heard.insert(self.broker, (os::now(), false));
         }

@@ -7,6 +7,8 @@ use std::sync::atomic::AtomicU32;
 use libc::{pthread_attr_t, pthread_t, ssize_t, timespec};
 
 use super::connections::Nanos;
+use super::disks;
+use super::names::{self, unflushed};
 use super::real::{self, Begin, fail};
 use super::schedule::{self, look};
 use super::threads::State;
@@ -341,6 +343,26 @@ pub unsafe extern "C" fn open64(path: *const libc::c_char, flags: c_int, mode: u
             path = own.as_ptr();
         }
     }
+    // SAFETY: libc's callers give a text that ends.
+    let name = unsafe { names::path(path) };
+    let makes = unflushed().is_some_and(|unflushed| unflushed.opens(name, flags));
+    let is_here = simulated() && disks::is_on_disk(name);
+    // The simulated disk knows which writes go around its page cache. The real one need not be waited for.
+    let really = if is_here {
+        flags & !libc::O_DIRECT
+    } else {
+        flags
+    };
     // SAFETY: passed on.
-    unsafe { real::open64(path, flags, mode) }
+    let fd = unsafe { real::open64(path, really, mode) };
+    if simulated() && fd >= 0 {
+        match flags == really {
+            true => world().around.remove(&fd),
+            false => world().around.insert(fd),
+        };
+    }
+    if let Some(unflushed) = unflushed().filter(|_| makes && fd >= 0) {
+        unflushed.made(name);
+    }
+    fd
 }

@@ -9,8 +9,10 @@ use std::time::Duration;
 use super::connections::Kind;
 use super::schedule;
 use super::threads::State;
+use super::unflushed::Unflushed;
 use super::world::{BEGIN, DiskMood, DiskTrouble, NetworkMood, World, activate, me, set_me, world};
 use super::{calls, ending, network};
+use crate::dice::Dice;
 
 /// What two runs of a seed have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +94,25 @@ pub fn set_disk(mood: DiskMood) {
 /// What the disk of a machine does wrong from now on.
 pub fn set_trouble(node: u32, trouble: DiskTrouble) {
     world().node(node).trouble = trouble;
+}
+
+/// From now on it is kept what machines have not flushed, with removed files in `saved`.
+pub fn remember_unflushed(saved: PathBuf) {
+    world().unflushed = Some(Unflushed::new(saved));
+}
+
+/// What a machine, whose process does not run, has not flushed below `dir` is lost or not, as `dice` say; what that
+/// changed, in words. Nothing where that is not kept.
+pub fn lose_power(node: u32, dir: &Path, dice: &mut Dice) -> Vec<String> {
+    let unflushed = world().unflushed.as_mut();
+    unflushed.map_or_else(Vec::new, |unflushed| unflushed.lose(node, dir, dice))
+}
+
+/// The machine has another disk.
+pub fn forget_disk(node: u32) {
+    if let Some(unflushed) = &mut world().unflushed {
+        unflushed.forget(node);
+    }
 }
 
 /// Threads that kept a processor busy for nothing.

@@ -13,7 +13,8 @@
 //! | `schedule` | which thread runs next, and what time it is |
 //! | `network`, `timers` | what happens to connections, and to timers that are files |
 //! | `ending` | the end of a run that cannot go on |
-//! | `calls`, `socket_calls`, `disks` | the functions that stand in for libc's |
+//! | `contents`, `unflushed` | what a loss of power takes from disks: contents of files, and names |
+//! | `calls`, `socket_calls`, `disks`, `names` | the functions that stand in for libc's |
 //! | `control` | what a run does to its machines |
 //!
 //! **One thread runs at a time.** Each thread that is not running waits for its turn. The one that runs gives the
@@ -24,21 +25,24 @@
 
 mod calls;
 mod connections;
+mod contents;
 mod control;
 mod disks;
 mod ending;
+mod names;
 mod network;
 mod real;
 mod schedule;
 mod socket_calls;
 mod threads;
 mod timers;
+mod unflushed;
 mod world;
 
 pub use control::{
-    address_of, at_exit, begin, calmly, cut, heal, kill, log, make_room, memory_taken, node_here,
-    now, on_node, pause, processors, set_boot_id, set_disk, set_network, set_trouble, settle,
-    sleep, spinning, uncut, wall_skew,
+    address_of, at_exit, begin, calmly, cut, forget_disk, heal, kill, log, lose_power, make_room,
+    memory_taken, node_here, now, on_node, pause, processors, remember_unflushed, set_boot_id,
+    set_disk, set_network, set_trouble, settle, sleep, spinning, uncut, wall_skew,
 };
 pub use ending::end;
 pub use world::{DiskMood, DiskTrouble, NetworkMood};

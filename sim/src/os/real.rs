@@ -67,13 +67,23 @@ real! {
     epoll_wait(fd: c_int, events: *mut libc::epoll_event, count: c_int, timeout: c_int) -> c_int;
     timerfd_create(clock: c_int, flags: c_int) -> c_int;
     timerfd_settime(fd: c_int, flags: c_int, new: *const libc::itimerspec, old: *mut libc::itimerspec) -> c_int;
+    pwrite(fd: c_int, bytes: *const c_void, len: usize, offset: i64) -> ssize_t;
     pwrite64(fd: c_int, bytes: *const c_void, len: usize, offset: i64) -> ssize_t;
     pwritev64(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> ssize_t;
     fsync(fd: c_int) -> c_int;
     fdatasync(fd: c_int) -> c_int;
     syncfs(fd: c_int) -> c_int;
     sync_file_range(fd: c_int, offset: i64, len: i64, flags: c_uint) -> c_int;
+    ftruncate64(fd: c_int, length: i64) -> c_int;
+    unlink(path: *const libc::c_char) -> c_int;
+    unlinkat(dir: c_int, path: *const libc::c_char, flags: c_int) -> c_int;
+    rmdir(path: *const libc::c_char) -> c_int;
+    mkdir(path: *const libc::c_char, mode: libc::mode_t) -> c_int;
+    rename(from: *const libc::c_char, to: *const libc::c_char) -> c_int;
     open64(path: *const libc::c_char, flags: c_int, mode: usize) -> c_int;
+    statfs64(path: *const libc::c_char, found: *mut libc::statfs64) -> c_int;
+    fstatfs64(fd: c_int, found: *mut libc::statfs64) -> c_int;
+    statx(dir: c_int, path: *const libc::c_char, flags: c_int, mask: c_uint, found: *mut libc::statx) -> c_int;
     statvfs64(path: *const libc::c_char, found: *mut libc::statvfs64) -> c_int;
     fstatvfs64(fd: c_int, found: *mut libc::statvfs64) -> c_int;
 }

@@ -9,6 +9,7 @@ use libc::{pollfd, sockaddr, sockaddr_in, socklen_t, ssize_t, timespec};
 use super::connections::{Descriptor, Kind, Listener, Nanos};
 use super::real::{self, fail};
 use super::threads::State;
+use super::unflushed::bytes_of;
 use super::world::{Event, World, me, world};
 use super::{disks, network, schedule, timers};
 
@@ -431,6 +432,7 @@ macro_rules! sends {
                     if let Some(error) = disks::refused(fd) {
                         return fail(error) as ssize_t;
                     }
+                    disks::about_to_append(fd, len as u64);
                 }
                 // SAFETY: passed on.
                 return unsafe { real::$name(fd, buffer, len $(, $arg)*) };
@@ -456,6 +458,8 @@ sends! {
 pub unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t {
     if simulated() {
         world().touch(fd);
+        // SAFETY: libc's callers give as many parts as they say.
+        disks::about_to_append(fd, unsafe { bytes_of(parts, count) });
     }
     // SAFETY: passed on.
     unsafe { real::writev(fd, parts, count) }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::connections::{Connections, Kind, Nanos, NetworkEvent, Relay};
 use super::threads::{Thread, Threads};
+use super::unflushed::Unflushed;
 use crate::dice::Dice;
 
 /// How many lines of log a run keeps at most.
@@ -96,6 +97,10 @@ pub(super) struct World {
     pub(super) numbers: u64,
     pub(super) mood: NetworkMood,
     pub(super) disk: DiskMood,
+    /// Open files that are written around the page cache.
+    pub(super) around: BTreeSet<i32>,
+    /// What a loss of power takes, where machines lose that.
+    pub(super) unflushed: Option<Unflushed>,
     /// Nothing gets from the one to the other.
     pub(super) cuts: BTreeSet<(u32, u32)>,
     pub(super) connections: Connections,
@@ -175,6 +180,8 @@ impl World {
                 breaks: 0,
             },
             disk: DiskMood::default(),
+            around: BTreeSet::new(),
+            unflushed: None,
             cuts: BTreeSet::new(),
             connections: Connections::default(),
             stirred: true,

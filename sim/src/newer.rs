@@ -1,0 +1,103 @@
+//! What seeds above 100,000 decide beyond those before them, whose runs stay as they were.
+
+use std::time::Duration;
+
+use kera_protocol::v1;
+
+use crate::dice::Dice;
+use crate::os::DiskMood;
+use crate::plan::Plan;
+
+/// Seeds up to this one are played as they were when there was less to decide.
+const AS_BEFORE: u64 = 100_000;
+
+/// Which machines lose, with their power, what they have not flushed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Power {
+    /// Those that lose their power lose shared memory, and what was written is on their disks.
+    #[default]
+    Kept,
+    /// The one that loses its power at all.
+    One,
+    /// Any, and all at once: every stream is `synced`. No bit turns there. In a flushed replica whose machine has lost its
+    /// power it looks like a torn write, and only another replica tells, of which any may be away.
+    All,
+}
+
+/// What such a seed decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Newer {
+    pub power: Power,
+    /// Operators move streamlets, drain brokers, add one, and restart all in turn.
+    pub operations: bool,
+    /// Brokers take their leases for longer than they are: their clocks are late.
+    pub late_leases: bool,
+    /// One replica beside the process of the owner, of which one is enough to go on. One machine's process fails, and does
+    /// not reach one other machine now and then.
+    pub alone: bool,
+}
+
+impl Newer {
+    fn of(seed: u64) -> Self {
+        if seed <= AS_BEFORE {
+            return Self::default();
+        }
+        let dice = &mut Dice::new(seed, "newer");
+        let kind = dice.below(1000);
+        let one = dice.chance(600);
+        let operations = dice.chance(400);
+        Self {
+            power: match kind {
+                0..=299 => Power::All,
+                500.. if one => Power::One,
+                _ => Power::Kept,
+            },
+            late_leases: (300..400).contains(&kind),
+            alone: (400..500).contains(&kind),
+            operations: operations && !(300..500).contains(&kind),
+        }
+    }
+}
+
+/// Changes what `seed` decided before, where it decides more.
+pub fn decide(seed: u64, mut plan: Plan) -> Plan {
+    let newer = Newer::of(seed);
+    plan.newer = newer;
+    if newer.power == Power::All {
+        let table = plan.table.iter_mut().map(|table| &mut table.stream);
+        let transactions = plan.transactions.iter_mut().map(|plan| &mut plan.stream);
+        for stream in plan.streams.iter_mut().chain(table).chain(transactions) {
+            stream.ack = v1::AckPolicy::Synced;
+        }
+        // What groups have read is `written`, and would wait for an operator.
+        plan.members = 0;
+    }
+    if newer.late_leases || newer.alone {
+        // Nothing but the clock, or the process, is to blame.
+        plan.network.most = plan.network.most.min(500);
+        (plan.network.straggles, plan.network.breaks) = (0, 0);
+        plan.failing_disks = false;
+    }
+    if newer.late_leases {
+        plan.disk = DiskMood::default();
+        plan.watchers = 2;
+        for stream in &mut plan.streams {
+            stream.replicas = 3;
+        }
+    }
+    if newer.alone {
+        // A process ends while it does not reach who has the replica.
+        plan.between = plan.between.min(Duration::from_secs(1));
+        plan.disk = DiskMood {
+            most: 20_000,
+            stalls: 20,
+            longest: 300_000,
+        };
+        for stream in &mut plan.streams {
+            (stream.replicas, stream.min_insync) = (2, 1);
+            stream.ack = v1::AckPolicy::Memory;
+        }
+        (plan.table, plan.transactions) = (None, None);
+    }
+    plan
+}
