@@ -89,6 +89,8 @@ rules! {
     LastEventsNotRead = "last_events_not_read",
     /// A coordinator takes a transaction's markers for written where the owner of a lane did not answer.
     MarkersAssumed = "markers_assumed",
+    /// A coordinator keeps no ends of transactions whose markers may be lost.
+    EndsForgotten = "ends_forgotten",
     /// Readers get what is durable, whether or not its transaction is still open.
     OpenTransactionsShown = "open_transactions_shown",
     /// Readers get batches of transactions that were aborted.

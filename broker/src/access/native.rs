@@ -298,6 +298,22 @@ fn accepts_loss(request: &v1::RecoverStreamRequest) -> Option<Change> {
     (request.accept_loss || !request.give_up.is_empty()).then_some(change)
 }
 
+fn end_text(commit: bool) -> &'static str {
+    match commit {
+        true => "commit",
+        false => "abort",
+    }
+}
+
+fn lost_text(request: &v1::EndLostRequest) -> String {
+    let place = match (request.stream.as_str(), request.partition) {
+        ("", _) => String::new(),
+        (stream, None) => format!(" stream={stream}"),
+        (stream, Some(partition)) => format!(" stream={stream} partition={partition}"),
+    };
+    format!("{}{place}", end_text(request.commit))
+}
+
 /// A stream with more lanes is another stream than one with other settings, as at Kafka.
 fn alters(request: &v1::AlterStreamRequest) -> Vec<Need<'_>> {
     let name = &request.name;
@@ -380,6 +396,8 @@ guarded! { lanes_server::Lanes:
     add_transaction_parts(AddTransactionPartsRequest) -> AddTransactionPartsResponse needs |_r| vec![Need::Cluster(ClusterAction)];
     end_transactions(EndTransactionsRequest) -> EndTransactionsResponse needs |_r| vec![Need::Cluster(ClusterAction)];
     settle_transactions(SettleTransactionsRequest) -> SettleTransactionsResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    list_unended(ListUnendedRequest) -> ListUnendedResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    find_transactions(FindTransactionsRequest) -> FindTransactionsResponse needs |_r| vec![Need::Cluster(ClusterAction)];
 }
 
 guarded! { clusters_server::Clusters:
@@ -414,6 +432,10 @@ guarded! { transaction_tools_server::TransactionTools:
         needs |r| vec![Need::TransactionalId(Describe, &r.transactional_id)];
     abort_transaction(AbortTransactionRequest) -> AbortTransactionResponse needs |r| vec![Need::Cluster(Alter)],
         changes Change::new("abort_transaction", "transactional-id", &r.transactional_id, "");
+    end_prepared(EndPreparedRequest) -> EndPreparedResponse needs |r| vec![Need::Cluster(Alter)],
+        changes Change::new("end_transaction", "transactional-id", &r.transactional_id, end_text(r.commit));
+    end_lost(EndLostRequest) -> EndLostResponse needs |r| vec![Need::Cluster(Alter)],
+        changes Change::new("end_transaction", "producer", r.producer.to_string(), lost_text(r));
 }
 
 guarded! { access_server::Access:

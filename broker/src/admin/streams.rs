@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kera_log_segments::group::AckPolicy;
 use kera_metadata::{
     Compare, Conflict, Feature, Key, StreamConfig, StreamRecord, Transaction, Write,
     validate_stream_name,
@@ -14,6 +15,7 @@ use crate::clock::wall_ms;
 use crate::data::catalog::Stream;
 use crate::shared::Shared;
 use crate::store_calls::{blocking, metadata_error};
+use crate::transactions;
 
 /// Bytes of a frame that are not its batch.
 const FRAME_ALLOWANCE: u64 = 4096;
@@ -94,8 +96,8 @@ fn check_copies(shared: &Shared, name: &str, config: &StreamConfig) -> Result<()
 /// lanes and opens the new ones. One change of a stream happens at a time.
 ///
 /// # Errors
-/// [`ErrorCode::InvalidArgument`] for a value that is illegal or fixed at creation,
-/// [`ErrorCode::InvalidName`] for a stream of the broker's own, or what the metadata store answers.
+/// [`ErrorCode::InvalidArgument`] for a value that is illegal or fixed at creation, or `ack = memory` while transactions are
+/// open, [`ErrorCode::InvalidName`] for a stream of the broker's own, or what the metadata store answers.
 pub async fn alter_stream(
     shared: &Arc<Shared>,
     stream: &Arc<Stream>,
@@ -106,6 +108,9 @@ pub async fn alter_stream(
     let old = stream.record.load_full();
     let mut new = (*old).clone();
     new.config = altered_config(shared, stream, config)?;
+    if new.config.ack == AckPolicy::Memory && old.config.ack != AckPolicy::Memory {
+        transactions::lost::check_none_open(shared, stream).await?;
+    }
     if new.config.partitions() != old.config.partitions() {
         return grow(shared, stream, old, new).await;
     }

@@ -405,6 +405,12 @@ impl Host {
         Some(state.coordinator.as_ref()?.lost_in(partition, open))
     }
 
+    /// See [`Coordinator::knows`]; `None` while it is loading.
+    pub(crate) fn knows(&self, open: &[(Partition, OpenThere)]) -> Option<Vec<bool>> {
+        let state = self.state.lock();
+        Some(state.coordinator.as_ref()?.knows(open))
+    }
+
     /// See [`Coordinator::ended_before`].
     pub(crate) fn ended_before(&self, id: &str, partition: Partition) -> Ordinal {
         let state = self.state.lock();

@@ -363,6 +363,7 @@ fn take(
             if let Part::Partition(stream, partition) = part
                 && *is_done
                 && (end > 0 || !says_ends)
+                && !Rule::EndsForgotten.is_broken()
             {
                 endings[index].ends.insert((*stream, *partition), end);
             }

@@ -276,7 +276,9 @@ async fn settle_lane(
             is_ended = false;
             break;
         };
-        if let Marking::Marker(marker) = &marked {
+        if let Marking::Marker(marker) = &marked
+            && !asked.by_hand
+        {
             tracing::warn!(
                 stream = %streamlet.stream(), streamlet = streamlet.id().0, lane = id.0,
                 producer = end.grant.producer, number = end.grant.number, commit = end.commit,
@@ -302,6 +304,7 @@ async fn settle_lane(
                 producer,
                 epoch: epoch.into(),
                 first_ordinal,
+                last_append_ms: 0,
             })
             .collect(),
         failures,

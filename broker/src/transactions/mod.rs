@@ -8,6 +8,7 @@
 //! | `native` | what native producers ask, and programs that end prepared transactions |
 //! | `positions` | a transaction commits positions of a native consumer group |
 //! | `finish` | a coordinator has decided transactions ended wherever they have parts |
+//! | `lost` | what lanes hold open and no coordinator knows, until an operator ends it |
 //! | `settle` | until markers stay whatever fails, a coordinator has those written again that lanes lose |
 //! | `marks` | an owner ends them: markers in lanes, and the end of what groups keep aside |
 //! | `tools` | operators look at transactions, and abort them |
@@ -18,6 +19,7 @@
 mod finish;
 mod grant;
 mod join;
+pub(crate) mod lost;
 mod marks;
 mod native;
 mod positions;
@@ -50,6 +52,7 @@ pub(crate) use finish::finish;
 pub use grant::{grant, grant_here};
 pub(crate) use join::add_for;
 pub use join::{add_parts, join_lanes};
+pub use lost::{Which, end_lost};
 pub use marks::{end_here, settle_here};
 pub(crate) use native::{add, end, forget, id_of, init, list_open, prepare};
 pub(crate) use positions::send_positions;

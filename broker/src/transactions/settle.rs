@@ -72,6 +72,7 @@ impl Question {
             lane: Some(self.lane.clone()),
             with_open: self.whole.is_none(),
             ended: ended.collect(),
+            by_hand: false,
         }
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use kera_coordinator::transactions::{Described, Fault, Filter, Part, Reply, Request, Stage};
+use kera_coordinator::transactions::{
+    Described, End, Fault, Filter, Member, Part, Reply, Request, Stage,
+};
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{StreamId, StreamletId};
@@ -118,6 +120,85 @@ pub(crate) async fn abort(shared: &Arc<Shared>, id: &str) -> Result<(), WireErro
             Ok(())
         }
         other => Err(mismatch(&other)),
+    }
+}
+
+/// Commits or aborts the prepared transaction of an id that this broker coordinates: decided and durable on return. True if
+/// it had been decided so before.
+///
+/// # Errors
+/// [`ErrorCode::InvalidArgument`] if none is prepared or it was decided otherwise, or why its coordinator does not answer.
+pub(crate) async fn end_prepared(
+    shared: &Arc<Shared>,
+    id: &str,
+    commit: bool,
+) -> Result<bool, WireError> {
+    let described = match ask(shared, id, Request::Describe(id.to_owned())).await? {
+        Reply::Described(described) => described,
+        other => return Err(mismatch(&other)),
+    };
+    let was_prepared = described.prepared.is_some();
+    let decided = match described.stage {
+        Stage::PrepareCommit | Stage::CompleteCommit => Some(true),
+        Stage::PrepareAbort | Stage::CompleteAbort => Some(false),
+        _ => None,
+    };
+    let refused = |text: String| Err(WireError::new(ErrorCode::InvalidArgument, text));
+    match (described.stage, decided) {
+        (Stage::Prepared, _) => {}
+        (_, Some(before)) if was_prepared && before == commit => return Ok(true),
+        (_, Some(before)) if was_prepared => {
+            return refused(format!(
+                "the transaction of \"{id}\" was prepared, and somebody has decided that it is {}: that stays",
+                outcome_of(before)
+            ));
+        }
+        (Stage::Ongoing, _) => {
+            return refused(format!(
+                "the transaction of \"{id}\" is open and not prepared: its producer ends it; `kera transaction abort` does if that is gone"
+            ));
+        }
+        _ => {
+            return refused(format!(
+                "no transaction of \"{id}\" is prepared: there is nothing to end"
+            ));
+        }
+    }
+    // By its handle: whatever happens meanwhile, no other transaction of this id is meant.
+    let end = End {
+        member: Member {
+            id: id.to_owned(),
+            producer: described.producer,
+            epoch: described.epoch,
+        },
+        commit,
+        number: Some(described.number),
+        raise: None,
+    };
+    let number = described.number;
+    match ask(shared, id, Request::End(end)).await? {
+        Reply::Ended(outcome) if outcome == commit => {
+            tracing::info!(
+                id,
+                number,
+                commit,
+                "an operator ended a prepared transaction"
+            );
+            shared.transactions.look();
+            Ok(false)
+        }
+        Reply::Ended(outcome) => refused(format!(
+            "the transaction of \"{id}\" was {} meanwhile: that stays",
+            outcome_of(outcome)
+        )),
+        other => Err(mismatch(&other)),
+    }
+}
+
+fn outcome_of(commit: bool) -> &'static str {
+    match commit {
+        true => "committed",
+        false => "aborted",
     }
 }
 

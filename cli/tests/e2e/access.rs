@@ -185,6 +185,8 @@ fn the_calls_that_are_no_frames_are_denied_as_well() {
             lanes.cut_lane(CutLaneRequest { stream: id.clone() });
             lanes.cut_for_growth(CutForGrowthRequest { stream: id.clone() });
             lanes.give_up_growth(GiveUpGrowthRequest { stream: id.clone() });
+            lanes.list_unended(ListUnendedRequest { stream: id.clone() });
+            lanes.find_transactions(FindTransactionsRequest {});
             clusters.describe_cluster(DescribeClusterRequest {});
             clusters.plan_moves(PlanMovesRequest {});
             clusters.move_streamlet(MoveStreamletRequest {});
@@ -202,6 +204,8 @@ fn the_calls_that_are_no_frames_are_denied_as_well() {
             quotas.alter_quota(AlterQuotaRequest {});
             transactions.describe_transaction(DescribeTransactionRequest {});
             transactions.abort_transaction(AbortTransactionRequest {});
+            transactions.end_prepared(EndPreparedRequest {});
+            transactions.end_lost(EndLostRequest {});
         }
     });
 }
@@ -275,6 +279,30 @@ fn records_are_neither_stored_nor_told_without_a_right() {
     let (error, bytes) = read(&mut raw, &id, false);
     assert_eq!(error, 0);
     assert!(!bytes.is_empty());
+}
+
+#[test]
+fn an_operator_ends_transactions_with_the_right_to_alter_the_cluster() {
+    let ends: [&[&str]; 2] = [
+        &["transaction", "end", "secret", "--commit", "--yes"],
+        &["transaction", "end", "--producer", "7", "--abort", "--yes"],
+    ];
+    let user = ["--allow", "User:ANONYMOUS", "--operation"];
+    let write = [&user[..], &["write", "--transactional-id", "secret"]].concat();
+    let (broker, _) = enforcing(&[&write]);
+    for words in ends {
+        let told = broker.refused(words);
+        assert!(told.contains("--operation alter --cluster"), "{told}");
+    }
+    let alter = [&user[..], &["alter", "--cluster"]].concat();
+    let (broker, _) = enforcing(&[&alter]);
+    for (words, why) in ends
+        .into_iter()
+        .zip(["no transactional id", "nothing to end"])
+    {
+        let told = broker.refused(words);
+        assert!(told.contains(why), "{told}");
+    }
 }
 
 #[test]

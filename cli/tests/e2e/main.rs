@@ -26,6 +26,7 @@ mod lifecycle;
 mod login_ends;
 mod logins;
 mod long_polls;
+mod lost_markers;
 mod quotas;
 mod round_trip;
 mod sent_positions;

@@ -1,7 +1,10 @@
 //! Transactions for people.
 
-use super::request::{Described, Fault, Filter, Listed, Reply};
+use std::collections::HashMap;
+
+use super::request::{Described, Fault, Filter, Listed, Part, Partition, Reply};
 use super::state::{Stage, Transaction};
+use super::unsettled::OpenThere;
 use crate::coordinator::Coordinator;
 
 fn started_ms(transaction: &Transaction) -> Option<u64> {
@@ -57,6 +60,25 @@ impl Coordinator {
             })
         });
         Reply::Listed(listed.collect())
+    }
+
+    /// Which of these, that are open in partitions, end in time: they are open or ending here, or have ended and get their
+    /// markers again. Of some that have ended it is not kept how; they end by hand alone.
+    pub fn knows(&self, open: &[(Partition, OpenThere)]) -> Vec<bool> {
+        let all = self.state.transactions.values();
+        let known = all.filter(|known| known.stage.is_open());
+        let by_producer: HashMap<i64, &Transaction> =
+            known.map(|known| (known.of_batches().0, known)).collect();
+        let is_known = |(partition, open): &(Partition, OpenThere)| {
+            let lost = self.state.unsettled.lost_in(*partition, &[*open]);
+            if !lost.forgotten.is_empty() || !lost.ended.is_empty() {
+                return lost.forgotten.is_empty();
+            }
+            let part = Part::Partition(partition.0, partition.1);
+            let known = by_producer.get(&open.producer);
+            known.is_some_and(|known| known.parts.contains(&part))
+        };
+        open.iter().map(is_known).collect()
     }
 
     /// Transactions that are open or ending and not prepared, and when the oldest began.

@@ -187,6 +187,17 @@ fn what_there_was_no_room_for_never_ends_as_a_later_one() {
         assert!(bench.is_forgotten(number, first), "{number} from {first}");
     }
     assert_eq!(bench.coordinator.ended_before(ID, partition(2)), 30);
+    // What gets its marker again is left to that, what is under way likewise; the rest ends by hand.
+    let knows = |number, first| {
+        let open = OpenThere {
+            producer: 101,
+            epoch: 0,
+            first,
+        };
+        bench.coordinator.knows(&[(partition(number), open)])[0]
+    };
+    assert!(knows(1, 0) && knows(1, 20));
+    assert!(!knows(1, 10) && !knows(2, 0) && !knows(2, 30));
 }
 
 /// Owners of an earlier version do not say where a marker ended: what begins before the next end may be of that one.

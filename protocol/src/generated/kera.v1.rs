@@ -3118,6 +3118,9 @@ pub struct LaneToSettle {
     /// whose markers the lane has lost
     #[prost(message, repeated, tag = "3")]
     pub ended: ::prost::alloc::vec::Vec<TransactionEndedBefore>,
+    /// an operator ends them, and no marker was ever there
+    #[prost(bool, tag = "4")]
+    pub by_hand: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TransactionEndedBefore {
@@ -3170,6 +3173,57 @@ pub struct LaneTransaction {
     pub epoch: i32,
     #[prost(uint64, tag = "3")]
     pub first_ordinal: u64,
+    /// when the producer appended there last, milliseconds since 1970; 0: not told
+    #[prost(uint64, tag = "4")]
+    pub last_append_ms: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListUnendedRequest {
+    /// empty: of all streams
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: ::prost::bytes::Bytes,
+    /// -1: of all producers
+    #[prost(int64, tag = "2")]
+    pub producer: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListUnendedResponse {
+    /// that have some
+    #[prost(message, repeated, tag = "1")]
+    pub lanes: ::prost::alloc::vec::Vec<UnendedInLane>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct UnendedInLane {
+    #[prost(message, optional, tag = "1")]
+    pub lane: ::core::option::Option<TransactionLane>,
+    /// that readers of what is committed do not get
+    #[prost(uint64, tag = "2")]
+    pub waiting_records: u64,
+    #[prost(message, repeated, tag = "3")]
+    pub open: ::prost::alloc::vec::Vec<LaneTransaction>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FindTransactionsRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub open: ::prost::alloc::vec::Vec<LaneUnended>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LaneUnended {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "2")]
+    pub partition: u32,
+    #[prost(message, optional, tag = "3")]
+    pub transaction: ::core::option::Option<LaneTransaction>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FindTransactionsResponse {
+    /// in the order asked
+    #[prost(bool, repeated, tag = "1")]
+    pub known: ::prost::alloc::vec::Vec<bool>,
+    /// the streamlets of the internal stream that were asked
+    #[prost(uint32, repeated, tag = "2")]
+    pub coordinators: ::prost::alloc::vec::Vec<u32>,
 }
 /// What must be consumed up to its boundary before a lane of a generation is read, if the order of keys is to
 /// be kept.
@@ -3373,6 +3427,29 @@ pub struct ListTransactionsResponse {
     /// between brokers; left out by those of versions before
     #[prost(message, optional, tag = "3")]
     pub answered: ::core::option::Option<AnsweredCoordinators>,
+    /// On the first page: transactions that partitions hold open and no coordinator knows. They end by hand alone.
+    #[prost(message, repeated, tag = "4")]
+    pub lost: ::prost::alloc::vec::Vec<LostTransaction>,
+    /// why those could not be looked for; empty: they were
+    #[prost(string, tag = "5")]
+    pub lost_unknown: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LostTransaction {
+    #[prost(int64, tag = "1")]
+    pub producer: i64,
+    #[prost(int32, tag = "2")]
+    pub epoch: i32,
+    #[prost(message, optional, tag = "3")]
+    pub partition: ::core::option::Option<TransactionPartition>,
+    #[prost(uint64, tag = "4")]
+    pub first_ordinal: u64,
+    /// in the partition, for this transaction or another one
+    #[prost(uint64, tag = "5")]
+    pub waiting_records: u64,
+    /// since its producer appended there last
+    #[prost(uint64, optional, tag = "6")]
+    pub silent_ms: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AnsweredCoordinators {
@@ -3449,3 +3526,37 @@ pub struct AbortTransactionRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AbortTransactionResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndPreparedRequest {
+    #[prost(string, tag = "1")]
+    pub transactional_id: ::prost::alloc::string::String,
+    #[prost(bool, tag = "2")]
+    pub commit: bool,
+    /// only if the broker asked coordinates it
+    #[prost(bool, tag = "3")]
+    pub local: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndPreparedResponse {
+    /// it had been decided so before
+    #[prost(bool, tag = "1")]
+    pub repeated: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndLostRequest {
+    #[prost(int64, tag = "1")]
+    pub producer: i64,
+    #[prost(bool, tag = "2")]
+    pub commit: bool,
+    /// only there; empty: wherever it is open
+    #[prost(string, tag = "3")]
+    pub stream: ::prost::alloc::string::String,
+    /// only there
+    #[prost(uint32, optional, tag = "4")]
+    pub partition: ::core::option::Option<u32>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EndLostResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub ended: ::prost::alloc::vec::Vec<LostTransaction>,
+}

@@ -5857,6 +5857,57 @@ pub mod lanes_client {
                 .insert(GrpcMethod::new("kera.v1.Lanes", "SettleTransactions"));
             self.inner.unary(req, path, codec).await
         }
+        /// The open transactions of lanes that the broker asked owns.
+        pub async fn list_unended(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::ListUnendedRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::ListUnendedResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Lanes/ListUnended",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Lanes", "ListUnended"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Which of these open transactions a coordinator of the broker asked knows, and ends in time.
+        pub async fn find_transactions(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::kera_protocol::v1::FindTransactionsRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::FindTransactionsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Lanes/FindTransactions",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Lanes", "FindTransactions"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -5970,6 +6021,22 @@ pub mod lanes_server {
             request: tonic::Request<::kera_protocol::v1::SettleTransactionsRequest>,
         ) -> std::result::Result<
             tonic::Response<::kera_protocol::v1::SettleTransactionsResponse>,
+            tonic::Status,
+        >;
+        /// The open transactions of lanes that the broker asked owns.
+        async fn list_unended(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::ListUnendedRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::ListUnendedResponse>,
+            tonic::Status,
+        >;
+        /// Which of these open transactions a coordinator of the broker asked knows, and ends in time.
+        async fn find_transactions(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::FindTransactionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::FindTransactionsResponse>,
             tonic::Status,
         >;
     }
@@ -6600,6 +6667,102 @@ pub mod lanes_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SettleTransactionsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Lanes/ListUnended" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListUnendedSvc<T: Lanes>(pub Arc<T>);
+                    impl<
+                        T: Lanes,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::ListUnendedRequest,
+                    > for ListUnendedSvc<T> {
+                        type Response = ::kera_protocol::v1::ListUnendedResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::ListUnendedRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Lanes>::list_unended(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListUnendedSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Lanes/FindTransactions" => {
+                    #[allow(non_camel_case_types)]
+                    struct FindTransactionsSvc<T: Lanes>(pub Arc<T>);
+                    impl<
+                        T: Lanes,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::FindTransactionsRequest,
+                    > for FindTransactionsSvc<T> {
+                        type Response = ::kera_protocol::v1::FindTransactionsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::FindTransactionsRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Lanes>::find_transactions(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = FindTransactionsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -7658,6 +7821,56 @@ pub mod transaction_tools_client {
                 .insert(GrpcMethod::new("kera.v1.TransactionTools", "AbortTransaction"));
             self.inner.unary(req, path, codec).await
         }
+        /// Commits or aborts a prepared transaction whose handle is gone.
+        pub async fn end_prepared(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::EndPreparedRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::EndPreparedResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.TransactionTools/EndPrepared",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.TransactionTools", "EndPrepared"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Commits or aborts in its partitions a transaction that no coordinator knows. Answered once that is durable.
+        pub async fn end_lost(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::EndLostRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::EndLostResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.TransactionTools/EndLost",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.TransactionTools", "EndLost"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -7696,6 +7909,22 @@ pub mod transaction_tools_server {
             request: tonic::Request<::kera_protocol::v1::AbortTransactionRequest>,
         ) -> std::result::Result<
             tonic::Response<::kera_protocol::v1::AbortTransactionResponse>,
+            tonic::Status,
+        >;
+        /// Commits or aborts a prepared transaction whose handle is gone.
+        async fn end_prepared(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::EndPreparedRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::EndPreparedResponse>,
+            tonic::Status,
+        >;
+        /// Commits or aborts in its partitions a transaction that no coordinator knows. Answered once that is durable.
+        async fn end_lost(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::EndLostRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::EndLostResponse>,
             tonic::Status,
         >;
     }
@@ -7911,6 +8140,99 @@ pub mod transaction_tools_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AbortTransactionSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.TransactionTools/EndPrepared" => {
+                    #[allow(non_camel_case_types)]
+                    struct EndPreparedSvc<T: TransactionTools>(pub Arc<T>);
+                    impl<
+                        T: TransactionTools,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::EndPreparedRequest,
+                    > for EndPreparedSvc<T> {
+                        type Response = ::kera_protocol::v1::EndPreparedResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::EndPreparedRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as TransactionTools>::end_prepared(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = EndPreparedSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.TransactionTools/EndLost" => {
+                    #[allow(non_camel_case_types)]
+                    struct EndLostSvc<T: TransactionTools>(pub Arc<T>);
+                    impl<
+                        T: TransactionTools,
+                    > tonic::server::UnaryService<::kera_protocol::v1::EndLostRequest>
+                    for EndLostSvc<T> {
+                        type Response = ::kera_protocol::v1::EndLostResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<::kera_protocol::v1::EndLostRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as TransactionTools>::end_lost(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = EndLostSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -236,6 +236,22 @@ impl Lanes for LanesService {
         settled.map(Response::new).map_err(status)
     }
 
+    async fn list_unended(
+        &self,
+        request: Request<v1::ListUnendedRequest>,
+    ) -> Result<Response<v1::ListUnendedResponse>, Status> {
+        let listed = transactions::lost::list_unended(&self.shared, request.get_ref());
+        listed.map(Response::new).map_err(status)
+    }
+
+    async fn find_transactions(
+        &self,
+        request: Request<v1::FindTransactionsRequest>,
+    ) -> Result<Response<v1::FindTransactionsResponse>, Status> {
+        let found = transactions::lost::find(&self.shared, request.get_ref());
+        found.map(Response::new).map_err(status)
+    }
+
     async fn give_up_growth(
         &self,
         request: Request<v1::GiveUpGrowthRequest>,

@@ -10,7 +10,7 @@ use kera_streamlet::transactions::{EndTransaction, Ended, Grant};
 use super::*;
 use crate::coordination::{Coordination, CoordinatorKind, TRANSACTIONS_STREAM};
 use crate::data::fetch::Subscription;
-use crate::transactions::{add_for, finish};
+use crate::transactions::{Which, add_for, end_lost, finish, lost};
 
 const ID: &str = "payments";
 /// As `batch` has it.
@@ -276,6 +276,110 @@ async fn a_coordinator_that_was_replaced_ends_nothing() {
     let parts = [Part::Partition(stream, 0)];
     crate::transactions::grant(coordinator, &member(), 1, &parts).await;
     assert!(taken.awaits_grant(LANE, &header, now_ms()));
+}
+
+/// What nobody but a lane knows is listed, and an operator ends it. What a coordinator knows is left alone, also where it is
+/// of the same producer.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_coordinator_knows_is_listed_and_ended_by_hand() {
+    let trio = Trio::start().await;
+    let at = trio.coordinator().await;
+    let coordinator = trio.shared(at);
+    let stream = trio.create(at, "orders").await;
+    let mut streamlets = Vec::new();
+    for number in 0..2 {
+        let owner = trio.owner(at, stream, number).broker;
+        until(|| trio.shared(owner).data.catalog.get(stream).is_some()).await;
+        streamlets.push((owner, trio.served(owner, stream, number).await));
+    }
+    let init = Init {
+        id: ID.into(),
+        timeout_ms: 60_000,
+        known: None,
+        fresh_producer: PRODUCER,
+    };
+    ask(coordinator, Request::Init(init)).await;
+    let known = BTreeSet::from([Part::Partition(stream, 1)]);
+    let added = ask(coordinator, Request::Add(member(), known)).await;
+    assert!(matches!(added, Reply::Added(1, _)), "{added:?}");
+    for (owner, streamlet) in &streamlets {
+        assert!(streamlet.grant(LANE, grant_of(1), 0, None, now_ms()));
+        append_transactional(streamlet, trio.shared(*owner), 0).await;
+    }
+
+    // Any broker tells, once all coordinators have read their state.
+    for broker in 1..=3 {
+        let shared = trio.shared(broker);
+        until(|| shared.data.catalog.get(stream).is_some()).await;
+        let deadline = Instant::now() + PATIENCE;
+        let lost = loop {
+            match lost::list(shared).await {
+                Ok(lost) => break lost,
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+        };
+        let [one] = &lost[..] else {
+            panic!("{lost:?}");
+        };
+        let partition = one.partition.clone().expect("where it is");
+        assert_eq!((one.producer, one.epoch), (PRODUCER, 0));
+        assert_eq!(
+            (partition.stream.as_str(), partition.partition),
+            ("orders", 0)
+        );
+        assert_eq!((partition.owner, one.first_ordinal), (streamlets[0].0, 0));
+        assert!(
+            one.waiting_records > 0 && one.silent_ms.is_some(),
+            "{one:?}"
+        );
+    }
+    let found = coordinator.data.catalog.get(stream).expect("it is there");
+    let memory = v1::StreamConfig {
+        ack: Some(v1::AckPolicy::Memory.into()),
+        ..v1::StreamConfig::default()
+    };
+    let refused = admin::alter_stream(coordinator, &found, &memory).await;
+    let refused = refused.expect_err("transactions are open").to_string();
+    assert!(refused.contains("2 transactions are open"), "{refused}");
+
+    let which = Which {
+        producer: Some(PRODUCER),
+        ..Which::default()
+    };
+    let elsewhere = Which {
+        stream: Some(stream),
+        partition: Some(2),
+        ..which
+    };
+    let shared = trio.shared(at % 3 + 1);
+    let none = end_lost(shared, elsewhere, true, 0).await;
+    assert_eq!(
+        none.expect_err("nothing").code,
+        ErrorCode::UnknownTransaction
+    );
+    let ended = end_lost(shared, which, true, 0).await.expect("it is ended");
+    assert_eq!(ended.len(), 1);
+    let (_, lost) = &streamlets[0];
+    until(|| lost.stable(LANE) == Some(2)).await;
+    assert_eq!(committed(lost), (2, vec![]));
+    let refused = end_lost(shared, which, false, 0).await;
+    assert_eq!(
+        refused.expect_err("it is known").code,
+        ErrorCode::InvalidArgument
+    );
+
+    let (_, known) = &streamlets[1];
+    assert_eq!(known.stable(LANE), Some(0));
+    assert_eq!(ask(coordinator, end(false)).await, Reply::Ending(1));
+    until(|| known.stable(LANE) == Some(2)).await;
+    assert_eq!(committed(known), (2, vec![0]));
+    let none = end_lost(shared, which, true, 0).await;
+    assert_eq!(
+        none.expect_err("all ended").code,
+        ErrorCode::UnknownTransaction
+    );
+    let altered = admin::alter_stream(coordinator, &found, &memory).await;
+    altered.expect("nothing is open");
 }
 
 /// GBs of aborted records take longer than clients wait for an answer: it comes with how far the read is.

@@ -1,5 +1,8 @@
 //! `kera transaction`.
 
+mod end;
+mod lost;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,20 +16,25 @@ use tonic::{Response, Status};
 use crate::connect::{ConnectArgs, Control, retried};
 use crate::failure::{Failure, Outcome};
 use crate::output::{
-    Out, OutputArgs, Table, count, paragraph, plain, print_json, print_line, short_time,
+    Out, OutputArgs, Table, count, paragraph, plain, print_json, print_line, say, short_time,
 };
 use crate::stream::confirm_to;
 use crate::waits::Watched;
 
+pub(crate) use end::EndArgs;
+use lost::LostView;
+
 /// `kera transaction ...`
 #[derive(Debug, Subcommand)]
 pub(crate) enum TransactionCommand {
-    /// List open transactions.
+    /// List open transactions, and lost ones, which nothing but `kera transaction end` ends.
     List(ListArgs),
     /// Show a transaction: its producer, its partitions and groups, and how many records wait for it.
     Describe(DescribeArgs),
     /// Abort an open transaction whose producer is gone. A producer that is not is fenced.
     Abort(AbortArgs),
+    /// Commit or abort by hand a transaction that is prepared, or that no coordinator knows.
+    End(EndArgs),
 }
 
 /// Arguments of `kera transaction list`.
@@ -83,6 +91,7 @@ pub(crate) async fn run(command: TransactionCommand) -> Outcome {
         TransactionCommand::List(args) => list(args).await,
         TransactionCommand::Describe(args) => describe(args).await,
         TransactionCommand::Abort(args) => abort(args).await,
+        TransactionCommand::End(args) => end::run(args).await,
     }
 }
 
@@ -112,6 +121,13 @@ impl SummaryView {
         let time = |ms| short_time(Duration::from_millis(ms));
         self.open_ms.map_or_else(|| "-".to_owned(), time)
     }
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ListedView {
+    Known(SummaryView),
+    Lost(LostView),
 }
 
 #[derive(Serialize)]
@@ -259,28 +275,60 @@ async fn list(args: ListArgs) -> Outcome {
     });
     let answer = answer.await?;
     let views: Vec<SummaryView> = answer.transactions.iter().map(SummaryView::new).collect();
+    let lost = lost::views(&answer.lost);
+    if !answer.lost_unknown.is_empty() {
+        say(&format!(
+            "whether partitions hold transactions open that no coordinator knows is not known: {}",
+            answer.lost_unknown
+        ));
+    }
     if args.output.json {
-        print_json(&views)?;
-    } else {
+        let known = views.into_iter().map(ListedView::Known);
+        let all: Vec<ListedView> = known
+            .chain(lost.into_iter().map(ListedView::Lost))
+            .collect();
+        print_json(&all)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if lost.is_empty() || !views.is_empty() {
         table_of(&views).print(match args.all {
             true => "no transactional ids",
             false => "no open transactions",
         })?;
     }
+    if let Some(first) = lost.first() {
+        let mut out = Out::stdout();
+        if !views.is_empty() {
+            out.line("")?;
+        }
+        out.line(paragraph(&format!(
+            "No coordinator knows these, and they end by hand alone: `kera transaction end --producer {} --abort`",
+            first.producer_id
+        )))?;
+        out.bytes(lost::table_of(&lost).render().as_bytes())?;
+        out.flush()?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn describe_id(
+    control: &Control,
+    id: &str,
+) -> Result<v1::DescribeTransactionResponse, Failure> {
+    let request = v1::DescribeTransactionRequest {
+        transactional_id: id.to_owned(),
+        local: false,
+    };
+    let told = ask(control, |mut stub| {
+        let request = request.clone();
+        async move { stub.describe_transaction(request).await }
+    });
+    told.await
 }
 
 async fn describe(args: DescribeArgs) -> Outcome {
     let mut control = args.connect.control().await?;
-    let request = v1::DescribeTransactionRequest {
-        transactional_id: args.id.clone(),
-        local: false,
-    };
-    let told = ask(&control, |mut stub| {
-        let request = request.clone();
-        async move { stub.describe_transaction(request).await }
-    });
-    let told = told.await?;
+    let told = describe_id(&control, &args.id).await?;
     let waiting = waiting(&mut control, &told).await;
     let view = DescriptionView::new(&told, &waiting);
     if args.output.json {
