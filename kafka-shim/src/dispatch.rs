@@ -86,6 +86,7 @@ pub(crate) async fn answer(
         ApiKey::AddPartitionsToTxn => call.on(transactions::add_partitions).await,
         ApiKey::AddOffsetsToTxn => call.on(transactions::add_offsets).await,
         ApiKey::EndTxn => call.on(transactions::end).await,
+        ApiKey::WriteTxnMarkers => call.on(transactions::write_markers).await,
         ApiKey::TxnOffsetCommit => call.on(transactions::offset_commit).await,
         ApiKey::ConsumerGroupHeartbeat => call.on(groups::consumer_heartbeat).await,
         ApiKey::ConsumerGroupDescribe => call.on(groups::consumer_describe).await,

@@ -1,12 +1,15 @@
 //! Transactions: Kafka's requests as those of the broker's coordinators, and back.
 
+mod batched;
 mod describe;
 mod join;
+mod markers;
 mod offsets;
 mod parts;
 
 pub(crate) use describe::{describe_transactions, list_transactions};
 pub(crate) use join::{batch_error, joins, to_join};
+pub(crate) use markers::write_markers;
 pub(crate) use offsets::offset_commit;
 pub(crate) use parts::{add_offsets, add_partitions, end};
 

@@ -15,6 +15,7 @@ use kera_coordinator::transactions::{End, Member, Part, Reply, Request};
 use kera_metadata::Feature;
 use kera_metadata::access::Operation;
 
+use super::batched::add_batched;
 use super::{Knows, ask, fault_error, mismatch};
 use crate::context::Ctx;
 use crate::{errors, topic};
@@ -23,6 +24,8 @@ use crate::{errors, topic};
 const FENCED_FROM: i16 = 2;
 /// First version of AddOffsetsToTxn and EndTxn whose clients may go on after an abort.
 const ABORTABLE_FROM: i16 = 4;
+/// First version of AddPartitionsToTxn that has several transactions.
+const BATCHED_FROM: i16 = 4;
 /// First version of EndTxn that gives the producer another epoch.
 const RAISES_FROM: i16 = 5;
 
@@ -32,6 +35,9 @@ pub(crate) async fn add_partitions(
     version: i16,
     request: AddPartitionsToTxnRequest,
 ) -> AddPartitionsToTxnResponse {
+    if version >= BATCHED_FROM {
+        return add_batched(ctx, version, request).await;
+    }
     let member = Member {
         id: request.v3_and_below_transactional_id.to_string(),
         producer: request.v3_and_below_producer_id.0,
@@ -66,7 +72,7 @@ pub(crate) async fn add_partitions(
     let outcome = match (allowed, is_wrong) {
         (Err(error), _) => Err(error),
         (Ok(()), true) => Err(ResponseError::OperationNotAttempted),
-        (Ok(()), false) => add(ctx, version, member, parts).await,
+        (Ok(()), false) => add(ctx, knows(version), member, parts).await,
     };
     let topics = topics.into_iter().map(|(name, partitions)| {
         let results = partitions.into_iter().map(|(partition, wrong)| {
@@ -88,9 +94,9 @@ pub(crate) async fn add_partitions(
 }
 
 /// Makes parts of a transaction, and tells the owners of its lanes.
-async fn add(
+pub(super) async fn add(
     ctx: &Ctx,
-    version: i16,
+    knows: Knows,
     member: Member,
     parts: BTreeSet<Part>,
 ) -> Result<(), ResponseError> {
@@ -101,11 +107,11 @@ async fn add(
             Ok(())
         }
         Ok(other) => Err(mismatch(&other)),
-        Err(fault) => Err(fault_error(fault, knows(version))),
+        Err(fault) => Err(fault_error(fault, knows)),
     }
 }
 
-/// AddPartitionsToTxn ends before the version from which on its clients may go on.
+/// What a client of this version knows. AddPartitionsToTxn of clients ends before the version from which on they may go on.
 fn knows(version: i16) -> Knows {
     Knows::of(version, FENCED_FROM, ABORTABLE_FROM)
 }
@@ -130,7 +136,7 @@ pub(crate) async fn add_offsets(
             return Err(ResponseError::InvalidGroupId);
         }
         let parts = [Part::Group(request.group_id.to_string())].into();
-        add(ctx, version, member, parts).await
+        add(ctx, knows(version), member, parts).await
     };
     let code = added
         .await

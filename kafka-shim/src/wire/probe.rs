@@ -17,7 +17,7 @@ use kafka_protocol::messages::{
     ListPartitionReassignmentsRequest, ListTransactionsRequest, MetadataRequest,
     OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest,
     ProduceRequest, SaslAuthenticateRequest, SaslHandshakeRequest, SyncGroupRequest,
-    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequest, WriteTxnMarkersRequest,
 };
 use kafka_protocol::protocol::Decodable;
 
@@ -69,6 +69,7 @@ pub fn decode(api_key: i16, version: i16, mut body: Bytes) -> Result<usize, Stri
         24 AddPartitionsToTxnRequest,
         25 AddOffsetsToTxnRequest,
         26 EndTxnRequest,
+        27 WriteTxnMarkersRequest,
         28 TxnOffsetCommitRequest,
         43 ElectLeadersRequest,
         46 ListPartitionReassignmentsRequest,

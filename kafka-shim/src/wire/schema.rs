@@ -384,14 +384,24 @@ shapes! {
         }];
     }
 
-    24 AddPartitionsToTxn 0 to 3 flexible 3 {
-        v3_and_below_transactional_id: string;
-        v3_and_below_producer_id: int64;
-        v3_and_below_producer_epoch: int16;
+    24 AddPartitionsToTxn 0 to 5 flexible 3 {
+        transactions: [{
+            transactional_id: string;
+            producer_id: int64;
+            producer_epoch: int16;
+            verify_only: bool;
+            topics: [{
+                name: string;
+                partitions: [int32];
+            }];
+        }] from 4;
+        v3_and_below_transactional_id: string until 3;
+        v3_and_below_producer_id: int64 until 3;
+        v3_and_below_producer_epoch: int16 until 3;
         v3_and_below_topics: [{
             name: string;
             partitions: [int32];
-        }];
+        }] until 3;
     }
 
     25 AddOffsetsToTxn 0 to 4 flexible 3 {
@@ -406,6 +416,19 @@ shapes! {
         producer_id: int64;
         producer_epoch: int16;
         committed: bool;
+    }
+
+    27 WriteTxnMarkers 1 to 1 flexible 1 {
+        markers: [{
+            producer_id: int64;
+            producer_epoch: int16;
+            transaction_result: bool;
+            topics: [{
+                name: string;
+                partition_indexes: [int32];
+            }];
+            coordinator_epoch: int32;
+        }];
     }
 
     28 TxnOffsetCommit 0 to 5 flexible 3 {
@@ -672,7 +695,7 @@ mod tests {
     fn keys_rise_so_that_the_search_finds_them() {
         assert!(SHAPES.is_sorted_by_key(|shape| shape.api_key));
         assert_eq!(shape(3).map(|shape| shape.name), Some("Metadata"));
-        assert!(shape(27).is_none());
+        assert!(shape(34).is_none());
         assert!(shape(-1).is_none());
     }
 

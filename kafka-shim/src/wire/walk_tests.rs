@@ -171,7 +171,7 @@ fn what_lies_behind_a_request_is_left_alone() {
 
 #[test]
 fn what_is_not_served_is_not_walked() {
-    assert_eq!(checked(27, 0, &[]), Err(WalkError::UnknownApi(27)));
+    assert_eq!(checked(34, 0, &[]), Err(WalkError::UnknownApi(34)));
     assert_eq!(
         checked(0, 2, &[]),
         Err(WalkError::UnknownVersion {

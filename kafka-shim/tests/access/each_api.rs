@@ -52,6 +52,7 @@ const NEEDS: &[(ApiKey, Needs)] = &[
     (ApiKey::AddPartitionsToTxn, &[(Kind::TransactionalId, Op::Write), (Kind::Stream, Op::Write)]),
     (ApiKey::AddOffsetsToTxn, &[(Kind::TransactionalId, Op::Write), (Kind::Group, Op::Read)]),
     (ApiKey::EndTxn, &[(Kind::TransactionalId, Op::Write)]),
+    (ApiKey::WriteTxnMarkers, &[(Kind::Cluster, Op::ClusterAction)]),
     (ApiKey::TxnOffsetCommit, &[(Kind::TransactionalId, Op::Write), (Kind::Group, Op::Read), (Kind::Stream, Op::Read)]),
     (ApiKey::DescribeAcls, &[(Kind::Cluster, Op::Describe)]),
     (ApiKey::CreateAcls, &[(Kind::Cluster, Op::Alter)]),
@@ -148,6 +149,11 @@ async fn what_is_needed_is_needed_and_no_more() {
             .max(if api.key == 0 { apis::PRODUCE_MIN } else { 0 })..=api.max;
         for version in versions {
             let what = format!("{key:?} version {version}");
+            // Of brokers, for clients whose rights they have looked at.
+            let needs = match (key, version) {
+                (ApiKey::AddPartitionsToTxn, 4..) => &[(Kind::Cluster, Op::ClusterAction)],
+                _ => needs,
+            };
             // A new topic for each: some requests delete it.
             let id = fresh_topic(&world);
             let by_id = matches!(key, ApiKey::Produce | ApiKey::Fetch) && version >= 13;

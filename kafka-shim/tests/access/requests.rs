@@ -1,7 +1,9 @@
 //! One request of each API, about the one topic and the one group.
 
 use bytes::{Bytes, BytesMut};
-use kafka_protocol::messages::add_partitions_to_txn_request::AddPartitionsToTxnTopic;
+use kafka_protocol::messages::add_partitions_to_txn_request::{
+    AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction,
+};
 use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::delete_records_request::{
@@ -27,6 +29,9 @@ use kafka_protocol::messages::offset_for_leader_epoch_request::{
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::txn_offset_commit_request::{
     TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
+};
+use kafka_protocol::messages::write_txn_markers_request::{
+    WritableTxnMarker, WritableTxnMarkerTopic,
 };
 use kafka_protocol::messages::*;
 use kafka_protocol::protocol::{Encodable, HeaderVersion};
@@ -129,6 +134,16 @@ pub fn of(api: ApiKey, version: i16, id: Uuid) -> Option<Asked> {
             let request = OffsetForLeaderEpochRequest::default().with_topics(vec![of]);
             asked(&request, version)
         }
+        ApiKey::AddPartitionsToTxn if version >= 4 => {
+            let of = AddPartitionsToTxnTopic::default()
+                .with_name(topic())
+                .with_partitions(vec![0]);
+            let transaction = AddPartitionsToTxnTransaction::default()
+                .with_transactional_id(TransactionalId(words("t")))
+                .with_topics(vec![of]);
+            let request = AddPartitionsToTxnRequest::default();
+            asked(&request.with_transactions(vec![transaction]), version)
+        }
         ApiKey::AddPartitionsToTxn => {
             let of = AddPartitionsToTxnTopic::default()
                 .with_name(topic())
@@ -143,6 +158,16 @@ pub fn of(api: ApiKey, version: i16, id: Uuid) -> Option<Asked> {
                 .with_transactional_id(TransactionalId(words("t")))
                 .with_group_id(group());
             asked(&request, version)
+        }
+        ApiKey::WriteTxnMarkers => {
+            let of = WritableTxnMarkerTopic::default()
+                .with_name(topic())
+                .with_partition_indexes(vec![0]);
+            let marker = WritableTxnMarker::default().with_topics(vec![of]);
+            asked(
+                &WriteTxnMarkersRequest::default().with_markers(vec![marker]),
+                version,
+            )
         }
         ApiKey::EndTxn => {
             let id = TransactionalId(words("t"));

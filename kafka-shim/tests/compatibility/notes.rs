@@ -57,7 +57,7 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         24,
         Whole,
-        "not needed by clients that know `transaction.version` 2; its versions from 4 on are sent by brokers alone",
+        "not needed by clients that know `transaction.version` 2; its versions from 4 on are for brokers, and need ClusterAction",
     ),
     (
         25,
@@ -68,6 +68,11 @@ pub const NOTES: &[(i16, Support, &str)] = &[
         26,
         Whole,
         "from version 5 on each end gives the producer another epoch",
+    ),
+    (
+        27,
+        Whole,
+        "ends what no coordinator knows (`kafka-transactions.sh abort`), with Alter or ClusterAction on the cluster; what one knows is refused with INVALID_TXN_STATE",
     ),
     (
         28,
@@ -154,11 +159,6 @@ const ALTERED: &str = "of topics, and the broker settings below; nothing is set 
 
 /// The APIs of Kafka 4 that are not served, and why.
 pub const ABSENT: &[(i16, &str, &str)] = &[
-    (
-        27,
-        "WriteTxnMarkers",
-        "markers are written for the brokers' own coordinators only",
-    ),
     (34, "AlterReplicaLogDirs", "one data directory"),
     (38, "CreateDelegationToken", AUTHENTICATION),
     (39, "RenewDelegationToken", AUTHENTICATION),

@@ -2,19 +2,29 @@
 
 use bytes::Bytes;
 use kafka_protocol::error::ResponseError;
-use kafka_protocol::messages::add_partitions_to_txn_request::AddPartitionsToTxnTopic;
+use kafka_protocol::messages::add_partitions_to_txn_request::{
+    AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction,
+};
 use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
 use kafka_protocol::messages::txn_offset_commit_request::{
     TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
+};
+use kafka_protocol::messages::write_txn_markers_request::{
+    WritableTxnMarker, WritableTxnMarkerTopic,
 };
 use kafka_protocol::messages::{
     AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, ApiKey, EndTxnRequest, EndTxnResponse,
     GroupId, InitProducerIdRequest, InitProducerIdResponse, OffsetFetchRequest,
     OffsetFetchResponse, ProduceResponse, ProducerId, TopicName, TransactionalId,
-    TxnOffsetCommitRequest, TxnOffsetCommitResponse,
+    TxnOffsetCommitRequest, TxnOffsetCommitResponse, WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 };
 use kafka_protocol::protocol::StrBytes;
+use kera_broker::clock::now_ms;
 use kera_protocol::batch::{Compression, ProducerStamp, mark_transactional};
+use kera_protocol::ids::{LaneId, StreamletId};
+use kera_protocol::v1;
+use kera_streamlet::transactions::Grant;
 
 use crate::common::{Client, World, batch};
 use crate::producing::request;
@@ -294,4 +304,186 @@ async fn offsets_join_their_transaction_as_well() {
         who = next;
     }
     assert_eq!(committed(&mut client).await, 9);
+}
+
+/// What a broker is told of several transactions: the code of each partition of topic `t`.
+async fn add_batched(
+    client: &mut Client,
+    version: i16,
+    verify_only: bool,
+    asked: &[(&str, (i64, i16), &[i32])],
+) -> Vec<Vec<i16>> {
+    let transactions = asked.iter().map(|(id, (producer, epoch), partitions)| {
+        let topic = AddPartitionsToTxnTopic::default()
+            .with_name(TopicName(StrBytes::from_static_str("t")))
+            .with_partitions(partitions.to_vec());
+        AddPartitionsToTxnTransaction::default()
+            .with_transactional_id(id_of(id))
+            .with_producer_id(ProducerId(*producer))
+            .with_producer_epoch(*epoch)
+            .with_verify_only(verify_only)
+            .with_topics(vec![topic])
+    });
+    let request = AddPartitionsToTxnRequest::default().with_transactions(transactions.collect());
+    loop {
+        let reply: AddPartitionsToTxnResponse = client
+            .call(ApiKey::AddPartitionsToTxn, version, &request)
+            .await;
+        assert_eq!(reply.error_code, 0);
+        let of = reply.results_by_transaction.iter().zip(asked);
+        let codes: Vec<Vec<i16>> = of
+            .map(|(of, (id, ..))| {
+                assert_eq!(&of.transactional_id.0[..], *id);
+                let partitions = of.topic_results[0].results_by_partition.iter();
+                partitions.map(|one| one.partition_error_code).collect()
+            })
+            .collect();
+        if !codes.iter().flatten().any(|code| again(*code)) {
+            return codes;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn brokers_ask_about_several_transactions_at_once() {
+    let world = World::start().await;
+    world.topic("t", 3);
+    let mut client = world.client().await;
+    let one = init(&mut client, "one").await;
+    let two = init(&mut client, "two").await;
+    let abortable = ResponseError::TransactionAbortable.code();
+    let not_open = ResponseError::InvalidTxnState.code();
+    let stranger = ResponseError::InvalidProducerIdMapping.code();
+    let unknown = ResponseError::UnknownTopicOrPartition.code();
+    let untried = ResponseError::OperationNotAttempted.code();
+    for version in [4, 5] {
+        let none = if version == 4 { not_open } else { abortable };
+        let all: [(&str, (i64, i16), &[i32]); 3] = [
+            ("one", one, &[0, 1]),
+            ("two", two, &[2]),
+            ("one", two, &[0]),
+        ];
+        // Looked at, and nothing is added by that.
+        for _ in 0..2 {
+            let told = add_batched(&mut client, version, true, &all).await;
+            assert_eq!(told, [vec![none; 2], vec![none], vec![stranger]]);
+        }
+        let told = add_batched(&mut client, version, false, &all[..1]).await;
+        assert_eq!(told, [[0, 0]]);
+        let told = add_batched(&mut client, version, true, &all).await;
+        assert_eq!(told, [vec![0; 2], vec![none], vec![stranger]]);
+        let told = add_batched(&mut client, version, true, &[("one", one, &[1, 2])]).await;
+        assert_eq!(told, [[0, none]]);
+        // All of one transaction or nothing.
+        for verify_only in [true, false] {
+            let asked: [(&str, (i64, i16), &[i32]); 1] = [("two", two, &[2, 3, -1])];
+            let told = add_batched(&mut client, version, verify_only, &asked).await;
+            assert_eq!(told, [[untried, unknown, unknown]]);
+        }
+        let told = add_batched(&mut client, version, true, &[("two", two, &[2])]).await;
+        assert_eq!(told, [[none]]);
+        // The lane heard of it: a batch of a client that adds what it writes to is taken.
+        let stamp = stamp_of(one, i32::from(version == 5));
+        assert_eq!(produce(&mut client, "one", stamp).await, 0);
+        end_by(&mut client, "one", one).await;
+    }
+    let fenced = ResponseError::ProducerFenced.code();
+    init(&mut client, "one").await;
+    let told = add_batched(&mut client, 5, true, &[("one", one, &[0])]).await;
+    assert_eq!(told, [[fenced]]);
+}
+
+/// Commits as a client of version 1: the epoch stays.
+async fn end_by(client: &mut Client, id: &str, (producer, epoch): (i64, i16)) {
+    let request = EndTxnRequest::default()
+        .with_transactional_id(id_of(id))
+        .with_producer_id(ProducerId(producer))
+        .with_producer_epoch(epoch)
+        .with_committed(true);
+    loop {
+        let ended: EndTxnResponse = client.call(ApiKey::EndTxn, 3, &request).await;
+        if !again(ended.error_code) {
+            return assert_eq!(ended.error_code, 0);
+        }
+    }
+}
+
+/// What a marker from outside does to partition `partition` of topic `t`.
+async fn mark(client: &mut Client, (producer, epoch): (i64, i16), partition: i32) -> i16 {
+    let topic = WritableTxnMarkerTopic::default()
+        .with_name(TopicName(StrBytes::from_static_str("t")))
+        .with_partition_indexes(vec![partition, partition]);
+    let marker = WritableTxnMarker::default()
+        .with_producer_id(ProducerId(producer))
+        .with_producer_epoch(epoch)
+        .with_transaction_result(true)
+        .with_topics(vec![topic]);
+    let request = WriteTxnMarkersRequest::default().with_markers(vec![marker]);
+    loop {
+        let reply: WriteTxnMarkersResponse =
+            client.call(ApiKey::WriteTxnMarkers, 1, &request).await;
+        assert_eq!(reply.markers[0].producer_id.0, producer);
+        let of = &reply.markers[0].topics[0].partitions;
+        assert_eq!(of.len(), 2);
+        assert_eq!(of[0].error_code, of[1].error_code);
+        if of[0].error_code != ResponseError::BrokerNotAvailable.code() {
+            return of[0].error_code;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn markers_from_outside_end_what_no_coordinator_knows_and_nothing_else() {
+    let world = World::start().await;
+    world.topic("t", 2);
+    let mut client = world.client().await;
+    let who = init(&mut client, "known").await;
+    add(&mut client, "known", who).await;
+    assert_eq!(produce(&mut client, "known", stamp_of(who, 0)).await, 0);
+    let unknown = ResponseError::UnknownTopicOrPartition.code();
+    assert_eq!(mark(&mut client, who, 2).await, unknown);
+    let known = ResponseError::InvalidTxnState.code();
+    assert_eq!(mark(&mut client, who, 0).await, known);
+    assert_eq!(mark(&mut client, who, 1).await, 0, "nothing is open there");
+
+    // Nobody but the lane knows of it.
+    let stream = world.broker.shared().data.catalog.named("t");
+    let streamlet = stream.expect("a topic").streamlet(StreamletId(1));
+    let streamlet = streamlet.expect("its partition");
+    let lost = (1 << 40, 3);
+    let grant = Grant {
+        producer: lost.0,
+        epoch: lost.1,
+        number: 1,
+    };
+    assert!(streamlet.grant(LaneId(0), grant, 0, None, now_ms()));
+    let shared = world.broker.shared();
+    // As a broker that has heard of the producer takes it.
+    let granted = v1::GrantTransactionRequest {
+        transaction: Some(v1::ProducerTransaction {
+            producer: lost.0,
+            epoch: lost.1.into(),
+            number: 1,
+        }),
+        transactional_id: "lost".into(),
+        ..Default::default()
+    };
+    kera_broker::transactions::grant_here(shared, &granted).expect("it is heard");
+    assert_eq!(
+        produce_by(&mut client, 9, "lost", 1, stamp_of(lost, 0)).await,
+        0
+    );
+    let open = || {
+        streamlet
+            .open_transactions(LaneId(0))
+            .map(|open| open.len())
+    };
+    assert_eq!(open(), Some(1));
+    let old = ResponseError::InvalidProducerEpoch.code();
+    assert_eq!(mark(&mut client, (lost.0, 2), 1).await, old);
+    assert_eq!(open(), Some(1));
+    for _ in 0..2 {
+        assert_eq!(mark(&mut client, lost, 1).await, 0);
+        assert_eq!(open(), Some(0));
+    }
 }

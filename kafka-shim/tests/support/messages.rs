@@ -76,6 +76,7 @@ pub fn body(api_key: i16, version: i16, dice: &mut Dice) -> (Vec<u8>, i16) {
         24 => encoded(&more::add_partitions_to_txn(version, dice), version),
         25 => encoded(&more::add_offsets_to_txn(version, dice), version),
         26 => encoded(&more::end_txn(version, dice), version),
+        27 => encoded(&more::write_txn_markers(version, dice), version),
         28 => encoded(&more::txn_offset_commit(version, dice), version),
         17 => encoded(&more::sasl_handshake(dice), version),
         68 => encoded(&more::consumer_heartbeat(version, dice), version),

@@ -17,6 +17,7 @@ use kafka_protocol::messages::{
     ListTransactionsResponse, MetadataResponse, OffsetCommitResponse, OffsetDeleteResponse,
     OffsetFetchResponse, OffsetForLeaderEpochResponse, ProduceResponse, ResponseHeader,
     SaslAuthenticateResponse, SaslHandshakeResponse, SyncGroupResponse, TxnOffsetCommitResponse,
+    WriteTxnMarkersResponse,
 };
 use kafka_protocol::protocol::Decodable;
 
@@ -79,6 +80,7 @@ pub fn decode(api_key: i16, version: i16, mut reply: Bytes) -> (i32, String) {
         AddPartitionsToTxn AddPartitionsToTxnResponse,
         AddOffsetsToTxn AddOffsetsToTxnResponse,
         EndTxn EndTxnResponse,
+        WriteTxnMarkers WriteTxnMarkersResponse,
         TxnOffsetCommit TxnOffsetCommitResponse,
         ElectLeaders ElectLeadersResponse,
         ListPartitionReassignments ListPartitionReassignmentsResponse,

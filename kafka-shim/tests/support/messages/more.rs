@@ -9,11 +9,12 @@ use kafka_protocol::messages::{
     DescribeUserScramCredentialsRequest, ElectLeadersRequest, EndTxnRequest, GroupId,
     ListConfigResourcesRequest, ListPartitionReassignmentsRequest, ListTransactionsRequest,
     ProducerId, SaslAuthenticateRequest, SaslHandshakeRequest, TransactionalId,
-    TxnOffsetCommitRequest, add_partitions_to_txn_request, alter_client_quotas_request,
-    alter_user_scram_credentials_request, consumer_group_heartbeat_request, create_acls_request,
-    delete_acls_request, describe_client_quotas_request, describe_producers_request,
-    describe_quorum_request, describe_user_scram_credentials_request, elect_leaders_request,
-    list_partition_reassignments_request, txn_offset_commit_request,
+    TxnOffsetCommitRequest, WriteTxnMarkersRequest, add_partitions_to_txn_request,
+    alter_client_quotas_request, alter_user_scram_credentials_request,
+    consumer_group_heartbeat_request, create_acls_request, delete_acls_request,
+    describe_client_quotas_request, describe_producers_request, describe_quorum_request,
+    describe_user_scram_credentials_request, elect_leaders_request,
+    list_partition_reassignments_request, txn_offset_commit_request, write_txn_markers_request,
 };
 use kafka_protocol::protocol::StrBytes;
 
@@ -29,6 +30,27 @@ pub fn add_partitions_to_txn(version: i16, dice: &mut Dice) -> AddPartitionsToTx
             .with_partitions(dice.list(Dice::i32))
             .with_unknown_tagged_fields(dice.tags(flexible))
     });
+    if version >= 4 {
+        use add_partitions_to_txn_request::AddPartitionsToTxnTransaction;
+        let transactions = dice.list(|dice| {
+            let topics = dice.list(|dice| {
+                AddPartitionsToTxnTopic::default()
+                    .with_name(topic(dice))
+                    .with_partitions(dice.list(Dice::i32))
+                    .with_unknown_tagged_fields(dice.tags(flexible))
+            });
+            AddPartitionsToTxnTransaction::default()
+                .with_transactional_id(TransactionalId(dice.text()))
+                .with_producer_id(ProducerId(dice.i64()))
+                .with_producer_epoch(dice.i16())
+                .with_verify_only(dice.flag())
+                .with_topics(topics)
+                .with_unknown_tagged_fields(dice.tags(flexible))
+        });
+        return AddPartitionsToTxnRequest::default()
+            .with_transactions(transactions)
+            .with_unknown_tagged_fields(dice.tags(flexible));
+    }
     AddPartitionsToTxnRequest::default()
         .with_v3_and_below_transactional_id(TransactionalId(dice.text()))
         .with_v3_and_below_producer_id(ProducerId(dice.i64()))
@@ -104,6 +126,28 @@ pub fn end_txn(version: i16, dice: &mut Dice) -> EndTxnRequest {
         .with_producer_epoch(dice.i16())
         .with_committed(dice.flag())
         .with_unknown_tagged_fields(dice.tags(version >= 3))
+}
+
+pub fn write_txn_markers(_version: i16, dice: &mut Dice) -> WriteTxnMarkersRequest {
+    use write_txn_markers_request::{WritableTxnMarker, WritableTxnMarkerTopic};
+    let markers = dice.list(|dice| {
+        let topics = dice.list(|dice| {
+            WritableTxnMarkerTopic::default()
+                .with_name(topic(dice))
+                .with_partition_indexes(dice.list(Dice::i32))
+                .with_unknown_tagged_fields(dice.tags(true))
+        });
+        WritableTxnMarker::default()
+            .with_producer_id(ProducerId(dice.i64()))
+            .with_producer_epoch(dice.i16())
+            .with_transaction_result(dice.flag())
+            .with_topics(topics)
+            .with_coordinator_epoch(dice.i32())
+            .with_unknown_tagged_fields(dice.tags(true))
+    });
+    WriteTxnMarkersRequest::default()
+        .with_markers(markers)
+        .with_unknown_tagged_fields(dice.tags(true))
 }
 
 pub fn txn_offset_commit(version: i16, dice: &mut Dice) -> TxnOffsetCommitRequest {
