@@ -6,6 +6,7 @@ mod common;
 
 mod import;
 mod init;
+mod isolation;
 mod listed;
 mod memory;
 mod prepared;
