@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use kera_grpc::serve::Caller;
 use kera_protocol::Message;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::{self, Decoded, FrameError, FrameHeader, FrameKind};
 use kera_protocol::v1;
-use kera_rpc::serve::Caller;
 use kera_rpc::stream::Stream;
 use tokio::sync::mpsc;
 

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
+use kera_grpc::serve::Caller;
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_rpc::serve::Caller;
 
 use crate::api::refusal;
 use crate::auth::{Asker, Auth, NotProved};

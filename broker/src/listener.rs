@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use kera_grpc::serve::{CallServer, Caller};
+use kera_grpc::status_of;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::{self, FrameError, Hello, HelloReply};
 use kera_protocol::login::{self, FULL};
-use kera_rpc::serve::{CallServer, Caller};
-use kera_rpc::status_of;
 use kera_rpc::stream::Stream;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

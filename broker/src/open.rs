@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use kera_grpc::Channels;
 use kera_log_segments::io::{EngineKind, open_engine};
 use kera_log_segments::local_writer::LocalWriter;
 use kera_log_segments::pool::ChunkPool;
@@ -14,7 +15,6 @@ use kera_metadata::{
     MetadataStore, Role, Transaction, Write,
 };
 use kera_replication::own::OwnFiles;
-use kera_rpc::Channels;
 use kera_streamlet::{Env, Job, Limits};
 use tokio::sync::watch;
 

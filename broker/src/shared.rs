@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use kera_controller::Picture;
+use kera_grpc::Channels;
 use kera_metadata::{MetadataStore, Stranger};
 use kera_protocol::ids::{StreamId, StreamletId};
 use kera_protocol::v1;
 use kera_replication::seldom::Seldom;
-use kera_rpc::Channels;
 use kera_streamlet::Streamlet;
 use kera_telemetry::Telemetry;
 use tokio::sync::watch;

@@ -4,20 +4,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use kera_grpc::v1::access_client::AccessClient;
+use kera_grpc::v1::backups_client::BackupsClient;
+use kera_grpc::v1::clusters_client::ClustersClient;
+use kera_grpc::v1::consumers_client::ConsumersClient;
+use kera_grpc::v1::quotas_client::QuotasClient;
+use kera_grpc::v1::streams_client::StreamsClient;
+use kera_grpc::v1::transaction_tools_client::TransactionToolsClient;
+use kera_grpc::v1::users_client::UsersClient;
+use kera_grpc::{Connector, wire_error_of_status};
 use kera_protocol::error::ErrorCode;
 use kera_rpc::login::{self, PasswordError};
 use kera_rpc::tls::reason_in;
-use kera_rpc::v1::access_client::AccessClient;
-use kera_rpc::v1::backups_client::BackupsClient;
-use kera_rpc::v1::clusters_client::ClustersClient;
-use kera_rpc::v1::consumers_client::ConsumersClient;
-use kera_rpc::v1::quotas_client::QuotasClient;
-use kera_rpc::v1::streams_client::StreamsClient;
-use kera_rpc::v1::transaction_tools_client::TransactionToolsClient;
-use kera_rpc::v1::users_client::UsersClient;
 use kera_rpc::{
     Client, ClientOptions, ClientTls, ConnectOptions, Login, RetryPolicy, RpcError, SaslMechanism,
-    TlsFiles, Way, told, wire_error_of_status,
+    TlsFiles, Way, told,
 };
 use tonic::transport::Endpoint;
 use tonic::{Code, Status};
@@ -265,7 +266,7 @@ async fn connect(address: &str, way: &Way) -> Result<Control, Failure> {
         .connect_timeout(CONNECT_WITHIN)
         .tcp_nodelay(true);
     let waits = || Some(format!("broker {address} has not taken the connection yet"));
-    let connecting = endpoint.connect_with_connector(way.connector(address));
+    let connecting = endpoint.connect_with_connector(Connector::new(way, address));
     let channel = told(connecting, waits)
         .await
         .map_err(|error| unreachable_broker(address, &error))?;

@@ -163,14 +163,11 @@ async fn list(args: ListArgs) -> Outcome {
 
 async fn describe(args: DescribeArgs) -> Outcome {
     let client = reach(&args.connect).await?;
+    let request = v1::DescribeGroupRequest {
+        group: args.group.clone(),
+    };
     let answer = client
-        .group_call(&args.group, ANSWER_WITHIN, |mut stub| {
-            let group = args.group.clone();
-            async move {
-                stub.describe_group(v1::DescribeGroupRequest { group })
-                    .await
-            }
-        })
+        .group_call(&args.group, ANSWER_WITHIN, request)
         .await
         .map_err(failed)?;
     let view = DescriptionView::new(&answer);
@@ -215,10 +212,7 @@ async fn reset(args: ResetArgs) -> Outcome {
         partition: args.partition,
     };
     let answer = client
-        .group_call(&args.group, ANSWER_WITHIN, |mut stub| {
-            let request = request.clone();
-            async move { stub.reset_group(request).await }
-        })
+        .group_call(&args.group, ANSWER_WITHIN, request)
         .await
         .map_err(failed)?;
     let lanes: Vec<LaneView> = answer.lanes.iter().map(LaneView::new).collect();
@@ -236,11 +230,11 @@ async fn reset(args: ResetArgs) -> Outcome {
 async fn delete(args: DeleteArgs) -> Outcome {
     confirm(&args.group, "consumer group and its progress", args.yes)?;
     let client = reach(&args.connect).await?;
+    let request = v1::DeleteGroupRequest {
+        group: args.group.clone(),
+    };
     client
-        .group_call(&args.group, ANSWER_WITHIN, |mut stub| {
-            let group = args.group.clone();
-            async move { stub.delete_group(v1::DeleteGroupRequest { group }).await }
-        })
+        .group_call(&args.group, ANSWER_WITHIN, request)
         .await
         .map_err(failed)?;
     print_line(format_args!("deleted: group {}", args.group))?;

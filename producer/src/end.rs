@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::error::ErrorCode;
 use kera_protocol::v1;
-use kera_rpc::{Client, RpcError, wire_error_of_status};
+use kera_rpc::{Client, RpcError};
 
 use crate::error::TransactionError;
 use crate::handle::{ANSWER_WITHIN, TransactionHandle};
@@ -31,24 +31,11 @@ pub(crate) fn unknown(handle: &TransactionHandle, error: RpcError) -> Transactio
 pub(crate) struct Lost(AtomicBool);
 
 impl Lost {
-    /// An attempt begins: if it is cut off it is lost. What was before.
-    pub(crate) fn begun(&self) -> bool {
-        self.0.swap(true, Ordering::Relaxed)
-    }
-
-    /// It was answered: by a yes, or by what a broker said, if one did.
-    pub(crate) fn answered(&self, before: bool, refused: Option<Option<WireError>>) {
-        let is_known = match refused {
-            None => true,
-            Some(None) => false,
-            // A coordinator that is one no more may have done it before.
-            Some(Some(error)) => {
-                error.code.placement() == v1::Placement::NotPlaced
-                    && error.code != ErrorCode::NotCoordinator
-            }
-        };
-        if is_known {
-            self.0.store(before, Ordering::Relaxed);
+    /// An attempt failed.
+    pub(crate) fn failed(&self, error: &RpcError) {
+        // A coordinator that is one no more may have done it before.
+        if error.is_uncertain() || error.code() == Some(ErrorCode::NotCoordinator) {
+            self.0.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -64,15 +51,9 @@ async fn once(
         transaction: handle.message(),
         commit,
     };
-    let call = client.transaction_call(&handle.transactional_id, ANSWER_WITHIN, |mut stub| {
-        let request = request.clone();
-        async move {
-            let before = lost.begun();
-            let answer = stub.end_transaction(request).await;
-            lost.answered(before, answer.as_ref().err().map(wire_error_of_status));
-            answer
-        }
-    });
+    let id = &handle.transactional_id;
+    let failed = |error: &RpcError| lost.failed(error);
+    let call = client.transaction_change(id, ANSWER_WITHIN, request, failed);
     call.await.map(|answer| answer.committed)
 }
 
@@ -119,35 +100,30 @@ where
 
 #[cfg(test)]
 mod tests {
+    use kera_protocol::error::WireError;
+    use kera_rpc::ConnectionError;
+
     use super::*;
 
     #[test]
     fn a_refusal_is_no_answer_to_an_attempt_before_that_was_lost() {
-        let refused = |code| Some(Some(WireError::new(code, "planted")));
+        let refused = |code| RpcError::from(WireError::new(code, "planted"));
+        let (address, reason) = ("a:1".into(), "planted".into());
+        let not_sent = ConnectionError::Connect { address, reason };
         let lost = Lost::default();
-        let before = lost.begun();
-        lost.answered(before, refused(ErrorCode::UnknownTransaction));
+        lost.failed(&refused(ErrorCode::UnknownTransaction));
+        lost.failed(&not_sent.into());
         assert!(!lost.0.load(Ordering::Relaxed), "it did nothing");
+        let (address, reason) = ("a:1".into(), "planted".into());
         for open in [
-            None,
-            Some(ErrorCode::Timeout),
-            Some(ErrorCode::NotCoordinator),
+            ConnectionError::Lost { address, reason }.into(),
+            refused(ErrorCode::Timeout),
+            refused(ErrorCode::NotCoordinator),
         ] {
             let lost = Lost::default();
-            let before = lost.begun();
-            lost.answered(
-                before,
-                Some(open.map(|code| WireError::new(code, "planted"))),
-            );
-            let before = lost.begun();
-            lost.answered(before, refused(ErrorCode::UnknownTransaction));
+            lost.failed(&open);
+            lost.failed(&refused(ErrorCode::UnknownTransaction));
             assert!(lost.0.load(Ordering::Relaxed), "{open:?}");
         }
-        // One that was cut off has no answer at all.
-        let lost = Lost::default();
-        lost.begun();
-        let before = lost.begun();
-        lost.answered(before, refused(ErrorCode::UnknownTransaction));
-        assert!(lost.0.load(Ordering::Relaxed));
     }
 }

@@ -63,12 +63,7 @@ impl Producer {
             let request = v1::InitProducerRequest {
                 name: settings.stream.clone(),
             };
-            let answer = client
-                .stream_call(&settings.stream, |mut stub| {
-                    let request = request.clone();
-                    async move { stub.init_producer(request).await }
-                })
-                .await?;
+            let answer = client.stream_call(&settings.stream, request).await?;
             Some((answer.producer_id as i64, answer.producer_epoch as i16))
         } else {
             None

@@ -210,10 +210,7 @@ impl Shared {
             };
             let answer = shared
                 .client
-                .stream_call(&shared.settings.stream, |mut stub| {
-                    let request = request.clone();
-                    async move { stub.init_producer(request).await }
-                })
+                .stream_call(&shared.settings.stream, request)
                 .await;
             shared.post(Event::Identity(index, answer));
         });

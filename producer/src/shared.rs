@@ -15,7 +15,7 @@ use kera_protocol::frame::FrameKind;
 use kera_protocol::ids::{ANY_LANE, StreamletId};
 use kera_protocol::partition::lanes_of;
 use kera_protocol::v1;
-use kera_rpc::{Client, ConnectionError, DataConnection, RpcError, StreamMeta};
+use kera_rpc::{Client, ConnectionError, DataConnection, RpcError, StreamMeta, random_u64};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -124,7 +124,7 @@ impl Shared {
         let shape = shared.prepare_slots(&meta);
         shared.slots.publish(shape);
         // Producers start in different lanes.
-        let first = rand::random_range(0..shape.count);
+        let first = random_u64() as usize % shape.count.max(1);
         shared.sticky.store(first, Ordering::Relaxed);
         shared
     }

@@ -1,7 +1,7 @@
 //! Transactions: all records of one count, or none.
 
 use kera_protocol::v1;
-use kera_rpc::{Client, GroupPositions, wire_error_of_status};
+use kera_rpc::{Client, GroupPositions, RpcError};
 use parking_lot::Mutex;
 
 use crate::delivery::Delivery;
@@ -102,10 +102,7 @@ impl<'a> Transaction<'a> {
                     member: positions.member().to_owned(),
                     commits: commits.to_vec(),
                 };
-                let call = client.group_call(positions.group(), ANSWER_WITHIN, |mut stub| {
-                    let request = request.clone();
-                    async move { stub.send_positions(request).await }
-                });
+                let call = client.group_call(positions.group(), ANSWER_WITHIN, request);
                 call.await?;
             }
             Ok(())
@@ -151,15 +148,8 @@ impl<'a> Transaction<'a> {
             let client = self.producer.client();
             let (id, lost) = (&handle.transactional_id, &lost);
             async move {
-                let call = client.transaction_call(id, ANSWER_WITHIN, |mut stub| {
-                    let request = request.clone();
-                    async move {
-                        let before = lost.begun();
-                        let answer = stub.prepare_transaction(request).await;
-                        lost.answered(before, answer.as_ref().err().map(wire_error_of_status));
-                        answer
-                    }
-                });
+                let failed = |error: &RpcError| lost.failed(error);
+                let call = client.transaction_change(id, ANSWER_WITHIN, request, failed);
                 call.await.map(drop)
             }
         });
@@ -272,10 +262,7 @@ impl Transactions {
             transaction: handle.message(),
         };
         let id = &handle.transactional_id;
-        let call = self.client.transaction_call(id, ANSWER_WITHIN, |mut stub| {
-            let request = request.clone();
-            async move { stub.forget_transaction(request).await }
-        });
+        let call = self.client.transaction_call(id, ANSWER_WITHIN, request);
         call.await?;
         Ok(())
     }
@@ -298,10 +285,7 @@ impl Transactions {
                 max_transactions: 1_000,
                 ..v1::ListOpenTransactionsRequest::default()
             };
-            let call = self.client.transactions_call(|mut stub| {
-                let request = request.clone();
-                async move { stub.list_open_transactions(request).await }
-            });
+            let call = self.client.call(request);
             let page = call.await?;
             for open in page.transactions {
                 let handle = open.transaction.unwrap_or_default();

@@ -289,10 +289,7 @@ impl Transactional {
         client: &Client,
         request: v1::AddToTransactionRequest,
     ) -> Result<u64, RpcError> {
-        let call = client.transaction_call(&self.id, ANSWER_WITHIN, |mut stub| {
-            let request = request.clone();
-            async move { stub.add_to_transaction(request).await }
-        });
+        let call = client.transaction_call(&self.id, ANSWER_WITHIN, request);
         call.await.map(|answer| answer.number)
     }
 }
@@ -388,10 +385,7 @@ async fn init(
         known_producer: known.map(|(producer, _)| producer),
         known_epoch: known.map_or(0, |(_, epoch)| epoch.into()),
     };
-    let call = client.transaction_call(id, ANSWER_WITHIN, |mut stub| {
-        let request = request.clone();
-        async move { stub.init_transactions(request).await }
-    });
+    let call = client.transaction_call(id, ANSWER_WITHIN, request);
     let begun = call.await?;
     let epoch = i16::try_from(begun.epoch).map_err(|_| {
         let text = format!("transactional id {id}: {} is no epoch", begun.epoch);

@@ -1,7 +1,6 @@
 //! Finding brokers and streams.
 
 use std::collections::HashMap;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,19 +8,16 @@ use kera_protocol::error::ErrorCode;
 use kera_protocol::v1;
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tonic::transport::Channel;
-use tonic::{Code, Status};
 
 use crate::brokers::Brokers;
-use crate::channels::{Channels, check_address};
+use crate::call_links::CallLinks;
+use crate::control_call::ControlCall;
 use crate::data::{ConnectOptions, DataConnection, FrameSink};
-use crate::error::{ChangeError, ConnectionError, RpcError, error_of_status, wire_error_of_status};
+use crate::error::{ChangeError, ConnectionError, RpcError};
 use crate::meta::StreamMeta;
 use crate::refusals::Refusals;
 use crate::retry::RetryPolicy;
-use crate::v1::consumers_client::ConsumersClient;
-use crate::v1::streams_client::StreamsClient;
-use crate::v1::transactions_client::TransactionsClient;
+use crate::way::check_address;
 
 /// Where clients look for a broker unless told otherwise.
 pub const DEFAULT_BOOTSTRAP: &str = "127.0.0.1:7600";
@@ -29,9 +25,6 @@ pub const DEFAULT_BOOTSTRAP: &str = "127.0.0.1:7600";
 /// How long one broker is given for an answer that costs it next to nothing; then another is asked. A
 /// broker that was stopped keeps its connections and says nothing.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-
-/// How long a broker that ended a call is given to say whether TLS is why. It answers at once unless it was stopped.
-const PROBE_WITHIN: Duration = Duration::from_secs(1);
 
 /// How a [`Client`] behaves.
 #[derive(Clone, Debug, Default)]
@@ -42,8 +35,8 @@ pub struct ClientOptions {
     pub connect: ConnectOptions,
 }
 
-/// Reaches brokers: control calls over gRPC, data connections, and a cache of streams. Cheap to
-/// clone; clones share everything. To be used within a tokio runtime.
+/// Reaches brokers: control calls, data connections, and a cache of streams. Cheap to clone; clones share
+/// everything. To be used within a tokio runtime.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) inner: Arc<Inner>,
@@ -54,7 +47,7 @@ pub(crate) struct Inner {
     /// Brokers that coordinate consumer groups, by group.
     coordinators: Mutex<HashMap<Coordinated, Arc<str>>>,
     pub(crate) options: ClientOptions,
-    channels: Channels,
+    pub(crate) calls: CallLinks,
     pub(crate) streams: Mutex<HashMap<String, Arc<StreamMeta>>>,
     /// What brokers have said of TLS.
     tls: Mutex<Refusals>,
@@ -94,9 +87,7 @@ impl Client {
             inner: Arc::new(Inner {
                 brokers: Brokers::new(bootstrap),
                 coordinators: Mutex::default(),
-                channels: Channels::new(options.connect.connect_timeout)
-                    .with_tls(options.connect.tls.clone())
-                    .with_login(options.connect.login.clone()),
+                calls: CallLinks::new(&options.connect),
                 options,
                 streams: Mutex::default(),
                 tls: Mutex::default(),
@@ -124,108 +115,20 @@ impl Client {
         self.inner.brokers.current()
     }
 
-    /// The gRPC channel to the broker at `address`, connected with its first call.
-    ///
-    /// # Errors
-    /// [`RpcError::BadAddress`].
-    pub fn channel(&self, address: &str) -> Result<Channel, RpcError> {
-        self.inner.channels.to(address)
-    }
-
-    /// The stub of the service `Streams` at the bootstrap broker; for many calls in a row, or for
-    /// no retries. See [`streams_call`](Self::streams_call).
-    ///
-    /// # Errors
-    /// [`RpcError::BadAddress`].
-    pub fn streams(&self) -> Result<StreamsClient<Channel>, RpcError> {
-        Ok(streams_at(self.channel(&self.bootstrap())?))
-    }
-
-    /// The stub of the service `Consumers` at the bootstrap broker.
-    ///
-    /// # Errors
-    /// [`RpcError::BadAddress`].
-    pub fn consumers(&self) -> Result<ConsumersClient<Channel>, RpcError> {
-        Ok(consumers_at(self.channel(&self.bootstrap())?))
-    }
-
-    /// Calls the service `Streams`, with retries by the client's policy, moving on through the
-    /// brokers known when one does not answer:
-    /// `client.streams_call(|mut stub| async move { stub.list_streams(request).await })`.
+    /// Makes a control call that any broker answers, with retries by the client's policy, moving on through the
+    /// brokers known when one does not answer: `client.call(v1::ListStreamsRequest::default())`.
     ///
     /// # Errors
     /// What the last attempt returned.
-    pub async fn streams_call<T, F, Fut>(&self, mut call: F) -> Result<T, RpcError>
-    where
-        F: FnMut(StreamsClient<Channel>) -> Fut,
-        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
-    {
-        self.any_broker_call(None, |channel| call(streams_at(channel)))
-            .await
+    pub async fn call<R: ControlCall>(&self, request: R) -> Result<R::Reply, RpcError> {
+        self.call_any(None, &request, |_| ()).await
     }
 
-    /// Calls the service `Consumers` at any broker, as [`streams_call`](Self::streams_call) does.
-    ///
-    /// # Errors
-    /// What the last attempt returned.
-    pub async fn consumers_call<T, F, Fut>(&self, mut call: F) -> Result<T, RpcError>
-    where
-        F: FnMut(ConsumersClient<Channel>) -> Fut,
-        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
-    {
-        self.any_broker_call(None, |channel| call(consumers_at(channel)))
-            .await
-    }
-
-    pub(crate) async fn any_broker_call<T, F, Fut>(
-        &self,
-        within: Option<Duration>,
-        call: F,
-    ) -> Result<T, RpcError>
-    where
-        F: FnMut(Channel) -> Fut,
-        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
-    {
-        self.any_broker_attempts(within, call, |_| ()).await
-    }
-
-    /// The same; `failed` hears of each attempt that failed.
-    async fn any_broker_attempts<T, F, Fut>(
-        &self,
-        within: Option<Duration>,
-        mut call: F,
-        failed: impl Fn(&RpcError),
-    ) -> Result<T, RpcError>
-    where
-        F: FnMut(Channel) -> Fut,
-        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
-    {
-        let (retry, failed) = (self.inner.options.retry, &failed);
-        retry
-            .run_told(
-                || Some(self.waits_for()),
-                || {
-                    let address = self.bootstrap();
-                    let attempt = self.channel(&address).map(&mut call);
-                    async move {
-                        let answer = answered(&address, within, attempt?).await;
-                        let answer = self.finish(&address, answer).await;
-                        answer.inspect_err(failed)
-                    }
-                },
-            )
-            .await
-    }
-
-    /// Calls the service `Streams` at any broker as [`streams_call`](Self::streams_call) does, to change something.
+    /// Makes a call that changes something, at any broker as [`call`](Self::call) does.
     ///
     /// # Errors
     /// What the last attempt came to, and whether an earlier one may have made the change.
-    pub async fn change_streams<T, F, Fut>(&self, mut call: F) -> Result<T, ChangeError>
-    where
-        F: FnMut(StreamsClient<Channel>) -> Fut,
-        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
-    {
+    pub async fn change<R: ControlCall>(&self, request: R) -> Result<R::Reply, ChangeError> {
         // Of the first attempt that may have made the change.
         let first = Mutex::new(None);
         let failed = |error: &RpcError| {
@@ -233,100 +136,140 @@ impl Client {
                 first.lock().get_or_insert_with(|| error.clone());
             }
         };
-        let changed = self.any_broker_attempts(None, |channel| call(streams_at(channel)), failed);
-        changed.await.map_err(|error| ChangeError {
+        let changed = self.call_any(None, &request, failed).await;
+        changed.map_err(|error| ChangeError {
             // An error that is uncertain itself needs no other.
             earlier: first.into_inner().filter(|_| !error.is_uncertain()),
             error,
         })
     }
 
-    /// Calls the service `Consumers` at the broker that coordinates `group`, with retries by the client's
-    /// policy. A coordinator that does not answer `within` is looked up anew, as is one that says that it
-    /// is none.
-    ///
-    /// # Errors
-    /// What the last attempt returned.
-    pub async fn group_call<T, F, Fut>(
+    /// Makes a call at any broker, each of which is given `within` to answer; `failed` hears of each attempt that
+    /// failed.
+    pub(crate) async fn call_any<R: ControlCall>(
         &self,
-        group: &str,
-        within: Duration,
-        mut call: F,
-    ) -> Result<T, RpcError>
-    where
-        F: FnMut(ConsumersClient<Channel>) -> Fut,
-        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
-    {
-        let of = Coordinated::Group(group.to_owned());
-        self.coordinator_call(of, within, |channel| call(consumers_at(channel)))
-            .await
-    }
-
-    /// Calls the service `Transactions` at the broker that coordinates a transactional id, as
-    /// [`group_call`](Self::group_call) does.
-    ///
-    /// # Errors
-    /// What the last attempt returned.
-    pub async fn transaction_call<T, F, Fut>(
-        &self,
-        id: &str,
-        within: Duration,
-        mut call: F,
-    ) -> Result<T, RpcError>
-    where
-        F: FnMut(TransactionsClient<Channel>) -> Fut,
-        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
-    {
-        let of = Coordinated::TransactionalId(id.to_owned());
-        self.coordinator_call(of, within, |channel| call(transactions_at(channel)))
-            .await
-    }
-
-    /// Calls the service `Transactions` at any broker, as [`streams_call`](Self::streams_call) does.
-    ///
-    /// # Errors
-    /// What the last attempt returned.
-    pub async fn transactions_call<T, F, Fut>(&self, mut call: F) -> Result<T, RpcError>
-    where
-        F: FnMut(TransactionsClient<Channel>) -> Fut,
-        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
-    {
-        self.any_broker_call(None, |channel| call(transactions_at(channel)))
-            .await
-    }
-
-    async fn coordinator_call<T, F, Fut>(
-        &self,
-        of: Coordinated,
-        within: Duration,
-        call: F,
-    ) -> Result<T, RpcError>
-    where
-        F: FnMut(Channel) -> Fut,
-        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
-    {
-        let retry = self.inner.options.retry;
-        let call = Mutex::new(call);
-        // Some of these calls wait at the coordinator for what there is to do.
+        within: Option<Duration>,
+        request: &R,
+        failed: impl Fn(&RpcError),
+    ) -> Result<R::Reply, RpcError> {
+        let (retry, failed) = (self.inner.options.retry, &failed);
         retry
             .run_told(
-                || None,
-                || async {
-                    let address = self.coordinator(&of).await?;
-                    let channel = self.channel(&address)?;
-                    let under_way = (*call.lock())(channel);
-                    let answer = answered(&address, Some(within), under_way).await;
-                    if let Err(error) = &answer
-                        && (is_unreached(error) || error.code() == Some(ErrorCode::NotCoordinator))
-                    {
-                        self.inner.coordinators.lock().remove(&of);
-                        // Who named it may hear of no changes any more.
-                        self.inner.brokers.move_on(&self.bootstrap());
-                    }
-                    self.finish(&address, answer).await
+                || Some(self.waits_for()),
+                || async move {
+                    let address = self.bootstrap();
+                    let answer = self.call_at(&address, within, request).await;
+                    answer.inspect_err(failed)
                 },
             )
             .await
+    }
+
+    /// Makes a call once at the broker at `address`.
+    pub(crate) async fn call_at<R: ControlCall>(
+        &self,
+        address: &str,
+        within: Option<Duration>,
+        request: &R,
+    ) -> Result<R::Reply, RpcError> {
+        let answer = self.inner.calls.call(address, within, request).await;
+        self.finish(address, answer)
+    }
+
+    /// Makes a call once at the broker in use.
+    ///
+    /// # Errors
+    /// [`RpcError`].
+    pub async fn call_once<R: ControlCall>(
+        &self,
+        within: Duration,
+        request: R,
+    ) -> Result<R::Reply, RpcError> {
+        self.call_at(&self.bootstrap(), Some(within), &request)
+            .await
+    }
+
+    /// Makes a call at the broker that coordinates `group`, with retries by the client's policy. A coordinator that
+    /// does not answer `within` is looked up anew, as is one that says that it is none.
+    ///
+    /// # Errors
+    /// What the last attempt returned.
+    pub async fn group_call<R: ControlCall>(
+        &self,
+        group: &str,
+        within: Duration,
+        request: R,
+    ) -> Result<R::Reply, RpcError> {
+        self.group_call_anew(group, within, || request.clone())
+            .await
+    }
+
+    /// As [`group_call`](Self::group_call); each attempt makes its request anew.
+    ///
+    /// # Errors
+    /// What the last attempt returned.
+    pub async fn group_call_anew<R: ControlCall>(
+        &self,
+        group: &str,
+        within: Duration,
+        request: impl Fn() -> R,
+    ) -> Result<R::Reply, RpcError> {
+        let of = Coordinated::Group(group.to_owned());
+        self.coordinator_call(of, within, request, |_| ()).await
+    }
+
+    /// Makes a call at the broker that coordinates a transactional id, as [`group_call`](Self::group_call) does.
+    ///
+    /// # Errors
+    /// What the last attempt returned.
+    pub async fn transaction_call<R: ControlCall>(
+        &self,
+        id: &str,
+        within: Duration,
+        request: R,
+    ) -> Result<R::Reply, RpcError> {
+        self.transaction_change(id, within, request, |_| ()).await
+    }
+
+    /// As [`transaction_call`](Self::transaction_call); `failed` hears of each attempt that failed.
+    ///
+    /// # Errors
+    /// What the last attempt returned.
+    pub async fn transaction_change<R: ControlCall>(
+        &self,
+        id: &str,
+        within: Duration,
+        request: R,
+        failed: impl Fn(&RpcError),
+    ) -> Result<R::Reply, RpcError> {
+        let of = Coordinated::TransactionalId(id.to_owned());
+        self.coordinator_call(of, within, || request.clone(), failed)
+            .await
+    }
+
+    async fn coordinator_call<R: ControlCall>(
+        &self,
+        of: Coordinated,
+        within: Duration,
+        request: impl Fn() -> R,
+        failed: impl Fn(&RpcError),
+    ) -> Result<R::Reply, RpcError> {
+        let attempt = || async {
+            let address = self.coordinator(&of).await?;
+            let request = request();
+            let answer = self.inner.calls.call(&address, Some(within), &request);
+            let answer = answer.await;
+            if let Err(error) = &answer
+                && (is_unreached(error) || error.code() == Some(ErrorCode::NotCoordinator))
+            {
+                self.inner.coordinators.lock().remove(&of);
+                // Who named it may hear of no changes any more.
+                self.inner.brokers.move_on(&self.bootstrap());
+            }
+            self.finish(&address, answer).inspect_err(&failed)
+        };
+        // Some of these calls wait at the coordinator for what there is to do.
+        self.inner.options.retry.run_told(|| None, attempt).await
     }
 
     /// The address of the broker that coordinates it, as last heard; asked for if it is not known.
@@ -335,7 +278,6 @@ impl Client {
             return Ok(address.clone());
         }
         let asked = self.bootstrap();
-        let mut stub = ConsumersClient::new(self.channel(&asked)?);
         let (group, transactional_id) = match of.clone() {
             Coordinated::Group(group) => (group, String::new()),
             Coordinated::TransactionalId(id) => (String::new(), id),
@@ -344,24 +286,14 @@ impl Client {
             group,
             transactional_id,
         };
-        let found = async {
-            match stub.find_coordinator(request).await {
-                // A broker from before there were several coordinates every group itself.
-                Err(status) if is_unknown_call(&status) => {
-                    Ok(tonic::Response::new(v1::FindCoordinatorResponse::default()))
-                }
-                found => found,
-            }
-        };
-        let found = answered(&asked, Some(ANSWER_WITHIN), found).await;
+        let found = self.call_at(&asked, Some(ANSWER_WITHIN), &request).await;
         if let Err(error) = &found
             && error.code() == Some(ErrorCode::NotCoordinator)
         {
             // It cannot know; another may.
             self.inner.brokers.move_on(&asked);
         }
-        let found = self.finish(&asked, found).await?;
-        let address = match found.address.as_str() {
+        let address = match found?.address.as_str() {
             "" => asked,
             address => {
                 check_address(address)?;
@@ -383,16 +315,12 @@ impl Client {
     }
 
     /// After a broker was not reached another is used.
-    pub(crate) async fn finish<T>(
-        &self,
-        address: &str,
-        mut answer: Result<T, RpcError>,
-    ) -> Result<T, RpcError> {
+    fn finish<T>(&self, address: &str, mut answer: Result<T, RpcError>) -> Result<T, RpcError> {
         match &mut answer {
             Err(error) if is_unreached(error) => {
                 self.inner.brokers.move_on(address);
                 if let RpcError::Connection(error) = error {
-                    self.judge(address, error).await;
+                    self.judge(address, error);
                 }
             }
             _ => self.inner.tls.lock().taken(),
@@ -402,18 +330,7 @@ impl Client {
 
     /// Says whether a refusal is final: by all brokers of the bootstrap list, and for a while if it comes after they had
     /// let the client in.
-    async fn judge(&self, address: &str, error: &mut ConnectionError) {
-        let connect = &self.inner.options.connect;
-        if matches!(error, ConnectionError::Lost { .. }) && !self.inner.tls.lock().is_taken() {
-            // gRPC does not say that an alert of TLS ended a call, but frames do. Boxed, since every call's future has room for
-            // this one.
-            let asked = Box::pin(DataConnection::connect(address, connect, None));
-            if let Ok(Err(refused @ ConnectionError::Tls { .. })) =
-                tokio::time::timeout(PROBE_WITHIN, asked).await
-            {
-                *error = refused;
-            }
-        }
+    fn judge(&self, address: &str, error: &mut ConnectionError) {
         match error {
             ConnectionError::Login { error, .. } => {
                 error.is_retryable |= self.inner.brokers.others_may_take(address);
@@ -506,44 +423,6 @@ impl Client {
 
 /// Most groups and transactional ids whose coordinators are remembered.
 const MAX_COORDINATORS: usize = 1024;
-/// Descriptions of streams with thousands of lanes and groups are large.
-const MAX_ANSWER_BYTES: usize = 64 << 20;
-
-pub(crate) fn streams_at(channel: Channel) -> StreamsClient<Channel> {
-    StreamsClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES)
-}
-
-fn consumers_at(channel: Channel) -> ConsumersClient<Channel> {
-    ConsumersClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES)
-}
-
-fn transactions_at(channel: Channel) -> TransactionsClient<Channel> {
-    TransactionsClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES)
-}
-
-/// A call's answer, taken apart; with a limit, one that takes longer counts as none.
-pub(crate) async fn answered<T>(
-    address: &str,
-    within: Option<Duration>,
-    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
-) -> Result<T, RpcError> {
-    let answer = match within {
-        None => call.await,
-        Some(within) => match tokio::time::timeout(within, call).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                return Err(ConnectionError::Lost {
-                    address: address.into(),
-                    reason: format!("no answer within {within:?}").into(),
-                }
-                .into());
-            }
-        },
-    };
-    answer
-        .map(tonic::Response::into_inner)
-        .map_err(|status| error_of_status(address, &status))
-}
 
 /// True if another broker should be asked: this one was not reached, or is about to stop.
 fn is_unreached(error: &RpcError) -> bool {
@@ -552,11 +431,6 @@ fn is_unreached(error: &RpcError) -> bool {
         RpcError::Broker(error) => error.code == ErrorCode::ShuttingDown,
         RpcError::BadAddress(_) | RpcError::BadAnswer(_) => false,
     }
-}
-
-/// True if the broker does not have the call.
-fn is_unknown_call(status: &Status) -> bool {
-    status.code() == Code::Unimplemented && wire_error_of_status(status).is_none()
 }
 
 #[cfg(test)]

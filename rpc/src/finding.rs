@@ -1,19 +1,16 @@
 //! Finding streams: not every broker knows each, and all of its owners.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kera_protocol::error::ErrorCode;
 use kera_protocol::v1;
 use tokio::time::Instant;
-use tonic::Status;
-use tonic::transport::Channel;
 
-use crate::client::{ANSWER_WITHIN, Client, answered, streams_at};
+use crate::client::{ANSWER_WITHIN, Client};
+use crate::control_call::ControlCall;
 use crate::error::RpcError;
 use crate::meta::StreamMeta;
-use crate::v1::streams_client::StreamsClient;
 
 /// Brokers that are asked who owns a stream's streamlets, while they do not know it of some.
 const MOST_ASKED: usize = 3;
@@ -68,37 +65,31 @@ impl Client {
         Ok(Told { by, answer })
     }
 
-    /// As [`streams_call`](Self::streams_call), for calls about the stream called `name` that a broker
-    /// answers at once: one that does not is left for the next after 3 s. Where the broker in use does not
-    /// know the stream, one that does is looked for.
+    /// As [`call`](Self::call), for calls about the stream called `name` that a broker answers at once: one that does
+    /// not is left for the next after 3 s. Where the broker in use does not know the stream, one that does is looked for.
     ///
     /// # Errors
     /// What the last attempt returned.
-    pub async fn stream_call<T, F, Fut>(&self, name: &str, call: F) -> Result<T, RpcError>
-    where
-        F: FnMut(StreamsClient<Channel>) -> Fut,
-        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
-    {
-        self.stream_call_within(name, ANSWER_WITHIN, call).await
+    pub async fn stream_call<R: ControlCall>(
+        &self,
+        name: &str,
+        request: R,
+    ) -> Result<R::Reply, RpcError> {
+        self.stream_call_within(name, ANSWER_WITHIN, request).await
     }
 
-    pub(crate) async fn stream_call_within<T, F, Fut>(
+    pub(crate) async fn stream_call_within<R: ControlCall>(
         &self,
         name: &str,
         within: Duration,
-        mut call: F,
-    ) -> Result<T, RpcError>
-    where
-        F: FnMut(StreamsClient<Channel>) -> Fut,
-        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
-    {
-        let mut call = |channel| call(streams_at(channel));
-        let answer = self.any_broker_call(Some(within), &mut call).await;
+        request: R,
+    ) -> Result<R::Reply, RpcError> {
+        let answer = self.call_any(Some(within), &request, |_| ()).await;
         if !answer.as_ref().is_err_and(is_unknown_stream) {
             return answer;
         }
         match self.find_stream(name).await {
-            Ok(Told { answer: Ok(_), .. }) => self.any_broker_call(Some(within), call).await,
+            Ok(Told { answer: Ok(_), .. }) => self.call_any(Some(within), &request, |_| ()).await,
             _ => answer,
         }
     }
@@ -109,12 +100,10 @@ impl Client {
         name: &str,
         within: Duration,
     ) -> Result<v1::StreamInfo, RpcError> {
-        let mut stub = streams_at(self.channel(address)?);
         let request = v1::GetStreamRequest {
             name: name.to_owned(),
         };
-        let answer = answered(address, Some(within), stub.get_stream(request)).await;
-        self.finish(address, answer).await
+        self.call_at(address, Some(within), &request).await
     }
 
     /// What the broker in use knows of a stream, and if it does not know it, what one of the others does, of

@@ -13,8 +13,6 @@ use crate::meta::{MAX_LANES, StreamMeta};
 const FIND_WITHIN: Duration = Duration::from_secs(15);
 /// How long it is given to find a time, for which owners may have to read their disks.
 const FIND_TIME_WITHIN: Duration = Duration::from_secs(60);
-/// Longest answer accepted: more than that of a stream with as many lanes as one can have.
-const MAX_FOUND_BYTES: usize = 8 << 20;
 
 impl Client {
     /// Where a place is in every lane of a stream. A broker that has not answered after 15 s, or half of the
@@ -42,11 +40,7 @@ impl Client {
             local: false,
         };
         let found = self
-            .stream_call_within(&stream.name, within, |stub| {
-                let request = request.clone();
-                let mut stub = stub.max_decoding_message_size(MAX_FOUND_BYTES);
-                async move { stub.find_ordinals(request).await }
-            })
+            .stream_call_within(&stream.name, within, request)
             .await?;
         check(stream, &found.lanes)?;
         Ok(found.lanes)
@@ -85,6 +79,7 @@ mod tests {
     use prost::Message;
 
     use super::*;
+    use crate::control_call::MAX_FOUND_BYTES;
 
     fn stream() -> StreamMeta {
         let info = v1::StreamInfo {

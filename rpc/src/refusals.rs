@@ -21,11 +21,6 @@ impl Refusals {
         (self.is_taken, self.refused) = (true, None);
     }
 
-    /// True if a broker has taken it before.
-    pub(crate) fn is_taken(&self) -> bool {
-        self.is_taken
-    }
-
     /// A broker refuses it. True if it may be taken again.
     pub(crate) fn refused(&mut self, now: Instant) -> bool {
         // Connections that go on say nothing meanwhile: a refusal of long ago is no beginning of this one.

@@ -4,9 +4,9 @@ use std::future::Future;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rand::Rng;
 use tokio::time::Instant;
 
+use crate::chance::random_u64;
 use crate::error::RpcError;
 use crate::report::told;
 
@@ -49,7 +49,8 @@ impl RetryPolicy {
 
     /// A random pause up to [`bound`](Self::bound), so that many clients spread out.
     pub fn pause(&self, attempt: u32) -> Duration {
-        self.bound(attempt).mul_f64(rand::rng().random::<f64>())
+        let part = random_u64() as f64 / u64::MAX as f64;
+        self.bound(attempt).mul_f64(part)
     }
 
     /// Runs `operation` until it succeeds, fails for good, or the deadline is over; then the last

@@ -207,7 +207,7 @@ impl ClientTls {
     }
 
     /// The same for gRPC.
-    pub(crate) async fn calls(&self, socket: TcpStream, address: &str) -> std::io::Result<Stream> {
+    pub(crate) async fn http2(&self, socket: TcpStream, address: &str) -> std::io::Result<Stream> {
         Stream::connect(socket, self.calls.clone(), name_of(address)?).await
     }
 }

@@ -1,15 +1,10 @@
 //! The way to a broker: with TLS or without, as a user or as nobody in particular.
 
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
-use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
-use tonic::codegen::Service;
-use tonic::codegen::http::Uri;
-use tonic::transport::{Channel, Endpoint};
 
+use crate::error::RpcError;
 use crate::login::Login;
 use crate::stream::Stream;
 use crate::tls::ClientTls;
@@ -24,11 +19,6 @@ pub struct Way {
 }
 
 impl Way {
-    /// True if a connection begins at once.
-    fn is_plain(&self) -> bool {
-        self.tls.is_none() && self.login.is_none()
-    }
-
     /// Connects to the broker at `address`, HOST:PORT, for frames.
     ///
     /// # Errors
@@ -42,12 +32,15 @@ impl Way {
         self.prove(stream).await
     }
 
-    /// The same for gRPC.
-    async fn calls(&self, address: &str) -> io::Result<Stream> {
+    /// The same for HTTP/2, as gRPC has it.
+    ///
+    /// # Errors
+    /// As [`frames`](Self::frames).
+    pub async fn http2(&self, address: &str) -> io::Result<Stream> {
         let socket = connect(address).await?;
         let stream = match &self.tls {
             None => Stream::Plain(socket),
-            Some(tls) => tls.calls(socket, address).await?,
+            Some(tls) => tls.http2(socket, address).await?,
         };
         self.prove(stream).await
     }
@@ -58,23 +51,6 @@ impl Way {
         }
         Ok(stream)
     }
-
-    /// A channel for gRPC to the broker at `address`, HOST:PORT, which is where `endpoint` leads; connects with its first
-    /// call. To be called within a tokio runtime.
-    pub fn channel(&self, endpoint: Endpoint, address: &str) -> Channel {
-        match self.is_plain() {
-            true => endpoint.connect_lazy(),
-            false => endpoint.connect_with_connector_lazy(self.connector(address)),
-        }
-    }
-
-    /// Connects to the broker at `address`, HOST:PORT, for gRPC.
-    pub fn connector(&self, address: &str) -> Connector {
-        Connector {
-            way: self.clone(),
-            address: address.to_owned(),
-        }
-    }
 }
 
 async fn connect(address: &str) -> io::Result<TcpStream> {
@@ -83,24 +59,17 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// Connects to the broker at one address for gRPC.
-#[derive(Clone, Debug)]
-pub struct Connector {
-    way: Way,
-    address: String,
-}
-
-impl Service<Uri> for Connector {
-    type Response = TokioIo<Stream>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<Stream>>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Uri) -> Self::Future {
-        let Self { way, address } = self.clone();
-        Box::pin(async move { way.calls(&address).await.map(TokioIo::new) })
+/// Refuses what is not HOST:PORT.
+///
+/// # Errors
+/// [`RpcError::BadAddress`].
+pub fn check_address(address: &str) -> Result<(), RpcError> {
+    let valid = address
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0));
+    if valid {
+        Ok(())
+    } else {
+        Err(RpcError::BadAddress(address.to_owned()))
     }
 }

@@ -457,3 +457,46 @@ async fn a_broker_that_reads_no_more_is_given_up_too() {
         other => panic!("unexpected {other:?}"),
     }
 }
+
+#[tokio::test]
+async fn a_connection_that_nobody_uses_is_closed_unless_a_request_waits() {
+    let options = ConnectOptions {
+        keepalive: Duration::from_millis(10),
+        idle_timeout: Some(Duration::from_millis(100)),
+        ..ConnectOptions::default()
+    };
+    let (mut broker, connection, _events) = connected(options).await;
+    let request = append(1);
+    let waiting = connection.call(FrameKind::Append, &request, Bytes::new());
+    let answered = async {
+        let asked = broker.receive().await;
+        // Longer than an idle connection has.
+        for _ in 0..30 {
+            let ping = broker.receive().await;
+            assert_eq!(ping.kind, FrameKind::Ping);
+            let mut pong = BytesMut::new();
+            encode_empty(&mut pong, FrameKind::Pong, ping.correlation);
+            broker.socket.write_all(&pong).await.unwrap();
+        }
+        let reply = v1::AppendResponse::default();
+        let kind = FrameKind::AppendReply;
+        broker.send(kind, asked.correlation, &reply, b"").await;
+    };
+    let (reply, ()) = tokio::join!(waiting, answered);
+    reply.unwrap();
+    let pongs = async {
+        loop {
+            let ping = broker.receive().await;
+            let mut pong = BytesMut::new();
+            encode_empty(&mut pong, FrameKind::Pong, ping.correlation);
+            if broker.socket.write_all(&pong).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    let error = tokio::select! {
+        error = connection.closed() => error,
+        () = pongs => unreachable!("it answers for ever"),
+    };
+    assert!(matches!(error, ConnectionError::Closed { .. }), "{error:?}");
+}

@@ -1,20 +1,19 @@
 //! Finding brokers and coordinators, with several brokers played by the test.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::v1;
-use kera_rpc::v1::consumers_server::{Consumers, ConsumersServer};
-use kera_rpc::v1::streams_server::{Streams, StreamsServer};
-use kera_rpc::{ChangeError, Client, ClientOptions, RetryPolicy, RpcError, status_of};
+use bytes::{Bytes, BytesMut};
+use kera_protocol::Message;
+use kera_protocol::error::ErrorCode;
+use kera_protocol::frame::{
+    Frame, FrameKind, HELLO_BYTES, Hello, HelloReply, TAKES_CALLS, encode_empty, encode_head,
+};
+use kera_protocol::v1::{self, CallMethod};
+use kera_rpc::{ChangeError, Client, ClientOptions, RetryPolicy, RpcError};
 use parking_lot::Mutex;
-use tokio::net::TcpListener;
-use tonic::transport::server::TcpIncoming;
-use tonic::{Request, Response, Status};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 /// What the brokers of a test are like.
 #[derive(Default)]
@@ -28,8 +27,6 @@ struct World {
     calls: Vec<usize>,
     /// Looks for a coordinator.
     lookups: usize,
-    /// Calls that this build is too old for.
-    old: bool,
     /// Brokers that name nobody as the owner of what is theirs.
     nameless: Vec<usize>,
     /// Epochs of the stream as brokers know them, by broker; 1 where it is not said.
@@ -40,6 +37,8 @@ struct World {
     created: Vec<String>,
     /// Answers to creations that are lost.
     lost: usize,
+    /// Creations that are made, and answered with SHUTTING_DOWN.
+    stopping: usize,
 }
 
 #[derive(Clone)]
@@ -48,81 +47,111 @@ struct Broker {
     number: usize,
 }
 
+/// What becomes of a call.
+enum Outcome {
+    Reply(Vec<u8>),
+    Refused(ErrorCode),
+    /// The connection breaks.
+    Broken,
+    /// Nothing.
+    Silence,
+}
+
 impl Broker {
-    async fn enter(&self) -> Result<(), Status> {
-        let stopped = {
-            let mut world = self.world.lock();
-            if world.dead.contains(&self.number) {
-                return Err(Status::unavailable("it is dead"));
-            }
-            world.calls[self.number] += 1;
-            world.stopped.contains(&self.number)
+    async fn serve(self, mut socket: TcpStream) {
+        let mut hello = [0; HELLO_BYTES];
+        if socket.read_exact(&mut hello).await.is_err() {
+            return;
+        }
+        assert_eq!(Hello::decode(&hello), Ok(Hello::CURRENT));
+        let reply = HelloReply {
+            version: 1,
+            flags: TAKES_CALLS,
+            max_frame_bytes: 1 << 20,
         };
-        match stopped {
-            true => std::future::pending().await,
-            false => Ok(()),
+        socket.write_all(&reply.encode()).await.unwrap();
+        let mut buffer = BytesMut::new();
+        loop {
+            while let Some(frame) = Frame::split_from(&mut buffer, 1 << 20).unwrap() {
+                let mut out = BytesMut::new();
+                if frame.kind == FrameKind::Ping {
+                    encode_empty(&mut out, FrameKind::Pong, frame.correlation);
+                } else {
+                    assert_eq!(frame.kind, FrameKind::Call);
+                    let (error, body) = match self.call(&frame) {
+                        Outcome::Reply(body) => (ErrorCode::Ok, body),
+                        Outcome::Refused(code) => (code, Vec::new()),
+                        Outcome::Broken => return,
+                        Outcome::Silence => continue,
+                    };
+                    let told = v1::CallResponse {
+                        error: error as u32,
+                        message: "planted".to_owned(),
+                    };
+                    let kind = FrameKind::CallReply;
+                    encode_head(&mut out, kind, frame.correlation, &told, body.len()).unwrap();
+                    out.extend_from_slice(&body);
+                }
+                if socket.write_all(&out).await.is_err() {
+                    return;
+                }
+            }
+            match socket.read_buf(&mut buffer).await {
+                Ok(count) if count > 0 => {}
+                _ => return,
+            }
         }
     }
 
-    fn coordinates(&self) -> Result<(), Status> {
+    fn call(&self, frame: &Frame) -> Outcome {
         let mut world = self.world.lock();
-        let refused = if world.coordinator != self.number {
-            ErrorCode::NotCoordinator
-        } else if world.loading > 0 {
-            world.loading -= 1;
-            ErrorCode::CoordinatorLoading
-        } else {
-            return Ok(());
-        };
-        Err(status_of(&WireError::new(refused, "planted")))
+        if world.dead.contains(&self.number) {
+            return Outcome::Broken;
+        }
+        world.calls[self.number] += 1;
+        if world.stopped.contains(&self.number) {
+            return Outcome::Silence;
+        }
+        let call: v1::CallRequest = frame.message().unwrap();
+        match call.method() {
+            CallMethod::GetStream => self.get_stream(&world, &frame.body),
+            CallMethod::CreateStream => create_stream(&mut world, &frame.body),
+            CallMethod::DeleteStream => Outcome::Refused(ErrorCode::InvalidName),
+            CallMethod::FindCoordinator => {
+                world.lookups += 1;
+                let found = v1::FindCoordinatorResponse {
+                    broker_id: world.coordinator as u32,
+                    address: world.addresses[world.coordinator].clone(),
+                };
+                Outcome::Reply(found.encode_to_vec())
+            }
+            CallMethod::Leave if world.coordinator != self.number => {
+                Outcome::Refused(ErrorCode::NotCoordinator)
+            }
+            CallMethod::Leave if world.loading > 0 => {
+                world.loading -= 1;
+                Outcome::Refused(ErrorCode::CoordinatorLoading)
+            }
+            CallMethod::Leave => Outcome::Reply(Vec::new()),
+            other => panic!("{other:?} is not called here"),
+        }
     }
-}
 
-macro_rules! not_needed {
-    ($($name:ident($request:ident) -> $response:ident;)+) => {
-        $(
-            fn $name<'life0, 'async_trait>(
-                &'life0 self,
-                _: Request<v1::$request>,
-            ) -> Pin<Box<
-                dyn Future<Output = Result<Response<v1::$response>, Status>> + Send + 'async_trait,
-            >>
-            where
-                'life0: 'async_trait,
-                Self: 'async_trait,
-            {
-                Box::pin(async { Err(Status::unimplemented("not needed here")) })
-            }
-        )+
-    };
-}
-
-#[tonic::async_trait]
-impl Streams for Broker {
-    async fn get_stream(
-        &self,
-        request: Request<v1::GetStreamRequest>,
-    ) -> Result<Response<v1::StreamInfo>, Status> {
-        self.enter().await?;
-        let (owners, epoch) = {
-            let world = self.world.lock();
-            if world.unheard.contains(&self.number) {
-                let unknown = WireError::new(ErrorCode::UnknownStream, "planted");
-                return Err(status_of(&unknown));
-            }
-            let epoch = world.epochs.get(self.number).copied().unwrap_or(1);
-            let mut owners = world.addresses.clone();
-            // With each epoch everything is its next broker's.
-            let by = (epoch as usize - 1) % owners.len();
-            if world.nameless.contains(&self.number) {
-                owners[self.number].clear();
-            }
-            owners.rotate_left(by);
-            (owners, epoch)
-        };
+    fn get_stream(&self, world: &World, body: &Bytes) -> Outcome {
+        if world.unheard.contains(&self.number) {
+            return Outcome::Refused(ErrorCode::UnknownStream);
+        }
+        let epoch = world.epochs.get(self.number).copied().unwrap_or(1);
+        let mut owners = world.addresses.clone();
+        // With each epoch everything is its next broker's.
+        let by = (epoch as usize - 1) % owners.len();
+        if world.nameless.contains(&self.number) {
+            owners[self.number].clear();
+        }
+        owners.rotate_left(by);
         let owners = owners.into_iter().zip(0..);
-        Ok(Response::new(v1::StreamInfo {
-            name: request.into_inner().name,
+        let info = v1::StreamInfo {
+            name: v1::GetStreamRequest::decode(&body[..]).unwrap().name,
             id: Bytes::from_static(&[7; 16]),
             config: Some(v1::StreamConfig {
                 streamlets: Some(3),
@@ -138,82 +167,26 @@ impl Streams for Broker {
                 })
                 .collect(),
             ..v1::StreamInfo::default()
-        }))
-    }
-
-    async fn create_stream(
-        &self,
-        request: Request<v1::CreateStreamRequest>,
-    ) -> Result<Response<v1::StreamInfo>, Status> {
-        self.enter().await?;
-        let mut world = self.world.lock();
-        let name = request.into_inner().name;
-        if world.created.contains(&name) {
-            let exists = WireError::new(ErrorCode::StreamExists, "planted");
-            return Err(status_of(&exists));
-        }
-        world.created.push(name);
-        if world.lost > 0 {
-            world.lost -= 1;
-            return Err(Status::unavailable("the connection broke"));
-        }
-        Ok(Response::new(v1::StreamInfo::default()))
-    }
-
-    not_needed! {
-        find_copies(FindCopiesRequest) -> FindCopiesResponse;
-        list_streams(ListStreamsRequest) -> ListStreamsResponse;
-        describe_stream(DescribeStreamRequest) -> DescribeStreamResponse;
-        alter_stream(AlterStreamRequest) -> StreamInfo;
-        recover_stream(RecoverStreamRequest) -> RecoverStreamResponse;
-        delete_stream(DeleteStreamRequest) -> DeleteStreamResponse;
-        trim_stream(TrimStreamRequest) -> TrimStreamResponse;
-        compact_stream(CompactStreamRequest) -> CompactStreamResponse;
-        find_ordinals(FindOrdinalsRequest) -> FindOrdinalsResponse;
-        init_producer(InitProducerRequest) -> InitProducerResponse;
-        describe_broker(DescribeBrokerRequest) -> DescribeBrokerResponse;
+        };
+        Outcome::Reply(info.encode_to_vec())
     }
 }
 
-#[tonic::async_trait]
-impl Consumers for Broker {
-    async fn find_coordinator(
-        &self,
-        _: Request<v1::FindCoordinatorRequest>,
-    ) -> Result<Response<v1::FindCoordinatorResponse>, Status> {
-        self.enter().await?;
-        let mut world = self.world.lock();
-        if world.old {
-            return Err(Status::unimplemented("what is that"));
-        }
-        world.lookups += 1;
-        Ok(Response::new(v1::FindCoordinatorResponse {
-            broker_id: world.coordinator as u32,
-            address: world.addresses[world.coordinator].clone(),
-        }))
+fn create_stream(world: &mut World, body: &Bytes) -> Outcome {
+    let name = v1::CreateStreamRequest::decode(&body[..]).unwrap().name;
+    if world.created.contains(&name) {
+        return Outcome::Refused(ErrorCode::StreamExists);
     }
-
-    async fn leave(
-        &self,
-        _: Request<v1::LeaveRequest>,
-    ) -> Result<Response<v1::LeaveResponse>, Status> {
-        self.enter().await?;
-        self.coordinates()?;
-        Ok(Response::new(v1::LeaveResponse {}))
+    world.created.push(name);
+    if world.lost > 0 {
+        world.lost -= 1;
+        return Outcome::Broken;
     }
-
-    not_needed! {
-        join(JoinRequest) -> JoinResponse;
-        heartbeat(HeartbeatRequest) -> HeartbeatResponse;
-        acquire(AcquireRequest) -> AcquireResponse;
-        commit(CommitRequest) -> CommitResponse;
-        commit_positions(CommitPositionsRequest) -> CommitPositionsResponse;
-        send_positions(SendPositionsRequest) -> SendPositionsResponse;
-        list_groups(ListGroupsRequest) -> ListGroupsResponse;
-        describe_group(DescribeGroupRequest) -> DescribeGroupResponse;
-        reset_group(ResetGroupRequest) -> ResetGroupResponse;
-        delete_group(DeleteGroupRequest) -> DeleteGroupResponse;
+    if world.stopping > 0 {
+        world.stopping -= 1;
+        return Outcome::Refused(ErrorCode::ShuttingDown);
     }
+    Outcome::Reply(Vec::new())
 }
 
 /// Three brokers; number 0 coordinates.
@@ -228,12 +201,12 @@ async fn brokers() -> Arc<Mutex<World>> {
             world: world.clone(),
             number,
         };
-        tokio::spawn(
-            tonic::transport::Server::builder()
-                .add_service(StreamsServer::new(broker.clone()))
-                .add_service(ConsumersServer::new(broker))
-                .serve_with_incoming(TcpIncoming::from(listener)),
-        );
+        tokio::spawn(async move {
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                tokio::spawn(broker.clone().serve(socket));
+            }
+        });
     }
     world
 }
@@ -259,9 +232,7 @@ fn address(world: &Mutex<World>, number: usize) -> String {
 const LONG: Duration = Duration::from_secs(60);
 
 async fn leave(client: &Client, within: Duration) -> Result<v1::LeaveResponse, RpcError> {
-    let left = client.group_call("g", within, |mut stub| async move {
-        stub.leave(v1::LeaveRequest::default()).await
-    });
+    let left = client.group_call("g", within, v1::LeaveRequest::default());
     left.await
 }
 
@@ -280,11 +251,7 @@ async fn create(client: &Client, name: &str) -> Result<v1::StreamInfo, ChangeErr
         name: name.to_owned(),
         config: None,
     };
-    let created = client.change_streams(|mut stub| {
-        let request = request.clone();
-        async move { stub.create_stream(request).await }
-    });
-    created.await
+    client.change(request).await
 }
 
 #[tokio::test]
@@ -309,6 +276,12 @@ async fn a_refusal_is_uncertain_only_if_an_earlier_attempt_may_have_made_the_cha
         text.contains("an earlier attempt may have done it: connection to broker"),
         "{text}"
     );
+
+    // A broker that is about to stop may have made it too.
+    world.lock().stopping = 1;
+    let stopping = create(&all, "c").await.unwrap_err();
+    assert_eq!(stopping.error.code(), Some(ErrorCode::StreamExists));
+    assert!(stopping.is_uncertain(), "{stopping}");
 
     // Nobody listens at the first address: that attempt was not sent.
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -440,25 +413,11 @@ async fn a_coordinator_that_says_nothing_is_looked_up_anew() {
 }
 
 #[tokio::test]
-async fn a_broker_that_knows_no_coordinators_is_asked_itself() {
-    let world = brokers().await;
-    world.lock().old = true;
-    let client = client(&address(&world, 0));
-    leave(&client, LONG).await.unwrap();
-    assert_eq!(world.lock().calls, [2, 0, 0]);
-}
-
-#[tokio::test]
 async fn a_refusal_is_no_reason_to_ask_another_broker() {
     let world = brokers().await;
     let list = world.lock().addresses.join(",");
     let client = client(&list);
-    let refused: Result<(), _> = client
-        .streams_call(|_stub| async {
-            let error = WireError::new(ErrorCode::InvalidName, "planted");
-            Err::<Response<()>, _>(status_of(&error))
-        })
-        .await;
+    let refused = client.call(v1::DeleteStreamRequest::default()).await;
     assert_eq!(refused.unwrap_err().code(), Some(ErrorCode::InvalidName));
     assert_eq!(*client.bootstrap(), *address(&world, 0));
 }

@@ -33,10 +33,7 @@ pub async fn drain(load: Arc<Load>) {
         let request = v1::DescribeGroupRequest {
             group: GROUP_NAME.to_owned(),
         };
-        let described = client.group_call(GROUP_NAME, PATIENCE, |mut stub| {
-            let request = request.clone();
-            async move { stub.describe_group(request).await }
-        });
+        let described = client.group_call(GROUP_NAME, PATIENCE, request);
         let described = match described.await {
             Ok(described) => described,
             // Its members may all have been kept from joining until now.
@@ -131,10 +128,7 @@ async fn describe(load: &Load, stream: u32) -> Option<Vec<v1::LaneDescription>> 
             name: load.name(stream).to_owned(),
             local: false,
         };
-        let call = client.streams_call(|mut stub| {
-            let request = request.clone();
-            async move { stub.describe_stream(request).await }
-        });
+        let call = client.call(request);
         let told = match call.await {
             Ok(described) if described.unrecovered.is_empty() => break described.lanes,
             Ok(described) => format!("{:?} are not served", described.unrecovered),

@@ -189,10 +189,7 @@ impl Load {
             let until = os::now() + PATIENCE;
             // Brokers that serve may not have heard of each other yet.
             loop {
-                let call = client.streams_call(|mut stub| {
-                    let request = request.clone();
-                    async move { stub.create_stream(request).await }
-                });
+                let call = client.call(request.clone());
                 let error = match call.await {
                     Ok(_) => break,
                     Err(error) => error,

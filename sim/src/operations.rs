@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use kera_grpc::Channels;
+use kera_grpc::v1::clusters_client::ClustersClient;
 use kera_protocol::v1;
-use kera_rpc::v1::clusters_client::ClustersClient;
 use tokio::time::{sleep, timeout};
 
 use crate::brokers::Brokers;
@@ -106,7 +107,7 @@ async fn remove_once(load: &Load, brokers: &Brokers, broker: u32) -> Result<Remo
     };
     once(load, drain).await?;
     let told = anywhere(load, async |address| {
-        let channel = load.client().channel(address).map_err(text)?;
+        let channel = Channels::new(ANSWER).to(address).map_err(text)?;
         let request = v1::DescribeDrainRequest { broker };
         let told = ClustersClient::new(channel).describe_drain(request).await;
         told.map(|told| told.into_inner()).map_err(text)
@@ -145,7 +146,7 @@ fn text(error: impl Display) -> String {
 
 async fn once(load: &Load, operation: Operation) -> Result<(), String> {
     let done = anywhere(load, async |address| {
-        let channel = load.client().channel(address).map_err(text)?;
+        let channel = Channels::new(ANSWER).to(address).map_err(text)?;
         let mut clusters = ClustersClient::new(channel);
         match operation {
             Operation::Move { stream, to } => {

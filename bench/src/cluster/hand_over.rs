@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use kera_grpc::v1::clusters_client::ClustersClient;
 use kera_protocol::v1;
-use kera_rpc::v1::clusters_client::ClustersClient;
 use serde::{Deserialize, Serialize};
 use tonic::transport::Channel;
 

@@ -52,9 +52,8 @@ pub(super) fn create(
         .enable_all()
         .build()?;
     let made = runtime.block_on(async {
-        let mut streams = Client::connect_to(address)?.streams()?;
-        let made = streams.create_stream(request).await;
-        made.map_err(|status| anyhow::anyhow!("{}", status.message()))
+        let made = Client::connect_to(address)?.change(request).await;
+        anyhow::Ok(made.map(drop)?)
     });
-    made.map(|_| ()).context("the broker refuses the stream")
+    made.context("the broker refuses the stream")
 }

@@ -1,8 +1,8 @@
 //! What is left of a consumer group for somebody who may see the group, and not all streams that it reads.
 
+use kera_grpc::serve::Caller;
 use kera_metadata::access::Kind;
 use kera_protocol::v1;
-use kera_rpc::serve::Caller;
 
 use super::may_see;
 use crate::shared::Shared;

@@ -6,15 +6,15 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use kera_metadata::access::{CLUSTER_NAME, Kind, Operation};
-use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::v1;
-use kera_rpc::serve::Caller;
-use kera_rpc::v1::{
+use kera_grpc::serve::Caller;
+use kera_grpc::v1::{
     access_server, clusters_server, consumers_server, lanes_server, quotas_server, streams_server,
     transaction_tools_server, transactions_server, users_server,
 };
-use kera_rpc::{status_of, wire_error_of_status};
+use kera_grpc::{status_of, wire_error_of_status};
+use kera_metadata::access::{CLUSTER_NAME, Kind, Operation};
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::v1;
 use tonic::{Request, Response, Status};
 
 use super::{Access, Who};

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
 
+use kera_grpc::v1::streams_client::StreamsClient;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
-use kera_rpc::v1::streams_client::StreamsClient;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 

@@ -4,10 +4,10 @@ use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::Response;
+use kera_grpc::serve::Caller;
 use kera_protocol::ack::AckPolicy;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
-use kera_rpc::serve::Caller;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

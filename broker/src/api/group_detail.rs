@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_coordinator::{Reply, Request};
+use kera_grpc::serve::Caller;
 use kera_metadata::LaneBy;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, StreamletId};
 use kera_protocol::partition::place_of;
 use kera_protocol::v1;
-use kera_rpc::serve::Caller;
 use serde::Serialize;
 
 use super::bounds::{MOST_OF_LANES, MOST_OF_MEMBERS, fit};

@@ -9,9 +9,9 @@ use axum::http::{HeaderMap, Uri, header};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
+use kera_grpc::serve::Caller;
 use kera_metadata::User;
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_rpc::serve::Caller;
 use percent_encoding::percent_decode_str;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 

@@ -2,11 +2,11 @@
 
 use std::cmp::Reverse;
 
+use kera_grpc::serve::Caller;
 use kera_metadata::access::Kind;
 use kera_metadata::{BatchCheck, Cleanup, LaneBy, TimestampType};
 use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
-use kera_rpc::serve::Caller;
 use serde::Serialize;
 
 use crate::access::may_see;

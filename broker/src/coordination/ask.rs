@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kera_coordinator::{Cut, CutWish};
+use kera_grpc::v1::lanes_client::LanesClient;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneKey, Ordinal, StreamId};
 use kera_protocol::v1::{self, find_ordinals_request::At};
-use kera_rpc::v1::lanes_client::LanesClient;
 use tonic::transport::Channel;
 
 use crate::others;

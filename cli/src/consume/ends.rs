@@ -37,15 +37,10 @@ impl Ends {
 
     /// Whether the group is done with all of it.
     pub(super) async fn are_reached(&self) -> Result<bool, Failure> {
-        let answer = self
-            .client
-            .group_call(&self.group, ANSWER_WITHIN, |mut stub| {
-                let group = self.group.clone();
-                async move {
-                    stub.describe_group(v1::DescribeGroupRequest { group })
-                        .await
-                }
-            });
+        let request = v1::DescribeGroupRequest {
+            group: self.group.clone(),
+        };
+        let answer = self.client.group_call(&self.group, ANSWER_WITHIN, request);
         let lanes = answer.await.map_err(failed)?.lanes;
         let lanes: HashMap<(u32, u32), v1::LaneProgress> = lanes
             .into_iter()

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use kera_grpc::v1::clusters_client::ClustersClient;
+use kera_grpc::wire_error_of_status;
 use kera_protocol::error::ErrorCode;
 use kera_protocol::v1;
-use kera_rpc::v1::clusters_client::ClustersClient;
-use kera_rpc::wire_error_of_status;
 use tonic::{Code, Response, Status};
 
 use super::answering::{ANSWER_WITHIN, answering, does_not_answer};
@@ -89,8 +89,8 @@ pub(crate) fn may_pass(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use kera_grpc::status_of;
     use kera_protocol::error::WireError;
-    use kera_rpc::status_of;
 
     use super::*;
 

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use kera_grpc::v1::transaction_tools_client::TransactionToolsClient;
 use kera_protocol::v1;
-use kera_rpc::v1::transaction_tools_client::TransactionToolsClient;
 use serde::Serialize;
 use tonic::{Response, Status};
 

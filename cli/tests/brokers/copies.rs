@@ -49,13 +49,7 @@ impl Filled {
                 ..v1::StreamConfig::default()
             }),
         };
-        client
-            .streams_call(|mut stub| {
-                let request = request.clone();
-                async move { stub.create_stream(request).await }
-            })
-            .await
-            .unwrap();
+        client.call(request).await.unwrap();
         for broker in &cluster.brokers {
             let catalog = &broker.shared().data.catalog;
             until(|| catalog.named("t").is_some()).await;

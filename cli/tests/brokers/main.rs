@@ -95,13 +95,7 @@ impl Cluster {
                 ..v1::StreamConfig::default()
             }),
         };
-        client
-            .streams_call(|mut stub| {
-                let request = request.clone();
-                async move { stub.create_stream(request).await }
-            })
-            .await
-            .unwrap();
+        client.call(request).await.unwrap();
         for broker in &self.brokers {
             let catalog = &broker.shared().data.catalog;
             until(|| catalog.named("s").is_some()).await;
@@ -265,12 +259,9 @@ async fn producers_and_groups_go_on_while_everything_changes_hands() {
     let metrics = producer.metrics();
     assert_eq!(metrics.records_acknowledged, count as u64);
     consumer.close().await.unwrap();
+    let group = "lanes".to_owned();
     let described = client
-        .group_call("lanes", WITHIN, |mut stub| async move {
-            let group = "lanes".to_owned();
-            stub.describe_group(v1::DescribeGroupRequest { group })
-                .await
-        })
+        .group_call("lanes", WITHIN, v1::DescribeGroupRequest { group })
         .await
         .unwrap();
     assert_eq!(described.lanes.len(), STREAMLETS as usize);
@@ -303,12 +294,7 @@ async fn keys_keep_their_order_while_partitions_grow_at_several_owners() {
                     ..v1::StreamConfig::default()
                 }),
             };
-            let grow = || {
-                client.streams_call(|mut stub| {
-                    let request = request.clone();
-                    async move { stub.alter_stream(request).await }
-                })
-            };
+            let grow = || client.call(request.clone());
             // While an owner changes nobody can say where its lanes end.
             while let Err(error) = grow().await {
                 tracing::debug!(%error, "not grown yet");
@@ -399,24 +385,15 @@ async fn every_broker_answers_for_all_lanes() {
             at: Some(v1::find_ordinals_request::At::Latest(true)),
             local: false,
         };
-        let found = client
-            .streams_call(|mut stub| {
-                let request = request.clone();
-                async move { stub.find_ordinals(request).await }
-            })
-            .await
-            .unwrap();
+        let found = client.call(request).await.unwrap();
         let lanes: Vec<_> = found.lanes.iter().map(|l| (l.streamlet, l.lane)).collect();
         let expected: Vec<_> = (0..STREAMLETS).map(|s| (s, 0)).collect();
         assert_eq!(lanes, expected, "as broker {} tells it", index + 1);
         let heads: u64 = found.lanes.iter().map(|lane| lane.head_ordinal).sum();
         assert_eq!(heads, 1_000);
+        let name = "s".to_owned();
         let described = client
-            .streams_call(|mut stub| async move {
-                let name = "s".to_owned();
-                let request = v1::DescribeStreamRequest { name, local: false };
-                stub.describe_stream(request).await
-            })
+            .call(v1::DescribeStreamRequest { name, local: false })
             .await
             .unwrap();
         assert_eq!(described.lanes.len(), STREAMLETS as usize);

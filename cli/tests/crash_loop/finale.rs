@@ -26,10 +26,7 @@ pub async fn drain(world: &World) -> Result<(), String> {
             };
             let described = world
                 .client()
-                .group_call(World::group_name(group), PATIENCE, |mut stub| {
-                    let request = request.clone();
-                    async move { stub.describe_group(request).await }
-                })
+                .group_call(World::group_name(group), PATIENCE, request)
                 .await;
             let described = described.map_err(|error| format!("group {group}: {error}"))?;
             let claims = || {

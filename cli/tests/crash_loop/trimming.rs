@@ -70,13 +70,7 @@ async fn trim(world: &World, rng: &mut StdRng) -> Result<(), kera_rpc::RpcError>
         to: Some(v1::trim_stream_request::To::Ordinal(to)),
         local: false,
     };
-    let answer = world
-        .client()
-        .streams_call(|mut stub| {
-            let request = request.clone();
-            async move { stub.trim_stream(request).await }
-        })
-        .await?;
+    let answer = world.client().call(request).await?;
     for start in answer.lanes {
         world.recorder().record(Event::LogTrimmed {
             lane: Lane {

@@ -151,10 +151,7 @@ impl World {
         };
         let described = async {
             loop {
-                let call = self.client().streams_call(|mut stub| {
-                    let request = request.clone();
-                    async move { stub.describe_stream(request).await }
-                });
+                let call = self.client().call(request.clone());
                 let described = call.await?;
                 if described.unrecovered.is_empty() {
                     return Ok(described.lanes);

@@ -1,17 +1,17 @@
 //! Rules of access at the native listener: every call and every frame of who has no right is denied.
 
 use bytes::Bytes;
+use kera_grpc::v1::access_client::AccessClient;
+use kera_grpc::v1::clusters_client::ClustersClient;
+use kera_grpc::v1::lanes_client::LanesClient;
+use kera_grpc::v1::quotas_client::QuotasClient;
+use kera_grpc::v1::transaction_tools_client::TransactionToolsClient;
+use kera_grpc::v1::users_client::UsersClient;
+use kera_grpc::wire_error_of_status;
 use kera_protocol::Message;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::FrameKind;
 use kera_protocol::v1::{self, CallMethod};
-use kera_rpc::v1::access_client::AccessClient;
-use kera_rpc::v1::clusters_client::ClustersClient;
-use kera_rpc::v1::lanes_client::LanesClient;
-use kera_rpc::v1::quotas_client::QuotasClient;
-use kera_rpc::v1::transaction_tools_client::TransactionToolsClient;
-use kera_rpc::v1::users_client::UsersClient;
-use kera_rpc::wire_error_of_status;
 use tonic::Status;
 use tonic::transport::Endpoint;
 

@@ -1,19 +1,19 @@
 //! Control calls as frames: they answer what gRPC answers, side by side, within their bounds.
 
 use bytes::Bytes;
+use kera_grpc::v1::consumers_client::ConsumersClient;
+use kera_grpc::v1::streams_client::StreamsClient;
+use kera_grpc::{Channels, wire_error_of_status};
 use kera_protocol::Message;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::{FrameKind, MAX_CALL_BYTES, MAX_CALLS, TAKES_CALLS};
 use kera_protocol::v1::{self, CallMethod, find_ordinals_request::At};
-use kera_rpc::v1::consumers_client::ConsumersClient;
-use kera_rpc::v1::streams_client::StreamsClient;
-use kera_rpc::{Client, wire_error_of_status};
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-use crate::common::Broker;
 use crate::common::raw::{Raw, frame_of};
+use crate::common::{Broker, PATIENCE};
 
 /// Longer than any test: calls that wait so long are still under way when they are looked at.
 const LONG_MS: u32 = 60_000;
@@ -61,11 +61,12 @@ struct Ways {
 impl Ways {
     fn to(broker: &Broker) -> Self {
         let runtime = Runtime::new().expect("a runtime");
-        let (streams, consumers) = runtime.block_on(async {
-            let client = Client::connect_to(broker.address()).expect("an address");
-            let streams = client.streams().expect("a stub");
-            (streams, client.consumers().expect("a stub"))
+        let channel = runtime.block_on(async {
+            let channels = Channels::new(PATIENCE);
+            channels.to(broker.address()).expect("an address")
         });
+        let streams = StreamsClient::new(channel.clone());
+        let consumers = ConsumersClient::new(channel);
         Self {
             raw: Raw::open(broker),
             runtime,

@@ -345,9 +345,7 @@ async fn clients_of_the_crates_are_told_at_once_that_they_are_not_let_in() {
     ] {
         let of = || client(user, password, mechanism);
         let listing = of();
-        let listed = listing.streams_call(|mut stub| async move {
-            stub.list_streams(v1::ListStreamsRequest::default()).await
-        });
+        let listed = listing.call(v1::ListStreamsRequest::default());
         let producer = async {
             let producer = Producer::builder().client(of()).stream("s").build();
             producer.await.map_err(|error| match error {

@@ -90,11 +90,10 @@ fn appended(transaction: &kera_producer::Transaction<'_>, batch: &Batch) {
 /// What the group `copy` has consumed, in all lanes.
 async fn committed(broker: &Broker) -> u64 {
     let client = Client::connect_to(broker.address()).expect("an address");
-    let described = client.group_call("copy", PATIENCE, |mut stub| async move {
-        let group = "copy".into();
-        stub.describe_group(kera_protocol::v1::DescribeGroupRequest { group })
-            .await
-    });
+    let request = kera_protocol::v1::DescribeGroupRequest {
+        group: "copy".to_owned(),
+    };
+    let described = client.group_call("copy", PATIENCE, request);
     let lanes = described.await.expect("a group").lanes;
     lanes.iter().map(|lane| lane.committed).sum()
 }

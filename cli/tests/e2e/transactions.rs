@@ -38,10 +38,7 @@ async fn count_open(broker: &Broker, prefix: &str) -> usize {
         prefix: prefix.to_owned(),
         ..Default::default()
     };
-    let call = client.transactions_call(|mut stub| {
-        let request = request.clone();
-        async move { stub.list_open_transactions(request).await }
-    });
+    let call = client.call(request);
     call.await.expect("a list").transactions.len()
 }
 

@@ -8,10 +8,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use kera_grpc::v1::backups_client::BackupsClient;
 use kera_metadata::{EtcdOptions, EtcdStore};
 use kera_protocol::frame::{HELLO_REPLY_BYTES, Hello};
 use kera_replication::transport::tcp::HELLO_MAGIC;
-use kera_rpc::v1::backups_client::BackupsClient;
 
 use crate::common::machine::{Memory, skip};
 use crate::common::{Broker, PATIENCE, shared_memory};

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use kera_broker::Broker;
 use kera_broker::config::BrokerConfig;
+use kera_grpc::Channels;
+use kera_grpc::v1::streams_client::StreamsClient;
 use kera_protocol::v1::ListStreamsRequest;
-use kera_rpc::Client;
 use tokio::task::block_in_place;
 use tokio::time::{interval, timeout};
 
@@ -73,8 +74,8 @@ async fn an_idle_control_connection_is_ended_and_its_client_notices_nothing() {
     let address = broker.local_addr().to_string();
 
     // With no retries: every call must do by itself.
-    let client = Client::connect_to(&address).expect("an address");
-    let mut stub = client.streams().expect("an address");
+    let channel = Channels::new(PATIENCE).to(&address).expect("an address");
+    let mut stub = StreamsClient::new(channel);
     for _ in 0..3 {
         let listed = stub.list_streams(ListStreamsRequest::default()).await;
         listed.expect("the connection is made anew");

@@ -51,11 +51,7 @@ fn of_consume(error: ConsumeError) -> RpcError {
 }
 
 async fn list(client: &Client) -> Result<(), RpcError> {
-    let list = v1::ListStreamsRequest::default();
-    let listed = client.streams_call(|mut stub| {
-        let list = list.clone();
-        async move { stub.list_streams(list).await }
-    });
+    let listed = client.call(v1::ListStreamsRequest::default());
     listed.await.map(drop)
 }
 

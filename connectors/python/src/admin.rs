@@ -192,10 +192,7 @@ impl Admin {
             name: name.to_owned(),
             config: Some(config),
         };
-        let call = self.client.change_streams(|mut stub| {
-            let request = request.clone();
-            async move { stub.create_stream(request).await }
-        });
+        let call = self.client.change(request);
         match self.client.home().finish(py, call)? {
             Ok(info) => self.info(info),
             Err(change)
@@ -219,21 +216,15 @@ impl Admin {
             name: name.to_owned(),
             config: Some(config(&without(settings)?)?),
         };
-        let call = self.client.change_streams(|mut stub| {
-            let request = request.clone();
-            async move { stub.alter_stream(request).await }
-        });
+        let call = self.client.change(request);
         let changed = self.client.home().finish(py, call)?;
         self.info(changed.map_err(|change| of_change(&change))?)
     }
 
     /// Deletes a stream with all of its records.
     fn delete_stream(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let call = self.client.change_streams(|mut stub| {
-            let request = v1::DeleteStreamRequest {
-                name: name.to_owned(),
-            };
-            async move { stub.delete_stream(request).await }
+        let call = self.client.change(v1::DeleteStreamRequest {
+            name: name.to_owned(),
         });
         let deleted = self.client.home().finish(py, call)?;
         deleted.map(drop).map_err(|change| of_change(&change))
@@ -255,10 +246,7 @@ impl Admin {
                 after: after.clone(),
                 max_streams: PAGE,
             };
-            let call = self.client.streams_call(|mut stub| {
-                let request = request.clone();
-                async move { stub.list_streams(request).await }
-            });
+            let call = self.client.call(request);
             let page = self.finish(py, call)?;
             if let Some(last) = page.streams.last() {
                 after.clone_from(&last.name);
@@ -274,12 +262,9 @@ impl Admin {
 
     /// A stream's lanes.
     fn lanes(&self, py: Python<'_>, name: &str) -> PyResult<Vec<LaneInfo>> {
-        let call = self.client.streams_call(|mut stub| {
-            let request = v1::DescribeStreamRequest {
-                name: name.to_owned(),
-                local: false,
-            };
-            async move { stub.describe_stream(request).await }
+        let call = self.client.call(v1::DescribeStreamRequest {
+            name: name.to_owned(),
+            local: false,
         });
         let lanes = self.finish(py, call)?.lanes.into_iter();
         let lanes = lanes.map(|lane| LaneInfo {
@@ -302,10 +287,7 @@ impl Admin {
                 after: after.clone(),
                 max_groups: PAGE,
             };
-            let call = self.client.consumers_call(|mut stub| {
-                let request = request.clone();
-                async move { stub.list_groups(request).await }
-            });
+            let call = self.client.call(request);
             let page = self.finish(py, call)?;
             if let Some(last) = page.groups.last() {
                 after.clone_from(&last.group);

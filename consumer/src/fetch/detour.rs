@@ -41,18 +41,11 @@ impl Look {
             name: stream,
             ..self.request
         };
-        let asked = async {
-            let mut stub = client.streams().ok()?;
-            let answer = stub.find_copies(request).await;
-            answer
-                .inspect_err(
-                    |error| tracing::debug!(%error, "which brokers hold replicas is not known"),
-                )
-                .ok()
-        };
-        let answer = tokio::time::timeout(ANSWER_WITHIN, asked).await;
-        let answer = answer.ok().flatten();
-        (self.key, answer.map(|answer| answer.into_inner()))
+        let answer = client.call_once(ANSWER_WITHIN, request).await;
+        if let Err(error) = &answer {
+            tracing::debug!(%error, "which brokers hold replicas is not known");
+        }
+        (self.key, answer.ok())
     }
 }
 

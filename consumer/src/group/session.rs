@@ -175,10 +175,7 @@ impl Group {
         };
         let reply = self
             .client
-            .group_call(&self.settings.group, tasks::COMMIT_WITHIN, |mut stub| {
-                let request = request.clone();
-                async move { stub.join(request).await }
-            })
+            .group_call(&self.settings.group, tasks::COMMIT_WITHIN, request)
             .await?;
         let lost = {
             let mut leases = self.leases.lock();
@@ -623,10 +620,7 @@ impl Group {
             member: self.session().member,
         };
         self.client
-            .group_call(&self.settings.group, tasks::COMMIT_WITHIN, |mut stub| {
-                let request = request.clone();
-                async move { stub.leave(request).await }
-            })
+            .group_call(&self.settings.group, tasks::COMMIT_WITHIN, request)
             .await
             .map(|_| ())
     }

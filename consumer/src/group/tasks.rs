@@ -31,15 +31,14 @@ pub(super) async fn heartbeats(group: Arc<Group>) {
         }
         let answer = group
             .client
-            .group_call(&group.settings.group, ANSWER_WITHIN, |mut stub| {
+            .group_call_anew(&group.settings.group, ANSWER_WITHIN, || {
                 // A lease is listed until its release is answered: otherwise it would count as
                 // forgotten. Each attempt lists what is held by then.
-                let request = v1::HeartbeatRequest {
+                v1::HeartbeatRequest {
                     group: group.settings.group.clone(),
                     member: session.member.clone(),
                     leases: group.leases.lock().ids(),
-                };
-                async move { stub.heartbeat(request).await }
+                }
             })
             .await;
         match answer {
@@ -80,10 +79,7 @@ pub(super) async fn acquires(group: Arc<Group>) {
         };
         let answer = group
             .client
-            .group_call(&group.settings.group, ACQUIRE_WITHIN, |mut stub| {
-                let request = request.clone();
-                async move { stub.acquire(request).await }
-            })
+            .group_call(&group.settings.group, ACQUIRE_WITHIN, request)
             .await;
         match answer {
             Ok(reply) => {
@@ -175,10 +171,7 @@ pub(super) async fn commits(group: Arc<Group>) {
             };
             let answer = group
                 .client
-                .group_call(&group.settings.group, COMMIT_WITHIN, |mut stub| {
-                    let request = request.clone();
-                    async move { stub.commit(request).await }
-                })
+                .group_call(&group.settings.group, COMMIT_WITHIN, request)
                 .await;
             match answer {
                 Ok(reply) => {

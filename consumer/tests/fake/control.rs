@@ -4,97 +4,78 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::v1::{self, Cursor, find_ordinals_request::At};
-use kera_rpc::status_of;
-use kera_rpc::v1::consumers_server::Consumers;
-use kera_rpc::v1::streams_server::Streams;
-use tonic::{Request, Response, Status};
+use kera_protocol::Message;
+use kera_protocol::error::ErrorCode;
+use kera_protocol::frame::Frame;
+use kera_protocol::v1::{self, CallMethod, Cursor, find_ordinals_request::At};
 
 use super::{Fake, STREAM_ID};
 
+/// A call's reply, or the code that it is refused with.
+type Answered<T> = Result<T, ErrorCode>;
+
+/// Calls, as one of the brokers takes them.
 #[derive(Clone)]
 pub(super) struct Control(pub Arc<Fake>, pub usize);
 
-fn refuse(code: ErrorCode) -> Status {
-    status_of(&WireError::new(code, "planted"))
-}
-
 impl Control {
-    /// As a call finds the broker.
-    async fn reach(&self) -> Result<(), Status> {
+    /// The reply to a call.
+    pub(super) async fn answer(&self, frame: Frame) -> Answered<Vec<u8>> {
+        macro_rules! answer {
+            ($function:ident) => {{
+                let request = Message::decode(frame.body).unwrap();
+                Ok(self.$function(request).await?.encode_to_vec())
+            }};
+        }
         self.0.while_it_runs(self.1).await;
-        match self.0.is_dead(self.1) {
-            true => Err(Status::unavailable("it is dead")),
-            false => Ok(()),
+        let call: v1::CallRequest = frame.message().unwrap();
+        match call.method() {
+            CallMethod::GetStream => answer!(get_stream),
+            CallMethod::FindOrdinals => answer!(find_ordinals),
+            CallMethod::FindCopies => answer!(find_copies),
+            CallMethod::Join => answer!(join),
+            CallMethod::Heartbeat => answer!(heartbeat),
+            CallMethod::Acquire => answer!(acquire),
+            CallMethod::Commit => answer!(commit),
+            CallMethod::FindCoordinator => answer!(find_coordinator),
+            CallMethod::Leave => answer!(leave),
+            other => panic!("consumers do not call {other:?}"),
         }
     }
 
     /// Refuses what is about a stream of which the broker has not heard.
-    fn check_heard(&self) -> Result<(), Status> {
+    fn check_heard(&self) -> Answered<()> {
         match self.0.state.lock().unheard.contains(&self.1) {
-            true => Err(refuse(ErrorCode::UnknownStream)),
+            true => Err(ErrorCode::UnknownStream),
             false => Ok(()),
         }
     }
 
     /// Fails as planned, or checks that the group is coordinated here and the member is known.
-    fn enter(&self, member: Option<&str>) -> Result<(), Status> {
+    fn enter(&self, member: Option<&str>) -> Answered<()> {
         let mut state = self.0.state.lock();
         if state.coordinator != self.1 {
-            return Err(refuse(ErrorCode::NotCoordinator));
+            return Err(ErrorCode::NotCoordinator);
         }
         if state.failures > 0 {
             state.failures -= 1;
             self.0.changed.notify_waiters();
-            return Err(Status::unavailable("planted"));
+            return Err(ErrorCode::ShuttingDown);
         }
         match member {
-            Some(member) if !state.members.contains(member) => {
-                Err(refuse(ErrorCode::UnknownMember))
-            }
+            Some(member) if !state.members.contains(member) => Err(ErrorCode::UnknownMember),
             _ => Ok(()),
         }
     }
-}
 
-macro_rules! not_needed {
-    ($($name:ident($request:ident) -> $response:ident;)+) => {
-        $(
-            fn $name<'life0, 'async_trait>(
-                &'life0 self,
-                _: Request<v1::$request>,
-            ) -> std::pin::Pin<
-                Box<
-                    dyn Future<Output = Result<Response<v1::$response>, Status>>
-                        + Send
-                        + 'async_trait,
-                >,
-            >
-            where
-                'life0: 'async_trait,
-                Self: 'async_trait,
-            {
-                Box::pin(async { Err(Status::unimplemented("not needed by consumers")) })
-            }
-        )+
-    };
-}
-
-#[tonic::async_trait]
-impl Streams for Control {
-    async fn get_stream(
-        &self,
-        _: Request<v1::GetStreamRequest>,
-    ) -> Result<Response<v1::StreamInfo>, Status> {
-        self.reach().await?;
+    async fn get_stream(&self, _: v1::GetStreamRequest) -> Answered<v1::StreamInfo> {
         self.0.until(|state| state.owners_told != Some(0)).await;
         self.check_heard()?;
         let mut state = self.0.state.lock();
         state.owners_told = state.owners_told.map(|left| left - 1);
         let streamlets = 1 + state.lanes.keys().map(|lane| lane.0).max().unwrap();
         let lanes = 1 + state.lanes.keys().map(|lane| lane.1).max().unwrap();
-        Ok(Response::new(v1::StreamInfo {
+        Ok(v1::StreamInfo {
             name: "s".to_owned(),
             id: Bytes::copy_from_slice(&STREAM_ID),
             config: Some(v1::StreamConfig {
@@ -111,20 +92,19 @@ impl Streams for Control {
                 })
                 .collect(),
             ..v1::StreamInfo::default()
-        }))
+        })
     }
 
     async fn find_ordinals(
         &self,
-        request: Request<v1::FindOrdinalsRequest>,
-    ) -> Result<Response<v1::FindOrdinalsResponse>, Status> {
-        self.reach().await?;
+        request: v1::FindOrdinalsRequest,
+    ) -> Answered<v1::FindOrdinalsResponse> {
         self.check_heard()?;
         let member = self.1;
         self.0
             .until(|state| !state.silent_finds.contains(&member))
             .await;
-        let at = request.into_inner().at.unwrap();
+        let at = request.at.unwrap();
         let state = self.0.state.lock();
         let lanes = state
             .lanes
@@ -146,46 +126,24 @@ impl Streams for Control {
             })
             .chain(state.planted_lane)
             .collect();
-        Ok(Response::new(v1::FindOrdinalsResponse { lanes }))
+        Ok(v1::FindOrdinalsResponse { lanes })
     }
 
     async fn find_copies(
         &self,
-        request: Request<v1::FindCopiesRequest>,
-    ) -> Result<Response<v1::FindCopiesResponse>, Status> {
-        self.reach().await?;
-        let found = self.0.find(&request.into_inner());
+        request: v1::FindCopiesRequest,
+    ) -> Answered<v1::FindCopiesResponse> {
+        let found = self.0.find(&request);
         self.0.change(|state| state.copies_told += 1);
-        Ok(Response::new(found))
+        Ok(found)
     }
 
-    not_needed! {
-        create_stream(CreateStreamRequest) -> StreamInfo;
-        list_streams(ListStreamsRequest) -> ListStreamsResponse;
-        describe_stream(DescribeStreamRequest) -> DescribeStreamResponse;
-        recover_stream(RecoverStreamRequest) -> RecoverStreamResponse;
-        alter_stream(AlterStreamRequest) -> StreamInfo;
-        delete_stream(DeleteStreamRequest) -> DeleteStreamResponse;
-        trim_stream(TrimStreamRequest) -> TrimStreamResponse;
-        compact_stream(CompactStreamRequest) -> CompactStreamResponse;
-        init_producer(InitProducerRequest) -> InitProducerResponse;
-        describe_broker(DescribeBrokerRequest) -> DescribeBrokerResponse;
-    }
-}
-
-#[tonic::async_trait]
-impl Consumers for Control {
-    async fn join(
-        &self,
-        request: Request<v1::JoinRequest>,
-    ) -> Result<Response<v1::JoinResponse>, Status> {
-        self.reach().await?;
+    async fn join(&self, request: v1::JoinRequest) -> Answered<v1::JoinResponse> {
         self.enter(None)?;
-        let request = request.into_inner();
         let mut state = self.0.state.lock();
         if state.joins_unheard > 0 {
             state.joins_unheard -= 1;
-            return Err(refuse(ErrorCode::UnknownStream));
+            return Err(ErrorCode::UnknownStream);
         }
         state.joins += 1;
         let member = match state.members.contains(&request.member) {
@@ -195,43 +153,33 @@ impl Consumers for Control {
         state.members.insert(member.clone());
         drop(state);
         self.0.changed.notify_waiters();
-        Ok(Response::new(v1::JoinResponse {
+        Ok(v1::JoinResponse {
             member,
             session_ms: request.session_ms,
             heartbeat_ms: 20,
-        }))
+        })
     }
 
-    async fn heartbeat(
-        &self,
-        request: Request<v1::HeartbeatRequest>,
-    ) -> Result<Response<v1::HeartbeatResponse>, Status> {
-        self.reach().await?;
-        let request = request.into_inner();
+    async fn heartbeat(&self, request: v1::HeartbeatRequest) -> Answered<v1::HeartbeatResponse> {
         self.enter(Some(&request.member))?;
         let state = self.0.state.lock();
-        Ok(Response::new(v1::HeartbeatResponse {
+        Ok(v1::HeartbeatResponse {
             give_back: state.give_back.clone(),
             lost: request
                 .leases
                 .into_iter()
                 .filter(|lease| !state.held.contains_key(lease))
                 .collect(),
-        }))
+        })
     }
 
-    async fn acquire(
-        &self,
-        request: Request<v1::AcquireRequest>,
-    ) -> Result<Response<v1::AcquireResponse>, Status> {
-        let request = request.into_inner();
+    async fn acquire(&self, request: v1::AcquireRequest) -> Answered<v1::AcquireResponse> {
         let wait = Duration::from_millis(u64::from(request.max_wait_ms));
         let deadline = tokio::time::Instant::now() + wait;
         loop {
             let changed = self.0.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            self.reach().await?;
             self.enter(Some(&request.member))?;
             let leases: Vec<v1::Lease> = {
                 let mut state = self.0.state.lock();
@@ -244,17 +192,12 @@ impl Consumers for Control {
             };
             if !leases.is_empty() || tokio::time::timeout_at(deadline, changed).await.is_err() {
                 self.0.changed.notify_waiters();
-                return Ok(Response::new(v1::AcquireResponse { leases }));
+                return Ok(v1::AcquireResponse { leases });
             }
         }
     }
 
-    async fn commit(
-        &self,
-        request: Request<v1::CommitRequest>,
-    ) -> Result<Response<v1::CommitResponse>, Status> {
-        self.reach().await?;
-        let request = request.into_inner();
+    async fn commit(&self, request: v1::CommitRequest) -> Answered<v1::CommitResponse> {
         self.enter(Some(&request.member))?;
         let (mut stale, mut pending) = (Vec::new(), Vec::new());
         let is_held = |state: &super::State| {
@@ -262,7 +205,7 @@ impl Consumers for Control {
             leases.any(|lease| state.sent.contains(&lease))
         };
         if !request.accepts_pending && is_held(&self.0.state.lock()) {
-            return Err(refuse(ErrorCode::TransactionPending));
+            return Err(ErrorCode::TransactionPending);
         }
         self.0.change(|state| {
             for commit in request.commits {
@@ -286,42 +229,27 @@ impl Consumers for Control {
             }
         });
         self.0.until(|state| !state.unanswered).await;
-        Ok(Response::new(v1::CommitResponse { stale, pending }))
+        Ok(v1::CommitResponse { stale, pending })
     }
 
     async fn find_coordinator(
         &self,
-        _: Request<v1::FindCoordinatorRequest>,
-    ) -> Result<Response<v1::FindCoordinatorResponse>, Status> {
-        self.reach().await?;
+        _: v1::FindCoordinatorRequest,
+    ) -> Answered<v1::FindCoordinatorResponse> {
         let mut state = self.0.state.lock();
         state.lookups += 1;
-        Ok(Response::new(v1::FindCoordinatorResponse {
+        Ok(v1::FindCoordinatorResponse {
             broker_id: state.coordinator as u32,
             address: self.0.members[state.coordinator].control_address.clone(),
-        }))
+        })
     }
 
-    async fn leave(
-        &self,
-        request: Request<v1::LeaveRequest>,
-    ) -> Result<Response<v1::LeaveResponse>, Status> {
-        self.reach().await?;
+    async fn leave(&self, request: v1::LeaveRequest) -> Answered<v1::LeaveResponse> {
         self.enter(None)?;
-        let request = request.into_inner();
         self.0.change(|state| {
             state.left += usize::from(state.members.remove(&request.member));
             state.held.clear();
         });
-        Ok(Response::new(v1::LeaveResponse {}))
-    }
-
-    not_needed! {
-        commit_positions(CommitPositionsRequest) -> CommitPositionsResponse;
-        send_positions(SendPositionsRequest) -> SendPositionsResponse;
-        list_groups(ListGroupsRequest) -> ListGroupsResponse;
-        describe_group(DescribeGroupRequest) -> DescribeGroupResponse;
-        reset_group(ResetGroupRequest) -> ResetGroupResponse;
-        delete_group(DeleteGroupRequest) -> DeleteGroupResponse;
+        Ok(v1::LeaveResponse {})
     }
 }

@@ -1,4 +1,4 @@
-//! Data frames.
+//! Frames.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use bytes::{Bytes, BytesMut};
 use kera_protocol::Message;
 use kera_protocol::error::ErrorCode;
 use kera_protocol::frame::{
-    Frame, FrameKind, HELLO_BYTES, HelloReply, PROTOCOL_VERSION, encode_empty, encode_head,
+    Frame, FrameKind, HELLO_BYTES, HelloReply, PROTOCOL_VERSION, TAKES_CALLS, encode_empty,
+    encode_head,
 };
 use kera_protocol::v1::{self, Cursor};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
+use super::control::Control;
 use super::{Asked, Condition, Fake, STREAM_ID};
 
 const MAX_FRAME: usize = 16 << 20;
@@ -25,43 +27,24 @@ pub(super) async fn accept(
     fake: Arc<Fake>,
     member: usize,
     listener: TcpListener,
-    calls: mpsc::Sender<TcpStream>,
+    is_for_data: bool,
 ) {
     loop {
         let (socket, _) = listener.accept().await.unwrap();
-        if fake.refuse.load(Ordering::SeqCst) {
+        if is_for_data && fake.refuse.load(Ordering::SeqCst) {
             continue;
         }
         let mut killed = fake.killed.subscribe();
         killed.borrow_and_update();
-        let (serving, calls) = (fake.clone(), calls.clone());
-        let serving = async move {
-            if speaks_grpc(&socket).await {
-                let _ = calls.send(socket).await;
-            } else {
-                serve(serving, member, socket).await;
-            }
-        };
+        let serving = serve(fake.clone(), member, socket);
         let mut condition = fake.members[member].condition.subscribe();
         tokio::spawn(async move {
             tokio::select! {
                 () = serving => {}
-                _ = killed.changed() => {}
+                _ = killed.changed(), if is_for_data => {}
                 _ = condition.wait_for(|condition| *condition == Condition::Dead) => {}
             }
         });
-    }
-}
-
-/// Tells by its first bytes what a connection is.
-async fn speaks_grpc(socket: &TcpStream) -> bool {
-    let mut first = [0; 4];
-    loop {
-        match socket.peek(&mut first).await {
-            Ok(4) => return first == *b"PRI ",
-            Ok(0) | Err(_) => return false,
-            Ok(_) => tokio::task::yield_now().await,
-        }
     }
 }
 
@@ -82,7 +65,7 @@ async fn serve(fake: Arc<Fake>, member: usize, mut socket: TcpStream) {
     }
     let reply = HelloReply {
         version: PROTOCOL_VERSION,
-        flags: 0,
+        flags: TAKES_CALLS,
         max_frame_bytes: MAX_FRAME as u32,
     };
     let _ = socket.write_all(&reply.encode()).await;
@@ -107,6 +90,20 @@ async fn serve(fake: Arc<Fake>, member: usize, mut socket: TcpStream) {
                     let mut pong = BytesMut::new();
                     encode_empty(&mut pong, FrameKind::Pong, frame.correlation);
                     let _ = out.send(pong.freeze()).await;
+                }
+                FrameKind::Call => {
+                    let (control, out) = (Control(fake.clone(), member), out.clone());
+                    tasks.spawn(async move {
+                        let correlation = frame.correlation;
+                        let (told, body) = match control.answer(frame).await {
+                            Ok(body) => (v1::CallResponse::default(), body),
+                            Err(code) => {
+                                let (error, message) = (code as u32, "planted".to_owned());
+                                (v1::CallResponse { error, message }, Vec::new())
+                            }
+                        };
+                        send(&out, FrameKind::CallReply, correlation, &told, &body).await;
+                    });
                 }
                 FrameKind::Read => {
                     fake.reads.fetch_add(1, Ordering::SeqCst);

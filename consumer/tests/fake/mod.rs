@@ -1,4 +1,4 @@
-//! Brokers for tests: lanes in memory, served over data frames, and a coordinator that does what
+//! Brokers for tests: lanes in memory, served over frames, and a coordinator that does what
 //! the test says. Most tests need one; several share lanes and coordinator, as if every copy were
 //! everywhere, and one of them owns each.
 #![allow(dead_code)]
@@ -18,11 +18,8 @@ use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, 
 use kera_protocol::error::ErrorCode;
 use kera_protocol::ids::Epoch;
 use kera_protocol::v1::{self, Cursor};
-use kera_rpc::v1::consumers_server::ConsumersServer;
-use kera_rpc::v1::streams_server::StreamsServer;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, mpsc, watch};
-use tonic::transport::server::TcpIncoming;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, watch};
 
 pub(super) use copies::Asked;
 use copies::Group;
@@ -174,20 +171,9 @@ impl Fake {
             subscribes: AtomicUsize::new(0),
         });
         for (member, (control, data)) in listeners.into_iter().enumerate() {
-            let service = control::Control(fake.clone(), member);
-            let server = tonic::transport::Server::builder()
-                .add_service(StreamsServer::new(service.clone()))
-                .add_service(ConsumersServer::new(service));
-            let incoming = TcpIncoming::from(control);
-            tokio::spawn(server.clone().serve_with_incoming(incoming));
             // A broker's one address takes both; clients that heard of it as an owner's make calls there.
-            let (calls, taken) = mpsc::channel(16);
-            let taken = futures::stream::unfold(taken, |mut taken| async {
-                let socket: TcpStream = taken.recv().await?;
-                Some((Ok::<_, std::io::Error>(socket), taken))
-            });
-            tokio::spawn(server.serve_with_incoming(taken));
-            tokio::spawn(data::accept(fake.clone(), member, data, calls));
+            tokio::spawn(data::accept(fake.clone(), member, control, false));
+            tokio::spawn(data::accept(fake.clone(), member, data, true));
         }
         fake
     }
@@ -210,10 +196,6 @@ impl Fake {
         let _ = condition
             .wait_for(|condition| *condition != Condition::Stopped)
             .await;
-    }
-
-    fn is_dead(&self, member: usize) -> bool {
-        *self.members[member].condition.borrow() == Condition::Dead
     }
 
     /// Appends one batch of these values.

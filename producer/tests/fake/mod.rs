@@ -1,4 +1,4 @@
-//! Brokers for tests: they speak data frames and the two control calls that producers make, keep lanes
+//! Brokers for tests: they speak frames, the two control calls that producers make among them, keep lanes
 //! in memory, recognise duplicates and gaps as real ones do, and misbehave when told to. Most tests need
 //! one; several share what is stored, as if every copy were everywhere, and one of them owns it.
 #![allow(dead_code)]
@@ -10,20 +10,18 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use kera_producer::{Producer, ProducerBuilder, RetryPolicy};
+use kera_protocol::Message;
 use kera_protocol::batch::{BatchHeader, batches, validate_records};
-use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::error::ErrorCode;
 use kera_protocol::frame::{
-    Frame, FrameKind, HELLO_BYTES, Hello, HelloReply, PROTOCOL_VERSION, encode_empty, encode_head,
+    Frame, FrameKind, HELLO_BYTES, Hello, HelloReply, PROTOCOL_VERSION, TAKES_CALLS, encode_empty,
+    encode_head,
 };
 use kera_protocol::ids::ANY_LANE;
-use kera_protocol::v1;
-use kera_rpc::status_of;
-use kera_rpc::v1::streams_server::{Streams, StreamsServer};
+use kera_protocol::v1::{self, CallMethod};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
-use tonic::transport::server::TcpIncoming;
-use tonic::{Request, Response, Status};
 
 pub(super) const STREAM_ID: [u8; 16] = [9; 16];
 
@@ -82,8 +80,7 @@ pub(super) struct State {
 
 /// One of the brokers.
 struct Member {
-    control_address: String,
-    data_address: String,
+    address: String,
     condition: watch::Sender<Condition>,
 }
 
@@ -129,16 +126,14 @@ impl Broker {
         let mut listeners = Vec::new();
         let mut members = Vec::new();
         for _ in 0..count {
-            let control = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let data = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             members.push(Member {
-                control_address: control.local_addr().unwrap().to_string(),
-                data_address: data.local_addr().unwrap().to_string(),
+                address: listener.local_addr().unwrap().to_string(),
                 condition: watch::Sender::new(Condition::Lives),
             });
-            listeners.push((control, data));
+            listeners.push(listener);
         }
-        let addresses: Vec<_> = members.iter().map(|m| m.control_address.as_str()).collect();
+        let addresses: Vec<_> = members.iter().map(|m| m.address.as_str()).collect();
         let broker = Arc::new(Self {
             state: parking_lot::Mutex::new(State {
                 config,
@@ -152,20 +147,15 @@ impl Broker {
             asked: AtomicUsize::new(0),
             arrived: Notify::new(),
         });
-        for (member, (control, data)) in listeners.into_iter().enumerate() {
-            tokio::spawn(
-                tonic::transport::Server::builder()
-                    .add_service(StreamsServer::new(Control(broker.clone(), member)))
-                    .serve_with_incoming(TcpIncoming::from(control)),
-            );
-            tokio::spawn(broker.clone().accept(member, data));
+        for (member, listener) in listeners.into_iter().enumerate() {
+            tokio::spawn(broker.clone().accept(member, listener));
         }
         broker
     }
 
-    async fn accept(self: Arc<Self>, member: usize, data: TcpListener) {
+    async fn accept(self: Arc<Self>, member: usize, listener: TcpListener) {
         loop {
-            let (socket, _) = data.accept().await.unwrap();
+            let (socket, _) = listener.accept().await.unwrap();
             let broker = self.clone();
             tokio::spawn(async move {
                 let mut condition = broker.members[member].condition.subscribe();
@@ -199,15 +189,6 @@ impl Broker {
         let _ = condition
             .wait_for(|condition| *condition != Condition::Stopped)
             .await;
-    }
-
-    /// As a control call finds a broker.
-    async fn enter(&self, member: usize) -> Result<(), Status> {
-        self.while_it_runs(member).await;
-        match *self.members[member].condition.borrow() {
-            Condition::Dead => Err(Status::unavailable("it is dead")),
-            _ => Ok(()),
-        }
     }
 
     /// A producer for its stream, yet to be built.
@@ -319,13 +300,10 @@ impl Broker {
         if socket.read_exact(&mut hello).await.is_err() {
             return;
         }
-        // Clients also try owners for what any broker answers, which is elsewhere here.
-        if Hello::decode(&hello) != Ok(Hello::CURRENT) {
-            return;
-        }
+        assert_eq!(Hello::decode(&hello), Ok(Hello::CURRENT));
         let reply = HelloReply {
             version: PROTOCOL_VERSION,
-            flags: 0,
+            flags: TAKES_CALLS,
             max_frame_bytes: 4 << 20,
         };
         let _ = socket.write_all(&reply.encode()).await;
@@ -337,6 +315,17 @@ impl Broker {
                 let mut out = BytesMut::new();
                 if frame.kind == FrameKind::Ping {
                     encode_empty(&mut out, FrameKind::Pong, frame.correlation);
+                } else if frame.kind == FrameKind::Call {
+                    let (told, body) = match self.call(member, &frame) {
+                        Ok(body) => (v1::CallResponse::default(), body),
+                        Err(code) => {
+                            let (error, message) = (code as u32, "planted".to_owned());
+                            (v1::CallResponse { error, message }, Vec::new())
+                        }
+                    };
+                    let kind = FrameKind::CallReply;
+                    encode_head(&mut out, kind, frame.correlation, &told, body.len()).unwrap();
+                    out.extend_from_slice(&body);
                 } else {
                     assert_eq!(frame.kind, FrameKind::Append);
                     self.appends.fetch_add(1, Ordering::SeqCst);
@@ -435,11 +424,32 @@ impl Broker {
         }
     }
 
-    fn info(&self, member: usize) -> Result<v1::StreamInfo, Status> {
+    /// The control calls that producers make.
+    fn call(&self, member: usize, frame: &Frame) -> Result<Vec<u8>, ErrorCode> {
+        let call: v1::CallRequest = frame.message().unwrap();
+        let info = self.info(member)?;
+        match call.method() {
+            CallMethod::GetStream => {
+                self.asked.fetch_add(1, Ordering::SeqCst);
+                Ok(info.encode_to_vec())
+            }
+            CallMethod::InitProducer => {
+                let mut state = self.state.lock();
+                state.next_producer += 1;
+                let made = v1::InitProducerResponse {
+                    producer_id: state.next_producer,
+                    producer_epoch: 0,
+                };
+                Ok(made.encode_to_vec())
+            }
+            other => panic!("producers do not call {other:?}"),
+        }
+    }
+
+    fn info(&self, member: usize) -> Result<v1::StreamInfo, ErrorCode> {
         let state = self.state.lock();
         if state.gone || state.unheard.contains(&member) {
-            let error = WireError::new(ErrorCode::UnknownStream, "stream s does not exist");
-            return Err(status_of(&error));
+            return Err(ErrorCode::UnknownStream);
         }
         Ok(v1::StreamInfo {
             name: "s".to_owned(),
@@ -448,7 +458,7 @@ impl Broker {
             streamlets: (0..state.config.streamlets())
                 .map(|streamlet| v1::StreamletInfo {
                     streamlet,
-                    owner: self.members[state.owner].data_address.clone(),
+                    owner: self.members[state.owner].address.clone(),
                     epoch: 1,
                     ..v1::StreamletInfo::default()
                 })
@@ -547,100 +557,5 @@ impl State {
             append_time_ms: 77,
             ..v1::AppendResponse::default()
         })
-    }
-}
-
-struct Control(Arc<Broker>, usize);
-
-#[tonic::async_trait]
-impl Streams for Control {
-    async fn get_stream(
-        &self,
-        _: Request<v1::GetStreamRequest>,
-    ) -> Result<Response<v1::StreamInfo>, Status> {
-        self.0.enter(self.1).await?;
-        self.0.asked.fetch_add(1, Ordering::SeqCst);
-        self.0.info(self.1).map(Response::new)
-    }
-
-    async fn init_producer(
-        &self,
-        _: Request<v1::InitProducerRequest>,
-    ) -> Result<Response<v1::InitProducerResponse>, Status> {
-        self.0.enter(self.1).await?;
-        self.0.info(self.1)?;
-        let mut state = self.0.state.lock();
-        state.next_producer += 1;
-        Ok(Response::new(v1::InitProducerResponse {
-            producer_id: state.next_producer,
-            producer_epoch: 0,
-        }))
-    }
-
-    async fn create_stream(
-        &self,
-        _: Request<v1::CreateStreamRequest>,
-    ) -> Result<Response<v1::StreamInfo>, Status> {
-        Err(Status::unimplemented("not needed by producers"))
-    }
-    async fn find_copies(
-        &self,
-        _: Request<v1::FindCopiesRequest>,
-    ) -> Result<Response<v1::FindCopiesResponse>, Status> {
-        Err(Status::unimplemented("not needed by producers"))
-    }
-    async fn list_streams(
-        &self,
-        _: Request<v1::ListStreamsRequest>,
-    ) -> Result<Response<v1::ListStreamsResponse>, Status> {
-        Err(Status::unimplemented("not needed by producers"))
-    }
-    async fn describe_stream(
-        &self,
-        _: Request<v1::DescribeStreamRequest>,
-    ) -> Result<Response<v1::DescribeStreamResponse>, Status> {
-        Err(Status::unimplemented("not needed by producers"))
-    }
-    async fn alter_stream(
-        &self,
-        _: Request<v1::AlterStreamRequest>,
-    ) -> Result<Response<v1::StreamInfo>, Status> {
-        Err(Status::unimplemented("not needed by producers"))
-    }
-    async fn delete_stream(
-        &self,
-        _: Request<v1::DeleteStreamRequest>,
-    ) -> Result<Response<v1::DeleteStreamResponse>, Status> {
-        Err(Status::unimplemented("not needed by producers"))
-    }
-    async fn recover_stream(
-        &self,
-        _: Request<v1::RecoverStreamRequest>,
-    ) -> Result<Response<v1::RecoverStreamResponse>, Status> {
-        Err(Status::unimplemented("not needed by producers"))
-    }
-    async fn trim_stream(
-        &self,
-        _: Request<v1::TrimStreamRequest>,
-    ) -> Result<Response<v1::TrimStreamResponse>, Status> {
-        Err(Status::unimplemented("not needed by producers"))
-    }
-    async fn compact_stream(
-        &self,
-        _: Request<v1::CompactStreamRequest>,
-    ) -> Result<Response<v1::CompactStreamResponse>, Status> {
-        Err(Status::unimplemented("not needed by producers"))
-    }
-    async fn find_ordinals(
-        &self,
-        _: Request<v1::FindOrdinalsRequest>,
-    ) -> Result<Response<v1::FindOrdinalsResponse>, Status> {
-        Err(Status::unimplemented("not needed by producers"))
-    }
-    async fn describe_broker(
-        &self,
-        _: Request<v1::DescribeBrokerRequest>,
-    ) -> Result<Response<v1::DescribeBrokerResponse>, Status> {
-        Err(Status::unimplemented("not needed by producers"))
     }
 }

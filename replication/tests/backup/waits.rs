@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use kera_grpc::v1::backups_server::Backups;
 use kera_log_segments::layout::DurableMark;
 use kera_protocol::ids::StreamletId;
 use kera_protocol::v1;
@@ -21,7 +22,6 @@ use kera_replication::faults::Faults;
 use kera_replication::ids::CopyId;
 use kera_replication::transport::tcp::BackupService;
 use kera_replication::transport::{CopyState, Refusal};
-use kera_rpc::v1::backups_server::Backups;
 
 use crate::content::{SEGMENT, copy, segment};
 use crate::stage::{Ask, BESIDES, limits, options, shared_dir};

@@ -20,6 +20,7 @@ use kera_protocol::Message;
 use kera_protocol::error::WireError;
 use kera_protocol::frame::{
     Frame, FrameError, FrameKind, HELLO_REPLY_BYTES, Hello, HelloReply, PUSH_CORRELATION,
+    TAKES_CALLS,
 };
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -27,7 +28,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use crate::error::ConnectionError;
-use crate::login::{Login, LoginError};
+use crate::login::Login;
 use crate::stream::Stream;
 use crate::tls::{ClientTls, WantsTls, refusal_in};
 use crate::way::Way;
@@ -46,6 +47,8 @@ pub struct ConnectOptions {
     /// A ping is sent after this long without a frame; after three times as long the connection
     /// counts as lost.
     pub keepalive: Duration,
+    /// A connection without a request is closed by this side after so long; `None` keeps it.
+    pub idle_timeout: Option<Duration>,
     /// Most requests that wait for replies.
     pub max_pending: usize,
     /// Most bytes queued for sending; a single frame may go beyond.
@@ -70,11 +73,12 @@ impl ConnectOptions {
 }
 
 impl Default for ConnectOptions {
-    /// 5 s, 5 s, 65,536 requests, 64 MiB, 80 MiB, 8 MiB, no TLS, no user.
+    /// 5 s, 5 s, for ever, 65,536 requests, 64 MiB, 80 MiB, 8 MiB, no TLS, no user.
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(5),
             keepalive: Duration::from_secs(5),
+            idle_timeout: None,
             max_pending: 1 << 16,
             max_queued_bytes: 64 << 20,
             max_receive_frame_bytes: 80 << 20,
@@ -107,7 +111,7 @@ pub trait FrameSink: Send + Sync + 'static {
 /// One connection to a broker. Closed when dropped.
 pub struct DataConnection {
     shared: Arc<Shared>,
-    max_frame_bytes: usize,
+    hello: HelloReply,
 }
 
 struct Shared {
@@ -152,18 +156,8 @@ impl DataConnection {
         let (socket, hello) = match opened {
             Ok(Ok(opened)) => opened,
             Ok(Err(error)) => {
-                if let Some(error) = LoginError::of(&error) {
-                    let error = error.clone();
-                    return Err(ConnectionError::Login { address, error });
-                }
-                let Some(reason) = refusal_in(&error) else {
-                    return Err(failed(error.to_string()));
-                };
-                return Err(ConnectionError::Tls {
-                    address,
-                    reason: reason.into(),
-                    is_final: false,
-                });
+                let refused = ConnectionError::refusal_in(&address, &error);
+                return Err(refused.unwrap_or_else(|| failed(error.to_string())));
             }
             Err(_) => {
                 let waited = options.connect_timeout;
@@ -186,12 +180,9 @@ impl DataConnection {
             options.receive_pool_bytes,
         );
         let reader = tokio::spawn(receive::run(shared.clone(), receiver));
-        let writer = tokio::spawn(send::run(shared.clone(), socket, options.keepalive));
+        let writer = tokio::spawn(send::run(shared.clone(), socket, options.into()));
         shared.keep_tasks([reader.abort_handle(), writer.abort_handle()]);
-        Ok(Arc::new(Self {
-            shared,
-            max_frame_bytes: hello.max_frame_bytes as usize,
-        }))
+        Ok(Arc::new(Self { shared, hello }))
     }
 
     /// The broker's HOST:PORT.
@@ -201,7 +192,12 @@ impl DataConnection {
 
     /// Most bytes of a frame that the broker accepts.
     pub fn max_frame_bytes(&self) -> usize {
-        self.max_frame_bytes
+        self.hello.max_frame_bytes as usize
+    }
+
+    /// Whether the broker takes control calls as frames.
+    pub fn takes_calls(&self) -> bool {
+        self.hello.flags & TAKES_CALLS != 0
     }
 
     /// True once the connection has ended.
@@ -243,13 +239,29 @@ impl DataConnection {
         header: &M,
         body: Bytes,
     ) -> Result<Frame, ConnectionError> {
+        self.begin(kind, header, body)?.await
+    }
+
+    /// Sends a request at once; what is returned waits for its reply.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]; nothing was sent.
+    pub(crate) fn begin<'a, M: Message>(
+        &'a self,
+        kind: FrameKind,
+        header: &M,
+        body: Bytes,
+    ) -> Result<impl Future<Output = Result<Frame, ConnectionError>> + use<'a, M>, ConnectionError>
+    {
         let (to_caller, reply) = oneshot::channel();
         self.enqueue(kind, header, body, Pending::Call(to_caller))?;
         self.flush();
-        match reply.await {
-            Ok(reply) => reply,
-            Err(_) => Err(self.shared.closed_error()),
-        }
+        Ok(async move {
+            match reply.await {
+                Ok(reply) => reply,
+                Err(_) => Err(self.shared.closed_error()),
+            }
+        })
     }
 
     /// Queues a request whose reply goes to the connection's sink together with `token`. Nothing is
@@ -304,10 +316,10 @@ impl DataConnection {
         pending: Pending,
     ) -> Result<(), ConnectionError> {
         let bytes = kera_protocol::frame::PREFIX_BYTES + header.encoded_len() + body.len();
-        if bytes > self.max_frame_bytes {
+        if bytes > self.max_frame_bytes() {
             return Err(FrameError::TooLarge {
                 bytes: bytes as u64,
-                limit: self.max_frame_bytes,
+                limit: self.max_frame_bytes(),
             }
             .into());
         }
@@ -374,18 +386,35 @@ impl Shared {
             .unwrap_or_else(|| self.lost("the reply was given up".to_owned()))
     }
 
+    /// Closes the connection unless a request waits.
+    fn close_idle(&self) {
+        let error = ConnectionError::Closed {
+            address: self.address.clone(),
+        };
+        let mut pending = self.pending.lock();
+        if pending.len() > 0 || pending.close(error.clone()).is_none() {
+            return;
+        }
+        drop(pending);
+        self.ended(Vec::new(), &error);
+    }
+
     /// Ends the connection for `error`, once: everyone waiting is told.
     fn fail(&self, error: ConnectionError) {
-        let Some(waiting) = self.pending.lock().close(error.clone()) else {
-            return;
-        };
+        let waiting = self.pending.lock().close(error.clone());
+        if let Some(waiting) = waiting {
+            self.ended(waiting, &error);
+        }
+    }
+
+    fn ended(&self, waiting: Vec<Pending>, error: &ConnectionError) {
         tracing::debug!(broker = %self.address, %error, "data connection ended");
         self.sender.close();
         for pending in waiting {
             self.deliver(pending, Err(error.clone()));
         }
         if let Some(sink) = &self.sink {
-            sink.closed(&error);
+            sink.closed(error);
         }
         self.ended.notify_waiters();
         self.abort_tasks();
@@ -407,7 +436,10 @@ impl Shared {
     fn dispatch(&self, frame: Frame) -> Result<(), ConnectionError> {
         self.received.fetch_add(1, Ordering::Relaxed);
         match frame.kind {
-            FrameKind::AppendReply | FrameKind::ReadReply | FrameKind::SubscribeReply => {
+            FrameKind::AppendReply
+            | FrameKind::ReadReply
+            | FrameKind::SubscribeReply
+            | FrameKind::CallReply => {
                 let pending = self.pending.lock().take(frame.correlation);
                 let Some(pending) = pending else {
                     return Err(self.lost(format!(

@@ -12,7 +12,7 @@ use kera_protocol::frame::{FrameError, FrameKind, PUSH_CORRELATION, encode_empty
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::Shared;
+use super::{ConnectOptions, Shared};
 use crate::stream::Stream;
 
 /// Bodies up to this many bytes are copied behind their header: cheaper than a vector of their own.
@@ -230,14 +230,31 @@ impl Quiet {
     }
 }
 
-/// Goes on writing when the socket was full, and keeps the connection alive.
-pub(super) async fn run(shared: Arc<Shared>, socket: Arc<Stream>, keepalive: Duration) {
+/// For how long a connection may be silent, and without a request.
+pub(super) struct Patience {
+    keepalive: Duration,
+    idle: Option<Duration>,
+}
+
+impl From<&ConnectOptions> for Patience {
+    fn from(options: &ConnectOptions) -> Self {
+        Self {
+            keepalive: options.keepalive,
+            idle: options.idle_timeout,
+        }
+    }
+}
+
+/// Goes on writing when the socket was full, and keeps the connection alive, or ends it when nobody needs it.
+pub(super) async fn run(shared: Arc<Shared>, socket: Arc<Stream>, patience: Patience) {
+    let keepalive = patience.keepalive;
     let keepalive = keepalive.clamp(Duration::from_millis(1), LONGEST_KEEPALIVE);
     let first = tokio::time::Instant::now() + keepalive;
     let mut tick = tokio::time::interval_at(first, keepalive);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut quiet = Quiet::default();
     let mut full = false;
+    let mut used = tokio::time::Instant::now();
     loop {
         tokio::select! {
             () = shared.sender.resume.notified(), if !full => full = true,
@@ -255,6 +272,11 @@ pub(super) async fn run(shared: Arc<Shared>, socket: Arc<Stream>, keepalive: Dur
                 if due == Due::End {
                     let reason = format!("no answer within {:?}", keepalive * 3);
                     return shared.fail(shared.lost(reason));
+                }
+                if due == Due::Nothing || shared.pending.lock().len() > 0 {
+                    used = tokio::time::Instant::now();
+                } else if patience.idle.is_some_and(|idle| used.elapsed() >= idle) {
+                    shared.close_idle();
                 }
                 if due == Due::Ping {
                     shared.sender.push_empty(FrameKind::Ping, PUSH_CORRELATION);

@@ -166,10 +166,7 @@ async fn compact(shared: &Shared) {
         local: false,
     };
     loop {
-        let call = client.streams_call(|mut stub| {
-            let request = request.clone();
-            async move { stub.compact_stream(request).await }
-        });
+        let call = client.call(request.clone());
         let Err(error) = call.await else {
             return;
         };

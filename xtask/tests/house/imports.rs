@@ -12,7 +12,7 @@ use crate::published::PUBLISHED;
 /// The members and the members each may name in its dependencies. `None`: any.
 /// `streamlet` and `replication` never see each other, but for tests ([`FOR_TESTS`]); the clients never see the
 /// broker, nor the broker the clients.
-const MAY_IMPORT: [(&str, Option<&[&str]>); 24] = [
+const MAY_IMPORT: [(&str, Option<&[&str]>); 25] = [
     ("protocol", Some(&[])),
     ("log-segments", Some(&["protocol"])),
     ("records", Some(&["protocol"])),
@@ -21,9 +21,10 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 24] = [
     ("controller", Some(&["metadata", "records", "protocol"])),
     ("coordinator", Some(&["protocol"])),
     ("rpc", Some(&["protocol"])),
+    ("grpc", Some(&["protocol", "rpc"])),
     (
         "replication",
-        Some(&["protocol", "records", "log-segments", "rpc"]),
+        Some(&["protocol", "records", "log-segments", "rpc", "grpc"]),
     ),
     ("telemetry", Some(&[])),
     ("producer", Some(&["protocol", "rpc"])),
@@ -44,6 +45,7 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 24] = [
             "controller",
             "coordinator",
             "rpc",
+            "grpc",
             "replication",
             "telemetry",
         ]),

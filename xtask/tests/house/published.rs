@@ -1,6 +1,8 @@
 //! The crates that programs outside of this repository use, from a registry.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::process::Command;
 
 use kera_xtask::{check, files, root};
 
@@ -8,6 +10,9 @@ use crate::imports::manifest;
 
 /// The clients, and what they need.
 pub(crate) const PUBLISHED: [&str; 4] = ["protocol", "rpc", "producer", "consumer"];
+/// Most crates that a producer needs, in each of their versions.
+const MOST_NEEDED: usize = 60;
+const OF_GRPC: [&str; 5] = ["h2", "http", "hyper", "tonic", "tower"];
 
 #[test]
 fn published_crates_say_what_a_registry_shows_and_need_no_others() {
@@ -38,6 +43,43 @@ fn published_crates_say_what_a_registry_shows_and_need_no_others() {
         }
     }
     check("published crates are complete", broken);
+}
+
+/// What a producer brings along: programs that embed one count it.
+#[test]
+fn a_producer_needs_few_crates_and_none_of_grpc() {
+    let tree = Command::new(env!("CARGO"))
+        .current_dir(root())
+        .args(["tree", "--locked", "--package", "kera-producer"])
+        .args(["--edges", "normal", "--prefix", "none", "--format", "{p}"])
+        .output()
+        .expect("cargo runs");
+    assert!(
+        tree.status.success(),
+        "{}",
+        String::from_utf8_lossy(&tree.stderr)
+    );
+    let tree = String::from_utf8(tree.stdout).expect("text");
+    let crates: BTreeSet<(&str, &str)> = tree.lines().filter_map(name_and_version).collect();
+    let mut broken = Vec::new();
+    // Itself is none of them.
+    if crates.len() - 1 > MOST_NEEDED {
+        broken.push(format!(
+            "kera-producer needs {} crates, and may need {MOST_NEEDED}",
+            crates.len() - 1
+        ));
+    }
+    for (name, _) in &crates {
+        if OF_GRPC.contains(name) {
+            broken.push(format!("kera-producer needs {name}"));
+        }
+    }
+    check("a producer needs few crates", broken);
+}
+
+fn name_and_version(line: &str) -> Option<(&str, &str)> {
+    let (name, rest) = line.split_once(' ')?;
+    Some((name, rest.split(' ').next()?))
 }
 
 /// Errors get more kinds: programs that use a published crate go on to compile.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use kera_grpc::serve::Caller;
+use kera_grpc::v1::access_server::Access;
 use kera_metadata::Rule;
 use kera_metadata::access::{Kind, Operation, Pattern, Permission};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
-use kera_rpc::serve::Caller;
-use kera_rpc::v1::access_server::Access;
 use tonic::{Request, Response, Status};
 
 use super::status;

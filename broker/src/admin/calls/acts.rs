@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kera_grpc::serve::Caller;
+use kera_grpc::v1::clusters_server::Clusters;
+use kera_grpc::v1::consumers_server::Consumers;
+use kera_grpc::v1::streams_server::Streams;
 use kera_protocol::error::WireError;
 use kera_protocol::v1;
-use kera_rpc::serve::Caller;
-use kera_rpc::v1::clusters_server::Clusters;
-use kera_rpc::v1::consumers_server::Consumers;
-use kera_rpc::v1::streams_server::Streams;
 use tonic::Request;
 
 use super::cluster::ClustersService;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use kera_grpc::v1::clusters_server::Clusters;
 use kera_protocol::v1;
-use kera_rpc::v1::clusters_server::Clusters;
 use tonic::{Request, Response, Status};
 
 use super::status;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_coordinator::{Reply, Request as Ask};
+use kera_grpc::serve::Caller;
+use kera_grpc::v1::consumers_server::Consumers;
 use kera_metadata::access::Kind;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
-use kera_rpc::serve::Caller;
-use kera_rpc::v1::consumers_server::Consumers;
 use tonic::{Request, Response, Status};
 
 use super::{page_of, status};

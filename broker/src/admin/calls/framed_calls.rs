@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use kera_grpc::serve::Caller;
+use kera_grpc::v1::consumers_server::Consumers;
+use kera_grpc::v1::lanes_server::Lanes;
+use kera_grpc::v1::streams_server::Streams;
+use kera_grpc::v1::transactions_server::Transactions;
 use kera_protocol::Message;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::{MAX_CALL_BYTES, MAX_CALL_REPLY_BYTES, MAX_CALLS, PREFIX_BYTES};
 use kera_protocol::v1::{self, CallMethod};
-use kera_rpc::serve::Caller;
-use kera_rpc::v1::consumers_server::Consumers;
-use kera_rpc::v1::lanes_server::Lanes;
-use kera_rpc::v1::streams_server::Streams;
-use kera_rpc::v1::transactions_server::Transactions;
 use tokio::task::{Id, JoinError, JoinSet};
 use tonic::Request;
 

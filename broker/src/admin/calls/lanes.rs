@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use kera_grpc::v1::lanes_server::Lanes;
 use kera_log_segments::head::LaneHead;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, Ordinal, StreamletId};
 use kera_protocol::v1;
-use kera_rpc::v1::lanes_server::Lanes;
 use kera_streamlet::Streamlet;
 use tonic::{Request, Response, Status};
 

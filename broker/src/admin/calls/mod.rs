@@ -16,18 +16,18 @@ mod users;
 
 use std::sync::Arc;
 
+use kera_grpc::serve::{CallLimits, CallServer, CallsEnded};
+use kera_grpc::v1::access_server::AccessServer;
+use kera_grpc::v1::clusters_server::ClustersServer;
+use kera_grpc::v1::consumers_server::ConsumersServer;
+use kera_grpc::v1::lanes_server::LanesServer;
+use kera_grpc::v1::quotas_server::QuotasServer;
+use kera_grpc::v1::streams_server::StreamsServer;
+use kera_grpc::v1::transaction_tools_server::TransactionToolsServer;
+use kera_grpc::v1::transactions_server::TransactionsServer;
+use kera_grpc::v1::users_server::UsersServer;
+use kera_grpc::{status_of, wire_error_of_status};
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_rpc::serve::{CallLimits, CallServer, CallsEnded};
-use kera_rpc::v1::access_server::AccessServer;
-use kera_rpc::v1::clusters_server::ClustersServer;
-use kera_rpc::v1::consumers_server::ConsumersServer;
-use kera_rpc::v1::lanes_server::LanesServer;
-use kera_rpc::v1::quotas_server::QuotasServer;
-use kera_rpc::v1::streams_server::StreamsServer;
-use kera_rpc::v1::transaction_tools_server::TransactionToolsServer;
-use kera_rpc::v1::transactions_server::TransactionsServer;
-use kera_rpc::v1::users_server::UsersServer;
-use kera_rpc::{status_of, wire_error_of_status};
 use tonic::Status;
 use tonic::service::Routes;
 

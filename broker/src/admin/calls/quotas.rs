@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use kera_grpc::serve::Caller;
+use kera_grpc::v1::quotas_server::Quotas;
 use kera_metadata::Quota;
 use kera_metadata::quota::{QuotaEntity, Whom};
 use kera_protocol::error::WireError;
 use kera_protocol::v1;
-use kera_rpc::serve::Caller;
-use kera_rpc::v1::quotas_server::Quotas;
 use tonic::{Request, Response, Status};
 
 use super::status;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use kera_grpc::serve::Caller;
+use kera_grpc::v1::streams_server::Streams;
 use kera_metadata::access::Kind;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
-use kera_rpc::serve::Caller;
-use kera_rpc::v1::streams_server::Streams;
 use tonic::{Request, Response, Status};
 
 use super::describe::{self, broker_description, stream_description, stream_info};

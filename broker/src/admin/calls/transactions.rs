@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use kera_grpc::serve::Caller;
+use kera_grpc::v1::transactions_server::Transactions;
 use kera_metadata::access::Kind;
 use kera_protocol::v1;
-use kera_rpc::serve::Caller;
-use kera_rpc::v1::transactions_server::Transactions;
 use tonic::{Request, Response, Status};
 
 use super::{page_of, status};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use kera_grpc::v1::users_server::Users;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 use kera_rpc::scram::Mechanism;
-use kera_rpc::v1::users_server::Users;
 use tonic::{Request, Response, Status};
 
 use super::status;

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_controller::{Members, Picture};
+use kera_grpc::v1::clusters_client::ClustersClient;
 use kera_metadata::{Living, Role};
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_rpc::v1::clusters_client::ClustersClient;
 use tonic::transport::Channel;
 
 use crate::cluster::ownership::live_state::{clustered, living, members_of};

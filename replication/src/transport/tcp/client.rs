@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use kera_grpc::v1::backups_client::BackupsClient;
 use kera_protocol::v1;
-use kera_rpc::v1::backups_client::BackupsClient;
 use tonic::Status;
 use tonic::transport::Channel;
 

@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
+use kera_grpc::serve::{CallLimits, CallServer, CallsEnded};
+use kera_grpc::v1::backups_server::{Backups, BackupsServer};
 use kera_protocol::ids::{Epoch, StreamId};
 use kera_protocol::v1;
-use kera_rpc::serve::{CallLimits, CallServer, CallsEnded};
-use kera_rpc::v1::backups_server::{Backups, BackupsServer};
 use prost::Message;
 use tokio::sync::{Semaphore, watch};
 use tokio_stream::Stream;

@@ -24,6 +24,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kera_grpc::channel;
 use kera_rpc::Way;
 use kera_rpc::stream::Stream;
 use kera_rpc::tls::ClientTls;
@@ -84,7 +85,7 @@ impl TcpTransport {
             // It was one before.
             if let Ok(endpoint) = endpoint {
                 peer.way = self.way.read().clone();
-                peer.channel = peer.way.channel(endpoint, &peer.address);
+                peer.channel = channel(&peer.way, endpoint, &peer.address);
             }
         }
     }
@@ -100,7 +101,7 @@ impl TcpTransport {
         })?;
         let mut peers = self.peers.write();
         let way = self.way.read().clone();
-        let channel = way.channel(endpoint, address);
+        let channel = channel(&way, endpoint, address);
         let address = address.to_owned();
         let peer = Peer {
             address,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use kera_grpc::serve::CallServer;
 use kera_log_segments::pool::heap;
-use kera_rpc::serve::CallServer;
 use kera_rpc::stream::Stream;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -14,7 +14,7 @@ use tonic::Status;
 use tonic::body::Body;
 
 use super::quiet::Call;
-use crate::error::status_of;
+use crate::status::status_of;
 
 /// A request's bytes, counted as they arrive, and not for ever.
 pub(super) struct RequestBody {

@@ -1,6 +1,6 @@
 //! The checked-in messages and stubs are exactly what the .proto files say.
 //!
-//! Building Kera needs no `protoc` and runs no build script; `KERA_REGENERATE=1 cargo test -p kera-rpc --test generated`
+//! Building Kera needs no `protoc` and runs no build script; `KERA_REGENERATE=1 cargo test -p kera-grpc --test generated`
 //! writes both files anew after a change to a .proto file.
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const PROTO_FILES: [&str; 11] = [
     "kera/v1/transactions.proto",
 ];
 const MESSAGES: &str = "protocol/src/generated/kera.v1.rs";
-const STUBS: &str = "rpc/src/generated/kera.v1.rs";
+const STUBS: &str = "grpc/src/generated/kera.v1.rs";
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -56,7 +56,7 @@ fn check(stubs: bool, target: &str) {
     let stored = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         stored == fresh,
-        "{target} differs from what the .proto files give: run `KERA_REGENERATE=1 cargo test -p kera-rpc --test generated`"
+        "{target} differs from what the .proto files give: run `KERA_REGENERATE=1 cargo test -p kera-grpc --test generated`"
     );
 }
 

@@ -3,13 +3,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use kera_rpc::{ClientTls, Login, RpcError, Way, check_address};
 use parking_lot::Mutex;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::error::RpcError;
-use crate::login::Login;
-use crate::tls::ClientTls;
-use crate::way::Way;
+use crate::connector::channel;
 
 /// A broker with calls under way that says nothing for so long is asked whether it lives, and given as
 /// long again to answer.
@@ -69,22 +67,10 @@ impl Channels {
             .keep_alive_timeout(SILENCE)
             .tcp_nodelay(true);
         let way = self.way.lock();
-        let channel = way.channel(endpoint, address);
+        let channel = channel(&way, endpoint, address);
         self.known
             .lock()
             .insert(address.to_owned(), channel.clone());
         Ok(channel)
-    }
-}
-
-/// Refuses what is not HOST:PORT.
-pub(crate) fn check_address(address: &str) -> Result<(), RpcError> {
-    let valid = address
-        .rsplit_once(':')
-        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0));
-    if valid {
-        Ok(())
-    } else {
-        Err(RpcError::BadAddress(address.to_owned()))
     }
 }

@@ -18,6 +18,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kera_protocol::error::{ErrorCode, WireError};
+use kera_rpc::stream::Stream;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
@@ -26,8 +27,7 @@ use tonic::codegen::Service;
 use tonic::codegen::http::Request;
 use tonic::service::Routes;
 
-use crate::error::status_of;
-use crate::stream::Stream;
+use crate::status::status_of;
 use body::{ReplyBody, RequestBody, over, too_many};
 use quiet::{Calls, Quiet, Word};
 
