@@ -68,6 +68,11 @@ def test_another_broker_is_asked_when_the_first_is_gone(shared, new_broker, name
         getattr(kera.Admin(bootstrap=f"{gone.address},{shared.address}"), call)()
 
 
+# See docs/protocol.md.
+HELLO_REPLY_BYTES = 12
+CALL_REPLY = 13
+
+
 class Proxy:
     """Passes on what clients say, and what the broker says but for the answers on the first connection, until that is cut."""
 
@@ -92,24 +97,26 @@ class Proxy:
 
     def _pass(self, here, there, without_answers):
         with contextlib.suppress(OSError):
+            if without_answers:
+                there.sendall(self._exactly(here, HELLO_REPLY_BYTES))
             while said := self._frame(here) if without_answers else here.recv(1 << 16):
-                # Of HTTP/2: DATA and HEADERS. All others keep the connection alive.
-                if not (without_answers and said[3] in (0, 1)):
+                # All others keep the connection alive.
+                if not (without_answers and said[4] == CALL_REPLY):
                     there.sendall(said)
 
     @staticmethod
-    def _frame(here):
-        def exactly(count):
-            read = b""
-            while len(read) < count:
-                more = here.recv(count - len(read))
-                if not more:
-                    raise OSError("it ended")
-                read += more
-            return read
+    def _exactly(here, count):
+        read = b""
+        while len(read) < count:
+            more = here.recv(count - len(read))
+            if not more:
+                raise OSError("it ended")
+            read += more
+        return read
 
-        head = exactly(9)
-        return head + exactly(int.from_bytes(head[:3], "big"))
+    def _frame(self, here):
+        length = self._exactly(here, 4)
+        return length + self._exactly(here, int.from_bytes(length, "little"))
 
     def cut(self):
         for end in self.first:
