@@ -32,7 +32,7 @@ use crate::unheard::{Strange, Unheard, Wanted};
 
 /// About what a connection takes of the allocator, its request's buffer included.
 const OF_CONNECTION: u64 = 8 << 10;
-/// Bytes of a request that are part of that. More are told of in steps of as many.
+/// Bytes of a request that are part of that. Beyond them the count is raised by as many at a time.
 const OF_REQUEST: usize = 8 << 10;
 
 /// Accepts connections of the HTTP address.

@@ -153,7 +153,7 @@ impl Wanted {
         }
     }
 
-    /// True once its place is wanted, for whoever polls until then.
+    /// True once another connection needs the place. Until then the task of `context` is woken when one does.
     pub(crate) fn is_wanted(&mut self, context: &mut Context<'_>) -> bool {
         matches!(Pin::new(&mut self.0).poll(context), Poll::Ready(Ok(())))
     }

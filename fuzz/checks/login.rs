@@ -4,10 +4,11 @@
 //! An input is a byte that says which [listener and mechanism](Script), and [messages](Message): a kind, a length and that many
 //! bytes. Proofs differ each time, so an input says how they are changed and not what they are.
 
+mod panics;
+
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kera_broker::Broker;
@@ -25,14 +26,10 @@ const LONGEST: usize = 4 << 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Tokens count longer than any fuzzer runs.
 const LIFE: u64 = 1 << 28;
-/// The broker's threads.
-const THREADS: &str = "fuzzed-login";
 const USER: &str = "ann";
 const PASSWORD: &str = "right";
 /// As the native protocol numbers them.
 const MECHANISMS: [&str; 4] = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"];
-
-static PANICKED: AtomicBool = AtomicBool::new(false);
 
 /// A broker that asks who clients are.
 pub struct World {
@@ -50,13 +47,7 @@ pub struct World {
 impl World {
     /// Starts a broker that keeps its files in `dir`, with one user. Returns once it takes tokens.
     pub fn start(dir: &Path) -> Self {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if std::thread::current().name() == Some(THREADS) {
-                PANICKED.store(true, Ordering::SeqCst);
-            }
-            before(panic);
-        }));
+        panics::watch();
         let issuer = Issuer::start(USER, LIFE);
         let password = dir.join("password");
         std::fs::write(&password, PASSWORD).expect("a file can be written");
@@ -77,7 +68,7 @@ impl World {
         config.oauth.keys = Some(KeySource::Server(issuer.keys().parse().expect("a URL")));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
-            .thread_name(THREADS)
+            .thread_name(panics::THREADS)
             .enable_all()
             .build()
             .expect("a runtime");
@@ -109,7 +100,7 @@ impl World {
     /// If a rule is broken.
     pub fn check(&self, data: &[u8]) {
         self.play(&data[..data.len().min(LONGEST)]);
-        assert!(!PANICKED.load(Ordering::SeqCst), "the broker panicked");
+        panics::assert_none();
     }
 
     /// True if the client got in.

@@ -3,12 +3,13 @@
 //!
 //! An input is a [`Script`] of four bytes, and the bytes to send, hello first.
 
+mod panics;
+
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -34,12 +35,8 @@ const RECORD_HEAD: usize = 5;
 const RECORD: usize = 16_000;
 /// Nothing takes as long on any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The broker's threads.
-const THREADS: &str = "fuzzed-broker";
 /// The correlation of the ping behind everything else.
 const LAST: u32 = 0xffff_fffe;
-
-static PANICKED: AtomicBool = AtomicBool::new(false);
 
 /// A broker with TLS, and how clients speak TLS.
 pub struct World {
@@ -55,13 +52,7 @@ pub struct World {
 impl World {
     /// Starts a broker that keeps its files in `dir`. It has a stream of the id that the seeds name.
     pub fn start(dir: &Path) -> Self {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if std::thread::current().name() == Some(THREADS) {
-                PANICKED.store(true, Ordering::SeqCst);
-            }
-            before(panic);
-        }));
+        panics::watch();
         let own = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]);
         let own = own.expect("a certificate is made");
         let (certificate, key) = (dir.join("certificate.pem"), dir.join("key.pem"));
@@ -83,7 +74,7 @@ impl World {
         let limit = config.server.max_frame_bytes as usize;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
-            .thread_name(THREADS)
+            .thread_name(panics::THREADS)
             .enable_all()
             .build()
             .expect("a runtime");
@@ -153,7 +144,7 @@ impl World {
                 client.reads(&story, |_| false);
             }
         }
-        assert!(!PANICKED.load(Ordering::SeqCst), "the broker panicked");
+        panics::assert_none();
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Place {
 
 impl Place {
     /// How far into a round of `every` this place has its turn. Places that are taken one after the other lie far apart,
-    /// however many there are: each comes a golden part of a round after the one before it.
+    /// however many there are: each is 0.618 of a round (the golden ratio) behind the one before it.
     pub(super) fn turn(&self, every: Duration) -> Duration {
         const GOLDEN: u32 = 0x9e37_79b9;
         every.mul_f64(f64::from(self.number.wrapping_mul(GOLDEN)) / f64::from(u32::MAX))

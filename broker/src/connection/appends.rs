@@ -38,10 +38,7 @@ impl Connection {
         if let Err(error) = granted {
             // It may have waited for memory, with batches placed, when the rules changed.
             let partial = std::mem::take(&mut self.partial);
-            link.shared.data.metrics.append_errors.inc();
-            let reply = append::refusal(&error, partial.placement());
-            link.out
-                .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
+            refuse(link, correlation, &error, partial.placement());
             link.has_memory();
             self.charged = None;
             return true;
@@ -49,10 +46,7 @@ impl Connection {
         let not_before = match self.charge(link, body.len()) {
             Ok(not_before) => not_before,
             Err(error) => {
-                let reply = append::refusal(&error, v1::Placement::NotPlaced);
-                link.shared.data.metrics.append_errors.inc();
-                link.out
-                    .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
+                refuse(link, correlation, &error, v1::Placement::NotPlaced);
                 return true;
             }
         };
@@ -85,11 +79,8 @@ impl Connection {
                 let text =
                     "the broker's memory.pool was full for too long; send again, or raise it";
                 let error = WireError::new(ErrorCode::Overloaded, text);
-                link.shared.data.metrics.append_errors.inc();
                 let partial = std::mem::take(&mut self.partial);
-                let reply = append::refusal(&error, partial.placement());
-                link.out
-                    .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
+                refuse(link, correlation, &error, partial.placement());
             }
         }
         link.has_memory();
@@ -204,4 +195,17 @@ pub(super) fn over_quota(link: &ClientLink, why: &str) -> WireError {
     let principal = &link.principal;
     let text = format!("{principal} {why}; send less, or see `kera quota list`");
     WireError::new(ErrorCode::Overloaded, text)
+}
+
+/// Answers an append that is not stored, or not all of it.
+pub(super) fn refuse(
+    link: &mut ClientLink,
+    correlation: u32,
+    why: &WireError,
+    placement: v1::Placement,
+) {
+    link.shared.data.metrics.append_errors.inc();
+    let reply = append::refusal(why, placement);
+    link.out
+        .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
 }

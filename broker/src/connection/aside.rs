@@ -10,13 +10,12 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use kera_protocol::error::WireError;
-use kera_protocol::frame::FrameKind;
 use kera_protocol::v1;
 
 use super::Connection;
-use super::appends::{MOST_HELD, over_quota};
+use super::appends::{MOST_HELD, over_quota, refuse};
 use crate::client_link::ClientLink;
-use crate::data::append::{self, Partial};
+use crate::data::append::Partial;
 use crate::data::catalog::stream_id;
 use crate::quotas::Metered;
 
@@ -91,6 +90,9 @@ impl Connection {
 
     /// Places those that were put aside, as far as the client owes no time, and refuses what has waited long enough.
     pub(super) fn take_aside(&mut self, link: &mut ClientLink) {
+        if self.aside.is_empty() {
+            return;
+        }
         while !link.starved && !self.aside.is_empty() && !self.front_waits(link) {
             let Some(mut aside) = self.aside.0.pop_front() else {
                 break;
@@ -132,11 +134,4 @@ impl Connection {
             refuse(link, aside.correlation, why, begun.placement());
         }
     }
-}
-
-fn refuse(link: &mut ClientLink, correlation: u32, why: &WireError, placement: v1::Placement) {
-    link.shared.data.metrics.append_errors.inc();
-    let reply = append::refusal(why, placement);
-    link.out
-        .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
 }

@@ -47,7 +47,7 @@ struct Unended {
 }
 
 impl Unended {
-    /// Which one it is, whoever owns its lane.
+    /// Names the transaction; stays the same when the lane gets another owner.
     fn key(&self) -> (Partition, i64, u64) {
         (self.partition, self.open.producer, self.open.first_ordinal)
     }

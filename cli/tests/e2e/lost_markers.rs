@@ -308,7 +308,7 @@ fn a_transaction_that_nobody_knows_is_listed_and_ends_by_hand() {
     machine.reads(&all);
     refused(&["prepared", "--abort", "--yes"], "that stays");
     assert_eq!(machine.list(false), json!([]));
-    // Whoever has the handle is told the same.
+    // A client with the handle gets the same answer.
     runtime.block_on(async {
         let client = kera_rpc::Client::connect_to(broker.address()).expect("an address");
         let told = Transactions::new(client).commit(&known).await;

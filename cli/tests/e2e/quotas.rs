@@ -1,8 +1,9 @@
 //! Quotas of native clients: appends and reads beyond them wait, and nothing else does.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use kera_protocol::Message;
 use kera_protocol::error::ErrorCode;
 use kera_protocol::frame::{Frame, FrameKind};
@@ -17,13 +18,30 @@ use crate::common::{Broker, PATIENCE};
 /// So long the broker holds an answer back at most, with some to spare.
 const HELD: Duration = Duration::from_secs(9);
 
-fn append(raw: &mut Raw, stream: &Bytes, correlation: u32) {
+/// An append of one record.
+fn append_frame(stream: &Bytes, correlation: u32, value: &[u8]) -> BytesMut {
     let request = v1::AppendRequest {
         stream: stream.clone(),
         ..Default::default()
     };
-    let batch = batch_of(&[b'v'; 1000]);
-    raw.send(&frame_of(FrameKind::Append, correlation, &request, &batch));
+    frame_of(FrameKind::Append, correlation, &request, &batch_of(value))
+}
+
+fn append(raw: &mut Raw, stream: &Bytes, correlation: u32) {
+    raw.send(&append_frame(stream, correlation, &[b'v'; 1000]));
+}
+
+/// Short appends with these numbers, and `last` behind them, at once.
+fn send_all(raw: &mut Raw, stream: &Bytes, numbers: Range<u32>, last: &[u8]) {
+    let mut all: Vec<u8> = numbers
+        .flat_map(|number| append_frame(stream, number, b"v"))
+        .collect();
+    all.extend_from_slice(last);
+    raw.send(&all);
+}
+
+fn ping() -> BytesMut {
+    frame_of(FrameKind::Ping, 99, &v1::CallRequest::default(), &[])
 }
 
 fn read(raw: &mut Raw, stream: &Bytes, correlation: u32) {
@@ -43,12 +61,7 @@ fn others_pass(raw: &mut Raw, begun: Instant) {
     };
     let body = v1::ListStreamsRequest::default().encode_to_vec();
     raw.send(&frame_of(FrameKind::Call, 98, &call, &body));
-    raw.send(&frame_of(
-        FrameKind::Ping,
-        99,
-        &v1::CallRequest::default(),
-        &[],
-    ));
+    raw.send(&ping());
     let mut waited = Vec::new();
     for _ in 0..2 {
         let frame = raw.next().expect("an answer");
@@ -163,14 +176,7 @@ fn appends_and_reads_wait_for_time_and_nothing_else_does() {
     assert!(!answer(&mut raw, FrameKind::ReadReply, 4).body.is_empty());
     assert!(begun.elapsed() > Duration::from_millis(1900));
     // A ping that comes with appends is answered before these are.
-    let request = v1::AppendRequest {
-        stream: stream.clone(),
-        ..Default::default()
-    };
-    let batch = batch_of(b"v");
-    let appends = (5..13).map(|number| frame_of(FrameKind::Append, number, &request, &batch));
-    let ping = frame_of(FrameKind::Ping, 99, &v1::CallRequest::default(), &[]);
-    raw.send(&appends.chain([ping]).collect::<Vec<_>>().concat());
+    send_all(&mut raw, &stream, 5..13, &ping());
     let kinds: Vec<_> = (0..9)
         .map(|_| raw.next().expect("an answer").kind)
         .collect();
@@ -186,14 +192,7 @@ fn a_client_that_waits_for_no_answer_waits_for_its_time() {
     // A hundred nanoseconds in a second: an append in a second.
     quota(&["set", "--request-percentage", "0.00001"]);
     let mut raw = Raw::open(&broker);
-    let request = v1::AppendRequest {
-        stream,
-        ..Default::default()
-    };
-    let batch = batch_of(b"v");
-    let appends = (0..MANY).map(|number| frame_of(FrameKind::Append, number, &request, &batch));
-    let ping = frame_of(FrameKind::Ping, 99, &v1::CallRequest::default(), &[]);
-    raw.send(&appends.chain([ping]).collect::<Vec<_>>().concat());
+    send_all(&mut raw, &stream, 0..MANY, &ping());
     // What comes behind them is taken, and they are not.
     while raw.next().expect("an answer").kind != FrameKind::Pong {}
     let stored = |told: &serde_json::Value| {
@@ -218,23 +217,14 @@ fn what_waits_for_time_is_short_and_given_up_as_answers_are() {
     let stream = stream_id(&broker, "s");
     // A hundred nanoseconds in a second: an append in a second.
     quota(&broker, &["set", "--request-percentage", "0.00001"]);
-    let batch = batch_of(b"v");
-    let append = |number, stream: Bytes| {
-        let request = v1::AppendRequest {
-            stream,
-            ..Default::default()
-        };
-        frame_of(FrameKind::Append, number, &request, &batch)
-    };
     let [mut raw, gone] = [(), ()].map(|()| {
         let mut raw = Raw::open(&broker);
-        let appends = (0..MANY).map(|number| append(number, stream.clone()));
-        raw.send(&appends.collect::<Vec<_>>().concat());
+        send_all(&mut raw, &stream, 0..MANY, &[]);
         raw
     });
     drop(gone);
     // What has no stream's id is refused and does not wait, as long as it is.
-    raw.send(&append(MANY, vec![0; 60_000].into()));
+    raw.send(&append_frame(&vec![0; 60_000].into(), MANY, b"v"));
     let all: Vec<_> = (0..=MANY).map(|_| raw.append_answer()).collect();
     let refused = |code: ErrorCode| {
         let all = all
@@ -276,14 +266,8 @@ fn what_waits_for_time_is_answered_when_the_broker_stops_also_where_nothing_more
     let (mut broker, stream) = broker_with_stream();
     quota(&broker, &["set", "--request-percentage", "0.00001"]);
     let mut raw = Raw::open(&broker);
-    let request = v1::AppendRequest {
-        stream,
-        ..Default::default()
-    };
-    let batch = batch_of(b"v");
-    let appends = (0..MANY).map(|number| frame_of(FrameKind::Append, number, &request, &batch));
     let last = frame_of(FrameKind::GoAway, 0, &v1::GoAway::default(), &[]);
-    raw.send(&appends.chain([last]).collect::<Vec<_>>().concat());
+    send_all(&mut raw, &stream, 0..MANY, &last);
     assert_eq!(raw.append_answer().1.error, 0);
     assert!(broker.stop().success());
     let codes: Vec<_> = (1..MANY).map(|_| raw.append_answer().1.error).collect();

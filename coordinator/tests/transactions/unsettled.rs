@@ -187,7 +187,7 @@ fn what_there_was_no_room_for_never_ends_as_a_later_one() {
         assert!(bench.is_forgotten(number, first), "{number} from {first}");
     }
     assert_eq!(bench.coordinator.ended_before(ID, partition(2)), 30);
-    // What gets its marker again is left to that, what is under way likewise; the rest ends by hand.
+    // The coordinator writes the marker of what it keeps, and ends what is under way. All others end by hand.
     let knows = |number, first| {
         let open = OpenThere {
             producer: 101,

@@ -23,7 +23,7 @@ const PASSWORD: &str = "anns own";
 struct Tools {
     agent: Agent,
     secured: Secured,
-    /// A file with the settings of whoever uses a tool.
+    /// A file with the settings of the user of a tool.
     user: String,
 }
 
