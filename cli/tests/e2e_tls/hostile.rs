@@ -14,6 +14,8 @@ use crate::common::machine::{Memory, skip};
 use crate::common::ports::Reserved;
 use crate::common::raw::Raw;
 use crate::common::{Broker, PATIENCE};
+use crate::http;
+use crate::reload::until;
 use crate::session::Client;
 
 const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
@@ -109,6 +111,70 @@ fn ten_thousand_half_open_handshakes_from_twenty_addresses_keep_nobody_out() {
     let ended = oldest.read(&mut [0; 1]);
     let is_reset = matches!(&ended, Err(error) if error.kind() == ErrorKind::ConnectionReset);
     assert!(matches!(ended, Ok(0)) || is_reset, "{ended:?}");
+}
+
+/// The beginning of a handshake message that never ends, as much of it as TLS keeps.
+fn endless_hello() -> Vec<u8> {
+    const MESSAGE: u32 = 60_000;
+    const RECORD: usize = 16_000;
+    let mut message = vec![1];
+    message.extend(&MESSAGE.to_be_bytes()[1..]);
+    message.resize(3 * RECORD, 0);
+    let records = message.chunks(RECORD).map(|part| {
+        let length = u16::try_from(part.len()).expect("a record is small");
+        [&[22, 3, 1][..], &length.to_be_bytes(), part].concat()
+    });
+    records.collect::<Vec<_>>().concat()
+}
+
+#[test]
+fn handshakes_hold_no_more_than_strangers_may() {
+    const MOST: u64 = 1 << 20;
+    // Four times as much as there is, and far fewer than are ended for their number.
+    const MANY: usize = 100;
+    let authority = Authority::new("ours");
+    let (kafka, metrics) = (Reserved::new(), Reserved::new());
+    let files = Files::new(&authority.server(&NAMES), None);
+    let flags = [
+        ["--kafka-listen", kafka.address()],
+        ["--http-listen", metrics.address()],
+        ["--auth-max-unproven-bytes", "1MiB"],
+        // What never comes is waited for longer than the test takes.
+        ["--server-receive-timeout", "10m"],
+        ["--http-request-timeout", "10m"],
+    ];
+    let listeners = "native,kafka,http";
+    let broker = files.broker(listeners, flags.as_flattened());
+    let addresses = [broker.address(), kafka.address(), metrics.address()];
+    let mut strangers = Vec::new();
+    for number in 0..MANY {
+        let mut socket = connect_from(number, addresses[number % 3]).expect("it listens");
+        // The broker may have ended it already.
+        let _ = socket.write_all(&endless_hello());
+        strangers.push(socket);
+    }
+    for stranger in &mut strangers[..3] {
+        stranger
+            .set_read_timeout(Some(PATIENCE))
+            .expect("a timeout");
+        let ended = stranger.read(&mut [0; 64]);
+        let waits = |error: &io::Error| error.kind() == ErrorKind::WouldBlock;
+        assert!(!ended.is_err_and(|error| waits(&error)), "{}", broker.log());
+    }
+    // One from another address gets in meanwhile.
+    let config = http::client(&authority);
+    // Those that were told to end hold what they have until they do.
+    until("strangers hold little", &broker, || {
+        let text = http::get(&config, metrics.address(), "/metrics");
+        let of = |series: &str| {
+            let line = text.lines().find(|line| line.starts_with(series));
+            line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+        };
+        let (ended, bytes) = (of("kera_unproven_ended_total "), of("kera_unproven_bytes "));
+        ended.is_some_and(|ended| ended > 0)
+            && bytes.is_some_and(|bytes| (1..=MOST).contains(&bytes))
+    });
+    drop(strangers);
 }
 
 #[test]

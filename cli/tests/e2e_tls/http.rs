@@ -16,7 +16,7 @@ use crate::common::{Broker, PATIENCE, finish, kera};
 const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
 
 /// A client without a certificate, which resumes sessions where it can.
-fn client(trusts: &Authority) -> Arc<ClientConfig> {
+pub fn client(trusts: &Authority) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     let authority = CertificateDer::from_pem_slice(trusts.pem.as_bytes());
     roots.add(authority.expect("PEM")).expect("an authority");
@@ -42,7 +42,7 @@ fn ask(config: &Arc<ClientConfig>, address: &str, said: &[u8], most: u64) -> io:
     Ok(answer)
 }
 
-fn get(config: &Arc<ClientConfig>, address: &str, path: &str) -> String {
+pub fn get(config: &Arc<ClientConfig>, address: &str, path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let answer = ask(config, address, request.as_bytes(), u64::MAX);
     String::from_utf8(answer.expect("an answer")).expect("text")
