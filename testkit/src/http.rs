@@ -20,9 +20,14 @@ pub fn get_as(host: &str, address: &str, path: &str) -> String {
 
 /// The whole answer to a POST of `body`, to a server that is asked for by the name `localhost`. `headers` end with a new line each.
 pub fn post(address: &str, path: &str, headers: &str, body: &str) -> String {
+    post_as("localhost", address, path, headers, body)
+}
+
+/// The same, to a server that is asked for by the name `host`.
+pub fn post_as(host: &str, address: &str, path: &str, headers: &str, body: &str) -> String {
     let length = body.len();
     let request = format!(
-        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n{headers}Connection: close\r\n\r\n{body}"
+        "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n{headers}Connection: close\r\n\r\n{body}"
     );
     answer(address, &request)
 }

@@ -8,7 +8,7 @@ use kera_rpc::login::{self, MOST_PASSWORD_BYTES, PasswordError};
 use kera_rpc::scram::Mechanism;
 
 use super::alter::{Change, NewCredential, alter_if, list};
-use crate::config::{Listener, SaslMechanism};
+use crate::config::SaslMechanism;
 use crate::error::BrokerError;
 use crate::shared::Shared;
 
@@ -22,8 +22,7 @@ pub(crate) async fn make_first_user(shared: &Arc<Shared>) -> Result<(), BrokerEr
         return Ok(());
     }
     let (Some(name), Some(file)) = (&auth.first_user, &auth.first_user_password_file) else {
-        let tokens = auth.mechanisms.contains(&SaslMechanism::OauthBearer);
-        if tokens && auth.listeners.iter().all(|one| *one == Listener::Kafka) {
+        if auth.mechanisms.contains(&SaslMechanism::OauthBearer) {
             // Those who have tokens get in.
             return Ok(());
         }

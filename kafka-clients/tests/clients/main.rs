@@ -14,6 +14,7 @@ mod admin;
 mod broker_settings;
 mod compaction;
 mod consumer_protocol;
+mod foreign_issuer;
 mod groups;
 mod interop;
 mod kcat;
