@@ -179,6 +179,10 @@ impl Group {
     /// The store's, or `InvalidData` if the file is not whole even so; the group stays as it is then,
     /// with what the file lacks in memory.
     pub fn write_again(&self) -> std::io::Result<()> {
+        if self.is_direct() {
+            // A handle around the page cache takes no more writes once one has failed.
+            self.release_file();
+        }
         self.window.lock().failed = None;
         self.broken.store(false, Ordering::Release);
         if self.write_out() == Turn::Failed {

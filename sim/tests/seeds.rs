@@ -1,17 +1,21 @@
 //! A seed is all there is to a run: it does the same each time, and finds what is wrong each time.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::process::{Command, Output};
 
 /// Seeds that every change plays, from 1 on.
-const SEEDS: &str = "100";
+const SEEDS: usize = 100;
 /// Seeds beyond those whose runs failed once, for whatever reason, and what was said of them.
-const FAILED_ONCE: [&[&str]; 9] = [
+const FAILED_ONCE: [&[&str]; 12] = [
     &["--seed", "46", "--no-losses", "--transactions", "0"],
     &["--seed", "103"],
     &["--seed", "109"],
+    &["--seed", "113"],
+    &["--seed", "131"],
     &["--seed", "50021"],
     &["--seed", "50042"],
+    &["--seed", "70008"],
     &["--seed", "100002"],
     &["--seed", "100006"],
     &["--seed", "100011"],
@@ -27,11 +31,10 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The number that stands for a run's log in what the program prints of it.
-fn digest(text: &str) -> &str {
-    let line = text.lines().find(|line| line.starts_with("seed "));
-    let digest = line.and_then(|line| line.rsplit(' ').next());
-    digest.expect("a line of the run")
+/// The numbers that stand for logs of runs in what the program prints of them.
+fn digests(text: &str) -> BTreeSet<&str> {
+    let lines = text.lines().filter(|line| line.starts_with("seed "));
+    lines.filter_map(|line| line.rsplit(' ').next()).collect()
 }
 
 #[test]
@@ -47,17 +50,11 @@ fn a_seed_played_twice_has_the_same_log_byte_for_byte() {
 }
 
 #[test]
-fn another_seed_has_another_log() {
-    let one = text(&sim(&["--seed", "1"]));
-    let other = text(&sim(&["--seed", "2"]));
-    assert_ne!(digest(&one), digest(&other), "{one}{other}");
-}
-
-#[test]
 fn seeds_are_well() {
-    let played = sim(&["--seeds", SEEDS]);
+    let played = sim(&["--seeds", &SEEDS.to_string()]);
     let told = text(&played);
     assert!(played.status.success(), "{told}");
+    assert_eq!(digests(&told).len(), SEEDS, "each has another log: {told}");
     // "3 of 1873 records of a table": some have one, and little is left of it.
     let mut tables = told.lines().filter_map(|line| {
         let (before, _) = line.split_once(" records of a table")?;
@@ -137,7 +134,7 @@ fn what_is_not_flushed_is_noticed_once_the_power_is_lost() {
     // Where one begins that notices it soon; what another change makes of that seed, a later one notices.
     for (rule, first) in [
         ("answered_before_flush", "100023"),
-        ("closed_before_flush", "100028"),
+        ("closed_before_flush", "100032"),
         ("names_not_synced", "100027"),
     ] {
         let planted = ["--planted", rule, "--first", first];

@@ -186,6 +186,38 @@ fn an_own_file_that_could_not_be_written_is_written_again_after_the_close() {
     assert_eq!(elsewhere.asked(), 0, "nobody else was asked");
 }
 
+/// Files of `synced` streams are written around the page cache, by handles that take no more once a write has failed.
+#[test]
+fn an_own_file_of_a_synced_stream_is_written_again_after_the_close() {
+    let mut machine = Machine::fault(1);
+    let node = machine.create(settings(AckPolicy::Synced));
+    let elsewhere = Elsewhere::new(&machine.io);
+    node.streamlet.serve(elsewhere.clone());
+    append(&node, &elsewhere, 0, 5);
+    node.env.pump.drain();
+    let fault = machine.fault.clone().expect("a fault engine");
+    fault.inject(Fault::FailWrite { nth: 1 });
+    append(&node, &elsewhere, 15, 1);
+    node.env.pump.drain();
+    let group = elsewhere.group();
+    assert!(group.is_broken(), "its own file lacks what was appended");
+    // The disk still refuses when it is closed.
+    fault.inject(Fault::NoSpaceAfter { bytes: 0 });
+    let id = close(&node, &elsewhere);
+    node.work();
+    assert!(group.is_broken());
+    fault.heal();
+    node.streamlet.group_ended(LANE, &group);
+    assert!(node.work());
+    assert!(!group.is_broken());
+
+    forget(&node);
+    assert_eq!(node.read_all(LANE), numbered(18), "from the file");
+    let whole = group.end().address as usize;
+    assert_eq!(file_bytes(&machine, id)[..whole], shipped(&group)[..whole]);
+    assert_eq!(elsewhere.asked(), 0, "nobody else was asked");
+}
+
 #[test]
 fn what_every_replica_has_counts_once_the_groups_before_it_do() {
     let mut machine = Machine::fault(23);

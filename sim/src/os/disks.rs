@@ -214,8 +214,14 @@ pub unsafe extern "C" fn fstatvfs64(fd: c_int, found: *mut libc::statvfs64) -> c
     error
 }
 
-/// Every disk has one file system, whatever the simulation is played on: ext4, as far as programs ask.
-const FILE_SYSTEM: i64 = 0xef53;
+/// Which file system it is, as far as programs ask and whatever the simulation is played on: ext4 on each disk, and
+/// tmpfs for what machines have in memory.
+fn file_system(path: &Path) -> i64 {
+    match is_on_disk(path) {
+        true => 0xef53,
+        false => 0x0102_1994,
+    }
+}
 
 /// # Safety
 /// As of libc's.
@@ -223,10 +229,9 @@ const FILE_SYSTEM: i64 = 0xef53;
 pub unsafe extern "C" fn statfs64(path: *const libc::c_char, found: *mut libc::statfs64) -> c_int {
     // SAFETY: passed on.
     let error = unsafe { real::statfs64(path, found) };
-    // SAFETY: libc's callers give a text that ends.
-    if error == 0 && simulated() && is_on_disk(unsafe { names::path(path) }) {
-        // SAFETY: it was just filled in.
-        unsafe { (*found).f_type = FILE_SYSTEM };
+    if error == 0 && simulated() {
+        // SAFETY: libc's callers give a text that ends, and the rest was just filled in.
+        unsafe { (*found).f_type = file_system(names::path(path)) };
     }
     error
 }
@@ -237,9 +242,9 @@ pub unsafe extern "C" fn statfs64(path: *const libc::c_char, found: *mut libc::s
 pub unsafe extern "C" fn fstatfs64(fd: c_int, found: *mut libc::statfs64) -> c_int {
     // SAFETY: passed on.
     let error = unsafe { real::fstatfs64(fd, found) };
-    if error == 0 && simulated() && is_on_disk(&path_of(fd)) {
+    if error == 0 && simulated() {
         // SAFETY: it was just filled in.
-        unsafe { (*found).f_type = FILE_SYSTEM };
+        unsafe { (*found).f_type = file_system(&path_of(fd)) };
     }
     error
 }

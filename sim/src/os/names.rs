@@ -1,8 +1,12 @@
-//! Functions of libc that change names and lengths of files: what they change is kept until it is flushed.
+//! Functions of libc that change names and lengths of files: what they change is kept until it is flushed. And that list
+//! names, which come in their order: another file system has another, and so has another disk.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+
+use libc::{DIR, dirent64};
 
 use super::contents::Changed;
 use super::real;
@@ -111,4 +115,64 @@ pub unsafe extern "C" fn ftruncate64(fd: c_int, length: i64) -> c_int {
     }
     // SAFETY: passed on.
     unsafe { real::ftruncate64(fd, length) }
+}
+
+/// What is left to be told of directories that are read.
+#[derive(Default)]
+pub(super) struct Listings(BTreeMap<usize, Listing>);
+
+struct Listing {
+    left: std::vec::IntoIter<Box<dirent64>>,
+    /// What the caller looks at until it asks again.
+    told: Option<Box<dirent64>>,
+}
+
+impl Listing {
+    /// # Safety
+    /// `dir` is open.
+    unsafe fn of(dir: *mut DIR) -> Self {
+        let mut entries = Vec::new();
+        // SAFETY: as the caller promises; an entry is valid until the next is asked for.
+        while let Some(entry) = unsafe { real::readdir64(dir).as_ref() } {
+            entries.push(Box::new(*entry));
+        }
+        // SAFETY: names end with a zero.
+        let name = |entry: &dirent64| unsafe { CStr::from_ptr(entry.d_name.as_ptr()) }.to_owned();
+        entries.sort_by_cached_key(|entry| name(entry));
+        Self {
+            left: entries.into_iter(),
+            told: None,
+        }
+    }
+}
+
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn readdir64(dir: *mut DIR) -> *mut dirent64 {
+    if me() == 0 {
+        // SAFETY: passed on.
+        return unsafe { real::readdir64(dir) };
+    }
+    let listings = &mut world().listings.0;
+    let listing = listings
+        .entry(dir as usize)
+        // SAFETY: libc's callers give one that is open.
+        .or_insert_with(|| unsafe { Listing::of(dir) });
+    listing.told = listing.left.next();
+    match &mut listing.told {
+        Some(entry) => &raw mut **entry,
+        None => std::ptr::null_mut(),
+    }
+}
+
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn closedir(dir: *mut DIR) -> c_int {
+    if me() != 0 {
+        world().listings.0.remove(&(dir as usize));
+    }
+    // SAFETY: passed on.
+    unsafe { real::closedir(dir) }
 }

@@ -3,7 +3,9 @@
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libc::{pollfd, pthread_attr_t, pthread_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{
+    DIR, dirent64, pollfd, pthread_attr_t, pthread_t, sockaddr, socklen_t, ssize_t, timespec,
+};
 
 /// What a thread begins with.
 pub(super) type Begin = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -79,6 +81,8 @@ real! {
     unlinkat(dir: c_int, path: *const libc::c_char, flags: c_int) -> c_int;
     rmdir(path: *const libc::c_char) -> c_int;
     mkdir(path: *const libc::c_char, mode: libc::mode_t) -> c_int;
+    readdir64(dir: *mut DIR) -> *mut dirent64;
+    closedir(dir: *mut DIR) -> c_int;
     rename(from: *const libc::c_char, to: *const libc::c_char) -> c_int;
     open64(path: *const libc::c_char, flags: c_int, mode: usize) -> c_int;
     statfs64(path: *const libc::c_char, found: *mut libc::statfs64) -> c_int;

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::connections::{Connections, Kind, Nanos, NetworkEvent, Relay};
+use super::names::Listings;
 use super::threads::{Thread, Threads};
 use super::unflushed::Unflushed;
 use crate::dice::Dice;
@@ -99,6 +100,7 @@ pub(super) struct World {
     pub(super) disk: DiskMood,
     /// Open files that are written around the page cache.
     pub(super) around: BTreeSet<i32>,
+    pub(super) listings: Listings,
     /// What a loss of power takes, where machines lose that.
     pub(super) unflushed: Option<Unflushed>,
     /// Nothing gets from the one to the other.
@@ -181,6 +183,7 @@ impl World {
             },
             disk: DiskMood::default(),
             around: BTreeSet::new(),
+            listings: Listings::default(),
             unflushed: None,
             cuts: BTreeSet::new(),
             connections: Connections::default(),
