@@ -77,7 +77,11 @@ fn run_long(document: &str, asked_for: &[(&str, &str)]) -> (Output, String, Stri
             "#!/bin/sh\necho stat::number_of_executed_units: 7\n",
         );
     }
-    for script in ["scripts/connectors.sh", "scripts/spark.sh"] {
+    for script in [
+        "scripts/connectors.sh",
+        "scripts/spark.sh",
+        "scripts/samza.sh",
+    ] {
         write_program(
             &at(script),
             "#!/bin/sh\necho '[INFO] Tests run: 6, Failures: 0, Errors: 0, Skipped: 0'\n",

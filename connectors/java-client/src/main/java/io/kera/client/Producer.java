@@ -18,12 +18,16 @@ import java.util.concurrent.atomic.AtomicBoolean;
  * threads.
  */
 public final class Producer implements AutoCloseable {
+    private static final int ANY_PARTITION = -1;
+
     private final ProducerOptions options;
     private final ProducerDriver driver;
     private final MemoryBudget memory;
     private final Outstanding outstanding = new Outstanding();
     private final byte[] streamId;
     private final boolean byKey;
+    /** Each record names its partition. */
+    private final boolean placed;
     private final int batchBytes;
     private final int recordBytes;
     private volatile Split split;
@@ -42,13 +46,31 @@ public final class Producer implements AutoCloseable {
      * @throws IOException if no broker answers
      */
     public Producer(String stream, ProducerOptions options) throws IOException {
+        this(stream, options, false);
+    }
+
+    /**
+     * One whose records name their partitions, whatever their keys: see {@link #appendTo}.
+     *
+     * @throws IllegalArgumentException if owners choose the stream's lanes
+     */
+    public static Producer placed(String stream, ProducerOptions options) throws IOException {
+        return new Producer(stream, options, true);
+    }
+
+    private Producer(String stream, ProducerOptions options, boolean placed) throws IOException {
         this.options = options;
+        this.placed = placed;
         memory = new MemoryBudget(options.memoryLimit());
         Cluster cluster = new Cluster(options.bootstrap(), options.connect());
         try {
             StreamInfo info = cluster.stream(stream);
             streamId = info.id();
             byKey = info.byKey();
+            if (placed && !byKey) {
+                throw new IllegalArgumentException("the lanes of stream " + stream
+                        + " are chosen by their owners: its records cannot name them; create the stream with --lane-by key");
+            }
             recordBytes = info.maxBatchBytes() == 0 ? options.batchSize() : info.maxBatchBytes();
             batchBytes = Math.min(options.batchSize(), recordBytes);
             driver = new ProducerDriver(this, stream, info, cluster, options);
@@ -73,7 +95,31 @@ public final class Producer implements AutoCloseable {
      *     lane has failed. That a batch is given up later is told by {@link #flush}.
      */
     public void append(byte[] key, byte[] value, List<KeraRecord.Header> headers, long timestamp) throws IOException {
-        add(key, value, headers, timestamp, null);
+        add(ANY_PARTITION, key, value, headers, timestamp, null);
+    }
+
+    /**
+     * Appends a record to a partition, of a producer that was made by {@link #placed}: partition p of a stream of M streamlets is lane p / M
+     * of streamlet p % M. It stays there while lanes grow.
+     *
+     * @param partition less than {@link #partitions}
+     * @param timestamp milliseconds since 1970
+     * @throws IOException as {@link #append}
+     */
+    public void appendTo(int partition, byte[] key, byte[] value, List<KeraRecord.Header> headers, long timestamp)
+            throws IOException {
+        if (!placed) {
+            throw new IllegalStateException("the producer chooses lanes by key: make it by Producer.placed");
+        }
+        if (partition < 0 || partition >= partitions()) {
+            throw new IllegalArgumentException("partition " + partition + " is none: there are " + partitions());
+        }
+        add(partition, key, value, headers, timestamp, null);
+    }
+
+    /** How many lanes there are in all, as far as the producer knows: they may have grown. */
+    public int partitions() {
+        return split.partitions();
     }
 
     /**
@@ -83,12 +129,15 @@ public final class Producer implements AutoCloseable {
     public CompletableFuture<RecordPlace> appendTracked(
             byte[] key, byte[] value, List<KeraRecord.Header> headers, long timestamp) throws IOException {
         CompletableFuture<RecordPlace> place = new CompletableFuture<>();
-        add(key, value, headers, timestamp, place);
+        add(ANY_PARTITION, key, value, headers, timestamp, place);
         return place;
     }
 
-    private void add(byte[] key, byte[] value, List<KeraRecord.Header> headers, long timestamp,
+    private void add(int partition, byte[] key, byte[] value, List<KeraRecord.Header> headers, long timestamp,
             CompletableFuture<RecordPlace> place) throws IOException {
+        if (placed != (partition != ANY_PARTITION)) {
+            throw new IllegalStateException("each record of this producer names its partition: use appendTo");
+        }
         int bound = BatchBuilder.bound(key, value, headers);
         if (BatchBuilder.HEADER + bound > recordBytes) {
             throw new KeraException(ErrorCodes.BATCH_TOO_LARGE, "a record of up to " + bound
@@ -97,12 +146,12 @@ public final class Producer implements AutoCloseable {
         long deadline = 0;
         while (true) {
             Split now = split;
-            ProducerLane lane = key != null && byKey ? now.lanes()[Partitions.of(key, now.lanes().length)] : keyless(now);
+            ProducerLane lane = lane(now, partition, key);
             int missing;
             boolean retired;
             synchronized (lane) {
                 retired = lane.split != now;
-                missing = retired ? 0 : tryAdd(lane, key == null, bound, key, value, headers, timestamp, place);
+                missing = retired ? 0 : tryAdd(lane, key == null && !placed, bound, key, value, headers, timestamp, place);
             }
             if (retired) {
                 driver.awaitSplit();
@@ -115,6 +164,13 @@ public final class Producer implements AutoCloseable {
                 memory.await(missing, deadline);
             }
         }
+    }
+
+    private ProducerLane lane(Split now, int partition, byte[] key) {
+        if (placed) {
+            return now.lanes()[partition];
+        }
+        return key != null && byKey ? now.lanes()[Partitions.of(key, now.lanes().length)] : keyless(now);
     }
 
     /** Adds the record, or tells how many bytes of memory are missing. Called with the lane's lock. */
@@ -417,7 +473,7 @@ public final class Producer implements AutoCloseable {
     }
 
     Resplit resplit(ProducerLane[] lanes) {
-        return new Resplit(lanes, batchBytes, options.compression(), memory, outstanding);
+        return new Resplit(lanes, placed, batchBytes, options.compression(), memory, outstanding);
     }
 
     SealedBatch sealForSplit(ProducerLane lane) {

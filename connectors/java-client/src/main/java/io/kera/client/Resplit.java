@@ -11,6 +11,7 @@ import java.util.Map;
 /** Splits waiting records anew after a stream's lanes have grown. Records of a key keep their order. */
 final class Resplit {
     private final ProducerLane[] lanes;
+    private final boolean placed;
     private final int batchBytes;
     private final Compression compression;
     private final MemoryBudget memory;
@@ -30,9 +31,14 @@ final class Resplit {
         }
     }
 
-    /** Into these lanes, none of which is in use by others. */
-    Resplit(ProducerLane[] lanes, int batchBytes, Compression compression, MemoryBudget memory, Outstanding outstanding) {
+    /**
+     * Into these lanes, none of which is in use by others.
+     *
+     * @param placed records stay where they are
+     */
+    Resplit(ProducerLane[] lanes, boolean placed, int batchBytes, Compression compression, MemoryBudget memory, Outstanding outstanding) {
         this.lanes = lanes;
+        this.placed = placed;
         this.batchBytes = batchBytes;
         this.compression = compression;
         this.memory = memory;
@@ -48,7 +54,7 @@ final class Resplit {
         Map<Integer, Tracked> tracked = new HashMap<>();
         batch.tracked.forEach(record -> tracked.put(record.index(), record));
         Batches.read(ByteBuffer.wrap(batch.bytes), record -> {
-            int target = record.key() == null ? from : Partitions.of(record.key(), lanes.length);
+            int target = placed || record.key() == null ? from : Partitions.of(record.key(), lanes.length);
             int bound = BatchBuilder.bound(record.key(), record.value(), record.headers());
             Part part = parts.get(target);
             if (part != null && part.builder.length() + bound > batchBytes) {

@@ -246,6 +246,49 @@ class ProducerTest {
         }
     }
 
+    @Test
+    void recordsThatNameTheirPartitionStayThereWhileLanesGrow() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            admin.createStream("s", 2, 1);
+            ProducerOptions options = ProducerOptions.to(broker.address()).withBatchSize(1 << 10);
+            try (Producer producer = Producer.placed("s", options)) {
+                for (int n = 0; n < 6_000; n++) {
+                    producer.appendTo(n % 2, bytes("key-" + n % 30), bytes(n), List.of(), n);
+                    if (n == 3_000) {
+                        admin.growStream("s", 6);
+                    }
+                }
+                producer.flush();
+                assertEquals(6, producer.partitions());
+                producer.appendTo(5, null, bytes("last"), List.of(), 0);
+                assertThrows(IllegalArgumentException.class, () -> producer.appendTo(6, null, bytes(0), List.of(), 0));
+                assertThrows(IllegalStateException.class, () -> producer.append(bytes("key"), bytes(0)));
+            }
+            Map<String, List<KeraRecord>> lanes = readAll(admin, "s", ConnectOptions.DEFAULT);
+            for (int partition = 0; partition < 2; partition++) {
+                List<KeraRecord> lane = lanes.get(partition + "/0");
+                assertEquals(3_000, lane.size());
+                for (int n = 0; n < lane.size(); n++) {
+                    assertArrayEquals(bytes(2 * n + partition), lane.get(n).value());
+                }
+            }
+            assertEquals(1, lanes.get("1/2").size());
+            assertEquals(0, lanes.get("0/1").size());
+        }
+    }
+
+    @Test
+    void aRecordCannotNameALaneThatItsOwnerChooses() throws Exception {
+        try (TestBroker broker = TestBroker.start()) {
+            broker.run("", "stream", "create", "s", "--lane-by", "producer");
+            ProducerOptions options = ProducerOptions.to(broker.address());
+            assertThrows(IllegalArgumentException.class, () -> Producer.placed("s", options));
+            try (Producer producer = new Producer("s", options)) {
+                assertThrows(IllegalStateException.class, () -> producer.appendTo(0, null, bytes(0), List.of(), 0));
+            }
+        }
+    }
+
     /** What a key has below a boundary comes before what it has above, in whichever lane. */
     private static void checkGenerations(Admin admin) throws IOException {
         Generations generations = admin.generations("s");

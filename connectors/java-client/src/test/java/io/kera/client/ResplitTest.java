@@ -35,7 +35,7 @@ class ResplitTest {
         long older = outstanding.begin();
         long newer = outstanding.begin();
         // Two lanes have become three, of which the first gets records of both.
-        Resplit resplit = new Resplit(lanes, 1 << 16, Compression.NONE, new MemoryBudget(1 << 20), outstanding);
+        Resplit resplit = new Resplit(lanes, false, 1 << 16, Compression.NONE, new MemoryBudget(1 << 20), outstanding);
         resplit.add(0, batch(keyOf(0), newer));
         resplit.add(1, batch(keyOf(1), older));
         resplit.finish();
