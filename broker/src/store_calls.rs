@@ -48,6 +48,14 @@ pub(crate) async fn blocking<T: Send + 'static, E: From<Broken> + Send + 'static
     done.unwrap_or_else(|error| Err(Broken(error).into()))
 }
 
+/// Runs `work` to its end, also where whoever waits for it goes away: a call is dropped with its connection, at any await.
+pub(crate) async fn to_its_end<T: Send + 'static, E: From<Broken> + Send + 'static>(
+    work: impl Future<Output = Result<T, E>> + Send + 'static,
+) -> Result<T, E> {
+    let done = tokio::spawn(work).await;
+    done.unwrap_or_else(|error| Err(Broken(error).into()))
+}
+
 /// What a client is told of an error of the metadata store.
 pub(crate) fn metadata_error(error: &MetadataError) -> WireError {
     WireError::new(error.code(), error.to_string())

@@ -119,6 +119,7 @@ mod tests {
             ConnectionError::Lost { address, reason }.into(),
             refused(ErrorCode::Timeout),
             refused(ErrorCode::NotCoordinator),
+            RpcError::BadAnswer("planted".to_owned()),
         ] {
             let lost = Lost::default();
             lost.failed(&open);

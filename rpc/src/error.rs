@@ -158,7 +158,9 @@ impl RpcError {
         match self {
             Self::Broker(error) => error.code.placement() == Placement::MayBePlaced,
             Self::Connection(error) => error.is_uncertain(),
-            Self::BadAddress(_) | Self::BadAnswer(_) => false,
+            Self::BadAddress(_) => false,
+            // An answer came, and nobody knows which.
+            Self::BadAnswer(_) => true,
         }
     }
 

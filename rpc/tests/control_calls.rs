@@ -260,6 +260,7 @@ async fn an_answer_that_is_none_is_told() {
     asked.answer(&v1::CallResponse::default(), &[0xff; 3]);
     let error = call.join_all().await.remove(0).unwrap_err();
     assert!(matches!(error, RpcError::BadAnswer(_)), "{error:?}");
+    assert!(error.is_uncertain(), "it may have been a yes");
 
     let call = many(&client, 1);
     let asked = broker.next().await;

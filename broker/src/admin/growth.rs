@@ -23,7 +23,7 @@ use uuid::Uuid;
 use crate::data::catalog::Stream;
 use crate::others;
 use crate::shared::Shared;
-use crate::store_calls::{blocking, metadata_error};
+use crate::store_calls::{blocking, metadata_error, to_its_end};
 
 /// Attempts to cut lanes while one of them is recovering.
 const CUT_ATTEMPTS: usize = 200;
@@ -223,17 +223,23 @@ pub(crate) async fn cut_for_growth(
         let text = "its lanes are being grown already; see how many it has in a moment".into();
         return refuse(ErrorCode::Overloaded, text);
     }
-    match blocking(move || cut_all(&name, &streamlets)).await {
-        Ok(mut cut) => {
-            cut.partitions = request.partitions;
-            tokio::spawn(watch_over(shared.clone(), stream.clone(), request.attempt));
-            Ok(cut)
+    let (shared, stream) = (shared.clone(), stream.clone());
+    let (attempt, partitions) = (request.attempt, request.partitions);
+    // Whoever asks may be another broker, and go away: then the growth is given up.
+    to_its_end(async move {
+        match blocking(move || cut_all(&name, &streamlets)).await {
+            Ok(mut cut) => {
+                cut.partitions = partitions;
+                tokio::spawn(watch_over(shared, stream, attempt));
+                Ok(cut)
+            }
+            Err(error) => {
+                stream.end_growth(attempt);
+                Err(error)
+            }
         }
-        Err(error) => {
-            stream.end_growth(request.attempt);
-            Err(error)
-        }
-    }
+    })
+    .await
 }
 
 fn cut_all(

@@ -14,7 +14,7 @@ use super::growth::grow;
 use crate::clock::wall_ms;
 use crate::data::catalog::Stream;
 use crate::shared::Shared;
-use crate::store_calls::{blocking, metadata_error};
+use crate::store_calls::{blocking, metadata_error, to_its_end};
 use crate::transactions;
 
 /// Bytes of a frame that are not its batch.
@@ -104,6 +104,16 @@ pub async fn alter_stream(
     config: &v1::StreamConfig,
 ) -> Result<(), WireError> {
     super::changeable(stream)?;
+    let (shared, stream, config) = (shared.clone(), stream.clone(), *config);
+    // Lanes that are cut are to grow, or to go on as they were, whatever becomes of whoever asked for it.
+    to_its_end(async move { alter(&shared, &stream, &config).await }).await
+}
+
+async fn alter(
+    shared: &Arc<Shared>,
+    stream: &Arc<Stream>,
+    config: &v1::StreamConfig,
+) -> Result<(), WireError> {
     let _one_at_a_time = stream.change.lock().await;
     let old = stream.record.load_full();
     let mut new = (*old).clone();
