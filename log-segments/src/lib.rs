@@ -15,6 +15,7 @@
 //! | [`scan`] | recovery of a group from its bytes |
 //! | [`damage`] | what a file tells against itself once its writer is gone |
 //! | [`check`] | a closed group's bytes looked at again |
+//! | [`assemble`] | a closed group put together from replicas that are not whole |
 //! | [`replicas`] | what a streamlet and who makes its replicas need of each other |
 //! | [`rewrite`] | a run of closed groups written anew as one |
 //! | [`ship`] | a group whose bytes have copies elsewhere |
@@ -26,6 +27,7 @@
 #![warn(unreachable_pub)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod assemble;
 pub mod buffers;
 pub mod check;
 pub mod damage;

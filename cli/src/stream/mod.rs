@@ -318,7 +318,7 @@ pub(crate) struct CompactArgs {
   kera stream recover clicks --streamlet 2 --accept-loss
 
 A stream with replicas is recovered by itself once a broker is back that has all acknowledged records.
-If none will ever come back, --accept-loss shows the groups concerned, asks, and then keeps the longest replica that is left of each, or nothing of a closed group that no broker has. It gives up no group that it did not show: one that comes up later stops its lane again. Ordinals jump past the lost records.")]
+If none will ever come back, --accept-loss shows the groups concerned, asks, and then keeps the longest replica that is left of each, of a closed group every batch that is whole on a broker, and nothing of one that no broker has. It gives up no group that it did not show: one that comes up later stops its lane again. Ordinals jump past the lost records.")]
 pub(crate) struct RecoverArgs {
     /// The stream
     stream: String,

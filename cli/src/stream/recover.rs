@@ -51,7 +51,7 @@ pub(super) async fn recover(args: RecoverArgs) -> Outcome {
             args.stream, args.stream
         ))),
         true => Err(Failure::message(format!(
-            "stream {} has records on none of the brokers that answer: bring the named brokers back, or add --accept-loss to go on without the records that only they have",
+            "stream {} has records that are whole on none of the brokers that answer: bring the named brokers back, or add --accept-loss to go on without the records that only they have",
             args.stream
         ))),
         false if !found.waiting.is_empty() => Err(Failure::message(format!(

@@ -18,12 +18,13 @@ use kera_metadata::{
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
 use kera_protocol::v1;
 use kera_replication::ids::BrokerId;
-use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
+use kera_replication::recovery::{RecoverSpec, Recovered, recover};
 use kera_streamlet::Streamlet;
 use tokio::sync::Semaphore;
 
 use crate::clock::now_ms;
-use crate::cluster::replica::own_files::{Leftovers, NotFetched, OwnFile, fetch};
+use crate::cluster::replica::fetching::{Fetched, MayLack, NotFetched, fetch, with_holes};
+use crate::cluster::replica::own_files::{Leftovers, OwnFile};
 use crate::cluster::replica::replicated::Replicated;
 use crate::cluster::replica::waiting::Stuck;
 use crate::cluster::{Clustered, LATER};
@@ -184,7 +185,7 @@ impl TakeOver {
             streamlet: &self.streamlet,
             epoch: recovered.epoch,
         };
-        let later = restore.before_serving(&mut image, &spec.unclean).await?;
+        let later = restore.before_serving(&mut image).await?;
         self.still()?;
         let epoch = recovered.epoch;
         self.serve(recovered, config, image).await?;
@@ -307,17 +308,16 @@ impl Restore<'_> {
     /// served; the others are returned. Groups whose
     /// file had to be fetched name this broker as a holder again, in the records and in `image`.
     ///
-    /// Those of which no replica is left are given up if the operator has `accepted` that.
+    /// Those of which no replica is left, and records that are whole on none, are given up if the operator has accepted that.
     ///
     /// # Errors
     /// Says, for people, which groups could be had from nobody.
     pub(crate) async fn before_serving(
         &self,
         image: &mut Image,
-        accepted: &Unclean,
     ) -> Result<Vec<GroupRecord>, Stuck> {
         loop {
-            let (later, given_up) = self.restore_newest(image, accepted).await?;
+            let (later, given_up) = self.restore_newest(image).await?;
             // Without those, others are the newest of their lanes.
             if !given_up {
                 return Ok(later);
@@ -326,11 +326,7 @@ impl Restore<'_> {
     }
 
     /// Those that are not needed yet, and whether any was given up.
-    async fn restore_newest(
-        &self,
-        image: &mut Image,
-        accepted: &Unclean,
-    ) -> Result<(Vec<GroupRecord>, bool), Stuck> {
+    async fn restore_newest(&self, image: &mut Image) -> Result<(Vec<GroupRecord>, bool), Stuck> {
         let whole = image.groups.iter().filter(|record| record.holds_records());
         // History moves when the streamlet is served.
         let newest = newest_of_lanes(image);
@@ -344,32 +340,46 @@ impl Restore<'_> {
         let (now, later): (Vec<_>, Vec<_>) = whole.partition(needed);
         let (mut changed, mut given_up) = (Vec::new(), Vec::new());
         let mut stuck: Option<Stuck> = None;
+        let waiting = self.replicated.waiting();
         for record in now {
             let file = OwnFile::new(self.streamlet, record);
+            let accepted = waiting.accepted(self.streamlet.key(), record.group);
             let found = match self.inspect(&file, record).await? {
-                Some(found) => Ok(found),
-                None => fetch(self.replicated.primary(), &file, record).await,
+                Some(max_timestamp_ms) => Ok(Fetched {
+                    max_timestamp_ms,
+                    holes: Vec::new(),
+                }),
+                None => {
+                    let may_lack = accepted.map_or(MayLack::Recorded, MayLack::From);
+                    fetch(self.replicated.primary(), &file, record, may_lack).await
+                }
             };
-            match found {
-                Ok(max_timestamp_ms) => {
-                    changed.extend(mended(self.shared, record, max_timestamp_ms));
+            let (reason, lost_from) = match found {
+                Ok(found) => {
+                    changed.extend(self.mended(record, &found));
+                    continue;
                 }
-                Err(NotFetched::Nowhere(_)) if accepted.accepts(record.group) => {
+                Err(NotFetched::Untold(reason)) => return Err(Stuck::from(reason)),
+                Err(NotFetched::Nowhere(_))
+                    if accepted.is_some_and(|from| from <= record.start_ordinal()) =>
+                {
                     given_up.push(without_bytes(record));
+                    continue;
                 }
-                Err(NotFetched::Nowhere(reason)) => {
-                    let stuck = stuck.get_or_insert_with(|| Stuck::from(reason));
-                    stuck.unclean.push(unclean(record));
+                Err(NotFetched::Nowhere(reason)) => (reason, record.start_ordinal()),
+                Err(NotFetched::Holes(reason, holes)) => {
+                    let first = holes.first().map(|hole| hole.from.ordinal);
+                    (reason, first.unwrap_or(record.start_ordinal()))
                 }
-                Err(error @ NotFetched::Untold(_)) => return Err(Stuck::from(String::from(error))),
-            }
+            };
+            let stuck = stuck.get_or_insert_with(|| Stuck::from(reason));
+            stuck.unclean.push(unclean(record, lost_from));
         }
         let later = later.into_iter().cloned().collect();
         let any_given_up = !given_up.is_empty();
         for record in &given_up {
             let (lane, from, to) = (record.lane.0, record.start_ordinal(), record.next_ordinal);
             tracing::warn!(group = %record.key(), lane, from, to, "a closed group of which no replica is left is given up; its ordinals are never used again");
-            let waiting = self.replicated.waiting();
             waiting.lost(self.streamlet.key(), lane, from, to);
         }
         changed.extend(given_up);
@@ -387,6 +397,20 @@ impl Restore<'_> {
             Some(stuck) => Err(stuck),
             None => Ok((later, any_given_up)),
         }
+    }
+
+    /// The record of a group whose own file is there again, if that is not what it says.
+    fn mended(&self, record: &GroupRecord, found: &Fetched) -> Option<GroupRecord> {
+        let damaged = with_holes(record, &found.holes);
+        if damaged.is_some() {
+            let waiting = self.replicated.waiting();
+            for hole in &found.holes {
+                let (from, to) = (hole.from.ordinal, hole.to.ordinal);
+                waiting.lost(self.streamlet.key(), record.lane.0, from, to);
+            }
+        }
+        let now = damaged.as_ref().unwrap_or(record);
+        mended(self.shared, now, found.max_timestamp_ms).or(damaged)
     }
 
     /// Fetches the files of `later` that are not here, one after the other, no faster than jobs may copy;
@@ -492,19 +516,20 @@ impl Restore<'_> {
     }
 }
 
-/// A closed group that no broker has, as the operator is told of it.
-fn unclean(record: &GroupRecord) -> v1::UncleanGroup {
+/// A closed group whose records are on no broker from an ordinal on, all of them or some, as the operator is told of it.
+fn unclean(record: &GroupRecord, lost_from: Ordinal) -> v1::UncleanGroup {
     v1::UncleanGroup {
         group: record.group.0,
         lane: record.lane.0,
-        first_ordinal: record.start_ordinal(),
+        first_ordinal: lost_from,
         brokers: record.copies.iter().map(|copy| copy.broker.0).collect(),
     }
 }
 
 /// The record of a closed group that the operator gives up: its lane goes on behind it as before.
 fn without_bytes(record: &GroupRecord) -> GroupRecord {
-    let told = "no replica was left, and the operator accepted the loss".to_owned();
+    let told =
+        "nothing of it was left on any replica, and the operator accepted the loss".to_owned();
     GroupRecord {
         damaged: Some(Damage::new(0, told)),
         ..record.clone()

@@ -10,6 +10,7 @@
 //! | `door` | who gets to replicas where their listener has TLS |
 //! | `backup` | the passive side: a store of other brokers' replicas, and its listener |
 //! | `own_files` | own files of closed groups: whether they are whole, and how they are made so or freed |
+//! | `fetching` | an own file made from other replicas |
 //! | `streamlet_replicas` | the replicas of one streamlet's groups |
 //! | `waiting` | streamlets that wait for their replicas, and the operator's decision |
 //! | `deleted_streams` | deleted streams that not every replica store has heard of |
@@ -24,6 +25,7 @@ mod cards;
 mod cards;
 pub(crate) mod deleted_streams;
 mod door;
+pub(crate) mod fetching;
 pub(crate) mod local;
 pub(crate) mod own_files;
 pub(crate) mod replicated;

@@ -3,7 +3,7 @@
 //! A file with a footer was closed here, after its sync. Of any other only what lies below its durable mark has
 //! been synced for certain: if a sync failed before, the page cache shows bytes that the device does not have.
 //!
-//! [`fetch`] copies such a file from another replica, byte for byte. [`Leftovers`] frees what the owner keeps of a
+//! [`super::fetching`] makes such a file from other replicas. [`Leftovers`] frees what the owner keeps of a
 //! streamlet and needs no more: replicas in its own store, of before it owned the streamlet, and files of groups
 //! that no record names. Other brokers' leftovers the owner finds by asking them; its own nobody asks for. Proof is
 //! the same: what is there is listed first, and the records are read after that.
@@ -22,8 +22,8 @@ use kera_metadata::{GroupRecord, Image, MetadataStore};
 use kera_protocol::ids::{Epoch, Incarnation};
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::primary::Primary;
-use kera_replication::transport::{CallError, CopyInfo, Refusal, Reply, Request};
-use kera_replication::{aside, own, piece_end};
+use kera_replication::transport::{CopyInfo, Request};
+use kera_replication::{aside, own};
 use kera_streamlet::Streamlet;
 
 use crate::store_calls::blocking;
@@ -34,7 +34,7 @@ pub(crate) struct OwnFile {
     io: Arc<dyn Io>,
     incarnation: Incarnation,
     pub(crate) spec: GroupSpec,
-    end: Place,
+    pub(super) end: Place,
 }
 
 impl OwnFile {
@@ -64,7 +64,7 @@ impl OwnFile {
         }
     }
 
-    async fn off_runtime<T: Send + 'static>(
+    pub(super) async fn off_runtime<T: Send + 'static>(
         &self,
         step: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
     ) -> Result<T, String> {
@@ -95,6 +95,11 @@ impl OwnFile {
             true => Ok(None),
             false => self.inspect().await,
         }
+    }
+
+    /// Whether there is a file of this name whose batches may count, though it is not whole.
+    pub(super) fn has_parts(&self, record: &GroupRecord, me: BrokerId) -> bool {
+        !may_be_of_others(record, me) && self.io.exists(&self.spec.path)
     }
 
     /// Whether there is a file of this name that is not what is recorded, as far as is known.
@@ -146,11 +151,31 @@ impl OwnFile {
         Ok(found)
     }
 
+    /// The same of a file of which some batches are damaged, as they are whole nowhere.
+    pub(super) fn finish_with_holes(&self) -> io::Result<()> {
+        let path: &Path = &self.spec.path;
+        let made = aside::path(path);
+        let file = self.io.open(&made, OpenHow::ReadWrite, false)?;
+        let headers = ScanSpec::closed(&self.spec, self.end);
+        let found = scan(&*file, &headers, |_, _| {}).map_err(io::Error::other)?;
+        if found.end != self.end {
+            return Err(io::Error::other(found.stop));
+        }
+        self.store(&*file, &made, &found)?;
+        aside::put(&*self.io, path)
+    }
+
     /// Syncs a file of which all that is unsynced is dirty, if it is whole.
     fn make_durable(&self, file: &dyn File, path: &Path) -> io::Result<Option<i64>> {
         let Some(found) = self.whole(file) else {
             return Ok(None);
         };
+        self.store(file, path, &found)?;
+        Ok(Some(found.max_timestamp))
+    }
+
+    /// Syncs a file and its name, and says so in its durable mark.
+    fn store(&self, file: &dyn File, path: &Path, found: &Scanned) -> io::Result<()> {
         file.sync_data()?;
         own::sync_names(&*self.io, path)?;
         let before = found.mark.unwrap_or_default();
@@ -160,7 +185,7 @@ impl OwnFile {
             // It only spares the next start from writing the file once more.
             tracing::warn!(file = %self.spec.path.display(), %error, "a group's file is durable, and its durable mark cannot be stored");
         }
-        Ok(Some(found.max_timestamp))
+        Ok(())
     }
 
     fn scan_spec(&self) -> ScanSpec {
@@ -208,7 +233,7 @@ impl OwnFile {
             .await
     }
 
-    fn write_now(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn write_now(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         let path: &Path = &self.spec.path;
         let file = if address == 0 {
             aside::begin(&*self.io, path, self.spec.group_bytes())?
@@ -226,146 +251,9 @@ impl OwnFile {
     }
 }
 
-/// Why a group was not fetched, for people.
-#[derive(Debug)]
-pub(crate) enum NotFetched {
-    /// Each other broker that is recorded answers that it lacks it, or is not alive.
-    Nowhere(String),
-    /// This broker could not store it, or a living one that may have it did not tell: that is no answer, and not a no.
-    Untold(String),
-}
-
-impl From<NotFetched> for String {
-    fn from(error: NotFetched) -> Self {
-        match error {
-            NotFetched::Nowhere(reason) | NotFetched::Untold(reason) => reason,
-        }
-    }
-}
-
 /// Whether an own file of this name may be one that was never recorded.
-fn may_be_of_others(record: &GroupRecord, me: BrokerId) -> bool {
+pub(super) fn may_be_of_others(record: &GroupRecord, me: BrokerId) -> bool {
     record.generation > 0 && !record.copies.iter().any(|replica| replica.broker == me)
-}
-
-/// Fetches a closed group whose own file is damaged or gone, and puts it into its place at once, so
-/// that nobody reads half of it.
-///
-/// # Errors
-/// Says, for people, why the group could be had from nobody.
-pub(crate) async fn replace(
-    primary: &Primary,
-    streamlet: &Streamlet,
-    record: &GroupRecord,
-) -> Result<(), String> {
-    let file = OwnFile::new(streamlet, record);
-    fetch(primary, &file, record).await?;
-    Ok(())
-}
-
-/// Fetches a group from the first holder whose copy is whole, and only then puts it in the place of what is there; its
-/// greatest timestamp.
-pub(crate) async fn fetch(
-    primary: &Primary,
-    file: &OwnFile,
-    record: &GroupRecord,
-) -> Result<i64, NotFetched> {
-    let fetched = fetch_from_any(primary, file, record).await;
-    if fetched.is_err() {
-        // The next fetch begins anew, and the next start removes the unfinished file.
-        let _ = file.give_up().await;
-    }
-    fetched
-}
-
-async fn fetch_from_any(
-    primary: &Primary,
-    file: &OwnFile,
-    record: &GroupRecord,
-) -> Result<i64, NotFetched> {
-    let me = primary.me();
-    let (copy, path) = (CopyId::of(record), file.spec.path.display());
-    let (mut reasons, mut is_untold) = (Vec::new(), false);
-    let mut holders: Vec<_> = record.copies.iter().map(|c| c.broker).collect();
-    // One in this broker's own store needs no network; who is not alive may not answer for long.
-    let alive = primary.peers();
-    holders.sort_by_key(|holder| (*holder != me, !alive.contains(holder)));
-    for holder in holders {
-        if holder == me {
-            let kept = primary.kept_here(copy.streamlet).await;
-            if !kept.iter().any(|kept| kept.copy == copy) {
-                continue;
-            }
-        }
-        match fetch_from(primary, file, record, holder, alive.contains(&holder)).await {
-            Ok(Some(max_timestamp_ms)) => {
-                tracing::info!(%copy, %holder, file = %path, "this broker's own file was fetched from another replica");
-                return Ok(max_timestamp_ms);
-            }
-            Ok(None) => reasons.push(format!("the replica on {holder} is not whole")),
-            Err(NotFetched::Nowhere(reason)) => reasons.push(format!("{holder}: {reason}")),
-            Err(NotFetched::Untold(reason)) => {
-                is_untold = true;
-                reasons.push(format!("{holder}: {reason}"));
-            }
-        }
-    }
-    let told = format!(
-        "{path} is missing or damaged, and group {copy} cannot be fetched: {}",
-        reasons.join("; ")
-    );
-    Err(match is_untold {
-        true => NotFetched::Untold(told),
-        false => NotFetched::Nowhere(told),
-    })
-}
-
-/// What it says of a replica that it was not read at a broker.
-fn not_read(error: CallError, is_alive: bool) -> NotFetched {
-    let told = error.to_string();
-    let is_no = match error {
-        // The operator, who sees its number, may know that it never comes back.
-        CallError::Lost { .. } => !is_alive,
-        CallError::Refused { refusal, .. } => {
-            matches!(refusal, Refusal::Unknown | Refusal::Short { .. })
-        }
-    };
-    match is_no {
-        true => NotFetched::Nowhere(told),
-        false => NotFetched::Untold(told),
-    }
-}
-
-async fn fetch_from(
-    primary: &Primary,
-    file: &OwnFile,
-    record: &GroupRecord,
-    holder: BrokerId,
-    is_alive: bool,
-) -> Result<Option<i64>, NotFetched> {
-    let copy = CopyId::of(record);
-    let mut address = 0;
-    while address < record.length {
-        let to = piece_end(address, record.length, file.spec.segment_size);
-        let request = Request::Read {
-            copy,
-            address,
-            len: (to - address) as u32,
-        };
-        let reply = primary.ask(holder, request).await;
-        match reply.map_err(|error| not_read(error, is_alive))? {
-            Reply::Bytes(bytes) if bytes.len() as u64 == to - address => {
-                let written = file.write(address, bytes).await;
-                written.map_err(NotFetched::Untold)?;
-            }
-            other => {
-                let told = format!("it answered a read with {other:?}");
-                return Err(NotFetched::Untold(told));
-            }
-        }
-        address = to;
-    }
-    file.finish().await.map_err(NotFetched::Untold)
 }
 
 /// Files and replicas that this broker keeps of a streamlet it owns, under one epoch, and may not need.

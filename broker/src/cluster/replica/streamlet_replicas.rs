@@ -15,7 +15,8 @@ use kera_replication::transport::Pending;
 use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 
-use super::own_files::{self, Leftovers};
+use super::fetching;
+use super::own_files::Leftovers;
 use crate::clock::now_ms;
 use crate::group_records::GroupRecords;
 use crate::store_calls::blocking;
@@ -129,7 +130,7 @@ impl OwnFile {
             let stored = off(&**primary.runtime(), move || records.stored(key)).await;
             let mended = match stored.map_err(|error| error.to_string()) {
                 Ok(Some(record)) if record.is_closed() => {
-                    own_files::replace(&primary, &streamlet, &record).await
+                    fetching::replace(&primary, &streamlet, &record).await
                 }
                 Ok(_) => Err("its close is not recorded".into()),
                 Err(error) => Err(error),

@@ -30,8 +30,8 @@ struct Entry {
     unclean: Vec<v1::UncleanGroup>,
     losses: Vec<v1::AcceptedLoss>,
     decision: Decision,
-    /// The groups whose loss was accepted, until the streamlet is served.
-    accepted: BTreeSet<GroupId>,
+    /// The groups whose loss was accepted, and from which ordinal on, until the streamlet is served.
+    accepted: BTreeMap<GroupId, Ordinal>,
     served: bool,
 }
 
@@ -104,8 +104,14 @@ impl WaitingList {
         }
         match entry.accepted.is_empty() {
             true => Unclean::Wait,
-            false => Unclean::Accept(entry.accepted.clone()),
+            false => Unclean::Accept(entry.accepted.keys().copied().collect()),
         }
+    }
+
+    /// From which ordinal on the loss of a group was accepted, if it was: what lay below was there when that was shown.
+    pub(crate) fn accepted(&self, streamlet: StreamletKey, group: GroupId) -> Option<Ordinal> {
+        let entries = self.entries.lock();
+        entries.get(&streamlet)?.accepted.get(&group).copied()
     }
 
     /// Ordinals were given up by the attempt.
@@ -181,17 +187,22 @@ impl WaitingList {
             let Some(entry) = entries.get_mut(streamlet) else {
                 continue;
             };
-            let found = entry.unclean.iter();
-            let found = found.map(|one| (LaneId(one.lane), GroupId(one.group)));
-            let given_up: Vec<_> = found.filter(|place| groups.contains(place)).collect();
+            let place = |one: &v1::UncleanGroup| (LaneId(one.lane), GroupId(one.group));
+            let found = entry
+                .unclean
+                .iter()
+                .filter(|one| groups.contains(&place(one)));
+            let from: BTreeMap<_, _> = found
+                .clone()
+                .map(|one| (GroupId(one.group), one.first_ordinal))
+                .collect();
+            let given_up: Vec<_> = found.map(place).collect();
             if given_up.is_empty() {
                 continue;
             }
             tracing::warn!(%streamlet, ?given_up, "the operator accepts the loss of records that no replica of these groups has");
             entry.decision = Decision::Accepted;
-            entry
-                .accepted
-                .extend(given_up.iter().map(|(_, group)| *group));
+            entry.accepted.extend(from);
             entry.losses.clear();
             accepted.push(*streamlet);
         }
