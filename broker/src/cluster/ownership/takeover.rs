@@ -17,8 +17,9 @@ use kera_metadata::{
 };
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
 use kera_protocol::v1;
-use kera_replication::ids::BrokerId;
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::recovery::{RecoverSpec, Recovered, recover};
+use kera_replication::transport::{CopyInfo, Request};
 use kera_streamlet::Streamlet;
 use tokio::sync::Semaphore;
 
@@ -341,6 +342,8 @@ impl Restore<'_> {
         let (mut changed, mut given_up) = (Vec::new(), Vec::new());
         let mut stuck: Option<Stuck> = None;
         let waiting = self.replicated.waiting();
+        let kept = self.replicated.primary().kept_here(self.streamlet.key());
+        let kept = kept.await;
         for record in now {
             let file = OwnFile::new(self.streamlet, record);
             let accepted = waiting.accepted(self.streamlet.key(), record.group);
@@ -356,6 +359,7 @@ impl Restore<'_> {
             };
             let (reason, lost_from) = match found {
                 Ok(found) => {
+                    self.part_with_kept(&file, record, &kept).await;
                     changed.extend(self.mended(record, &found));
                     continue;
                 }
@@ -413,6 +417,31 @@ impl Restore<'_> {
         mended(self.shared, now, found.max_timestamp_ms).or(damaged)
     }
 
+    /// Frees the replica of a group in this broker's store, as `kept` lists it, once the own file is whole and durable without
+    /// it. Whoever asks this broker is answered from the store as long as that has one, and that one may be shorter than
+    /// the group: so it goes before a record names this broker for its file. What cannot be freed now is freed once all
+    /// files are here.
+    async fn part_with_kept(&self, file: &OwnFile, record: &GroupRecord, kept: &[CopyInfo]) {
+        let copy = CopyId::of(record);
+        let Some(held) = kept.iter().find(|held| held.copy == copy) else {
+            return;
+        };
+        let primary = self.replicated.primary();
+        let freed = match file.stands_alone().await {
+            Ok(true) => {
+                let free = Request::free(copy, self.epoch, Some(held.version));
+                let freed = primary.ask(primary.me(), free).await;
+                freed.map(|_| ()).map_err(|error| error.to_string())
+            }
+            // One that has holes: nothing of it may go.
+            Ok(false) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = freed {
+            tracing::info!(%copy, error, "this broker's own file of the group is whole, and the replica in its store is not freed yet");
+        }
+    }
+
     /// Fetches the files of `later` that are not here, one after the other, no faster than jobs may copy;
     /// whoever reads one first has it fetched first. Then copies in this broker's own store that its files stand for now are freed.
     pub(crate) async fn after_serving(&self, later: Vec<GroupRecord>) {
@@ -448,11 +477,13 @@ impl Restore<'_> {
     /// Those that could not be had; `None` once another broker owns the streamlet.
     async fn fetch_all(&self, records: Vec<GroupRecord>) -> Option<Vec<GroupRecord>> {
         let mut failed = Vec::new();
+        let kept = self.replicated.primary().kept_here(self.streamlet.key());
+        let kept = kept.await;
         for record in records {
             if self.streamlet.is_over() {
                 return None;
             }
-            if let Err(error) = self.fetch_later(&record).await {
+            if let Err(error) = self.fetch_later(&record, &kept).await {
                 tracing::debug!(group = %record.key(), error, "it is not in this broker's own files yet");
                 failed.push(record);
             }
@@ -460,7 +491,7 @@ impl Restore<'_> {
         Some(failed)
     }
 
-    async fn fetch_later(&self, record: &GroupRecord) -> Result<(), String> {
+    async fn fetch_later(&self, record: &GroupRecord, kept: &[CopyInfo]) -> Result<(), String> {
         let now = self.streamlet.generation_of(record.lane, record.group);
         if now != Some(record.generation) {
             // It was trimmed, or compacted and so is here.
@@ -482,6 +513,7 @@ impl Restore<'_> {
                 file.inspect().await?.ok_or("it was trimmed")?
             }
         };
+        self.part_with_kept(&file, record, kept).await;
         let (metadata, key) = (self.shared.metadata.clone(), record.key());
         let stored = move || metadata.group(key).map_err(|error| error.to_string());
         let stored = blocking(stored).await?;
