@@ -13,14 +13,13 @@ use kera_metadata::StreamConfig;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, LaneKey, StreamId};
 use kera_protocol::v1;
-use kera_streamlet::{
-    Backlog, BrokenPass, CompactError, CompactSpec, Compacted, LaneReadError, Ship, Streamlet,
-};
+use kera_streamlet::{Backlog, BrokenPass, CompactError, CompactSpec, Compacted, Ship, Streamlet};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 use crate::clock::{now_ms, retention_ms};
 use crate::data::catalog::Stream;
+use crate::data::fetch::code_of;
 use crate::fault_rules::Rule;
 use crate::shared::Shared;
 
@@ -375,9 +374,9 @@ fn answer(shared: &Shared, stream: StreamId) -> Answer {
             continue;
         }
         if !streamlet.is_recovered() {
-            let (name, id, error) = (stream.name(), streamlet.id(), LaneReadError::NotRecovered);
+            let (name, id, error) = (stream.name(), streamlet.id(), streamlet.not_recovered());
             let text = format!("stream {name} streamlet {id}: {error}");
-            return Err(WireError::new(ErrorCode::NotEnoughCopies, text));
+            return Err(WireError::new(code_of(&error, true), text));
         }
         told.streamlets.push(streamlet.id().0);
         close(shared, &streamlet)?;

@@ -69,6 +69,7 @@ pub mod telemetry;
 pub mod tls;
 pub mod transactions;
 pub mod unheard;
+mod unreadable;
 
 pub use alter_settings::alter as alter_settings;
 pub use error::BrokerError;

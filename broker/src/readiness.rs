@@ -3,6 +3,7 @@
 use kera_controller::refused;
 
 use crate::shared::Shared;
+use crate::unreadable;
 
 impl Shared {
     /// Whether the process can go on as it is: a new start would not mend what keeps it from being ready.
@@ -36,7 +37,7 @@ impl Shared {
                 "certificate refused: the other brokers do not take the one in tls.certificate, and take over what this broker owned; the log says why",
             );
         }
-        match self.coordination.is_unreadable() {
+        match self.coordination.is_unreadable() || unreadable::of_coordinators(self) {
             true => Err(
                 "consumer groups cannot be read: appends and reads go on, joins and commits wait; the log says what is wrong and where",
             ),

@@ -18,12 +18,13 @@ use crate::data::directory::Owner;
 use crate::error::BrokerError;
 use crate::group_records::GroupRecords;
 use crate::store_dir::{DAMAGED_DIR, StoreDir};
+use crate::unreadable;
 
 /// Recovers `streamlets`, which are this broker's, and makes the catalog of all streams in `image`,
 /// which is `shared` with other brokers or this one's own.
 ///
 /// # Errors
-/// [`BrokerError::Stream`] if files cannot be read, or what was found cannot be recorded.
+/// [`BrokerError::Stream`] if an operator must decide what files are, or what was found cannot be recorded.
 pub(crate) fn recover_all(
     image: &Image,
     streamlets: &[StreamletRecord],
@@ -188,18 +189,18 @@ fn recover_one(
     shared: bool,
     env: &Arc<Env>,
 ) -> std::io::Result<(Arc<Streamlet>, Recovery)> {
+    let waiting = Streamlet::awaiting(
+        stream.id,
+        streamlet.streamlet,
+        streamlet.epoch,
+        settings_of(stream, streamlet.streamlet),
+        env.clone(),
+    );
     if stream.config.is_replicated() || (shared && !is_here(image, streamlet, env)) {
         // Recovered from its copies, beside what this broker can serve at once.
-        let waiting = Streamlet::awaiting(
-            stream.id,
-            streamlet.streamlet,
-            streamlet.epoch,
-            settings_of(stream, streamlet.streamlet),
-            env.clone(),
-        );
         return Ok((waiting, Recovery::default()));
     }
-    let (served, mut recovery) = Streamlet::recover(
+    let recovered = Streamlet::recover(
         stream.id,
         streamlet.streamlet,
         streamlet.epoch,
@@ -208,19 +209,52 @@ fn recover_one(
         env.clone(),
         lane_records(image, stream.id, streamlet.streamlet),
         now_ms(),
+    );
+    let (served, mut recovery) = match recovered {
+        Ok(recovered) => recovered,
+        Err(error) if unreadable::is_for_later(&error) => {
+            // The rest of the broker serves.
+            let cause = error.to_string();
+            let (stream, streamlet) = (&stream.name, waiting.id().0);
+            tracing::error!(stream, streamlet, "{}", unreadable::told(&cause));
+            waiting.set_unreadable(cause);
+            return Ok((waiting, Recovery::default()));
+        }
+        Err(error) => return Err(error),
+    };
+    find_short(image, &served, &mut recovery);
+    Ok((served, recovery))
+}
+
+/// As [`recover_one`], in place, of a streamlet whose files could not be read at the start; `recorded` is its record.
+pub(crate) fn recover_again(
+    image: &Image,
+    recorded: &StreamletRecord,
+    streamlet: &Streamlet,
+) -> std::io::Result<Recovery> {
+    let mut recovery = streamlet.recover_files(
+        recorded.epoch,
+        recorded.next_group,
+        lane_records(image, recorded.stream, recorded.streamlet),
+        now_ms(),
     )?;
-    let groups = image.groups_of(stream.id, streamlet.streamlet);
-    let short = short_files(&served.dir(), groups);
+    find_short(image, streamlet, &mut recovery);
+    Ok(recovery)
+}
+
+/// Tells of files of closed groups that were cut short.
+fn find_short(image: &Image, streamlet: &Streamlet, recovery: &mut Recovery) {
+    let groups = image.groups_of(streamlet.stream(), streamlet.id());
+    let short = short_files(&streamlet.dir(), groups);
     recovery.damaged += short.len();
     let more = short.len().saturating_sub(SHORT_TOLD);
     recovery.reports.extend(short.into_iter().take(SHORT_TOLD));
     if more > 0 {
         recovery.reports.push(format!(
             "{}: {more} more files of closed groups were cut short",
-            served.dir().display()
+            streamlet.dir().display()
         ));
     }
-    Ok((served, recovery))
 }
 
 /// At most this many damaged closed files get a line of their own in the log; the rest are counted.

@@ -29,7 +29,7 @@ use crate::store_calls::blocking;
 use crate::store_dir::StoreDir;
 use crate::tls::{self, ServerTls};
 use crate::unheard::Unheard;
-use crate::{listener, machine, socket, telemetry};
+use crate::{listener, machine, socket, telemetry, unreadable};
 
 /// Longest wait at a stop until copies at other brokers are closed.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
@@ -152,6 +152,7 @@ impl Broker {
         };
         let (shared, maintenance) = blocking(move || open(begun)).await?;
         machine::report(&machine::Needs::of(&shared.config, shared.data.engine()));
+        unreadable::start(&shared);
         if let Some(clustered) = &shared.clustered {
             watching::start(&shared, clustered);
             takeover::start(&shared, clustered);

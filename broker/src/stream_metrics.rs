@@ -25,7 +25,7 @@ struct Sums {
     behind: u64,
     above_stable: u64,
     under_replicated: Option<u64>,
-    unrecovered: Option<u64>,
+    unrecovered: u64,
     traffic: TrafficTotals,
 }
 
@@ -45,14 +45,14 @@ impl Sums {
         }
         // Many streams with a few records under way each are no reason for an alert.
         self.behind = self.behind.max(behind);
+        let unserved = stream.streamlets.iter().filter(|s| !s.is_recovered());
+        self.unrecovered += unserved.count() as u64;
         if !stream.record.load().config.is_replicated() {
             return;
         }
         if let Some(groups) = shortage::as_counted(shared, stream) {
             *self.under_replicated.get_or_insert(0) += groups;
         }
-        let unserved = stream.streamlets.iter().filter(|s| !s.is_recovered());
-        *self.unrecovered.get_or_insert(0) += unserved.count() as u64;
     }
 }
 
@@ -89,13 +89,13 @@ pub(crate) fn register(shared: &Shared, registry: &mut Registry) {
             "Groups with fewer replicas than their stream asks for: too few are recorded, or a recorded broker lacks the bytes",
             of(|s| s.under_replicated),
         );
-        gauges(
-            registry,
-            "stream_unrecovered_streamlets",
-            "Streamlets that wait for replicas and serve nothing",
-            of(|s| s.unrecovered),
-        );
     }
+    gauges(
+        registry,
+        "stream_unrecovered_streamlets",
+        "Streamlets that serve nothing, since they wait for replicas or their files cannot be read",
+        of(|s| Some(s.unrecovered)),
+    );
     counters(
         registry,
         "stream_appended_records",

@@ -77,7 +77,8 @@ pub(crate) fn append_code(error: &AppendError, version: i16) -> i16 {
         AppendError::DiskFull
         | AppendError::DiskFailing
         | AppendError::Recovering
-        | AppendError::Unread { .. } => Kafka::KafkaStorageError,
+        | AppendError::Unread { .. }
+        | AppendError::Unreadable { .. } => Kafka::KafkaStorageError,
         AppendError::NotRecovered => Kafka::NotEnoughReplicas,
         AppendError::Exhausted => Kafka::InvalidRecord,
     };

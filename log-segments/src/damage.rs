@@ -117,8 +117,11 @@ mod tests {
     use super::*;
     use crate::io::fault::FaultIo;
     use crate::io::{Io, OpenHow};
-    use crate::scan::write_mark;
+    use crate::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
+    use crate::scan::{ScanSpec, scan, write_mark};
+    use kera_protocol::ack::AckPolicy;
     use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, patch};
+    use kera_protocol::ids::{GroupId, LaneId, StreamId, StreamletId};
     use std::io::IoSlice;
 
     const EPOCH: Epoch = Epoch(3);
@@ -191,6 +194,88 @@ mod tests {
                 let found = found.expect("it is read");
                 assert_eq!(found, expected, "{mark:?}, {unsynced:?}");
             }
+        }
+    }
+
+    /// A file of which a part cannot be read.
+    #[derive(Debug)]
+    struct BadFrom(crate::io::FileRef, std::ops::Range<u64>);
+
+    impl ReadAt for BadFrom {
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+            if offset < self.1.end && self.1.start < offset + buf.len() as u64 {
+                return Err(io::Error::from_raw_os_error(5));
+            }
+            self.0.read_at(buf, offset)
+        }
+
+        fn len(&self) -> io::Result<u64> {
+            self.0.len()
+        }
+    }
+
+    #[test]
+    fn a_bad_sector_behind_zeros_is_no_damage_and_hides_none_that_can_be_read() {
+        const SECTOR: u64 = 4096;
+        let header = SegmentHeader {
+            stream: StreamId::from_slice(&[7; 16]).expect("16 bytes"),
+            streamlet: StreamletId(0),
+            lane: LaneId(0),
+            group: GroupId(1),
+            generation: 0,
+            segment: 0,
+            epoch: EPOCH,
+            segment_size: 8 * SECTOR as u32,
+            segments: 1,
+            first_ordinal: 0,
+            snapshot_bytes: 0,
+            snapshot_crc: 0,
+            created_ms: 1,
+            ack: AckPolicy::Written,
+            marked: true,
+            in_order: true,
+        };
+        let group = u64::from(header.segment_size);
+        let begin = SEGMENT_HEADER_BYTES as u64;
+        let end = begin + batch().len() as u64;
+        let mut behind = batch();
+        patch(&mut behind, 5, EPOCH);
+        for (more, stale, bad, expected) in [
+            (None, None, None, Ok(None)),
+            (None, None, Some(SECTOR..3 * SECTOR), Ok(None)),
+            (
+                Some(4 * SECTOR),
+                None,
+                Some(SECTOR..3 * SECTOR),
+                Ok(Some(FileDamage::MoreBehind)),
+            ),
+            // What stands there is no more than what cannot be read.
+            (Some(2 * SECTOR), None, Some(SECTOR..3 * SECTOR), Ok(None)),
+            // Not zeros, so it is not known what was there.
+            (None, Some(end), Some(SECTOR..3 * SECTOR), Err(())),
+            // Nothing behind its data can be read.
+            (None, None, Some(end + 61..u64::MAX), Err(())),
+        ] {
+            let file = headless(None, &header.encode(), 0);
+            file.set_len(group + FOOTER_OFFSET).expect("room");
+            let put = |bytes: &[u8], at| {
+                let written = file.write_vectored_at(&[IoSlice::new(bytes)], at);
+                written.expect("room");
+            };
+            put(&batch(), begin);
+            if let Some(at) = more {
+                put(&behind, at);
+            }
+            if let Some(at) = stale {
+                put(&[7; 100], at);
+            }
+            write_mark(&*file, &DurableMark::default(), group).expect("room");
+            let scanned = scan(&*file, &ScanSpec::default(), |_, _| {}).expect("a header");
+            assert_eq!(scanned.end.address, end);
+            let what = format!("{more:?} {stale:?} {bad:?}");
+            let read = BadFrom(file, bad.unwrap_or(0..0));
+            let found = FileDamage::of(&read, &scanned, Unsynced::Kept);
+            assert_eq!(found.map_err(|_| ()), expected, "{what}");
         }
     }
 }

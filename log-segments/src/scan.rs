@@ -204,7 +204,11 @@ pub fn scan(
     let (header, snapshot) = head(&mut reader, spec)?;
     let size = u64::from(header.segment_size);
     let group_bytes = size * u64::from(header.segments);
-    let mark = read_mark(file, group_bytes)?;
+    let mark = match read_mark(file, group_bytes) {
+        // The record of a closed group tells all that a mark does.
+        Err(_) if spec.limit.is_some() => None,
+        mark => mark?,
+    };
     let binding = mark.map_or(0, |m| m.binding_length(&spec.incarnation));
     // A mark is as true as the bytes it speaks of: within the incarnation, or for synced bytes.
     let trusted = if spec.verify_all {
@@ -421,6 +425,12 @@ const SEARCHED: u64 = 256 * 1024;
 /// # Errors
 /// Whatever the store answers.
 pub fn find_more(file: &dyn ReadAt, scanned: &Scanned) -> std::io::Result<Option<u64>> {
+    let readable = Readable(file);
+    let file: &dyn ReadAt = match scanned.stop {
+        // Zeros follow, so what cannot be read there is as likely as not nothing that was ever written.
+        Stop::EndOfData => &readable,
+        _ => file,
+    };
     let header = &scanned.header;
     let size = u64::from(header.segment_size);
     let (end, above) = (scanned.end.address, scanned.end.ordinal);
@@ -457,6 +467,44 @@ pub fn find_more(file: &dyn ReadAt, scanned: &Scanned) -> std::io::Result<Option
     }
     Ok(None)
 }
+
+/// A file in which sectors that cannot be read hold zeros. A read of which nothing can be read fails.
+#[derive(Debug)]
+struct Readable<'a>(&'a dyn ReadAt);
+
+impl ReadAt for Readable<'_> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        let failed = match self.0.read_at(buf, offset) {
+            Err(error) if error.kind() != std::io::ErrorKind::Interrupted => error,
+            read => return read,
+        };
+        let (mut done, mut any) = (0, false);
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let sector = (SECTOR - at % SECTOR) as usize;
+            let len = sector.min(buf.len() - done);
+            let piece = &mut buf[done..done + len];
+            match self.0.read_at(piece, at) {
+                // The file ends here.
+                Ok(read) if read < len => return Ok(done + read),
+                Ok(_) => any = true,
+                Err(_) => piece.fill(0),
+            }
+            done += len;
+        }
+        match any {
+            true => Ok(done),
+            false => Err(failed),
+        }
+    }
+
+    fn len(&self) -> std::io::Result<u64> {
+        self.0.len()
+    }
+}
+
+/// What of a disk goes bad at once.
+const SECTOR: u64 = 4096;
 
 /// The first whole batch of `epoch`, with an ordinal above `above` where that is known, between the two addresses, which lie in one
 /// segment; not far behind the first of them.

@@ -157,6 +157,14 @@ pub enum AppendError {
         "the streamlet is not recovered yet: bring back the brokers that hold its replicas; `kera stream recover` names them"
     )]
     NotRecovered,
+    /// Its files cannot be read, and there are no replicas elsewhere; they are read again and again.
+    #[error(
+        "the streamlet is not served: its files cannot be read ({cause}); they are read again and again"
+    )]
+    Unreadable {
+        /// The file, and what the system said.
+        cause: String,
+    },
     /// The lane has used up its ordinals.
     #[error("the lane has reached the highest ordinal")]
     Exhausted,
@@ -225,6 +233,14 @@ impl Streamlet {
         }
     }
 
+    /// What an append is told before the streamlet is recovered.
+    pub(crate) fn append_before_recovery(&self) -> AppendError {
+        self.unreadable()
+            .map_or(AppendError::NotRecovered, |cause| AppendError::Unreadable {
+                cause,
+            })
+    }
+
     /// Level one: the streamlet lock, to find (or open) the lane's active group.
     fn active_group(
         &self,
@@ -237,7 +253,7 @@ impl Streamlet {
             Standing::Serving => {}
             Standing::Deleted => return Err(AppendError::Deleted),
             Standing::Moved | Standing::Leaving => return Err(AppendError::NotOwner),
-            Standing::Recovering => return Err(AppendError::NotRecovered),
+            Standing::Recovering => return Err(self.append_before_recovery()),
         }
         let lane = choose_lane(&mut inner, settings, header, spec)?;
         match &inner.lanes[lane.0 as usize].slot {

@@ -577,7 +577,9 @@ impl<'a> LaneBuild<'a> {
                 let last = self.kept.last().map(|last| last.spec().path.clone());
                 let path = last.unwrap_or_default();
                 let text = format!("{}: {error}", path.display());
-                if error.kind() == ErrorKind::InvalidData || !self.streamlet.is_recovered() {
+                let has_others =
+                    !self.streamlet.is_recovered() && self.streamlet.unreadable().is_none();
+                if error.kind() == ErrorKind::InvalidData || has_others {
                     return Err(Error::new(error.kind(), text));
                 }
                 self.out.reports.push(format!(

@@ -95,6 +95,14 @@ pub enum LaneReadError {
         "the streamlet is not recovered yet: bring back the brokers that hold its replicas; `kera stream recover` names them"
     )]
     NotRecovered,
+    /// Its files cannot be read, and there are no replicas elsewhere; they are read again and again.
+    #[error(
+        "the streamlet is not served: its files cannot be read ({cause}); they are read again and again"
+    )]
+    Unreadable {
+        /// The file, and what the system said.
+        cause: String,
+    },
     /// The bytes could not be read.
     #[error(transparent)]
     Group(#[from] ReadError),
@@ -240,6 +248,14 @@ impl Streamlet {
         }
     }
 
+    /// What a reader is told before the streamlet is recovered.
+    pub fn not_recovered(&self) -> LaneReadError {
+        self.unreadable()
+            .map_or(LaneReadError::NotRecovered, |cause| {
+                LaneReadError::Unreadable { cause }
+            })
+    }
+
     /// The lane, unless it does not exist or the stream is gone.
     pub(crate) fn slot<'a>(
         &self,
@@ -250,7 +266,7 @@ impl Streamlet {
             Standing::Serving | Standing::Leaving => {}
             Standing::Deleted => return Err(LaneReadError::Deleted),
             Standing::Moved => return Err(LaneReadError::NotOwner),
-            Standing::Recovering => return Err(LaneReadError::NotRecovered),
+            Standing::Recovering => return Err(self.not_recovered()),
         }
         let lanes = inner.lanes.len() as u32;
         let slot = inner.lanes.get(lane.0 as usize);

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use kera_log_segments::footer::Footer;
 use kera_log_segments::group::GroupSpec;
 use kera_log_segments::invariant;
@@ -146,6 +146,7 @@ impl Streamlet {
             }),
             settings: ArcSwap::from_pointee(settings),
             standing: StandingCell::new(standing),
+            unreadable: ArcSwapOption::empty(),
             copies: OnceLock::new(),
             own_writes: Default::default(),
             traffic: Traffic::default(),
@@ -214,11 +215,44 @@ impl Streamlet {
             env,
             Vec::new(),
         );
-        let names = this.compare_names(&records)?;
-        this.refuse_older_records(epoch, &records, &names)?;
-        let mut out = this.take_over_files(epoch, next_group, records, &names, now_ms)?;
-        this.find_gone(&names, &mut out);
+        let out = this.recover_files(epoch, next_group, records, now_ms)?;
         Ok((Arc::new(this), out))
+    }
+
+    /// As [`Self::recover`], in place, of one whose files could not be read at the start and that has no replicas
+    /// elsewhere: [`Self::serve_alone`] is to follow.
+    ///
+    /// # Errors
+    /// As [`Self::recover`]; it is as it was then.
+    pub fn recover_files(
+        &self,
+        epoch: Epoch,
+        next_group: GroupId,
+        records: HashMap<LaneId, LaneRecords>,
+        now_ms: u64,
+    ) -> std::io::Result<Recovery> {
+        let names = self.compare_names(&records)?;
+        self.refuse_older_records(epoch, &records, &names)?;
+        let mut out = self.take_over_files(epoch, next_group, records, &names, now_ms)?;
+        self.find_gone(&names, &mut out);
+        Ok(out)
+    }
+
+    /// Its files cannot be read now, for a cause that people and clients are told; it waits until they can.
+    pub fn set_unreadable(&self, cause: String) {
+        self.unreadable.store(Some(cause.into()));
+    }
+
+    /// Why its files cannot be read, if it waits for that.
+    pub fn unreadable(&self) -> Option<String> {
+        let cause = self.unreadable.load();
+        cause.as_ref().map(|cause| cause.as_ref().clone())
+    }
+
+    /// Serves from now on, without replicas at other brokers.
+    pub fn serve_alone(&self) {
+        self.standing.advance(Standing::Serving);
+        self.unreadable.store(None);
     }
 
     /// Refuses records that are older than the files, as after an older copy of the metadata store was put back:

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use kera_log_segments::group::{AckPolicy, Group, GroupSpec, GroupWriter, MadeFile};
 use kera_log_segments::head::LaneHead;
 use kera_log_segments::io::Io;
@@ -150,6 +150,8 @@ pub struct Streamlet {
     /// The streamlet lock: first of the two levels.
     pub(crate) inner: Mutex<Inner>,
     pub(crate) standing: StandingCell,
+    /// Why its files could not be read when its broker started, while that is so.
+    pub(crate) unreadable: ArcSwapOption<String>,
     /// What is left of compactions that are over; never held across I/O.
     pub(crate) replaced: Mutex<Replaced>,
     /// Held while a damaged file is fetched from another copy.

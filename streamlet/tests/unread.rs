@@ -11,7 +11,8 @@ use kera_protocol::batch::mark_transactional;
 use kera_protocol::ids::{ANY_LANE, Epoch, GroupId, LaneId, LaneKey};
 use kera_streamlet::transactions::{EndTransaction, Ended, Grant};
 use kera_streamlet::{
-    AppendError, Job, LaneReadSpec, LaneRecords, Located, Outcome, Settings, Streamlet,
+    AppendError, Job, LaneReadError, LaneReadSpec, LaneRecords, Located, Outcome, Settings,
+    Streamlet,
 };
 use support::batches::{ids_of, stamped};
 use support::{LANE, Machine, Node, settings};
@@ -31,15 +32,21 @@ fn footer_at(settings: &Settings) -> u64 {
     u64::from(settings.segment_size) * u64::from(settings.segments_per_group) + FOOTER_OFFSET
 }
 
-/// A lane whose only group is closed, with a batch of a producer, and one of a transaction that is open. A footer
-/// tells what the lane remembers, or, without one, a walk over its batches.
-fn closed(machine: &mut Machine, settings: &Settings, footer: bool) {
+/// A lane whose only group is open, with a batch of a producer, and one of a transaction that is open.
+fn begun(machine: &mut Machine, settings: &Settings) -> Node {
     let node = machine.create(settings.clone());
     node.append(0, &mut sent());
     assert!(node.streamlet.grant(LANE, GRANT, 0, None, node.now_ms));
     let mut open = stamped(8, 0, 0, 3..5, 100);
     mark_transactional(&mut open);
     node.append(0, &mut open);
+    node
+}
+
+/// A lane whose only group is closed, with a batch of a producer, and one of a transaction that is open. A footer
+/// tells what the lane remembers, or, without one, a walk over its batches.
+fn closed(machine: &mut Machine, settings: &Settings, footer: bool) {
+    let node = begun(machine, settings);
     assert!(node.streamlet.close_all(node.now_ms));
     assert!(node.work());
     machine.kill(node, usize::MAX);
@@ -154,7 +161,8 @@ fn no_failed_read_at_a_start_makes_a_lane_forget() {
                 let is_met = count_of(&fault.counts()) - before >= nth;
                 fault.heal();
                 let node = match recovered {
-                    Ok((node, recovery)) if is_met => {
+                    // A durable mark that could not be read costs nothing.
+                    Ok((node, recovery)) if is_met && node.streamlet.stable(LANE).is_none() => {
                         assert_unread(&node, 0);
                         assert!(recovery.changes.is_empty() && recovery.remove.is_empty());
                         let told = |line: &String| line.contains("takes no appends");
@@ -181,22 +189,28 @@ fn no_failed_read_at_a_start_makes_a_lane_forget() {
     }
 }
 
-/// What is bad is the footer alone, for good: a walk tells what it told.
+/// What is bad is the footer alone, for good, or the durable marks before it as well: a walk tells what they told.
 #[test]
 fn a_footer_that_cannot_be_read_is_as_good_as_none() {
     let settings = settings(AckPolicy::Written);
-    let mut machine = Machine::fault(9);
-    closed(&mut machine, &settings, true);
-    let fault = machine.fault.clone().expect("a fault engine");
-    let offset = footer_at(&settings);
-    fault.inject(Fault::FailReadsFrom { offset });
-    let (node, _) = machine.recover(settings.clone());
-    assert_known(&node, "a start");
-    let streamlet = awaiting(&machine, &node, settings);
-    let records = machine.store.lanes();
-    let taken = streamlet.take_over(Epoch(10), GroupId(0), records, machine.now_ms);
-    taken.expect("a walk");
-    assert_eq!(streamlet.stable(LANE), Some(6));
+    let footer = footer_at(&settings);
+    for offset in [footer, footer - FOOTER_OFFSET] {
+        let mut machine = Machine::fault(9);
+        closed(&mut machine, &settings, true);
+        let fault = machine.fault.clone().expect("a fault engine");
+        fault.inject(Fault::FailReadsFrom { offset });
+        let (node, _) = machine.recover(settings.clone());
+        assert_known(&node, "a start");
+        if offset < footer {
+            // The group that is open now needs its marks.
+            continue;
+        }
+        let streamlet = awaiting(&machine, &node, settings.clone());
+        let records = machine.store.lanes();
+        let taken = streamlet.take_over(Epoch(10), GroupId(0), records, machine.now_ms);
+        taken.expect("a walk");
+        assert_eq!(streamlet.stable(LANE), Some(6));
+    }
 }
 
 /// A disk may take a minute to fail: no job of another lane waits for it, and a stop does not ask for it again.
@@ -304,4 +318,58 @@ fn no_producer_is_pinned_while_a_lane_is_not_read() {
     until_read(&node);
     let again = node.append_any(&mut batch());
     assert!(again.duplicate && again.lane == LANE);
+}
+
+/// The file of an open group: nobody knows what of it counts, and there is no other replica.
+#[test]
+fn a_streamlet_whose_open_file_cannot_be_read_is_read_again_and_forgets_nothing() {
+    for (kind, (fault_of, count_of)) in FAULTS.iter().enumerate() {
+        let mut waited = 0;
+        for nth in 1.. {
+            let what = format!("fault {kind}, number {nth}");
+            let settings = settings(AckPolicy::Written);
+            let mut machine = Machine::fault(nth);
+            let node = begun(&mut machine, &settings);
+            machine.kill(node, usize::MAX);
+            let fault = machine.fault.clone().expect("a fault engine");
+            let before = count_of(&fault.counts());
+            fail(&fault, *fault_of, nth);
+            let recovered = machine.try_recover(settings.clone());
+            let is_met = count_of(&fault.counts()) - before >= nth;
+            fault.heal();
+            let cause = match recovered {
+                Ok((node, _)) => {
+                    // What lies behind its data was not read: then ordinals jump, and nothing is lost.
+                    assert_eq!(node.read_all(LANE).len(), 5, "{what}");
+                    if is_met {
+                        continue;
+                    }
+                    break;
+                }
+                Err(error) => {
+                    assert_ne!(error.kind(), std::io::ErrorKind::InvalidData, "{what}");
+                    error.to_string()
+                }
+            };
+            waited += 1;
+            let file = machine.file(1).display().to_string();
+            assert!(cause.contains(&file), "{what}: {cause}");
+            let node = machine.waiting(settings, cause.clone());
+            let refused = node.place(0, &mut sent()).expect_err("not known");
+            assert_eq!(refused, AppendError::Unreadable { cause }, "{what}");
+            let refused = node.read_from(LANE, 0, 1000);
+            assert!(
+                matches!(refused, Err(LaneReadError::Unreadable { .. })),
+                "{what}"
+            );
+            fail(&fault, *fault_of, 1);
+            machine.read_again(&node).expect_err("it fails once more");
+            fault.heal();
+            assert!(node.streamlet.unreadable().is_some() && !node.streamlet.is_recovered());
+            machine.read_again(&node).expect("it is read");
+            assert_eq!(node.streamlet.unreadable(), None);
+            assert_known(&node, &what);
+        }
+        assert!(waited > 0, "fault {kind}");
+    }
 }

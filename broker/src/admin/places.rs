@@ -8,11 +8,11 @@ use std::time::Duration;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_protocol::v1;
-use kera_streamlet::{LaneReadError, Located, Streamlet, Trimmed};
+use kera_streamlet::{Located, Streamlet, Trimmed};
 
 use super::elsewhere;
 use crate::data::catalog::Stream;
-use crate::data::fetch::cursor;
+use crate::data::fetch::{code_of, cursor};
 use crate::fault_rules::Rule;
 use crate::shared::Shared;
 use crate::store_calls::blocking;
@@ -286,13 +286,9 @@ fn find(
         if !is_served(shared, &waiting)? || waiting.is_recovered() {
             continue;
         }
-        let text = format!(
-            "stream {} streamlet {}: {}",
-            stream.name(),
-            waiting.id(),
-            LaneReadError::NotRecovered
-        );
-        return Err(WireError::new(ErrorCode::NotEnoughCopies, text));
+        let (name, id, error) = (stream.name(), waiting.id(), waiting.not_recovered());
+        let text = format!("stream {name} streamlet {id}: {error}");
+        return Err(WireError::new(code_of(&error, true), text));
     }
     for (streamlet, lane) in lanes_of(stream, None, None)? {
         let bounds = streamlet.lane_bounds(lane);

@@ -557,9 +557,10 @@ pub fn append_error(streamlet: &Streamlet, error: &AppendError) -> WireError {
         AppendError::TooLarge { .. } => ErrorCode::BatchTooLarge,
         AppendError::NoMemory => ErrorCode::Overloaded,
         AppendError::DiskFull => ErrorCode::StorageFull,
-        AppendError::Recovering | AppendError::Unread { .. } | AppendError::DiskFailing => {
-            ErrorCode::StorageError
-        }
+        AppendError::Recovering
+        | AppendError::Unread { .. }
+        | AppendError::Unreadable { .. }
+        | AppendError::DiskFailing => ErrorCode::StorageError,
         AppendError::Deleted => ErrorCode::UnknownStream,
         AppendError::Exhausted => ErrorCode::InvalidArgument,
         AppendError::NotRecovered => ErrorCode::NotEnoughCopies,

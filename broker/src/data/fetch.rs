@@ -63,8 +63,9 @@ impl Target {
             .get(streamlet_found.stream())
             .ok_or_else(gone)?;
         if !streamlet_found.is_recovered() {
-            let text = format!("stream {}: {}", entry.name(), LaneReadError::NotRecovered);
-            return Err(WireError::new(ErrorCode::NotEnoughCopies, text));
+            let error = streamlet_found.not_recovered();
+            let text = format!("stream {}: {error}", entry.name());
+            return Err(WireError::new(code_of(&error, true), text));
         }
         let head = streamlet_found.head(LaneId(lane)).ok_or_else(|| {
             let lanes = streamlet_found.settings().lanes;
@@ -246,6 +247,7 @@ pub(crate) fn code_of(error: &LaneReadError, is_replicated: bool) -> ErrorCode {
         LaneReadError::OutOfRange { .. } => ErrorCode::OutOfRange,
         LaneReadError::Deleted => ErrorCode::UnknownStream,
         LaneReadError::NotRecovered => ErrorCode::NotEnoughCopies,
+        LaneReadError::Unreadable { .. } => ErrorCode::StorageError,
         LaneReadError::NotOwner => ErrorCode::NotOwner,
         LaneReadError::Group(ReadError::Damaged { .. }) => ErrorCode::Damaged,
         // No other broker has it either: to ask again brings nothing.

@@ -6,11 +6,14 @@ use std::sync::mpsc;
 use std::thread;
 
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, crc32c};
+use kera_protocol::error::ErrorCode;
 use kera_protocol::frame::FrameKind;
 use kera_protocol::v1;
+use kera_testkit::http::get;
 
-use crate::common::raw::{Raw, frame_of, stream_id};
+use crate::common::raw::{Raw, batch_of, frame_of, stream_id};
 use crate::common::{Broker, PATIENCE, kera};
+use crate::stream_metrics::metric;
 
 /// A command that goes on, and the lines that it says on standard error.
 struct Waiting {
@@ -260,4 +263,59 @@ fn damage_right_behind_a_gap_is_passed_by_if_that_is_wanted() {
     assert!(ended.status.success(), "{}", ended.stderr);
     let read = ended.text();
     assert!(!read.is_empty() && input.ends_with(&read));
+}
+
+/// A directory in its place reads as a disk does that has gone bad there.
+#[test]
+fn a_streamlet_whose_open_file_cannot_be_read_waits_alone_and_says_so() {
+    let mut broker = Broker::with(&["--http-listen", "127.0.0.1:0"]);
+    for name in ["s", "t"] {
+        broker.run(&["stream", "create", name]);
+        broker.feed(&["produce", name, "-q"], format!("old {name}\n").as_bytes());
+    }
+    broker.kill();
+    let file = file_with(&broker, b"old s");
+    let aside = broker.data_dir().with_file_name("aside");
+    std::fs::rename(&file, &aside).expect("it is moved");
+    std::fs::create_dir(&file).expect("a directory");
+    broker.restart();
+
+    broker.feed(&["produce", "t", "-q"], b"new t\n");
+    assert_eq!(broker.run(&["consume", "t"]), "old t\nnew t\n");
+    assert!(get(broker.http(), "/readyz").contains("ready"));
+    let of = |stream: &str| {
+        let name = format!("kera_stream_unrecovered_streamlets{{stream=\"{stream}\"}}");
+        metric(&broker, &name)
+    };
+    assert_eq!((of("s"), of("t")), (Some(1.0), Some(0.0)));
+    let told = broker.run(&["stream", "describe", "s"]);
+    let name = file.display().to_string();
+    for part in [
+        "not served",
+        "its files cannot be read",
+        &name,
+        "os error 21",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let mut raw = Raw::open(&broker);
+    let request = v1::AppendRequest {
+        stream: stream_id(&broker, "s"),
+        ..v1::AppendRequest::default()
+    };
+    raw.send(&frame_of(FrameKind::Append, 1, &request, &batch_of(b"no")));
+    let (_, refused) = raw.append_answer();
+    let code = ErrorCode::from_number(refused.error);
+    assert_eq!(code, Some(ErrorCode::StorageError), "{refused:?}");
+    assert!(refused.message.contains(&name), "{refused:?}");
+    let waiting = Waiting::start(&broker, &["consume", "s"]);
+    waiting.says(&["its files cannot be read", &name]);
+    drop(waiting);
+
+    // What can be read of it is put back, and nobody restarts anything.
+    std::fs::remove_dir(&file).expect("it is empty");
+    std::fs::rename(&aside, &file).expect("it is moved back");
+    broker.feed(&["produce", "s", "-q"], b"new s\n");
+    assert_eq!(broker.run(&["consume", "s"]), "old s\nnew s\n");
+    assert_eq!(of("s"), Some(0.0));
 }

@@ -283,7 +283,9 @@ fn failed(
         LaneReadError::Group(error) if error.is_lasting() && !target.streamlet.has_copies() => {
             ResponseError::CorruptMessage
         }
-        LaneReadError::Group(_) => ResponseError::KafkaStorageError,
+        LaneReadError::Unreadable { .. } | LaneReadError::Group(_) => {
+            ResponseError::KafkaStorageError
+        }
     };
     // Clients come back at once.
     if matches!(error, LaneReadError::Group(_))

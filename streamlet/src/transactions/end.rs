@@ -272,7 +272,7 @@ impl Streamlet {
             return Err(AppendError::NotOwner);
         }
         if !self.is_recovered() {
-            return Err(AppendError::NotRecovered);
+            return Err(self.append_before_recovery());
         }
         let lanes = self.inner.lock().lanes.len() as u32;
         self.head(lane).ok_or(AppendError::UnknownLane {

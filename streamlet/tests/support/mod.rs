@@ -203,6 +203,20 @@ impl Machine {
             records,
             self.now_ms,
         )?;
+        self.settle(&recovery);
+        Ok((
+            Node {
+                streamlet,
+                env,
+                jobs,
+                now_ms: self.now_ms,
+            },
+            recovery,
+        ))
+    }
+
+    /// Records what a recovery decided, and removes what no longer counts.
+    fn settle(&self, recovery: &Recovery) {
         self.store.apply_now(recovery.changes.clone());
         for path in &recovery.remove {
             if let Err(error) = self.io.remove_file(path) {
@@ -214,15 +228,33 @@ impl Machine {
                 );
             }
         }
-        Ok((
-            Node {
-                streamlet,
-                env,
-                jobs,
-                now_ms: self.now_ms,
-            },
-            recovery,
-        ))
+    }
+
+    /// After a start that could not read the streamlet's files for a `cause`: it goes on without it.
+    pub fn waiting(&self, settings: Settings, cause: String) -> Node {
+        let jobs = Jobs::default();
+        let env = self.env(&jobs);
+        let (id, epoch) = (StreamletId(0), Epoch(self.epoch));
+        let streamlet = Streamlet::awaiting(self.stream, id, epoch, settings, env.clone());
+        streamlet.set_unreadable(cause);
+        Node {
+            streamlet,
+            env,
+            jobs,
+            now_ms: self.now_ms,
+        }
+    }
+
+    /// Reads the files of one that waits again, and has it served.
+    pub fn read_again(&self, node: &Node) -> std::io::Result<Recovery> {
+        let (epoch, records) = (Epoch(self.epoch), self.store.lanes());
+        let recovered = node
+            .streamlet
+            .recover_files(epoch, GroupId(0), records, self.now_ms);
+        let recovery = recovered?;
+        self.settle(&recovery);
+        node.streamlet.serve_alone();
+        Ok(recovery)
     }
 
     /// The process is killed: completed writes survive, `keep` of the records not yet acknowledged do.

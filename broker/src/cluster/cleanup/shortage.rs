@@ -15,6 +15,7 @@ use crate::cluster::Clustered;
 use crate::cluster::replica::replicated::Replicated;
 use crate::data::catalog::Stream;
 use crate::shared::Shared;
+use crate::unreadable;
 
 /// Replicas that groups of a stream are to have now; `None`: it is kept by its owners alone.
 fn wanted(shared: &Shared, stream: &Stream) -> Option<usize> {
@@ -135,10 +136,10 @@ pub(crate) fn unrecovered(shared: &Shared, stream: &Stream) -> Vec<v1::Unrecover
     let clustered = shared.clustered.as_ref().filter(|_| has_copies);
     let described = waiting.map(|streamlet| match clustered {
         Some(clustered) => clustered.replicated.waiting().describe(streamlet.key()),
-        None => not_served(
-            streamlet.id().0,
-            "its files are in another data directory of its broker, and there are no other replicas; start the broker with that --data-dir",
-        ),
+        None => not_served(streamlet.id().0, match streamlet.unreadable() {
+            Some(cause) => unreadable::told(&cause),
+            None => "its files are in another data directory of its broker, and there are no other replicas; start the broker with that --data-dir".to_owned(),
+        }),
     });
     described.collect()
 }

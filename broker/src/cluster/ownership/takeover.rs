@@ -43,7 +43,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Begins to take over every streamlet that waits for it; returns at once.
 pub(crate) fn start(shared: &Arc<Shared>, clustered: &Arc<Clustered>) {
     for stream in shared.data.catalog.all() {
-        let waiting = stream.streamlets.iter().filter(|s| !s.is_recovered());
+        let waiting = stream.streamlets.iter();
+        // Others are read again where they are.
+        let waiting = waiting.filter(|s| !s.is_recovered() && s.unreadable().is_none());
         let waiting: Vec<_> = waiting.collect();
         if !waiting.is_empty() && !stream.record.load().config.is_replicated() {
             tracing::error!(
