@@ -228,15 +228,16 @@ fn run_flushes(shared: &Arc<Shared>, clock: &Jobs) {
 }
 
 fn flush(groups: &[Arc<Group>]) {
+    let mut each = groups.to_vec();
     if groups.len() > FLUSHED_TOGETHER {
         match sync_together(groups) {
-            Ok(()) => return,
+            Ok(left) => each = left,
             Err(error) => {
-                tracing::warn!(%error, "flushing the file system failed; flushing each group by itself");
+                tracing::warn!(%error, "flushing the file system failed; each group is written once more and flushed by itself");
             }
         }
     }
-    for group in groups {
+    for group in &each {
         if let Err(error) = group.sync() {
             // The lane's next repair decides where it goes on.
             tracing::error!(group = ?group, %error, "flushing a group failed");

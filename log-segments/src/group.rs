@@ -274,7 +274,7 @@ impl Group {
         window.filling = Filling::Frozen;
         window.record = RecordStage::Open;
         // Only what a mark says is synced is: a sync that failed before the crash leaves no trace.
-        window.is_unproven = true;
+        window.doubt();
         window.synced = match &found.mark {
             Some(mark) if mark.synced <= found.end.address => Place {
                 address: mark.synced,

@@ -211,39 +211,48 @@ impl Group {
     /// Whatever the store answers; the group stays as it is.
     pub fn sync_good(&self) -> io::Result<()> {
         let _turn = self.store.lock();
-        let (to, synced) = {
-            let window = self.window.lock();
-            (window.written, window.synced)
-        };
-        if synced.address < to.address {
-            self.sync_range(synced, to)?;
-            self.window.lock().synced = to;
+        self.sync_written()
+    }
+
+    /// Brings what is written to the device. Where a sync may have failed on it before, it is written once more first,
+    /// since Linux takes it for clean, and looked at: damage that this shows is there whatever is done, and readers are
+    /// told of it.
+    fn sync_written(&self) -> io::Result<()> {
+        for _ in 0..SYNCED_AGAIN {
+            let (from, to, unproven, doubts) = {
+                let window = self.window.lock();
+                (
+                    window.synced,
+                    window.written,
+                    window.unproven,
+                    window.doubts,
+                )
+            };
+            if from.address >= to.address {
+                return Ok(());
+            }
+            let file = self.file()?;
+            let doubted = unproven.clamp(from.address, to.address);
+            rewrite(file.as_ref(), from.address, doubted)?;
+            write_back(file.as_ref(), doubted, to.address)?;
+            file.sync_data()?;
+            if from.address < doubted {
+                self.report_damage(to);
+            }
+            let mut window = self.window.lock();
+            if window.doubts == doubts {
+                window.synced = to;
+                return Ok(());
+            }
         }
-        Ok(())
+        Err(io::Error::other(
+            "each sync of it was made doubtful by one of other files that failed beside it",
+        ))
     }
 
-    /// Brings what is written between the two places to the device. Where a sync may have failed on it before, it
-    /// is written once more first, since Linux takes it for clean, and looked at: damage that this shows is there
-    /// whatever is done, and readers are told of it.
-    fn sync_range(&self, from: Place, to: Place) -> io::Result<()> {
-        let file = self.file()?;
-        if !self.is_unproven() {
-            write_back(file.as_ref(), from.address, to.address)?;
-            return file.sync_data();
-        }
-        rewrite(file.as_ref(), from.address, to.address)?;
-        file.sync_data()?;
-        self.report_damage();
-        Ok(())
-    }
-
-    fn is_unproven(&self) -> bool {
-        self.window.lock().is_unproven
-    }
-
-    /// Says so if the file of a group that has ended does not hold it whole.
-    fn report_damage(&self) {
-        if let Err(error) = self.check_file() {
+    /// Says so if the file does not hold a group whole up to a place.
+    fn report_damage(&self, to: Place) {
+        if let Err(error) = self.check_file(to) {
             tracing::error!(
                 file = %self.spec.path.display(), %error,
                 "a group is damaged, perhaps by a sync that failed; reads of the damaged batch fail"
@@ -271,16 +280,9 @@ impl Group {
             if let Some(error) = self.failure() {
                 return Err(error);
             }
-            let (to, synced) = {
-                let window = self.window.lock();
-                (window.written, window.synced)
-            };
-            if synced.address < to.address {
-                if let Err(error) = self.sync_range(synced, to) {
-                    self.fail(&error);
-                    return Err(error);
-                }
-                self.window.lock().synced = to;
+            if let Err(error) = self.sync_written() {
+                self.fail(&error);
+                return Err(error);
             }
         }
         self.advance_head();
@@ -288,6 +290,8 @@ impl Group {
     }
 }
 
+/// Syncs of a group beside which others fail are made again so often.
+const SYNCED_AGAIN: u32 = 8;
 /// Bytes on their way to the device at once. A flush of all that waits would fill the device's queue while
 /// it holds the pages it sends, and whoever appends to the last of them would wait for the queue.
 const WRITTEN_BACK_AT_ONCE: u64 = 4 << 20;
@@ -306,26 +310,42 @@ fn write_back(file: &dyn File, from: u64, to: u64) -> io::Result<()> {
 }
 
 /// Syncs what is written of many groups of one file system with one flush of it, which costs less
-/// than one of each. Which of them a failure is about it does not tell: then each must be synced by
-/// itself ([`Group::sync`]).
+/// than one of each. Which of them a failure is about it does not tell, and the device may have dropped what
+/// it held of any: then each must be synced by itself ([`Group::sync`]), which writes it once more. The same holds of
+/// those that are returned after a success: a sync may have failed on them before.
 ///
 /// # Errors
-/// Whatever the store answers; no group has changed then.
-pub fn sync_together(groups: &[Arc<Group>]) -> io::Result<()> {
+/// Whatever the store answers; nothing of the groups counts as synced by it.
+pub fn sync_together(groups: &[Arc<Group>]) -> io::Result<Vec<Arc<Group>>> {
     let Some(first) = groups.first() else {
-        return Ok(());
+        return Ok(Vec::new());
     };
     let file = first.file()?;
-    let written: Vec<Place> = groups.iter().map(|group| group.written()).collect();
-    file.sync_file_system()?;
-    for (group, to) in groups.iter().zip(written) {
+    let seen = |group: &Arc<Group>| {
+        let window = group.window.lock();
+        (window.written, window.doubts)
+    };
+    let seen: Vec<(Place, u64)> = groups.iter().map(seen).collect();
+    if let Err(error) = file.sync_file_system() {
+        for group in groups {
+            group.window.lock().doubt();
+        }
+        return Err(error);
+    }
+    let mut left = Vec::new();
+    for (group, (to, doubts)) in groups.iter().zip(seen) {
         let mut window = group.window.lock();
         // A group that failed meanwhile, and may have been cut since, may have lost some of it.
-        if window.failed.is_none() && !window.is_unproven && window.synced.address < to.address {
+        if window.failed.is_some() {
+            continue;
+        }
+        if window.is_in_doubt() || window.doubts != doubts {
+            left.push(group.clone());
+        } else if window.synced.address < to.address {
             window.synced = to;
         }
     }
-    Ok(())
+    Ok(left)
 }
 
 /// A thread's worth of pumping, for `synced` groups above all: takes every group that grew,
@@ -558,12 +578,8 @@ impl Group {
         if failed {
             return Ok((Vec::new(), to));
         }
-        let (written, synced) = (self.written(), self.synced());
-        if synced.address < written.address {
-            // Written by another way than a round.
-            self.sync_range(synced, written)?;
-            self.window.lock().synced = written;
-        }
+        // What was written by another way than a round.
+        self.sync_written()?;
         if runs.is_empty() {
             return Ok((Vec::new(), to));
         }
@@ -623,7 +639,7 @@ impl Group {
             }
         }
         // A device may have stored something else, or the page cache have shown older bytes by then.
-        self.check_file()?;
+        self.check_file(end)?;
         self.window.lock().synced = end;
         Ok(())
     }

@@ -205,13 +205,13 @@ impl Group {
         let file = self.file()?;
         rewrite(file.as_ref(), from, end.address)?;
         file.sync_data()?;
-        self.check_file()?;
+        self.check_file(self.end())?;
         self.window.lock().synced = end;
         Ok(())
     }
 
-    pub(crate) fn check_file(&self) -> std::io::Result<()> {
-        let end = self.end();
+    /// Checks each batch of the file up to `end`.
+    pub(crate) fn check_file(&self, end: Place) -> std::io::Result<()> {
         let spec = ScanSpec {
             verify_all: true,
             ..ScanSpec::closed(&self.spec, end)

@@ -78,9 +78,11 @@ pub(crate) struct Window {
     pub(crate) let_go: bool,
     pub(crate) filling: Filling,
     pub(crate) record: RecordStage,
-    /// A sync may have failed on what is written and not synced: the page cache shows it, and the device may
-    /// lack it whatever a mere sync says. Nothing is appended any more.
-    pub(crate) is_unproven: bool,
+    /// A sync may have failed on what is written and not synced up to here: the page cache shows it, and the device may
+    /// lack it whatever a mere sync says. It must be written once more.
+    pub(crate) unproven: u64,
+    /// How often that was so. A sync that began before the last time proves nothing.
+    pub(crate) doubts: u64,
     /// The lane's next group, which is written once all of this one is.
     pub(crate) after: Weak<Group>,
     /// A write failed: bytes above `written` will never be durable.
@@ -105,7 +107,8 @@ impl Window {
             filling: Filling::Open,
             record: RecordStage::Awaited,
             failed: None,
-            is_unproven: false,
+            unproven: 0,
+            doubts: 0,
             after: Weak::new(),
         }
     }
@@ -114,9 +117,9 @@ impl Window {
     pub(crate) fn cut(&mut self, place: Place) {
         self.filling = Filling::Cut;
         self.failed = None;
-        self.is_unproven = true;
         self.end = place;
         self.written = place;
+        self.doubt();
         if self.synced.address > place.address {
             self.synced = place;
         }
@@ -124,6 +127,17 @@ impl Window {
         self.segment_ends
             .truncate((place.address / self.segment_size) as usize);
         self.index.cut(place.address);
+    }
+
+    /// A sync may have failed on all that is written.
+    pub(crate) fn doubt(&mut self) {
+        self.unproven = self.written.address;
+        self.doubts += 1;
+    }
+
+    /// Whether a mere sync does not bring all that is written to the device.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.synced.address < self.unproven
     }
 
     /// Nothing more is appended.

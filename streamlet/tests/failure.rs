@@ -11,9 +11,9 @@ use kera_log_segments::io::fault::{CrashPlan, Fault};
 use kera_log_segments::layout::{MARK_BYTES, MARK_SLOT_STRIDE};
 use kera_log_segments::local_writer::sync_together;
 use kera_log_segments::sync::Ordering;
-use kera_protocol::ids::LaneKey;
+use kera_protocol::ids::{LaneId, LaneKey};
 use kera_records::Write;
-use kera_streamlet::{AppendError, Job, Outcome, Recovery};
+use kera_streamlet::{AppendError, Job, Outcome, Recovery, Settings};
 use support::batches::{plain, stamped};
 use support::{LANE, Machine, Node, settings};
 
@@ -612,6 +612,50 @@ fn what_was_flushed_outlives_a_power_loss() {
         machine.power_loss(node, 0, &CrashPlan::power_loss(seed));
         let (node, _) = machine.recover(settings(AckPolicy::Written));
         assert_eq!(node.read_all(LANE), numbered(20), "seed {seed}");
+    }
+}
+
+/// A flush of the file system that fails may have dropped what the device's cache held of any file; the next flush
+/// succeeds all the same.
+#[test]
+fn what_a_failed_flush_of_many_groups_dropped_is_written_once_more() {
+    let settings = Settings {
+        lanes: 3,
+        ..settings(AckPolicy::Written)
+    };
+    for (seed, again_together) in (0..12).zip([false, true].into_iter().cycle()) {
+        let mut machine = Machine::fault(seed);
+        let node = machine.create(settings.clone());
+        let append = |numbers: std::ops::Range<u64>| {
+            for (lane, n) in (0..3).flat_map(|lane| numbers.clone().map(move |n| (lane, n))) {
+                node.append(lane, &mut plain(n..n + 1, 300));
+            }
+        };
+        append(0..20);
+        let groups = node.streamlet.unflushed();
+        assert_eq!(groups.len(), 3);
+        let fault = machine.fault.as_ref().expect("a fault engine");
+        fault.inject(Fault::FailSync { nth: 1 });
+        sync_together(&groups).expect_err("a flush that fails");
+        append(20..25);
+        if again_together {
+            let left = sync_together(&groups).expect("a flush");
+            assert_eq!(left.len(), 3, "it proves nothing");
+        }
+        for group in &groups {
+            group.sync().expect("a flush");
+        }
+        assert!(node.streamlet.unflushed().is_empty());
+        // From here on one flush is enough again.
+        append(25..30);
+        let left = sync_together(&groups).expect("a flush");
+        assert!(left.is_empty() && node.streamlet.unflushed().is_empty());
+        drop(groups);
+        machine.power_loss(node, 0, &CrashPlan::power_loss(seed));
+        let (node, _) = machine.recover(settings.clone());
+        for lane in 0..3 {
+            assert_eq!(node.read_all(LaneId(lane)), numbered(30), "seed {seed}");
+        }
     }
 }
 
