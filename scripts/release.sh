@@ -26,6 +26,6 @@ if command -v lintian >/dev/null; then
 else
     echo "release: the package is not looked at by lintian; on Debian: apt-get install lintian" >&2
 fi
-KERA_PACKAGE=$package cargo test --locked --package kera --test deploy -- package::
+KERA_PACKAGE=$package cargo test --locked --workspace --test deploy -- package::
 printf '\nrelease: %s\n' "$told"
 ls -l "$target/package"

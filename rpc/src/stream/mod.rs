@@ -22,8 +22,6 @@ use tokio::time::sleep;
 pub use blocking::BlockingTls;
 pub use session::{TlsFailure, TlsStream};
 
-/// Decrypted at a time into a buffer that grows.
-const READ_BEHIND: usize = 64 << 10;
 /// Between the first two looks at bytes that are not enough yet.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 /// What both sides of a TLS handshake call gRPC's protocol,
@@ -130,15 +128,10 @@ impl Stream {
     /// # Errors
     /// As [`try_read`](Self::try_read).
     pub fn try_read_behind(&self, buffer: &mut BytesMut, limit: usize) -> io::Result<usize> {
-        let stream = match self {
-            Self::Plain(socket) => return socket.try_read_buf(&mut buffer.limit(limit)),
-            Self::Tls(stream) => stream,
-        };
-        let there = buffer.len();
-        buffer.resize(there + limit.min(READ_BEHIND), 0);
-        let read = stream.try_read(&mut buffer[there..]);
-        buffer.truncate(there + read.as_ref().map_or(0, |read| *read));
-        read
+        match self {
+            Self::Plain(socket) => socket.try_read_buf(&mut buffer.limit(limit)),
+            Self::Tls(stream) => stream.try_read_behind(buffer, limit),
+        }
     }
 
     /// Writes as much of `slices` as is taken without waiting. With TLS, some of that may still have to

@@ -1,14 +1,14 @@
 //! A TLS session over a socket that does not block, or over one that does.
 
 use std::fmt;
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::io::{self, BufRead, ErrorKind, IoSlice, Read, Write};
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
-use rustls::Connection;
+use rustls::{Connection, Reader};
 use tokio::io::{AsyncWrite, Interest, Ready};
 use tokio::net::TcpStream;
 
@@ -209,6 +209,11 @@ impl TlsStream {
         self.session().read(&self.socket, buffer)
     }
 
+    /// Reads at most `most` bytes behind those that `buffer` has.
+    pub(super) fn try_read_behind(&self, buffer: &mut BytesMut, most: usize) -> io::Result<usize> {
+        self.session().read_behind(&self.socket, buffer, most)
+    }
+
     pub(super) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut session = self.session();
         // What was taken before goes first, so that TLS never keeps more than its own limit.
@@ -332,11 +337,43 @@ impl Session {
         self.decrypt(socket, buffer)
     }
 
+    /// As [`read`](Self::read), behind what `buffer` has: memory is taken for what comes, and not set to zero before.
+    fn read_behind(
+        &mut self,
+        socket: &impl Socket,
+        buffer: &mut BytesMut,
+        most: usize,
+    ) -> io::Result<usize> {
+        if !self.ahead.is_empty() {
+            let read = self.ahead.len().min(most);
+            buffer.extend_from_slice(&self.ahead[..read]);
+            self.ahead.drain(..read);
+            return Ok(read);
+        }
+        self.decrypt_by(socket, most, |reader| {
+            let decrypted = reader.fill_buf()?;
+            let read = decrypted.len().min(most);
+            buffer.extend_from_slice(&decrypted[..read]);
+            reader.consume(read);
+            Ok(read)
+        })
+    }
+
     fn decrypt(&mut self, socket: &impl Socket, buffer: &mut [u8]) -> io::Result<usize> {
+        self.decrypt_by(socket, buffer.len(), |reader| reader.read(buffer))
+    }
+
+    /// `read` gets at most `most` decrypted bytes; it is called again once there are some.
+    fn decrypt_by(
+        &mut self,
+        socket: &impl Socket,
+        most: usize,
+        mut read: impl FnMut(&mut Reader<'_>) -> io::Result<usize>,
+    ) -> io::Result<usize> {
         loop {
-            match self.tls.reader().read(buffer) {
+            match read(&mut self.tls.reader()) {
                 Ok(read) => {
-                    self.ended |= read == 0 && !buffer.is_empty();
+                    self.ended |= read == 0 && most > 0;
                     self.decrypted = self.decrypted.saturating_sub(read);
                     return Ok(read);
                 }
