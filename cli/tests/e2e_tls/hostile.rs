@@ -129,16 +129,17 @@ fn endless_hello() -> Vec<u8> {
 
 #[test]
 fn handshakes_hold_no_more_than_strangers_may() {
-    const MOST: u64 = 1 << 20;
-    // Four times as much as there is, and far fewer than are ended for their number.
-    const MANY: usize = 100;
+    // So much that one handshake is little of it: who holds little is let in.
+    const MOST: u64 = 4 << 20;
+    // Twice as much as there is, and fewer than are ended for their number.
+    const MANY: usize = 150;
     let authority = Authority::new("ours");
     let (kafka, metrics) = (Reserved::new(), Reserved::new());
     let files = Files::new(&authority.server(&NAMES), None);
     let flags = [
         ["--kafka-listen", kafka.address()],
         ["--http-listen", metrics.address()],
-        ["--auth-max-unproven-bytes", "1MiB"],
+        ["--auth-max-unproven-bytes", "4MiB"],
         // What never comes is waited for longer than the test takes.
         ["--server-receive-timeout", "10m"],
         ["--http-request-timeout", "10m"],
