@@ -8,7 +8,7 @@ use kera_metadata::{GroupRecord, GroupState, Replica};
 use kera_protocol::ids::{GroupId, StreamletKey};
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::jobs::{JobConfig, JobStats};
-use kera_replication::transport::{CopyInfo, Refusal, Reply, Request, Seal};
+use kera_replication::transport::{CopyInfo, Refusal, Reply, Request};
 
 use super::*;
 use crate::admin::named_anywhere;
@@ -745,63 +745,6 @@ async fn a_broker_that_hears_late_of_a_stream_does_not_say_that_there_is_none() 
     trio.late[1].send_replace(false);
     until(|| hears_late.data.catalog.get(id).is_some()).await;
     assert!(named_anywhere(&hears_late, "s").await.is_ok());
-}
-
-/// Requests mean the replica in the store as long as there is one, and that one may be shorter than the group.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_record_names_an_owner_for_its_file_once_its_store_has_no_replica_of_the_group() {
-    let trio = Trio::start().await;
-    let (stream, [_, to], served) = trio.handed_over().await;
-    let third = to % 3 + 1;
-    drop(served);
-    let is_named = || {
-        let group = trio.closed_group(stream);
-        group.copies.iter().any(|copy| copy.broker.0 == third)
-    };
-    let group = trio.closed_group(stream);
-    let holds = || {
-        let clustered = trio.shared(third).clustered.as_ref();
-        let peers = &clustered.expect("it has a number").peers;
-        peers.backup.store().holds(&CopyId::of(&group))
-    };
-    trio.change_copies(&group, |copies| {
-        copies.retain(|copy| copy.broker.0 != third)
-    });
-    // It was lost while the group was open.
-    let (copy, epoch) = (CopyId::of(&group), trio.owner(to, stream, 0).epoch);
-    let ask = |at, request| trio.asked(at, request).expect("it is done");
-    ask(third, Request::free(copy, epoch, None));
-    let (streamlet, copies) = (copy.streamlet, Vec::new());
-    let seal = Seal {
-        streamlet,
-        epoch,
-        copies,
-    };
-    ask(third, Request::Seal(seal));
-    let (address, len) = (0, group.length as u32 - 1);
-    let Reply::Bytes(bytes) = ask(to, Request::Read { copy, address, len }) else {
-        panic!("it is read");
-    };
-    let settings = trio.streamlet(to, stream, 0).settings();
-    ask(
-        third,
-        Request::Complete {
-            copy,
-            epoch,
-            segment_size: settings.segment_size,
-            segments: settings.segments_per_group,
-            address,
-            bytes,
-        },
-    );
-    assert!(holds() && !is_named());
-    trio.assign(stream, 0, third);
-    let served = trio.served(third, stream, 0).await;
-    assert!(is_named() && !holds());
-    // It is found to be where it is recorded.
-    let done = trio.round(third).await;
-    assert_eq!((done.wanting, done.built), (0, 0), "{done:?}");
-    assert_eq!(values(&served).await, expected(0..10));
 }
 
 #[path = "owners_given_up_tests.rs"]
