@@ -48,7 +48,7 @@ pub(crate) async fn blocking<T: Send + 'static, E: From<Broken> + Send + 'static
     done.unwrap_or_else(|error| Err(Broken(error).into()))
 }
 
-/// Runs `work` to its end, also where whoever waits for it goes away: a call is dropped with its connection, at any await.
+/// Runs `work` to its end, even if the caller is dropped. A call ends with its connection, at any await.
 pub(crate) async fn to_its_end<T: Send + 'static, E: From<Broken> + Send + 'static>(
     work: impl Future<Output = Result<T, E>> + Send + 'static,
 ) -> Result<T, E> {

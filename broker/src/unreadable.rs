@@ -29,7 +29,7 @@ pub(crate) fn is_for_later(error: &Error) -> bool {
     )
 }
 
-/// What people are told of a streamlet that waits for a `cause`.
+/// The message about a streamlet whose files cannot be read, with the `cause`.
 pub(crate) fn told(cause: &str) -> String {
     format!(
         "its files cannot be read ({cause}), and there are no other replicas; they are read again and again: check the disk, or put a copy of what can be read in the file's place"

@@ -8,17 +8,15 @@ use kera_protocol::batch::{self, BatchHeader, HEADER_BYTES};
 use kera_protocol::ids::{Epoch, Ordinal};
 
 use crate::check::CheckSpec;
-use crate::footer::SparseIndex;
 use crate::io::ReadAt;
 use crate::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::place::Place;
-use crate::scan::{BlockReader, Next, ScanSpec, Scanned, Stop, check_batch, head, next_segment};
+use crate::scan::{BlockReader, Next, SECTOR, ScanSpec, Scanned, check_batch, head, next_segment};
 
 /// Bytes that are written at once.
 const WRITTEN_AT_ONCE: usize = 1 << 20;
 /// Bytes in which a batch is looked for at once; where they cannot be read, in stretches of a sector.
 const SEARCHED_AT_ONCE: u64 = 64 << 10;
-const SECTOR: u64 = 4096;
 
 /// Records that are whole nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,32 +69,15 @@ pub fn assemble(
         .find_map(|begin| begin)
         .ok_or(AssembleError::NoHead)?;
     let (header, snapshot, begin) = begin;
-    let data_start = begin.len() as u64;
     let mut sink = Sink {
         write,
         at: 0,
         bytes: begin,
     };
-    let state = Scanned {
-        data_start,
-        end: Place {
-            address: data_start,
-            ordinal: header.first_ordinal,
-        },
-        batches: 0,
-        max_timestamp: i64::MIN,
-        segment_ends: Vec::new(),
-        index: SparseIndex::default(),
-        mark: None,
-        stop: Stop::EndOfData,
-        damaged: false,
-        snapshot,
-        header,
-    };
     let mut assembly = Assembly {
         readers,
         end: spec.end,
-        state,
+        state: Scanned::begin(header, snapshot),
         preferred: 0,
         holes: Vec::new(),
     };

@@ -8,11 +8,10 @@
 use kera_protocol::batch::{HEADER_BYTES, crc32c};
 use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
 
-use crate::footer::SparseIndex;
 use crate::io::ReadAt;
 use crate::layout::SEGMENT_HEADER_BYTES;
 use crate::scan::{
-    BlockReader, Next, ScanError, ScanSpec, Scanned, Stop, check_batch, head, next_segment,
+    BlockReader, Next, ScanError, ScanSpec, Scanned, check_batch, head, next_segment,
 };
 use crate::window::Place;
 
@@ -96,31 +95,15 @@ fn walk(
         )));
     }
     let size = u64::from(header.segment_size);
-    let data_start = SEGMENT_HEADER_BYTES as u64 + u64::from(header.snapshot_bytes);
+    // What steps of a scan look at; the rest of it stays empty.
+    let mut state = Scanned::begin(header, snapshot);
     let begin = to.place.address;
     let until = begin.saturating_add(bytes.max(1));
     if begin == 0 {
-        to.place = Place {
-            address: data_start,
-            ordinal: header.first_ordinal,
-        };
+        to.place = state.end;
         to.digest = chain(0, reader.at(0, SEGMENT_HEADER_BYTES)?);
-        to.digest = chain(to.digest, &snapshot);
+        to.digest = chain(to.digest, &state.snapshot);
     }
-    // What steps of a scan look at; the rest of it stays empty.
-    let mut state = Scanned {
-        data_start,
-        end: to.place,
-        batches: 0,
-        max_timestamp: i64::MIN,
-        segment_ends: Vec::new(),
-        index: SparseIndex::default(),
-        mark: None,
-        stop: Stop::EndOfData,
-        damaged: false,
-        snapshot,
-        header,
-    };
     while to.place.address < spec.end.address && to.place.address < until {
         let at = to.place.address;
         let segment = at / size;

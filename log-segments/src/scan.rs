@@ -132,6 +132,27 @@ pub struct Scanned {
 }
 
 impl Scanned {
+    /// Behind the first segment's header and the lane snapshot, before anything else was looked at.
+    pub(crate) fn begin(header: SegmentHeader, snapshot: Vec<u8>) -> Self {
+        let data_start = SEGMENT_HEADER_BYTES as u64 + u64::from(header.snapshot_bytes);
+        Self {
+            data_start,
+            end: Place {
+                address: data_start,
+                ordinal: header.first_ordinal,
+            },
+            batches: 0,
+            max_timestamp: i64::MIN,
+            segment_ends: Vec::new(),
+            index: SparseIndex::default(),
+            mark: None,
+            stop: Stop::EndOfData,
+            damaged: false,
+            snapshot,
+            header,
+        }
+    }
+
     /// Takes back the last batch, which began at `place`: its bytes are whole, yet not what was
     /// being written there.
     pub fn take_back(&mut self, place: Place) {
@@ -217,23 +238,9 @@ pub fn scan(
         spec.limit.unwrap_or(binding)
     };
 
-    let data_start = SEGMENT_HEADER_BYTES as u64 + u64::from(header.snapshot_bytes);
-    let mut out = Scanned {
-        data_start,
-        end: Place {
-            address: data_start,
-            ordinal: header.first_ordinal,
-        },
-        batches: 0,
-        max_timestamp: i64::MIN,
-        segment_ends: Vec::new(),
-        index: SparseIndex::default(),
-        mark,
-        stop: Stop::EndOfData,
-        damaged: false,
-        snapshot,
-        header,
-    };
+    let mut out = Scanned::begin(header, snapshot);
+    let data_start = out.data_start;
+    out.mark = mark;
     let limit = spec.limit.unwrap_or(group_bytes);
     loop {
         let at = out.end.address;
@@ -504,7 +511,7 @@ impl ReadAt for Readable<'_> {
 }
 
 /// What of a disk goes bad at once.
-const SECTOR: u64 = 4096;
+pub(crate) const SECTOR: u64 = 4096;
 
 /// The first whole batch of `epoch`, with an ordinal above `above` where that is known, between the two addresses, which lie in one
 /// segment; not far behind the first of them.

@@ -225,7 +225,7 @@ pub(crate) async fn cut_for_growth(
     }
     let (shared, stream) = (shared.clone(), stream.clone());
     let (attempt, partitions) = (request.attempt, request.partitions);
-    // Whoever asks may be another broker, and go away: then the growth is given up.
+    // Another broker may ask, and its connection may end. Then `watch_over` gives the growth up.
     to_its_end(async move {
         match blocking(move || cut_all(&name, &streamlets)).await {
             Ok(mut cut) => {

@@ -105,7 +105,7 @@ pub async fn alter_stream(
 ) -> Result<(), WireError> {
     super::changeable(stream)?;
     let (shared, stream, config) = (shared.clone(), stream.clone(), *config);
-    // Lanes that are cut are to grow, or to go on as they were, whatever becomes of whoever asked for it.
+    // A client may disconnect while lanes are cut. They must not stay cut.
     to_its_end(async move { alter(&shared, &stream, &config).await }).await
 }
 

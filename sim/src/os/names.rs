@@ -117,7 +117,7 @@ pub unsafe extern "C" fn ftruncate64(fd: c_int, length: i64) -> c_int {
     unsafe { real::ftruncate64(fd, length) }
 }
 
-/// What is left to be told of directories that are read.
+/// Names of open directories that were not handed out yet.
 #[derive(Default)]
 pub(super) struct Listings(BTreeMap<usize, Listing>);
 

@@ -420,9 +420,8 @@ impl Restore<'_> {
     }
 
     /// Frees the replica of a group in this broker's store, as `kept` lists it, once the own file is whole and durable without
-    /// it. Whoever asks this broker is answered from the store as long as that has one, and that one may be shorter than
-    /// the group: so it goes before a record names this broker for its file. What cannot be freed now is freed once all
-    /// files are here.
+    /// it. While the store has a replica, this broker answers requests from it, and it may be shorter than the group. So it
+    /// goes before a record names this broker for its file. What cannot be freed now is freed once all files are here.
     async fn part_with_kept(&self, file: &OwnFile, record: &GroupRecord, kept: &[CopyInfo]) {
         let copy = CopyId::of(record);
         let Some(held) = kept.iter().find(|held| held.copy == copy) else {
@@ -550,7 +549,7 @@ impl Restore<'_> {
     }
 }
 
-/// A closed group whose records are on no broker from an ordinal on, all of them or some, as the operator is told of it.
+/// What the operator is told of a closed group that lost records; the first of them is `lost_from`.
 fn unclean(record: &GroupRecord, lost_from: Ordinal) -> v1::UncleanGroup {
     v1::UncleanGroup {
         group: record.group.0,

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::own_files::OwnFile;
 
-/// Most holes that people are told of one by one.
+/// A message lists at most this many holes.
 const MOST_TOLD: usize = 8;
 
 /// What a file that was fetched holds.
