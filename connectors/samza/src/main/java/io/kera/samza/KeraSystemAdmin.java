@@ -86,6 +86,7 @@ final class KeraSystemAdmin implements SystemAdmin {
 
     @Override
     public Map<String, SystemStreamMetadata> getSystemStreamMetadata(Set<String> streamNames) {
+        KeraSystemProducer.acknowledge(settings, streamNames);
         Map<String, SystemStreamMetadata> streams = new HashMap<>();
         for (String name : streamNames) {
             Lanes lanes = lanes(name, null);

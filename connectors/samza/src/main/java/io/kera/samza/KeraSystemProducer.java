@@ -1,7 +1,11 @@
 package io.kera.samza;
 
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.samza.system.OutgoingMessageEnvelope;
 import org.apache.samza.system.SystemProducer;
 import org.apache.samza.system.SystemProducerException;
@@ -12,6 +16,9 @@ import org.slf4j.LoggerFactory;
 final class KeraSystemProducer implements SystemProducer {
     private static final Logger LOG = LoggerFactory.getLogger(KeraSystemProducer.class);
 
+    /** All of this process that are not stopped. */
+    private static final Set<KeraSystemProducer> OPEN = ConcurrentHashMap.newKeySet();
+
     private final SystemSettings settings;
     private final Map<String, StreamSink> sinks = new HashMap<>();
     private boolean stopped;
@@ -20,9 +27,29 @@ final class KeraSystemProducer implements SystemProducer {
         this.settings = settings;
     }
 
+    /**
+     * Waits until everything that this process has sent to streams of a system is acknowledged. A commit flushes producers before
+     * stores, stores send to the streams of their state when they are flushed, and the newest offsets of these are what the
+     * checkpoint says state is restored to.
+     *
+     * @throws SystemProducerException if a record of them was given up
+     */
+    static void acknowledge(SystemSettings settings, Set<String> streams) {
+        for (KeraSystemProducer producer : OPEN) {
+            if (producer.settings.system().equals(settings.system()) && producer.settings.bootstrap().equals(settings.bootstrap())) {
+                producer.sinks(streams).forEach(StreamSink::flush);
+            }
+        }
+    }
+
+    private synchronized List<StreamSink> sinks(Set<String> streams) {
+        return streams.stream().map(sinks::get).filter(Objects::nonNull).toList();
+    }
+
     @Override
     public void start() {
         // Producers begin with their first record.
+        OPEN.add(this);
     }
 
     @Override
@@ -68,6 +95,7 @@ final class KeraSystemProducer implements SystemProducer {
 
     @Override
     public void stop() {
+        OPEN.remove(this);
         synchronized (this) {
             stopped = true;
         }
