@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All that CI runs: every stage with its time, then the sums over all test runs, and as the last
-# line `N passed, N failed, N skipped`. Exits with 1 if anything failed.
+# line `N passed, N failed, N skipped`. Exits with 1 if anything failed. `make unit` runs in one lane, the other stages in another.
 #
 # A test that cannot run on this machine appends one line `SKIPPED: name: reason` to the file that
 # KERA_SKIP_FILE names, and returns. Such tests are listed at the end and counted as skipped.
@@ -20,6 +20,31 @@ if [ ! -d "${CARGO_TARGET_DIR:-target}/debug/incremental" ]; then
     export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 fi
 
+# By this name cargo hears of what is to run test binaries.
+runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z.-' 'A-Z__')_RUNNER
+
+# Runs `make $1` and keeps what it prints, how it ended and how many seconds it took.
+stage() {
+    local name=$1 begun=$SECONDS status=0
+    printf '\n==> make %s\n' "$name"
+    if [ "$name" = unit ]; then
+        env "$runner=scripts/timed-test.sh" make "$name" 2>&1 | tee "$logs/$name.log"
+    else
+        make "$name" 2>&1 | tee "$logs/$name.log"
+    fi
+    status=${PIPESTATUS[0]}
+    printf '%d %d\n' "$status" $((SECONDS - begun)) >"$logs/$name.ended"
+}
+
+# Runs stages one after the other beside `make unit`; each is printed when it has ended, so that none is printed in between.
+beside() {
+    local name
+    for name in "$@"; do
+        stage "$name" >/dev/null
+        printf '\n==> make %s (beside the others)\n%s\n' "$name" "$(<"$logs/$name.log")"
+    done
+}
+
 table=
 broken=0
 broken_stages=
@@ -27,19 +52,13 @@ passed=0
 failed=0
 ignored=0
 
-# By this name cargo hears of what is to run test binaries.
-runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z.-' 'A-Z__')_RUNNER
-
-# Runs `make $1`, keeps what it prints, adds up the results that libtest reports.
-stage() {
-    local name=$1 log=$logs/$1.log begun=$SECONDS verdict=ok counts ok bad off
-    printf '\n==> make %s\n' "$name"
-    if [ "$name" = unit ]; then
-        env "$runner=scripts/timed-test.sh" make "$name" 2>&1 | tee "$log"
-    else
-        make "$name" 2>&1 | tee "$log"
-    fi
-    [ "${PIPESTATUS[0]}" = 0 ] || verdict=FAILED
+# Adds up the results that a stage reports.
+count() {
+    local name=$1 log=$logs/$1.log verdict=ok status seconds ok bad off
+    # A stage whose end is not written was cut off.
+    read -r status seconds <<<"$(cat "$logs/$name.ended" 2>/dev/null || echo '1 0')"
+    [ "$status" = 0 ] || verdict=FAILED
+    [ -e "$log" ] || : >"$log"
     read -r ok bad off <<<"$(scripts/counts.sh "$log")"
     if [ "$verdict" = FAILED ] && [ "$name" = unit ] &&
         scripts/second-try.sh "$log" 2>&1 | tee "$logs/second-try.log"; then
@@ -55,8 +74,7 @@ stage() {
         [ "$bad" != 0 ] || bad=1
     fi
     passed=$((passed + ok)) failed=$((failed + bad)) ignored=$((ignored + off))
-    table+=$(printf '  %-12s %-7s %5d s %6d passed %4d failed' \
-        "$name" "$verdict" $((SECONDS - begun)) "$ok" "$bad")$'\n'
+    table+=$(printf '  %-12s %-7s %5d s %6d passed %4d failed' "$name" "$verdict" "$seconds" "$ok" "$bad")$'\n'
 }
 
 # The tests of `make unit` that took longest, with their binaries. What a test runs in its turn tells no time.
@@ -69,7 +87,7 @@ slowest() {
 summary() {
     local skipped times
     skipped=$(sort -u "$KERA_SKIP_FILE" | grep -c . || true)
-    printf '\n==> summary (logs in %s)\n%s' "$logs" "$table"
+    printf '\n==> summary (logs in %s)\n%s  %-12s         %5d s\n' "$logs" "$table" "all together" "$SECONDS"
     times=$(slowest 2>/dev/null)
     [ -z "$times" ] || printf '\n  slowest tests of make unit:\n%s\n' "$times"
     if [ "$skipped" != 0 ]; then
@@ -89,11 +107,24 @@ summary() {
         $((passed - skipped)) "$failed" $((skipped + ignored))
 }
 
+# Unit tests wait half of their time, for processes and sockets: the other stages run meanwhile, those first that build in
+# directories of their own.
+others=(fmt deny sanitize shuttle clippy test-rdma doc instructions python connectors)
 stage check-needs
+count check-needs
 if [ "$broken" = 0 ]; then
-    # Cheap ones first; then one build of the workspace for lints, one for the tests.
-    for name in fmt deny clippy unit test-rdma shuttle sanitize doc instructions python connectors; do
-        stage "$name"
+    # A process group of its own, which ends with this script.
+    set -m
+    beside "${others[@]}" &
+    others_group=$!
+    set +m
+    trap 'kill -TERM -- "-$others_group" 2>/dev/null' EXIT
+    trap 'exit 130' INT TERM
+    stage unit
+    wait "$others_group"
+    # Tests get their second try when nothing runs beside them.
+    for name in unit "${others[@]}"; do
+        count "$name"
     done
 fi
 summary

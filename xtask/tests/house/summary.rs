@@ -17,6 +17,11 @@ fn program(path: &Path, script: &str) {
 
 /// `make test` with stages that print nothing, but for the unit tests; what it prints, and whether it was well.
 fn make_test(unit: &str, ends: i32) -> (String, bool) {
+    make_test_with(unit, ends, "")
+}
+
+/// The same with what the stages beside the unit tests do, which know their names as `$1`.
+fn make_test_with(unit: &str, ends: i32, others: &str) -> (String, bool) {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("unit"), unit).unwrap();
     let path = dir.path().display();
@@ -24,6 +29,7 @@ fn make_test(unit: &str, ends: i32) -> (String, bool) {
     let script = format!(
         "runner=$(env | grep '^CARGO_TARGET_.*_RUNNER=')\n\
          if [ \"$1\" = unit ]; then cat {path}/unit; echo \"runner: $runner\"; exit {ends}; fi\n\
+         {others}\n\
          [ -z \"$runner\" ]"
     );
     program(&dir.path().join("make"), &script);
@@ -77,6 +83,23 @@ fn the_summary_has_the_slowest_tests_with_their_binaries() {
         summary.contains("  test fails ... FAILED <100.250s>\n"),
         "{summary}"
     );
+}
+
+#[test]
+fn what_fails_beside_the_unit_tests_is_told_and_counted() {
+    let others = "case $1 in doc) echo the example is wrong; exit 1;; \
+        python) echo '3 passed in 1.00s';; esac";
+    let unit = "test result: ok. 1 passed; 0 failed; 0 ignored\n";
+    let (said, is_well) = make_test_with(unit, 0, others);
+    assert!(
+        !is_well && said.ends_with("\n4 passed, 1 failed, 0 skipped\n"),
+        "{said}"
+    );
+    assert!(
+        said.contains("\n==> make doc (beside the others)\nthe example is wrong\n"),
+        "{said}"
+    );
+    assert!(said.contains("\nFAILED: make doc; \n"), "{said}");
 }
 
 #[test]
