@@ -189,6 +189,10 @@ async fn describe(args: DescribeArgs) -> Outcome {
         out.line(paragraph(&text))?;
         out.line("")?;
     }
+    if let Some(slices) = view::slices_table(&view.lanes) {
+        out.bytes(slices.render().as_bytes())?;
+        out.line("")?;
+    }
     if let Some(held) = held::table(&view.lanes) {
         out.bytes(held.render().as_bytes())?;
         out.line("")?;

@@ -10,6 +10,7 @@ use kera_protocol::v1::Cursor;
 
 use crate::error::ConsumeError;
 use crate::group::LeaseKey;
+use crate::slices::LeasedSlices;
 
 /// Records of one lane, in order, with its checksum checked. Holds on to the memory it was received
 /// in; cheap to clone and to send to another task.
@@ -24,6 +25,8 @@ pub struct Batch {
     first: Ordinal,
     next: Cursor,
     head: Ordinal,
+    /// Where the order of keys is kept: the records of these, and how many they are.
+    own: Option<(Arc<LeasedSlices>, usize)>,
 }
 
 /// Where a consumer stands after a batch: what to store beside one's results, in one transaction,
@@ -74,10 +77,12 @@ impl Batch {
         }
     }
 
-    /// Records in it, at most: fewer if it was compacted.
+    /// Records in it, at most: fewer if it was compacted. With [`Order::Key`](crate::Order::Key) those that are this
+    /// consumer's.
     pub fn len(&self) -> usize {
         let ordinals = self.next.ordinal.saturating_sub(self.first) as usize;
-        ordinals.min(self.header.record_count as usize)
+        let count = self.own.as_ref().map(|(_, count)| *count);
+        ordinals.min(count.unwrap_or(self.header.record_count as usize))
     }
 
     /// The same batch cut before ordinal `next`: to commit part of it. Shares its memory. An ordinal
@@ -133,9 +138,11 @@ impl Batch {
         self.head
     }
 
-    /// The records, in order, borrowed from the batch.
+    /// The records, in order, borrowed from the batch. With [`Order::Key`](crate::Order::Key) those that are this
+    /// consumer's.
     pub fn records(&self) -> Records<'_> {
         Records {
+            slices: self.own.as_ref().map(|(slices, _)| slices.as_ref()),
             inner: batch::Records::new(&self.header, &self.body),
             base: self.header.base_ordinal,
             first: self.first,
@@ -211,6 +218,8 @@ pub struct OwnedRecord {
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     inner: batch::Records<'a>,
+    /// Others are left out.
+    slices: Option<&'a LeasedSlices>,
     base: Ordinal,
     first: Ordinal,
     next: Ordinal,
@@ -233,6 +242,10 @@ impl<'a> Iterator for Records<'a> {
             if ordinal >= self.next {
                 return None;
             }
+            let slices = self.slices;
+            if slices.is_some_and(|slices| !slices.takes(record.key, ordinal)) {
+                continue;
+            }
             return Some(Ok(Record {
                 ordinal,
                 timestamp: record.timestamp,
@@ -253,6 +266,8 @@ pub(crate) struct Chunk {
     /// The life of the membership in which it was granted; 0 without a group.
     pub(crate) life: u64,
     pub(crate) lane: LaneKey,
+    /// Only the records of these are wanted.
+    pub(crate) slices: Option<Arc<LeasedSlices>>,
     pub(crate) body: Bytes,
     /// Nothing below is wanted,
     pub(crate) from: Ordinal,
@@ -298,6 +313,8 @@ pub(crate) enum Unpacked {
     Undecodable(ConsumeError),
     /// Such a batch was skipped, or what its broker cannot read: nothing is delivered of what lies from the one ordinal up to the other.
     Skipped(Ordinal, Ordinal),
+    /// All records of a batch are of slices that others have: everything below is passed.
+    Passed(Cursor),
 }
 
 /// Takes a chunk apart, checking each batch's checksum as it is delivered: the bytes are then in
@@ -357,8 +374,16 @@ impl ChunkReader {
                 continue;
             }
             let stored = self.chunk.body.slice(start + HEADER_BYTES..self.at);
-            let body = match unpacked(&header, stored, unpacking) {
-                Ok(body) => body,
+            let slices = self.chunk.slices.clone();
+            let opened = unpacked(&header, stored, unpacking).and_then(|body| {
+                let own = slices.map(|slices| {
+                    let count = slices.count(&header, &body, first, next)?;
+                    Ok((slices, count))
+                });
+                Ok((body, own.transpose()?))
+            });
+            let (body, own) = match opened {
+                Ok(opened) => opened,
                 Err(error) => {
                     let error = ConsumeError::Undecodable {
                         lane: self.chunk.lane,
@@ -386,7 +411,11 @@ impl ChunkReader {
                     ..Cursor::default()
                 }
             };
+            if own.as_ref().is_some_and(|(_, count)| *count == 0) {
+                return Some(Unpacked::Passed(next));
+            }
             return Some(Unpacked::Batch(Batch {
+                own,
                 lane: self.chunk.lane,
                 lease,
                 header,

@@ -234,7 +234,7 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Most leases held at a time. Default 4,096 by lane, 4 without order.
+    /// Most leases held at a time. Default 4,096 by lane, 4 without order. Not with [`Order::Key`].
     pub fn max_leases(mut self, leases: usize) -> Self {
         self.max_leases = Some(leases);
         self
@@ -266,7 +266,7 @@ impl ConsumerBuilder {
     }
 
     /// Says where a lease of a lane resumes, given where the group stands there: for applications
-    /// that store positions with their results. Ordinals below the group's are ignored.
+    /// that store positions with their results. Ordinals below the group's are ignored. Not with [`Order::Key`].
     pub fn resume_from(
         mut self,
         hook: impl Fn(LaneKey, Ordinal) -> Option<Ordinal> + Send + Sync + 'static,
@@ -286,11 +286,19 @@ impl ConsumerBuilder {
             return Err(setting("group", "it is empty: name a consumer group"));
         }
         let max_leases = self.max_leases.unwrap_or(match self.order {
-            Order::Lane => LANE_LEASES,
+            Order::Lane | Order::Key => LANE_LEASES,
             Order::None => RANGE_LEASES,
         });
         if max_leases == 0 || max_leases > u32::MAX as usize {
             return Err(setting("max_leases", "it must be at least 1"));
+        }
+        if self.order == Order::Key && self.max_leases.is_some() {
+            let reason = "with the order of keys each member takes its share: leave it out";
+            return Err(setting("max_leases", reason));
+        }
+        if self.order == Order::Key && self.resume_from.is_some() {
+            let reason = "with the order of keys a lane has more than one position: commit to the group, or use another order";
+            return Err(setting("resume_from", reason));
         }
         let mut fetch = self.common.fetch;
         if self.order == Order::None {

@@ -16,6 +16,10 @@ pub enum Order {
     Lane,
     /// Ranges of a lane go to any consumer: consumers may outnumber lanes.
     None,
+    /// The keys of a lane go to several consumers, so that these may outnumber lanes (64 to a lane at most), and the
+    /// records of a key are seen in order. Each of them reads the lane and passes over the keys of others: for records that
+    /// take long to process.
+    Key,
 }
 
 impl From<Order> for v1::Order {
@@ -23,6 +27,7 @@ impl From<Order> for v1::Order {
         match order {
             Order::Lane => v1::Order::Lane,
             Order::None => v1::Order::None,
+            Order::Key => v1::Order::Key,
         }
     }
 }

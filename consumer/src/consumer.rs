@@ -7,6 +7,7 @@ use std::time::Duration;
 use kera_protocol::v1::Cursor;
 use kera_rpc::{Client, GroupPositions, Stall};
 use tokio::task::AbortHandle;
+use tokio::task::coop::consume_budget;
 
 use crate::batch::{Batch, ChunkReader, OwnedRecord, Unpacked, Unpacking};
 use crate::builder::ConsumerBuilder;
@@ -163,7 +164,11 @@ impl Consumer {
                 return Ok(batch);
             }
             match self.fetcher.pop() {
-                Popped::Chunk(chunk) => self.current = Some(ChunkReader::new(chunk)),
+                Popped::Chunk(chunk) => {
+                    self.current = Some(ChunkReader::new(chunk));
+                    // Many in a row may have nothing for this consumer: the task's other futures get their turn.
+                    consume_budget().await;
+                }
                 Popped::Failed(error) => return Err(error),
                 Popped::Empty => {
                     if let Some(error) = self.group.fatal() {
@@ -191,7 +196,18 @@ impl Consumer {
                     }
                     continue;
                 }
+                Some(Unpacked::Passed(next)) => {
+                    if !self.group.passed(lease, next) {
+                        self.current = None;
+                    }
+                    continue;
+                }
                 None => {
+                    // Behind the last batch what was left out: of transactions that were aborted, or compacted away.
+                    let next = reader.chunk.next;
+                    if reader.chunk.slices.is_some() && next.ordinal > reader.position() {
+                        self.group.passed(lease, next);
+                    }
                     if reader.chunk.finished {
                         self.group.finished(lease, reader.chunk.next.ordinal);
                     }

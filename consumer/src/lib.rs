@@ -37,6 +37,7 @@ mod metrics;
 mod opened;
 mod reader;
 mod records;
+mod slices;
 
 pub use batch::{Batch, OwnedRecord, Position, Record, Records};
 pub use builder::{ConsumerBuilder, ReaderBuilder};
@@ -48,6 +49,7 @@ pub use kera_protocol::batch::{BatchError, BatchHeader, Compression, Header};
 pub use kera_protocol::error::{ErrorCode, WireError};
 pub use kera_protocol::frame::FrameError;
 pub use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
+pub use kera_protocol::slices::SliceSet;
 pub use kera_protocol::v1::Cursor;
 pub use kera_rpc::{
     Client, ClientOptions, ClientTls, ConnectOptions, ConnectionError, GroupPositions, Login,

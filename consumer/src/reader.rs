@@ -159,6 +159,7 @@ impl Reader {
             end: lane.end,
             lane_generation: None,
             push: self.fetch == Fetch::Push,
+            slices: None,
         }
     }
 
@@ -287,6 +288,10 @@ impl Reader {
                         ordinal: next,
                         ..Cursor::default()
                     };
+                    continue;
+                }
+                Some(Unpacked::Passed(next)) => {
+                    lane.next = next;
                     continue;
                 }
                 None => {

@@ -1,6 +1,8 @@
 //! Members of groups against a coordinator that does what the test says.
 
 mod fake;
+#[path = "group/keys.rs"]
+mod keys;
 #[path = "group/made_anew.rs"]
 mod made_anew;
 

@@ -14,6 +14,7 @@ use crate::event::LaneRecord;
 use crate::group::{EVENT_ENTRIES, Group, lanes_set};
 use crate::lane::{self, OPEN_END};
 use crate::members::invalid;
+use crate::slices::LaneSlices;
 use crate::view::{LaneView, StreamShape};
 
 impl Coordinator {
@@ -163,6 +164,7 @@ impl Coordinator {
                 low: *low,
                 hint: None,
                 finished: Vec::new(),
+                slices: Vec::new(),
             });
             if records.len() == EVENT_ENTRIES {
                 self.emit(step, name, lanes_set(std::mem::take(&mut records)));
@@ -270,7 +272,12 @@ pub(crate) fn not_empty(name: &str, what: &str, members: usize) -> WireError {
 fn lanes_of(group: &Group, view: &dyn LaneView) -> Vec<(u32, u32)> {
     match view.stream_by_id(group.stream) {
         Some(shape) => chosen_lanes(&shape, None, None).collect(),
-        None => group.lanes.keys().copied().collect(),
+        None => group
+            .lanes
+            .keys()
+            .chain(group.sliced.keys())
+            .copied()
+            .collect(),
     }
 }
 
@@ -286,6 +293,11 @@ fn progress(
             member: lease.member.clone(),
             start_ordinal: lease.start,
             end_ordinal: if lease.end == OPEN_END { 0 } else { lease.end },
+            slices: lease.slices.bits(),
+            committed: match lease.slices.is_empty() {
+                true => 0,
+                false => lease.next,
+            },
         });
     }
     let mut sent: BTreeMap<(u32, u32), Vec<HeldPosition>> = BTreeMap::new();
@@ -317,6 +329,10 @@ fn progress(
                 head_unknown: end.is_none(),
                 leases: held.remove(&lane).unwrap_or_default(),
                 held: sent.remove(&lane).unwrap_or_default(),
+                slice_offsets: group
+                    .sliced
+                    .get(&lane)
+                    .map_or_else(Vec::new, LaneSlices::offsets),
             }
         })
         .collect()

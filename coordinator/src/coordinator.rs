@@ -500,7 +500,7 @@ impl Coordinator {
         let classic = classic.map(|(name, group)| (group.since_ms, name));
         let native = self.state.groups.iter();
         let native = native.filter(|(_, group)| {
-            group.members.is_empty() && group.lanes.is_empty() && may_go(&group.created_by)
+            group.members.is_empty() && group.is_fresh() && may_go(&group.created_by)
         });
         let native = native.map(|(name, group)| (group.created_ms, name));
         let Some((_, name)) = classic.chain(native).min() else {

@@ -3,14 +3,14 @@
 //!
 //! Tags are never reused. A change that an older build would misread takes a new version.
 
-use kera_protocol::v1::Cursor;
+use kera_protocol::v1::{Cursor, Order};
 use prost::Message;
 
 use crate::classic::{self, consumer};
 use crate::transactions;
 
 /// Version of the events this build writes; it reads this and all lower ones.
-pub const EVENT_VERSION: u32 = 6;
+pub const EVENT_VERSION: u32 = 7;
 /// What events carry that builds before transactions read as well,
 const BEFORE_TRANSACTIONS: u32 = 1;
 /// builds before the consumer protocol,
@@ -19,8 +19,10 @@ const BEFORE_CONSUMERS: u32 = 2;
 const BEFORE_PREPARED: u32 = 3;
 /// builds before transactions whose ends raise their producer's epoch,
 const BEFORE_RAISING_ENDS: u32 = 4;
-/// and builds before transactions that commit positions of native groups.
+/// builds before transactions that commit positions of native groups,
 const BEFORE_SENT_POSITIONS: u32 = 5;
+/// and builds before groups that keep the order of keys.
+const BEFORE_KEY_ORDER: u32 = 6;
 
 /// Why a record of the internal stream is not an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -187,7 +189,9 @@ impl Body {
     /// The version of the oldest build's events that has this: builds before it must not pass it over.
     fn version(&self) -> u32 {
         match self {
-            Self::PositionsSent(_) | Self::PositionsEnded(_) => EVENT_VERSION,
+            // What comes after it in such a group is read by no build that does not read this.
+            Self::GroupCreated(created) if created.order == Order::Key as i32 => EVENT_VERSION,
+            Self::PositionsSent(_) | Self::PositionsEnded(_) => BEFORE_KEY_ORDER,
             Self::TransactionSet(set) if set.is_raised_by_end() => BEFORE_SENT_POSITIONS,
             Self::TransactionSet(set) if set.is_prepared() => BEFORE_RAISING_ENDS,
             Self::OffsetsPending(_)
@@ -292,6 +296,9 @@ pub(crate) struct LaneRecord {
     /// Finished ranges above `low`: start, end, start, end.
     #[prost(uint64, repeated, tag = "5")]
     pub(crate) finished: Vec<u64>,
+    /// With the order of keys: how far above `low` each slice is; empty: none is.
+    #[prost(uint64, repeated, tag = "6")]
+    pub(crate) slices: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -321,6 +328,9 @@ pub(crate) struct LeaseRecord {
     /// The lane generation it was granted in.
     #[prost(uint32, tag = "7")]
     pub(crate) generation: u32,
+    /// With the order of keys: bit n for slice n.
+    #[prost(fixed64, tag = "8")]
+    pub(crate) slices: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -399,6 +409,9 @@ pub(crate) struct SentRecord {
     pub(crate) lane: u32,
     #[prost(uint64, tag = "5")]
     pub(crate) from: u64,
+    /// With the order of keys, those of the lease: bit n for slice n.
+    #[prost(fixed64, tag = "6")]
+    pub(crate) slices: u64,
 }
 
 /// The transaction has ended: its positions count, or are dropped.
@@ -474,13 +487,22 @@ mod tests {
             body: Body::PositionsSent(PositionsSent::default()),
             ..event()
         };
+        let created = |order: Order| Event {
+            body: Body::GroupCreated(GroupCreated {
+                order: order as i32,
+                ..GroupCreated::default()
+            }),
+            ..event()
+        };
         for (event, version) in [
             (event(), BEFORE_TRANSACTIONS),
             (ended, BEFORE_CONSUMERS),
             (begun, BEFORE_PREPARED),
             (prepared, BEFORE_RAISING_ENDS),
             (raised, BEFORE_SENT_POSITIONS),
-            (sent, EVENT_VERSION),
+            (sent, BEFORE_KEY_ORDER),
+            (created(Order::None), BEFORE_TRANSACTIONS),
+            (created(Order::Key), EVENT_VERSION),
         ] {
             let record = EventRecord::decode(event.value().as_slice()).unwrap();
             assert_eq!(record.version, version);
@@ -534,6 +556,27 @@ mod tests {
             epoch: 2,
         };
         assert_eq!((set.number, set.stage, set.ended), (9, 3, Some(ended)));
+    }
+
+    /// Kept as a build wrote it that knew no groups that keep the order of keys.
+    #[test]
+    fn an_event_of_version_6_is_read() {
+        let kept = [
+            8, 6, 226, 1, 20, 8, 7, 16, 2, 26, 14, 8, 4, 18, 4, 8, 50, 48, 1, 24, 1, 32, 2, 40, 40,
+        ];
+        let read = Event::decode(b"g", &kept).expect("it is read");
+        assert_eq!(read.value(), kept, "builds before read it as well");
+        let Body::PositionsSent(sent) = read.body else {
+            panic!("{read:?}")
+        };
+        assert_eq!((sent.producer, sent.number), (7, 2));
+        let position = sent.positions[0];
+        let next = position.next.map(|next| next.ordinal);
+        assert_eq!((position.lease, next, position.from), (4, Some(50), 40));
+        assert_eq!(
+            (position.streamlet, position.lane, position.slices),
+            (1, 2, 0)
+        );
     }
 
     /// Kept as a build wrote it that knew no prepared transactions.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
+use kera_protocol::slices::SliceSet;
 use kera_protocol::v1::{Cursor, Order};
 
 use crate::event::{
@@ -12,6 +13,7 @@ use crate::event::{
 };
 use crate::lane::{LaneProgress, OPEN_END};
 use crate::sent_positions::SentPositions;
+use crate::slices::LaneSlices;
 
 /// Ended leases that a member is remembered to have released, so that a repeated commit is told
 /// from a stale one.
@@ -20,6 +22,8 @@ const REMEMBERED_ENDS: usize = 256;
 pub(crate) const EVENT_ENTRIES: usize = 256;
 /// Finished ranges after which an event of a snapshot is full.
 const EVENT_RANGES: usize = 2_048;
+/// Lanes with an ordinal for each slice in one event of a snapshot.
+const EVENT_SLICED_LANES: usize = 64;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Group {
@@ -35,6 +39,8 @@ pub(crate) struct Group {
     pub(crate) members: BTreeMap<String, Member>,
     pub(crate) leases: BTreeMap<u64, Lease>,
     pub(crate) lanes: BTreeMap<(u32, u32), LaneProgress>,
+    /// In place of `lanes` where the order of keys is kept.
+    pub(crate) sliced: BTreeMap<(u32, u32), LaneSlices>,
     /// What open transactions commit.
     pub(crate) sent: SentPositions,
 }
@@ -76,6 +82,8 @@ pub(crate) struct Lease {
     /// Exclusive, or [`OPEN_END`].
     pub(crate) end: Ordinal,
     pub(crate) generation: u32,
+    /// Of the lane, where the order of keys is kept.
+    pub(crate) slices: SliceSet,
 }
 
 impl Group {
@@ -92,6 +100,7 @@ impl Group {
             members: BTreeMap::new(),
             leases: BTreeMap::new(),
             lanes: BTreeMap::new(),
+            sliced: BTreeMap::new(),
             sent: SentPositions::default(),
         })
     }
@@ -104,9 +113,34 @@ impl Group {
         }
     }
 
-    /// Where the group stands in a lane; 0 if it never touched it.
+    /// Where the group stands in a lane, with its last slice if it keeps the order of keys; 0 if it never touched it.
     pub(crate) fn low(&self, lane: (u32, u32)) -> Ordinal {
-        self.lanes.get(&lane).map_or(0, LaneProgress::low)
+        self.low_of(lane, SliceSet::ALL)
+    }
+
+    /// The same of some slices, if it keeps the order of keys.
+    pub(crate) fn low_of(&self, lane: (u32, u32), slices: SliceSet) -> Ordinal {
+        match self.order {
+            Order::Key => {
+                let sliced = self.sliced.get(&lane);
+                sliced.map_or(0, |sliced| sliced.low_of(slices))
+            }
+            _ => self.lanes.get(&lane).map_or(0, LaneProgress::low),
+        }
+    }
+
+    /// True if the group stands at an ordinal of a lane, and nothing of it is leased or finished above.
+    pub(crate) fn is_at(&self, lane: (u32, u32), ordinal: Ordinal) -> bool {
+        match (self.sliced.get(&lane), self.lanes.get(&lane)) {
+            (Some(sliced), _) => sliced.is_at(ordinal),
+            (None, Some(lane)) => lane.low() == ordinal && lane.span_count() == 0,
+            (None, None) => ordinal == 0,
+        }
+    }
+
+    /// True if it never touched a lane.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.lanes.is_empty() && self.sliced.is_empty()
     }
 
     /// Applies one event. False if it does not fit the state, which then is as it was.
@@ -126,11 +160,15 @@ impl Group {
                 true
             }
             Body::LanesSet(set) => {
-                for lane in &set.lanes {
-                    self.lanes
-                        .entry((lane.streamlet, lane.lane))
-                        .or_default()
-                        .set(lane.low, lane.hint, &lane.finished);
+                for record in &set.lanes {
+                    let lane = (record.streamlet, record.lane);
+                    if self.order == Order::Key {
+                        let sliced = self.sliced.entry(lane).or_default();
+                        sliced.set(record.low, record.hint, &record.slices);
+                        continue;
+                    }
+                    let lane = self.lanes.entry(lane).or_default();
+                    lane.set(record.low, record.hint, &record.finished);
                 }
                 true
             }
@@ -217,12 +255,18 @@ impl Group {
             };
             let next = record.next.max(record.start);
             let lane = (record.streamlet, record.lane);
-            if !self
-                .lanes
-                .entry(lane)
-                .or_default()
-                .lease(record.lease, next, end)
-            {
+            let slices = SliceSet::from_bits(record.slices);
+            let is_free = match self.order {
+                Order::Key => {
+                    let sliced = self.sliced.entry(lane).or_default();
+                    sliced.hold(record.lease, slices)
+                }
+                _ => {
+                    let lane = self.lanes.entry(lane).or_default();
+                    lane.lease(record.lease, next, end)
+                }
+            };
+            if !is_free {
                 fits = false;
                 continue;
             }
@@ -237,6 +281,7 @@ impl Group {
                     next,
                     end,
                     generation: record.generation,
+                    slices,
                 },
             );
         }
@@ -263,6 +308,9 @@ impl Group {
                 if let Some(lane) = self.lanes.get_mut(&lease.lane) {
                     lane.commit(commit.lease, lease.next, to);
                 }
+                if let Some(sliced) = self.sliced.get_mut(&lease.lane) {
+                    sliced.commit(commit.lease, to);
+                }
                 lease.next = to.ordinal;
             }
         }
@@ -280,6 +328,11 @@ impl Group {
     /// committed.
     fn end_lease(&mut self, id: u64) -> Option<Ordinal> {
         let lease = self.leases.remove(&id)?;
+        if let Some(sliced) = self.sliced.get_mut(&lease.lane)
+            && self.sent.of_lease(id).is_none()
+        {
+            sliced.release(id);
+        }
         if let Some(lane) = self.lanes.get_mut(&lease.lane) {
             match self.sent.of_lease(id) {
                 Some(sent) => lane.keep(id, lease.next, sent.next.ordinal),
@@ -329,6 +382,7 @@ impl Group {
                     end: if lease.end == OPEN_END { 0 } else { lease.end },
                     next: lease.next,
                     generation: lease.generation,
+                    slices: lease.slices.bits(),
                 })
                 .collect();
             for leases in leases.chunks(EVENT_ENTRIES) {
@@ -343,6 +397,18 @@ impl Group {
     }
 
     fn snapshot_lanes(&self, bodies: &mut Vec<Body>) {
+        let sliced = self.sliced.iter().map(|(lane, sliced)| LaneRecord {
+            streamlet: lane.0,
+            lane: lane.1,
+            low: sliced.low(),
+            hint: sliced.hint(),
+            finished: Vec::new(),
+            slices: sliced.offsets(),
+        });
+        let sliced: Vec<LaneRecord> = sliced.collect();
+        for lanes in sliced.chunks(EVENT_SLICED_LANES) {
+            bodies.push(lanes_set(lanes.to_vec()));
+        }
         let mut lanes = Vec::new();
         let mut ranges = 0;
         for (&(streamlet, lane), progress) in &self.lanes {
@@ -357,6 +423,7 @@ impl Group {
                 low: progress.low(),
                 hint: progress.hint(),
                 finished,
+                slices: Vec::new(),
             });
             if lanes.len() == EVENT_ENTRIES || ranges >= EVENT_RANGES {
                 bodies.push(lanes_set(std::mem::take(&mut lanes)));

@@ -15,6 +15,11 @@
 //!   lane of the previous one is consumed up to its boundary.
 //! - **No order.** Leases are ranges of durable records, cut at batch boundaries by demand. A lane's
 //!   progress is a low ordinal and a bounded set of finished ranges above it.
+//! - **Order of keys.** A lane's keys are in 64 slices, and a lease names a set of slices of a lane; its
+//!   members all read the lane, and keep the keys of their slices. A lane's progress is an ordinal per
+//!   slice. A slice has one holder: another begins where that one has committed, once its lease has
+//!   ended. A slice of the next lane generation is leased when this slice is consumed up to the boundary
+//!   in every lane of the previous one that had its keys.
 //! - **Sessions.** A member that is silent for its session time leaves; its leases end and what was
 //!   not committed is leased again, first of all.
 //!
@@ -39,6 +44,8 @@ mod send_positions;
 mod sent_positions;
 mod serve;
 mod shares;
+mod slice_shares;
+mod slices;
 pub mod transactions;
 mod view;
 

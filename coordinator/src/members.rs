@@ -292,10 +292,36 @@ impl Coordinator {
         shape: &StreamShape,
         view: &dyn LaneView,
     ) -> Vec<u64> {
-        let group = &self.state.groups[name];
-        if group.order != Order::Lane {
-            return Vec::new();
+        let give_back = match self.state.groups[name].order {
+            Order::Lane => self.lanes_to_give_back(now_ms, name, member, shape, view),
+            Order::Key => self.slices_to_give_back(now_ms, name, member, shape, view),
+            Order::None => return Vec::new(),
+        };
+        if let Some(session) = self
+            .live
+            .get_mut(name)
+            .and_then(|live| live.sessions.get_mut(member))
+        {
+            session
+                .told_ms
+                .retain(|lease, _| give_back.binary_search(lease).is_ok());
+            for lease in &give_back {
+                session.told_ms.entry(*lease).or_insert(now_ms);
+            }
         }
+        give_back
+    }
+
+    /// Sorted.
+    fn lanes_to_give_back(
+        &self,
+        now_ms: u64,
+        name: &str,
+        member: &str,
+        shape: &StreamShape,
+        view: &dyn LaneView,
+    ) -> Vec<u64> {
+        let group = &self.state.groups[name];
         let mut give_back = shares::finished_generations(group, member, shape, view);
         let held = group.members[member].leases.len();
         let target = shares::target_of(group, self.live.get(name), member, shape, view, now_ms);
@@ -310,18 +336,6 @@ impl Coordinator {
             .collect();
         give_back.extend(more);
         give_back.sort_unstable();
-        if let Some(session) = self
-            .live
-            .get_mut(name)
-            .and_then(|live| live.sessions.get_mut(member))
-        {
-            session
-                .told_ms
-                .retain(|lease, _| give_back.binary_search(lease).is_ok());
-            for lease in &give_back {
-                session.told_ms.entry(*lease).or_insert(now_ms);
-            }
-        }
         give_back
     }
 
@@ -447,6 +461,7 @@ fn order_name(order: Order) -> &'static str {
     match order {
         Order::Lane => "order=lane",
         Order::None => "order=none",
+        Order::Key => "order=key",
     }
 }
 

@@ -43,17 +43,15 @@ impl Coordinator {
         }
         let group = &self.state.groups[name];
         // Only what moves something is worth an event.
-        let moved = wanted.into_iter().filter(|(lane, ordinal)| {
-            let known = group.lanes.get(lane);
-            known.map_or(0, |progress| progress.low()) != *ordinal
-                || known.is_some_and(|progress| progress.span_count() > 0)
-        });
+        let moved = wanted.into_iter();
+        let moved = moved.filter(|(lane, ordinal)| !group.is_at(*lane, *ordinal));
         let records = moved.map(|((streamlet, lane), low)| LaneRecord {
             streamlet,
             lane,
             low,
             hint: None,
             finished: Vec::new(),
+            slices: Vec::new(),
         });
         let records: Vec<LaneRecord> = records.collect();
         for part in records.chunks(EVENT_ENTRIES) {

@@ -161,6 +161,7 @@ impl Coordinator {
                 end,
                 next: 0,
                 generation: 0,
+                slices: 0,
             };
             return Some((record, cut.start));
         }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::v1::{Cursor, SendPositionsResponse};
+use kera_protocol::slices::SliceSet;
+use kera_protocol::v1::{Cursor, Order, SendPositionsResponse};
 
 use crate::classic::{EndOffsets, OfTransaction};
 use crate::coordinator::{Coordinator, SendPositions, Step};
@@ -31,6 +32,7 @@ impl Group {
                 Some(lease) => SentPosition {
                     producer: set.producer,
                     lane: lease.lane,
+                    slices: lease.slices,
                     from: lease.next,
                     next: match next.ordinal > lease.end {
                         true => Cursor {
@@ -42,11 +44,21 @@ impl Group {
                 },
                 None => {
                     let lane = (record.streamlet, record.lane);
-                    let progress = self.lanes.entry(lane).or_default();
-                    fits &= progress.lease(record.lease, record.from, next.ordinal);
+                    let slices = SliceSet::from_bits(record.slices);
+                    fits &= match self.order {
+                        Order::Key => {
+                            let sliced = self.sliced.entry(lane).or_default();
+                            sliced.hold(record.lease, slices)
+                        }
+                        _ => {
+                            let progress = self.lanes.entry(lane).or_default();
+                            progress.lease(record.lease, record.from, next.ordinal)
+                        }
+                    };
                     SentPosition {
                         producer: set.producer,
                         lane,
+                        slices,
                         from: record.from,
                         next,
                     }
@@ -75,6 +87,9 @@ impl Group {
                     release: false,
                 };
                 self.commit(&member, &commit);
+            } else if let Some(sliced) = self.sliced.get_mut(&sent.lane) {
+                sliced.commit(id, sent.next);
+                sliced.release(id);
             } else if let Some(lane) = self.lanes.get_mut(&sent.lane) {
                 lane.commit(id, sent.from, sent.next);
             }
@@ -84,9 +99,12 @@ impl Group {
 
     fn drop_positions(&mut self, producer: i64) {
         for (id, sent) in self.sent.take(producer) {
-            if !self.leases.contains_key(&id)
-                && let Some(lane) = self.lanes.get_mut(&sent.lane)
-            {
+            if self.leases.contains_key(&id) {
+                continue;
+            }
+            if let Some(sliced) = self.sliced.get_mut(&sent.lane) {
+                sliced.release(id);
+            } else if let Some(lane) = self.lanes.get_mut(&sent.lane) {
                 lane.release(id, sent.from);
             }
         }
@@ -174,6 +192,7 @@ impl Coordinator {
                     streamlet: lease.lane.0,
                     lane: lease.lane.1,
                     from: lease.next,
+                    slices: lease.slices.bits(),
                 };
                 positions.insert(id, record);
             }

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kera_protocol::ids::Ordinal;
+use kera_protocol::slices::SliceSet;
 use kera_protocol::v1::Cursor;
 
 use crate::event::{Body, PositionsSent, SentRecord};
@@ -25,6 +26,8 @@ pub(crate) struct SentPositions {
 pub(crate) struct SentPosition {
     pub(crate) producer: i64,
     pub(crate) lane: (u32, u32),
+    /// Those of the lease, where the order of keys is kept.
+    pub(crate) slices: SliceSet,
     /// Where the lease stands, or stood when it ended.
     pub(crate) from: Ordinal,
     pub(crate) next: Cursor,
@@ -85,6 +88,7 @@ impl SentPositions {
                     streamlet: sent.lane.0,
                     lane: sent.lane.1,
                     from: sent.from,
+                    slices: sent.slices.bits(),
                 })
             });
             let all: Vec<SentRecord> = all.collect();

@@ -2,6 +2,7 @@
 
 use kera_protocol::error::WireError;
 use kera_protocol::ids::Ordinal;
+use kera_protocol::slices::SliceSet;
 use kera_protocol::v1::{self, AcquireRequest, AcquireResponse, Cursor, LaneBy, Order};
 
 use crate::coordinator::{Coordinator, Reply, Step, Ticket, Waiter};
@@ -95,6 +96,7 @@ impl Coordinator {
             match group.order {
                 Order::Lane => self.serve_lanes(now_ms, name, &shape, view, step),
                 Order::None => self.serve_ranges(now_ms, name, &shape, view, step),
+                Order::Key => self.serve_slices(now_ms, name, &shape, view, step),
             }
         }
         self.note_waiting(name);
@@ -154,6 +156,7 @@ impl Coordinator {
                         end: if open.end == OPEN_END { 0 } else { open.end },
                         next: 0,
                         generation: open.generation,
+                        slices: 0,
                     },
                     cursor_at_low(group, open.lane),
                 ));
@@ -211,10 +214,13 @@ impl Coordinator {
         if grants.is_empty() {
             return;
         }
-        let stream = self.state.groups[name].stream;
+        let group = &self.state.groups[name];
+        let stream = group.stream;
         let leases = grants
             .iter()
             .map(|(record, cursor)| v1::Lease {
+                slices: record.slices,
+                slice_starts: slice_starts(group, record),
                 lease: record.lease,
                 stream: stream.as_bytes().to_vec().into(),
                 streamlet: record.streamlet,
@@ -251,6 +257,20 @@ impl Coordinator {
 
 fn no_leases() -> Reply {
     Reply::Acquire(AcquireResponse::default())
+}
+
+/// How far above its start each slice of a lease begins; empty if all begin there.
+fn slice_starts(group: &Group, record: &LeaseRecord) -> Vec<u64> {
+    let Some(sliced) = group.sliced.get(&(record.streamlet, record.lane)) else {
+        return Vec::new();
+    };
+    let slices = SliceSet::from_bits(record.slices).iter();
+    let starts = slices.map(|slice| sliced.position(slice).saturating_sub(record.start));
+    let starts: Vec<u64> = starts.collect();
+    match starts.iter().all(|start| *start == 0) {
+        true => Vec::new(),
+        false => starts,
+    }
 }
 
 fn cursor_at_low(group: &Group, lane: (u32, u32)) -> Cursor {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use kera_protocol::ids::Ordinal;
 use kera_protocol::partition::keys_move;
+use kera_protocol::slices::SliceSet;
 use kera_protocol::v1::LaneBy;
 
 use crate::coordinator::Live;
@@ -20,7 +21,7 @@ pub(crate) struct OpenLane {
 }
 
 /// True if lane generations must be read one after the other.
-fn has_barriers(shape: &StreamShape) -> bool {
+pub(crate) fn has_barriers(shape: &StreamShape) -> bool {
     shape.lane_by == LaneBy::Key && shape.generations.len() > 1
 }
 
@@ -74,7 +75,7 @@ fn open_lanes_of(
             });
             continue;
         };
-        if consumed_to(group, view, lane) < boundary {
+        if consumed_to(group, view, lane, SliceSet::ALL) < boundary {
             lanes.push(OpenLane {
                 lane,
                 end: boundary,
@@ -85,11 +86,17 @@ fn open_lanes_of(
     ended && lanes.len() == before
 }
 
-/// Everything in the lane below this ordinal is consumed, trimmed, or was never stored.
-fn consumed_to(group: &Group, view: &dyn LaneView, lane: (u32, u32)) -> Ordinal {
+/// Everything in the lane below this ordinal is consumed, trimmed, or was never stored; where the order of keys is
+/// kept, of these slices.
+pub(crate) fn consumed_to(
+    group: &Group,
+    view: &dyn LaneView,
+    lane: (u32, u32),
+    slices: SliceSet,
+) -> Ordinal {
     let key = group.lane_key(lane);
     let start = view.lane(key).map_or(0, |status| status.log_start);
-    view.skip_gap(key, group.low(lane).max(start))
+    view.skip_gap(key, group.low_of(lane, slices).max(start))
 }
 
 /// Leases of a member without an end whose lane generation has ended meanwhile and is consumed.
@@ -110,7 +117,9 @@ pub(crate) fn finished_generations(
                 lease.end == OPEN_END
                     && view
                         .boundary(group.lane_key(lease.lane), lease.generation)
-                        .is_some_and(|boundary| consumed_to(group, view, lease.lane) >= boundary)
+                        .is_some_and(|boundary| {
+                            consumed_to(group, view, lease.lane, lease.slices) >= boundary
+                        })
             })
         })
         .copied()

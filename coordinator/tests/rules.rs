@@ -1,5 +1,7 @@
 //! One test per rule of consumer groups.
 
+#[path = "rules/keys.rs"]
+mod keys;
 #[path = "rules/partitions.rs"]
 mod partitions;
 #[path = "rules/positions.rs"]

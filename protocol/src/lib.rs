@@ -11,6 +11,7 @@ pub mod frame;
 pub mod ids;
 pub mod login;
 pub mod partition;
+pub mod slices;
 
 pub use prost::Message;
 

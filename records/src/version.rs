@@ -10,9 +10,10 @@
 //! | 0 | all that was before clusters had versions |
 //! | 1 | [compaction](Feature::Compaction), [transactions](Feature::Transactions), [the consumer protocol](Feature::ConsumerProtocol) |
 //! | 2 | [ends of transactions that raise the epoch](Feature::RaisingEnds), [positions of native groups in transactions](Feature::SentPositions) |
+//! | 3 | [consumer groups that keep the order of keys](Feature::KeyOrder) |
 
 /// The newest cluster version that this program can.
-pub const CLUSTER_VERSION: u32 = 2;
+pub const CLUSTER_VERSION: u32 = 3;
 
 /// What a cluster needs a version for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +29,8 @@ pub enum Feature {
     RaisingEnds,
     /// Transactions that commit positions of native consumer groups: what coordinators remember of them.
     SentPositions,
+    /// Native consumer groups whose members share lanes by key: what coordinators remember of them.
+    KeyOrder,
 }
 
 impl Feature {
@@ -36,6 +39,7 @@ impl Feature {
         match self {
             Feature::Compaction | Feature::Transactions | Feature::ConsumerProtocol => 1,
             Feature::RaisingEnds | Feature::SentPositions => 2,
+            Feature::KeyOrder => 3,
         }
     }
 }
@@ -48,6 +52,7 @@ impl std::fmt::Display for Feature {
             Feature::ConsumerProtocol => "the consumer protocol of groups",
             Feature::RaisingEnds => "version 2 of Kafka's transactions",
             Feature::SentPositions => "positions of consumer groups in native transactions",
+            Feature::KeyOrder => "the order of keys in consumer groups",
         })
     }
 }

@@ -18,6 +18,9 @@ pub struct Cut {
     /// Only the first so many producers of the compacted stream.
     #[arg(long, value_name = "COUNT")]
     pub table: Option<u32>,
+    /// Only the first so many members of the group that keeps the order of keys.
+    #[arg(long, value_name = "COUNT")]
+    pub keys: Option<u32>,
     /// No fault begins after so many milliseconds.
     #[arg(long, value_name = "MS")]
     pub trouble: Option<u64>,
@@ -41,6 +44,7 @@ impl Cut {
             self.transactions.map(|count| count.to_string()),
         );
         add("table", self.table.map(|count| count.to_string()));
+        add("keys", self.keys.map(|count| count.to_string()));
         add("trouble", self.trouble.map(|millis| millis.to_string()));
         options
     }

@@ -163,7 +163,8 @@ impl Load {
         let mut ids = BTreeMap::new();
         let transactions = self.plan.transactions.iter().map(|plan| &plan.stream);
         let table = self.plan.table.iter().map(|plan| &plan.stream);
-        let apart = transactions.chain(table);
+        let keys = self.plan.keys.iter().map(|plan| &plan.stream);
+        let apart = transactions.chain(table).chain(keys);
         for (number, stream) in self.plan.streams.iter().chain(apart).enumerate() {
             let config = v1::StreamConfig {
                 streamlets: Some(stream.streamlets),

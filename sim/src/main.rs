@@ -18,6 +18,7 @@ mod finale;
 #[path = "../../cli/tests/common/held_bytes.rs"]
 mod held_bytes;
 mod inside;
+mod keys;
 mod load;
 mod newer;
 mod operations;

@@ -6,10 +6,13 @@ use kera_protocol::v1;
 
 use crate::dice::Dice;
 use crate::os::DiskMood;
-use crate::plan::Plan;
+use crate::plan::{self, Plan};
 
 /// Seeds up to this one are played as they were when there was less to decide.
 const AS_BEFORE: u64 = 100_000;
+
+/// Seeds up to this one have no group that keeps the order of keys.
+const WITHOUT_KEYS: u64 = 200_000;
 
 /// Which machines lose, with their power, what they have not flushed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,6 +101,11 @@ pub fn decide(seed: u64, mut plan: Plan) -> Plan {
             stream.ack = v1::AckPolicy::Memory;
         }
         (plan.table, plan.transactions) = (None, None);
+    }
+    // What groups have read survives all but a loss of power of all machines, or of the only replica beside an owner.
+    let keeps = newer.power != Power::All && !newer.alone;
+    if seed > WITHOUT_KEYS && keeps && Dice::new(seed, "has keys").chance(700) {
+        plan.keys = Some(plan::keys(seed, plan.brokers));
     }
     plan
 }

@@ -79,6 +79,19 @@ pub struct TablePlan {
     pub read_pause: Duration,
 }
 
+/// What is written to a stream, and who reads it with the order of keys.
+#[derive(Clone, Debug)]
+pub struct KeysPlan {
+    pub stream: StreamPlan,
+    /// More of them than lanes, at first.
+    pub members: u32,
+    pub keys: u64,
+    pub burst: u64,
+    pub pause: Duration,
+    pub batch_bytes: usize,
+    pub largest: u64,
+}
+
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -92,6 +105,7 @@ pub struct Plan {
     pub watchers: u32,
     pub transactions: Option<TransactionPlan>,
     pub table: Option<TablePlan>,
+    pub keys: Option<KeysPlan>,
     /// How often brokers look at what is due to be compacted.
     pub compaction_interval: Duration,
     /// How long there are faults.
@@ -132,6 +146,7 @@ impl Plan {
             watchers,
             transactions: transactions(seed, brokers),
             table: table(seed, brokers),
+            keys: None,
             compaction_interval: *Dice::new(seed, "compaction")
                 .one(&[Duration::from_millis(300), Duration::from_secs(2)]),
             brokers,
@@ -175,6 +190,10 @@ impl Plan {
             plan.producers = plan.producers.min(cut.table.unwrap_or(u32::MAX));
         }
         self.table = self.table.filter(|plan| plan.producers > 0);
+        if let Some(plan) = &mut self.keys {
+            plan.members = plan.members.min(cut.keys.unwrap_or(u32::MAX));
+        }
+        self.keys = self.keys.filter(|plan| plan.members > 0);
         let trouble = Duration::from_millis(cut.trouble.unwrap_or(u64::MAX));
         self.trouble = self.trouble.min(trouble);
         self
@@ -239,6 +258,24 @@ fn table(seed: u64, brokers: u32) -> Option<TablePlan> {
             *Dice::new(seed, "pauses of readers of the table").one(&[0, 0, 100, 1_000]),
         ),
     })
+}
+
+/// A group that keeps the order of keys.
+pub fn keys(seed: u64, brokers: u32) -> KeysPlan {
+    let dice = &mut Dice::new(seed, "keys");
+    let mut stream = stream(dice, 0, brokers);
+    stream.name = "keys".to_owned();
+    (stream.streamlets, stream.lanes) = (dice.between(1, 2) as u32, 1);
+    stream.ack = *dice.one(&[v1::AckPolicy::Written, v1::AckPolicy::Synced]);
+    KeysPlan {
+        stream,
+        members: dice.between(2, 4) as u32,
+        keys: *dice.one(&[5, 40, 200]),
+        burst: *dice.one(&[5, 20, 40]),
+        pause: Duration::from_millis(*dice.one(&[10, 50, 200])),
+        batch_bytes: *dice.one(&[1 << 10, 4 << 10]),
+        largest: *dice.one(&[40, 400]),
+    }
 }
 
 fn stream(dice: &mut Dice, number: u64, brokers: u32) -> StreamPlan {

@@ -17,7 +17,7 @@ use crate::load::{Load, PATIENCE, on_own};
 use crate::newer::Power;
 use crate::plan::Plan;
 use crate::store::Store;
-use crate::{compaction, consuming, finale, inside, os, producing, transactions, watching};
+use crate::{compaction, consuming, finale, inside, keys, os, producing, transactions, watching};
 
 /// The machine of the first producer, of the first member, and of who reads everything in the end.
 const PRODUCERS: u32 = 101;
@@ -29,6 +29,9 @@ const COMMITTED: u32 = 118;
 /// The machines of the first producer of the compacted stream, and of its first reader.
 const TABLE: u32 = 121;
 const TABLE_READERS: u32 = 123;
+/// The machines of the producer by key, and of the first member of the group that keeps the order of keys.
+const KEYS: u32 = 126;
+const KEY_MEMBERS: u32 = 127;
 /// The machine of the first reader without a group.
 const WATCHERS: u32 = 116;
 /// Numbers of the history that each place of a member has.
@@ -110,6 +113,9 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     let table = compaction::Shared::of(&load);
     let (writing, reading_table) = table_clients(seed, table.as_ref());
 
+    let by_key = keys::Shared::of(&load);
+    let (writing_keys, key_members) = key_clients(seed, by_key.as_ref(), &drained);
+
     let mut faults = Faults::new(
         seed,
         brokers.clone(),
@@ -131,6 +137,11 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     join_all(&mut faults, &load, committed, "readers of transactions");
     join_all(&mut faults, &load, writing, "producers of the table");
     join_all(&mut faults, &load, reading_table, "readers of the table");
+    join_all(&mut faults, &load, writing_keys, "the producer by key");
+    if let Some(shared) = by_key.clone() {
+        let drain = on_own(LAST, "drain", move || keys::drain(shared));
+        join_all(&mut faults, &load, vec![drain], "the group by key");
+    }
     if plan.members > 0 {
         let draining = load.clone();
         let drain = on_own(LAST, "drain", move || finale::drain(draining));
@@ -138,6 +149,13 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     }
     drained.store(true, Ordering::SeqCst);
     join_all(&mut faults, &load, members, "members");
+    join_all(&mut faults, &load, key_members, "members by key");
+    let got_by_key = by_key.map(|shared| {
+        let findings = shared.keys.findings().into_iter();
+        findings.for_each(|finding| load.complain(format!("keys: {finding}")));
+        let (written, got) = shared.keys.counts();
+        json!({"written": written, "got": got})
+    });
     let reading = load.clone();
     let read = on_own(LAST, "read", move || finale::read_everything(reading, 0));
     join_all(&mut faults, &load, vec![read], "reading everything");
@@ -157,6 +175,9 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     }
     if let (Some(left), Value::Object(facts)) = (left, &mut facts) {
         facts.insert("table".to_owned(), left);
+    }
+    if let (Some(got), Value::Object(facts)) = (got_by_key, &mut facts) {
+        facts.insert("keys".to_owned(), got);
     }
     (findings, facts)
 }
@@ -234,6 +255,28 @@ fn table_clients(
         })
     });
     (writing.collect(), readers.collect())
+}
+
+/// Who writes the stream whose group keeps the order of keys, and the group's members.
+fn key_clients(
+    seed: u64,
+    shared: Option<&Arc<keys::Shared>>,
+    over: &Arc<AtomicBool>,
+) -> (Vec<JoinHandle<()>>, Vec<JoinHandle<()>>) {
+    let Some((shared, plan)) = shared.and_then(|s| Some((s, s.load.plan.keys.as_ref()?))) else {
+        return (Vec::new(), Vec::new());
+    };
+    let producing = shared.clone();
+    let dice = Dice::new(seed, "producer by key");
+    let writing = on_own(KEYS, "by key", move || keys::produce(producing, dice));
+    let members = (0..plan.members).map(|number| {
+        let dice = Dice::new(seed, &format!("member by key {number}"));
+        let (shared, over) = (shared.clone(), over.clone());
+        on_own(KEY_MEMBERS + number, "by key", move || {
+            keys::consume(shared, dice, over)
+        })
+    });
+    (vec![writing], members.collect())
 }
 
 /// Reads what is left of the compacted stream, has it compacted, and judges it; how many records are left of how many.

@@ -86,6 +86,11 @@ impl Shrinking<'_> {
             table,
             ..self.best.clone()
         });
+        let keys = Some(0);
+        self.try_out(Cut {
+            keys,
+            ..self.best.clone()
+        });
         for count in 0..members {
             let members = Some(count);
             if self.try_out(Cut {

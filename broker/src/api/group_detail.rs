@@ -11,6 +11,7 @@ use kera_metadata::LaneBy;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, StreamletId};
 use kera_protocol::partition::place_of;
+use kera_protocol::slices::SliceSet;
 use kera_protocol::v1;
 use serde::Serialize;
 
@@ -89,6 +90,9 @@ struct Lease {
     member: String,
     start_ordinal: u64,
     end_ordinal: u64,
+    /// Only where the order of keys is kept: the slices of the lane, as ranges.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slices: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -126,7 +130,7 @@ pub(super) async fn describe(
     let mut lags: HashMap<&str, u64> = HashMap::new();
     for lane in &told.lanes {
         for lease in &lane.leases {
-            *lags.entry(&lease.member).or_default() += lane.lag;
+            *lags.entry(&lease.member).or_default() += lag_of(lane, lease);
         }
     }
     for partition in &told.partitions {
@@ -285,9 +289,20 @@ fn of_lane(
                 member: lease.member.clone(),
                 start_ordinal: lease.start_ordinal,
                 end_ordinal: lease.end_ordinal,
+                slices: (lease.slices != 0).then(|| SliceSet::from_bits(lease.slices).to_string()),
             })
             .collect(),
         why: why(lane, waits, told, row, stream),
+    }
+}
+
+/// What of a lane's lag waits for a lease: where its keys have several holders, what lies above the lease's own position.
+fn lag_of(lane: &v1::LaneProgress, lease: &v1::HeldLease) -> u64 {
+    match lease.slices {
+        0 => lane.lag,
+        _ => lane
+            .lag
+            .min(lane.head_ordinal.saturating_sub(lease.committed)),
     }
 }
 

@@ -40,6 +40,7 @@ pub(super) fn row(
         order: (!is_kafka).then_some(match summary.order() {
             v1::Order::Lane => "lane",
             v1::Order::None => "none",
+            v1::Order::Key => "key",
         }),
         state: is_kafka.then(|| summary.state.clone()),
         streams,

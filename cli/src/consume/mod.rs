@@ -25,6 +25,7 @@ use format::{Formatter, OutputFormat, Shown};
   kera consume clicks --from 10m --format jsonl
   kera consume clicks --group billing --follow
   kera consume clicks --group resize --order none --follow
+  kera consume clicks --group carts --order key --follow
   kera consume clicks --max 10 --metadata
   kera consume clicks --rack eu-1a
   kera consume clicks --skip-damaged
@@ -38,7 +39,7 @@ pub(crate) struct ConsumeArgs {
     /// The consumer group; its members share the stream
     #[arg(long, short)]
     group: Option<String>,
-    /// How a group's members share: whole lanes in order, or ranges in no order
+    /// How a group's members share: whole lanes in order, keys of lanes with each key in order, or ranges in no order
     #[arg(long, value_enum, default_value_t = OrderArg::Lane, requires = "group")]
     order: OrderArg,
     /// Where to start: earliest, latest, ordinal:N, a time (2026-02-03T04:05:06Z) or an age (10m); for a group
@@ -87,6 +88,8 @@ pub enum OrderArg {
     Lane,
     /// Ranges of a lane go to any consumer.
     None,
+    /// The keys of a lane go to several consumers, each key in order.
+    Key,
 }
 
 /// Writes records to standard output and counts them.
@@ -184,6 +187,7 @@ impl From<OrderArg> for Order {
         match order {
             OrderArg::Lane => Order::Lane,
             OrderArg::None => Order::None,
+            OrderArg::Key => Order::Key,
         }
     }
 }

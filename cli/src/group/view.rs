@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kera_protocol::slices::SliceSet;
 use kera_protocol::v1;
 use serde::Serialize;
 
@@ -52,6 +53,7 @@ impl SummaryView {
         let order = match summary.order() {
             v1::Order::Lane => "lane",
             v1::Order::None => "none",
+            v1::Order::Key => "key",
         };
         let streams = summary.streams.iter();
         Self {
@@ -283,6 +285,26 @@ struct LeaseView {
     start_ordinal: u64,
     /// 0: the lane from the start on.
     end_ordinal: u64,
+    /// Only where the order of keys is kept: the slices of the lane, as ranges,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slices: Option<String>,
+    /// and up to where they are consumed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    committed: Option<u64>,
+}
+
+impl LeaseView {
+    fn new(lease: &v1::HeldLease) -> Self {
+        let slices = SliceSet::from_bits(lease.slices);
+        Self {
+            lease: lease.lease,
+            member: lease.member.clone(),
+            start_ordinal: lease.start_ordinal,
+            end_ordinal: lease.end_ordinal,
+            slices: (!slices.is_empty()).then(|| slices.to_string()),
+            committed: (!slices.is_empty()).then_some(lease.committed),
+        }
+    }
 }
 
 impl LaneView {
@@ -294,16 +316,7 @@ impl LaneView {
             finished_above: lane.finished_above,
             head_ordinal: (!lane.head_unknown).then_some(lane.head_ordinal),
             lag: (!lane.head_unknown).then_some(lane.lag),
-            leases: lane
-                .leases
-                .iter()
-                .map(|lease| LeaseView {
-                    lease: lease.lease,
-                    member: lease.member.clone(),
-                    start_ordinal: lease.start_ordinal,
-                    end_ordinal: lease.end_ordinal,
-                })
-                .collect(),
+            leases: lane.leases.iter().map(LeaseView::new).collect(),
             held: lane.held.iter().map(HeldView::new).collect(),
         }
     }
@@ -337,6 +350,38 @@ pub(super) fn lanes_table(lanes: &[LaneView]) -> Table {
         ]);
     }
     table
+}
+
+/// Who has which slices of lanes; `None` where nobody has any, or the order of keys is not kept.
+pub(super) fn slices_table(lanes: &[LaneView]) -> Option<Table> {
+    let mut table = Table::new(&[
+        ">streamlet",
+        ">lane",
+        ">lease",
+        ">committed",
+        "member",
+        "slices",
+    ])
+    .keys(2);
+    let mut any = false;
+    for (lane, lease) in lanes
+        .iter()
+        .flat_map(|lane| lane.leases.iter().map(move |lease| (lane, lease)))
+    {
+        let Some(slices) = &lease.slices else {
+            continue;
+        };
+        any = true;
+        table.row([
+            lane.streamlet.to_string(),
+            lane.lane.to_string(),
+            lease.lease.to_string(),
+            known(lease.committed),
+            lease.member.clone(),
+            slices.clone(),
+        ]);
+    }
+    any.then_some(table)
 }
 
 #[derive(Serialize)]
@@ -542,6 +587,40 @@ mod tests {
         let table = partitions_table(&view.partitions).render();
         let row: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(row, ["s", "0", "4", "-", "-", "-"]);
+    }
+
+    #[test]
+    fn a_group_that_keeps_the_order_of_keys_tells_who_has_which_slices() {
+        let lease = |lease, slices, committed| v1::HeldLease {
+            lease,
+            member: format!("m-{lease}"),
+            slices,
+            committed,
+            ..v1::HeldLease::default()
+        };
+        let lane = LaneView::new(&v1::LaneProgress {
+            lane: 1,
+            leases: vec![lease(7, 0xffff, 1_200), lease(8, 1 << 40, 30)],
+            ..v1::LaneProgress::default()
+        });
+        let lanes = [lane];
+        let table = slices_table(&lanes).expect("leases").render();
+        let rows: Vec<Vec<&str>> = table
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(
+            rows[rows.len() - 2],
+            ["0", "1", "7", "1,200", "m-7", "0-15"]
+        );
+        assert_eq!(rows[rows.len() - 1], ["0", "1", "8", "30", "m-8", "40"]);
+        let json = serde_json::to_value(&lanes[0]).unwrap();
+        assert_eq!(json["leases"][0]["slices"], "0-15");
+        let others = LaneView::new(&v1::LaneProgress {
+            leases: vec![lease(9, 0, 0)],
+            ..v1::LaneProgress::default()
+        });
+        assert!(slices_table(&[others]).is_none());
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod groups;
 mod http_logins;
 mod http_tokens;
 mod kafka;
+mod key_order;
 mod lifecycle;
 mod login_ends;
 mod logins;

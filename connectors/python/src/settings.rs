@@ -230,9 +230,10 @@ pub(crate) fn order(word: &str) -> PyResult<Order> {
     match word {
         "lane" => Ok(Order::Lane),
         "none" => Ok(Order::None),
+        "key" => Ok(Order::Key),
         _ => Err(setting(
             "order",
-            format!("{word} is none; use \"lane\" or \"none\""),
+            format!("{word} is none; use \"lane\", \"key\" or \"none\""),
         )),
     }
 }

@@ -104,7 +104,7 @@ def test_records_and_batches_in_turn(shared, stream):
     assert seen == list(range(len(seen)))
 
 
-@pytest.mark.parametrize("order", ["lane", "none"])
+@pytest.mark.parametrize("order", ["lane", "key", "none"])
 def test_members_share_a_stream_whatever_becomes_of_the_broker(broker, name, order):
     """Each record is seen, those of a key in order if lanes are followed, and nothing is left at the end."""
     kera.Admin(bootstrap=broker.address).create_stream(name, streamlets=2, lanes=2)
@@ -124,7 +124,7 @@ def test_members_share_a_stream_whatever_becomes_of_the_broker(broker, name, ord
                         continue
                     with lock:
                         number = int(record.value)
-                        if number not in seen and order == "lane":
+                        if number not in seen and order != "none":
                             assert newest.get(record.key, -1) < number
                             newest[record.key] = number
                         seen.add(number)
@@ -269,7 +269,8 @@ def test_positions_that_were_stored_with_results_are_gone_on_at(shared, stream):
 
 def test_groups_that_make_no_sense_are_refused(shared, stream):
     for settings, said in [
-        ({"order": "key"}, 'use "lane" or "none"'),
+        ({"order": "records"}, 'use "lane", "key" or "none"'),
+        ({"order": "key", "max_leases": 3}, "max_leases"),
         ({"start": -1}, "start: use"),
         ({"max_leases": 0}, "max_leases"),
         ({"memory_limit": 10}, "memory_limit"),

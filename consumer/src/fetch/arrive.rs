@@ -168,6 +168,8 @@ impl State {
         source.attempt = 0;
         let finished = finished || next.ordinal >= source.spec.end;
         let empty = body.is_empty();
+        // Without records of its own to come, a slice goes on by what is passed.
+        let passes = source.spec.slices.is_some() && next.ordinal > from;
         let was_pushed = source.phase == Phase::Subscribed;
         let pause = match empty && !was_pushed && !finished && next.ordinal == from {
             true => source.pause_after_empty(Instant::now()),
@@ -179,7 +181,7 @@ impl State {
         } else if !was_pushed {
             source.phase = Phase::Idle;
         }
-        if !empty || finished {
+        if !empty || finished || passes {
             self.deliver(key, body, from, finished);
             after.ready = true;
         }
@@ -203,6 +205,7 @@ impl State {
             tag: source.spec.tag,
             life: source.spec.life,
             lane: source.spec.lane,
+            slices: source.spec.slices.clone(),
             body,
             from,
             end: source.spec.end,

@@ -30,6 +30,7 @@ use tokio::task::AbortHandle;
 use crate::batch::{Chunk, SkipHook};
 use crate::config::FetchSettings;
 use crate::error::ConsumeError;
+use crate::slices::LeasedSlices;
 use state::State;
 
 /// What to read.
@@ -46,6 +47,8 @@ pub(crate) struct SourceSpec {
     pub(crate) lane_generation: Option<u32>,
     /// Pushed or asked for.
     pub(crate) push: bool,
+    /// Only the records of these are wanted, and all that is passed is told.
+    pub(crate) slices: Option<Arc<LeasedSlices>>,
 }
 
 /// What [`Fetcher::pop`] found.

@@ -352,6 +352,7 @@ pub(super) mod tests {
             end: Ordinal::MAX,
             lane_generation: None,
             push: true,
+            slices: None,
         });
         let keys = state.add(specs.into(), &mut After::default());
         (state, keys)

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use kera_protocol::ids::{LaneKey, Ordinal};
+use kera_protocol::slices::SliceSet;
 use kera_protocol::v1::{Cursor, LeaseCommit};
 
 /// Released leases that are remembered, so that a late commit of theirs is known to be done.
@@ -29,6 +30,8 @@ pub struct LeaseInfo {
     pub start: Ordinal,
     /// Exclusive; `None`: the lane from `start` on.
     pub end: Option<Ordinal>,
+    /// The slices of the lane whose keys it is about, with [`Order::Key`](crate::Order::Key).
+    pub slices: Option<SliceSet>,
 }
 
 #[derive(Debug)]
@@ -36,8 +39,12 @@ pub(crate) struct Held {
     pub(crate) info: LeaseInfo,
     /// The fetcher's key; `None` once nothing more is fetched.
     pub(crate) source: Option<u64>,
-    /// Everything below was delivered to the application,
+    /// Everything below was delivered to the application, or passed because it is of slices that others have,
     delivered: Ordinal,
+    /// was handed to it: where its last batch ends,
+    handed: Ordinal,
+    /// was passed,
+    passed_to: Cursor,
     /// was processed by it,
     processed: Cursor,
     /// is committed.
@@ -63,6 +70,8 @@ impl Held {
             info,
             source: None,
             delivered: start.ordinal,
+            handed: start.ordinal,
+            passed_to: start,
             processed: start,
             committed,
             finished_at: info.end.filter(|end| *end <= start.ordinal),
@@ -78,17 +87,26 @@ impl Held {
     /// Up to where can be committed: what lies between the last record and the end was never
     /// stored, and counts as processed with it.
     fn position(&self) -> Cursor {
+        let processed = match self.has_passed() {
+            true => self.passed_to,
+            false => self.processed,
+        };
         match self.finished_at {
-            Some(end) if self.processed.ordinal >= self.delivered => Cursor {
-                ordinal: end.max(self.processed.ordinal),
-                ..if end == self.processed.ordinal {
-                    self.processed
+            Some(end) if processed.ordinal >= self.delivered => Cursor {
+                ordinal: end.max(processed.ordinal),
+                ..if end == processed.ordinal {
+                    processed
                 } else {
                     Cursor::default()
                 }
             },
-            _ => self.processed,
+            _ => processed,
         }
+    }
+
+    /// True if all that was handed out is processed, and more was passed since.
+    fn has_passed(&self) -> bool {
+        self.processed.ordinal >= self.handed && self.passed_to.ordinal > self.processed.ordinal
     }
 
     /// Counts what was skipped as processed once everything before it is.
@@ -204,6 +222,7 @@ impl LeaseTable {
             return false;
         }
         held.delivered = held.delivered.max(next);
+        held.handed = held.handed.max(next);
         if let Some(end) = held.info.end
             && next >= end
         {
@@ -212,8 +231,39 @@ impl LeaseTable {
         true
     }
 
+    /// Notes that everything below `next` that was not handed out is of slices that others have. False if the lease is not
+    /// read any more.
+    pub(crate) fn pass(&mut self, lease: LeaseKey, next: Cursor) -> bool {
+        let held = self.held.get_mut(&lease);
+        let Some(held) = held.filter(|h| !(h.returning || h.given_up || h.releasing)) else {
+            return false;
+        };
+        held.delivered = held.delivered.max(next.ordinal);
+        if next.ordinal > held.passed_to.ordinal {
+            held.passed_to = next;
+        }
+        true
+    }
+
+    /// What was passed is to be committed although nobody commits it.
+    pub(crate) fn commit_passed(&mut self) {
+        let held = self.held.values_mut();
+        for held in held.filter(|held| held.has_passed()) {
+            held.passed |= held.passed_to.ordinal > held.committed;
+        }
+    }
+
     /// Notes that what lies between two ordinals is not delivered. False if the lease is not read any more.
     pub(crate) fn skip(&mut self, lease: LeaseKey, from: Ordinal, next: Ordinal) -> bool {
+        let is_sliced = |held: &Held| held.info.slices.is_some();
+        if self.held.get(&lease).is_some_and(is_sliced) {
+            // What lies before it may be of slices that others have: nothing of that is ever processed here.
+            let next = Cursor {
+                ordinal: next,
+                ..Cursor::default()
+            };
+            return self.pass(lease, next);
+        }
         if !self.deliver(lease, next) {
             return false;
         }
@@ -450,6 +500,7 @@ mod tests {
             lane,
             start: 10,
             end,
+            slices: None,
         };
         table.insert(info, at(10), 10);
         table.set_source(key(1), 7);
@@ -580,6 +631,53 @@ mod tests {
             "nothing of it is waited for"
         );
         assert!(!table.skip(key(1), 30, 40), "it is not read any more");
+    }
+
+    #[test]
+    fn what_is_of_others_is_passed_once_everything_before_it_is_processed() {
+        let mut table = table(None);
+        assert!(table.pass(key(1), at(15)));
+        assert_eq!(
+            table.due(true, 9)[0].next,
+            Some(at(15)),
+            "nothing was handed out"
+        );
+        assert!(table.deliver(key(1), 20) && table.pass(key(1), at(40)));
+        table.commit_passed();
+        assert_eq!(table.due(false, 9), [], "20 is not processed");
+        table.processed(key(1), at(20));
+        assert_eq!(table.due(false, 9), [], "nobody commits yet");
+        table.commit_passed();
+        let due = table.due(false, 9);
+        assert_eq!((due[0].next, due[0].release), (Some(at(40)), false));
+        table.commit_done(0, &due);
+        assert_eq!(
+            (table.committed(key(1)), table.due(false, 9)),
+            (Some(40), vec![])
+        );
+        assert!(table.pass(key(1), at(50)));
+        table.give_back([key(1)]);
+        let due = table.due(false, 9);
+        assert_eq!((due[0].next, due[0].release), (Some(at(50)), true));
+        assert!(!table.pass(key(1), at(60)), "it is not read any more");
+    }
+
+    #[test]
+    fn what_is_skipped_behind_records_of_others_counts_as_processed() {
+        let mut table = table(None);
+        let slices = Some(SliceSet::one(3));
+        let info = table.infos()[0];
+        table.insert(LeaseInfo { slices, ..info }, at(10), 10);
+        assert!(table.deliver(key(1), 20) && table.pass(key(1), at(40)));
+        assert!(table.skip(key(1), 40, 50));
+        table.commit_passed();
+        assert_eq!(table.due(true, 9), [], "20 is not processed");
+        table.processed(key(1), at(20));
+        let due = table.due(true, 9);
+        assert_eq!(due[0].next, Some(at(50)));
+        table.give_back([key(1)]);
+        let due = table.due(false, 9);
+        assert!(due[0].release, "nothing of it is waited for");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
+use kera_protocol::slices::SliceSet;
 use kera_protocol::v1::{self, Cursor, LeaseCommit};
 use kera_rpc::{Client, GroupPositions, RpcError};
 use parking_lot::Mutex;
@@ -19,6 +20,7 @@ use super::{Rebalance, tasks};
 use crate::config::{Fetch, Order, Start};
 use crate::error::ConsumeError;
 use crate::fetch::{Fetcher, SourceSpec};
+use crate::slices::LeasedSlices;
 
 /// Told of changes of leases.
 pub(crate) type RebalanceHook = dyn Fn(Rebalance<'_>) + Send + Sync;
@@ -240,6 +242,15 @@ impl Group {
         Err(RpcError::from(WireError::new(ErrorCode::UnknownStream, text)).into())
     }
 
+    /// A broker of an earlier version takes an order that it does not know for that of lanes.
+    fn not_by_key(&self) -> ConsumeError {
+        let text = format!(
+            "the broker that coordinates consumer group {0:?} does not know the order of keys, and leases whole lanes: update all brokers, run `kera cluster finalize`, delete the group, and start again",
+            self.settings.group,
+        );
+        RpcError::from(WireError::new(ErrorCode::InvalidArgument, text)).into()
+    }
+
     /// Takes over leases that were granted in a life of the membership, and starts to read them.
     pub(super) fn granted(&self, life: u64, granted: Vec<v1::Lease>) {
         let mut infos = Vec::new();
@@ -269,11 +280,18 @@ impl Group {
                 };
             }
             let end = (lease.end_ordinal != 0).then_some(lease.end_ordinal);
+            let slices = SliceSet::from_bits(lease.slices);
+            let slices = (!slices.is_empty()).then_some(slices);
+            if slices.is_none() && self.settings.order == Order::Key {
+                self.fail(self.not_by_key());
+                return;
+            }
             infos.push(LeaseInfo {
                 lease: lease.lease,
                 lane,
                 start: from.ordinal,
                 end,
+                slices,
             });
             specs.push((
                 committed,
@@ -285,7 +303,11 @@ impl Group {
                     end: end.unwrap_or(Ordinal::MAX),
                     lane_generation: lease.lane_generation,
                     // A range is short: one answer brings it.
-                    push: self.settings.fetch == Fetch::Push && self.settings.order == Order::Lane,
+                    push: self.settings.fetch == Fetch::Push && self.settings.order != Order::None,
+                    slices: slices.map(|set| {
+                        let starts = &lease.slice_starts;
+                        Arc::new(LeasedSlices::new(set, from.ordinal, starts))
+                    }),
                 },
             ));
         }
@@ -367,6 +389,11 @@ impl Group {
         let held = self.leases.lock().skip(lease, from, next);
         self.commits.notify_one();
         held
+    }
+
+    /// Notes that everything below `next` that was not handed out is other members'; false if the lease is no longer ours.
+    pub(crate) fn passed(&self, lease: LeaseKey, next: Cursor) -> bool {
+        self.leases.lock().pass(lease, next)
     }
 
     /// Nothing follows in this lease.

@@ -7,6 +7,7 @@ use kera_protocol::v1;
 use tokio::time::Instant;
 
 use super::session::Group;
+use crate::config::Order;
 
 /// How long a request for leases waits at the coordinator.
 const ACQUIRE_WAIT: Duration = Duration::from_secs(10);
@@ -18,6 +19,8 @@ const ACQUIRE_WITHIN: Duration = Duration::from_secs(15);
 pub(super) const COMMIT_WITHIN: Duration = Duration::from_secs(10);
 /// How long commits are held back before the log tells why.
 const SILENCE: Duration = Duration::from_secs(2);
+/// How often what is passed, of keys that others have, is committed where the application alone says what is.
+const PASS_EVERY: Duration = Duration::from_millis(500);
 /// Commits in one request.
 const COMMITS_PER_REQUEST: usize = 512;
 
@@ -132,7 +135,11 @@ impl HeldBack {
 /// Commits progress at the interval, and at once what ends a lease or is waited for.
 pub(super) async fn commits(group: Arc<Group>) {
     let interval = group.settings.commit_interval;
-    let mut next = interval.map(|interval| Instant::now() + interval);
+    let every = match group.settings.order {
+        Order::Key => Some(interval.unwrap_or(PASS_EVERY)),
+        Order::Lane | Order::None => interval,
+    };
+    let mut next = every.map(|every| Instant::now() + every);
     let mut attempt = 0;
     let mut held_back = HeldBack::default();
     while group.fatal().is_none() {
@@ -144,10 +151,12 @@ pub(super) async fn commits(group: Arc<Group>) {
             None => wanted.await,
         }
         let now = Instant::now();
-        let mut all = next.is_some_and(|at| at <= now);
-        if all {
-            next = interval.map(|interval| now + interval);
+        let is_time = next.is_some_and(|at| at <= now);
+        if is_time {
+            next = every.map(|every| now + every);
+            group.leases.lock().commit_passed();
         }
+        let mut all = is_time && interval.is_some();
         if held_back.again.is_some_and(|at| at <= now) {
             held_back.again = None;
             group.leases.lock().ask_again();

@@ -17,6 +17,7 @@ use kera_consumer::Batch;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, patch};
 use kera_protocol::error::ErrorCode;
 use kera_protocol::ids::Epoch;
+use kera_protocol::slices::SliceSet;
 use kera_protocol::v1::{self, Cursor};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
@@ -293,12 +294,48 @@ impl Fake {
             }),
             end_ordinal: end,
             lane_generation: Some(0),
+            ..v1::Lease::default()
         };
         state.grants.push_back(lease);
         let id = state.last_lease;
         drop(state);
         self.changed.notify_waiters();
         id
+    }
+
+    /// Grants slices of a lane from `start` on, each so far above it.
+    pub(super) fn grant_slices(
+        &self,
+        lane: (u32, u32),
+        start: u64,
+        slices: SliceSet,
+        above: &[u64],
+    ) -> u64 {
+        let id = self.grant(lane, start, 0);
+        let mut state = self.state.lock();
+        let granted = state.grants.iter_mut().find(|lease| lease.lease == id);
+        let granted = granted.expect("nobody asks yet");
+        granted.slices = slices.bits();
+        granted.slice_starts = above.to_vec();
+        id
+    }
+
+    /// Records without a key, so many in a batch; the value of each is its ordinal.
+    pub(super) fn fill_keyless(&self, lane: (u32, u32), count: u64, size: u64) {
+        let head = self.state.lock().lanes[&lane].head;
+        for first in (head..head + count).step_by(size as usize) {
+            let mut builder = BatchBuilder::new();
+            for value in first..first + size {
+                let value = value.to_string();
+                let record = NewRecord {
+                    value: Some(value.as_bytes()),
+                    ..NewRecord::default()
+                };
+                builder.push(&record).unwrap();
+            }
+            let batch = builder.finish(Compression::None, ProducerStamp::NONE);
+            self.append_batch(lane, batch.unwrap());
+        }
     }
 
     /// Ends all data connections; new ones are accepted.

@@ -5,11 +5,11 @@ use kera_coordinator::classic::{self, EndOffsets, OfTransaction};
 
 use super::*;
 
-fn of(producer: i64, number: u64) -> OfTransaction {
+pub(super) fn of(producer: i64, number: u64) -> OfTransaction {
     OfTransaction { producer, number }
 }
 
-fn send(
+pub(super) fn send(
     b: &mut Bench,
     member: &str,
     transaction: OfTransaction,
@@ -28,7 +28,7 @@ fn send(
     }
 }
 
-fn end(b: &mut Bench, transaction: OfTransaction, commit: bool) {
+pub(super) fn end(b: &mut Bench, transaction: OfTransaction, commit: bool) {
     let request = classic::Request::EndOffsets(EndOffsets {
         group: "g".into(),
         transaction,
@@ -44,7 +44,7 @@ fn committed(b: &mut Bench) -> Vec<u64> {
 }
 
 /// The coordinator that reads the events, or a snapshot of them, goes on in its place.
-fn restart(b: &mut Bench, from_snapshot: bool) {
+pub(super) fn restart(b: &mut Bench, from_snapshot: bool) {
     let events = match from_snapshot {
         true => b.coordinator.snapshot(),
         false => b.events.clone(),

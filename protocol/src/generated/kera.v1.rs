@@ -1915,6 +1915,14 @@ pub struct Lease {
     /// with order = lane: pass it on in reads, they end at its boundary
     #[prost(uint32, optional, tag = "7")]
     pub lane_generation: ::core::option::Option<u32>,
+    /// With order = key: the slices of the lane that are leased, bit n for slice n. A record's slice is bits 25 to 30 of the
+    /// hash of its key by which lanes are chosen, or its ordinal mod 64 without a key. Records of other slices are another
+    /// member's: they are passed over, and count as consumed in commits of this lease.
+    #[prost(fixed64, tag = "8")]
+    pub slices: u64,
+    /// How far above start.ordinal each leased slice begins, from the lowest slice up; empty: all begin there.
+    #[prost(uint64, repeated, tag = "9")]
+    pub slice_starts: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CommitRequest {
@@ -2152,6 +2160,9 @@ pub struct LaneProgress {
     /// the owner has not told where it ends: head and lag are 0
     #[prost(bool, tag = "9")]
     pub head_unknown: bool,
+    /// With order = key: how far above `committed`, which is the lowest of all 64, each slice is consumed; empty: none is.
+    #[prost(uint64, repeated, tag = "10")]
+    pub slice_offsets: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeldLease {
@@ -2163,6 +2174,12 @@ pub struct HeldLease {
     pub start_ordinal: u64,
     #[prost(uint64, tag = "4")]
     pub end_ordinal: u64,
+    /// with order = key: bit n for slice n
+    #[prost(fixed64, tag = "5")]
+    pub slices: u64,
+    /// with order = key: everything of these slices below is consumed
+    #[prost(uint64, tag = "6")]
+    pub committed: u64,
 }
 /// A position that a transaction commits. What lies below it goes to no other member until the transaction ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2231,6 +2248,8 @@ pub enum Order {
     Lane = 0,
     /// ranges of a lane go to any consumer
     None = 1,
+    /// the keys of a lane, in 64 slices, go to several consumers: each key in order
+    Key = 2,
 }
 impl Order {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -2241,6 +2260,7 @@ impl Order {
         match self {
             Self::Lane => "ORDER_LANE",
             Self::None => "ORDER_NONE",
+            Self::Key => "ORDER_KEY",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -2248,6 +2268,7 @@ impl Order {
         match value {
             "ORDER_LANE" => Some(Self::Lane),
             "ORDER_NONE" => Some(Self::None),
+            "ORDER_KEY" => Some(Self::Key),
             _ => None,
         }
     }

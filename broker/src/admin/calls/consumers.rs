@@ -6,6 +6,7 @@ use std::time::Duration;
 use kera_coordinator::{Reply, Request as Ask};
 use kera_grpc::serve::Caller;
 use kera_grpc::v1::consumers_server::Consumers;
+use kera_metadata::Feature;
 use kera_metadata::access::Kind;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
@@ -92,6 +93,9 @@ impl Consumers for ConsumersService {
     ) -> Result<Response<v1::JoinResponse>, Status> {
         let client_host = client_host(&request);
         let request = request.into_inner();
+        if request.order() == v1::Order::Key {
+            self.shared.require(Feature::KeyOrder).map_err(status)?;
+        }
         let group = request.group.clone();
         let ask = Ask::Join {
             request,

@@ -299,7 +299,7 @@ class Consumer:
         poll_wait: float = 5.0,
         rack: str | None = None,
         skip_damaged: bool = False,
-        order: Literal["lane", "none"] = "lane",
+        order: Literal["lane", "none", "key"] = "lane",
         session: float = 10.0,
         max_leases: int | None = None,
         range_bytes: int = 1048576,
