@@ -240,6 +240,17 @@ impl Fake {
         self.changed.notify_waiters();
     }
 
+    /// The broker leaves so many records out of what it answers, as of transactions that were aborted.
+    pub(super) fn leave_out(&self, lane: (u32, u32), count: u64) {
+        let mut state = self.state.lock();
+        let log = state.lanes.entry(lane).or_default();
+        let after = log.head + count;
+        log.batches.push((log.head, after, Bytes::new()));
+        log.head = after;
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
     /// So many batches of just so many bytes, a multiple of 4 KiB.
     pub(super) fn fill_even(&self, lane: (u32, u32), batches: usize, bytes: usize) {
         let size = |value: usize| {

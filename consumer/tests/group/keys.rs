@@ -63,6 +63,29 @@ async fn a_slice_without_records_goes_on_by_itself() {
 }
 
 #[tokio::test]
+async fn what_the_broker_leaves_out_is_passed_as_what_others_have_is() {
+    for fetch in [Fetch::Push, Fetch::Pull] {
+        let fake = Fake::start(1, 1).await;
+        fake.fill_keyless((0, 0), 64, 64);
+        fake.leave_out((0, 0), 100);
+        let lease = fake.grant_slices((0, 0), 0, SliceSet::one(5), &[]);
+        let consumer = consumer(&fake).fetch(fetch).order(Order::Key);
+        let mut consumer = consumer.manual_commit().open().await.unwrap();
+        let batch = consumer.next_batch().await.unwrap();
+        assert_eq!(values(&batch), [5]);
+        consumer.commit(&batch).await.unwrap();
+        for end in [164, 264] {
+            tokio::select! {
+                batch = consumer.next_batch() => panic!("{batch:?}"),
+                () = fake.until(|state| state.commits.get(&lease) == Some(&end)) => {}
+            }
+            // There is nothing else in the next answer.
+            fake.leave_out((0, 0), 100);
+        }
+    }
+}
+
+#[tokio::test]
 async fn slices_are_given_back_where_the_member_stands() {
     let fake = Fake::start(1, 1).await;
     fake.fill_keyless((0, 0), 256, 64);

@@ -176,6 +176,43 @@ fn a_slice_of_more_lanes_waits_for_itself_in_the_old_ones_and_for_no_other() {
 }
 
 #[test]
+fn a_slice_waits_for_itself_in_other_streamlets_where_keys_move_between_them() {
+    for (partitions, do_move) in [(4, false), (3, true)] {
+        let mut b = bench(2, 1);
+        b.stream.append((0, 0), 10);
+        b.stream.append((1, 0), 10);
+        let m = b.join("g", "a", Order::Key);
+        let held = b.acquire("g", &m, 100);
+        assert_eq!(lanes(&held), [(0, 0), (1, 0)]);
+        b.stream.grow_to(partitions);
+        b.commit("g", &m, &[commit(held[0].lease, Some(10), true)]);
+        let next = b.acquire("g", &m, 100);
+        let expected: &[_] = match do_move {
+            true => &[],
+            false => &[(0, 0), (0, 1)],
+        };
+        assert_eq!(lanes(&next), expected, "{partitions} lanes");
+        b.commit("g", &m, &[commit(held[1].lease, Some(10), true)]);
+        let rest = b.acquire("g", &m, 100);
+        assert_eq!(next.len() + rest.len(), partitions as usize);
+        let mut newest = next.iter().chain(&rest);
+        assert!(newest.all(|lease| lease.lane_generation == Some(1)));
+    }
+}
+
+#[test]
+fn a_lease_goes_back_once_its_lane_generation_is_read() {
+    let mut b = bench(1, 1);
+    b.stream.append((0, 0), 10);
+    let m = b.join("g", "a", Order::Key);
+    let held = b.acquire("g", &m, 100);
+    b.stream.grow(2);
+    assert!(b.heartbeat("g", &m, &ids(&held)).give_back.is_empty());
+    b.commit("g", &m, &[commit(held[0].lease, Some(10), false)]);
+    assert_eq!(b.heartbeat("g", &m, &ids(&held)).give_back, ids(&held));
+}
+
+#[test]
 fn slices_far_behind_are_leased_apart_and_what_is_gone_is_found_gone() {
     let mut b = bench(1, 1);
     b.stream.append((0, 0), 300_000);
