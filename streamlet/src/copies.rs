@@ -96,6 +96,27 @@ impl Streamlet {
         false
     }
 
+    /// A closed group of which nothing is left is given up: readers pass it by, and its record, which says where the lane
+    /// goes on, goes with a trim. Nothing happens if it has another generation by now.
+    pub fn forget_group(
+        &self,
+        lane: LaneId,
+        (group, generation): (GroupId, u32),
+        next_ordinal: kera_protocol::ids::Ordinal,
+    ) {
+        let mut inner = self.inner.lock();
+        let Some(slot) = inner.lanes.get_mut(lane.0 as usize) else {
+            return;
+        };
+        let is_it = |found: &Arc<Group>| {
+            found.spec().generation == generation && found.lane_head().is_none()
+        };
+        if slot.groups.get(&group).is_some_and(is_it) {
+            slot.groups.remove(&group);
+            slot.empty.insert(group, next_ordinal);
+        }
+    }
+
     /// Whether a group is closed and its own file of this generation written to its end, so that what the file lacks
     /// is damage. Once compaction has replaced it its file goes.
     pub fn is_settled(&self, lane: LaneId, group: GroupId, generation: u32) -> bool {

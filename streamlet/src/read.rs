@@ -490,6 +490,12 @@ impl Streamlet {
         head.saturating_sub(stored.unwrap_or(0).max(slot.log_start))
     }
 
+    /// The ordinal behind the batch of a group that holds `ordinal`, though that may be damaged, if another one is known to
+    /// follow it there. Call on a thread that may wait.
+    pub fn behind_batch(&self, lane: LaneId, group: GroupId, ordinal: Ordinal) -> Option<Ordinal> {
+        self.group(lane, group)?.behind(ordinal, false)
+    }
+
     /// The first stored ordinal at or above `ordinal`, or the durable head.
     pub fn skip_gap(&self, lane: LaneId, ordinal: Ordinal) -> Ordinal {
         match self.target(lane, Located { ordinal, at: None }) {

@@ -1,4 +1,5 @@
-//! Streamlets that cannot be recovered from their copies, and the operator's word on them.
+//! Streamlets that cannot be recovered from their copies, closed groups that are not whole, and the operator's word on
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,6 +13,7 @@ use crate::cluster::shortage::{self, not_served};
 use crate::cluster::standing_still;
 use crate::data::catalog::Stream;
 use crate::shared::Shared;
+use crate::store_calls::blocking;
 
 /// The streamlets of a stream that this broker owns and does not serve.
 pub(crate) fn not_served_here(shared: &Shared, stream: &Stream) -> Vec<v1::UnrecoveredStreamlet> {
@@ -79,9 +81,23 @@ pub async fn recover_stream(
             let place = (LaneId(group.lane), GroupId(group.group));
             named.entry(key).or_default().insert(place);
         }
-        accepted = clustered.replicated.waiting().accept(&named).await;
+        let waiting = clustered.replicated.waiting();
+        accepted = waiting.accept(&named).await;
+        let lacking = waiting.accept_lacking(&named);
+        for (streamlet, lane, group) in &lacking {
+            let served = stream.streamlets.iter();
+            let Some(served) = served.into_iter().find(|one| one.key() == *streamlet) else {
+                continue;
+            };
+            let (lane, group) = (*lane, *group);
+            // What can be had is fetched; what is given up shows below.
+            let fetch = move || Ok::<_, String>(served.fetch_again(lane, group));
+            let _ = blocking(fetch).await;
+        }
+        accepted.extend(waiting.given_up(&lacking));
     }
     let mut waiting = not_served_here(shared, stream);
+    waiting.extend(shortage::lacking(shared, stream));
     waiting.extend(standing(shared, stream));
     if !request.local && shared.data.directory.is_shared() {
         let others = elsewhere::recover(shared, stream, &request).await;

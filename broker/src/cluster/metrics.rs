@@ -214,6 +214,12 @@ fn register_jobs(registry: &mut Registry, replicated: &Replicated) {
     );
     gauge(
         registry,
+        "unrecoverable_groups",
+        "Closed groups with records that are whole on no replica that answers: `kera stream recover` names them",
+        replicated.waiting().lacking_total(),
+    );
+    gauge(
+        registry,
         "scrub_unrepaired_groups",
         "Closed groups with a bad replica that could not be replaced yet",
         stats.unsound,

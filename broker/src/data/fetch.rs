@@ -196,8 +196,8 @@ impl Target {
         self.stream.record.load().config.is_replicated()
     }
 
-    /// Where a reader may go on that passes by what cannot be read: nothing that follows it in its group
-    /// can be read either.
+    /// Where a reader may go on that passes by what cannot be read: behind the damaged batch if its header still leads on,
+    /// else behind its group.
     fn behind_damage(&self) -> Option<v1::Cursor> {
         // Before the group there may be a gap, of another that is gone.
         let at = self.streamlet.skip_gap(self.lane, self.at.ordinal);
@@ -208,7 +208,9 @@ impl Target {
         let groups = self.streamlet.closed_from(self.lane, behind_gap, 1);
         let damaged = groups.first()?;
         let held = damaged.first_ordinal..damaged.end_ordinal;
-        let ordinal = self.streamlet.skip_gap(self.lane, held.end);
+        let next = self.streamlet.behind_batch(self.lane, damaged.group, at);
+        let next = next.unwrap_or(held.end);
+        let ordinal = self.streamlet.skip_gap(self.lane, next);
         held.contains(&at).then_some(v1::Cursor {
             ordinal,
             ..v1::Cursor::default()
@@ -229,14 +231,15 @@ impl Target {
         if matches!(code, ErrorCode::Damaged | ErrorCode::StorageError) {
             tracing::error!(stream = name, streamlet = self.streamlet.id().0, lane = self.lane.0, %error, "a read failed");
         }
-        WireError::new(
-            code,
-            format!(
-                "stream {name} streamlet {} lane {}: {error}",
-                self.streamlet.id(),
-                self.lane
+        let (streamlet, lane) = (self.streamlet.id(), self.lane);
+        let more = match error {
+            LaneReadError::Group(error) if error.is_lasting() && self.is_replicated() => format!(
+                "; no replica has it whole that answers, and `kera stream recover {name}` tells which records are lost"
             ),
-        )
+            _ => String::new(),
+        };
+        let text = format!("stream {name} streamlet {streamlet} lane {lane}: {error}{more}");
+        WireError::new(code, text)
     }
 }
 
@@ -333,6 +336,10 @@ impl Read {
                 Err(error) => {
                     let mut refusal = read_refusal(&self.target.error(&error));
                     if refusal.error == ErrorCode::Damaged as u32 {
+                        if !may_block {
+                            // What follows is looked up on the disk.
+                            return Step::Blocking;
+                        }
                         refusal.next = self.target.behind_damage();
                     }
                     if let LaneReadError::OutOfRange {

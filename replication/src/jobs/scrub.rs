@@ -332,7 +332,16 @@ impl Jobs {
                     return Judged::Stale;
                 }
                 self.report(record, &found);
-                tracing::error!(group = %copy, "no replica of the group is whole on the brokers that answer; start the others, or read what is left with `kera segment verify` on its brokers");
+                // Each of its batches may be whole on one of them. What is known to be lost is found nowhere.
+                let mend = owned.mend.as_ref().filter(|_| record.damaged.is_none());
+                if let Some(mend) = mend
+                    && mend.mend(record).await == Mended::Yes
+                {
+                    // The others are replaced from it when they are compared next.
+                    tracing::info!(group = %copy, "no replica of the group was whole; this broker's own file has been put together from all of them");
+                    return Judged::Unsound;
+                }
+                tracing::error!(group = %copy, "no replica of the group is whole on the brokers that answer; start the others, read what is left with `kera segment verify` on its brokers, or give up what is lost with `kera stream recover`");
                 return Judged::Unsound;
             }
             Agreed::Split => {

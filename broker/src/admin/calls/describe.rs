@@ -60,6 +60,7 @@ pub(crate) async fn stream_description(
 ) -> Result<v1::DescribeStreamResponse, WireError> {
     let mut lanes = Vec::new();
     let mut unrecovered = shortage::unrecovered(shared, stream);
+    unrecovered.extend(shortage::lacking(shared, stream));
     for streamlet in &stream.streamlets {
         let described = streamlet.describe();
         // Asked after its lanes were looked at: it may be given up meanwhile.
@@ -171,7 +172,8 @@ pub(crate) fn troubles(shared: &Shared) -> Vec<v1::Trouble> {
     let mut troubles = Vec::new();
     for stream in shared.data.catalog.all() {
         let unserved = admin::not_served_here(shared, &stream).into_iter();
-        troubles.extend(unserved.map(|one| v1::Trouble {
+        let lacking = shortage::lacking(shared, &stream);
+        troubles.extend(unserved.chain(lacking).map(|one| v1::Trouble {
             stream: stream.name(),
             streamlet: one.streamlet,
             lane: None,

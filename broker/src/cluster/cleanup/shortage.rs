@@ -144,6 +144,16 @@ pub(crate) fn unrecovered(shared: &Shared, stream: &Stream) -> Vec<v1::Unrecover
     described.collect()
 }
 
+/// Streamlets of a stream that this broker serves but for closed groups that are whole on no replica that answers.
+pub(crate) fn lacking(shared: &Shared, stream: &Stream) -> Vec<v1::UnrecoveredStreamlet> {
+    let Some(clustered) = &shared.clustered else {
+        return Vec::new();
+    };
+    let waiting = clustered.replicated.waiting();
+    let served = stream.streamlets.iter().filter(|s| s.is_recovered());
+    served.filter_map(|s| waiting.lacking(&s)).collect()
+}
+
 /// A streamlet that nobody serves, for a reason that does not lie in its copies.
 pub(crate) fn not_served(streamlet: u32, reason: impl Into<String>) -> v1::UnrecoveredStreamlet {
     v1::UnrecoveredStreamlet {

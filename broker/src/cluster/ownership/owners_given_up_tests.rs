@@ -324,3 +324,6 @@ async fn a_record_names_an_owner_for_its_file_once_its_store_has_no_replica_of_t
     assert_eq!((done.wanting, done.built), (0, 0), "{done:?}");
     assert_eq!(values(&served).await, expected(0..10));
 }
+
+#[path = "owners_damage_tests.rs"]
+mod damage;

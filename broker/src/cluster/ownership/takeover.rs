@@ -12,19 +12,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_metadata::{
-    Compare, Damage, GroupRecord, Image, MAX_COPIES, Replica, StreamConfig, Transaction, Write,
-};
+use kera_metadata::{GroupRecord, Image, StreamConfig};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
-use kera_protocol::v1;
-use kera_replication::ids::{BrokerId, CopyId};
+use kera_replication::ids::CopyId;
 use kera_replication::recovery::{RecoverSpec, Recovered, recover};
 use kera_replication::transport::{CopyInfo, Request};
 use kera_streamlet::Streamlet;
 use tokio::sync::Semaphore;
 
 use crate::clock::now_ms;
-use crate::cluster::replica::fetching::{Fetched, MayLack, NotFetched, fetch, with_holes};
+use crate::cluster::replica::closed_records::{
+    as_found, own, store, tell_given_up, unclean, with_own, without_bytes,
+};
+use crate::cluster::replica::fetching::{Fetched, MayLack, NotFetched, fetch};
 use crate::cluster::replica::own_files::{Leftovers, OwnFile};
 use crate::cluster::replica::replicated::Replicated;
 use crate::cluster::replica::waiting::Stuck;
@@ -362,7 +362,7 @@ impl Restore<'_> {
             let (reason, lost_from) = match found {
                 Ok(found) => {
                     self.part_with_kept(&file, record, &kept).await;
-                    changed.extend(self.mended(record, &found));
+                    changed.extend(as_found(record, &found, own(me, self.streamlet), waiting));
                     continue;
                 }
                 Err(NotFetched::Untold(reason)) => return Err(Stuck::from(reason)),
@@ -384,13 +384,13 @@ impl Restore<'_> {
         let later = later.into_iter().cloned().collect();
         let any_given_up = !given_up.is_empty();
         for record in &given_up {
-            let (lane, from, to) = (record.lane.0, record.start_ordinal(), record.next_ordinal);
-            tracing::warn!(group = %record.key(), lane, from, to, "a closed group of which no replica is left is given up; its ordinals are never used again");
-            waiting.lost(self.streamlet.key(), lane, from, to);
+            tell_given_up(record, waiting);
         }
         changed.extend(given_up);
         for records in changed.chunks(CHANGES_AT_ONCE) {
-            let revision = self.record(records.to_vec()).await?;
+            let metadata = &self.shared.metadata;
+            let stored = store(metadata, self.streamlet, self.epoch, records.to_vec());
+            let revision = stored.await?;
             for record in records {
                 let mut groups = image.groups.iter_mut();
                 if let Some(known) = groups.find(|known| known.group == record.group) {
@@ -403,20 +403,6 @@ impl Restore<'_> {
             Some(stuck) => Err(stuck),
             None => Ok((later, any_given_up)),
         }
-    }
-
-    /// The record of a group whose own file is there again, if that is not what it says.
-    fn mended(&self, record: &GroupRecord, found: &Fetched) -> Option<GroupRecord> {
-        let damaged = with_holes(record, &found.holes);
-        if damaged.is_some() {
-            let waiting = self.replicated.waiting();
-            for hole in &found.holes {
-                let (from, to) = (hole.from.ordinal, hole.to.ordinal);
-                waiting.lost(self.streamlet.key(), record.lane.0, from, to);
-            }
-        }
-        let now = damaged.as_ref().unwrap_or(record);
-        mended(self.shared, now, found.max_timestamp_ms).or(damaged)
     }
 
     /// Frees the replica of a group in this broker's store, as `kept` lists it, once the own file is whole and durable without
@@ -518,8 +504,10 @@ impl Restore<'_> {
         let (metadata, key) = (self.shared.metadata.clone(), record.key());
         let stored = move || metadata.group(key).map_err(|error| error.to_string());
         let stored = blocking(stored).await?;
-        if let Some(mended) = stored.and_then(|record| mended(self.shared, &record, found)) {
-            self.record(vec![mended]).await?;
+        let own = own(self.replicated.primary().me(), self.streamlet);
+        if let Some(mended) = stored.and_then(|record| with_own(&record, own, found)) {
+            let metadata = &self.shared.metadata;
+            store(metadata, self.streamlet, self.epoch, vec![mended]).await?;
         }
         Ok(())
     }
@@ -533,40 +521,6 @@ impl Restore<'_> {
         };
         file.inspect_of(record, primary.me(), &kept).await
     }
-
-    /// The revision of the change.
-    async fn record(&self, records: Vec<GroupRecord>) -> Result<u64, String> {
-        let epoch = Compare::StreamletEpoch {
-            stream: self.streamlet.stream(),
-            streamlet: self.streamlet.id(),
-            epoch: self.epoch,
-        };
-        let compare = std::iter::once(epoch).chain(records.iter().map(Compare::group));
-        let write = records.iter().cloned().map(Write::PutGroup);
-        let transaction = Transaction::new(compare.collect(), write.collect());
-        let committed = self.shared.metadata.commit_async(transaction).await;
-        Ok(committed.map_err(|error| error.to_string())?.revision)
-    }
-}
-
-/// What the operator is told of a closed group that lost records; the first of them is `lost_from`.
-fn unclean(record: &GroupRecord, lost_from: Ordinal) -> v1::UncleanGroup {
-    v1::UncleanGroup {
-        group: record.group.0,
-        lane: record.lane.0,
-        first_ordinal: lost_from,
-        brokers: record.copies.iter().map(|copy| copy.broker.0).collect(),
-    }
-}
-
-/// The record of a closed group that the operator gives up: its lane goes on behind it as before.
-fn without_bytes(record: &GroupRecord) -> GroupRecord {
-    let told =
-        "nothing of it was left on any replica, and the operator accepted the loss".to_owned();
-    GroupRecord {
-        damaged: Some(Damage::new(0, told)),
-        ..record.clone()
-    }
 }
 
 /// The last group with records of each lane: its file tells what the lane remembers of its producers.
@@ -577,20 +531,4 @@ fn newest_of_lanes(image: &Image) -> BTreeSet<GroupId> {
         *of_lane = record.group.max(*of_lane);
     }
     newest.into_values().collect()
-}
-
-/// The record of a group whose own file is whole, if that is not what it says.
-fn mended(shared: &Shared, record: &GroupRecord, max_timestamp_ms: i64) -> Option<GroupRecord> {
-    let incarnation = shared.dir.incarnation();
-    let own = Replica {
-        broker: BrokerId(shared.broker_id),
-        incarnation,
-    };
-    let mut mended = record.clone();
-    mended.max_timestamp_ms = mended.max_timestamp_ms.max(max_timestamp_ms);
-    let mut brokers = record.copies.iter().map(|copy| copy.broker);
-    if !brokers.any(|broker| broker == own.broker) && record.copies.len() < MAX_COPIES {
-        mended.copies.push(own);
-    }
-    (mended != *record).then_some(mended)
 }

@@ -11,13 +11,12 @@ use bytes::Bytes;
 use kera_log_segments::assemble::{AssembleError, Assembled, Hole, assemble};
 use kera_log_segments::check::CheckSpec;
 use kera_log_segments::io::ReadAt;
-use kera_metadata::{Damage, GroupRecord};
+use kera_metadata::GroupRecord;
 use kera_protocol::ids::Ordinal;
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::piece_end;
 use kera_replication::primary::Primary;
 use kera_replication::transport::{CallError, MAX_TRANSFER_BYTES, Refusal, Reply, Request};
-use kera_streamlet::Streamlet;
 use tokio::sync::{mpsc, oneshot};
 
 use super::own_files::OwnFile;
@@ -75,26 +74,6 @@ impl From<NotFetched> for String {
     }
 }
 
-/// Fetches a closed group whose own file is damaged or gone, and puts it into its place at once, so
-/// that nobody reads half of it.
-///
-/// # Errors
-/// Says, for people, why the group could be had from nobody.
-pub(crate) async fn replace(
-    primary: &Primary,
-    streamlet: &Streamlet,
-    record: &GroupRecord,
-) -> Result<(), String> {
-    let file = OwnFile::new(streamlet, record);
-    let may_lack = match file.has_parts(record, primary.me()) {
-        // What it lacks already is no better in another.
-        true => MayLack::Nothing,
-        false => MayLack::Recorded,
-    };
-    fetch(primary, &file, record, may_lack).await?;
-    Ok(())
-}
-
 /// Fetches a group from the first holder whose copy is whole, or from all of them, and only then puts it in the place of
 /// what is there.
 pub(crate) async fn fetch(
@@ -111,30 +90,14 @@ pub(crate) async fn fetch(
     fetched
 }
 
-/// The record of a group that goes on without what lies in `holes`.
-pub(crate) fn with_holes(record: &GroupRecord, holes: &[Hole]) -> Option<GroupRecord> {
-    let first = holes.first()?;
-    let damaged = Damage::new(
-        first.from.address,
-        format!(
-            "{} are whole on no replica, and the operator accepted the loss",
-            Told(holes)
-        ),
-    );
-    (!is_recorded(record, first)).then(|| GroupRecord {
-        damaged: Some(damaged),
-        ..record.clone()
-    })
-}
-
 /// Whether it is recorded that a group is damaged from `hole` on or before.
-fn is_recorded(record: &GroupRecord, hole: &Hole) -> bool {
+pub(super) fn is_recorded(record: &GroupRecord, hole: &Hole) -> bool {
     let damaged = record.damaged.as_ref();
     damaged.is_some_and(|damaged| damaged.address <= hole.from.address)
 }
 
 /// Records for people.
-struct Told<'a>(&'a [Hole]);
+pub(super) struct Told<'a>(pub(super) &'a [Hole]);
 
 impl fmt::Display for Told<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,8 +11,9 @@
 //! | `backup` | the passive side: a store of other brokers' replicas, and its listener |
 //! | `own_files` | own files of closed groups: whether they are whole, and how they are made so or freed |
 //! | `fetching` | an own file made from other replicas |
+//! | `waiting` | streamlets that wait for their replicas, closed groups that are not whole, and the operator's decision |
+//! | `closed_records` | records of closed groups whose own file was looked for |
 //! | `streamlet_replicas` | the replicas of one streamlet's groups |
-//! | `waiting` | streamlets that wait for their replicas, and the operator's decision |
 //! | `deleted_streams` | deleted streams that not every replica store has heard of |
 //! | `replicated` | the streamlets with replicas elsewhere that are served |
 //! | `local` | all replicas at this broker: its own files, and those in its store |
@@ -23,6 +24,7 @@ mod cards;
 #[cfg(not(feature = "rdma"))]
 #[path = "no_cards.rs"]
 mod cards;
+pub(crate) mod closed_records;
 pub(crate) mod deleted_streams;
 mod door;
 pub(crate) mod fetching;

@@ -37,7 +37,7 @@ pub struct Replicated {
     primary: Arc<Primary>,
     records: Arc<GroupRecords>,
     served: Mutex<HashMap<StreamletKey, Arc<StreamletReplicas>>>,
-    waiting: WaitingList,
+    waiting: Arc<WaitingList>,
     forgotten: Forgotten,
     jobs: OnceLock<Arc<Jobs>>,
     /// Turns to take streamlets over.
@@ -65,7 +65,7 @@ impl Replicated {
             primary,
             records,
             served: Mutex::default(),
-            waiting: WaitingList::default(),
+            waiting: Arc::default(),
             forgotten: Forgotten::open(forget_dir),
             jobs: OnceLock::new(),
             turns: Arc::new(Semaphore::new(AT_ONCE)),
@@ -173,8 +173,8 @@ impl Replicated {
         self.waiting.left(key);
     }
 
-    /// The streamlets that are not served yet.
-    pub(crate) fn waiting(&self) -> &WaitingList {
+    /// The streamlets that are not served yet, and closed groups that are not whole.
+    pub(crate) fn waiting(&self) -> &Arc<WaitingList> {
         &self.waiting
     }
 
@@ -188,7 +188,14 @@ impl Replicated {
         config: &StreamConfig,
     ) {
         let (primary, records) = (self.primary.clone(), self.records.clone());
-        let copies = StreamletReplicas::new(primary, records, streamlet, epoch, next_group, config);
+        let waiting = self.waiting.clone();
+        let copies = StreamletReplicas::new(
+            (primary, records, waiting),
+            streamlet,
+            epoch,
+            next_group,
+            config,
+        );
         {
             let mut served = self.served.lock();
             // Whoever ends it later comes here to remove it.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use kera_log_segments::replicas::GroupOwner;
-use kera_metadata::{GroupRecord, StreamConfig};
+use kera_metadata::{GroupKey, GroupRecord, StreamConfig};
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use kera_replication::ids::CopyId;
 use kera_replication::jobs::{Mend, Mended, Owned};
@@ -15,8 +15,10 @@ use kera_replication::transport::Pending;
 use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 
-use super::fetching;
-use super::own_files::Leftovers;
+use super::closed_records::{self, as_found, store, tell_given_up, unclean, without_bytes};
+use super::fetching::{MayLack, NotFetched, fetch, is_recorded};
+use super::own_files::{self, Leftovers};
+use super::waiting::WaitingList;
 use crate::clock::now_ms;
 use crate::group_records::GroupRecords;
 use crate::store_calls::blocking;
@@ -34,10 +36,9 @@ pub(crate) struct StreamletReplicas {
 
 impl StreamletReplicas {
     /// Replicas of `streamlet`, which is to be served under `epoch`; its next group is `next_group` at
-    /// the least.
+    /// the least. What closed groups turn out to lack is noted in the list.
     pub(crate) fn new(
-        primary: Arc<Primary>,
-        records: Arc<GroupRecords>,
+        (primary, records, waiting): (Arc<Primary>, Arc<GroupRecords>, Arc<WaitingList>),
         streamlet: &Arc<Streamlet>,
         epoch: Epoch,
         next_group: GroupId,
@@ -55,6 +56,7 @@ impl StreamletReplicas {
         let own = Arc::new(OwnFile {
             primary: primary.clone(),
             records,
+            waiting,
             epoch,
             streamlet: Arc::downgrade(streamlet),
             failed: Mutex::default(),
@@ -104,6 +106,7 @@ impl StreamletReplicas {
 struct OwnFile {
     primary: Arc<Primary>,
     records: Arc<GroupRecords>,
+    waiting: Arc<WaitingList>,
     epoch: Epoch,
     streamlet: Weak<Streamlet>,
     /// Groups that could be fetched from nobody, and when that was tried.
@@ -113,30 +116,30 @@ struct OwnFile {
 impl OwnFile {
     /// Fetches a closed group from another replica; see [`Copies::mend`](kera_streamlet::Copies::mend).
     fn fetch(&self, group: GroupId) -> bool {
-        if let Some(at) = self.failed.lock().get(&group)
-            && at.elapsed() < MEND_AGAIN
-        {
-            return false;
-        }
         let Some(streamlet) = self.streamlet.upgrade() else {
             return false;
         };
-        let (primary, records) = (self.primary.clone(), self.records.clone());
         let streamlet_key = streamlet.key();
+        let is_accepted = self.waiting.accepted(streamlet_key, group).is_some();
+        if let Some(at) = self.failed.lock().get(&group)
+            && at.elapsed() < MEND_AGAIN
+            && !is_accepted
+        {
+            return false;
+        }
         let key = streamlet_key.group(group);
         let (told, outcome) = std::sync::mpsc::sync_channel(1);
-        let runtime = primary.runtime().clone();
+        let runtime = self.primary.runtime().clone();
+        let replacing = Replacing {
+            primary: self.primary.clone(),
+            records: self.records.clone(),
+            waiting: self.waiting.clone(),
+            streamlet,
+            epoch: self.epoch,
+        };
         runtime.spawn(Box::pin(async move {
-            let stored = off(&**primary.runtime(), move || records.stored(key)).await;
-            let mended = match stored.map_err(|error| error.to_string()) {
-                Ok(Some(record)) if record.is_closed() => {
-                    fetching::replace(&primary, &streamlet, &record).await
-                }
-                Ok(_) => Err("its close is not recorded".into()),
-                Err(error) => Err(error),
-            };
             // Who asked may have given up.
-            let _ = told.send(mended);
+            let _ = told.send(replacing.replace(key).await);
         }));
         let outcome = outcome.recv_timeout(MEND_WITHIN);
         match outcome.unwrap_or_else(|error| Err(error.to_string())) {
@@ -152,6 +155,83 @@ impl OwnFile {
                 false
             }
         }
+    }
+}
+
+/// A closed group's own file that is damaged or gone, on its way to be put into its place at once, so that nobody reads
+/// half of it.
+struct Replacing {
+    primary: Arc<Primary>,
+    records: Arc<GroupRecords>,
+    waiting: Arc<WaitingList>,
+    streamlet: Arc<Streamlet>,
+    epoch: Epoch,
+}
+
+impl Replacing {
+    /// Says, for people, why the group could be had from nobody. What is whole nowhere stays away, and is noted, until the
+    /// operator accepts that.
+    async fn replace(&self, key: GroupKey) -> Result<(), String> {
+        let records = self.records.clone();
+        let stored = off(&**self.primary.runtime(), move || records.stored(key)).await;
+        let record = match stored.map_err(|error| error.to_string())? {
+            Some(record) if record.is_closed() => record,
+            _ => return Err("its close is not recorded".into()),
+        };
+        let (streamlet, me) = (&self.streamlet, self.primary.me());
+        let accepted = self.waiting.accepted(streamlet.key(), key.group);
+        let file = own_files::OwnFile::new(streamlet, &record);
+        let may_lack = match accepted {
+            Some(from) => MayLack::From(from),
+            // What it lacks already is no better in another.
+            None if file.has_parts(&record, me) => MayLack::Nothing,
+            None => MayLack::Recorded,
+        };
+        let fetched = fetch(&self.primary, &file, &record, may_lack).await;
+        let (reason, lost_from) = match fetched {
+            Ok(found) => {
+                if !found.holes.is_empty() {
+                    let own = closed_records::own(me, streamlet);
+                    let changed = as_found(&record, &found, own, &self.waiting);
+                    self.store(changed).await?;
+                }
+                self.waiting.lacks_no_more(streamlet.key(), key.group);
+                return Ok(());
+            }
+            Err(NotFetched::Untold(reason)) => return Err(reason),
+            Err(NotFetched::Nowhere(reason)) => {
+                let first = record.start_ordinal();
+                if accepted.is_some_and(|from| from <= first) {
+                    self.store(Some(without_bytes(&record))).await?;
+                    let name = (record.group, record.generation);
+                    streamlet.forget_group(record.lane, name, record.next_ordinal);
+                    tell_given_up(&record, &self.waiting);
+                    self.waiting.lacks_no_more(streamlet.key(), key.group);
+                    return Err("it is given up".into());
+                }
+                (reason, first)
+            }
+            Err(NotFetched::Holes(reason, holes)) => match holes.first() {
+                // That is known and accepted, and its file has all else.
+                Some(first) if is_recorded(&record, first) => return Err(reason),
+                Some(first) => (reason, first.from.ordinal),
+                None => return Err(reason),
+            },
+        };
+        let lacking = unclean(&record, lost_from);
+        let name = (streamlet.key(), record.generation);
+        self.waiting.lacks(name.0, name.1, lacking, reason.clone());
+        Err(format!("{reason}; `kera stream recover` tells of it"))
+    }
+
+    async fn store(&self, changed: Option<GroupRecord>) -> Result<(), String> {
+        let changed: Vec<_> = changed.into_iter().collect();
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let metadata = self.records.store();
+        store(metadata, &self.streamlet, self.epoch, changed).await?;
+        Ok(())
     }
 }
 

@@ -1,5 +1,5 @@
 //! Streamlets that are not recovered from their copies: what each waits for, what would be lost by
-//! going on without it, and the operator's decision to do so.
+//! going on without it, and the operator's decision to do so. The same of closed groups of served streamlets.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -8,11 +8,14 @@ use kera_protocol::ids::{GroupId, LaneId, Ordinal, StreamId};
 use kera_protocol::v1;
 use kera_replication::ids::StreamletKey;
 use kera_replication::recovery::{RecoveredLane, Unclean};
+use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 /// A decision is waited for at most so long; it is carried out in any case.
 const DECISION_WITHIN: Duration = Duration::from_secs(30);
+/// Closed groups of a served streamlet that are remembered as not whole; more show once these are.
+const MOST_LACKING: usize = 1024;
 
 /// What is known of the streamlets that wait.
 #[derive(Debug)]
@@ -33,6 +36,18 @@ struct Entry {
     /// The groups whose loss was accepted, and from which ordinal on, until the streamlet is served.
     accepted: BTreeMap<GroupId, Ordinal>,
     served: bool,
+    /// Closed groups that were found not to be whole on the replicas that answer while the streamlet was served.
+    lacking: BTreeMap<GroupId, Lacking>,
+}
+
+/// A closed group of which records are whole on no replica that answers.
+#[derive(Clone, Debug)]
+struct Lacking {
+    /// Of the file that was looked for.
+    generation: u32,
+    /// For people.
+    reason: String,
+    group: v1::UncleanGroup,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,6 +158,106 @@ impl WaitingList {
             entry.unclean = stuck.map_or_else(Vec::new, |stuck| stuck.unclean.clone());
         }
         self.attempts.send_modify(|attempts| *attempts += 1);
+    }
+
+    /// A closed group of a served streamlet is whole on no replica that answers.
+    pub(crate) fn lacks(
+        &self,
+        streamlet: StreamletKey,
+        generation: u32,
+        group: v1::UncleanGroup,
+        reason: String,
+    ) {
+        let mut entries = self.entries.lock();
+        let lacking = &mut entries.entry(streamlet).or_default().lacking;
+        let id = GroupId(group.group);
+        if lacking.len() < MOST_LACKING || lacking.contains_key(&id) {
+            let found = Lacking {
+                generation,
+                reason,
+                group,
+            };
+            lacking.insert(id, found);
+        }
+    }
+
+    /// It is whole, or what it lacks is given up.
+    pub(crate) fn lacks_no_more(&self, streamlet: StreamletKey, group: GroupId) {
+        if let Some(entry) = self.entries.lock().get_mut(&streamlet) {
+            entry.lacking.remove(&group);
+        }
+    }
+
+    /// Closed groups of all served streamlets that are not whole.
+    pub(crate) fn lacking_total(&self) -> u64 {
+        let entries = self.entries.lock();
+        entries.values().map(|one| one.lacking.len() as u64).sum()
+    }
+
+    /// What closed groups of a streamlet that is served lack, if any of them does; those that were trimmed or compacted
+    /// meanwhile lack nothing.
+    pub(crate) fn lacking(&self, streamlet: &Streamlet) -> Option<v1::UnrecoveredStreamlet> {
+        let mut entries = self.entries.lock();
+        let lacking = &mut entries.get_mut(&streamlet.key())?.lacking;
+        lacking.retain(|group, found| {
+            let now = streamlet.generation_of(LaneId(found.group.lane), *group);
+            now == Some(found.generation)
+        });
+        let first = lacking.values().next()?;
+        Some(v1::UnrecoveredStreamlet {
+            streamlet: streamlet.id().0,
+            reason: format!(
+                "records of {} closed groups are whole on no replica that answers; all others are served: {}",
+                lacking.len(),
+                first.reason
+            ),
+            unclean: lacking.values().map(|found| found.group.clone()).collect(),
+        })
+    }
+
+    /// The operator accepts what closed groups of served streamlets lack, of those that are named and were found so.
+    /// Returns them; whoever asked tries once more to fetch each, and then calls [`given_up`](Self::given_up).
+    pub(crate) fn accept_lacking(
+        &self,
+        named: &BTreeMap<StreamletKey, BTreeSet<(LaneId, GroupId)>>,
+    ) -> Vec<(StreamletKey, LaneId, GroupId)> {
+        let mut entries = self.entries.lock();
+        let mut accepted = Vec::new();
+        for (streamlet, groups) in named {
+            let Some(entry) = entries.get_mut(streamlet) else {
+                continue;
+            };
+            let before = accepted.len();
+            for (lane, group) in groups {
+                let found = entry.lacking.get(group);
+                if let Some(found) = found.filter(|found| found.group.lane == lane.0) {
+                    entry.accepted.insert(*group, found.group.first_ordinal);
+                    accepted.push((*streamlet, *lane, *group));
+                }
+            }
+            if accepted.len() > before {
+                tracing::warn!(%streamlet, given_up = ?accepted[before..], "the operator accepts the loss of records of closed groups that are whole on no replica");
+                entry.losses.clear();
+            }
+        }
+        accepted
+    }
+
+    /// What was given up of those that [`accept_lacking`](Self::accept_lacking) returned. What is found to be lost from now
+    /// on is another matter.
+    pub(crate) fn given_up(
+        &self,
+        accepted: &[(StreamletKey, LaneId, GroupId)],
+    ) -> Vec<v1::AcceptedLoss> {
+        let mut entries = self.entries.lock();
+        let mut losses = Vec::new();
+        for (streamlet, _, group) in accepted {
+            if let Some(entry) = entries.get_mut(streamlet) {
+                entry.accepted.remove(group);
+                losses.append(&mut entry.losses);
+            }
+        }
+        losses
     }
 
     /// Returns when something is decided.
