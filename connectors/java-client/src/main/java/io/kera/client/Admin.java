@@ -2,6 +2,7 @@ package io.kera.client;
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -34,7 +35,17 @@ public final class Admin implements AutoCloseable {
 
     /** The same for one that keeps the newest record of each key, and deletes none by age or size. */
     public StreamInfo createCompactedStream(String name, int streamlets, int lanes) throws IOException {
-        byte[] config = new Wire.Writer().present(1, streamlets).present(2, lanes).present(18, COMPACT).done();
+        return createCompactedStream(name, streamlets, lanes, Duration.ZERO);
+    }
+
+    /**
+     * The same for one whose younger records all stay.
+     *
+     * @param minCompactionLag how old a record is before it may be removed for a newer one of its key; to the millisecond
+     */
+    public StreamInfo createCompactedStream(String name, int streamlets, int lanes, Duration minCompactionLag) throws IOException {
+        byte[] config = new Wire.Writer().present(1, streamlets).present(2, lanes).present(18, COMPACT)
+                .present(19, minCompactionLag.toMillis()).done();
         byte[] request = new Wire.Writer().text(1, name).bytes(2, config).done();
         return StreamInfo.read(cluster.call(Methods.CREATE_STREAM, request));
     }

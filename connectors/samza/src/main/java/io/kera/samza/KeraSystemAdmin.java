@@ -161,9 +161,10 @@ final class KeraSystemAdmin implements SystemAdmin {
     @Override
     public boolean createStream(StreamSpec spec) {
         String name = spec.getPhysicalName();
-        boolean keyed = spec.isChangeLogStream() || spec.isCheckpointStream() || spec.isCoordinatorStream();
         try {
-            if (keyed) {
+            if (spec.isChangeLogStream()) {
+                admin().createCompactedStream(name, spec.getPartitionCount(), 1, settings.compactionLag(name));
+            } else if (spec.isCheckpointStream() || spec.isCoordinatorStream()) {
                 admin().createCompactedStream(name, spec.getPartitionCount(), 1);
             } else {
                 admin().createStream(name, spec.getPartitionCount(), 1);

@@ -20,6 +20,7 @@ import javax.net.ssl.SSLContext;
 import org.apache.samza.config.Config;
 import org.apache.samza.config.ConfigException;
 import org.apache.samza.config.StorageConfig;
+import org.apache.samza.system.SystemStream;
 
 /** What a job says of a system: {@code systems.NAME.kera.*}. */
 final class SystemSettings {
@@ -145,6 +146,19 @@ final class SystemSettings {
     /** True if the job has state, which is kept by lane. */
     boolean isStateful() {
         return !new StorageConfig(config).getStoreNames().isEmpty();
+    }
+
+    /**
+     * How old a record of a store's stream is before a newer one of its key may take its place. A state that is restored up to a
+     * checkpoint needs the values that keys had then, which is what Samza's setting of the store keeps them for.
+     */
+    Duration compactionLag(String stream) {
+        StorageConfig stores = new StorageConfig(config);
+        SystemStream wanted = new SystemStream(system, stream);
+        long lag = stores.getStoreChangelogs().entrySet().stream().filter(store -> store.getValue().equals(wanted))
+                .mapToLong(store -> stores.getChangelogMinCompactionLagMs(store.getKey())).max()
+                .orElse(StorageConfig.DEFAULT_CHANGELOG_MIN_COMPACTION_LAG_MS);
+        return Duration.ofMillis(lag);
     }
 
     /** True if the job must not go on once a stream has other lanes than it began with. */

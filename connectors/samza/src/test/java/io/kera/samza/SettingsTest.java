@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -44,6 +45,14 @@ class SettingsTest {
         assertTrue(settings("growth", "refused").isGrowthRefused());
         assertTrue(settings("stores.counts.factory", "F").isGrowthRefused());
         assertFalse(settings("stores.counts.factory", "F", "growth", "later").isGrowthRefused());
+    }
+
+    @Test
+    void streamsOfStateKeepRecordsAsLongAsTheirStoresSay() {
+        SystemSettings stores = settings("stores.a.factory", "F", "stores.a.changelog", "kera.a", "stores.a.changelog.min.compaction.lag.ms",
+                "5000", "stores.b.factory", "F", "stores.b.changelog", "kera.b");
+        assertEquals(Duration.ofSeconds(5), stores.compactionLag("a"));
+        assertEquals(Duration.ofHours(4), stores.compactionLag("b"));
     }
 
     @Test
