@@ -223,7 +223,7 @@ impl<'a> LaneBuild<'a> {
             return Ok(());
         }
         self.go_on(first);
-        let lost = self.loss(record, &spec, &scanned);
+        let lost = self.loss(record, &spec, &scanned)?;
         self.chain.counts(scanned.end.ordinal, lost);
         if scanned.batches == 0 && lost.is_none() && !self.kept.is_empty() {
             // Without batches it says nothing that the group before does not say.
@@ -303,7 +303,7 @@ impl<'a> LaneBuild<'a> {
                 ));
             }
             // A write torn in the first segment's head, unless more is known to have been durable.
-            ScanError::NoHeader(_) | ScanError::BadSnapshot => self.headless(record, &spec),
+            ScanError::NoHeader(_) | ScanError::BadSnapshot => self.headless(record, &spec)?,
         };
         let damage = known.or(damage);
         let reason = damage.or_else(|| self.may_have_lost(record, self.settings.ack));
@@ -375,28 +375,32 @@ impl<'a> LaneBuild<'a> {
 
     /// Why the file of a group counts as damaged that begins with no header, if it does: it may have been made, and
     /// never written.
-    fn headless(&self, record: &GroupRecord, spec: &GroupSpec) -> Option<&'static str> {
+    fn headless(
+        &self,
+        record: &GroupRecord,
+        spec: &GroupSpec,
+    ) -> std::io::Result<Option<&'static str>> {
         let (epoch, here) = (record.epoch, &self.streamlet.env.incarnation);
         let unsynced = self.unsynced(record);
         let damage = self.damage(spec, |file| {
             FileDamage::of_headless(file, epoch, here, Some(spec), unsynced)
-        });
+        })?;
         // The file of a group that was recorded first may have been made, and not have its mark yet.
         let damage = damage.filter(|damage| *damage != FileDamage::NoMark || record.file_made);
-        damage.map(FileDamage::reason)
+        Ok(damage.map(FileDamage::reason))
     }
 
-    /// What is wrong with a group's file, as `look` finds.
+    /// What is wrong with a group's file, as `look` finds. A file that cannot be read now has lost nothing yet: what it has is
+    /// known once it is read, or given up.
     fn damage(
         &self,
         spec: &GroupSpec,
         look: impl FnOnce(&dyn ReadAt) -> std::io::Result<Option<FileDamage>>,
-    ) -> Option<FileDamage> {
+    ) -> std::io::Result<Option<FileDamage>> {
         let io = &self.streamlet.env.io;
         let file = io.open(&spec.path, OpenHow::ReadOnly, false);
-        // What cannot be read cannot be believed to be zeros.
         file.and_then(|file| look(&*file))
-            .unwrap_or(Some(FileDamage::BelowMark))
+            .map_err(|error| Error::new(error.kind(), format!("{}: {error}", spec.path.display())))
     }
 
     fn unsynced(&self, record: &GroupRecord) -> Unsynced {
@@ -417,15 +421,15 @@ impl<'a> LaneBuild<'a> {
         record: &GroupRecord,
         spec: &GroupSpec,
         scanned: &Scanned,
-    ) -> Option<&'static str> {
+    ) -> std::io::Result<Option<&'static str>> {
         let damage = self.damage(spec, |file| {
             FileDamage::of(file, scanned, self.unsynced(record))
-        });
+        })?;
         // The weaker of what was promised when it was begun and what is promised now.
-        damage
+        Ok(damage
             .map(FileDamage::reason)
             .or_else(|| self.may_have_lost(record, self.settings.ack))
-            .or_else(|| self.may_have_lost(record, scanned.header.ack))
+            .or_else(|| self.may_have_lost(record, scanned.header.ack)))
     }
 
     fn may_have_lost(&self, record: &GroupRecord, ack: AckPolicy) -> Option<&'static str> {
