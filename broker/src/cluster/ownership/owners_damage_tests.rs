@@ -106,8 +106,14 @@ async fn an_owners_damaged_file_stays_until_a_better_one_is_there() {
     let told = trio.lacking(to, &served).expect("it is noted");
     assert_eq!(told.unclean[0].first_ordinal, 4, "{told:?}");
     assert_eq!(trio.give_up(to, stream, group.group).await, [(4, 5)]);
+    // What is accepted does not keep the file from being mended. A look at what is lost would put that off for a while.
+    assert_eq!(by_ordinal(&served, 5..10).await, [true; 5]);
+    trio.rot(to, &group, 8);
+    served.release_idle(u64::MAX, 0);
+    assert_eq!(by_ordinal(&served, 5..10).await, [true; 5]);
     let wanted: Vec<_> = (0..10).map(|ordinal| ordinal != 4).collect();
     assert_eq!(by_ordinal(&served, 0..10).await, wanted);
+    assert_eq!(trio.lacking(to, &served), None);
 }
 
 /// Nobody has anything of it: the lane goes on behind it.

@@ -10,7 +10,7 @@ use std::io;
 use bytes::Bytes;
 use kera_log_segments::assemble::{AssembleError, Assembled, Hole, assemble};
 use kera_log_segments::check::CheckSpec;
-use kera_log_segments::io::ReadAt;
+use kera_log_segments::io::{OpenHow, ReadAt};
 use kera_metadata::GroupRecord;
 use kera_protocol::ids::Ordinal;
 use kera_replication::ids::{BrokerId, CopyId};
@@ -35,20 +35,24 @@ pub(crate) struct Fetched {
 /// What a fetched file may lack of its group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MayLack {
-    Nothing,
     /// What lies behind the place where the group is recorded as damaged.
     Recorded,
+    /// That, if it is less than so many bytes, which this broker's own file lacks.
+    LessThan(u64),
     /// That, and what lies from this ordinal on, as the operator accepts.
     From(Ordinal),
 }
 
 impl MayLack {
-    /// Whether it may lack `hole` and those behind it.
-    fn allows(self, record: &GroupRecord, hole: &Hole) -> bool {
+    /// Whether it may lack `holes`, which are in order.
+    fn allows(self, record: &GroupRecord, holes: &[Hole]) -> bool {
+        let Some(first) = holes.first() else {
+            return true;
+        };
         match self {
-            Self::Nothing => false,
-            Self::Recorded => is_recorded(record, hole),
-            Self::From(accepted) => accepted <= hole.from.ordinal || is_recorded(record, hole),
+            Self::Recorded => is_recorded(record, first),
+            Self::LessThan(own) => is_recorded(record, first) && bytes(holes) < own,
+            Self::From(accepted) => accepted <= first.from.ordinal || is_recorded(record, first),
         }
     }
 }
@@ -94,6 +98,33 @@ pub(crate) async fn fetch(
 pub(super) fn is_recorded(record: &GroupRecord, hole: &Hole) -> bool {
     let damaged = record.damaged.as_ref();
     damaged.is_some_and(|damaged| damaged.address <= hole.from.address)
+}
+
+fn bytes(holes: &[Hole]) -> u64 {
+    let each = holes.iter();
+    each.map(|hole| hole.to.address - hole.from.address).sum()
+}
+
+/// How many bytes of a group this broker's own file lacks; all of them, if it cannot be followed.
+pub(super) async fn lacked_by(file: &OwnFile, record: &GroupRecord) -> u64 {
+    let (spec, all) = (check_spec(file, record), record.length);
+    let found = file.off_runtime(move |file| {
+        let own = file.io.open(&file.spec.path, OpenHow::ReadOnly, false)?;
+        assemble(&[&*own as &dyn ReadAt], &spec, &mut |_, _| Ok(())).map_err(io::Error::other)
+    });
+    found.await.map_or(all, |found| bytes(&found.holes))
+}
+
+fn check_spec(file: &OwnFile, record: &GroupRecord) -> CheckSpec {
+    let copy = CopyId::of(record);
+    CheckSpec {
+        stream: copy.streamlet.stream,
+        streamlet: copy.streamlet.streamlet,
+        group: copy.group,
+        epoch: copy.epoch,
+        generation: copy.generation,
+        end: file.end,
+    }
 }
 
 /// Records for people.
@@ -221,7 +252,7 @@ async fn fetch_from_any(
         }
     };
     let from = &answers.have_parts;
-    let Some(first) = found.holes.first() else {
+    if found.holes.is_empty() {
         let finished = file.finish().await.map_err(NotFetched::Untold)?;
         let Some(max_timestamp_ms) = finished else {
             let told = told(&answers, "; what was put together from these is not whole");
@@ -232,9 +263,9 @@ async fn fetch_from_any(
             max_timestamp_ms,
             holes: Vec::new(),
         });
-    };
+    }
     let lost = Told(&found.holes).to_string();
-    if answers.is_untold || !may_lack.allows(record, first) {
+    if answers.is_untold || !may_lack.allows(record, &found.holes) {
         let told = told(
             &answers,
             &format!("; {lost} are whole on none of these, all others are"),
@@ -317,15 +348,7 @@ async fn put_together(
     record: &GroupRecord,
     holders: &[BrokerId],
 ) -> (Result<Assembled, AssembleError>, bool) {
-    let copy = CopyId::of(record);
-    let spec = CheckSpec {
-        stream: copy.streamlet.stream,
-        streamlet: copy.streamlet.streamlet,
-        group: copy.group,
-        epoch: copy.epoch,
-        generation: copy.generation,
-        end: file.end,
-    };
+    let spec = check_spec(file, record);
     let (ask, mut asked) = mpsc::channel(1);
     let replicas = holders.iter().map(|holder| ReplicaAt {
         holder: *holder,

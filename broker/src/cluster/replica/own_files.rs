@@ -31,7 +31,7 @@ use crate::store_calls::blocking;
 /// The file of one closed group.
 #[derive(Clone)]
 pub(crate) struct OwnFile {
-    io: Arc<dyn Io>,
+    pub(super) io: Arc<dyn Io>,
     incarnation: Incarnation,
     pub(crate) spec: GroupSpec,
     pub(super) end: Place,

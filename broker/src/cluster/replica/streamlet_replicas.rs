@@ -16,7 +16,7 @@ use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 
 use super::closed_records::{self, as_found, store, tell_given_up, unclean, without_bytes};
-use super::fetching::{MayLack, NotFetched, fetch, is_recorded};
+use super::fetching::{MayLack, NotFetched, fetch, is_recorded, lacked_by};
 use super::own_files::{self, Leftovers};
 use super::waiting::WaitingList;
 use crate::clock::now_ms;
@@ -183,8 +183,10 @@ impl Replacing {
         let file = own_files::OwnFile::new(streamlet, &record);
         let may_lack = match accepted {
             Some(from) => MayLack::From(from),
-            // What it lacks already is no better in another.
-            None if file.has_parts(&record, me) => MayLack::Nothing,
+            // What is recorded as lost is no reason for another file, and none against one that has more.
+            None if file.has_parts(&record, me) => {
+                MayLack::LessThan(lacked_by(&file, &record).await)
+            }
             None => MayLack::Recorded,
         };
         let fetched = fetch(&self.primary, &file, &record, may_lack).await;
