@@ -429,9 +429,11 @@ impl Group {
                 .committed(lease)
                 .is_some_and(|committed| committed >= next.ordinal)
             {
+                self.commit_marked();
                 return Ok(());
             }
             if leases.processed(lease, next).is_none() {
+                self.commit_marked();
                 return Err(stale(lease));
             }
             self.waiters.wait(lease, next.ordinal)?
@@ -445,6 +447,12 @@ impl Group {
             Ok(answer) => answer,
             Err(_) => Err(self.unanswered(limit, SENT_ON)),
         }
+    }
+
+    /// What was marked in other leases goes with each commit, also with one that has nothing to do itself.
+    fn commit_marked(&self) {
+        self.waiters.want();
+        self.commits.notify_one();
     }
 
     /// Where the group stands after these, for a transaction to commit.

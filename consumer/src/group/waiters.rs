@@ -20,7 +20,7 @@ struct Waiter {
 #[derive(Default)]
 struct Inner {
     last_id: u64,
-    /// Somebody began to wait since it was last asked, and may have given up already: what he wanted to be
+    /// Somebody wanted a commit since it was last asked, and may not wait for it (any more): what he wanted to be
     /// committed is sent all the same.
     wanted: bool,
     waiting: Vec<Waiter>,
@@ -71,6 +71,11 @@ impl CommitWaiters {
             done,
             answered: false,
         })
+    }
+
+    /// All progress is to be committed, although nobody waits for it.
+    pub(super) fn want(&self) {
+        self.0.lock().wanted = true;
     }
 
     /// True if anybody waits, or has begun to since the last call.

@@ -86,6 +86,41 @@ async fn what_the_broker_leaves_out_is_passed_as_what_others_have_is() {
 }
 
 #[tokio::test]
+async fn what_is_marked_is_committed_also_with_a_batch_that_was_passed_over() {
+    let fake = Fake::start(1, 2).await;
+    let mut leases = Vec::new();
+    for lane in [0, 1] {
+        fake.fill_keyless((0, lane), 64, 64);
+        leases.push(fake.grant_slices((0, lane), 0, SliceSet::one(5), &[]));
+    }
+    let consumer = consumer(&fake).order(Order::Key).manual_commit();
+    let mut consumer = consumer.open().await.unwrap();
+    let mut batches = Vec::new();
+    for _ in 0..2 {
+        let batch = consumer.next_batch().await.unwrap();
+        consumer.mark(&batch).unwrap();
+        batches.push(batch);
+    }
+    // The first one is committed with what is passed behind it.
+    fake.leave_out((0, 0), 100);
+    tokio::select! {
+        batch = consumer.next_batch() => panic!("{batch:?}"),
+        () = fake.until(|state| state.commits.get(&leases[0]) == Some(&164)) => {}
+    }
+    // Its answer arrives.
+    while consumer.metrics().commits == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(fake.state.lock().commits.get(&leases[1]), None);
+    let first = batches
+        .iter()
+        .find(|batch| batch.lease() == Some(leases[0]));
+    consumer.commit(first.unwrap()).await.unwrap();
+    fake.until(|state| state.commits.get(&leases[1]) == Some(&64))
+        .await;
+}
+
+#[tokio::test]
 async fn slices_are_given_back_where_the_member_stands() {
     let fake = Fake::start(1, 1).await;
     fake.fill_keyless((0, 0), 256, 64);
