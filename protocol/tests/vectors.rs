@@ -261,6 +261,7 @@ fn check_calls(v: &mut BTreeMap<&str, Vec<u8>>) {
             lane: 2,
             ordinal: 1003,
         }],
+        ..v1::CommitPositionsRequest::default()
     };
     let sent = (FrameKind::Call, 10);
     check(

@@ -144,6 +144,26 @@ impl Client {
         })
     }
 
+    /// Deletes a stream: the one that has the name now. What arrives late, as a connection was cut off, deletes no other one that
+    /// was made under its name since. An earlier broker deletes what has the name when it hears of it.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub async fn delete_stream(&self, name: &str) -> Result<(), ChangeError> {
+        let found = self.refresh(name).await;
+        let found = found.map_err(|error| ChangeError {
+            error,
+            earlier: None,
+        })?;
+        let request = v1::DeleteStreamRequest {
+            name: name.to_owned(),
+            id: found.id.as_bytes().to_vec().into(),
+        };
+        self.change(request).await?;
+        self.forget(name);
+        Ok(())
+    }
+
     /// Makes a call at any broker, each of which is given `within` to answer; `failed` hears of each attempt that
     /// failed.
     pub(crate) async fn call_any<R: ControlCall>(

@@ -223,12 +223,40 @@ async fn a_call_whose_connection_ends_may_have_been_done() {
     let client = broker.client();
     let request = v1::DeleteStreamRequest {
         name: "s".to_owned(),
+        ..v1::DeleteStreamRequest::default()
     };
     let change = tokio::spawn(async move { client.change(request).await });
     broker.next().await.go_away();
     let error = change.await.unwrap().unwrap_err();
     assert!(error.is_uncertain(), "{error}");
     assert_eq!(error.error.code(), Some(ErrorCode::ShuttingDown));
+}
+
+/// One that is made again under its name while the request is on its way is another one.
+#[tokio::test]
+async fn a_stream_is_deleted_by_the_id_that_it_had_before_the_first_attempt() {
+    let mut broker = Broker::start(TAKES_CALLS).await;
+    let client = broker.client();
+    let deleted = tokio::spawn(async move { client.delete_stream("s").await });
+    let asked = broker.next().await;
+    assert_eq!(asked.request.method(), CallMethod::GetStream);
+    let id = Bytes::from_static(&[7; 16]);
+    asked.reply(&v1::StreamInfo {
+        name: "s".to_owned(),
+        id: id.clone(),
+        config: Some(v1::StreamConfig {
+            streamlets: Some(1),
+            lanes: Some(1),
+            ..v1::StreamConfig::default()
+        }),
+        ..v1::StreamInfo::default()
+    });
+    let asked = broker.next().await;
+    assert_eq!(asked.request.method(), CallMethod::DeleteStream);
+    let request = v1::DeleteStreamRequest::decode(asked.body.clone()).unwrap();
+    assert_eq!((request.name.as_str(), &request.id), ("s", &id));
+    asked.reply(&v1::DeleteStreamResponse {});
+    deleted.await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -44,6 +44,22 @@ pub fn named(shared: &Shared, name: &str) -> Result<Arc<Stream>, WireError> {
     })
 }
 
+/// Refuses a change of a stream by its name if another one was meant: a request that was long on its way finds one that was
+/// made again under the name. Without an id whatever has the name is meant.
+///
+/// # Errors
+/// [`ErrorCode::UnknownStream`].
+pub(crate) fn is_meant(stream: &Stream, id: &[u8]) -> Result<(), WireError> {
+    if id.is_empty() || id == stream.id().as_bytes() {
+        return Ok(());
+    }
+    let text = format!(
+        "the stream that is meant is deleted, and \"{}\" is another one that was made under its name; nothing was changed, ask again if that one is meant",
+        stream.name()
+    );
+    Err(WireError::new(ErrorCode::UnknownStream, text))
+}
+
 /// The stream of a name, as [`named`]. A broker of a cluster that does not know it asks the store before it says so:
 /// it may have been started just now, be cut off, or hear of changes late.
 ///

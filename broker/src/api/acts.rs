@@ -181,8 +181,14 @@ impl Api {
             ["streams", name, "delete"] => {
                 let Nothing {} = read(body)?;
                 let name = name.to_owned();
-                acts.delete_stream(caller, v1::DeleteStreamRequest { name })
-                    .await?;
+                acts.delete_stream(
+                    caller,
+                    v1::DeleteStreamRequest {
+                        name,
+                        ..Default::default()
+                    },
+                )
+                .await?;
                 json(&Changed { changed: true })
             }
             ["groups", name, "reset"] => {

@@ -301,6 +301,7 @@ mod tests {
                 move || {
                     let stream = v1::DeleteStreamRequest {
                         name: "s".to_owned(),
+                        ..v1::DeleteStreamRequest::default()
                     };
                     runtime.block_on(streams.delete_stream(stream)).unwrap();
                 }

@@ -47,10 +47,17 @@ pub(super) async fn alter(args: AlterArgs) -> Outcome {
 }
 
 pub(super) async fn delete(args: DeleteArgs) -> Outcome {
-    confirm(&args.stream, "stream and all its records", args.yes)?;
     let mut control = args.connect.control().await?;
+    let get = v1::GetStreamRequest {
+        name: args.stream.clone(),
+    };
+    let found = control.streams.get_stream(get).await;
+    let found = found.map_err(|s| refused(&s))?.into_inner();
+    confirm(&args.stream, "stream and all its records", args.yes)?;
+    // Not one that is made again under its name meanwhile.
     let request = v1::DeleteStreamRequest {
         name: args.stream.clone(),
+        id: found.id,
     };
     control
         .streams

@@ -172,6 +172,7 @@ fn positions_kept_elsewhere_are_shown_unless_the_group_has_members() {
             group: group.into(),
             stream: "s".into(),
             positions: positions.collect(),
+            ..v1::CommitPositionsRequest::default()
         };
         let done: Outcome<v1::CommitPositionsResponse> =
             call(raw, CallMethod::CommitPositions, &request);
@@ -223,6 +224,27 @@ fn positions_kept_elsewhere_are_shown_unless_the_group_has_members() {
     );
 }
 
+/// Of a stream that was made again under its name nothing is known that was meant for the one before.
+#[test]
+fn positions_of_a_stream_that_is_gone_are_not_taken_for_another_of_its_name() {
+    let broker = Broker::start();
+    let mut raw = Raw::open(&broker);
+    broker.run(&["stream", "create", "s"]);
+    let mut commit = |stream_id| {
+        let positions = v1::CommitPositionsRequest {
+            group: "g".into(),
+            stream: "s".into(),
+            stream_id,
+            ..v1::CommitPositionsRequest::default()
+        };
+        let done: Outcome<v1::CommitPositionsResponse> =
+            call(&mut raw, CallMethod::CommitPositions, &positions);
+        done.map(drop).map_err(|refused| refused.code)
+    };
+    assert_eq!(commit(vec![7; 16].into()), Err(ErrorCode::UnknownStream));
+    assert_eq!(commit(Default::default()), Ok(()));
+}
+
 #[test]
 fn long_lists_come_in_pages() {
     let broker = Broker::start();
@@ -233,6 +255,7 @@ fn long_lists_come_in_pages() {
             group: format!("g{n}"),
             stream: format!("s{n}"),
             positions: Vec::new(),
+            ..v1::CommitPositionsRequest::default()
         };
         let done: Outcome<v1::CommitPositionsResponse> =
             call(&mut raw, CallMethod::CommitPositions, &positions);

@@ -195,6 +195,15 @@ fn every_method_answers_as_it_does_over_grpc() {
     groups_answer_as_they_do_over_grpc(&mut ways);
 
     let delete = |name| ask!(DeleteStreamRequest { name: named(name) });
+    // One that was made again under its name is another one.
+    let other = ask!(DeleteStreamRequest {
+        name: named("called"),
+        id: Bytes::from_static(&[7; 16])
+    });
+    let kept = same!(ways, DeleteStream, streams.delete_stream, other);
+    let refusal = kept.expect_err("it is another one");
+    assert_eq!(refusal.code, ErrorCode::UnknownStream);
+    assert!(refusal.message.contains("another one"), "{refusal:?}");
     let (called, framed) = each!(
         ways,
         DeleteStream,

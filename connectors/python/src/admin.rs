@@ -223,11 +223,9 @@ impl Admin {
 
     /// Deletes a stream with all of its records.
     fn delete_stream(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let call = self.client.change(v1::DeleteStreamRequest {
-            name: name.to_owned(),
-        });
+        let call = self.client.delete_stream(name);
         let deleted = self.client.home().finish(py, call)?;
-        deleted.map(drop).map_err(|change| of_change(&change))
+        deleted.map_err(|change| of_change(&change))
     }
 
     /// A stream.

@@ -298,6 +298,7 @@ fn other_orders_are_refused_and_positions_from_outside_are_of_all_slices() {
                 lane: 0,
                 ordinal: 3,
             }],
+            ..v1::CommitPositionsRequest::default()
         },
         client_host: String::new(),
     };

@@ -13,6 +13,7 @@ fn positions(b: &mut Bench, group: &str, positions: &[(u32, u32, u64)]) -> Resul
         group: group.into(),
         stream: "s".into(),
         positions: positions.collect(),
+        ..v1::CommitPositionsRequest::default()
     };
     let asked = Request::CommitPositions {
         request,

@@ -356,6 +356,7 @@ fn a_group_is_not_moved_elsewhere_meanwhile_and_may_be_deleted() {
                 lane: 0,
                 ordinal: 3,
             }],
+            ..v1::CommitPositionsRequest::default()
         },
         client_host: String::new(),
     };

@@ -1431,6 +1431,10 @@ pub struct AlterStreamRequest {
 pub struct DeleteStreamRequest {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
+    /// Of the stream that is meant, if known; then another one of that name is not deleted. An earlier broker does not know
+    /// this and deletes what has the name.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub id: ::prost::bytes::Bytes,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteStreamResponse {}
@@ -1975,6 +1979,9 @@ pub struct CommitPositionsRequest {
     /// at most 1024; other lanes stay where they are
     #[prost(message, repeated, tag = "3")]
     pub positions: ::prost::alloc::vec::Vec<LanePosition>,
+    /// as DeleteStreamRequest.id
+    #[prost(bytes = "bytes", tag = "4")]
+    pub stream_id: ::prost::bytes::Bytes,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LanePosition {

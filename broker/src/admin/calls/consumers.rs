@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status};
 
 use super::{page_of, status};
 use crate::access::{hide_progress, hide_streams, may_see};
+use crate::admin;
 use crate::coordination::CoordinatorKind;
 use crate::others;
 use crate::shared::Shared;
@@ -141,6 +142,10 @@ impl Consumers for ConsumersService {
     ) -> Result<Response<v1::CommitPositionsResponse>, Status> {
         let client_host = client_host(&request);
         let request = request.into_inner();
+        if !request.stream_id.is_empty() {
+            let stream = admin::named(&self.shared, &request.stream).map_err(status)?;
+            admin::is_meant(&stream, &request.stream_id).map_err(status)?;
+        }
         let group = request.group.clone();
         let ask = Ask::CommitPositions {
             request,

@@ -158,7 +158,9 @@ impl Streams for StreamsService {
         request: Request<v1::DeleteStreamRequest>,
     ) -> Answer<v1::DeleteStreamResponse> {
         let caller = request.extensions().get::<Caller>().cloned();
-        let stream = self.named(&request.into_inner().name)?;
+        let request = request.into_inner();
+        let stream = self.named(&request.name)?;
+        admin::is_meant(&stream, &request.id).map_err(status)?;
         let lanes = stream.record.load().config.partitions();
         self.charge(caller.as_ref(), lanes)?;
         admin::delete_stream(&self.shared, &stream)

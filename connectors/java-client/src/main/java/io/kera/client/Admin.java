@@ -82,9 +82,13 @@ public final class Admin implements AutoCloseable {
         return streams;
     }
 
-    /** Deletes a stream and its records. */
+    /**
+     * Deletes a stream and its records: the one that has the name now. A request that arrives late, as a connection was cut
+     * off, deletes no other one that was made under the name since.
+     */
     public void deleteStream(String name) throws IOException {
-        cluster.call(Methods.DELETE_STREAM, named(name));
+        byte[] id = cluster.stream(name).id();
+        cluster.call(Methods.DELETE_STREAM, new Wire.Writer().text(1, name).bytes(2, id).done());
     }
 
     /** How a stream's lanes grew. */
@@ -163,19 +167,23 @@ public final class Admin implements AutoCloseable {
      * @throws KeraException with {@link ErrorCodes#GROUP_NOT_EMPTY} if it has
      */
     public void commitPositions(String group, String stream, List<LanePosition> positions) throws IOException {
+        byte[] id = cluster.stream(stream).id();
         try (Connection coordinator = new Connection(cluster.coordinator(group), options)) {
             for (int from = 0; from < positions.size(); from += PAGE) {
                 List<LanePosition> part = positions.subList(from, Math.min(from + PAGE, positions.size()));
-                coordinator.call(Methods.COMMIT_POSITIONS, positionsRequest(group, stream, part));
+                coordinator.call(Methods.COMMIT_POSITIONS, positionsRequest(group, stream, id, part));
             }
         }
     }
 
-    static byte[] positionsRequest(String group, String stream, List<LanePosition> positions) {
+    static byte[] positionsRequest(String group, String stream, byte[] id, List<LanePosition> positions) {
         Wire.Writer request = new Wire.Writer().text(1, group).text(2, stream);
         for (LanePosition each : positions) {
             Wire.Writer position = new Wire.Writer().number(1, each.streamlet()).number(2, each.lane());
             request.bytes(3, position.number(3, each.ordinal()).done());
+        }
+        if (id.length > 0) {
+            request.bytes(4, id);
         }
         return request.done();
     }

@@ -133,7 +133,7 @@ class BatchesTest {
         assertEquals(12, grown.partitions());
         assertEquals(Generations.Barrier.STREAMLET, grown.barrier());
         assertEquals(new LanePosition(3, 2, 1003), grown.boundaries().get(0));
-        byte[] positions = Admin.positionsRequest("engine", "orders", List.of(new LanePosition(3, 2, 1003)));
+        byte[] positions = Admin.positionsRequest("engine", "orders", new byte[0], List.of(new LanePosition(3, 2, 1003)));
         FrameChannel.Frame call = frame(vectors.get("commit-positions"));
         byte[] body = new byte[call.body().remaining()];
         call.body().get(body);
