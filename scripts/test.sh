@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All that CI runs: every stage with its time, then the sums over all test runs, and as the last
-# line `N passed, N failed, N skipped`. Exits with 1 if anything failed. `make unit` runs in one lane, the other stages in another.
+# line `N passed, N failed, N skipped`. Exits with 1 if anything failed. Two lanes share the stages; `make unit` begins one of them.
 #
 # A test that cannot run on this machine appends one line `SKIPPED: name: reason` to the file that
 # KERA_SKIP_FILE names, and returns. Such tests are listed at the end and counted as skipped.
@@ -36,12 +36,17 @@ stage() {
     printf '%d %d\n' "$status" $((SECONDS - begun)) >"$logs/$name.ended"
 }
 
-# Runs stages one after the other beside `make unit`; each is printed when it has ended, so that none is printed in between.
-beside() {
+# Runs the stages that the other lane has not begun. `beside` prints each when it has ended, so that none is printed in between.
+lane() {
     local name
-    for name in "$@"; do
-        stage "$name" >/dev/null
-        printf '\n==> make %s (beside the others)\n%s\n' "$name" "$(<"$logs/$name.log")"
+    for name in "${others[@]}"; do
+        mkdir "$logs/$name.begun" 2>/dev/null || continue
+        if [ "${1:-}" = beside ]; then
+            stage "$name" >/dev/null
+            printf '\n==> make %s (beside the others)\n%s\n' "$name" "$(<"$logs/$name.log")"
+        else
+            stage "$name"
+        fi
     done
 }
 
@@ -109,19 +114,20 @@ summary() {
 
 # Unit tests wait half of their time, for processes and sockets: the other stages run meanwhile, those first that build in
 # directories of their own.
-others=(fmt deny sanitize shuttle clippy test-rdma doc instructions python connectors)
+others=(fmt deny sanitize shuttle sim test-rdma clippy doc instructions python connectors)
 stage check-needs
 count check-needs
 if [ "$broken" = 0 ]; then
     # A process group of its own, which ends with this script.
     set -m
-    beside "${others[@]}" &
-    others_group=$!
+    lane beside &
+    other_lane=$!
     set +m
-    trap 'kill -TERM -- "-$others_group" 2>/dev/null' EXIT
+    trap 'kill -TERM -- "-$other_lane" 2>/dev/null' EXIT
     trap 'exit 130' INT TERM
     stage unit
-    wait "$others_group"
+    lane
+    wait "$other_lane"
     # Tests get their second try when nothing runs beside them.
     for name in unit "${others[@]}"; do
         count "$name"

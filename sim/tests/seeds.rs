@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::{Command, Output};
 
 /// Seeds that every change plays, from 1 on.
-const SEEDS: usize = 100;
+const SEEDS: usize = 200;
 /// Seeds beyond those whose runs failed once, for whatever reason, and what was said of them.
 const FAILED_ONCE: [&[&str]; 12] = [
     &["--seed", "46", "--no-losses", "--transactions", "0"],
