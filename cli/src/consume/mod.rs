@@ -176,7 +176,7 @@ fn say_skipped(error: &ConsumeError) {
             next.saturating_sub(1)
         )),
         ConsumeError::Lane { error, .. } => {
-            say(&format!("warning: skipped the rest of a group: {error}"));
+            say(&format!("warning: skipped what cannot be read: {error}"));
         }
         other => say(&format!("warning: skipped: {other}")),
     }
