@@ -3,9 +3,6 @@
 //! A batch proves itself by its checksum, its epoch and the ordinal that should follow. A batch that is whole nowhere
 //! leaves a hole. The new file keeps its bytes, under a header that leads on to the next batch, so that readers meet the
 //! damage there and nowhere else.
-//!
-//! Where no header leads over a hole the next whole batch is looked for. A record may hold the bytes of a batch, which its
-//! producer made up, checksum and all. So one is taken that leads on to the end of its segment, or to damage.
 
 use kera_protocol::batch::{self, BatchHeader, HEADER_BYTES};
 use kera_protocol::ids::{Epoch, Ordinal};
@@ -278,70 +275,19 @@ impl Assembly<'_> {
 
     /// The nearest whole batch behind `at` in its segment, of any replica.
     fn next_whole(&mut self, at: Place, limit: u64) -> Option<Place> {
-        // With more damage behind it none may lead on; then any is.
-        [true, false].into_iter().find_map(|leads_on| {
-            let mut nearest = limit;
-            let mut found = None;
-            for from in 0..self.readers.len() {
-                if let Some(place) = self.search(from, at, nearest, leads_on) {
-                    nearest = place.address;
-                    found = Some(place);
-                }
-            }
-            found
-        })
-    }
-
-    /// Whether whole batches follow each other from `place` on up to the end of its segment, or up to what is damaged for
-    /// certain.
-    fn leads_on(&mut self, mut place: Place) -> bool {
-        let limit = self.limit(place.address);
-        loop {
-            if place == self.end {
-                return true;
-            }
-            if let Some((_, batch)) = self.anywhere(place) {
-                place = after(&batch, place.address);
-            } else if self.is_blank(place.address, limit) && self.next_segment(place).is_some() {
-                return true;
-            } else {
-                let led = (0..self.readers.len()).find_map(|from| self.led_over(from, place));
-                match led {
-                    Some((_, to)) => place = to,
-                    None => return self.differs(place.address, limit),
-                }
+        let mut nearest = limit;
+        let mut found = None;
+        for from in 0..self.readers.len() {
+            if let Some(place) = self.search(from, at, nearest) {
+                nearest = place.address;
+                found = Some(place);
             }
         }
+        found
     }
 
-    /// Whether a replica has nothing between two addresses.
-    fn is_blank(&mut self, begin: u64, limit: u64) -> bool {
-        self.readers.iter_mut().any(|reader| {
-            let mut at = begin;
-            while at < limit {
-                let bytes = (limit - at).min(SEARCHED_AT_ONCE) as usize;
-                match reader.at(at, bytes) {
-                    Ok(read) if read.iter().all(|byte| *byte == 0) => at += bytes as u64,
-                    _ => return false,
-                }
-            }
-            true
-        })
-    }
-
-    /// Whether what stands where a header is wanted cannot be read, or is not the same at all replicas: it is damaged, and
-    /// no producer's doing.
-    fn differs(&mut self, address: u64, limit: u64) -> bool {
-        let bytes = (HEADER_BYTES as u64).min(limit.saturating_sub(address)) as usize;
-        let readers = self.readers.iter_mut();
-        let read: Vec<_> = readers
-            .map(|reader| reader.at(address, bytes).ok().map(<[u8]>::to_vec))
-            .collect();
-        read.iter().any(|one| one.is_none() || *one != read[0])
-    }
-
-    /// The first whole batch that replica `from` has behind `at` and before `limit`, which leads on if that is asked.
-    fn search(&mut self, from: usize, at: Place, limit: u64, leads_on: bool) -> Option<Place> {
+    /// The first whole batch that replica `from` has behind `at` and before `limit`.
+    fn search(&mut self, from: usize, at: Place, limit: u64) -> Option<Place> {
         let mut place = at.address + HEADER_BYTES as u64;
         let mut step = SEARCHED_AT_ONCE;
         while place + HEADER_BYTES as u64 <= limit {
@@ -371,10 +317,7 @@ impl Assembly<'_> {
                     ordinal: header.base_ordinal,
                 };
                 let is_behind = (at.ordinal + 1..self.end.ordinal).contains(&place.ordinal);
-                if is_behind
-                    && self.whole(from, place).is_some()
-                    && (!leads_on || self.leads_on(place))
-                {
+                if is_behind && self.whole(from, place).is_some() {
                     return Some(place);
                 }
             }

@@ -51,11 +51,6 @@ struct Content {
 
 impl Content {
     fn new() -> Self {
-        Self::of(batch)
-    }
-
-    /// Of batches made from their numbers and their first ordinals.
-    fn of(batch: impl Fn(u64, u64) -> Vec<u8>) -> Self {
         let header = SegmentHeader {
             stream: StreamId::from_slice(&[7; 16]).expect("16 bytes"),
             streamlet: StreamletId(1),
@@ -166,16 +161,11 @@ impl Content {
 }
 
 fn batch(number: u64, ordinal: u64) -> Vec<u8> {
-    let value = vec![number as u8; 300 + (number * 37 % 400) as usize];
-    batch_of(number, ordinal, &value)
-}
-
-/// A batch of two records with the same value.
-fn batch_of(number: u64, ordinal: u64, value: &[u8]) -> Vec<u8> {
     let mut builder = BatchBuilder::new();
     for half in 0..2 {
+        let value = vec![number as u8; 300 + (number * 37 % 400) as usize];
         let record = NewRecord {
-            value: Some(value),
+            value: Some(&value),
             timestamp: (number * 2 + half) as i64,
             ..NewRecord::default()
         };
@@ -265,42 +255,6 @@ fn what_is_whole_nowhere_is_a_hole_and_all_else_is_there() {
                 "{case}: kept"
             );
         }
-    }
-}
-
-/// A producer puts the bytes of a batch into a record: of its own making, with a right checksum, the group's epoch and an
-/// ordinal that may follow.
-#[test]
-fn what_a_record_holds_is_not_taken_for_the_next_batch() {
-    const AT: u64 = 7;
-    let content = Content::of(|number, ordinal| match number {
-        AT => {
-            let mut value = vec![0; 90];
-            value.extend_from_slice(&batch(99, ordinal + 1));
-            value.extend_from_slice(&[0; 90]);
-            batch_of(number, ordinal, &value)
-        }
-        _ => batch(number, ordinal),
-    });
-    let place = content.batches[AT as usize];
-    let mut replica = content.replica.clone();
-    replica.bytes[place.address as usize..][..61].fill(0x55);
-    let next = content.end_of(AT as usize);
-    // The same at all replicas, and once more with damage behind it at one of them.
-    let mut other = replica.clone();
-    let behind = content.batches[AT as usize + 3];
-    other.bytes[behind.address as usize + 16] ^= 1;
-    for replicas in [
-        vec![replica.clone()],
-        vec![replica.clone(), replica.clone()],
-        vec![replica, other],
-    ] {
-        let (made, found) = content.assembled(&replicas).expect("it can be had");
-        let [Hole { from, to }] = found.holes[..] else {
-            panic!("{found:?}");
-        };
-        assert_eq!((from, to), (place, next));
-        assert_eq!(content.damaged(&made), [place]);
     }
 }
 
