@@ -143,7 +143,8 @@ impl Consumers for ConsumersService {
         let client_host = client_host(&request);
         let request = request.into_inner();
         if !request.stream_id.is_empty() {
-            let stream = admin::named(&self.shared, &request.stream).map_err(status)?;
+            let stream = admin::named_anywhere(&self.shared, &request.stream).await;
+            let stream = stream.map_err(status)?;
             admin::is_meant(&stream, &request.stream_id).map_err(status)?;
         }
         let group = request.group.clone();
