@@ -74,7 +74,7 @@ class TransactionCallsTest {
             try (FakeBroker broker = refusing(code, 0);
                     FakeBroker other = refusing(0);
                     Admin admin = new Admin(List.of(broker.address(), other.address()), ConnectOptions.DEFAULT)) {
-                IOException open = assertThrows(IOException.class, () -> admin.deleteStream("s"));
+                IOException open = assertThrows(IOException.class, () -> admin.createStream("s", 1, 1));
                 assertTrue(open.getMessage().contains("may have been done"), open.getMessage());
                 assertEquals(1, broker.asked());
                 assertEquals(0, other.asked());
