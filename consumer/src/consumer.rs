@@ -203,7 +203,7 @@ impl Consumer {
                     continue;
                 }
                 None => {
-                    // Behind the last batch what was left out: of transactions that were aborted, or compacted away.
+                    // The broker left out what lies behind the last batch: aborted transactions, or compacted records.
                     let next = reader.chunk.next;
                     if reader.chunk.slices.is_some() && next.ordinal > reader.position() {
                         self.group.passed(lease, next);

@@ -12,7 +12,7 @@ use kera_protocol::v1::{
 use crate::coordinator::{Coordinator, Step};
 use crate::event::LaneRecord;
 use crate::group::{EVENT_ENTRIES, Group, lanes_set};
-use crate::lane::{self, OPEN_END};
+use crate::lane::{self, told_end};
 use crate::members::invalid;
 use crate::slices::LaneSlices;
 use crate::view::{LaneView, StreamShape};
@@ -292,7 +292,7 @@ fn progress(
             lease: *id,
             member: lease.member.clone(),
             start_ordinal: lease.start,
-            end_ordinal: if lease.end == OPEN_END { 0 } else { lease.end },
+            end_ordinal: told_end(lease.end),
             slices: lease.slices.bits(),
             committed: match lease.slices.is_empty() {
                 true => 0,

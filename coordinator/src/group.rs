@@ -11,7 +11,7 @@ use crate::event::{
     Body, CommitRecord, EndedLease, GroupCreated, LaneRecord, LeaseRecord, LeasesGranted,
     MemberJoined,
 };
-use crate::lane::{LaneProgress, OPEN_END};
+use crate::lane::{LaneProgress, OPEN_END, told_end};
 use crate::sent_positions::SentPositions;
 use crate::slices::LaneSlices;
 
@@ -379,7 +379,7 @@ impl Group {
                     streamlet: lease.lane.0,
                     lane: lease.lane.1,
                     start: lease.start,
-                    end: if lease.end == OPEN_END { 0 } else { lease.end },
+                    end: told_end(lease.end),
                     next: lease.next,
                     generation: lease.generation,
                     slices: lease.slices.bits(),

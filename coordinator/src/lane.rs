@@ -10,6 +10,14 @@ use kera_protocol::v1::Cursor;
 /// End of a lease without an end.
 pub(crate) const OPEN_END: Ordinal = Ordinal::MAX;
 
+/// An exclusive end as it is recorded and told: 0 if it is [`OPEN_END`].
+pub(crate) fn told_end(end: Ordinal) -> Ordinal {
+    match end {
+        OPEN_END => 0,
+        end => end,
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
     end: Ordinal,

@@ -8,7 +8,7 @@ use kera_protocol::v1::{self, AcquireRequest, AcquireResponse, Cursor, LaneBy, O
 use crate::coordinator::{Coordinator, Reply, Step, Ticket, Waiter};
 use crate::event::{Body, LeaseRecord, LeasesGranted, LowMoved};
 use crate::group::Group;
-use crate::lane::OPEN_END;
+use crate::lane::told_end;
 use crate::members::invalid;
 use crate::shares;
 use crate::view::{LaneView, StreamShape};
@@ -131,12 +131,7 @@ impl Coordinator {
             .cloned()
             .zip(shares::targets(lanes, &demands))
             .collect();
-        let waiting: Vec<(String, usize)> = self.live[name]
-            .waiters
-            .iter()
-            .map(|waiter| (waiter.member.clone(), waiter.max_leases))
-            .collect();
-        for (member, max_leases) in waiting {
+        for (member, max_leases) in self.waiting(name) {
             if free.peek().is_none() {
                 break;
             }
@@ -153,7 +148,7 @@ impl Coordinator {
                         streamlet: open.lane.0,
                         lane: open.lane.1,
                         start,
-                        end: if open.end == OPEN_END { 0 } else { open.end },
+                        end: told_end(open.end),
                         next: 0,
                         generation: open.generation,
                         slices: 0,
@@ -163,6 +158,14 @@ impl Coordinator {
             }
             self.grant(now_ms, name, &member, grants, by_key, step);
         }
+    }
+
+    /// Members that wait for leases, in the order in which they asked, and how many each takes.
+    pub(crate) fn waiting(&self, name: &str) -> Vec<(String, usize)> {
+        let waiters = self.live[name].waiters.iter();
+        waiters
+            .map(|waiter| (waiter.member.clone(), waiter.max_leases))
+            .collect()
     }
 
     /// How many leases more a request may get.

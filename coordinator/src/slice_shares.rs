@@ -10,7 +10,7 @@ use kera_protocol::v1::{Cursor, LaneBy};
 use crate::coordinator::{Coordinator, Live, Step};
 use crate::event::LeaseRecord;
 use crate::group::Group;
-use crate::lane::OPEN_END;
+use crate::lane::{OPEN_END, told_end};
 use crate::shares::{Demand, consumed_to, finished_generations, has_barriers, targets};
 use crate::view::{LaneView, StreamShape};
 
@@ -118,10 +118,17 @@ fn held_by(group: &Group, member: &str) -> usize {
     slices.map(|lease| lease.slices.len()).sum()
 }
 
+/// Leases that a member was told to give back.
+fn told<'a>(live: Option<&'a Live>, member: &str) -> impl Iterator<Item = &'a u64> {
+    let session = live.and_then(|live| live.sessions.get(member));
+    let told = session.map(|session| session.told_ms.keys());
+    told.into_iter().flatten()
+}
+
 /// How many slices each member should hold, by its id, and holds. Who asks for a lease more would take a whole lane.
 ///
-/// What is one more than even goes to the first members, whoever has it: it would otherwise go from one to the next
-/// each time that somebody gives leases back to get them as one.
+/// Where slices cannot be shared evenly, the first members by id get one more, whoever holds it now. Otherwise this slice
+/// would move to another member each time that somebody gives leases back to get them as one.
 fn shares(
     group: &Group,
     live: Option<&Live>,
@@ -161,12 +168,7 @@ impl Coordinator {
         }
         let by_key = shape.lane_by == LaneBy::Key;
         let shares = shares(group, self.live.get(name), &free, now_ms);
-        let waiting: Vec<(String, usize)> = self.live[name]
-            .waiters
-            .iter()
-            .map(|waiter| (waiter.member.clone(), waiter.max_leases))
-            .collect();
-        for (member, max_leases) in waiting {
+        for (member, max_leases) in self.waiting(name) {
             let group = &self.state.groups[name];
             let (target, held) = shares.get(&member).copied().unwrap_or_default();
             let leases = self.room(group.members[&member].leases.len(), max_leases);
@@ -195,10 +197,7 @@ impl Coordinator {
     /// Lanes of which a member was told to give leases back, and has not yet: what it gets of them then is one lease.
     fn lanes_returned_by(&self, name: &str, member: &str) -> BTreeSet<(u32, u32)> {
         let group = &self.state.groups[name];
-        let session = self.live.get(name).and_then(|l| l.sessions.get(member));
-        let told = session
-            .into_iter()
-            .flat_map(|session| session.told_ms.keys());
+        let told = told(self.live.get(name), member);
         let held = told.filter_map(|id| group.leases.get(id));
         held.filter(|lease| lease.member == member)
             .map(|lease| lease.lane)
@@ -222,11 +221,7 @@ impl Coordinator {
         let mine = &group.members[member].leases;
         let finished = finished_generations(group, member, shape, view);
         let mut back: BTreeSet<u64> = finished.into_iter().collect();
-        let session = live.and_then(|live| live.sessions.get(member));
-        let told = session
-            .into_iter()
-            .flat_map(|session| session.told_ms.keys());
-        back.extend(told.filter(|id| mine.contains(id)));
+        back.extend(told(live, member).filter(|id| mine.contains(id)));
         let size = |id: &u64| group.leases.get(id).map_or(0, |lease| lease.slices.len());
 
         let shares = shares(group, live, &free_slices(group, shape, view), now_ms);
@@ -282,7 +277,7 @@ fn take(
         streamlet: open.lane.0,
         lane: open.lane.1,
         start,
-        end: if open.end == OPEN_END { 0 } else { open.end },
+        end: told_end(open.end),
         next: 0,
         generation: open.generation,
         slices: taken.bits(),

@@ -364,7 +364,7 @@ impl World {
         let again = self.replayed();
         assert!(again.same_durable_state(&self.bench.coordinator));
         self.bench.coordinator = again;
-        // Whoever waits hears nothing, and asks again.
+        // Members that were waiting get no answer, and ask again.
         for member in &mut self.members {
             member.waits = None;
         }

@@ -11,7 +11,7 @@ use kera_log_segments::group::{AckPolicy, Group, GroupSpec, MadeFile};
 use kera_log_segments::replicas::{Copies, GroupOwner};
 use kera_log_segments::sync::{Arc, Ordering};
 use kera_log_segments::window::Place;
-use kera_protocol::ids::{GroupId, LaneId};
+use kera_protocol::ids::{GroupId, LaneId, Ordinal};
 
 use crate::job::Job;
 use crate::standing::Standing;
@@ -102,7 +102,7 @@ impl Streamlet {
         &self,
         lane: LaneId,
         (group, generation): (GroupId, u32),
-        next_ordinal: kera_protocol::ids::Ordinal,
+        next_ordinal: Ordinal,
     ) {
         let mut inner = self.inner.lock();
         let Some(slot) = inner.lanes.get_mut(lane.0 as usize) else {

@@ -40,7 +40,7 @@ impl Deliveries {
             got.len()
         );
         if number < got.len() {
-            // It comes again because whoever got it, and all after it, died before that was committed.
+            // It comes again: each consumer that had it, or a later one of its key, was killed before its commit.
             let of_killed = got[number..].iter().all(|last| *last == KILLED);
             assert!(
                 self.is_killed && of_killed && consumer != KILLED,

@@ -232,7 +232,7 @@ impl Fake {
                 *body.last_mut().unwrap() ^= 1;
                 damaged.push(*base);
             }
-            // What was left out has no bytes.
+            // For a batch that is left out the test gives no bytes.
             assert!(body.len() > at || bytes.is_empty());
             next = *after;
         }

@@ -81,7 +81,7 @@ pub(crate) fn tell_given_up(record: &GroupRecord, waiting: &WaitingList) {
     waiting.lost(record.streamlet_key(), lane, from, to);
 }
 
-/// What the operator is told of a closed group that lost records; the first of them is `lost_from`.
+/// What the operator reads about a closed group that has lost the records from `lost_from` on.
 pub(crate) fn unclean(record: &GroupRecord, lost_from: Ordinal) -> v1::UncleanGroup {
     v1::UncleanGroup {
         group: record.group.0,

@@ -216,7 +216,7 @@ impl WaitingList {
     }
 
     /// The operator accepts what closed groups of served streamlets lack, of those that are named and were found so.
-    /// Returns them; whoever asked tries once more to fetch each, and then calls [`given_up`](Self::given_up).
+    /// Returns these groups. The caller tries once more to fetch each of them, and then calls [`given_up`](Self::given_up).
     pub(crate) fn accept_lacking(
         &self,
         named: &BTreeMap<StreamletKey, BTreeSet<(LaneId, GroupId)>>,
