@@ -1,6 +1,7 @@
 //! What a record may be: by itself, and after the one it replaces.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{Ordinal, StreamletId};
@@ -268,10 +269,21 @@ pub(crate) fn group(
     if brokers.windows(2).any(|pair| pair[0] == pair[1]) {
         return refuse("a broker holds two of its replicas".into());
     }
-    if let Some(Damage { address, detail }) = &record.damaged
-        && (*address > limits.group_bytes || detail.len() > MAX_DAMAGE_DETAIL)
+    if let Some(Damage {
+        address,
+        detail,
+        lost,
+    }) = &record.damaged
     {
-        return refuse("its damage is out of range".into());
+        let ordinals = record.first_ordinal.unwrap_or(0)..record.end_ordinal;
+        let is_outside =
+            |one: &Range<Ordinal>| one.start < ordinals.start || one.end > ordinals.end;
+        if *address > limits.group_bytes
+            || detail.len() > MAX_DAMAGE_DETAIL
+            || lost.stretches().iter().any(is_outside)
+        {
+            return refuse("its damage is out of range".into());
+        }
     }
     match (record.state, record.first_ordinal) {
         (GroupState::Ahead, _) if record.length > 0 || record.live_bytes > 0 => {

@@ -3,8 +3,12 @@
 //! A value is `[crc32c u32 LE][revision u64 LE][record: prost message]`; the checksum covers the key,
 //! the revision and the message, so that neither flipped bits nor a value under another's key pass.
 
+use std::ops::Range;
+
 use kera_protocol::batch::crc32c;
-use kera_protocol::ids::{BrokerId, Epoch, GroupId, Incarnation, LaneId, StreamId, StreamletId};
+use kera_protocol::ids::{
+    BrokerId, Epoch, GroupId, Incarnation, LaneId, Ordinal, StreamId, StreamletId,
+};
 use kera_protocol::v1;
 use prost::Message;
 use uuid::Uuid;
@@ -191,6 +195,7 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
                 damaged: m.damaged.map(|d| Damage {
                     address: d.address,
                     detail: d.detail,
+                    lost: d.lost.iter().map(|lost| lost.from..lost.to).collect(),
                 }),
                 file_made: m.file_made,
                 revision,
@@ -337,6 +342,13 @@ fn rule(m: RuleMessage) -> Result<Rule, String> {
     })
 }
 
+fn lost_message(stretch: &Range<Ordinal>) -> LostMessage {
+    LostMessage {
+        from: stretch.start,
+        to: stretch.end,
+    }
+}
+
 fn group_message(r: &GroupRecord) -> GroupMessage {
     GroupMessage {
         generation: r.generation,
@@ -362,6 +374,7 @@ fn group_message(r: &GroupRecord) -> GroupMessage {
         damaged: r.damaged.as_ref().map(|d| DamageMessage {
             address: d.address,
             detail: d.detail.clone(),
+            lost: d.lost.stretches().iter().map(lost_message).collect(),
         }),
         file_made: r.file_made,
     }
@@ -548,7 +561,7 @@ fn unknown(field: &str, number: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kera_records::GroupKey;
+    use kera_records::{GroupKey, LostRecords};
 
     fn group() -> (Key, Record) {
         let key = GroupKey {
@@ -582,6 +595,7 @@ mod tests {
             damaged: Some(Damage {
                 address: 9,
                 detail: "a hole".into(),
+                lost: [1..2, 4..5].into_iter().collect(),
             }),
             file_made: true,
             revision: 77,
@@ -663,6 +677,28 @@ mod tests {
         let value = encode_value(&bytes, &record, 77);
         assert_eq!(decode_value(&key, &bytes, &value), Ok(record));
         assert_eq!(decode_revision(&bytes, &value), Ok(77));
+    }
+
+    #[test]
+    fn damage_of_an_older_build_is_one_place_and_what_lies_behind_it() {
+        // An address and a text.
+        let stored = [&[8, 9, 0x12, 6], &b"a hole"[..]].concat();
+        let message = DamageMessage::decode(&stored[..]).expect("it is one");
+        let (key, record) = group();
+        let Record::Group(mut record) = record else {
+            panic!("it is a group");
+        };
+        let damaged = record.damaged.as_mut().expect("it is damaged");
+        damaged.lost = LostRecords::default();
+        // What has no list is stored as before.
+        assert_eq!(group_message(&record).damaged, Some(message));
+        let bytes = key.encode();
+        let value = encode_value(&bytes, &Record::Group(record.clone()), 77);
+        let read = decode_value(&key, &bytes, &value);
+        assert_eq!(read, Ok(Record::Group(record.clone())));
+        let damaged = record.damaged.expect("it is damaged");
+        assert!(damaged.covers(9, &(3..4)) && damaged.covers(100, &(4..5)));
+        assert!(!damaged.covers(8, &(2..3)));
     }
 
     #[test]

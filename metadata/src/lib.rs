@@ -138,10 +138,10 @@ pub use etcd::{
 pub use kera_records::{
     AckPolicy, BatchCheck, BrokerRecord, CLUSTER_VERSION, Cleanup, Committed, Compare, Counter,
     Damage, Feature, GroupChange, GroupKey, GroupRecord, GroupState, INTERNAL_PREFIX, Image, Key,
-    LaneBy, LaneGeneration, LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, MAX_NAME_LENGTH, Quota,
-    QuotasRecord, Replica, Role, Rule, RulesRecord, SettingsRecord, StreamConfig, StreamRecord,
-    StreamletRecord, TimestampType, Transaction, User, UserCredential, UsersRecord, Write, access,
-    config, quota, user, validate_internal_name, validate_stream_name,
+    LaneBy, LaneGeneration, LaneStart, LostRecords, MAX_COPIES, MAX_DAMAGE_DETAIL, MAX_NAME_LENGTH,
+    Quota, QuotasRecord, Replica, Role, Rule, RulesRecord, SettingsRecord, StreamConfig,
+    StreamRecord, StreamletRecord, TimestampType, Transaction, User, UserCredential, UsersRecord,
+    Write, access, config, quota, user, validate_internal_name, validate_stream_name,
 };
 #[cfg(any(test, feature = "testing"))]
 pub use memory::{Asked, Fault, MemoryStore};

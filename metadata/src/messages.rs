@@ -289,4 +289,14 @@ pub(crate) struct DamageMessage {
     pub(crate) address: u64,
     #[prost(string, tag = "2")]
     pub(crate) detail: String,
+    #[prost(message, repeated, tag = "3")]
+    pub(crate) lost: Vec<LostMessage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct LostMessage {
+    #[prost(uint64, tag = "1")]
+    pub(crate) from: u64,
+    #[prost(uint64, tag = "2")]
+    pub(crate) to: u64,
 }

@@ -340,7 +340,7 @@ fn impossible_groups_are_refused() {
         let (_, streamlets) = store.create_stream(stream("a"), 1).unwrap();
         let s = &streamlets[0];
         type Change = fn(&mut GroupRecord);
-        let cases: [(&str, Change); 15] = [
+        let cases: [(&str, Change); 16] = [
             ("only 4 lanes", |g| g.lane = LaneId(4)),
             ("above the streamlet's", |g| g.epoch = Epoch(2)),
             ("has ended", |g| g.epoch = Epoch(0)),
@@ -370,7 +370,14 @@ fn impossible_groups_are_refused() {
                 g.damaged = Some(Damage {
                     address: 0,
                     detail: "x".repeat(1025),
+                    lost: LostRecords::default(),
                 });
+            }),
+            ("damage", |g| {
+                *g = closed(g, 10, 10);
+                let mut damage = Damage::new(100, String::new());
+                damage.lost.add(4..11);
+                g.damaged = Some(damage);
             }),
         ];
         for (part, change) in cases {

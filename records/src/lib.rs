@@ -35,6 +35,7 @@ pub mod access;
 pub mod config;
 mod convert;
 pub mod key;
+mod lost;
 mod name;
 mod numbered;
 pub mod quota;
@@ -46,6 +47,7 @@ mod version;
 pub use access::{Rule, RulesRecord};
 pub use config::{AckPolicy, BatchCheck, Cleanup, LaneBy, StreamConfig, TimestampType};
 pub use key::Key;
+pub use lost::{LostRecords, MAX_LOST_STRETCHES};
 pub use name::{INTERNAL_PREFIX, MAX_NAME_LENGTH, validate_internal_name, validate_stream_name};
 pub use quota::{Quota, QuotasRecord};
 pub use record::{

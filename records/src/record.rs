@@ -1,6 +1,7 @@
 //! What is recorded: plain values, as callers see them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use kera_protocol::ids::{
     BrokerId, Epoch, GroupId, Incarnation, LaneId, LaneKey, Ordinal, StreamId, StreamletId,
@@ -10,6 +11,7 @@ use uuid::Uuid;
 
 use crate::access::RulesRecord;
 use crate::config::{StreamConfig, partitions_of};
+use crate::lost::LostRecords;
 use crate::numbered::numbered;
 use crate::quota::QuotasRecord;
 use crate::user::UsersRecord;
@@ -203,6 +205,9 @@ pub struct Damage {
     pub address: u64,
     /// What was found there, at most [`MAX_DAMAGE_DETAIL`] bytes; for people.
     pub detail: String,
+    /// The records that an operator has given up. If there are none, what lies at `address` or behind it counts as lost:
+    /// builds that knew of one place alone wrote that, and it holds for a group of which nothing is left.
+    pub lost: LostRecords,
 }
 
 /// Most bytes of [`Damage::detail`].
@@ -212,7 +217,19 @@ impl Damage {
     /// Damage at `address`; of `detail`, the first [`MAX_DAMAGE_DETAIL`] bytes.
     pub fn new(address: u64, mut detail: String) -> Self {
         detail.truncate(detail.floor_char_boundary(MAX_DAMAGE_DETAIL));
-        Self { address, detail }
+        Self {
+            address,
+            detail,
+            lost: LostRecords::default(),
+        }
+    }
+
+    /// Whether records of which the first lies at `address` are known to be lost.
+    pub fn covers(&self, address: u64, ordinals: &Range<Ordinal>) -> bool {
+        match self.lost.is_empty() {
+            true => self.address <= address,
+            false => self.lost.covers(ordinals),
+        }
     }
 }
 

@@ -33,6 +33,8 @@ pub enum Mended {
     NotYet,
     /// Nobody had it.
     No,
+    /// All that its file lacks was given up, and no replica has it.
+    GivenUp,
 }
 
 /// Puts right an owner's own file of a closed group.
@@ -331,12 +333,16 @@ impl Jobs {
                 if !harmed || !self.is_current(primary, owned, record).await {
                     return Judged::Stale;
                 }
+                // Each of its batches may be whole on one of them.
+                let mended = match &owned.mend {
+                    Some(mend) => mend.mend(record).await,
+                    None => Mended::No,
+                };
+                if mended == Mended::GivenUp {
+                    return Judged::Sound;
+                }
                 self.report(record, &found);
-                // Each of its batches may be whole on one of them. What is known to be lost is found nowhere.
-                let mend = owned.mend.as_ref().filter(|_| record.damaged.is_none());
-                if let Some(mend) = mend
-                    && mend.mend(record).await == Mended::Yes
-                {
+                if mended == Mended::Yes {
                     // The others are replaced from it when they are compared next.
                     tracing::info!(group = %copy, "no replica of the group was whole; this broker's own file has been put together from all of them");
                     return Judged::Unsound;

@@ -22,9 +22,9 @@ use tokio::sync::Semaphore;
 
 use crate::clock::now_ms;
 use crate::cluster::replica::closed_records::{
-    as_found, own, store, tell_given_up, unclean, with_own, without_bytes,
+    all_of, as_found, own, store, tell_given_up, unclean, with_own, without_bytes,
 };
-use crate::cluster::replica::fetching::{Fetched, MayLack, NotFetched, fetch};
+use crate::cluster::replica::fetching::{Fetched, MayLack, NotFetched, fetch, not_recorded};
 use crate::cluster::replica::own_files::{Leftovers, OwnFile};
 use crate::cluster::replica::replicated::Replicated;
 use crate::cluster::replica::waiting::Stuck;
@@ -349,37 +349,31 @@ impl Restore<'_> {
         for record in now {
             let file = OwnFile::new(self.streamlet, record);
             let accepted = waiting.accepted(self.streamlet.key(), record.group);
+            let may_lack = accepted.map_or(MayLack::Recorded, MayLack::Accepted);
             let found = match self.inspect(&file, record).await? {
                 Some(max_timestamp_ms) => Ok(Fetched {
                     max_timestamp_ms,
                     holes: Vec::new(),
                 }),
-                None => {
-                    let may_lack = accepted.map_or(MayLack::Recorded, MayLack::From);
-                    fetch(self.replicated.primary(), &file, record, may_lack).await
-                }
+                None => fetch(self.replicated.primary(), &file, record, &may_lack).await,
             };
-            let (reason, lost_from) = match found {
+            let (reason, lost) = match found {
                 Ok(found) => {
                     self.part_with_kept(&file, record, &kept).await;
                     changed.extend(as_found(record, &found, own(me, self.streamlet), waiting));
                     continue;
                 }
                 Err(NotFetched::Untold(reason)) => return Err(Stuck::from(reason)),
-                Err(NotFetched::Nowhere(_))
-                    if accepted.is_some_and(|from| from <= record.start_ordinal()) =>
-                {
+                Err(NotFetched::Nowhere(_)) if may_lack.is_for_all_of(record) => {
                     given_up.push(without_bytes(record));
                     continue;
                 }
-                Err(NotFetched::Nowhere(reason)) => (reason, record.start_ordinal()),
-                Err(NotFetched::Holes(reason, holes)) => {
-                    let first = holes.first().map(|hole| hole.from.ordinal);
-                    (reason, first.unwrap_or(record.start_ordinal()))
-                }
+                Err(NotFetched::Nowhere(reason)) => (reason, all_of(record)),
+                Err(NotFetched::Holes(reason, holes)) => (reason, not_recorded(record, &holes)),
             };
             let stuck = stuck.get_or_insert_with(|| Stuck::from(reason));
-            stuck.unclean.push(unclean(record, lost_from));
+            stuck.unclean.push(unclean(record, &lost));
+            stuck.lost.insert(record.group, lost);
         }
         let later = later.into_iter().cloned().collect();
         let any_given_up = !given_up.is_empty();

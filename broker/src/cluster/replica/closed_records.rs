@@ -4,14 +4,15 @@
 use std::sync::Arc;
 
 use kera_metadata::{
-    Compare, Damage, GroupRecord, MAX_COPIES, MetadataStore, Replica, Transaction, Write,
+    Compare, Damage, GroupRecord, LostRecords, MAX_COPIES, MetadataStore, Replica, Transaction,
+    Write,
 };
-use kera_protocol::ids::{Epoch, Ordinal};
+use kera_protocol::ids::Epoch;
 use kera_protocol::v1;
 use kera_replication::ids::BrokerId;
 use kera_streamlet::Streamlet;
 
-use super::fetching::{Fetched, Told, is_recorded};
+use super::fetching::{Fetched, Told, is_recorded, ordinals};
 use super::waiting::WaitingList;
 
 /// The record of a group whose own file is there again at `own`, if that is not what it says. What it lacks and is not
@@ -23,27 +24,35 @@ pub(crate) fn as_found(
     waiting: &WaitingList,
 ) -> Option<GroupRecord> {
     let damaged = with_holes(record, found);
-    if damaged.is_some() {
-        for hole in &found.holes {
-            let (from, to) = (hole.from.ordinal, hole.to.ordinal);
-            waiting.lost(record.streamlet_key(), record.lane.0, from, to);
-        }
+    let new = found.holes.iter();
+    for hole in new.filter(|hole| !is_recorded(record, hole)) {
+        let (from, to) = (hole.from.ordinal, hole.to.ordinal);
+        waiting.lost(record.streamlet_key(), record.lane.0, from, to);
     }
     let now = damaged.as_ref().unwrap_or(record);
     with_own(now, own, found.max_timestamp_ms).or(damaged)
 }
 
-/// The record of a group that goes on without what was not found.
+/// The record of a group that goes on without what was not found. What was given up before and was found now stays among
+/// what it names.
 fn with_holes(record: &GroupRecord, found: &Fetched) -> Option<GroupRecord> {
     let first = found.holes.first()?;
-    let damaged = Damage::new(
-        first.from.address,
+    if found.holes.iter().all(|hole| is_recorded(record, hole)) {
+        return None;
+    }
+    let before = record.damaged.as_ref();
+    let address = before.map_or(u64::MAX, |damaged| damaged.address);
+    let mut damaged = Damage::new(
+        address.min(first.from.address),
         format!(
             "{} are whole on no replica, and the operator accepted the loss",
             Told(&found.holes)
         ),
     );
-    (!is_recorded(record, first)).then(|| GroupRecord {
+    let before = before.map_or_else(LostRecords::default, |damaged| damaged.lost.clone());
+    damaged.lost = before;
+    damaged.lost.extend(found.holes.iter().map(ordinals));
+    Some(GroupRecord {
         damaged: Some(damaged),
         ..record.clone()
     })
@@ -81,12 +90,18 @@ pub(crate) fn tell_given_up(record: &GroupRecord, waiting: &WaitingList) {
     waiting.lost(record.streamlet_key(), lane, from, to);
 }
 
-/// What the operator reads about a closed group that has lost the records from `lost_from` on.
-pub(crate) fn unclean(record: &GroupRecord, lost_from: Ordinal) -> v1::UncleanGroup {
+/// All records of a group.
+pub(crate) fn all_of(record: &GroupRecord) -> LostRecords {
+    std::iter::once(record.start_ordinal()..record.end_ordinal).collect()
+}
+
+/// What the operator reads about a closed group that has lost these records.
+pub(crate) fn unclean(record: &GroupRecord, lost: &LostRecords) -> v1::UncleanGroup {
+    let first = lost.stretches().first();
     v1::UncleanGroup {
         group: record.group.0,
         lane: record.lane.0,
-        first_ordinal: lost_from,
+        first_ordinal: first.map_or(record.start_ordinal(), |first| first.start),
         brokers: record.copies.iter().map(|copy| copy.broker.0).collect(),
     }
 }

@@ -2,16 +2,17 @@
 //! from any replica that has it whole, this broker's own file among them.
 //!
 //! A batch that is whole nowhere is lost as long as no other replica comes back. Then the file is made without it only
-//! if that is recorded already, or an operator accepts it.
+//! if its records are recorded as given up already, or an operator accepts that they are lost.
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 
 use bytes::Bytes;
 use kera_log_segments::assemble::{AssembleError, Assembled, Hole, assemble};
 use kera_log_segments::check::CheckSpec;
 use kera_log_segments::io::{OpenHow, ReadAt};
-use kera_metadata::GroupRecord;
+use kera_metadata::{GroupRecord, LostRecords};
 use kera_protocol::ids::Ordinal;
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::piece_end;
@@ -33,26 +34,35 @@ pub(crate) struct Fetched {
 }
 
 /// What a fetched file may lack of its group.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum MayLack {
-    /// What lies behind the place where the group is recorded as damaged.
+    /// Records that are recorded as lost.
     Recorded,
-    /// That, if it is less than so many bytes, which this broker's own file lacks.
+    /// Those, if they are less than so many bytes, which this broker's own file lacks.
     LessThan(u64),
-    /// That, and what lies from this ordinal on, as the operator accepts.
-    From(Ordinal),
+    /// Those, and these, as the operator accepts.
+    Accepted(LostRecords),
 }
 
 impl MayLack {
-    /// Whether it may lack `holes`, which are in order.
-    fn allows(self, record: &GroupRecord, holes: &[Hole]) -> bool {
-        let Some(first) = holes.first() else {
-            return true;
-        };
+    /// Whether the operator accepts that nothing of the group is left.
+    pub(crate) fn is_for_all_of(&self, record: &GroupRecord) -> bool {
+        let all = record.start_ordinal()..record.end_ordinal;
+        matches!(self, Self::Accepted(lost) if lost.covers(&all))
+    }
+
+    fn allows(&self, record: &GroupRecord, holes: &[Hole]) -> bool {
         match self {
-            Self::Recorded => is_recorded(record, first),
-            Self::LessThan(own) => is_recorded(record, first) && bytes(holes) < own,
-            Self::From(accepted) => accepted <= first.from.ordinal || is_recorded(record, first),
+            Self::Recorded => holes.iter().all(|hole| is_recorded(record, hole)),
+            Self::LessThan(own) => {
+                bytes(holes) < *own && holes.iter().all(|hole| is_recorded(record, hole))
+            }
+            Self::Accepted(accepted) => {
+                let mut lost = accepted.clone();
+                lost.extend(given_up(record));
+                let mut holes = holes.iter();
+                holes.all(|hole| is_recorded(record, hole) || lost.covers(&ordinals(hole)))
+            }
         }
     }
 }
@@ -84,7 +94,7 @@ pub(crate) async fn fetch(
     primary: &Primary,
     file: &OwnFile,
     record: &GroupRecord,
-    may_lack: MayLack,
+    may_lack: &MayLack,
 ) -> Result<Fetched, NotFetched> {
     let fetched = fetch_from_any(primary, file, record, may_lack).await;
     if fetched.is_err() {
@@ -94,10 +104,26 @@ pub(crate) async fn fetch(
     fetched
 }
 
-/// Whether it is recorded that a group is damaged from `hole` on or before.
+/// Whether the records of `hole` are recorded as lost.
 pub(super) fn is_recorded(record: &GroupRecord, hole: &Hole) -> bool {
     let damaged = record.damaged.as_ref();
-    damaged.is_some_and(|damaged| damaged.address <= hole.from.address)
+    damaged.is_some_and(|damaged| damaged.covers(hole.from.address, &ordinals(hole)))
+}
+
+/// The records that are named as given up.
+fn given_up(record: &GroupRecord) -> impl Iterator<Item = Range<Ordinal>> + '_ {
+    let damaged = record.damaged.iter();
+    damaged.flat_map(|damaged| damaged.lost.stretches().iter().cloned())
+}
+
+/// What is not recorded as lost yet of what was found to be.
+pub(crate) fn not_recorded(record: &GroupRecord, holes: &[Hole]) -> LostRecords {
+    let holes = holes.iter().filter(|hole| !is_recorded(record, hole));
+    holes.map(ordinals).collect()
+}
+
+pub(super) fn ordinals(hole: &Hole) -> Range<Ordinal> {
+    hole.from.ordinal..hole.to.ordinal
 }
 
 fn bytes(holes: &[Hole]) -> u64 {
@@ -193,7 +219,7 @@ async fn fetch_from_any(
     primary: &Primary,
     file: &OwnFile,
     record: &GroupRecord,
-    may_lack: MayLack,
+    may_lack: &MayLack,
 ) -> Result<Fetched, NotFetched> {
     let me = primary.me();
     let (copy, path) = (CopyId::of(record), file.spec.path.display());
@@ -266,10 +292,16 @@ async fn fetch_from_any(
     }
     let lost = Told(&found.holes).to_string();
     if answers.is_untold || !may_lack.allows(record, &found.holes) {
-        let told = told(
-            &answers,
-            &format!("; {lost} are whole on none of these, all others are"),
-        );
+        let holes = found.holes.iter().copied();
+        let new: Vec<_> = holes.filter(|hole| !is_recorded(record, hole)).collect();
+        let lost = match new.len() == found.holes.len() || new.is_empty() {
+            true => format!("; {lost} are whole on none of these, all others are"),
+            false => format!(
+                "; {} are whole on none of these, all others are but for what was given up before",
+                Told(&new)
+            ),
+        };
+        let told = told(&answers, &lost);
         return Err(match answers.is_untold {
             true => NotFetched::Untold(told),
             false => NotFetched::Holes(told, found.holes),
@@ -425,3 +457,7 @@ impl ReadAt for ReplicaAt {
         Ok(self.length)
     }
 }
+
+#[cfg(test)]
+#[path = "fetching_tests.rs"]
+mod tests;

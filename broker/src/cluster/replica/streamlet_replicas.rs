@@ -15,8 +15,8 @@ use kera_replication::transport::Pending;
 use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 
-use super::closed_records::{self, as_found, store, tell_given_up, unclean, without_bytes};
-use super::fetching::{MayLack, NotFetched, fetch, is_recorded, lacked_by};
+use super::closed_records::{self, all_of, as_found, store, tell_given_up, without_bytes};
+use super::fetching::{MayLack, NotFetched, fetch, lacked_by, not_recorded};
 use super::own_files::{self, Leftovers};
 use super::waiting::WaitingList;
 use crate::clock::now_ms;
@@ -59,7 +59,7 @@ impl StreamletReplicas {
             waiting,
             epoch,
             streamlet: Arc::downgrade(streamlet),
-            failed: Mutex::default(),
+            failed: Arc::default(),
         });
         let files = own.clone();
         let fetch = Box::new(move |group| files.fetch(group));
@@ -109,8 +109,32 @@ struct OwnFile {
     waiting: Arc<WaitingList>,
     epoch: Epoch,
     streamlet: Weak<Streamlet>,
-    /// Groups that could be fetched from nobody, and when that was tried.
-    failed: Mutex<HashMap<GroupId, Instant>>,
+    /// Groups that could be fetched from nobody.
+    failed: Arc<Mutex<HashMap<GroupId, Failed>>>,
+}
+
+/// An attempt to fetch a group that brought nothing.
+struct Failed {
+    at: Instant,
+    /// All that it lacks was given up.
+    is_given_up: bool,
+}
+
+/// Why a group was not fetched.
+struct NotReplaced {
+    /// For people.
+    reason: String,
+    /// All that it lacks was given up.
+    is_given_up: bool,
+}
+
+impl From<String> for NotReplaced {
+    fn from(reason: String) -> Self {
+        Self {
+            reason,
+            is_given_up: false,
+        }
+    }
 }
 
 impl OwnFile {
@@ -121,8 +145,8 @@ impl OwnFile {
         };
         let streamlet_key = streamlet.key();
         let is_accepted = self.waiting.accepted(streamlet_key, group).is_some();
-        if let Some(at) = self.failed.lock().get(&group)
-            && at.elapsed() < MEND_AGAIN
+        if let Some(failed) = self.failed.lock().get(&group)
+            && failed.at.elapsed() < MEND_AGAIN
             && !is_accepted
         {
             return false;
@@ -142,16 +166,20 @@ impl OwnFile {
             let _ = told.send(replacing.replace(key).await);
         }));
         let outcome = outcome.recv_timeout(MEND_WITHIN);
-        match outcome.unwrap_or_else(|error| Err(error.to_string())) {
+        match outcome.unwrap_or_else(|error| Err(error.to_string().into())) {
             Ok(()) => {
                 self.failed.lock().remove(&group);
                 true
             }
-            Err(error) => {
-                tracing::error!(streamlet = %streamlet_key, %group, error, "a damaged group could not be fetched from another replica");
+            Err(NotReplaced {
+                reason,
+                is_given_up,
+            }) => {
+                tracing::error!(streamlet = %streamlet_key, %group, error = reason, "a damaged group could not be fetched from another replica");
                 let mut failed = self.failed.lock();
-                failed.retain(|_, at| at.elapsed() < MEND_AGAIN);
-                failed.insert(group, Instant::now());
+                failed.retain(|_, failed| failed.at.elapsed() < MEND_AGAIN);
+                let at = Instant::now();
+                failed.insert(group, Failed { at, is_given_up });
                 false
             }
         }
@@ -171,26 +199,26 @@ struct Replacing {
 impl Replacing {
     /// Says, for people, why the group could be had from nobody. What is whole nowhere stays away, and is noted, until the
     /// operator accepts that.
-    async fn replace(&self, key: GroupKey) -> Result<(), String> {
+    async fn replace(&self, key: GroupKey) -> Result<(), NotReplaced> {
         let records = self.records.clone();
         let stored = off(&**self.primary.runtime(), move || records.stored(key)).await;
         let record = match stored.map_err(|error| error.to_string())? {
             Some(record) if record.is_closed() => record,
-            _ => return Err("its close is not recorded".into()),
+            _ => return Err(String::from("its close is not recorded").into()),
         };
         let (streamlet, me) = (&self.streamlet, self.primary.me());
         let accepted = self.waiting.accepted(streamlet.key(), key.group);
         let file = own_files::OwnFile::new(streamlet, &record);
-        let may_lack = match accepted {
-            Some(from) => MayLack::From(from),
+        let may_lack = match &accepted {
+            Some(lost) => MayLack::Accepted(lost.clone()),
             // What is recorded as lost is no reason for another file, and none against one that has more.
             None if file.has_parts(&record, me) => {
                 MayLack::LessThan(lacked_by(&file, &record).await)
             }
             None => MayLack::Recorded,
         };
-        let fetched = fetch(&self.primary, &file, &record, may_lack).await;
-        let (reason, lost_from) = match fetched {
+        let fetched = fetch(&self.primary, &file, &record, &may_lack).await;
+        let (reason, lost) = match fetched {
             Ok(found) => {
                 if !found.holes.is_empty() {
                     let own = closed_records::own(me, streamlet);
@@ -200,30 +228,31 @@ impl Replacing {
                 self.waiting.lacks_no_more(streamlet.key(), key.group);
                 return Ok(());
             }
-            Err(NotFetched::Untold(reason)) => return Err(reason),
+            Err(NotFetched::Untold(reason)) => return Err(reason.into()),
             Err(NotFetched::Nowhere(reason)) => {
-                let first = record.start_ordinal();
-                if accepted.is_some_and(|from| from <= first) {
+                let all = all_of(&record);
+                if may_lack.is_for_all_of(&record) {
                     self.store(Some(without_bytes(&record))).await?;
                     let name = (record.group, record.generation);
                     streamlet.forget_group(record.lane, name, record.next_ordinal);
                     tell_given_up(&record, &self.waiting);
                     self.waiting.lacks_no_more(streamlet.key(), key.group);
-                    return Err("it is given up".into());
+                    return Err(String::from("it is given up").into());
                 }
-                (reason, first)
+                (reason, all)
             }
-            Err(NotFetched::Holes(reason, holes)) => match holes.first() {
-                // That is known and accepted, and its file has all else.
-                Some(first) if is_recorded(&record, first) => return Err(reason),
-                Some(first) => (reason, first.from.ordinal),
-                None => return Err(reason),
-            },
+            Err(NotFetched::Holes(reason, holes)) => (reason, not_recorded(&record, &holes)),
         };
-        let lacking = unclean(&record, lost_from);
-        let name = (streamlet.key(), record.generation);
-        self.waiting.lacks(name.0, name.1, lacking, reason.clone());
-        Err(format!("{reason}; `kera stream recover` tells of it"))
+        if lost.is_empty() {
+            // Its file has all else.
+            self.waiting.lacks_no_more(streamlet.key(), key.group);
+            return Err(NotReplaced {
+                reason,
+                is_given_up: true,
+            });
+        }
+        self.waiting.lacks(&record, lost, reason.clone());
+        Err(format!("{reason}; `kera stream recover` tells of it").into())
     }
 
     async fn store(&self, changed: Option<GroupRecord>) -> Result<(), String> {
@@ -258,7 +287,7 @@ impl Mend for OwnFile {
     fn mend(&self, record: &GroupRecord) -> Pending<Mended> {
         let (lane, group, generation) = (record.lane, record.group, record.generation);
         let (served, primary) = (self.streamlet.upgrade(), self.primary.clone());
-        let (copy, epoch) = (CopyId::of(record), self.epoch);
+        let (copy, epoch, failed) = (CopyId::of(record), self.epoch, self.failed.clone());
         Box::pin(async move {
             let Some(streamlet) = served else {
                 return Mended::NotYet;
@@ -266,9 +295,16 @@ impl Mend for OwnFile {
             if !streamlet.is_settled(lane, group, generation) {
                 return Mended::NotYet;
             }
+            // What a reader met a moment ago is no reason not to look.
+            failed.lock().remove(&group);
             let fetch = move || Ok::<_, String>(streamlet.fetch_again(lane, group));
             if blocking(fetch).await != Ok(true) {
-                return Mended::No;
+                let failed = failed.lock();
+                let is_given_up = failed.get(&group).is_some_and(|failed| failed.is_given_up);
+                return match is_given_up {
+                    true => Mended::GivenUp,
+                    false => Mended::No,
+                };
             }
             // What its store has is of before it owned the streamlet: its own file stands for it.
             match primary.free_kept(copy, epoch).await {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use kera_metadata::{GroupRecord, LostRecords};
 use kera_protocol::ids::{GroupId, LaneId, Ordinal, StreamId};
 use kera_protocol::v1;
 use kera_replication::ids::StreamletKey;
@@ -11,6 +12,8 @@ use kera_replication::recovery::{RecoveredLane, Unclean};
 use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
+
+use super::closed_records::unclean;
 
 /// A decision is waited for at most so long; it is carried out in any case.
 const DECISION_WITHIN: Duration = Duration::from_secs(30);
@@ -31,10 +34,12 @@ pub(crate) struct WaitingList {
 struct Entry {
     reason: String,
     unclean: Vec<v1::UncleanGroup>,
+    /// Which records these have lost, as far as that is known.
+    lost: BTreeMap<GroupId, LostRecords>,
     losses: Vec<v1::AcceptedLoss>,
     decision: Decision,
-    /// The groups whose loss was accepted, and from which ordinal on, until the streamlet is served.
-    accepted: BTreeMap<GroupId, Ordinal>,
+    /// The groups whose loss was accepted, and which records that are, until the streamlet is served.
+    accepted: BTreeMap<GroupId, LostRecords>,
     served: bool,
     /// Closed groups that were found not to be whole on the replicas that answer while the streamlet was served.
     lacking: BTreeMap<GroupId, Lacking>,
@@ -48,6 +53,7 @@ struct Lacking {
     /// For people.
     reason: String,
     group: v1::UncleanGroup,
+    lost: LostRecords,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,13 +74,15 @@ pub(crate) struct Stuck {
     pub(crate) reason: String,
     /// Groups of which no copy counts.
     pub(crate) unclean: Vec<v1::UncleanGroup>,
+    /// Which records of them are lost. Of a group that is not named here that is everything from its first ordinal on.
+    pub(crate) lost: BTreeMap<GroupId, LostRecords>,
 }
 
 impl From<String> for Stuck {
     fn from(reason: String) -> Self {
         Self {
             reason,
-            unclean: Vec::new(),
+            ..Self::default()
         }
     }
 }
@@ -95,6 +103,7 @@ impl Stuck {
         Some(Self {
             reason: first.to_string(),
             unclean: unclean.collect(),
+            lost: BTreeMap::new(),
         })
     }
 }
@@ -123,10 +132,10 @@ impl WaitingList {
         }
     }
 
-    /// From which ordinal on the loss of a group was accepted, if it was: what lay below was there when that was shown.
-    pub(crate) fn accepted(&self, streamlet: StreamletKey, group: GroupId) -> Option<Ordinal> {
+    /// The records of a group whose loss was accepted: all others were there when that was shown.
+    pub(crate) fn accepted(&self, streamlet: StreamletKey, group: GroupId) -> Option<LostRecords> {
         let entries = self.entries.lock();
-        entries.get(&streamlet)?.accepted.get(&group).copied()
+        entries.get(&streamlet)?.accepted.get(&group).cloned()
     }
 
     /// Ordinals were given up by the attempt.
@@ -156,26 +165,24 @@ impl WaitingList {
             }
             entry.reason = stuck.map_or_else(String::new, |stuck| stuck.reason.clone());
             entry.unclean = stuck.map_or_else(Vec::new, |stuck| stuck.unclean.clone());
+            entry.lost = stuck.map_or_else(BTreeMap::new, |stuck| stuck.lost.clone());
         }
         self.attempts.send_modify(|attempts| *attempts += 1);
     }
 
-    /// A closed group of a served streamlet is whole on no replica that answers.
-    pub(crate) fn lacks(
-        &self,
-        streamlet: StreamletKey,
-        generation: u32,
-        group: v1::UncleanGroup,
-        reason: String,
-    ) {
+    /// A closed group of a served streamlet has lost these records, which are whole on no replica that answers.
+    pub(crate) fn lacks(&self, record: &GroupRecord, lost: LostRecords, reason: String) {
+        let streamlet = record.streamlet_key();
+        let group = unclean(record, &lost);
         let mut entries = self.entries.lock();
         let lacking = &mut entries.entry(streamlet).or_default().lacking;
         let id = GroupId(group.group);
         if lacking.len() < MOST_LACKING || lacking.contains_key(&id) {
             let found = Lacking {
-                generation,
+                generation: record.generation,
                 reason,
                 group,
+                lost,
             };
             lacking.insert(id, found);
         }
@@ -231,7 +238,7 @@ impl WaitingList {
             for (lane, group) in groups {
                 let found = entry.lacking.get(group);
                 if let Some(found) = found.filter(|found| found.group.lane == lane.0) {
-                    entry.accepted.insert(*group, found.group.first_ordinal);
+                    entry.accepted.insert(*group, found.lost.clone());
                     accepted.push((*streamlet, *lane, *group));
                 }
             }
@@ -307,9 +314,14 @@ impl WaitingList {
                 .unclean
                 .iter()
                 .filter(|one| groups.contains(&place(one)));
-            let from: BTreeMap<_, _> = found
+            let lost: BTreeMap<_, _> = found
                 .clone()
-                .map(|one| (GroupId(one.group), one.first_ordinal))
+                .map(|one| {
+                    let known = entry.lost.get(&GroupId(one.group)).cloned();
+                    // Of an open group nobody knows where it ends.
+                    let rest = || std::iter::once(one.first_ordinal..Ordinal::MAX).collect();
+                    (GroupId(one.group), known.unwrap_or_else(rest))
+                })
                 .collect();
             let given_up: Vec<_> = found.map(place).collect();
             if given_up.is_empty() {
@@ -317,7 +329,7 @@ impl WaitingList {
             }
             tracing::warn!(%streamlet, ?given_up, "the operator accepts the loss of records that no replica of these groups has");
             entry.decision = Decision::Accepted;
-            entry.accepted.extend(from);
+            entry.accepted.extend(lost);
             entry.losses.clear();
             accepted.push(*streamlet);
         }
@@ -363,6 +375,7 @@ mod tests {
         Stuck {
             reason: "no replica counts".to_owned(),
             unclean: unclean.collect(),
+            lost: BTreeMap::new(),
         }
     }
 
