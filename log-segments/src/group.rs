@@ -544,6 +544,20 @@ impl Group {
         Ok(file)
     }
 
+    /// Makes the file before its group is recorded as one that other brokers have replicas of. Of a `synced` group its name
+    /// is durable then: a loss of power before the first flush leaves a file in which nothing is, and no doubt whether
+    /// one was removed.
+    ///
+    /// # Errors
+    /// As [`Self::file`]'s, and the store's.
+    pub fn make_file_to_record(&self) -> std::io::Result<()> {
+        self.file()?;
+        match self.spec.path.parent().filter(|_| self.direct) {
+            Some(dir) => self.io.sync_dir(dir),
+            None => Ok(()),
+        }
+    }
+
     /// Takes the file that was made for it.
     pub fn adopt(&self, made: MadeFile) {
         // After a change of the policy it is opened anew, the other way.

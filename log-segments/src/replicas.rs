@@ -36,7 +36,8 @@ pub trait GroupOwner: Send + Sync {
     fn freeze_group(&self, lane: LaneId, group: &Arc<Group>, now_ms: u64) -> Place;
 
     /// Makes this broker's own file of a group that is about to be recorded ahead of its use as one that promises
-    /// `ack`: without it nobody could tell later that nothing was written to it, rather than removed. False if it
+    /// `ack`: without it nobody could tell later that nothing was written to it, rather than removed. Of a `synced` one the
+    /// name is durable, as that of [`Group::make_file_to_record`]. False if it
     /// cannot be made now; then the group must not be recorded.
     fn make_ahead(&self, lane: LaneId, group: GroupId, ack: AckPolicy) -> bool;
 

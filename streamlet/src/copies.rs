@@ -158,6 +158,20 @@ impl Streamlet {
     }
 }
 
+impl Streamlet {
+    /// Makes the name of a file durable that was made ahead, where [`Group::make_file_to_record`] does.
+    fn keep_name(&self, spec: &GroupSpec, ack: AckPolicy) -> std::io::Result<()> {
+        if ack != AckPolicy::Synced || !self.has_copies() {
+            return Ok(());
+        }
+        let synced = self.env.io.sync_dir(&self.dir());
+        synced.inspect_err(|_| {
+            // Nothing stands in the way of the next attempt, unless that fails too.
+            let _ = self.env.io.remove_file(&spec.path);
+        })
+    }
+}
+
 impl GroupOwner for Streamlet {
     fn freeze_group(&self, lane: LaneId, group: &Arc<Group>, now_ms: u64) -> Place {
         {
@@ -188,6 +202,7 @@ impl GroupOwner for Streamlet {
         };
         let spec = self.spec(&self.settings.load(), lane, group, epoch, 0, 0);
         let made = MadeFile::make(&spec, ack, &self.env.io);
+        let made = made.and_then(|file| self.keep_name(&spec, ack).map(|()| file));
         let mut inner = self.inner.lock();
         match made {
             Ok(file) => {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use kera_log_segments::group::{AckPolicy, Group};
-use kera_log_segments::io::fault::Fault;
+use kera_log_segments::io::fault::{CrashPlan, Fault};
 use kera_log_segments::io::{Io, OpenHow};
 use kera_log_segments::layout::SegmentHeader;
 use kera_log_segments::pool::CHUNK_BYTES;
@@ -348,6 +348,46 @@ fn a_file_made_ahead_is_its_groups_or_goes() {
         assert_eq!(node.streamlet.remove_strays(&found, &[].into()), 1);
         assert!(!is_there(4));
     }
+}
+
+/// Its owner says whether anything was acknowledged in such a group by its file, so there is one.
+#[test]
+fn a_loss_of_power_leaves_the_files_of_synced_groups_that_are_recorded() {
+    for (seed, is_ahead) in (0..32).map(|number| (number / 2, number % 2 == 0)) {
+        let mut machine = Machine::fault(seed);
+        let node = machine.create(settings(AckPolicy::Synced));
+        let elsewhere = Elsewhere::new(&machine.io);
+        node.streamlet.serve(elsewhere.clone());
+        if is_ahead {
+            let ack = AckPolicy::Synced;
+            assert!(node.streamlet.make_ahead(LANE, GroupId(1), ack));
+        } else {
+            let mut bytes = stamped(1, 0, 0, 0..3, 2000);
+            let appended = node.place(0, &mut bytes).expect("it is taken");
+            let made = appended.group.make_file_to_record();
+            made.expect("it is made");
+            assert_eq!(appended.group.id(), GroupId(1));
+        }
+        drop(elsewhere);
+        machine.power_loss(node, usize::MAX, &CrashPlan::power_loss(seed));
+        let found = machine.io.open(&machine.file(1), OpenHow::ReadOnly, false);
+        assert!(found.is_ok(), "seed {seed}, ahead: {is_ahead}");
+    }
+}
+
+/// One that cannot be kept is not recorded.
+#[test]
+fn a_file_whose_name_cannot_be_made_durable_is_not_made_ahead() {
+    let mut machine = Machine::fault(8);
+    let node = machine.create(settings(AckPolicy::Synced));
+    node.streamlet.serve(Elsewhere::new(&machine.io));
+    let fault = machine.fault.clone().expect("a fault engine");
+    let ahead = |ack| node.streamlet.make_ahead(LANE, GroupId(1), ack);
+    fault.inject(Fault::FailSync { nth: 1 });
+    assert!(!ahead(AckPolicy::Synced));
+    assert!(!machine.io.exists(&machine.file(1)));
+    assert!(ahead(AckPolicy::Synced));
+    fault.heal();
 }
 
 /// A process answers for what it remembers, and no file; and a disk that is full takes none.

@@ -332,7 +332,8 @@ impl Lane {
                 owner.is_some_and(|owner| owner.make_ahead(lane, *group, ack))
             });
             // If it cannot be made, the first write says so.
-            (begun.is_some_and(|group| group.file().is_ok()), ahead)
+            let is_made = begun.is_some_and(|group| group.make_file_to_record().is_ok());
+            (is_made, ahead)
         })
     }
 
