@@ -48,6 +48,10 @@ store() {
         lines 0 3000 | produce tables
         kera stream compact tables >/dev/null
     fi
+    # The order of keys came with cluster version 3.
+    if kera consume --help | grep -q -w key; then
+        kera consume clicks --group carts --order key --from earliest --max 1000 >/dev/null
+    fi
     kera acl add --allow User:alice --operation read --stream clicks >/dev/null
     echo secret >"$work/password"
     kera user create alice --password-file "$work/password" >/dev/null

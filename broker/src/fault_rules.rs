@@ -115,6 +115,16 @@ rules! {
     ClosedBeforeFlush = "closed_before_flush",
     /// A reader whose next record compaction has removed is sent on behind what it asked for.
     CleanedPositionSkipped = "cleaned_position_skipped",
+    /// What a member of a share group says of records is answered before its coordinator has kept it.
+    SharesAnsweredEarly = "shares_answered_early",
+    /// What a member of a share group has acquired is acquired by the next one that asks.
+    ShareLocksIgnored = "share_locks_ignored",
+    /// Whoever serves a share group next takes for done what was delivered before.
+    DeliveredTakenForDone = "delivered_taken_for_done",
+    /// A share group's locks last until their holders say something.
+    ShareLocksEndless = "share_locks_endless",
+    /// What a member of a share group gives back wakes nobody.
+    ShareNewsKept = "share_news_kept",
 }
 
 impl Rule {

@@ -60,6 +60,7 @@ mod retention;
 mod scrape;
 pub mod settings;
 mod shared;
+pub mod shares;
 pub mod socket;
 mod start;
 mod store_calls;

@@ -265,6 +265,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         quotas: Arc::new(Quotas::new(image.quotas.as_ref())),
         coordination: Coordination::new(&settings.now()),
         transactions: Default::default(),
+        shares: Default::default(),
         admission: Admission::new(&settings.now()),
         unheard,
         tls,

@@ -122,6 +122,7 @@ pub(crate) fn current(shared: &Shared) -> String {
         "From a Kafka client's request, when its turn comes, to its answer, by API",
         metrics.kafka_request_seconds.clone(),
     );
+    of_shares(shared, &mut registry);
     of_compaction(&shared.compactor.stats, &mut registry);
     ready(&mut registry, shared.ready().is_ok());
     gauge(
@@ -282,6 +283,41 @@ pub(crate) fn current_backup(backup: &Backup, is_ready: bool, lease: bool) -> St
     of_process(None, &mut registry);
     cluster::metrics::register_backup(&mut registry, backup);
     text(&registry)
+}
+
+fn of_shares(shared: &Shared, registry: &mut Registry) {
+    let counts = &shared.shares.counts;
+    gauge(
+        registry,
+        "share_partitions",
+        "Partitions of share groups that the broker serves: members read them, or something is yet to be kept",
+        shared.shares.partitions() as u64,
+    );
+    registry.register(
+        "share_acquired_records",
+        "Records that members of share groups acquired, each delivery counted",
+        counts.acquired.clone(),
+    );
+    registry.register(
+        "share_accepted_records",
+        "Records that members of share groups accepted",
+        counts.accepted.clone(),
+    );
+    registry.register(
+        "share_released_records",
+        "Records that members of share groups gave back for another attempt",
+        counts.released.clone(),
+    );
+    registry.register(
+        "share_rejected_records",
+        "Records that members of share groups rejected",
+        counts.rejected.clone(),
+    );
+    registry.register(
+        "share_expired_locks",
+        "Times that locks of share groups in a partition ended before their holders acknowledged",
+        counts.expired.clone(),
+    );
 }
 
 fn of_compaction(stats: &Stats, registry: &mut Registry) {

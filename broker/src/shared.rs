@@ -31,6 +31,7 @@ use crate::job_queue::Retimed;
 use crate::panicked_threads::Fallen;
 use crate::quotas::Quotas;
 use crate::settings::Settings;
+use crate::shares::Shares;
 use crate::store_dir::StoreDir;
 use crate::tls::ServerTls;
 use crate::transactions::Transactions;
@@ -81,6 +82,8 @@ pub struct Shared {
     pub coordination: Coordination,
     /// Transactions between coordinators, lanes and groups.
     pub transactions: Transactions,
+    /// Share groups in the partitions that it owns.
+    pub shares: Shares,
     /// How many connections there may be.
     pub admission: Admission,
     /// Connections that have not said yet what they want.

@@ -344,7 +344,10 @@ impl Coordinator {
             return vec![group.stream];
         }
         let classic = self.state.classic.get(group);
-        classic.map_or_else(Vec::new, |group| group.offsets.keys().copied().collect())
+        classic.map_or_else(Vec::new, |group| {
+            let shares = group.shares.keys().map(|(stream, _)| stream);
+            group.offsets.keys().chain(shares).copied().collect()
+        })
     }
 
     /// True if requests wait for new records of this stream.
@@ -495,7 +498,9 @@ impl Coordinator {
         let classic = self.state.classic.iter().filter(|(name, group)| {
             let live = self.classic.get(*name);
             let idle = live.is_some_and(LiveGroup::is_idle);
-            idle && group.offset_count == 0 && may_go(&group.created_by)
+            idle && group.offset_count == 0
+                && group.config.is_default()
+                && may_go(&group.created_by)
         });
         let classic = classic.map(|(name, group)| (group.since_ms, name));
         let native = self.state.groups.iter();

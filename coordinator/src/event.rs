@@ -6,11 +6,11 @@
 use kera_protocol::v1::{Cursor, Order};
 use prost::Message;
 
-use crate::classic::{self, consumer};
+use crate::classic::{self, consumer, shares};
 use crate::transactions;
 
 /// Version of the events this build writes; it reads this and all lower ones.
-pub const EVENT_VERSION: u32 = 7;
+pub const EVENT_VERSION: u32 = 8;
 /// What events carry that builds before transactions read as well,
 const BEFORE_TRANSACTIONS: u32 = 1;
 /// builds before the consumer protocol,
@@ -21,8 +21,10 @@ const BEFORE_PREPARED: u32 = 3;
 const BEFORE_RAISING_ENDS: u32 = 4;
 /// builds before transactions that commit positions of native groups,
 const BEFORE_SENT_POSITIONS: u32 = 5;
-/// and builds before groups that keep the order of keys.
+/// builds before groups that keep the order of keys,
 const BEFORE_KEY_ORDER: u32 = 6;
+/// and builds before share groups.
+const BEFORE_SHARES: u32 = 7;
 
 /// Why a record of the internal stream is not an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -122,7 +124,7 @@ pub(crate) struct EventRecord {
     pub(crate) snapshot: u64,
     #[prost(
         oneof = "Body",
-        tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29"
+        tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32"
     )]
     pub(crate) body: Option<Body>,
 }
@@ -183,14 +185,22 @@ pub(crate) enum Body {
     PositionsSent(PositionsSent),
     #[prost(message, tag = "29")]
     PositionsEnded(PositionsEnded),
+    #[prost(message, tag = "30")]
+    ShareSet(shares::ShareSet),
+    #[prost(message, tag = "31")]
+    SharesRemoved(shares::SharesRemoved),
+    #[prost(message, tag = "32")]
+    ShareConfigSet(shares::ShareConfigSet),
 }
 
 impl Body {
     /// The version of the oldest build's events that has this: builds before it must not pass it over.
     fn version(&self) -> u32 {
         match self {
+            Self::ShareSet(_) | Self::SharesRemoved(_) | Self::ShareConfigSet(_) => EVENT_VERSION,
+            Self::ConsumerBegun(begun) if begun.shares => EVENT_VERSION,
             // What comes after it in such a group is read by no build that does not read this.
-            Self::GroupCreated(created) if created.order == Order::Key as i32 => EVENT_VERSION,
+            Self::GroupCreated(created) if created.order == Order::Key as i32 => BEFORE_SHARES,
             Self::PositionsSent(_) | Self::PositionsEnded(_) => BEFORE_KEY_ORDER,
             Self::TransactionSet(set) if set.is_raised_by_end() => BEFORE_SENT_POSITIONS,
             Self::TransactionSet(set) if set.is_prepared() => BEFORE_RAISING_ENDS,
@@ -494,6 +504,13 @@ mod tests {
             }),
             ..event()
         };
+        let shares = Event {
+            body: Body::ConsumerBegun(consumer::ConsumerBegun {
+                shares: true,
+                ..consumer::ConsumerBegun::default()
+            }),
+            ..event()
+        };
         for (event, version) in [
             (event(), BEFORE_TRANSACTIONS),
             (ended, BEFORE_CONSUMERS),
@@ -502,7 +519,8 @@ mod tests {
             (raised, BEFORE_SENT_POSITIONS),
             (sent, BEFORE_KEY_ORDER),
             (created(Order::None), BEFORE_TRANSACTIONS),
-            (created(Order::Key), EVENT_VERSION),
+            (created(Order::Key), BEFORE_SHARES),
+            (shares, EVENT_VERSION),
         ] {
             let record = EventRecord::decode(event.value().as_slice()).unwrap();
             assert_eq!(record.version, version);
@@ -577,6 +595,22 @@ mod tests {
             (position.streamlet, position.lane, position.slices),
             (1, 2, 0)
         );
+    }
+
+    /// Kept as a build wrote it that knew no share groups.
+    #[test]
+    fn an_event_of_version_7_is_read() {
+        let kept = [8, 7, 26, 10, 18, 1, 115, 26, 1, 116, 32, 2, 40, 5];
+        let read = Event::decode(b"g", &kept).expect("it is read");
+        assert_eq!(read.value(), kept, "builds before read it as well");
+        let created = GroupCreated {
+            stream: b"s".to_vec(),
+            stream_name: "t".to_owned(),
+            order: Order::Key as i32,
+            created_ms: 5,
+            ..GroupCreated::default()
+        };
+        assert_eq!(read.body, Body::GroupCreated(created));
     }
 
     /// Kept as a build wrote it that knew no prepared transactions.

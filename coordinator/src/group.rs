@@ -219,6 +219,9 @@ impl Group {
             | Body::ConsumerMemberSet(_)
             | Body::ConsumerMemberRemoved(_)
             | Body::ConsumerTarget(_)
+            | Body::ShareSet(_)
+            | Body::SharesRemoved(_)
+            | Body::ShareConfigSet(_)
             | Body::OffsetsRemoved(_) => false,
         }
     }

@@ -43,6 +43,7 @@ mod replay;
 mod send_positions;
 mod sent_positions;
 mod serve;
+pub mod share;
 mod shares;
 mod slice_shares;
 mod slices;

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-const PROTO_FILES: [&str; 11] = [
+const PROTO_FILES: [&str; 12] = [
     "kera/v1/access.proto",
     "kera/v1/cluster.proto",
     "kera/v1/common.proto",
@@ -13,6 +13,7 @@ const PROTO_FILES: [&str; 11] = [
     "kera/v1/control.proto",
     "kera/v1/replication.proto",
     "kera/v1/lanes.proto",
+    "kera/v1/shares.proto",
     "kera/v1/users.proto",
     "kera/v1/quotas.proto",
     "kera/v1/transaction_tools.proto",

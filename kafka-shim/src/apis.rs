@@ -81,6 +81,13 @@ pub const APIS: &[Api] = &[
     api(69, "ConsumerGroupDescribe", 0, 1),
     api(74, "ListConfigResources", 0, 1),
     api(75, "DescribeTopicPartitions", 0, 0),
+    api(76, "ShareGroupHeartbeat", 1, 1),
+    api(77, "ShareGroupDescribe", 1, 1),
+    api(78, "ShareFetch", 1, 1),
+    api(79, "ShareAcknowledge", 1, 1),
+    api(90, "DescribeShareGroupOffsets", 0, 0),
+    api(91, "AlterShareGroupOffsets", 0, 0),
+    api(92, "DeleteShareGroupOffsets", 0, 0),
 ];
 
 /// The API of a number, if it is supported.

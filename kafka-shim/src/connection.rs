@@ -47,8 +47,9 @@ use crate::wire::request::{HeadError, LENGTH_BYTES, RequestHead, metered_by, who
 const MAX_OTHER_REQUEST: usize = 16 << 20;
 /// JoinGroup, of which a coordinator keeps 256 KiB at most.
 const MAX_JOIN_REQUEST: usize = 1 << 20;
-/// JoinGroup and SyncGroup wait for the other members of a group.
-const WAITING: [i16; 2] = [11, 14];
+/// JoinGroup and SyncGroup wait for the other members of a group, ShareFetch for records.
+const WAITING: [i16; 3] = [11, 14, SHARE_FETCH];
+const SHARE_FETCH: i16 = 78;
 const JOIN: u8 = 11;
 const PRODUCE: i16 = 0;
 /// Produce requests of one connection that wait for durability.
@@ -296,7 +297,7 @@ impl Protocol for Connection {
         let (key, client) = metered_by(link.input.bytes().get(LENGTH_BYTES..)?)?;
         let metered = match key {
             0 => Metered::Appends,
-            1 => Metered::Reads,
+            1 | SHARE_FETCH => Metered::Reads,
             _ => return Some(true),
         };
         link.meter.set_client(client);
@@ -334,7 +335,14 @@ impl Protocol for Connection {
         self.current = match settled {
             Settled::Answer(reply) => {
                 link.claims.end_frame();
-                Current::Answered(vec![reply?])
+                let mut reply = [reply?];
+                if let Some((SHARE_FETCH, version, _)) = self.current_since {
+                    let bytes = reply[0].len();
+                    let wait = link.meter.charge_answered(Metered::Reads, bytes);
+                    throttle::tell(&mut reply, SHARE_FETCH, version, wait);
+                    self.ctx.shared.data.metrics.read_bytes.inc_by(bytes as u64);
+                }
+                Current::Answered(reply.into())
             }
             Settled::Authenticated(answered) => {
                 link.claims.end_frame();
@@ -556,6 +564,7 @@ impl Connection {
             }
             PRODUCE => self.take_produce(link, version, correlation, &mut request[body_at..])?,
             1 => self.take_fetch(link, version, correlation, &request[body_at..])?,
+            SHARE_FETCH if must_wait(link, Metered::Reads) => false,
             _ => {
                 let body = Bytes::copy_from_slice(&request[body_at..]);
                 let mut ctx = self.ctx.clone();

@@ -12,6 +12,7 @@ use kera_broker::principal::Principal;
 
 use crate::fetch::SessionRoom;
 use crate::reply_room::{ReplyRoom, Turns};
+use crate::shares::ShareSessions;
 
 /// A listener as clients are told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +87,8 @@ pub(crate) struct Ctx {
     pub(crate) principal: Principal,
     /// The client's address.
     pub(crate) peer: SocketAddr,
+    /// Share sessions of the connection.
+    pub(crate) shares: Arc<ShareSessions>,
     /// Of the request's reply.
     pub(crate) room: Arc<ReplyRoom>,
 }

@@ -12,7 +12,7 @@ use crate::context::Ctx;
 use crate::wire::walk;
 use crate::{
     absent, acls, active_producers, cluster, configs, groups, metadata, offsets, producer_ids,
-    quotas, records, scram_users, topics, transactions,
+    quotas, records, scram_users, shares, topics, transactions,
 };
 
 /// Why a request has no answer; its connection ends.
@@ -90,6 +90,13 @@ pub(crate) async fn answer(
         ApiKey::TxnOffsetCommit => call.on(transactions::offset_commit).await,
         ApiKey::ConsumerGroupHeartbeat => call.on(groups::consumer_heartbeat).await,
         ApiKey::ConsumerGroupDescribe => call.on(groups::consumer_describe).await,
+        ApiKey::ShareGroupHeartbeat => call.on(groups::share_heartbeat).await,
+        ApiKey::ShareGroupDescribe => call.on(groups::share_describe).await,
+        ApiKey::ShareFetch => call.on(shares::share_fetch).await,
+        ApiKey::ShareAcknowledge => call.on(shares::share_acknowledge).await,
+        ApiKey::DescribeShareGroupOffsets => call.on(groups::describe_share_offsets).await,
+        ApiKey::AlterShareGroupOffsets => call.on(groups::alter_share_offsets).await,
+        ApiKey::DeleteShareGroupOffsets => call.on(groups::delete_share_offsets).await,
         ApiKey::ElectLeaders => call.on(absent::elect_leaders).await,
         ApiKey::ListPartitionReassignments => call.on(absent::list_partition_reassignments).await,
         ApiKey::DescribeClientQuotas => call.on(quotas::describe_client_quotas).await,

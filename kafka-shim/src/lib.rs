@@ -42,6 +42,7 @@ mod refusal;
 mod reply_room;
 mod sasl;
 mod scram_users;
+mod shares;
 mod throttle;
 mod topic;
 mod topic_config;

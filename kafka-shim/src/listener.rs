@@ -121,6 +121,7 @@ async fn accept(
             settings: settings.clone(),
             client_id: None,
             peer,
+            shares: Arc::default(),
             room: Arc::default(),
         };
         tokio::spawn(connection::serve(stream, ctx, counted, wanted));

@@ -14,9 +14,10 @@ use crate::errors;
 /// The first version that tells features.
 const FEATURES_FROM: i16 = 3;
 /// Kafka's features: their names, the highest level of each, and what a cluster needs for it.
-const KNOWN: [(&str, i16, Feature); 2] = [
+const KNOWN: [(&str, i16, Feature); 3] = [
     ("group.version", 1, Feature::ConsumerProtocol),
     ("transaction.version", 2, Feature::RaisingEnds),
+    ("share.version", 1, Feature::ShareGroups),
 ];
 /// Number of the API.
 pub(crate) const KEY: i16 = 18;
@@ -69,9 +70,9 @@ mod tests {
 
     #[test]
     fn features_are_told_once_the_cluster_has_their_version() {
-        for (cluster_version, count) in [(0, 0), (1, 1), (2, 2), (3, 2)] {
+        for (cluster_version, count) in [(0, 0), (1, 1), (2, 2), (3, 2), (4, 3)] {
             let (told, _) = answer(3, cluster_version);
-            assert_eq!(told.supported_features.len(), 2);
+            assert_eq!(told.supported_features.len(), 3);
             assert_eq!(told.finalized_features.len(), count);
             // Clients look again where it has grown.
             let epoch = if count == 0 {

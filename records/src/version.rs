@@ -11,9 +11,10 @@
 //! | 1 | [compaction](Feature::Compaction), [transactions](Feature::Transactions), [the consumer protocol](Feature::ConsumerProtocol) |
 //! | 2 | [ends of transactions that raise the epoch](Feature::RaisingEnds), [positions of native groups in transactions](Feature::SentPositions) |
 //! | 3 | [consumer groups that keep the order of keys](Feature::KeyOrder) |
+//! | 4 | [share groups](Feature::ShareGroups) |
 
 /// The newest cluster version that this program can.
-pub const CLUSTER_VERSION: u32 = 3;
+pub const CLUSTER_VERSION: u32 = 4;
 
 /// What a cluster needs a version for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +32,8 @@ pub enum Feature {
     SentPositions,
     /// Native consumer groups whose members share lanes by key: what coordinators remember of them.
     KeyOrder,
+    /// Share groups of Kafka's clients: what coordinators remember of them.
+    ShareGroups,
 }
 
 impl Feature {
@@ -40,6 +43,7 @@ impl Feature {
             Feature::Compaction | Feature::Transactions | Feature::ConsumerProtocol => 1,
             Feature::RaisingEnds | Feature::SentPositions => 2,
             Feature::KeyOrder => 3,
+            Feature::ShareGroups => 4,
         }
     }
 }
@@ -51,6 +55,7 @@ impl std::fmt::Display for Feature {
             Feature::Transactions => "transactions",
             Feature::ConsumerProtocol => "the consumer protocol of groups",
             Feature::RaisingEnds => "version 2 of Kafka's transactions",
+            Feature::ShareGroups => "share groups",
             Feature::SentPositions => "positions of consumer groups in native transactions",
             Feature::KeyOrder => "the order of keys in consumer groups",
         })

@@ -398,6 +398,9 @@ guarded! { lanes_server::Lanes:
     settle_transactions(SettleTransactionsRequest) -> SettleTransactionsResponse needs |_r| vec![Need::Cluster(ClusterAction)];
     list_unended(ListUnendedRequest) -> ListUnendedResponse needs |_r| vec![Need::Cluster(ClusterAction)];
     find_transactions(FindTransactionsRequest) -> FindTransactionsResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    open_share(OpenShareRequest) -> OpenShareResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    write_share(WriteShareRequest) -> WriteShareResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    group_settings(GroupSettingsRequest) -> GroupSettingsResponse needs |_r| vec![Need::Cluster(ClusterAction)];
 }
 
 guarded! { clusters_server::Clusters:

@@ -13,6 +13,8 @@ use crate::output::{Table, count, lag, plural, short_time};
 pub(super) const KAFKA: &str = "kafka";
 /// The type of groups of Kafka's consumer protocol.
 const CONSUMER: &str = "consumer";
+/// The type of share groups.
+const SHARE: &str = "share";
 
 #[derive(Serialize)]
 pub(super) struct SummaryView {
@@ -27,7 +29,7 @@ pub(super) struct SummaryView {
     /// Only of Kafka groups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) state: Option<String>,
-    /// The protocol of a Kafka group's members: `classic` or `consumer`.
+    /// The protocol of a Kafka group's members: `classic`, `consumer` or `share`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kafka_type: Option<String>,
     /// Streams with committed offsets, only of Kafka groups.
@@ -125,13 +127,13 @@ impl DescriptionView {
     pub(super) fn new(answer: &v1::DescribeGroupResponse) -> Self {
         let summary = SummaryView::new(&answer.summary.clone().unwrap_or_default());
         let kafka = summary.kind == KAFKA;
-        let consumer = summary.kafka_type.as_deref() == Some(CONSUMER);
+        let kafka_type = summary.kafka_type.as_deref();
         let members = answer.members.iter();
         Self {
             generation: kafka.then_some(answer.generation),
             protocol: kafka.then(|| answer.protocol.clone()),
             member_descriptions: members
-                .map(|m| MemberView::new(m, kafka, consumer))
+                .map(|m| MemberView::new(m, kafka, kafka_type))
                 .collect(),
             lanes: answer.lanes.iter().map(LaneView::new).collect(),
             partitions: answer.partitions.iter().map(PartitionView::new).collect(),
@@ -141,6 +143,10 @@ impl DescriptionView {
 
     fn is_consumer(&self) -> bool {
         self.summary.kafka_type.as_deref() == Some(CONSUMER)
+    }
+
+    fn is_share(&self) -> bool {
+        self.summary.kafka_type.as_deref() == Some(SHARE)
     }
 
     pub(super) fn headline(&self) -> String {
@@ -155,6 +161,11 @@ impl DescriptionView {
                 "{}: Kafka clients, consumer protocol, assignor {}, {state}, epoch {}, {lag}",
                 summary.group,
                 self.protocol.as_deref().unwrap_or("-"),
+                self.generation.unwrap_or_default(),
+            ),
+            (Some(state), _) if self.is_share() => format!(
+                "{}: Kafka clients, share group, {state}, epoch {}, {lag}",
+                summary.group,
                 self.generation.unwrap_or_default(),
             ),
             (Some(state), _) => format!(
@@ -189,7 +200,7 @@ impl DescriptionView {
             return None;
         }
         let kafka = self.summary.kind == KAFKA;
-        let consumer = self.is_consumer();
+        let (consumer, share) = (self.is_consumer(), self.is_share());
         let mut table = if consumer {
             Table::new(&[
                 "member",
@@ -198,6 +209,15 @@ impl DescriptionView {
                 ">epoch",
                 ">partitions",
                 ">to give back",
+                ">last heartbeat",
+            ])
+        } else if share {
+            Table::new(&[
+                "member",
+                "client",
+                "host",
+                ">epoch",
+                ">partitions",
                 ">last heartbeat",
             ])
         } else if kafka {
@@ -216,6 +236,9 @@ impl DescriptionView {
                 if consumer {
                     let (epoch, back) = (told(member.epoch), told(member.revoking));
                     table.row([name, client, host, epoch, partitions, back, ago]);
+                } else if share {
+                    let epoch = told(member.epoch);
+                    table.row([name, client, host, epoch, partitions, ago]);
                 } else {
                     table.row([name, client, host, partitions, ago]);
                 }
@@ -240,7 +263,7 @@ struct MemberView {
     instance: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     partitions: Option<u32>,
-    /// Only of the consumer protocol, as what it is to give back.
+    /// Only of the consumer protocol and of share groups. What it is to give back is of the consumer protocol alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     epoch: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -248,7 +271,9 @@ struct MemberView {
 }
 
 impl MemberView {
-    fn new(member: &v1::MemberDescription, kafka: bool, consumer: bool) -> Self {
+    fn new(member: &v1::MemberDescription, kafka: bool, kafka_type: Option<&str>) -> Self {
+        let consumer = kafka_type == Some(CONSUMER);
+        let has_epoch = consumer || kafka_type == Some(SHARE);
         Self {
             member: member.member.clone(),
             client: member.client.clone(),
@@ -257,7 +282,7 @@ impl MemberView {
             host: kafka.then(|| member.host.clone()),
             instance: (!member.instance.is_empty()).then(|| member.instance.clone()),
             partitions: kafka.then_some(member.partitions),
-            epoch: consumer.then_some(member.epoch.into()),
+            epoch: has_epoch.then_some(member.epoch.into()),
             revoking: consumer.then_some(member.revoking.into()),
         }
     }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::join::check_group_id;
 use super::request::{DescribedMember, Description, Fault, GroupState, Listing, Reply};
+use super::shares::SHARE;
 use crate::coordinator::{Coordinator, Step};
 use crate::event::{Body, GroupDeleted};
 
@@ -16,7 +17,8 @@ impl Coordinator {
                 group: group.clone(),
                 protocol_type: live.protocol_type.clone(),
                 state: live.state,
-                is_consumer: live.consumer.is_some(),
+                is_consumer: live.consumer.is_some() && live.protocol_type != SHARE,
+                is_share: live.consumer.is_some() && live.protocol_type == SHARE,
             })
             .collect()
     }

@@ -11,6 +11,7 @@ use super::event::{
     ProtocolRecord,
 };
 use super::pending::Pending;
+use super::shares::{ShareConfig, ShareRecord};
 use crate::event::{Body, GroupCreated, KIND_CLASSIC};
 
 /// Bytes after which an event's list of members or offsets is continued in another event. With the
@@ -41,6 +42,10 @@ pub(crate) struct Group {
     pub(crate) offset_bytes: usize,
     /// What open transactions commit, by producer.
     pub(crate) pending: BTreeMap<i64, Pending>,
+    /// What is set for it.
+    pub(crate) config: ShareConfig,
+    /// Of a share group: where it stands in each partition.
+    pub(crate) shares: BTreeMap<(StreamId, u32), ShareRecord>,
     /// Parts of a generation, or of assignments, of which the last one has not come yet.
     staged: Vec<MemberRecord>,
     staged_parts: u32,
@@ -143,6 +148,8 @@ impl Group {
             offset_count: 0,
             offset_bytes: 0,
             pending: BTreeMap::new(),
+            config: ShareConfig::default(),
+            shares: BTreeMap::new(),
             staged: Vec::new(),
             staged_parts: 0,
         }
@@ -175,6 +182,9 @@ impl Group {
             Body::ConsumerMemberSet(set) => self.set_consumer(set),
             Body::ConsumerMemberRemoved(removed) => self.remove_consumer(removed),
             Body::ConsumerTarget(target) => self.set_target(target),
+            Body::ShareSet(set) => self.set_share(set),
+            Body::SharesRemoved(removed) => self.remove_shares(removed),
+            Body::ShareConfigSet(set) => self.set_share_config(set),
             _ => false,
         }
     }
@@ -328,6 +338,7 @@ impl Group {
             bodies.extend(offset_parts(*stream, records));
         }
         bodies.extend(self.pending_parts());
+        bodies.extend(self.share_parts());
         bodies
     }
 }

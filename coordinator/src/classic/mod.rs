@@ -16,7 +16,8 @@
 //!   is stable is told of partitions for which some are kept aside.
 //! - **After a restart** the last durable generation goes on; sessions start anew.
 //!
-//! Groups of the newer consumer protocol are the same groups with other members: [`consumer`].
+//! Groups of the newer consumer protocol are the same groups with other members: [`consumer`]; so are share groups, whose
+//! partitions are in [`shares`].
 
 mod admin;
 pub mod consumer;
@@ -31,6 +32,7 @@ mod pending;
 mod rebalance;
 mod request;
 mod session;
+pub mod shares;
 mod subscription;
 mod tick;
 mod view;

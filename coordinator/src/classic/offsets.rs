@@ -112,6 +112,9 @@ impl Coordinator {
 
     /// Checks that the sender of a commit may commit.
     fn check_committer(&mut self, now_ms: u64, request: &CommitOffsets) -> Result<(), Fault> {
+        if self.is_share_group(&request.group) {
+            return Err(Fault::NotConsumer);
+        }
         if self.classic_live(&request.group)?.consumer.is_some() {
             // Whoever commits by transactions alone need not be a member, as below.
             let anyone = request.transaction.is_some() && request.instance.is_none();

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use kera_protocol::ids::StreamId;
 
-use super::consumer::{ConsumerBeat, ConsumerDescription, ConsumerHeartbeat};
+use super::consumer::{ConsumerBeat, ConsumerDescription, ConsumerHeartbeat, ShareHeartbeat};
+use super::shares::{
+    ShareConfig, ShareConfigure, ShareOffset, ShareOpen, ShareOpened, ShareSetOffsets, ShareWrite,
+};
 
 /// A request about a classic group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +23,20 @@ pub enum Request {
     ConsumerHeartbeat(ConsumerHeartbeat),
     /// State and members of the group of the consumer protocol with this id.
     ConsumerDescribe(String),
+    /// Join, live in or leave a share group.
+    ShareHeartbeat(ShareHeartbeat),
+    /// State and members of the share group with this id.
+    ShareDescribe(String),
+    /// The owner of a partition begins to serve a share group.
+    ShareOpen(ShareOpen),
+    /// It has what it knows kept.
+    ShareWrite(ShareWrite),
+    /// What is set for a group, and other settings for it.
+    ShareConfigure(ShareConfigure),
+    /// Where the share group with this id stands.
+    ShareOffsets(String),
+    /// Where an empty share group is to stand.
+    ShareSetOffsets(ShareSetOffsets),
     /// End memberships.
     Leave(LeaveGroup),
     /// Commit offsets.
@@ -44,6 +61,12 @@ impl Request {
             Self::Sync(request) => &request.group,
             Self::Heartbeat(request) => &request.group,
             Self::ConsumerHeartbeat(request) => &request.group,
+            Self::ShareHeartbeat(request) => &request.group,
+            Self::ShareOpen(request) => &request.group,
+            Self::ShareWrite(request) => &request.group,
+            Self::ShareConfigure(request) => &request.group,
+            Self::ShareSetOffsets(request) => &request.group,
+            Self::ShareOffsets(group) | Self::ShareDescribe(group) => group,
             Self::Leave(request) => &request.group,
             Self::Commit(request) => &request.group,
             Self::EndOffsets(request) => &request.group,
@@ -228,6 +251,16 @@ pub enum Reply {
     ConsumerBeat(ConsumerBeat),
     /// To a description of a group of the consumer protocol.
     ConsumerDescribed(ConsumerDescription),
+    /// To a share group's partition that is opened.
+    ShareOpened(ShareOpened),
+    /// To what is kept of one.
+    ShareWritten,
+    /// What is set for a group now.
+    ShareConfigured(ShareConfig),
+    /// Where a share group stands.
+    ShareOffsets(Vec<ShareOffset>),
+    /// To where it is to stand: one result per partition, in their order.
+    ShareOffsetsSet(Vec<Result<(), Fault>>),
     /// To a leave: one result per member, in their order.
     Left(Vec<Result<(), Fault>>),
     /// To a commit: one result per offset, in their order.
@@ -369,6 +402,8 @@ pub struct Listing {
     pub state: GroupState,
     /// Whether it is one of the consumer protocol.
     pub is_consumer: bool,
+    /// Whether it is a share group.
+    pub is_share: bool,
 }
 
 /// Why a request, or a part of it, is refused.
@@ -449,6 +484,20 @@ pub enum Fault {
     /// Not the member's epoch: the next heartbeat tells it.
     #[error("not the epoch of the member: try again with the one of the last heartbeat")]
     StaleEpoch,
+    /// There is no such share group.
+    #[error("the group is not a share group")]
+    NotShare,
+    /// Another owner, or a change of offsets, came between.
+    #[error(
+        "another broker has begun to serve the partition for the group, or its offsets were set: begin anew"
+    )]
+    FencedShare,
+    /// A setting of a group is wrong.
+    #[error("{0}")]
+    InvalidConfig(String),
+    /// The stream has no such partition.
+    #[error("there is no such partition")]
+    UnknownPartition,
     /// A member subscribes to the topic.
     #[error("a member of the group subscribes to the topic")]
     SubscribedToTopic,

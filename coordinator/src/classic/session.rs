@@ -31,7 +31,20 @@ impl Coordinator {
             Request::ConsumerHeartbeat(request) => self
                 .consumer_heartbeat(now_ms, &request, view, step)
                 .map(Some),
-            Request::ConsumerDescribe(group) => self.consumer_describe(&group).map(Some),
+            Request::ConsumerDescribe(group) => self.consumer_describe(&group, false).map(Some),
+            Request::ShareHeartbeat(request) => {
+                self.share_heartbeat(now_ms, &request, view, step).map(Some)
+            }
+            Request::ShareDescribe(group) => self.consumer_describe(&group, true).map(Some),
+            Request::ShareOpen(request) => self.share_open(&request, view, step).map(Some),
+            Request::ShareWrite(request) => self.share_write(&request, view, step).map(Some),
+            Request::ShareConfigure(request) => {
+                self.share_configure(now_ms, request, step).map(Some)
+            }
+            Request::ShareOffsets(group) => self.share_offsets(&group).map(Some),
+            Request::ShareSetOffsets(request) => {
+                self.share_set_offsets(&request, view, step).map(Some)
+            }
             Request::Leave(request) => self.classic_leave(now_ms, &request, step).map(Some),
             Request::Commit(request) => self.classic_commit(now_ms, request, view, step).map(Some),
             Request::EndOffsets(request) => self

@@ -39,6 +39,7 @@ impl Coordinator {
         let names: Vec<String> = self.classic.keys().cloned().collect();
         for name in names {
             self.classic_expire_offsets(now_ms, &name, view, step);
+            self.share_expire(now_ms, &name, view, step);
             self.classic_expire_group(now_ms, &name, step);
         }
     }
@@ -86,6 +87,8 @@ impl Coordinator {
             && live.pending.is_empty()
             && group.offsets.is_empty()
             && group.pending.is_empty()
+            && group.shares.is_empty()
+            && group.config.is_default()
         {
             tracing::debug!(group = name, "an empty consumer group is forgotten");
             self.classic_forget_group(name, step);

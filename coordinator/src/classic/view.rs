@@ -11,9 +11,10 @@ use kera_protocol::v1::{
 
 use super::consumer::Partitions;
 use super::event::OffsetRecord;
-use super::group::{Group, Offset, offset_parts};
+use super::group::{Group, offset_parts};
 use super::live::LiveGroup;
 use super::request::GroupState;
+use super::shares::SHARE;
 use super::subscription;
 use crate::admin::{not_empty, ordinals_at, sum_of};
 use crate::coordinator::{Coordinator, Step};
@@ -55,7 +56,9 @@ impl Coordinator {
                 ..MemberDescription::default()
             });
             // What it is to give back it holds until it has.
-            for (stream, numbers) in member.assigned.iter().chain(&member.revoking) {
+            // Members of share groups share them, and none of them is told alone.
+            let held = member.assigned.iter().chain(&member.revoking);
+            for (stream, numbers) in held.filter(|_| !group.is_share()) {
                 if let Some(shape) = view.stream_by_id(*stream) {
                     let held = numbers.iter().map(|number| (shape.name.clone(), *number));
                     assigned.extend(held.map(|partition| (partition, id.as_str())));
@@ -77,11 +80,11 @@ impl Coordinator {
             assigned.extend(share.map(|(topic, p)| ((topic.to_owned(), p), id.as_str())));
         }
         let mut partitions = Vec::new();
-        for (stream, offsets) in &group.offsets {
-            let Some(shape) = view.stream_by_id(*stream) else {
+        for (stream, numbers) in group.known_partitions() {
+            let Some(shape) = view.stream_by_id(stream) else {
                 continue;
             };
-            for &partition in offsets.keys() {
+            for partition in numbers {
                 let mut progress = progress(group, &shape, partition, view);
                 let owner = assigned.remove(&(shape.name.clone(), partition));
                 progress.member = owner.unwrap_or_default().to_owned();
@@ -153,14 +156,9 @@ impl Coordinator {
                 )));
             }
             None => {
-                let offsets = group.offsets.iter();
-                offsets
-                    .filter_map(|(stream, offsets)| {
-                        Some((
-                            view.stream_by_id(*stream)?,
-                            offsets.keys().copied().collect(),
-                        ))
-                    })
+                let known = group.known_partitions().into_iter();
+                known
+                    .filter_map(|(stream, numbers)| Some((view.stream_by_id(stream)?, numbers)))
                     .collect()
             }
         };
@@ -180,6 +178,12 @@ impl Coordinator {
             placed.push(ordinals_at(shape, at, lanes, view)?);
         }
         for ((shape, partitions), places) in chosen.iter().zip(placed) {
+            if self.is_share_group(name) {
+                for (&partition, (_, ordinal)) in partitions.iter().zip(places) {
+                    self.share_set(name, (shape.id, partition), ordinal, step);
+                }
+                continue;
+            }
             let placed = partitions.iter().zip(places);
             let records = placed.map(|(&partition, (_, ordinal))| OffsetRecord {
                 partition,
@@ -235,10 +239,10 @@ impl StreamShape {
 }
 
 fn summary(name: &str, group: &Group, live: &LiveGroup, view: &dyn LaneView) -> GroupSummary {
-    let lag = |stream: StreamId| {
+    let lag = |(stream, numbers): (StreamId, Vec<u32>)| {
         let shape = view.stream_by_id(stream)?;
-        let offsets = group.offsets.get(&stream)?.keys();
-        let lags = offsets.map(|partition| Some(head_and_lag(group, &shape, *partition, view)?.1));
+        let lags = numbers.into_iter();
+        let lags = lags.map(|partition| Some(head_and_lag(group, &shape, partition, view)?.1));
         let (lag, unknown_lanes) = sum_of(lags);
         Some(StreamLag {
             lag,
@@ -246,7 +250,8 @@ fn summary(name: &str, group: &Group, live: &LiveGroup, view: &dyn LaneView) -> 
             stream: shape.name.clone(),
         })
     };
-    let mut streams: Vec<StreamLag> = group.offsets.keys().filter_map(|id| lag(*id)).collect();
+    let known = group.known_partitions().into_iter();
+    let mut streams: Vec<StreamLag> = known.filter_map(lag).collect();
     streams.sort_by(|a, b| a.stream.cmp(&b.stream));
     GroupSummary {
         group: name.to_owned(),
@@ -256,6 +261,7 @@ fn summary(name: &str, group: &Group, live: &LiveGroup, view: &dyn LaneView) -> 
         kind: GroupKind::Kafka as i32,
         state: live.state.name().to_owned(),
         kafka_type: match &group.consumer {
+            Some(consumer) if consumer.shares => SHARE,
             Some(_) => "consumer",
             None => "classic",
         }
@@ -274,11 +280,12 @@ fn head_and_lag(
 ) -> Option<(u64, u64)> {
     let lane = shape.lane_of(partition);
     let status = view.lane(lane)?;
-    let committed = group.offset(shape.id, partition).and_then(Offset::ordinal);
-    let lag = committed.map_or(0, |ordinal| {
-        let from = view.skip_gap(lane, ordinal.max(status.log_start));
-        status.head.saturating_sub(from)
-    });
+    let lag = group
+        .place(shape.id, partition)
+        .map_or(0, |(ordinal, done)| {
+            let from = view.skip_gap(lane, ordinal.max(status.log_start));
+            status.head.saturating_sub(from).saturating_sub(done)
+        });
     Some((status.head, lag))
 }
 
@@ -294,7 +301,7 @@ fn progress(
     PartitionProgress {
         stream: shape.name.clone(),
         partition,
-        committed: offset.and_then(Offset::ordinal),
+        committed: group.place(shape.id, partition).map(|(ordinal, _)| ordinal),
         head_ordinal,
         lag,
         head_unknown: end.is_none(),

@@ -8,5 +8,6 @@ mod model;
 mod offsets;
 mod pending;
 mod persistence;
+mod shares;
 #[path = "../support/mod.rs"]
 mod support;

@@ -5908,6 +5908,75 @@ pub mod lanes_client {
                 .insert(GrpcMethod::new("kera.v1.Lanes", "FindTransactions"));
             self.inner.unary(req, path, codec).await
         }
+        /// The owner of a partition begins to serve a share group that the broker asked coordinates.
+        pub async fn open_share(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::OpenShareRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::OpenShareResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/kera.v1.Lanes/OpenShare");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Lanes", "OpenShare"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// It has it kept where the group stands. Answered once that is durable.
+        pub async fn write_share(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::WriteShareRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::WriteShareResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/kera.v1.Lanes/WriteShare");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Lanes", "WriteShare"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// What is set for a group that the broker asked coordinates, and other settings for it.
+        pub async fn group_settings(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::GroupSettingsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::GroupSettingsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Lanes/GroupSettings",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Lanes", "GroupSettings"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -6037,6 +6106,30 @@ pub mod lanes_server {
             request: tonic::Request<::kera_protocol::v1::FindTransactionsRequest>,
         ) -> std::result::Result<
             tonic::Response<::kera_protocol::v1::FindTransactionsResponse>,
+            tonic::Status,
+        >;
+        /// The owner of a partition begins to serve a share group that the broker asked coordinates.
+        async fn open_share(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::OpenShareRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::OpenShareResponse>,
+            tonic::Status,
+        >;
+        /// It has it kept where the group stands. Answered once that is durable.
+        async fn write_share(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::WriteShareRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::WriteShareResponse>,
+            tonic::Status,
+        >;
+        /// What is set for a group that the broker asked coordinates, and other settings for it.
+        async fn group_settings(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::GroupSettingsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::GroupSettingsResponse>,
             tonic::Status,
         >;
     }
@@ -6763,6 +6856,148 @@ pub mod lanes_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = FindTransactionsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Lanes/OpenShare" => {
+                    #[allow(non_camel_case_types)]
+                    struct OpenShareSvc<T: Lanes>(pub Arc<T>);
+                    impl<
+                        T: Lanes,
+                    > tonic::server::UnaryService<::kera_protocol::v1::OpenShareRequest>
+                    for OpenShareSvc<T> {
+                        type Response = ::kera_protocol::v1::OpenShareResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::OpenShareRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Lanes>::open_share(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = OpenShareSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Lanes/WriteShare" => {
+                    #[allow(non_camel_case_types)]
+                    struct WriteShareSvc<T: Lanes>(pub Arc<T>);
+                    impl<
+                        T: Lanes,
+                    > tonic::server::UnaryService<::kera_protocol::v1::WriteShareRequest>
+                    for WriteShareSvc<T> {
+                        type Response = ::kera_protocol::v1::WriteShareResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::WriteShareRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Lanes>::write_share(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WriteShareSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Lanes/GroupSettings" => {
+                    #[allow(non_camel_case_types)]
+                    struct GroupSettingsSvc<T: Lanes>(pub Arc<T>);
+                    impl<
+                        T: Lanes,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::GroupSettingsRequest,
+                    > for GroupSettingsSvc<T> {
+                        type Response = ::kera_protocol::v1::GroupSettingsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::GroupSettingsRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Lanes>::group_settings(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GroupSettingsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -25,6 +25,8 @@ mod producing;
 mod reading;
 mod restart;
 mod secured_tools;
+mod share_groups;
+mod share_tools;
 mod stage;
 mod tokens;
 mod topics;
@@ -43,6 +45,10 @@ matrix! {
     }];
     librdkafka_consumer_protocol = Librdkafka: [consumer_protocol::{
         members_come_and_go, a_group_outlives_its_broker_and_a_member, a_member_keeps_its_name,
+    }];
+    java_share_groups = Java: [share_groups::{
+        records_are_acknowledged_one_by_one, more_members_than_partitions_share_the_work,
+        what_is_not_acknowledged_comes_again, the_next_poll_acknowledges_what_the_last_one_delivered,
     }];
     java_transactions = Java: [transactions::{
         what_is_open_or_aborted_is_not_read, another_instance_fences_the_one_before,

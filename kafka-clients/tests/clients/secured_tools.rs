@@ -10,17 +10,18 @@ use serde_json::{Value, json};
 use crate::common::agent::{Agent, Client};
 use crate::common::logins::{MECHANISMS, Secured, allowed};
 use crate::common::{machine, tools};
+use crate::share_tools;
 
 /// What `kafka-acls.sh` and the others start.
 const ACLS: &str = "org.apache.kafka.tools.AclCommand";
 const CONFIGS: &str = "kafka.admin.ConfigCommand";
-const TOPICS: &str = "org.apache.kafka.tools.TopicCommand";
-const PRODUCER: &str = "org.apache.kafka.tools.ConsoleProducer";
+pub const TOPICS: &str = "org.apache.kafka.tools.TopicCommand";
+pub const PRODUCER: &str = "org.apache.kafka.tools.ConsoleProducer";
 const CONSUMER: &str = "org.apache.kafka.tools.consumer.ConsoleConsumer";
 
 const PASSWORD: &str = "anns own";
 
-struct Tools {
+pub struct Tools {
     agent: Agent,
     secured: Secured,
     /// A file with the settings of the user of a tool.
@@ -64,7 +65,7 @@ impl Tools {
         fs::write(&self.user, lines.collect::<String>()).expect("a file can be written");
     }
 
-    fn admin(&mut self, mechanism: &str) {
+    pub fn admin(&mut self, mechanism: &str) {
         let settings = self.secured.java_admin(mechanism);
         self.log_in(&settings);
     }
@@ -87,13 +88,13 @@ impl Tools {
     }
 
     /// Runs a tool, which must succeed; what it wrote.
-    fn feed(&mut self, tool: &str, words: &[&str], input: &str) -> String {
+    pub fn feed(&mut self, tool: &str, words: &[&str], input: &str) -> String {
         let answer = self.run(tool, words, input);
         assert_eq!(answer["status"], 0, "{tool} {words:?}: {answer}");
         answer["out"].as_str().expect("text").to_owned()
     }
 
-    fn does(&mut self, tool: &str, words: &[&str]) -> String {
+    pub fn does(&mut self, tool: &str, words: &[&str]) -> String {
         self.feed(tool, words, "")
     }
 
@@ -106,7 +107,7 @@ impl Tools {
     }
 
     /// The same of a tool that changes or tells settings of something.
-    fn alter(&mut self, of: &[&str], how: &[&str]) {
+    pub fn alter(&mut self, of: &[&str], how: &[&str]) {
         let said = self.does(CONFIGS, &[&["--alter"], of, how].concat());
         assert!(
             said.contains("Completed updating"),
@@ -114,7 +115,7 @@ impl Tools {
         );
     }
 
-    fn describe(&mut self, of: &[&str]) -> String {
+    pub fn describe(&mut self, of: &[&str]) -> String {
         self.does(CONFIGS, &[&["--describe"], of].concat())
     }
 
@@ -158,6 +159,7 @@ fn kafkas_own_tools_over_tls_with_each_mechanism() {
     rules_with_prefixes_and_denials(&mut tools);
     quotas(&mut tools);
     settings_of_topics_and_brokers(&mut tools);
+    share_tools::a_share_group_works_and_is_set_back(&mut tools);
     assert!(!tools.secured.broker.log().contains("panicked"));
 }
 

@@ -13,13 +13,17 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::admin;
 use kera_broker::audit::{self, settings_text};
+use kera_broker::shares::{self, GroupSettings};
 use kera_metadata::StreamConfig;
 use kera_metadata::access::Operation;
 
 use super::{BROKER, Change, DELETE, GROUP, SET, TOPIC, broker, flush_interval, no_resource};
+use crate::access;
 use crate::config_table::{ConfigKind, TOPIC_CONFIGS, TopicConfig};
 use crate::context::Ctx;
+use crate::groups::host;
 use crate::refusal::{Refusal, short};
+use crate::shares::check_feature;
 use crate::topic;
 use crate::topic_config::{Wanted, known, list, same, value_of};
 
@@ -153,18 +157,68 @@ impl Work<'_> {
                 self.ctx.check_cluster(Operation::AlterConfigs)?;
                 broker::alter(self.ctx, name, changes, self.whole, self.validate_only).await
             }
-            GROUP => match changes.first() {
-                None => Ok(()),
-                Some(change) => Err(Refusal::new(
-                    ResponseError::InvalidConfig,
-                    format!(
-                        "\"{}\" cannot be set for a group: its members bring their timeouts when they join",
-                        short(change.name)
-                    ),
-                )),
-            },
+            GROUP if self.ctx.may_group(Operation::AlterConfigs, name) => {
+                self.alter_group(name, changes).await
+            }
+            GROUP => Err(access::no_group()),
             other => Err(no_resource(other)),
         }
+    }
+
+    /// Settings of share groups. Nothing is made of a group that only leaves its settings as they are.
+    async fn alter_group(&self, name: &str, changes: &[Change<'_>]) -> Result<(), Refusal> {
+        check_feature(self.ctx)?;
+        if changes.is_empty() && !self.whole {
+            return Ok(());
+        }
+        let mut wanted = GroupSettings {
+            group: name.to_owned(),
+            whole: self.whole,
+            validate_only: self.validate_only,
+            client_host: host(self.ctx),
+            ..GroupSettings::default()
+        };
+        for change in changes {
+            let value = match (change.operation, change.value) {
+                (SET, Some(value)) => Some(value.to_owned()),
+                (DELETE, _) => None,
+                (SET, None) => {
+                    let text = format!("\"{}\" has no value", short(change.name));
+                    return Err(Refusal::new(ResponseError::InvalidRequest, text));
+                }
+                _ => {
+                    let text = format!(
+                        "\"{}\" is no list: it can be set or deleted",
+                        short(change.name)
+                    );
+                    return Err(Refusal::new(ResponseError::InvalidConfig, text));
+                }
+            };
+            wanted.changes.push((change.name.to_owned(), value));
+        }
+        let texts = wanted.changes.iter().map(|(name, value)| {
+            let value = value.as_deref().unwrap_or("default");
+            format!("{}={}", short(name), short(value))
+        });
+        let change = audit::Change::new(
+            "alter_group",
+            "group",
+            name,
+            texts.collect::<Vec<_>>().join(" "),
+        );
+        let attempt = (!self.validate_only).then(|| self.ctx.attempt(change));
+        let set = match shares::settings(&self.ctx.shared, wanted).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(text)) => Err(Refusal::new(ResponseError::InvalidConfig, text)),
+            Err(error) => Err(Refusal::from(error)),
+        };
+        if let Some(attempt) = attempt {
+            match &set {
+                Ok(()) => attempt.made(),
+                Err(refusal) => refusal.end(attempt),
+            }
+        }
+        set
     }
 
     async fn alter_topic(&self, name: &str, changes: &[Change<'_>]) -> Result<(), Refusal> {

@@ -9,6 +9,8 @@ use kafka_protocol::messages::describe_configs_response::{
 };
 use kafka_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
 use kafka_protocol::protocol::StrBytes;
+use kera_broker::shares::{self, GroupSettings};
+use kera_coordinator::classic::shares::CONFIGS;
 use kera_metadata::StreamConfig;
 use kera_metadata::access::Operation;
 
@@ -24,6 +26,7 @@ use crate::topic_config::value_of;
 /// Where a value comes from, as answers number it.
 const FROM_TOPIC: i8 = 1;
 const FROM_DEFAULT: i8 = 5;
+const FROM_GROUP: i8 = 8;
 /// First version that tells kinds and documentation.
 const KINDS_FROM: i16 = 3;
 
@@ -84,7 +87,7 @@ pub(crate) async fn describe_configs(
             .with_error_message(None)
             .with_resource_type(asked.resource_type)
             .with_resource_name(asked.resource_name.clone());
-        match show.resource(&asked) {
+        match show.resource(&asked).await {
             Ok(configs) => result.configs = configs,
             Err(refusal) => {
                 result.error_code = refusal.code;
@@ -102,7 +105,7 @@ pub(crate) async fn describe_configs(
     DescribeConfigsResponse::default().with_results(results)
 }
 
-/// What counts for every group. Members of classic groups bring their own times; nothing is set for a group.
+/// What counts for every group. Members of classic groups bring their own times.
 fn group_values(ctx: &Ctx) -> [(&'static str, u128); 2] {
     let kafka = &ctx.shared.live().kafka;
     [
@@ -125,7 +128,7 @@ struct Show<'a> {
 }
 
 impl Show<'_> {
-    fn resource(
+    async fn resource(
         &self,
         asked: &DescribeConfigsResource,
     ) -> Result<Vec<DescribeConfigsResourceResult>, Refusal> {
@@ -151,9 +154,19 @@ impl Show<'_> {
                 Ok(shown.filter_map(|value| self.broker(value)).collect())
             }
             GROUP if self.ctx.may_group(Operation::DescribeConfigs, name) => {
+                let asked = GroupSettings {
+                    group: name.to_owned(),
+                    ..GroupSettings::default()
+                };
+                let set = shares::settings(&self.ctx.shared, asked).await;
+                let set = set.map_err(Refusal::from)?.unwrap_or_default();
                 let values = group_values(self.ctx).into_iter();
-                let shown = values.filter(|(name, _)| wanted(name));
-                Ok(shown.map(|(name, value)| self.group(name, value)).collect())
+                let values = values.map(|(name, ms)| (name, ms.to_string(), true));
+                let set = CONFIGS
+                    .iter()
+                    .map(|(name, _)| (*name, set.value(name).to_owned(), false));
+                let shown = values.chain(set).filter(|(name, _, _)| wanted(name));
+                Ok(shown.map(|value| self.group(value)).collect())
             }
             GROUP => Err(access::no_group()),
             other => Err(no_resource(other)),
@@ -194,18 +207,36 @@ impl Show<'_> {
         shown
     }
 
-    fn group(&self, name: &'static str, ms: u128) -> DescribeConfigsResourceResult {
+    /// A setting of a group: its name, its value, and whether it is the broker's.
+    fn group(
+        &self,
+        (name, value, of_broker): (&'static str, String, bool),
+    ) -> DescribeConfigsResourceResult {
+        let is_number = value.parse::<u64>().is_ok();
+        let by_default = CONFIGS.contains(&(name, value.as_str()));
         let mut shown = DescribeConfigsResourceResult::default()
             .with_name(StrBytes::from_static_str(name))
-            .with_value(Some(text(ms.to_string())))
-            .with_read_only(true)
-            .with_config_source(FROM_DEFAULT)
+            .with_value(Some(text(value)))
+            .with_read_only(of_broker)
+            .with_config_source(if of_broker || by_default {
+                FROM_DEFAULT
+            } else {
+                FROM_GROUP
+            })
             .with_documentation(None);
         if self.kinds {
-            shown.config_type = ConfigKind::Int as i8;
+            shown.config_type = match is_number {
+                true => ConfigKind::Int as i8,
+                false => ConfigKind::Text as i8,
+            };
         }
         if self.documentation {
-            let about = "of members of the consumer protocol; the same for all groups, a setting of the broker";
+            let about = match of_broker {
+                true => {
+                    "of members of the consumer protocol; the same for all groups, a setting of the broker"
+                }
+                false => "of share groups; a partition takes it up when its readers begin anew",
+            };
             shown.documentation = Some(text(about));
         }
         shown

@@ -12,4 +12,4 @@ pub(crate) mod session;
 
 pub(crate) use request::FetchRequest;
 pub(crate) use serve::{Fetch, Progress};
-pub(crate) use session::{SessionRoom, Sessions};
+pub(crate) use session::{Held, MAX_PARTITIONS, SessionRoom, Sessions};

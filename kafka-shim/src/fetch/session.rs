@@ -42,7 +42,7 @@ impl SessionRoom {
     }
 
     /// Room for so many partitions, if there is as much.
-    fn hold(&self, count: usize) -> Option<Held> {
+    pub(crate) fn hold(&self, count: usize) -> Option<Held> {
         let counted = if count > UNCOUNTED { count } else { 0 };
         let more = |used: usize| used.checked_add(counted).filter(|sum| *sum <= self.limit);
         let held = self
@@ -58,7 +58,7 @@ impl SessionRoom {
 
 /// Room that is taken until this is dropped.
 #[derive(Debug)]
-struct Held {
+pub(crate) struct Held {
     used: Arc<AtomicUsize>,
     count: usize,
     counted: usize,

@@ -127,11 +127,11 @@ fn check_feature(ctx: &Ctx) -> Result<(), Refusal> {
     required.map_err(|error| Refusal::new(ResponseError::UnsupportedVersion, error.message))
 }
 
-fn uuid_of(stream: StreamId) -> Uuid {
+pub(super) fn uuid_of(stream: StreamId) -> Uuid {
     Uuid::from_slice(stream.as_bytes()).unwrap_or_default()
 }
 
-fn numbers(numbers: impl IntoIterator<Item = u32>) -> Vec<i32> {
+pub(super) fn numbers(numbers: impl IntoIterator<Item = u32>) -> Vec<i32> {
     let numbers = numbers.into_iter();
     numbers
         .filter_map(|number| i32::try_from(number).ok())
@@ -219,7 +219,10 @@ async fn describe(ctx: &Ctx, version: i16, group: &GroupId) -> Result<DescribedG
 }
 
 /// The names of the topics that members have or are to have.
-fn names(ctx: &Ctx, found: &ConsumerDescription) -> Result<BTreeMap<StreamId, String>, Refusal> {
+pub(super) fn names(
+    ctx: &Ctx,
+    found: &ConsumerDescription,
+) -> Result<BTreeMap<StreamId, String>, Refusal> {
     let members = found.members.iter();
     let shares = members.flat_map(|member| [&member.assigned, &member.target]);
     let mut names = BTreeMap::new();
@@ -235,7 +238,10 @@ fn names(ctx: &Ctx, found: &ConsumerDescription) -> Result<BTreeMap<StreamId, St
     Ok(names)
 }
 
-fn bytes(member: &ConsumerMemberDescription, names: &BTreeMap<StreamId, String>) -> usize {
+pub(super) fn bytes(
+    member: &ConsumerMemberDescription,
+    names: &BTreeMap<StreamId, String>,
+) -> usize {
     let topics: usize = member.topics.iter().map(|name| name.len() + 4).sum();
     let shares = member.assigned.iter().chain(&member.target);
     let shares = shares.map(|(stream, partitions)| {

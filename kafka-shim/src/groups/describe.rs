@@ -15,6 +15,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::audit::Change;
 use kera_broker::coordination::CoordinatorKind;
+use kera_coordinator::classic::shares::SHARE;
 use kera_coordinator::classic::{Listing, Reply, Request};
 use kera_metadata::access::Operation;
 
@@ -204,9 +205,10 @@ async fn describe(ctx: &Ctx, version: i16, group: &GroupId) -> DescribedGroup {
 }
 
 fn type_of(group: &Listing) -> &'static str {
-    match group.is_consumer {
-        true => CONSUMER,
-        false => CLASSIC,
+    match (group.is_consumer, group.is_share) {
+        (_, true) => SHARE,
+        (true, _) => CONSUMER,
+        (false, _) => CLASSIC,
     }
 }
 

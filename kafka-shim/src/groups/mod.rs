@@ -4,11 +4,15 @@ mod consumer;
 mod describe;
 mod membership;
 mod offsets;
+mod share;
+mod share_offsets;
 
 pub(crate) use consumer::{consumer_describe, consumer_heartbeat};
 pub(crate) use describe::{delete_groups, describe_groups, find_coordinator, list_groups};
 pub(crate) use membership::{heartbeat, join_group, leave_group, sync_group};
 pub(crate) use offsets::{commit, offset_commit, offset_delete, offset_fetch};
+pub(crate) use share::{share_describe, share_heartbeat};
+pub(crate) use share_offsets::{alter_share_offsets, delete_share_offsets, describe_share_offsets};
 
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::protocol::StrBytes;
@@ -68,9 +72,14 @@ fn fault_code(fault: &Fault) -> i16 {
     use ResponseError as Kafka;
     let kafka = match fault {
         Fault::InvalidGroupId => Kafka::InvalidGroupId,
-        Fault::OtherKind | Fault::GroupNotFound | Fault::NotConsumer | Fault::NotClassic => {
-            Kafka::GroupIdNotFound
-        }
+        Fault::OtherKind
+        | Fault::GroupNotFound
+        | Fault::NotConsumer
+        | Fault::NotClassic
+        | Fault::NotShare => Kafka::GroupIdNotFound,
+        Fault::FencedShare => Kafka::FencedStateEpoch,
+        Fault::InvalidConfig(_) => Kafka::InvalidConfig,
+        Fault::UnknownPartition => Kafka::UnknownTopicOrPartition,
         Fault::InvalidRequest(_) => Kafka::InvalidRequest,
         Fault::UnsupportedAssignor => Kafka::UnsupportedAssignor,
         Fault::InvalidPattern(_) => Kafka::InvalidRegularExpression,

@@ -685,41 +685,92 @@ shapes! {
             partition_index: int32;
         });
     }
+
+    76 ShareGroupHeartbeat 1 to 1 flexible 0 {
+        group_id: string;
+        member_id: string;
+        member_epoch: int32;
+        rack_id: (? string);
+        subscribed_topic_names: [? string];
+    }
+
+    77 ShareGroupDescribe 1 to 1 flexible 0 {
+        group_ids: [string];
+        include_authorized_operations: bool;
+    }
+
+    78 ShareFetch 1 to 1 flexible 0 {
+        group_id: (? string);
+        member_id: (? string);
+        share_session_epoch: int32;
+        max_wait_ms: int32;
+        min_bytes: int32;
+        max_bytes: int32;
+        max_records: int32;
+        batch_size: int32;
+        topics: [{
+            topic_id: uuid;
+            partitions: [{
+                partition_index: int32;
+                acknowledgement_batches: [{
+                    first_offset: int64;
+                    last_offset: int64;
+                    acknowledge_types: [int8];
+                }];
+            }];
+        }];
+        forgotten_topics_data: [{
+            topic_id: uuid;
+            partitions: [int32];
+        }];
+    }
+
+    79 ShareAcknowledge 1 to 1 flexible 0 {
+        group_id: (? string);
+        member_id: (? string);
+        share_session_epoch: int32;
+        topics: [{
+            topic_id: uuid;
+            partitions: [{
+                partition_index: int32;
+                acknowledgement_batches: [{
+                    first_offset: int64;
+                    last_offset: int64;
+                    acknowledge_types: [int8];
+                }];
+            }];
+        }];
+    }
+
+    90 DescribeShareGroupOffsets 0 to 0 flexible 0 {
+        groups: [{
+            group_id: string;
+            topics: [? {
+                topic_name: string;
+                partitions: [int32];
+            }];
+        }];
+    }
+
+    91 AlterShareGroupOffsets 0 to 0 flexible 0 {
+        group_id: string;
+        topics: [{
+            topic_name: string;
+            partitions: [{
+                partition_index: int32;
+                start_offset: int64;
+            }];
+        }];
+    }
+
+    92 DeleteShareGroupOffsets 0 to 0 flexible 0 {
+        group_id: string;
+        topics: [{
+            topic_name: string;
+        }];
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_rise_so_that_the_search_finds_them() {
-        assert!(SHAPES.is_sorted_by_key(|shape| shape.api_key));
-        assert_eq!(shape(3).map(|shape| shape.name), Some("Metadata"));
-        assert!(shape(34).is_none());
-        assert!(shape(-1).is_none());
-    }
-
-    #[test]
-    fn ranges_are_ranges_and_tags_are_flexible() {
-        fn check(shape: &Shape, fields: &[Field]) {
-            for field in fields {
-                assert!(field.from <= field.until, "{} {}", shape.name, field.name);
-                if field.tag.is_some() {
-                    assert!(shape.flexible <= field.from.max(shape.flexible));
-                }
-                match field.kind {
-                    Kind::Struct(inner) | Kind::OptionalStruct(inner) => check(shape, inner),
-                    Kind::Array {
-                        of: Kind::Struct(inner),
-                        ..
-                    } => check(shape, inner),
-                    _ => {}
-                }
-            }
-        }
-        for shape in SHAPES {
-            assert!(shape.min <= shape.max && shape.flexible >= 0);
-            check(shape, shape.fields);
-        }
-    }
-}
+#[path = "schema_tests.rs"]
+mod tests;

@@ -76,6 +76,13 @@ const NEEDS: &[(ApiKey, Needs)] = &[
     (ApiKey::ConsumerGroupHeartbeat, &[(Kind::Group, Op::Read), (Kind::Stream, Op::Describe)]),
     // Its members' topics are told.
     (ApiKey::ConsumerGroupDescribe, &[(Kind::Group, Op::Describe), (Kind::Stream, Op::Describe)]),
+    (ApiKey::ShareGroupHeartbeat, &[(Kind::Group, Op::Read), (Kind::Stream, Op::Describe)]),
+    (ApiKey::ShareGroupDescribe, &[(Kind::Group, Op::Describe), (Kind::Stream, Op::Describe)]),
+    (ApiKey::ShareFetch, &[(Kind::Group, Op::Read), (Kind::Stream, Op::Read)]),
+    (ApiKey::ShareAcknowledge, &[(Kind::Group, Op::Read)]),
+    (ApiKey::DescribeShareGroupOffsets, &[(Kind::Group, Op::Describe), (Kind::Stream, Op::Describe)]),
+    (ApiKey::AlterShareGroupOffsets, &[(Kind::Group, Op::Read), (Kind::Stream, Op::Read)]),
+    (ApiKey::DeleteShareGroupOffsets, &[(Kind::Group, Op::Delete), (Kind::Stream, Op::Read)]),
     (ApiKey::ListConfigResources, &[(Kind::Cluster, Op::DescribeConfigs)]),
     (ApiKey::DescribeTopicPartitions, &[(Kind::Stream, Op::Describe)]),
 ];
@@ -183,6 +190,12 @@ async fn what_is_needed_is_needed_and_no_more() {
                     allow(&world, Kind::Group, Op::Read).await;
                     allow(&world, Kind::Stream, Op::Describe).await;
                     ask(&mut client, ApiKey::ConsumerGroupHeartbeat, 1, id).await;
+                }
+                if key == ApiKey::ShareGroupDescribe {
+                    let id = fresh_topic(&world);
+                    allow(&world, Kind::Group, Op::Read).await;
+                    allow(&world, Kind::Stream, Op::Describe).await;
+                    ask(&mut client, ApiKey::ShareGroupHeartbeat, 1, id).await;
                 }
                 forget_rules(&world).await;
                 for (at, (kind, operation)) in needs.iter().enumerate() {

@@ -55,7 +55,11 @@ fn rule(permission: Permission, kind: Kind, operation: Operation) -> Rule {
     Rule {
         kind,
         name: name_of(kind).to_owned(),
-        pattern: Pattern::Literal,
+        // Of share groups there is another one: a group does not change its kind to theirs.
+        pattern: match kind {
+            Kind::Group => Pattern::Prefixed,
+            _ => Pattern::Literal,
+        },
         principal: EVERYBODY.to_owned(),
         host: ANY.to_owned(),
         operation,

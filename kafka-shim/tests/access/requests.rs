@@ -48,6 +48,11 @@ fn group() -> GroupId {
     GroupId(words(GROUP))
 }
 
+/// A share group of a name that rules for the other one are for as well.
+fn share_group() -> GroupId {
+    GroupId(words(&format!("{GROUP}-shares")))
+}
+
 /// A request's body, and the version of its header.
 pub struct Asked {
     pub body: Bytes,
@@ -323,6 +328,71 @@ pub fn of(api: ApiKey, version: i16, id: Uuid) -> Option<Asked> {
             let request = ConsumerGroupDescribeRequest::default();
             let groups = vec![group()];
             asked(&request.with_group_ids(groups), version)
+        }
+        ApiKey::ShareGroupHeartbeat => {
+            let request = ShareGroupHeartbeatRequest::default()
+                .with_group_id(share_group())
+                .with_member_id(words("m"))
+                .with_subscribed_topic_names(Some(vec![topic()]));
+            asked(&request, version)
+        }
+        ApiKey::ShareGroupDescribe => {
+            let request = ShareGroupDescribeRequest::default();
+            asked(&request.with_group_ids(vec![share_group()]), version)
+        }
+        ApiKey::ShareFetch => {
+            let partition = share_fetch_request::FetchPartition::default();
+            let of = share_fetch_request::FetchTopic::default()
+                .with_topic_id(id)
+                .with_partitions(vec![partition]);
+            let request = ShareFetchRequest::default()
+                .with_group_id(Some(share_group()))
+                .with_member_id(Some(words("m")))
+                .with_max_bytes(1_000)
+                .with_max_records(1)
+                .with_topics(vec![of]);
+            asked(&request, version)
+        }
+        ApiKey::ShareAcknowledge => {
+            let request = ShareAcknowledgeRequest::default()
+                .with_group_id(Some(share_group()))
+                .with_member_id(Some(words("m")))
+                .with_share_session_epoch(1);
+            asked(&request, version)
+        }
+        ApiKey::DescribeShareGroupOffsets => {
+            use describe_share_group_offsets_request::{
+                DescribeShareGroupOffsetsRequestGroup, DescribeShareGroupOffsetsRequestTopic,
+            };
+            let of = DescribeShareGroupOffsetsRequestTopic::default()
+                .with_topic_name(topic())
+                .with_partitions(vec![0]);
+            let group = DescribeShareGroupOffsetsRequestGroup::default()
+                .with_group_id(share_group())
+                .with_topics(Some(vec![of]));
+            let request = DescribeShareGroupOffsetsRequest::default().with_groups(vec![group]);
+            asked(&request, version)
+        }
+        ApiKey::AlterShareGroupOffsets => {
+            use alter_share_group_offsets_request::{
+                AlterShareGroupOffsetsRequestPartition, AlterShareGroupOffsetsRequestTopic,
+            };
+            let partition = AlterShareGroupOffsetsRequestPartition::default();
+            let of = AlterShareGroupOffsetsRequestTopic::default()
+                .with_topic_name(topic())
+                .with_partitions(vec![partition]);
+            let request = AlterShareGroupOffsetsRequest::default()
+                .with_group_id(share_group())
+                .with_topics(vec![of]);
+            asked(&request, version)
+        }
+        ApiKey::DeleteShareGroupOffsets => {
+            use delete_share_group_offsets_request::DeleteShareGroupOffsetsRequestTopic;
+            let of = DeleteShareGroupOffsetsRequestTopic::default().with_topic_name(topic());
+            let request = DeleteShareGroupOffsetsRequest::default()
+                .with_group_id(share_group())
+                .with_topics(vec![of]);
+            asked(&request, version)
         }
         ApiKey::ListConfigResources => asked(&ListConfigResourcesRequest::default(), version),
         ApiKey::DescribeTopicPartitions => {

@@ -260,7 +260,7 @@ async fn a_topics_codec_is_a_hint() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_set_for_groups_and_brokers_tell_where_they_are_reached() {
+async fn groups_have_defaults_and_brokers_tell_where_they_are_reached() {
     let world = World::start().await;
     let mut client = world.client().await;
     let resource = |kind, text: &str| {
@@ -282,13 +282,19 @@ async fn nothing_is_set_for_groups_and_brokers_tell_where_they_are_reached() {
         });
         let times: Vec<_> = times.collect();
         let time = |name: &str, ms: &str| (name.to_owned(), ms.to_owned(), true);
+        let of_shares = |name: &str, value: &str| (name.to_owned(), value.to_owned(), false);
         assert_eq!(
             times,
             [
                 time("consumer.heartbeat.interval.ms", "5000"),
                 time("consumer.session.timeout.ms", "45000"),
+                of_shares("share.auto.offset.reset", "latest"),
+                of_shares("share.record.lock.duration.ms", "30000"),
+                of_shares("share.isolation.level", "read_uncommitted"),
+                of_shares("share.delivery.count.limit", "5"),
+                of_shares("share.partition.max.record.locks", "2000"),
             ],
-            "what the coordinator tells all of them"
+            "what the coordinator tells all of them, and what may be set for each"
         );
         let mut configs = answer.results[1].configs.iter();
         let listeners = configs.find(|config| config.name.as_str() == "advertised.listeners");

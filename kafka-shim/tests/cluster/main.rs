@@ -8,6 +8,7 @@ mod near;
 mod planted;
 mod second_login;
 mod settings;
+mod shares;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

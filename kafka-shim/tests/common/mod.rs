@@ -1,6 +1,8 @@
 //! A broker in this process, with a Kafka listener, and a client that speaks the protocol by hand.
 #![allow(dead_code)]
 
+pub mod shares;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

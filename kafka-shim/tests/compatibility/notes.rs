@@ -79,11 +79,7 @@ pub const NOTES: &[(i16, Support, &str)] = &[
         Whole,
         "fenced by generation and by transactional id; from version 5 on the group joins the transaction",
     ),
-    (
-        32,
-        Partly,
-        "of topics, of brokers and of groups; nothing is set for groups",
-    ),
+    (32, Partly, "of topics, of brokers and of groups"),
     (
         17,
         Partly,
@@ -151,11 +147,28 @@ pub const NOTES: &[(i16, Support, &str)] = &[
         "the epoch of the assignment is always that of the group",
     ),
     (74, Whole, "topics and brokers"),
+    (
+        76,
+        Whole,
+        "a group is a share group from its first member on, and never of another kind",
+    ),
+    (
+        77,
+        Whole,
+        "the epoch of the assignment is always that of the group",
+    ),
+    (
+        78,
+        Partly,
+        "no records are acquired beyond `max_records`; locks are not renewed (version 2); a session belongs to its connection, and its locks go with it",
+    ),
+    (79, Partly, "locks are not renewed (version 2)"),
+    (90, Partly, "without the lag (version 1)"),
 ];
 
 const RULES: &str = "kept whether `acl.enabled` is set or not; at most 8,192 rules";
 
-const ALTERED: &str = "of topics, and the broker settings below; nothing is set for groups";
+const ALTERED: &str = "of topics, the broker settings below, and what is set for share groups; nothing is set for other groups";
 
 /// The APIs of Kafka 4 that are not served, and why.
 pub const ABSENT: &[(i16, &str, &str)] = &[
@@ -184,10 +197,6 @@ pub const ABSENT: &[(i16, &str, &str)] = &[
     (71, "GetTelemetrySubscriptions", TELEMETRY),
     (72, "PushTelemetry", TELEMETRY),
     (73, "AssignReplicasToDirs", BETWEEN),
-    (76, "ShareGroupHeartbeat", SHARE),
-    (77, "ShareGroupDescribe", SHARE),
-    (78, "ShareFetch", SHARE),
-    (79, "ShareAcknowledge", SHARE),
     (80, "AddRaftVoter", BETWEEN),
     (81, "RemoveRaftVoter", BETWEEN),
     (82, "UpdateRaftVoter", BETWEEN),
@@ -198,16 +207,14 @@ pub const ABSENT: &[(i16, &str, &str)] = &[
     (87, "ReadShareGroupStateSummary", SHARE),
     (88, "StreamsGroupHeartbeat", STREAMS),
     (89, "StreamsGroupDescribe", STREAMS),
-    (90, "DescribeShareGroupOffsets", SHARE),
-    (91, "AlterShareGroupOffsets", SHARE),
-    (92, "DeleteShareGroupOffsets", SHARE),
 ];
 
 const AUTHENTICATION: &str = "no authentication yet";
 const REPLICAS: &str = "the brokers choose leaders and replicas";
 const BETWEEN: &str = "between Kafka's own brokers and controllers";
 const TELEMETRY: &str = "metrics of clients are not collected";
-const SHARE: &str = "no share groups";
+const SHARE: &str =
+    "between Kafka's own brokers: what share groups have read is kept by their coordinators";
 const STREAMS: &str = "no Streams groups";
 
 /// Keys that Kafka 4 knows and the codec does not.

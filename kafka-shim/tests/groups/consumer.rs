@@ -237,11 +237,20 @@ async fn clients_are_told_of_the_feature() {
         let found = told.finalized_features.iter();
         let found = found.map(|one| (&one.name[..], one.max_version_level));
         let found: Vec<_> = found.collect();
-        assert_eq!(found, [("group.version", 1), ("transaction.version", 2)]);
+        let all = [
+            ("group.version", 1),
+            ("transaction.version", 2),
+            ("share.version", 1),
+        ];
+        assert_eq!(found, all);
         let known = told.supported_features.iter();
         let known = known.map(|one| (&one.name[..], one.min_version, one.max_version));
         let known: Vec<_> = known.collect();
-        let all = [("group.version", 1, 1), ("transaction.version", 1, 2)];
+        let all = [
+            ("group.version", 1, 1),
+            ("transaction.version", 1, 2),
+            ("share.version", 1, 1),
+        ];
         assert_eq!(known, all);
     }
 }

@@ -5,6 +5,7 @@
 mod common;
 mod consumer;
 mod life;
+mod shares;
 mod strange;
 mod versions;
 

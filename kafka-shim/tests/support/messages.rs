@@ -26,6 +26,8 @@ use crate::dice::Dice;
 
 #[path = "messages/more.rs"]
 mod more;
+#[path = "messages/shares.rs"]
+mod shares;
 
 /// Every API and version that the table describes.
 pub fn all_versions() -> impl Iterator<Item = (i16, i16)> {
@@ -79,6 +81,13 @@ pub fn body(api_key: i16, version: i16, dice: &mut Dice) -> (Vec<u8>, i16) {
         27 => encoded(&more::write_txn_markers(version, dice), version),
         28 => encoded(&more::txn_offset_commit(version, dice), version),
         17 => encoded(&more::sasl_handshake(dice), version),
+        76 => encoded(&shares::heartbeat(dice), version),
+        77 => encoded(&shares::describe(dice), version),
+        78 => encoded(&shares::fetch(dice), version),
+        79 => encoded(&shares::acknowledge(dice), version),
+        90 => encoded(&shares::describe_offsets(dice), version),
+        91 => encoded(&shares::alter_offsets(dice), version),
+        92 => encoded(&shares::delete_offsets(dice), version),
         68 => encoded(&more::consumer_heartbeat(version, dice), version),
         69 => encoded(&more::consumer_describe(dice), version),
         36 => encoded(&more::sasl_authenticate(version, dice), version),

@@ -2052,7 +2052,7 @@ pub struct GroupSummary {
     /// of Kafka groups: streams with committed offsets
     #[prost(message, repeated, tag = "9")]
     pub streams: ::prost::alloc::vec::Vec<StreamLag>,
-    /// of Kafka groups: classic, or consumer (KIP-848)
+    /// of Kafka groups: classic, consumer (KIP-848) or share (KIP-932)
     #[prost(string, tag = "10")]
     pub kafka_type: ::prost::alloc::string::String,
     /// lanes or partitions whose head is not known: the lag lacks theirs
@@ -2739,6 +2739,121 @@ impl ListedState {
             "LISTED_STATE_OPEN" => Some(Self::Open),
             "LISTED_STATE_SEALED" => Some(Self::Sealed),
             "LISTED_STATE_FLUSHED" => Some(Self::Flushed),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpenShareRequest {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub stream: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "3")]
+    pub partition: u32,
+    #[prost(uint32, tag = "4")]
+    pub owner_epoch: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OpenShareResponse {
+    #[prost(enumeration = "ShareRefusal", tag = "1")]
+    pub refusal: i32,
+    #[prost(uint64, tag = "2")]
+    pub state_epoch: u64,
+    /// absent: the group has not read the partition yet
+    #[prost(uint64, optional, tag = "3")]
+    pub start: ::core::option::Option<u64>,
+    /// of each run its length, and twice its deliveries, with one more if it is done
+    #[prost(uint64, repeated, tag = "4")]
+    pub runs: ::prost::alloc::vec::Vec<u64>,
+    #[prost(message, repeated, tag = "5")]
+    pub settings: ::prost::alloc::vec::Vec<GroupSetting>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GroupSetting {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// in a request, absent: the default
+    #[prost(string, optional, tag = "2")]
+    pub value: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WriteShareRequest {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub stream: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "3")]
+    pub partition: u32,
+    #[prost(uint64, tag = "4")]
+    pub state_epoch: u64,
+    #[prost(uint64, tag = "5")]
+    pub start: u64,
+    #[prost(uint64, repeated, tag = "6")]
+    pub runs: ::prost::alloc::vec::Vec<u64>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WriteShareResponse {
+    #[prost(enumeration = "ShareRefusal", tag = "1")]
+    pub refusal: i32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GroupSettingsRequest {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    /// none: what is set is only told
+    #[prost(message, repeated, tag = "2")]
+    pub changes: ::prost::alloc::vec::Vec<GroupSetting>,
+    /// what is not named gets its default
+    #[prost(bool, tag = "3")]
+    pub whole: bool,
+    #[prost(bool, tag = "4")]
+    pub validate_only: bool,
+    #[prost(string, tag = "5")]
+    pub client_host: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GroupSettingsResponse {
+    /// what is wrong; empty: nothing
+    #[prost(string, tag = "1")]
+    pub refusal: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub settings: ::prost::alloc::vec::Vec<GroupSetting>,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ShareRefusal {
+    None = 0,
+    /// another owner has begun, or the offsets were set
+    Fenced = 1,
+    /// there is no such share group
+    NoGroup = 2,
+    NoPartition = 3,
+    /// as much is kept of the group as may be
+    Full = 4,
+}
+impl ShareRefusal {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::None => "SHARE_REFUSAL_NONE",
+            Self::Fenced => "SHARE_REFUSAL_FENCED",
+            Self::NoGroup => "SHARE_REFUSAL_NO_GROUP",
+            Self::NoPartition => "SHARE_REFUSAL_NO_PARTITION",
+            Self::Full => "SHARE_REFUSAL_FULL",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "SHARE_REFUSAL_NONE" => Some(Self::None),
+            "SHARE_REFUSAL_FENCED" => Some(Self::Fenced),
+            "SHARE_REFUSAL_NO_GROUP" => Some(Self::NoGroup),
+            "SHARE_REFUSAL_NO_PARTITION" => Some(Self::NoPartition),
+            "SHARE_REFUSAL_FULL" => Some(Self::Full),
             _ => None,
         }
     }

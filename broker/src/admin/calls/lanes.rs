@@ -20,6 +20,7 @@ use crate::bell::Bell;
 use crate::data::catalog::Stream;
 use crate::data::fetch::{code_of, cursor};
 use crate::shared::Shared;
+use crate::shares;
 use crate::store_calls::blocking;
 use crate::transactions;
 
@@ -250,6 +251,30 @@ impl Lanes for LanesService {
     ) -> Result<Response<v1::FindTransactionsResponse>, Status> {
         let found = transactions::lost::find(&self.shared, request.get_ref());
         found.map(Response::new).map_err(status)
+    }
+
+    async fn open_share(
+        &self,
+        request: Request<v1::OpenShareRequest>,
+    ) -> Result<Response<v1::OpenShareResponse>, Status> {
+        let opened = shares::open_here(&self.shared, request.into_inner()).await;
+        opened.map(Response::new).map_err(status)
+    }
+
+    async fn write_share(
+        &self,
+        request: Request<v1::WriteShareRequest>,
+    ) -> Result<Response<v1::WriteShareResponse>, Status> {
+        let written = shares::write_here(&self.shared, request.into_inner()).await;
+        written.map(Response::new).map_err(status)
+    }
+
+    async fn group_settings(
+        &self,
+        request: Request<v1::GroupSettingsRequest>,
+    ) -> Result<Response<v1::GroupSettingsResponse>, Status> {
+        let settings = shares::settings_here(&self.shared, request.into_inner()).await;
+        settings.map(Response::new).map_err(status)
     }
 
     async fn give_up_growth(

@@ -5,15 +5,20 @@ use super::event::{
 };
 use super::state::{ConsumerGroup, ConsumerMember, Partitions, records};
 use crate::classic::group::{Group, runs};
+use crate::classic::shares::SHARE;
 use crate::event::Body;
 
 impl Group {
     pub(in crate::classic) fn begin_consumers(&mut self, begun: &ConsumerBegun) -> bool {
-        self.consumer = Some(ConsumerGroup::default());
+        self.consumer = Some(ConsumerGroup::new(begun.shares));
         self.members.clear();
         self.generation = begun.epoch;
         self.since_ms = begun.since_ms;
-        self.protocol_type = "consumer".to_owned();
+        self.protocol_type = match begun.shares {
+            true => SHARE,
+            false => "consumer",
+        }
+        .to_owned();
         self.protocol.clear();
         self.leader.clear();
         self.assigned = false;
@@ -63,6 +68,7 @@ impl Group {
         let begun = ConsumerBegun {
             epoch: self.generation,
             since_ms: self.since_ms,
+            shares: consumer.shares,
         };
         let members = consumer.members.iter();
         let members = members.map(|(id, member)| Body::ConsumerMemberSet(member.record(id)));

@@ -11,7 +11,9 @@ use super::state::{Partitions, each};
 pub const UNIFORM: &str = "uniform";
 /// A run of each topic's partitions for each member, so that partitions of the same number of several topics go together.
 pub(super) const RANGE: &str = "range";
-/// All there are.
+/// That of share groups: each partition has about as many members as any other, and each member as many partitions.
+pub(super) const SIMPLE: &str = "simple";
+/// All that members of consumer groups may wish for.
 pub const ASSIGNORS: [&str; 2] = [UNIFORM, RANGE];
 
 /// Streams that a member subscribes to.
@@ -31,6 +33,7 @@ impl Work<'_> {
     /// Divides it. `before` is how it was divided last.
     pub(super) fn divide(&self, assignor: &str, before: &Shares) -> Shares {
         let owners = match assignor {
+            SIMPLE => return self.share_out(),
             RANGE => self.range(),
             _ => self.uniform(before),
         };
@@ -69,6 +72,29 @@ impl Work<'_> {
             (members, streams)
         });
         audiences.collect()
+    }
+
+    /// Every partition gets a member, and every member a partition, if there is one that it subscribes to.
+    fn share_out(&self) -> Shares {
+        let mut shares = Shares::new();
+        for (members, streams) in self.audiences() {
+            let partitions: Vec<(StreamId, u32)> = streams
+                .iter()
+                .flat_map(|stream| {
+                    (0..self.partitions[stream]).map(move |number| (*stream, number))
+                })
+                .collect();
+            if partitions.is_empty() {
+                continue;
+            }
+            for at in 0..members.len().max(partitions.len()) {
+                let (id, _, _) = &self.members[members[at % members.len()]];
+                let (stream, number) = partitions[at % partitions.len()];
+                let share: &mut Partitions = shares.entry((*id).to_owned()).or_default();
+                share.entry(stream).or_default().insert(number);
+            }
+        }
+        shares
     }
 
     fn range(&self) -> BTreeMap<StreamId, Vec<Option<usize>>> {
@@ -206,6 +232,25 @@ mod tests {
         work.members[1].1 = Some("z");
         let shares = work.divide(RANGE, &Shares::new());
         assert_eq!(shares["b"][&stream(1)], low);
+    }
+
+    #[test]
+    fn members_of_share_groups_share_partitions() {
+        let partitions = BTreeMap::from([(stream(1), 3)]);
+        let all: &[u128] = &[1];
+        let two = work(&[("a", all), ("b", all)], &partitions);
+        assert_eq!(sizes(&two, &two.divide(SIMPLE, &Shares::new())), [2, 1]);
+        let names: Vec<String> = (0..7).map(|n| format!("m{n}")).collect();
+        let members: Vec<(&str, &[u128])> = names.iter().map(|name| (name.as_str(), all)).collect();
+        let seven = work(&members, &partitions);
+        let shares = seven.divide(SIMPLE, &Shares::new());
+        assert_eq!(sizes(&seven, &shares), [1; 7]);
+        for number in 0..3 {
+            let having = shares
+                .values()
+                .filter(|share| has(share, stream(1), number));
+            assert!((2..=3).contains(&having.count()));
+        }
     }
 
     #[test]

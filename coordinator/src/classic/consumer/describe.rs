@@ -5,9 +5,22 @@ use crate::classic::{Fault, Reply};
 use crate::coordinator::Coordinator;
 
 impl Coordinator {
-    pub(in crate::classic) fn consumer_describe(&self, name: &str) -> Result<Reply, Fault> {
+    /// Of a group of the consumer protocol, or of a share group.
+    pub(in crate::classic) fn consumer_describe(
+        &self,
+        name: &str,
+        shares: bool,
+    ) -> Result<Reply, Fault> {
         let group = self.state.classic.get(name).ok_or(Fault::GroupNotFound)?;
-        let consumer = group.consumer.as_ref().ok_or(Fault::NotConsumer)?;
+        let consumer = group.consumer.as_ref();
+        let (consumer, refused) = match shares {
+            true => (consumer.filter(|consumer| consumer.shares), Fault::NotShare),
+            false => (
+                consumer.filter(|consumer| !consumer.shares),
+                Fault::NotConsumer,
+            ),
+        };
+        let consumer = consumer.ok_or(refused)?;
         let members = consumer.members.iter();
         let members = members.map(|(id, member)| ConsumerMemberDescription {
             member: id.clone(),

@@ -9,6 +9,9 @@ pub(crate) struct ConsumerBegun {
     pub(crate) epoch: i32,
     #[prost(uint64, tag = "2")]
     pub(crate) since_ms: u64,
+    /// It is a share group.
+    #[prost(bool, tag = "3")]
+    pub(crate) shares: bool,
 }
 
 /// A member as it is.

@@ -72,7 +72,7 @@ impl Coordinator {
     ) -> Result<Reply, Fault> {
         check(request, &self.limits.classic)?;
         let name = request.group.as_str();
-        if self.state.groups.contains_key(name) {
+        if self.state.groups.contains_key(name) || self.is_share_group(name) {
             return Err(Fault::NotConsumer);
         }
         if request.epoch < 0 {
@@ -172,6 +172,7 @@ impl Coordinator {
         let begun = ConsumerBegun {
             epoch: self.state.classic[name].generation,
             since_ms: now_ms,
+            shares: false,
         };
         self.emit(step, name, Body::ConsumerBegun(begun));
         if let Some(live) = self.classic.get_mut(name) {
@@ -180,7 +181,7 @@ impl Coordinator {
         Ok(())
     }
 
-    fn consumer_member(&self, name: &str, id: &str) -> Option<ConsumerMember> {
+    pub(super) fn consumer_member(&self, name: &str, id: &str) -> Option<ConsumerMember> {
         let group = self.state.classic.get(name)?;
         group.consumer.as_ref()?.members.get(id).cloned()
     }
@@ -213,7 +214,7 @@ impl Coordinator {
     }
 
     /// Refuses a member for which there is no room; `bytes` is what it takes, `before` what it took, if it was there.
-    fn consumer_check_room(
+    pub(super) fn consumer_check_room(
         &self,
         live: Option<&LiveGroup>,
         before: Option<usize>,
@@ -379,7 +380,7 @@ impl Coordinator {
         else {
             return Ok(());
         };
-        if self.classic_live(name)?.state != GroupState::Empty {
+        if self.classic_live(name)?.state != GroupState::Empty || self.is_share_group(name) {
             return Err(Fault::InconsistentProtocol);
         }
         let head = crate::classic::Generation {
@@ -403,7 +404,7 @@ fn wants_other(before: &ConsumerMember, member: &ConsumerMember) -> bool {
 }
 
 /// What a group takes in addition for a pattern, and for streams, that only this member subscribes to.
-fn added_bytes(
+pub(super) fn added_bytes(
     member: &ConsumerMember,
     live: Option<&LiveGroup>,
     matches: &mut Matches,

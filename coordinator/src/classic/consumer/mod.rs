@@ -24,6 +24,7 @@ mod heartbeat;
 mod live;
 mod reconcile;
 mod request;
+mod share;
 mod state;
 mod subscribed;
 mod target;
@@ -32,7 +33,7 @@ mod time;
 pub use assign::{ASSIGNORS, UNIFORM};
 pub use heartbeat::{LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH};
 pub use request::{
-    ConsumerBeat, ConsumerDescription, ConsumerHeartbeat, ConsumerMemberDescription,
+    ConsumerBeat, ConsumerDescription, ConsumerHeartbeat, ConsumerMemberDescription, ShareHeartbeat,
 };
 pub use state::Partitions;
 

@@ -26,6 +26,9 @@ pub(in crate::classic) fn state_of(consumer: &ConsumerGroup, epoch: i32) -> Grou
     if consumer.members.is_empty() {
         return GroupState::Empty;
     }
+    if consumer.shares {
+        return GroupState::Stable;
+    }
     let nothing = Partitions::new();
     let mut members = consumer.members.iter();
     let settled = members.all(|(id, member)| {

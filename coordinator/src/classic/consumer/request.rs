@@ -34,7 +34,26 @@ pub struct ConsumerHeartbeat {
     pub user: Option<String>,
 }
 
-/// The answer to a [`ConsumerHeartbeat`].
+/// A heartbeat of a member of a share group. What is `None` is as it said before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShareHeartbeat {
+    /// The group's id; made if a member joins.
+    pub group: String,
+    /// The member's id, which it chose itself.
+    pub member: String,
+    /// Its epoch as it knows it; 0 joins, [`LEAVE_EPOCH`](super::LEAVE_EPOCH) leaves.
+    pub epoch: i32,
+    /// Where it is.
+    pub rack: Option<String>,
+    /// Topics that it subscribes to.
+    pub topics: Option<Vec<String>>,
+    /// Name of the client, for people.
+    pub client_id: String,
+    /// Where the client connects from.
+    pub client_host: String,
+}
+
+/// The answer to a [`ConsumerHeartbeat`], or a [`ShareHeartbeat`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsumerBeat {
     /// The member's epoch from now on.

@@ -23,6 +23,8 @@ const PARTITION_BYTES: usize = 3;
 /// `target` was computed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ConsumerGroup {
+    /// It is a share group: several members may have the same partition.
+    pub(crate) shares: bool,
     pub(crate) members: BTreeMap<String, ConsumerMember>,
     /// What each member is to have in the end; nothing for those that are not in it.
     pub(crate) target: BTreeMap<String, Partitions>,
@@ -110,6 +112,14 @@ impl ConsumerMember {
 }
 
 impl ConsumerGroup {
+    /// Without members; a share group, or one of consumers.
+    pub(super) fn new(shares: bool) -> Self {
+        Self {
+            shares,
+            ..Self::default()
+        }
+    }
+
     /// What a member is to have.
     pub(crate) fn target_of(&self, member: &str) -> Partitions {
         self.target.get(member).cloned().unwrap_or_default()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::apply::target_parts;
-use super::assign::{UNIFORM, Work};
+use super::assign::{SIMPLE, UNIFORM, Work};
 use super::event::ConsumerTarget;
 use super::live::LiveConsumer;
 use super::reconcile::state_of;
@@ -119,6 +119,9 @@ impl Coordinator {
 
 /// The assignor that most members want.
 fn favourite(consumer: &ConsumerGroup) -> &str {
+    if consumer.shares {
+        return SIMPLE;
+    }
     let mut votes: BTreeMap<&str, usize> = BTreeMap::new();
     for member in consumer.members.values() {
         if !member.assignor.is_empty() {

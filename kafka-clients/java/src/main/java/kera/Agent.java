@@ -27,6 +27,7 @@ public final class Agent {
         Admins admins = new Admins();
         Consumers consumers = new Consumers();
         Producers producers = new Producers(consumers);
+        ShareConsumers shares = new ShareConsumers();
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {
             ObjectNode answer = JSON.createObjectNode();
             try {
@@ -38,6 +39,9 @@ public final class Agent {
                 }
                 if (result == null) {
                     result = consumers.handle(op, request);
+                }
+                if (result == null) {
+                    result = shares.handle(op, request);
                 }
                 if (result == null) {
                     answer.put("unsupported", op);

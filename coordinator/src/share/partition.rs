@@ -1,0 +1,460 @@
+//! The records of one partition as a share group has them.
+
+use std::collections::BTreeMap;
+
+use kera_protocol::ids::Ordinal;
+
+use super::state::{ShareRun, ShareState};
+
+/// Who acquires records: a session of a member.
+pub type Holder = u64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Available,
+    Acquired { holder: Holder, until_ms: u64 },
+    Done,
+}
+
+/// Records in a row that stand alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    last: Ordinal,
+    standing: Standing,
+    deliveries: u16,
+}
+
+/// What a holder says of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acknowledgement {
+    /// It is done.
+    Accept,
+    /// Somebody is to try again.
+    Release,
+    /// Nobody will ever succeed with it.
+    Reject,
+}
+
+/// Records that were acquired together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acquired {
+    /// The first of them.
+    pub first: Ordinal,
+    /// The last of them.
+    pub last: Ordinal,
+    /// How often they were delivered, with this time.
+    pub deliveries: u16,
+}
+
+/// A record is not acquired by whoever acknowledges it: its time was over, or it was acknowledged before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "record {0} is not acquired by this member: its lock has ended, or it was acknowledged before; it is delivered again if it was not"
+)]
+pub struct WrongState(pub Ordinal);
+
+/// Where a share group stands in a partition, with who has acquired what.
+#[derive(Clone, Debug)]
+pub struct SharePartition {
+    /// All records below are done.
+    start: Ordinal,
+    /// Those below are not stored any more.
+    log_start: Ordinal,
+    /// By first ordinal: each record from `start` to `end`.
+    runs: BTreeMap<Ordinal, Run>,
+    /// None from here on was ever acquired.
+    end: Ordinal,
+    /// Deliveries after which a record that comes back is done.
+    most_deliveries: u16,
+}
+
+impl SharePartition {
+    /// As it was kept, with nothing acquired.
+    pub fn new(state: &ShareState, most_deliveries: u16) -> Self {
+        let mut partition = Self {
+            start: state.start,
+            log_start: 0,
+            runs: BTreeMap::new(),
+            end: state.start,
+            most_deliveries,
+        };
+        for run in &state.runs {
+            let first = partition.end;
+            partition.end += run.length;
+            let run = Run {
+                last: partition.end - 1,
+                standing: if run.done {
+                    Standing::Done
+                } else {
+                    Standing::Available
+                },
+                deliveries: if run.done { 0 } else { run.deliveries },
+            };
+            partition.runs.insert(first, run);
+        }
+        partition.merge(partition.start, partition.end);
+        partition.advance();
+        partition
+    }
+
+    /// What is to be kept.
+    pub fn state(&self) -> ShareState {
+        let mut runs: Vec<ShareRun> = Vec::with_capacity(self.runs.len());
+        for (first, run) in &self.runs {
+            let done = run.standing == Standing::Done;
+            let length = run.last - first + 1;
+            match runs.last_mut() {
+                Some(before) if (before.done, before.deliveries) == (done, run.deliveries) => {
+                    before.length += length;
+                }
+                _ => runs.push(ShareRun {
+                    length,
+                    deliveries: run.deliveries,
+                    done,
+                }),
+            }
+        }
+        ShareState {
+            start: self.start,
+            runs,
+        }
+    }
+
+    /// All records below are done.
+    pub fn start(&self) -> Ordinal {
+        self.start
+    }
+
+    /// Records that were delivered and are not done: acquired, or available again.
+    pub fn in_flight(&self) -> u64 {
+        let open = self.runs.iter();
+        let open = open.filter(|(_, run)| run.standing != Standing::Done);
+        open.map(|(first, run)| run.last - first + 1).sum()
+    }
+
+    /// Runs of records that stand alike: what it takes in memory.
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Where to read next for somebody who wants records. `most` is how many may be in flight; `None` if all that may
+    /// be acquired is.
+    pub fn next(&self, most: u64) -> Option<Ordinal> {
+        let mut runs = self.runs.iter();
+        let free = runs.find(|(_, run)| run.standing == Standing::Available);
+        match free {
+            Some((first, _)) => Some(*first),
+            None => (self.in_flight() < most).then_some(self.end),
+        }
+    }
+
+    /// Takes up to `wanted` available records for a holder. `batches` are the first and last ordinals of batches that were
+    /// read from `from` on, in order; between them there are no records. No more than `most` records are in flight then.
+    pub fn acquire(
+        &mut self,
+        holder: Holder,
+        until_ms: u64,
+        from: Ordinal,
+        batches: &[(Ordinal, Ordinal)],
+        wanted: u64,
+        most: u64,
+    ) -> Vec<Acquired> {
+        let mut taken: Vec<Acquired> = Vec::new();
+        let mut left = wanted;
+        let mut fresh = most.saturating_sub(self.in_flight());
+        let mut at = from.max(self.start);
+        for &(first, last) in batches {
+            if left == 0 {
+                break;
+            }
+            if last < at {
+                continue;
+            }
+            if first > at {
+                self.pass_over(at, first - 1);
+            }
+            let mut at_record = first.max(at);
+            while at_record <= last && left > 0 {
+                let known = self.run_at(at_record);
+                let (until, deliveries) = match known {
+                    Some(run) if run.standing == Standing::Available => {
+                        (run.last.min(last), run.deliveries)
+                    }
+                    Some(run) => {
+                        at_record = run.last + 1;
+                        continue;
+                    }
+                    None if fresh == 0 => return taken,
+                    None => (last.min(at_record.saturating_add(fresh - 1)), 0),
+                };
+                let until = until.min(at_record.saturating_add(left - 1));
+                let count = until - at_record + 1;
+                if known.is_none() {
+                    fresh -= count;
+                    // What nobody has read yet lies behind what is known.
+                    self.extend_to(at_record);
+                    self.end = until + 1;
+                }
+                left -= count;
+                let deliveries = deliveries.saturating_add(1);
+                let run = Run {
+                    last: until,
+                    standing: Standing::Acquired { holder, until_ms },
+                    deliveries,
+                };
+                self.put(at_record, run);
+                match taken.last_mut() {
+                    Some(before)
+                        if (before.last + 1, before.deliveries) == (at_record, deliveries) =>
+                    {
+                        before.last = until;
+                    }
+                    _ => taken.push(Acquired {
+                        first: at_record,
+                        last: until,
+                        deliveries,
+                    }),
+                }
+                at_record = until + 1;
+            }
+            at = last.saturating_add(1);
+        }
+        self.advance();
+        taken
+    }
+
+    /// There are no records from `first` to `last`: nothing that is available there, or was not read before, is left.
+    pub fn pass_over(&mut self, first: Ordinal, last: Ordinal) {
+        let first = first.max(self.start);
+        if first > last {
+            return;
+        }
+        if last >= self.end {
+            self.extend_to(first);
+            let from = first.max(self.end);
+            self.end = last + 1;
+            let gone = Run {
+                last,
+                standing: Standing::Done,
+                deliveries: 0,
+            };
+            self.runs.insert(from, gone);
+        }
+        self.each_in(first, last, |run| {
+            if run.standing == Standing::Available {
+                (run.standing, run.deliveries) = (Standing::Done, 0);
+            }
+        });
+        self.advance();
+    }
+
+    /// A holder says what became of the records from `first` to `last`. Of what is not stored any more nothing is left to say.
+    ///
+    /// # Errors
+    /// One of them is not acquired by this holder; then nothing is changed.
+    pub fn acknowledge(
+        &mut self,
+        holder: Holder,
+        first: Ordinal,
+        last: Ordinal,
+        what: Acknowledgement,
+    ) -> Result<(), WrongState> {
+        self.check(holder, first, last)?;
+        let most = self.most_deliveries;
+        let first = first.max(self.start);
+        if first <= last {
+            self.each_in(first, last, |run| match what {
+                Acknowledgement::Accept | Acknowledgement::Reject => {
+                    (run.standing, run.deliveries) = (Standing::Done, 0);
+                }
+                Acknowledgement::Release => give_back(run, most),
+            });
+            self.advance();
+        }
+        Ok(())
+    }
+
+    /// Checks that a holder has acquired these records.
+    ///
+    /// # Errors
+    /// The first of them that it has not.
+    pub fn check(&self, holder: Holder, first: Ordinal, last: Ordinal) -> Result<(), WrongState> {
+        let mut at = first.max(self.log_start);
+        while at <= last {
+            match self.run_at(at) {
+                Some(Run {
+                    last,
+                    standing: Standing::Acquired { holder: by, .. },
+                    ..
+                }) if by == holder => at = last + 1,
+                _ => return Err(WrongState(at)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what a holder has acquired. True if there was something.
+    pub fn release(&mut self, holder: Holder) -> bool {
+        self.give_back_if(|by, _| by == holder)
+    }
+
+    /// Gives back what was acquired until now at the latest. True if there was something.
+    pub fn expire(&mut self, now_ms: u64) -> bool {
+        self.give_back_if(|_, until_ms| until_ms <= now_ms)
+    }
+
+    /// When the next lock ends.
+    pub fn next_expiry(&self) -> Option<u64> {
+        let locks = self.runs.values().filter_map(|run| match run.standing {
+            Standing::Acquired { until_ms, .. } => Some(until_ms),
+            _ => None,
+        });
+        locks.min()
+    }
+
+    /// Whether a holder has acquired anything.
+    pub fn is_held_by(&self, holder: Holder) -> bool {
+        let mut runs = self.runs.values();
+        runs.any(
+            |run| matches!(run.standing, Standing::Acquired { holder: by, .. } if by == holder),
+        )
+    }
+
+    /// Records below are not stored any more, acquired or not. True if some of them were not done.
+    pub fn forget_below(&mut self, log_start: Ordinal) -> bool {
+        self.log_start = self.log_start.max(log_start);
+        if log_start <= self.start {
+            return false;
+        }
+        if log_start >= self.end {
+            self.runs.clear();
+            (self.start, self.end) = (log_start, log_start);
+            return true;
+        }
+        self.cut(log_start);
+        self.runs = self.runs.split_off(&log_start);
+        self.start = log_start;
+        self.advance();
+        true
+    }
+
+    fn give_back_if(&mut self, which: impl Fn(Holder, u64) -> bool) -> bool {
+        let most = self.most_deliveries;
+        let mut any = false;
+        for run in self.runs.values_mut() {
+            if let Standing::Acquired { holder, until_ms } = run.standing
+                && which(holder, until_ms)
+            {
+                give_back(run, most);
+                any = true;
+            }
+        }
+        if any {
+            self.merge(self.start, self.end);
+            self.advance();
+        }
+        any
+    }
+
+    fn run_at(&self, ordinal: Ordinal) -> Option<Run> {
+        let (_, run) = self.runs.range(..=ordinal).next_back()?;
+        (run.last >= ordinal).then_some(*run)
+    }
+
+    /// What lies between `end` and `first` was never seen, and holds no records.
+    fn extend_to(&mut self, first: Ordinal) {
+        if first > self.end {
+            let gone = Run {
+                last: first - 1,
+                standing: Standing::Done,
+                deliveries: 0,
+            };
+            self.runs.insert(self.end, gone);
+            self.end = first;
+        }
+    }
+
+    /// Has a run begin at `at`, if one lies around it.
+    fn cut(&mut self, at: Ordinal) {
+        let Some((first, run)) = self.runs.range_mut(..at).next_back() else {
+            return;
+        };
+        if run.last >= at {
+            debug_assert!(*first < at);
+            let rest = *run;
+            run.last = at - 1;
+            self.runs.insert(at, rest);
+        }
+    }
+
+    fn put(&mut self, first: Ordinal, run: Run) {
+        self.cut(first);
+        self.cut(run.last + 1);
+        let replaced: Vec<Ordinal> = self
+            .runs
+            .range(first..=run.last)
+            .map(|(at, _)| *at)
+            .collect();
+        for at in replaced {
+            self.runs.remove(&at);
+        }
+        let last = run.last;
+        self.runs.insert(first, run);
+        self.merge(first, last);
+    }
+
+    fn each_in(&mut self, first: Ordinal, last: Ordinal, change: impl Fn(&mut Run)) {
+        self.cut(first);
+        self.cut(last + 1);
+        for (_, run) in self.runs.range_mut(first..=last) {
+            change(run);
+        }
+        self.merge(first, last);
+    }
+
+    /// Makes one of runs that stand alike, from the one before `first` to the one after `last`.
+    fn merge(&mut self, first: Ordinal, last: Ordinal) {
+        let before = self.runs.range(..first).next_back();
+        let from = before.map_or(first, |(at, _)| *at);
+        let runs: Vec<(Ordinal, Run)> = self
+            .runs
+            .range(from..=last.saturating_add(1))
+            .map(|(at, run)| (*at, *run))
+            .collect();
+        let mut kept: Option<(Ordinal, Run)> = None;
+        for (at, run) in runs {
+            match &mut kept {
+                Some((into, joined))
+                    if joined.last + 1 == at
+                        && (joined.standing, joined.deliveries)
+                            == (run.standing, run.deliveries) =>
+                {
+                    self.runs.remove(&at);
+                    joined.last = run.last;
+                    self.runs.insert(*into, *joined);
+                }
+                _ => kept = Some((at, run)),
+            }
+        }
+    }
+
+    /// Moves `start` over what is done.
+    fn advance(&mut self) {
+        while let Some(first) = self.runs.first_entry() {
+            if first.get().standing != Standing::Done {
+                break;
+            }
+            self.start = first.get().last + 1;
+            first.remove();
+        }
+        self.end = self.end.max(self.start);
+    }
+}
+
+/// The records are available again, or done after their last delivery.
+fn give_back(run: &mut Run, most_deliveries: u16) {
+    match run.deliveries >= most_deliveries {
+        true => (run.standing, run.deliveries) = (Standing::Done, 0),
+        false => run.standing = Standing::Available,
+    }
+}

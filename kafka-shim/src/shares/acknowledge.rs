@@ -1,0 +1,196 @@
+//! ShareAcknowledge, and the acknowledgements of ShareFetch.
+
+use std::collections::BTreeMap;
+
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::share_acknowledge_response::{
+    PartitionData, ShareAcknowledgeTopicResponse,
+};
+use kafka_protocol::messages::{ShareAcknowledgeRequest, ShareAcknowledgeResponse};
+use kera_coordinator::share::Acknowledgement;
+use kera_protocol::ids::Ordinal;
+
+use super::session::{BEGINS, ENDS, Key, ShareSession};
+use super::{refused, who};
+use crate::context::Ctx;
+use crate::refusal::Refusal;
+
+/// First and last offset, and what is said of each, or of all.
+pub(super) type Batch = (i64, i64, Vec<i8>);
+/// What became of the acknowledgements in each partition.
+pub(super) type Outcomes = BTreeMap<Key, Result<(), Refusal>>;
+
+/// ShareAcknowledge.
+pub(crate) async fn share_acknowledge(
+    ctx: &Ctx,
+    _version: i16,
+    request: ShareAcknowledgeRequest,
+) -> ShareAcknowledgeResponse {
+    match acknowledge(ctx, request).await {
+        Ok(outcomes) => response(outcomes),
+        Err(refusal) => ShareAcknowledgeResponse::default()
+            .with_error_code(refusal.code)
+            .with_error_message(Some(refusal.text())),
+    }
+}
+
+async fn acknowledge(ctx: &Ctx, request: ShareAcknowledgeRequest) -> Result<Outcomes, Refusal> {
+    let who = who(ctx, request.group_id.as_ref(), request.member_id.as_ref())?;
+    let epoch = request.share_session_epoch;
+    if epoch == BEGINS {
+        let text = "an acknowledgement begins no share session";
+        return Err(Refusal::new(ResponseError::InvalidShareSessionEpoch, text));
+    }
+    let mut said: Vec<(Key, Vec<Batch>)> = Vec::new();
+    for topic in request.topics {
+        for partition in topic.partitions {
+            let batches = partition.acknowledgement_batches.into_iter();
+            let batches = batches.map(|b| (b.first_offset, b.last_offset, b.acknowledge_types));
+            said.push((
+                (topic.topic_id, partition.partition_index),
+                batches.collect(),
+            ));
+        }
+    }
+    let session = ctx.shares.take(&ctx.shared, &who, epoch)?;
+    let outcomes = take(&session, said).await;
+    if epoch != ENDS {
+        ctx.shares.put_back(who, session);
+    }
+    Ok(outcomes)
+}
+
+fn response(outcomes: Outcomes) -> ShareAcknowledgeResponse {
+    let mut topics: Vec<ShareAcknowledgeTopicResponse> = Vec::new();
+    for ((id, partition), outcome) in outcomes {
+        let mut data = PartitionData::default().with_partition_index(partition);
+        data.error_message = None;
+        if let Err(refusal) = outcome {
+            data.error_code = refusal.code;
+            data.error_message = Some(refusal.text());
+        }
+        match topics.last_mut() {
+            Some(topic) if topic.topic_id == id => topic.partitions.push(data),
+            _ => topics.push(
+                ShareAcknowledgeTopicResponse::default()
+                    .with_topic_id(id)
+                    .with_partitions(vec![data]),
+            ),
+        }
+    }
+    ShareAcknowledgeResponse::default()
+        .with_error_message(None)
+        .with_responses(topics)
+}
+
+/// Takes what a session says, and waits until it is kept.
+pub(super) async fn take(session: &ShareSession, said: Vec<(Key, Vec<Batch>)>) -> Outcomes {
+    let mut outcomes = Outcomes::new();
+    let mut taken = Vec::new();
+    for (key, batches) in said {
+        let Some(attached) = session.attached.get(&key) else {
+            let text = "the session has acquired nothing in this partition";
+            let refusal = Refusal::new(ResponseError::InvalidRecordState, text);
+            outcomes.insert(key, Err(refusal));
+            continue;
+        };
+        let acknowledged = runs(&batches).and_then(|runs| {
+            let acknowledged = attached.acknowledge(&runs);
+            acknowledged.map_err(|error| refused(&error))
+        });
+        match acknowledged {
+            Ok(version) => taken.push((key, attached, version)),
+            Err(refusal) => {
+                outcomes.insert(key, Err(refusal));
+            }
+        }
+    }
+    for (key, attached, version) in taken {
+        let kept = attached.kept(version).await;
+        let kept = kept.map_err(|error| refused(&error));
+        // Where a partition was named twice the worse counts.
+        let outcome = outcomes.entry(key).or_insert(Ok(()));
+        if outcome.is_ok() {
+            *outcome = kept;
+        }
+    }
+    outcomes
+}
+
+/// What is said of which records, each run of them once.
+fn runs(batches: &[Batch]) -> Result<Vec<(Ordinal, Ordinal, Acknowledgement)>, Refusal> {
+    let invalid = |text: &str| Refusal::new(ResponseError::InvalidRequest, text);
+    let mut runs: Vec<(Ordinal, Ordinal, Acknowledgement)> = Vec::new();
+    let mut behind = 0;
+    for (first, last, types) in batches {
+        let (Ok(first), Ok(last)) = (Ordinal::try_from(*first), Ordinal::try_from(*last)) else {
+            return Err(invalid("an offset is below zero"));
+        };
+        if first < behind || last < first {
+            return Err(invalid("batches of acknowledgements are not in order"));
+        }
+        behind = last + 1;
+        let count = last - first + 1;
+        match types.as_slice() {
+            [one] => runs.push((first, last, acknowledgement(*one)?)),
+            many if many.len() as u64 == count => {
+                for (at, one) in (first..).zip(many) {
+                    let what = acknowledgement(*one)?;
+                    match runs.last_mut() {
+                        Some((_, last, before)) if *last + 1 == at && *before == what => *last = at,
+                        _ => runs.push((at, at, what)),
+                    }
+                }
+            }
+            _ => {
+                return Err(invalid(
+                    "a batch of acknowledgements has one for all records, or one for each",
+                ));
+            }
+        }
+    }
+    Ok(runs)
+}
+
+fn acknowledgement(kind: i8) -> Result<Acknowledgement, Refusal> {
+    match kind {
+        // A gap: there is no record, as the client found.
+        0 | 1 => Ok(Acknowledgement::Accept),
+        2 => Ok(Acknowledgement::Release),
+        3 => Ok(Acknowledgement::Reject),
+        other => {
+            let text = format!("there is no acknowledgement of kind {other}");
+            Err(Refusal::new(ResponseError::InvalidRequest, text))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_taken_record_by_record_or_for_all() {
+        use Acknowledgement::{Accept, Reject, Release};
+        let said = vec![(3, 9, vec![2]), (10, 13, vec![1, 1, 3, 0])];
+        let expected = vec![
+            (3, 9, Release),
+            (10, 11, Accept),
+            (12, 12, Reject),
+            (13, 13, Accept),
+        ];
+        assert_eq!(runs(&said).unwrap(), expected);
+        for wrong in [
+            vec![(-1, 3, vec![1])],
+            vec![(3, 2, vec![1])],
+            vec![(3, 5, vec![1, 1])],
+            vec![(3, 5, vec![])],
+            vec![(3, 5, vec![9])],
+            vec![(3, 5, vec![1]), (5, 6, vec![1])],
+            vec![(i64::MAX, i64::MAX, vec![1]), (0, 0, vec![1])],
+        ] {
+            let code = runs(&wrong).unwrap_err().code;
+            assert_eq!(code, ResponseError::InvalidRequest.code(), "{wrong:?}");
+        }
+    }
+}

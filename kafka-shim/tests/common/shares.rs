@@ -1,0 +1,165 @@
+//! A member of a share group by hand.
+#![allow(dead_code)]
+
+use kafka_protocol::messages::share_acknowledge_request::{
+    AcknowledgePartition, AcknowledgeTopic, AcknowledgementBatch,
+};
+use kafka_protocol::messages::share_fetch_request::{FetchPartition, FetchTopic};
+use kafka_protocol::messages::share_fetch_response::PartitionData;
+use kafka_protocol::messages::{
+    ApiKey, GroupId, ShareAcknowledgeRequest, ShareAcknowledgeResponse, ShareFetchRequest,
+    ShareFetchResponse, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse, TopicName,
+};
+use kafka_protocol::protocol::StrBytes;
+use uuid::Uuid;
+
+use super::{Client, PATIENCE};
+
+pub const ACCEPT: i8 = 1;
+pub const RELEASE: i8 = 2;
+pub const REJECT: i8 = 3;
+
+fn words(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+/// A member, with its session at one broker.
+pub struct Sharer {
+    pub group: &'static str,
+    pub id: &'static str,
+    /// Of its next request of the session.
+    pub epoch: i32,
+}
+
+impl Sharer {
+    pub fn new(group: &'static str, id: &'static str) -> Self {
+        Self {
+            group,
+            id,
+            epoch: 0,
+        }
+    }
+
+    /// A heartbeat under an epoch, which joins if that is 0.
+    pub async fn beat(
+        &self,
+        client: &mut Client,
+        epoch: i32,
+        topic: &str,
+    ) -> ShareGroupHeartbeatResponse {
+        let topics = vec![TopicName(words(topic))];
+        let request = ShareGroupHeartbeatRequest::default()
+            .with_group_id(GroupId(words(self.group)))
+            .with_member_id(words(self.id))
+            .with_member_epoch(epoch)
+            .with_subscribed_topic_names((epoch == 0).then_some(topics));
+        client.call(ApiKey::ShareGroupHeartbeat, 1, &request).await
+    }
+
+    pub fn fetch_request(
+        &self,
+        topic: Uuid,
+        partitions: &[i32],
+        wait_ms: i32,
+    ) -> ShareFetchRequest {
+        let partitions = partitions
+            .iter()
+            .map(|number| FetchPartition::default().with_partition_index(*number));
+        let topics = FetchTopic::default()
+            .with_topic_id(topic)
+            .with_partitions(partitions.collect());
+        ShareFetchRequest::default()
+            .with_group_id(Some(GroupId(words(self.group))))
+            .with_member_id(Some(words(self.id)))
+            .with_share_session_epoch(self.epoch)
+            .with_max_wait_ms(wait_ms)
+            .with_min_bytes(1)
+            .with_max_bytes(1 << 20)
+            .with_max_records(500)
+            .with_batch_size(500)
+            .with_topics(vec![topics])
+    }
+
+    pub async fn fetch(
+        &mut self,
+        client: &mut Client,
+        topic: Uuid,
+        partition: i32,
+        wait_ms: i32,
+    ) -> ShareFetchResponse {
+        let request = self.fetch_request(topic, &[partition], wait_ms);
+        let response: ShareFetchResponse = client.call(ApiKey::ShareFetch, 1, &request).await;
+        if response.error_code == 0 {
+            self.epoch += 1;
+        }
+        response
+    }
+
+    /// Fetches until it has acquired something in the partition: what, as first, last and deliveries.
+    pub async fn acquire(
+        &mut self,
+        client: &mut Client,
+        topic: Uuid,
+        partition: i32,
+    ) -> Vec<(i64, i64, i16)> {
+        let acquires = async {
+            loop {
+                let response = self.fetch(client, topic, partition, 500).await;
+                assert_eq!(response.error_code, 0, "{response:?}");
+                let acquired = acquired(&response);
+                if !acquired.is_empty() {
+                    return acquired;
+                }
+            }
+        };
+        let acquired = tokio::time::timeout(PATIENCE, acquires).await;
+        acquired.expect("there is something to acquire")
+    }
+
+    /// Says one thing of records; the partition's error code.
+    pub async fn say(
+        &mut self,
+        client: &mut Client,
+        topic: Uuid,
+        partition: i32,
+        (first, last): (i64, i64),
+        what: i8,
+    ) -> i16 {
+        let batch = AcknowledgementBatch::default()
+            .with_first_offset(first)
+            .with_last_offset(last)
+            .with_acknowledge_types(vec![what]);
+        let partition = AcknowledgePartition::default()
+            .with_partition_index(partition)
+            .with_acknowledgement_batches(vec![batch]);
+        let of = AcknowledgeTopic::default()
+            .with_topic_id(topic)
+            .with_partitions(vec![partition]);
+        let request = ShareAcknowledgeRequest::default()
+            .with_group_id(Some(GroupId(words(self.group))))
+            .with_member_id(Some(words(self.id)))
+            .with_share_session_epoch(self.epoch)
+            .with_topics(vec![of]);
+        let response: ShareAcknowledgeResponse =
+            client.call(ApiKey::ShareAcknowledge, 1, &request).await;
+        if response.error_code != 0 {
+            return response.error_code;
+        }
+        self.epoch += 1;
+        response.responses[0].partitions[0].error_code
+    }
+}
+
+/// The partitions of an answer.
+pub fn parts(response: &ShareFetchResponse) -> Vec<&PartitionData> {
+    let topics = response.responses.iter();
+    topics.flat_map(|topic| &topic.partitions).collect()
+}
+
+/// What was acquired: first, last, deliveries.
+pub fn acquired(response: &ShareFetchResponse) -> Vec<(i64, i64, i16)> {
+    let runs = parts(response).into_iter();
+    let runs = runs.flat_map(|part| &part.acquired_records);
+    runs.map(|run| (run.first_offset, run.last_offset, run.delivery_count))
+        .collect()
+}

@@ -1,0 +1,191 @@
+//! Share groups: sessions, locks, and what becomes of them when connections end.
+
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::alter_configs_request::{AlterConfigsResource, AlterableConfig};
+use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use kafka_protocol::messages::{
+    AlterConfigsRequest, AlterConfigsResponse, ApiKey, ListGroupsRequest, ListGroupsResponse,
+    ProduceRequest, ProduceResponse,
+};
+use kera_protocol::batch::{Compression, ProducerStamp};
+use uuid::Uuid;
+
+use crate::common::shares::{ACCEPT, REJECT, RELEASE, Sharer, acquired, parts};
+use crate::common::{Client, World, batch};
+use crate::{topic, words};
+
+/// A group that begins with the first record.
+async fn begin(world: &World, client: &mut Client, set: &[(&str, &str)]) -> Uuid {
+    world.topic("t", 1);
+    let all = [("share.auto.offset.reset", "earliest")];
+    let configs = all.iter().chain(set).map(|(name, value)| {
+        AlterableConfig::default()
+            .with_name(words(name))
+            .with_value(Some(words(value)))
+    });
+    let resource = AlterConfigsResource::default()
+        .with_resource_type(32)
+        .with_resource_name(words("g"))
+        .with_configs(configs.collect());
+    let request = AlterConfigsRequest::default().with_resources(vec![resource]);
+    let altered: AlterConfigsResponse = client.call(ApiKey::AlterConfigs, 2, &request).await;
+    assert_eq!(altered.responses[0].error_code, 0, "{altered:?}");
+    let stream = world.broker.shared().data.catalog.named("t");
+    stream.expect("the topic").id().0
+}
+
+async fn send(client: &mut Client, records: usize) {
+    let records = batch("v", records, Compression::None, ProducerStamp::NONE);
+    let data = PartitionProduceData::default().with_records(Some(records));
+    let data = TopicProduceData::default()
+        .with_name(topic("t"))
+        .with_partition_data(vec![data]);
+    let request = ProduceRequest::default()
+        .with_acks(-1)
+        .with_timeout_ms(30_000)
+        .with_topic_data(vec![data]);
+    let reply: ProduceResponse = client.call(ApiKey::Produce, 9, &request).await;
+    assert_eq!(reply.responses[0].partition_responses[0].error_code, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_holds_no_other_gets_until_it_is_given_back() {
+    let world = World::start().await;
+    let (mut one, mut two) = (world.client().await, world.client().await);
+    let stream = begin(&world, &mut one, &[]).await;
+    let (mut a, mut b) = (Sharer::new("g", "a"), Sharer::new("g", "b"));
+    assert_eq!(a.beat(&mut one, 0, "t").await.error_code, 0);
+    let joined = b.beat(&mut two, 0, "t").await;
+    let assigned = joined.assignment.expect("partitions").topic_partitions;
+    assert_eq!(assigned[0].partitions, [0], "members share it");
+    send(&mut one, 10).await;
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(0, 9, 1)]);
+    let nothing = b.fetch(&mut two, stream, 0, 0).await;
+    assert_eq!(acquired(&nothing), []);
+    let wrong = ResponseError::InvalidRecordState.code();
+    assert_eq!(b.say(&mut two, stream, 0, (0, 9), ACCEPT).await, wrong);
+    assert_eq!(a.say(&mut one, stream, 0, (0, 3), ACCEPT).await, 0);
+    assert_eq!(a.say(&mut one, stream, 0, (4, 5), RELEASE).await, 0);
+    assert_eq!(a.say(&mut one, stream, 0, (6, 6), REJECT).await, 0);
+    assert_eq!(
+        a.say(&mut one, stream, 0, (5, 7), ACCEPT).await,
+        wrong,
+        "all or nothing"
+    );
+    assert_eq!(b.acquire(&mut two, stream, 0).await, [(4, 5, 2)]);
+    // A fetch that waits gets what a connection that ends leaves behind.
+    let request = b.fetch_request(stream, &[0], 60_000);
+    let waits = two.send(ApiKey::ShareFetch, 1, &request).await;
+    b.epoch += 1;
+    drop(one);
+    let told = two.receive(ApiKey::ShareFetch, 1, waits).await;
+    assert_eq!(acquired(&told), [(7, 9, 2)]);
+    assert_eq!(b.say(&mut two, stream, 0, (4, 5), ACCEPT).await, 0);
+    assert_eq!(b.say(&mut two, stream, 0, (7, 9), ACCEPT).await, 0);
+    // Or what is appended.
+    let request = b.fetch_request(stream, &[0], 60_000);
+    let waits = two.send(ApiKey::ShareFetch, 1, &request).await;
+    let mut three = world.client().await;
+    send(&mut three, 2).await;
+    let told = two.receive(ApiKey::ShareFetch, 1, waits).await;
+    assert_eq!(acquired(&told), [(10, 11, 1)]);
+    b.epoch += 1;
+    // Or what another gives back.
+    let request = a.fetch_request(stream, &[0], 60_000);
+    let request = request.with_share_session_epoch(0);
+    let mut four = world.client().await;
+    let waits = four.send(ApiKey::ShareFetch, 1, &request).await;
+    assert_eq!(b.say(&mut two, stream, 0, (11, 11), RELEASE).await, 0);
+    let told = four.receive(ApiKey::ShareFetch, 1, waits).await;
+    assert_eq!(acquired(&told), [(11, 11, 2)]);
+    let listed: ListGroupsResponse = three
+        .call(ApiKey::ListGroups, 5, &ListGroupsRequest::default())
+        .await;
+    let listed = &listed.groups[0];
+    assert_eq!(
+        (listed.group_type.as_str(), listed.group_state.as_str()),
+        ("share", "Stable")
+    );
+    assert_eq!(listed.protocol_type.as_str(), "share");
+}
+
+/// No more than so many records of a partition are in flight; what is done makes room for others that wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_done_makes_room() {
+    let world = World::start().await;
+    let (mut one, mut two) = (world.client().await, world.client().await);
+    let set = [("share.partition.max.record.locks", "100")];
+    let stream = begin(&world, &mut one, &set).await;
+    let (mut a, mut b) = (Sharer::new("g", "a"), Sharer::new("g", "b"));
+    a.beat(&mut one, 0, "t").await;
+    send(&mut one, 150).await;
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(0, 99, 1)]);
+    let request = b.fetch_request(stream, &[0], 60_000);
+    let waits = two.send(ApiKey::ShareFetch, 1, &request).await;
+    b.epoch += 1;
+    assert_eq!(a.say(&mut one, stream, 0, (20, 59), ACCEPT).await, 0);
+    let told = two.receive(ApiKey::ShareFetch, 1, waits).await;
+    assert_eq!(acquired(&told), [(100, 139, 1)]);
+    assert_eq!(b.say(&mut two, stream, 0, (100, 139), ACCEPT).await, 0);
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(140, 149, 1)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_ends_with_its_time_and_deliveries_with_their_limit() {
+    let world = World::start().await;
+    let mut one = world.client().await;
+    let set = [
+        ("share.record.lock.duration.ms", "1000"),
+        ("share.delivery.count.limit", "2"),
+    ];
+    let stream = begin(&world, &mut one, &set).await;
+    let mut a = Sharer::new("g", "a");
+    a.beat(&mut one, 0, "t").await;
+    send(&mut one, 3).await;
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(0, 2, 1)]);
+    // It waits for its own locks to end.
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(0, 2, 2)]);
+    assert_eq!(a.say(&mut one, stream, 0, (0, 2), RELEASE).await, 0);
+    send(&mut one, 1).await;
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(3, 3, 1)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_have_epochs() {
+    let world = World::start().await;
+    let mut one = world.client().await;
+    let stream = begin(&world, &mut one, &[]).await;
+    let mut a = Sharer::new("g", "a");
+    a.beat(&mut one, 0, "t").await;
+    let unknown = ResponseError::ShareSessionNotFound.code();
+    assert_eq!(a.fetch(&mut one, stream, 0, 0).await.error_code, 0);
+    assert_eq!(a.epoch, 1);
+    a.epoch = 7;
+    let refused = a.fetch(&mut one, stream, 0, 0).await;
+    let wrong = ResponseError::InvalidShareSessionEpoch.code();
+    assert_eq!(refused.error_code, wrong);
+    a.epoch = 1;
+    assert_eq!(a.fetch(&mut one, stream, 0, 0).await.error_code, 0);
+    send(&mut one, 2).await;
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(0, 1, 1)]);
+    // Begun anew, what was acquired stays with it.
+    let at = a.epoch;
+    a.epoch = 0;
+    assert_eq!(a.fetch(&mut one, stream, 0, 0).await.error_code, 0);
+    assert!(at > 1);
+    assert_eq!(a.say(&mut one, stream, 0, (0, 0), ACCEPT).await, 0);
+    // The end of the session gives back the rest.
+    a.epoch = -1;
+    assert_eq!(a.fetch(&mut one, stream, 0, 0).await.error_code, 0);
+    a.epoch = 2;
+    assert_eq!(a.fetch(&mut one, stream, 0, 0).await.error_code, unknown);
+    a.epoch = 0;
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(1, 1, 2)]);
+    // Another connection does not have it, and partitions are looked at one by one.
+    let mut two = world.client().await;
+    assert_eq!(a.fetch(&mut two, stream, 0, 0).await.error_code, unknown);
+    a.epoch = 0;
+    let answer = a.fetch(&mut two, stream, 9, 0).await;
+    let code = ResponseError::UnknownTopicOrPartition.code();
+    assert_eq!(parts(&answer)[0].error_code, code);
+}
