@@ -6,6 +6,8 @@ mod admin;
 mod arrow;
 mod awaited;
 mod batch;
+#[path = "../../arrow/columns.rs"]
+mod columns;
 mod consumer;
 mod errors;
 mod iterate;

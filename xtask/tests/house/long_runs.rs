@@ -81,6 +81,7 @@ fn run_long(document: &str, asked_for: &[(&str, &str)]) -> (Output, String, Stri
         "scripts/connectors.sh",
         "scripts/spark.sh",
         "scripts/samza.sh",
+        "scripts/datafusion.sh",
     ] {
         write_program(
             &at(script),
