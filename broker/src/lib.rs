@@ -41,6 +41,7 @@ pub mod import;
 pub mod inbox;
 mod job_queue;
 pub mod listener;
+pub mod log_levels;
 pub mod machine;
 pub mod maintenance;
 pub mod metrics;

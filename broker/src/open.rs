@@ -33,6 +33,7 @@ use crate::data::directory::{Alone, BrokerInfo, Directory};
 use crate::error::BrokerError;
 use crate::group_records::GroupRecords;
 use crate::job_queue::{Jobs, Retimed};
+use crate::log_levels::LogLevels;
 use crate::maintenance::Maintenance;
 use crate::metrics::Family;
 use crate::panicked_threads::Fallen;
@@ -243,6 +244,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         }
     };
     let config = Arc::new(config);
+    let log_levels = LogLevels::new(&config.log.level);
     let settings = Settings::new(&config, broker_id, metadata.made_with()?, &image);
     let for_brokers = tls
         .as_ref()
@@ -296,6 +298,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         observed: Default::default(),
         compactor: Default::default(),
         fallen: Fallen::default(),
+        log_levels,
         telemetry: OnceLock::new(),
     });
     if let Some(clustered) = &shared.clustered {

@@ -28,6 +28,7 @@ use crate::copy_reads::listed::Listed;
 use crate::data::DataPlane;
 use crate::group_records::GroupRecords;
 use crate::job_queue::Retimed;
+use crate::log_levels::LogLevels;
 use crate::panicked_threads::Fallen;
 use crate::quotas::Quotas;
 use crate::settings::Settings;
@@ -112,6 +113,8 @@ pub struct Shared {
     pub(crate) compactor: Compactor,
     /// Its threads that panicked.
     pub fallen: Fallen,
+    /// Which lines are logged.
+    pub log_levels: LogLevels,
     /// A collector that is told, once the broker serves.
     pub(crate) telemetry: OnceLock<Telemetry>,
 }

@@ -12,8 +12,9 @@ use kera_kafka_shim::Listeners;
 use kera_telemetry::Telemetry;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer as _};
+use tracing_subscriber::{EnvFilter, Layer as _, Registry};
 
 use crate::config::ConfigArgs;
 use crate::failure::{Failure, Outcome};
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
     let resolved = args.config.resolve_to_open(&Listener::ALL)?;
     let config = resolved.config;
     let telemetry = telemetry_of(&config.telemetry)?;
-    set_up_log(&config.log, telemetry.as_ref())?;
+    let log = set_up_log(&config.log, telemetry.as_ref())?;
     for warning in &resolved.warnings {
         tracing::warn!("{warning}");
     }
@@ -63,6 +64,8 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut broker = Broker::start(config).await?;
+        let levels = &broker.shared().log_levels;
+        levels.applied_by(move |filter| log.change(filter));
         if let Some(telemetry) = telemetry {
             broker.tell(telemetry);
         }
@@ -140,10 +143,25 @@ fn announce(broker: &Broker, kafka: &Listeners, data_dir: &Path) -> Result<(), F
     out.flush()
 }
 
+/// Decides which lines are logged.
+pub(crate) struct LogFilter(Handle<EnvFilter, Registry>);
+
+impl LogFilter {
+    /// From now on `filter` does, in the form of `log.level`.
+    fn change(&self, filter: &str) -> Result<(), String> {
+        let filter = EnvFilter::from_str(filter).map_err(|error| error.to_string())?;
+        self.0.reload(filter).map_err(|error| error.to_string())
+    }
+}
+
 /// Lines of the log, as configured, on standard error, and at a collector that is told.
-pub(crate) fn set_up_log(log: &LogConfig, telemetry: Option<&Telemetry>) -> Result<(), Failure> {
+pub(crate) fn set_up_log(
+    log: &LogConfig,
+    telemetry: Option<&Telemetry>,
+) -> Result<LogFilter, Failure> {
     let filter = EnvFilter::from_str(&log.level)
         .map_err(|error| Failure::Usage(format!("log.level: {error}")))?;
+    let (filter, handle) = reload::Layer::new(filter);
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(console::colors_enabled_stderr());
@@ -157,7 +175,7 @@ pub(crate) fn set_up_log(log: &LogConfig, telemetry: Option<&Telemetry>) -> Resu
         .with(layer)
         .with(lines)
         .init();
-    Ok(())
+    Ok(LogFilter(handle))
 }
 
 fn warn_if_volatile(data_dir: &Path) {

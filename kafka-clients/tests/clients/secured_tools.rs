@@ -423,4 +423,26 @@ fn settings_of_topics_and_brokers(tools: &mut Tools) {
     );
     let wrong = ["--alter", "--broker", "1", "--add-config", "node.id=7"];
     tools.fails(CONFIGS, &wrong, "", "InvalidConfigurationException");
+    what_is_logged(tools);
+}
+
+fn what_is_logged(tools: &mut Tools) {
+    let one = ["--broker-logger", "1"];
+    let described = tools.describe(&one);
+    assert!(described.contains("  kera_broker=INFO "), "{described}");
+    tools.alter(&one, &["--add-config", "kera_broker=DEBUG,root=WARN"]);
+    let described = tools.describe(&one);
+    for told in ["  kera_broker=DEBUG ", "  root=WARN ", "  kera_rpc=WARN "] {
+        assert!(described.contains(told), "{described}");
+    }
+    tools.alter(&one, &["--delete-config", "kera_broker"]);
+    tools.alter(&one, &["--add-config", "root=INFO"]);
+    assert!(tools.describe(&one).contains("  kera_broker=INFO "));
+    let add = ["--alter", "--broker-logger", "1", "--add-config"];
+    for (wrong, why) in [
+        ("kera_nobody=INFO", "Invalid"),
+        ("root=LOUD", "not a log level"),
+    ] {
+        tools.fails(CONFIGS, &[&add[..], &[wrong]].concat(), "", why);
+    }
 }

@@ -17,7 +17,10 @@ use kera_broker::shares::{self, GroupSettings};
 use kera_metadata::StreamConfig;
 use kera_metadata::access::Operation;
 
-use super::{BROKER, Change, DELETE, GROUP, SET, TOPIC, broker, flush_interval, no_resource};
+use super::{
+    BROKER, Change, DELETE, GROUP, LOGGERS, SET, TOPIC, broker, flush_interval, loggers,
+    no_resource,
+};
 use crate::access;
 use crate::config_table::{ConfigKind, TOPIC_CONFIGS, TopicConfig};
 use crate::context::Ctx;
@@ -156,6 +159,13 @@ impl Work<'_> {
             BROKER => {
                 self.ctx.check_cluster(Operation::AlterConfigs)?;
                 broker::alter(self.ctx, name, changes, self.whole, self.validate_only).await
+            }
+            LOGGERS => {
+                self.ctx.check_cluster(Operation::AlterConfigs)?;
+                if self.whole {
+                    return Err(loggers::one_by_one());
+                }
+                loggers::alter(self.ctx, name, changes, self.validate_only)
             }
             GROUP if self.ctx.may_group(Operation::AlterConfigs, name) => {
                 self.alter_group(name, changes).await

@@ -9,13 +9,14 @@ use kafka_protocol::messages::describe_configs_response::{
 };
 use kafka_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
 use kafka_protocol::protocol::StrBytes;
+use kera_broker::log_levels::Logger;
 use kera_broker::shares::{self, GroupSettings};
 use kera_coordinator::classic::shares::CONFIGS;
 use kera_metadata::StreamConfig;
 use kera_metadata::access::Operation;
 
 use super::broker::{self, BrokerValue};
-use super::{BROKER, GROUP, TOPIC, flush_interval, no_resource};
+use super::{BROKER, GROUP, LOGGERS, TOPIC, flush_interval, loggers, no_resource};
 use crate::access;
 use crate::config_table::{ConfigKind, Effect, Setting, TOPIC_CONFIGS, TopicConfig};
 use crate::context::Ctx;
@@ -27,6 +28,7 @@ use crate::topic_config::value_of;
 const FROM_TOPIC: i8 = 1;
 const FROM_DEFAULT: i8 = 5;
 const FROM_GROUP: i8 = 8;
+const FROM_LOGGERS: i8 = 6;
 /// First version that tells kinds and documentation.
 const KINDS_FROM: i16 = 3;
 
@@ -153,6 +155,12 @@ impl Show<'_> {
                 let shown = values.filter(|value| wanted(&value.name));
                 Ok(shown.filter_map(|value| self.broker(value)).collect())
             }
+            LOGGERS => {
+                self.ctx.check_cluster(Operation::DescribeConfigs)?;
+                let loggers = loggers::described(self.ctx, name)?.into_iter();
+                let shown = loggers.filter(|logger| wanted(&logger.name));
+                Ok(shown.map(|logger| self.logger(logger)).collect())
+            }
             GROUP if self.ctx.may_group(Operation::DescribeConfigs, name) => {
                 let asked = GroupSettings {
                     group: name.to_owned(),
@@ -238,6 +246,25 @@ impl Show<'_> {
                 false => "of share groups; a partition takes it up when its readers begin anew",
             };
             shown.documentation = Some(text(about));
+        }
+        shown
+    }
+
+    fn logger(&self, logger: Logger) -> DescribeConfigsResourceResult {
+        let source = match logger.is_changed {
+            true => FROM_LOGGERS,
+            false => FROM_DEFAULT,
+        };
+        let mut shown = DescribeConfigsResourceResult::default()
+            .with_name(text(logger.name))
+            .with_value(Some(text(logger.level.to_uppercase())))
+            .with_config_source(source)
+            .with_documentation(None);
+        if self.kinds {
+            shown.config_type = ConfigKind::Text as i8;
+        }
+        if self.documentation {
+            shown.documentation = Some(text(loggers::ABOUT));
         }
         shown
     }

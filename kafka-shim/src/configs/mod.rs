@@ -1,9 +1,10 @@
 //! DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: settings of topics under Kafka's names, and
-//! the broker's own, some of which may change while it runs.
+//! the broker's own, some of which may change while it runs, as do the levels of its loggers.
 
 mod alter;
 mod broker;
 mod describe;
+mod loggers;
 
 pub(crate) use alter::{alter_configs, incremental_alter_configs};
 pub(crate) use describe::{describe_configs, of_created};
@@ -19,6 +20,8 @@ use crate::refusal::{Refusal, short};
 /// Kinds of resources, as requests number them.
 pub(crate) const TOPIC: i8 = 2;
 pub(crate) const BROKER: i8 = 4;
+/// What logs lines at a broker.
+const LOGGERS: i8 = 8;
 const GROUP: i8 = 32;
 
 /// Changes of a value, as requests number them.
@@ -50,7 +53,8 @@ fn broker_named(ctx: &Ctx, name: &str) -> Result<(), Refusal> {
 }
 
 fn no_resource(kind: i8) -> Refusal {
-    let message =
-        format!("resources of kind {kind} have no configs; topics, brokers and groups do");
+    let message = format!(
+        "resources of kind {kind} have no configs; topics, brokers, their loggers and groups do"
+    );
     Refusal::new(ResponseError::InvalidRequest, message)
 }

@@ -132,8 +132,8 @@ async fn the_broker_is_described() {
         assert_code(other.error_code, ResponseError::InvalidRequest);
         let all = describe(&mut client, version, BROKER, "", None).await;
         assert_eq!((all.error_code, all.configs.len()), (0, 0));
-        let logger = describe(&mut client, version, 8, "1", None).await;
-        assert_code(logger.error_code, ResponseError::InvalidRequest);
+        let metrics = describe(&mut client, version, 16, "1", None).await;
+        assert_code(metrics.error_code, ResponseError::InvalidRequest);
     }
 }
 

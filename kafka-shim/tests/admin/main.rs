@@ -5,6 +5,7 @@ mod broker_configs;
 #[path = "../common/mod.rs"]
 mod common;
 mod configs;
+mod loggers;
 mod metadata;
 mod offsets;
 mod quotas;
