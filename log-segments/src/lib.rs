@@ -51,5 +51,6 @@ mod shipping;
 mod spec;
 pub mod sync;
 mod waiters;
+mod walk;
 pub mod window;
 mod writer;

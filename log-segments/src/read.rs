@@ -82,6 +82,15 @@ pub enum ReadError {
 const BAD_SECTOR: i32 = 5;
 
 impl ReadError {
+    /// Whether the bytes at a place are wrong or the disk cannot read them, whatever is whole beside it.
+    pub fn is_of_a_place(&self) -> bool {
+        match self {
+            Self::Damaged { .. } => true,
+            Self::WouldBlock => false,
+            Self::Io { error, .. } => error.raw_os_error() == Some(BAD_SECTOR),
+        }
+    }
+
     /// Whether reading again brings nothing: the bytes are damaged, their file is gone or no file, or the disk
     /// cannot read them.
     pub fn is_lasting(&self) -> bool {
@@ -468,43 +477,8 @@ impl Group {
         Ok(())
     }
 
-    /// As [`Self::for_each_header`], of the batches of transactions alone; of markers with their bytes. Waits for
-    /// the disk.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
-    pub fn for_each_transactional(
-        &self,
-        mut visit: impl FnMut(&BatchHeader, &[u8]),
-    ) -> Result<(), ReadError> {
-        let end = self.loaded_window(false)?.end.address;
-        let mut at = self.data_start();
-        while at < end {
-            let Some((header, address)) = self.header_at(at, false)? else {
-                break;
-            };
-            at = address + header.total_bytes as u64;
-            if !header.is_transactional() {
-                continue;
-            }
-            let mut bytes = Vec::new();
-            if header.is_control() {
-                let read = self.read(ReadSpec {
-                    from: address,
-                    limit: at,
-                    end_ordinal: Ordinal::MAX,
-                    max_bytes: header.total_bytes,
-                    cached_only: false,
-                })?;
-                bytes = read.bufs.concat();
-            }
-            visit(&header, &bytes);
-        }
-        Ok(())
-    }
-
     /// The header of the batch at `address`, stepping over the end of a segment.
-    fn header_at(
+    pub(crate) fn header_at(
         &self,
         address: u64,
         cached_only: bool,
@@ -529,7 +503,10 @@ impl Group {
     }
 
     /// The window with index and segment ends in it, loaded first if need be.
-    fn loaded_window(&self, cached_only: bool) -> Result<MutexGuard<'_, Window>, ReadError> {
+    pub(crate) fn loaded_window(
+        &self,
+        cached_only: bool,
+    ) -> Result<MutexGuard<'_, Window>, ReadError> {
         loop {
             let window = self.window.lock();
             if window.loaded {
@@ -625,7 +602,7 @@ impl Group {
         }
     }
 
-    fn damaged(&self, offset: u64, ordinal: Ordinal, reason: String) -> ReadError {
+    pub(crate) fn damaged(&self, offset: u64, ordinal: Ordinal, reason: String) -> ReadError {
         ReadError::Damaged {
             file: self.spec.path.display().to_string(),
             offset,

@@ -83,6 +83,8 @@ impl Streamlet {
             && let Some(slot) = inner.lanes.get_mut(lane.0 as usize)
         {
             slot.groups.insert(group.id(), fresh);
+            // Where it was damaged, not all ends in it were found.
+            slot.ends.clear();
             return true;
         }
         drop(inner);

@@ -8,7 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use kera_log_segments::group::{AckPolicy, Group};
+<<<<<<< HEAD
 use kera_log_segments::io::fault::{CrashPlan, Fault};
+=======
+use kera_log_segments::io::fault::{Fault, Flip};
+>>>>>>> d2aa4d69 (Ends of transactions are read from batches that prove themselves, over damage, and anew once a file was replaced)
 use kera_log_segments::io::{Io, OpenHow};
 use kera_log_segments::layout::SegmentHeader;
 use kera_log_segments::pool::CHUNK_BYTES;
@@ -698,6 +702,70 @@ fn a_marker_is_found_though_the_own_file_of_its_group_is_gone() {
         .collect();
     assert_eq!(aborted, [(7, 3)]);
     assert_eq!(elsewhere.asked(), 1);
+}
+
+/// The bits of a batch that say whether it is of a transaction, and whether it is a marker, are covered by its checksum
+/// alone. What was aborted is known again once its marker is whole again.
+#[test]
+fn a_marker_that_does_not_look_like_one_any_more_is_fetched() {
+    for bit in [4, 5] {
+        let mut machine = Machine::fault(8);
+        let (node, elsewhere) = served(&mut machine);
+        append(&node, &elsewhere, 0, 1);
+        let grant = Grant {
+            producer: 7,
+            epoch: 0,
+            number: 1,
+        };
+        assert!(node.streamlet.grant(LANE, grant, 0, None, node.now_ms));
+        let mut batch = stamped(7, 0, 0, 90..93, 2000);
+        mark_transactional(&mut batch);
+        let appended = node.place(0, &mut batch).expect("it is taken");
+        appended.group.pump(&node.env.pump);
+        // Of its marker.
+        let address = appended.group.end().address;
+        let end = EndTransaction {
+            grant,
+            epoch_after: 0,
+            commit: false,
+            coordinator_epoch: 1,
+            ended_before: 0,
+            owner_epoch: None,
+        };
+        let ended = node.streamlet.end_transaction(LANE, &end, node.now_ms);
+        let Ok(Ended::Marked(marker)) = ended else {
+            panic!("{ended:?}");
+        };
+        marker.group.pump(&node.env.pump);
+        let group = close(&node, &elsewhere);
+        append(&node, &elsewhere, 3, 1);
+        assert!(node.work());
+        elsewhere.keep(&machine, group);
+        let flip = Flip {
+            path: machine.file(group.0),
+            offset: address + 22,
+            bit,
+        };
+        let fault = machine.fault.as_ref().expect("the double");
+        fault.flip(&flip).expect("the file");
+        forget(&node);
+        for _ in 0..2 {
+            let read = node.streamlet.read_committed(LaneReadSpec {
+                lane: LANE,
+                from: Located::default(),
+                end_ordinal: u64::MAX,
+                max_bytes: 1 << 20,
+                cached_only: false,
+            });
+            let aborted = read.expect("it is fetched").aborted;
+            let aborted: Vec<_> = aborted
+                .iter()
+                .map(|end| (end.producer, end.first))
+                .collect();
+            assert_eq!(aborted, [(7, 3)], "bit {bit}");
+        }
+        assert_eq!(elsewhere.asked(), 1);
+    }
 }
 
 #[test]

@@ -103,10 +103,13 @@ impl Streamlet {
             && let Some((group, generation, _)) = found.next.at
         {
             let (from, to) = (found.first_ordinal, found.next.ordinal);
-            let Some(known) = self.aborted(spec, (group, generation), from, to)? else {
+            let Some(known) = self.ends(spec, (group, generation), from, to)? else {
                 return Ok(None);
             };
-            aborted = known;
+            if let Some(damage) = known.damage.clone() {
+                found = only_told(found, &known, &damage)?;
+            }
+            aborted = known.aborted(found.next.ordinal);
         }
         Ok(Some(Committed {
             found,
@@ -137,10 +140,13 @@ impl Streamlet {
         for group in groups {
             let (from, to) = (group.spec().first_ordinal, group.end().ordinal);
             let read = (group.id(), group.spec().generation);
-            let Some(ends) = self.aborted(&spec, read, from, to)? else {
+            let Some(known) = self.ends(&spec, read, from, to)? else {
                 return Ok(None);
             };
-            for end in ends {
+            if let Some(damage) = &known.damage {
+                return Err(ends_unknown(damage, from).into());
+            }
+            for end in known.aborted(to) {
                 let ranges = aborted.entry(end.producer).or_default();
                 // One that began in another group is found with each of its groups.
                 if ranges.last().is_none_or(|last| last.end <= end.first) {
@@ -151,15 +157,15 @@ impl Streamlet {
         Ok(Some(aborted))
     }
 
-    /// What was aborted of the batches `from` to `to`, which were read from that file of a group; `None` if it is not
-    /// the lane's any more.
-    fn aborted(
+    /// Where transactions ended of which batches `from` to `to` are, which were read from that file of a group; `None` if
+    /// it is not the lane's any more.
+    fn ends(
         &self,
         spec: &LaneReadSpec,
         (group, generation): (GroupId, u32),
         from: Ordinal,
         to: Ordinal,
-    ) -> Result<Option<Vec<End>>, LaneReadError> {
+    ) -> Result<Option<KnownOf>, LaneReadError> {
         let (groups, active) = {
             let inner = self.inner.lock();
             let slot = self.slot(&inner, spec.lane)?;
@@ -174,7 +180,7 @@ impl Streamlet {
             let groups: Vec<_> = slot.groups.range(group..).map(|(_, g)| g.clone()).collect();
             (groups, active)
         };
-        let mut aborted = Vec::new();
+        let mut known = KnownOf::default();
         // Producers with an end still to be found; at first of all.
         let mut sought: Option<HashSet<i64>> = None;
         for group in groups {
@@ -185,8 +191,8 @@ impl Streamlet {
                         Some(sought) => sought.remove(&end.producer),
                         None => true,
                     };
-                    if is_sought && end.first < to && !end.commit {
-                        aborted.push(*end);
+                    if is_sought && end.first < to {
+                        known.ends.push(*end);
                     }
                 }
             };
@@ -205,12 +211,19 @@ impl Streamlet {
                 Err(error) => return Err(error),
             };
             take(&ends.ends);
-            let sought = sought.get_or_insert_with(|| ends.unfinished.iter().copied().collect());
+            if ends.is_damaged {
+                known.damage.get_or_insert_with(|| group.clone());
+            }
+            let sought = sought.get_or_insert_with(|| {
+                // Of the group that was read.
+                known.of_read = Some(ends.clone());
+                ends.unfinished.keys().copied().collect()
+            });
             if sought.is_empty() {
                 break;
             }
         }
-        Ok(Some(aborted))
+        Ok(Some(known))
     }
 
     /// Whether a group, in that file, is still the lane's.
@@ -256,19 +269,101 @@ impl Streamlet {
         lane: LaneId,
         group: &Arc<Group>,
     ) -> Result<(Arc<Group>, GroupEnds), LaneReadError> {
-        let error = match GroupEnds::of(group) {
-            Ok(ends) => return Ok((group.clone(), ends)),
-            Err(error) => error,
+        let (ends, error) = match GroupEnds::of(group) {
+            Ok((ends, None)) => return Ok((group.clone(), ends)),
+            Ok((ends, Some(error))) => (Some(ends), error),
+            Err(error) => (None, error),
+        };
+        // What is whole nowhere is looked over: most transactions ended elsewhere.
+        let as_it_is = |error: ReadError| match ends {
+            Some(ends) => Ok((group.clone(), ends)),
+            None => Err(error.into()),
         };
         if !is_damage(&error) || !self.is_mendable(group) {
-            return Err(error.into());
+            return as_it_is(error);
         }
         tell(group, &error);
         let mended = self.mend(lane, group).then(|| self.group(lane, group.id()));
         let Some(group) = mended.flatten() else {
-            return Err(error.into());
+            return as_it_is(error);
         };
-        let ends = GroupEnds::of(&group)?;
+        let (ends, _) = GroupEnds::of(&group)?;
         Ok((group, ends))
+    }
+}
+
+/// Where transactions ended, of which some batches are.
+#[derive(Default)]
+struct KnownOf {
+    /// Of each producer in the order of their markers, as far as readers need them.
+    ends: Vec<End>,
+    /// A group of which some batches are damaged: ends may be among them.
+    damage: Option<Arc<Group>>,
+    /// The transactions of the group that was read, if it takes no more.
+    of_read: Option<Arc<GroupEnds>>,
+}
+
+impl KnownOf {
+    /// Those that were aborted and began below `to`.
+    fn aborted(self, to: Ordinal) -> Vec<End> {
+        let mut ends = self.ends;
+        ends.retain(|end| !end.commit && end.first < to);
+        ends
+    }
+
+    /// Whether a batch is of a transaction whose end is not among what is left.
+    fn is_lost_of(&self, batch: &BatchHeader) -> bool {
+        let (producer, base) = (batch.producer_id, batch.base_ordinal);
+        let is_of = |end: &End| end.producer == producer && (end.first..end.marker).contains(&base);
+        // Of what both began and was committed in a whole group no end is kept.
+        let may_be_lost = self.of_read.as_ref().is_none_or(|of_read| {
+            let first = of_read.unfinished.get(&producer);
+            of_read.is_damaged || first.is_some_and(|first| *first <= base)
+        });
+        batch.is_transactional()
+            && !batch.is_control()
+            && may_be_lost
+            && !self.ends.iter().any(is_of)
+    }
+}
+
+/// The batches before the first one of a transaction of which nobody can tell how it ended.
+///
+/// # Errors
+/// That batch is the first: it may have been aborted, and is not shown.
+fn only_told(mut found: Found, known: &KnownOf, damaged: &Group) -> Result<Found, ReadError> {
+    let bytes = Bytes::from(found.bufs.concat());
+    let (mut at, mut batches) = (0, 0);
+    while let Some(rest) = bytes.get(at..)
+        && let Ok(header) = BatchHeader::peek(rest)
+    {
+        if !known.is_lost_of(&header) {
+            at += header.total_bytes;
+            batches += 1;
+            continue;
+        }
+        if batches == 0 {
+            return Err(ends_unknown(damaged, header.base_ordinal));
+        }
+        found.next.ordinal = header.base_ordinal;
+        if let Some((_, _, address)) = &mut found.next.at {
+            *address -= (bytes.len() - at) as u64;
+        }
+        found.bufs = vec![bytes.slice(..at)];
+        (found.bytes, found.batches) = (at, batches);
+        // The end of the group was not reached.
+        found.groups.clear();
+        break;
+    }
+    Ok(found)
+}
+
+/// A record's transaction ended in what is damaged of a group, if it ended.
+fn ends_unknown(damaged: &Group, ordinal: Ordinal) -> ReadError {
+    ReadError::Damaged {
+        file: damaged.spec().path.display().to_string(),
+        offset: 0,
+        ordinal,
+        reason: "whether its transaction was committed is not known: the batch that tells is damaged. Readers that do not ask for committed records only get it".to_owned(),
     }
 }

@@ -1,12 +1,12 @@
 //! Where transactions ended, by group.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use kera_log_segments::group::Group;
 use kera_log_segments::read::ReadError;
 use kera_log_segments::sync::Arc;
 use kera_protocol::batch::Marker;
-use kera_protocol::ids::GroupId;
+use kera_protocol::ids::{GroupId, Ordinal};
 
 use super::End;
 
@@ -15,8 +15,10 @@ use super::End;
 pub(crate) struct GroupEnds {
     /// Those that ended in it, in the order of their markers, as far as a reader [needs](is_needed) them.
     pub(super) ends: Vec<End>,
-    /// Producers whose transactions have batches in it and ended later.
-    pub(super) unfinished: Vec<i64>,
+    /// Producers whose transactions have batches in it, from that ordinal on, and ended later.
+    pub(super) unfinished: HashMap<i64, Ordinal>,
+    /// Some of its batches are damaged, and may have been ends. Then `ends` are all that are left.
+    pub(super) is_damaged: bool,
 }
 
 /// What is known of groups that take no more, by id and file generation. Bounded: what is not known is looked up.
@@ -56,16 +58,17 @@ impl GroupEnds {
         1 + self.ends.len() + self.unfinished.len()
     }
 
-    /// Looks through a group. Waits for the disk.
-    pub(super) fn of(group: &Group) -> Result<Self, ReadError> {
+    /// Looks through a group, and over what of it is damaged, which is the second. Waits for the disk.
+    pub(super) fn of(group: &Group) -> Result<(Self, Option<ReadError>), ReadError> {
         let mut ends = Vec::new();
-        let mut open = HashSet::new();
-        group.for_each_transactional(|header, bytes| {
+        let mut unfinished = HashMap::new();
+        let damage = group.for_each_transactional(|header, bytes| {
             if !header.is_control() {
-                open.insert(header.producer_id);
+                let first = unfinished.entry(header.producer_id);
+                first.or_insert(header.base_ordinal);
                 return;
             }
-            open.remove(&header.producer_id);
+            unfinished.remove(&header.producer_id);
             if let Ok(Some(marker)) = Marker::decode(bytes) {
                 let end = End {
                     producer: marker.producer_id,
@@ -73,13 +76,18 @@ impl GroupEnds {
                     marker: header.base_ordinal,
                     commit: marker.commit,
                 };
-                ends.extend(is_needed(&end, group).then_some(end));
+                ends.push(end);
             }
         })?;
-        Ok(Self {
+        if damage.is_none() {
+            ends.retain(|end| is_needed(end, group));
+        }
+        let found = Self {
             ends,
-            unfinished: open.into_iter().collect(),
-        })
+            unfinished,
+            is_damaged: damage.is_some(),
+        };
+        Ok((found, damage))
     }
 }
 

@@ -1,0 +1,117 @@
+//! A group's batches of transactions, each proven by its checksum, and over what is damaged.
+
+use kera_protocol::batch::BatchHeader;
+use kera_protocol::ids::Ordinal;
+
+use crate::group::Group;
+use crate::place::Place;
+use crate::read::{ReadError, ReadSpec};
+
+/// Bytes that are read at once.
+const AT_ONCE: usize = 1 << 20;
+
+impl Group {
+    /// Shows `visit` the batches of transactions, markers among them, in order, with their bytes. Returns the first damage
+    /// if there is any: what it may hide was not shown, what is whole behind it was. Waits for the disk.
+    ///
+    /// # Errors
+    /// As [`Self::read`], where nothing of the group can be read.
+    pub fn for_each_transactional(
+        &self,
+        mut visit: impl FnMut(&BatchHeader, &[u8]),
+    ) -> Result<Option<ReadError>, ReadError> {
+        let end = self.loaded_window(false)?.end;
+        let mut at = Place {
+            address: self.data_start(),
+            ordinal: self.spec().first_ordinal,
+        };
+        let mut damage = None;
+        while at.ordinal < end.ordinal {
+            match self.walk_whole(at, end, &mut visit) {
+                Ok(next) => at = next,
+                Err(error) if error.is_of_a_place() => {
+                    at = self.whole_behind(at, end);
+                    damage.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(damage)
+    }
+
+    /// Shows the batches of transactions of a stretch from `at` on; where it ends.
+    fn walk_whole(
+        &self,
+        at: Place,
+        end: Place,
+        visit: &mut impl FnMut(&BatchHeader, &[u8]),
+    ) -> Result<Place, ReadError> {
+        let read = |most| {
+            self.read(ReadSpec {
+                from: at.address,
+                limit: end.address,
+                end_ordinal: Ordinal::MAX,
+                max_bytes: most,
+                cached_only: false,
+            })
+        };
+        let out = match read(AT_ONCE) {
+            // A bad sector may lie behind the first batch.
+            Err(error) if error.is_of_a_place() => read(0)?,
+            out => out?,
+        };
+        if out.batches == 0 || out.first_ordinal != at.ordinal {
+            let reason = match out.batches {
+                0 => "the group ends here, before its last record".to_owned(),
+                _ => format!("the batch of ordinal {} stands there", out.first_ordinal),
+            };
+            return Err(self.damaged(at.address, at.ordinal, reason));
+        }
+        if out.transactional {
+            let bytes = match &out.bufs[..] {
+                [one] => one.clone(),
+                several => several.concat().into(),
+            };
+            let mut rest = &bytes[..];
+            while let Ok(header) = BatchHeader::peek(rest)
+                && let Some((batch, behind)) = rest.split_at_checked(header.total_bytes)
+            {
+                if header.is_transactional() {
+                    visit(&header, batch);
+                }
+                rest = behind;
+            }
+        }
+        Ok(out.next)
+    }
+
+    /// The first place behind a damaged batch at `at` where a whole one of the group stands, as far as its header or the
+    /// index lead; else the end.
+    fn whole_behind(&self, at: Place, end: Place) -> Place {
+        let led = self.header_at(at.address, false).ok().flatten();
+        let led = led.map(|(header, address)| Place {
+            address: address + header.total_bytes as u64,
+            ordinal: header.next_ordinal(),
+        });
+        let indexed = match self.loaded_window(false) {
+            Ok(window) => window.index.entries().to_vec(),
+            Err(_) => Vec::new(),
+        };
+        let indexed = indexed.iter().map(|entry| Place {
+            address: entry.address,
+            ordinal: entry.ordinal,
+        });
+        let mut places = led.into_iter().chain(indexed);
+        let is_whole = |place: &Place| {
+            place.address > at.address
+                && place.ordinal > at.ordinal
+                && place.ordinal < end.ordinal
+                && self.walk_whole_once(*place, end)
+        };
+        places.find(is_whole).unwrap_or(end)
+    }
+
+    fn walk_whole_once(&self, at: Place, end: Place) -> bool {
+        self.walk_whole(at, end, &mut |_, _| ()).is_ok()
+    }
+}
