@@ -136,7 +136,10 @@ fn directories(brokers: &Brokers, broker: u32) -> Directories {
 
 /// Groups of a lane follow each other: no ordinal is in two of them.
 fn records(load: &Load, image: &Image) {
-    let mut groups: Vec<&GroupRecord> = image.groups.iter().collect();
+    // A closed one without records says where the lane went on; compaction puts groups on both sides of it together.
+    let has_ordinals =
+        |group: &&GroupRecord| group.state != GroupState::Closed || group.holds_records();
+    let mut groups: Vec<&GroupRecord> = image.groups.iter().filter(has_ordinals).collect();
     groups.sort_by_key(|group| (group.stream, group.streamlet, group.lane, group.group));
     for pair in groups.windows(2) {
         let [before, after] = pair else { continue };

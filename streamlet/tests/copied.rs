@@ -8,11 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use kera_log_segments::group::{AckPolicy, Group};
-<<<<<<< HEAD
-use kera_log_segments::io::fault::{CrashPlan, Fault};
-=======
-use kera_log_segments::io::fault::{Fault, Flip};
->>>>>>> d2aa4d69 (Ends of transactions are read from batches that prove themselves, over damage, and anew once a file was replaced)
+use kera_log_segments::io::fault::{CrashPlan, Fault, Flip};
 use kera_log_segments::io::{Io, OpenHow};
 use kera_log_segments::layout::SegmentHeader;
 use kera_log_segments::pool::CHUNK_BYTES;
