@@ -94,7 +94,7 @@ struct Connection {
     /// Appends that wait to be durable, and before when each is not to be answered.
     pending: VecDeque<(Option<Instant>, PendingAppend)>,
     held: Vec<HeldAnswer>,
-    /// Appends that wait until the client owes no time.
+    /// Appends that wait until the client owes no time and has a turn.
     aside: AsideAppends,
     reads: Vec<Read>,
     /// Reads of copies of groups that other brokers own, waiting for their turn at the disk.
@@ -383,7 +383,7 @@ impl Connection {
         match header.kind {
             FrameKind::Append => {
                 let request: v1::AppendRequest = decode(head)?;
-                if self.waits_for_time(link) {
+                if self.append_waits(link, body.len()) {
                     self.put_aside(link, correlation, request, body);
                     return Ok(true);
                 }

@@ -70,6 +70,7 @@ mod stream_metrics;
 pub mod telemetry;
 pub mod tls;
 pub mod transactions;
+mod turns;
 pub mod unheard;
 mod unreadable;
 

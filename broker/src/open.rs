@@ -43,6 +43,7 @@ use crate::settings::Settings;
 use crate::shared::{BROKER_ID, Shared};
 use crate::store_dir::{StoreDir, outlasting};
 use crate::tls::ServerTls;
+use crate::turns::Capacity;
 use crate::unheard::Unheard;
 
 /// Longest attempt to connect to another broker.
@@ -264,7 +265,10 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         .with_tokens(&config.oauth),
         access: Access::new(&config.acl, image.rules.as_ref(), audit.clone()),
         audit,
-        quotas: Arc::new(Quotas::new(image.quotas.as_ref())),
+        quotas: Arc::new(Quotas::new(
+            image.quotas.as_ref(),
+            Capacity::of(&config.objectives),
+        )),
         coordination: Coordination::new(&settings.now()),
         transactions: Default::default(),
         shares: Default::default(),

@@ -16,6 +16,7 @@ use crate::shared::Shared;
 use crate::stream_metrics;
 use crate::telemetry;
 use crate::tls::ServerTls;
+use crate::turns;
 
 /// Everything, as a scrape sees it.
 pub(crate) fn render(shared: &Shared) -> String {
@@ -242,6 +243,7 @@ pub(crate) fn current(shared: &Shared) -> String {
         "How long they were told to wait",
         shared.quotas.throttled_ms.clone(),
     );
+    turns::register(&shared.quotas.turns, &mut registry);
     if let Some(tls) = &shared.tls {
         of_tls(tls, &mut registry);
     }

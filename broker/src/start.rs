@@ -181,6 +181,7 @@ impl Broker {
         if let Some(oauth) = shared.auth.oauth() {
             tasks.push(tokio::spawn(oauth.clone().keep()));
         }
+        tasks.push(tokio::spawn(shared.quotas.turns.clone().drive()));
         tasks.push(tokio::spawn(crate::coordination::drive(shared.clone())));
         tasks.push(tokio::spawn(crate::transactions::drive(shared.clone())));
         tasks.push(tokio::spawn(crate::transactions::settle(shared.clone())));

@@ -5,6 +5,7 @@
 mod acl;
 mod bench;
 mod broker;
+mod calibrate;
 mod certificate;
 mod cluster;
 mod completions;
@@ -95,6 +96,8 @@ enum Command {
     /// Measure throughput and latency.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// Measure what a broker can do, for latency objectives.
+    Calibrate(calibrate::CalibrateArgs),
     /// Ask a broker about itself, or have it leave.
     #[command(subcommand)]
     Broker(broker::BrokerCommand),
@@ -132,6 +135,7 @@ impl Command {
             Command::Quota(command) => client(quota::run(command)),
             Command::Segment(command) => segment::run(command),
             Command::Bench(command) => runtime(bench::run(command)),
+            Command::Calibrate(args) => runtime(calibrate::run(args)),
             Command::Broker(command) => client(broker::run(command)),
             Command::Cluster(command) => client(cluster::run(command)),
             Command::Top(args) => runtime(top::run(args)),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
 use kera_metadata::access::ANY;
@@ -75,7 +76,7 @@ fn principal(text: &str) -> Result<String, String> {
 #[command(
     group = ArgGroup::new("limits").required(true).multiple(true).args([
         "producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate",
-        "connection_creation_rate",
+        "connection_creation_rate", "objective_latency", "objective_request_rate", "objective_byte_rate",
     ]),
     after_help = "Examples:
   kera quota set --principal User:ann --producer-byte-rate 10MiB --consumer-byte-rate 20MiB
@@ -83,10 +84,15 @@ fn principal(text: &str) -> Result<String, String> {
   kera quota set --principal User:ann --client-id batch --consumer-byte-rate 512KiB
   kera quota set --principal 'User:*' --request-percentage 25 --controller-mutation-rate 10
   kera quota set --address '*' --connection-creation-rate 50
+  kera quota set --principal User:ann --objective-latency 5ms --objective-request-rate 500 --objective-byte-rate 1MiB
 
 Of several quotas that fit a client one counts, for each limit: that of its user and client id, of its user, of all
 users and its client id, of all users, of its client id, of all client ids. All connections that share a quota share
-what it allows at each broker."
+what it allows at each broker.
+
+An objective is a promise to a user, at each broker: up to so many requests and bytes a second, 99 of 100 answers take
+no longer than the latency, whatever others do. It has all three parts. It is refused where the broker cannot keep it
+beside the others; `kera calibrate` measures what a broker can do."
 )]
 pub(crate) struct SetArgs {
     #[command(flatten)]
@@ -106,6 +112,15 @@ pub(crate) struct SetArgs {
     /// Connections that are opened from an address, a second and at each broker
     #[arg(long, value_name = "N")]
     connection_creation_rate: Option<u32>,
+    /// Objective of a user: the time from request to answer that at most one answer in a hundred exceeds
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    objective_latency: Option<Duration>,
+    /// Objective of a user: requests a second that are guaranteed, at each broker
+    #[arg(long, value_name = "N/s", value_parser = parse::rate)]
+    objective_request_rate: Option<f64>,
+    /// Objective of a user: bytes a second that are guaranteed, appended and read together, at each broker
+    #[arg(long, value_name = "SIZE", value_parser = parse::size)]
+    objective_byte_rate: Option<u64>,
     #[command(flatten)]
     connect: ConnectArgs,
 }
@@ -129,6 +144,15 @@ impl SetArgs {
             (
                 QuotaKind::ConnectionCreationRate,
                 self.connection_creation_rate.map(f64::from),
+            ),
+            (
+                QuotaKind::ObjectiveLatency,
+                self.objective_latency.map(|time| time.as_secs_f64() * 1e3),
+            ),
+            (QuotaKind::ObjectiveRequestRate, self.objective_request_rate),
+            (
+                QuotaKind::ObjectiveByteRate,
+                self.objective_byte_rate.map(|bytes| bytes as f64),
             ),
         ];
         let set = all

@@ -6,6 +6,7 @@
 //! [`kera_broker::client_link`].
 
 mod login;
+mod waits;
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -42,6 +43,7 @@ use crate::transactions;
 use crate::versions;
 use crate::wire::reader::ReadError;
 use crate::wire::request::{HeadError, LENGTH_BYTES, RequestHead, metered_by, whole_requests};
+use waits::{is_muted, must_wait, waits_for_turn};
 
 /// Requests other than Produce are no longer than this: nothing real comes near it.
 const MAX_OTHER_REQUEST: usize = 16 << 20;
@@ -52,6 +54,7 @@ const WAITING: [i16; 3] = [11, 14, SHARE_FETCH];
 const SHARE_FETCH: i16 = 78;
 const JOIN: u8 = 11;
 const PRODUCE: i16 = 0;
+const FETCH: i16 = 1;
 /// Produce requests of one connection that wait for durability.
 const MAX_PENDING: usize = 256;
 
@@ -297,11 +300,15 @@ impl Protocol for Connection {
         let (key, client) = metered_by(link.input.bytes().get(LENGTH_BYTES..)?)?;
         let metered = match key {
             0 => Metered::Appends,
-            1 | SHARE_FETCH => Metered::Reads,
+            FETCH | SHARE_FETCH => Metered::Reads,
             _ => return Some(true),
         };
         link.meter.set_client(client);
-        Some(!link.meter.waits(metered))
+        let bytes = match metered {
+            Metered::Appends => self.frame_bytes(link).unwrap_or(0),
+            _ => 0,
+        };
+        Some(!link.meter.waits(metered) && !link.meter.waits_for_turn(metered, bytes, &link.waker))
     }
 
     /// Batches that are not acknowledged are stored, also behind requests that would be answered.
@@ -477,6 +484,9 @@ impl Connection {
                 break;
             };
             self.count(key, version);
+            if ![PRODUCE, FETCH, SHARE_FETCH].contains(&key) {
+                link.meter.take_turn();
+            }
             link.input.consume(whole);
             if let Some(gate) = &mut self.gate {
                 link.input.shrink();
@@ -533,6 +543,9 @@ impl Connection {
         if is_new && must_wait(link, Metered::Time) {
             return Ok(None);
         }
+        if is_new && waits_for_turn(link, key, request.len()) {
+            return Ok(None);
+        }
         let is_over = self.session.as_ref().is_some_and(Session::is_over);
         if is_over && self.gate.is_none() && key != sasl::HANDSHAKE {
             return Err(Ended::Expired);
@@ -563,7 +576,7 @@ impl Connection {
                 return Err(Ended::Unauthenticated);
             }
             PRODUCE => self.take_produce(link, version, correlation, &mut request[body_at..])?,
-            1 => self.take_fetch(link, version, correlation, &request[body_at..])?,
+            FETCH => self.take_fetch(link, version, correlation, &request[body_at..])?,
             SHARE_FETCH if must_wait(link, Metered::Reads) => false,
             _ => {
                 let body = Bytes::copy_from_slice(&request[body_at..]);
@@ -665,8 +678,10 @@ impl Connection {
             }
             front.throttle = front.throttle.max(link.meter.time_wait());
             let received = front.received;
-            let seconds = received.elapsed().as_secs_f64();
-            self.ctx.shared.data.metrics.append_seconds.observe(seconds);
+            let took = received.elapsed();
+            let metrics = &self.ctx.shared.data.metrics;
+            metrics.append_seconds.observe(took.as_secs_f64());
+            link.meter.answered(took);
             if *acks != 0 {
                 front.forget(&link.waker);
                 let version = front.version();
@@ -729,6 +744,9 @@ impl Connection {
         let metrics = &self.ctx.shared.data.metrics;
         metrics.read_bytes.inc_by(body.slices as u64);
         metrics.read_at_once(fetch.at_once_since, body.slices);
+        if let Some(since) = fetch.at_once_since {
+            link.meter.answered(since.elapsed());
+        }
         self.current = Current::Answered(body.into_parts());
         fetch.end(&mut self.sessions);
     }
@@ -753,13 +771,6 @@ impl Connection {
     }
 }
 
-/// True while the client waits because it has used up a quota: nothing is read of it, and what it is owed is sent. But
-/// for what memory was claimed before, which others may wait for.
-fn is_muted(link: &ClientLink) -> bool {
-    let waits = link.meter.is_waiting(Metered::Appends) || link.meter.is_waiting(Metered::Reads);
-    waits && !link.claims.has_frame()
-}
-
 /// True for a Produce request with acks = 0.
 fn wants_no_answer(request: &[u8]) -> bool {
     let head = RequestHead::parse(request)
@@ -768,11 +779,6 @@ fn wants_no_answer(request: &[u8]) -> bool {
     let produce =
         head.map(|head| ProduceRequest::parse(&request[head.body_at..], head.api_version));
     produce.is_some_and(|produce| produce.is_ok_and(|produce| produce.acks == 0))
-}
-
-/// True if the request at the front waits until its client owes nothing.
-fn must_wait(link: &mut ClientLink, metered: Metered) -> bool {
-    !link.claims.has_frame() && link.meter.waits(metered)
 }
 
 /// What has come of the current request.

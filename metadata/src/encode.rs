@@ -247,15 +247,18 @@ fn quotas_message(record: &QuotasRecord) -> QuotasMessage {
             },
         })
     };
-    let quotas = record.quotas.iter().map(|quota| QuotaMessage {
-        user: whom(&quota.entity.user),
-        client: whom(&quota.entity.client),
-        ip: whom(&quota.entity.ip),
-        limits: quota
-            .limits
-            .iter()
+    let quotas = record.quotas.iter().map(|quota| {
+        let limits = quota.limits.iter();
+        let (objective, limits) = limits
             .map(|(kind, limit)| (kind.name().to_owned(), limit.value()))
-            .collect(),
+            .partition(|(name, _)| QuotaKind::named(name).is_some_and(QuotaKind::is_of_objective));
+        QuotaMessage {
+            user: whom(&quota.entity.user),
+            client: whom(&quota.entity.client),
+            ip: whom(&quota.entity.ip),
+            limits,
+            objective,
+        }
     });
     QuotasMessage {
         quotas: quotas.collect(),
@@ -264,7 +267,8 @@ fn quotas_message(record: &QuotasRecord) -> QuotasMessage {
 
 fn quota(m: QuotaMessage) -> Result<Quota, String> {
     let whom = |m: Option<WhomMessage>| m.map(|whom| whom.name.map_or(Whom::Default, Whom::Name));
-    let limits = m.limits.into_iter().map(|(name, value)| {
+    let all = m.limits.into_iter().chain(m.objective);
+    let limits = all.map(|(name, value)| {
         let kind = QuotaKind::named(&name).ok_or_else(|| format!("it limits {name:?}"))?;
         let limit = Limit::new(value).ok_or_else(|| format!("its {kind} is {value}"))?;
         Ok((kind, limit))

@@ -56,6 +56,9 @@ pub(crate) struct QuotaMessage {
     /// By Kafka's names.
     #[prost(btree_map = "string, double", tag = "4")]
     pub(crate) limits: BTreeMap<String, f64>,
+    /// The parts of an objective, by name. Brokers of earlier versions refuse limits that they do not know, and skip these.
+    #[prost(btree_map = "string, double", tag = "5")]
+    pub(crate) objective: BTreeMap<String, f64>,
 }
 
 #[derive(Clone, PartialEq, Message)]

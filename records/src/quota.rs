@@ -10,6 +10,8 @@ pub const MAX_QUOTAS: usize = 4096;
 pub const MAX_QUOTAS_BYTES: usize = 512 << 10;
 /// Most bytes of a user's name or of a client id.
 pub const MAX_QUOTA_NAME: usize = 255;
+/// Most users with an objective: brokers look at all of them whenever they fill buckets.
+pub const MAX_OBJECTIVES: usize = 64;
 
 /// What a quota limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,19 +26,34 @@ pub enum QuotaKind {
     ControllerMutationRate,
     /// Connections that are opened, a second.
     ConnectionCreationRate,
+    /// Of an objective: milliseconds from request to answer, which at most one answer in a hundred exceeds.
+    ObjectiveLatency,
+    /// Of an objective: requests a second that are guaranteed.
+    ObjectiveRequestRate,
+    /// Of an objective: bytes a second, appended and read together, that are guaranteed.
+    ObjectiveByteRate,
 }
 
 impl QuotaKind {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 8] = [
         Self::ProducerByteRate,
         Self::ConsumerByteRate,
         Self::RequestPercentage,
         Self::ControllerMutationRate,
         Self::ConnectionCreationRate,
+        Self::ObjectiveLatency,
+        Self::ObjectiveRequestRate,
+        Self::ObjectiveByteRate,
+    ];
+    /// The parts of an objective. A user has all of them or none.
+    pub const OBJECTIVE: [Self; 3] = [
+        Self::ObjectiveLatency,
+        Self::ObjectiveRequestRate,
+        Self::ObjectiveByteRate,
     ];
 
-    /// Kafka's name of it, in which it is stored as well.
+    /// Kafka's name of it where Kafka has such a limit. It is stored under this name as well.
     pub fn name(self) -> &'static str {
         match self {
             Self::ProducerByteRate => "producer_byte_rate",
@@ -44,6 +61,9 @@ impl QuotaKind {
             Self::RequestPercentage => "request_percentage",
             Self::ControllerMutationRate => "controller_mutation_rate",
             Self::ConnectionCreationRate => "connection_creation_rate",
+            Self::ObjectiveLatency => "objective_latency_ms",
+            Self::ObjectiveRequestRate => "objective_request_rate",
+            Self::ObjectiveByteRate => "objective_byte_rate",
         }
     }
 
@@ -55,6 +75,11 @@ impl QuotaKind {
     /// True if it limits addresses, and not users and client ids.
     pub fn is_of_addresses(self) -> bool {
         self == Self::ConnectionCreationRate
+    }
+
+    /// True for a part of an objective, which guarantees something instead of limiting it.
+    pub fn is_of_objective(self) -> bool {
+        Self::OBJECTIVE.contains(&self)
     }
 
     /// True if only whole numbers are taken, as at Kafka.
@@ -199,6 +224,48 @@ pub struct Quota {
     pub limits: BTreeMap<QuotaKind, Limit>,
 }
 
+/// What a user is promised beside others, at each broker.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Objective {
+    /// Milliseconds that at most one answer in a hundred exceeds.
+    pub latency_ms: f64,
+    /// Requests a second for which that holds,
+    pub request_rate: f64,
+    /// and bytes a second, appended and read together.
+    pub byte_rate: f64,
+}
+
+impl Quota {
+    /// The objective, if there is a whole one.
+    pub fn objective(&self) -> Option<Objective> {
+        let value = |kind| self.limits.get(&kind).copied().map(Limit::value);
+        Some(Objective {
+            latency_ms: value(QuotaKind::ObjectiveLatency)?,
+            request_rate: value(QuotaKind::ObjectiveRequestRate)?,
+            byte_rate: value(QuotaKind::ObjectiveByteRate)?,
+        })
+    }
+
+    /// Checks that there is no part of an objective without the others.
+    ///
+    /// # Errors
+    /// Which parts are missing.
+    pub fn check_objective(&self) -> Result<(), String> {
+        let has = |kind: &QuotaKind| self.limits.contains_key(kind);
+        let missing = QuotaKind::OBJECTIVE.into_iter().filter(|kind| !has(kind));
+        let missing: Vec<_> = missing.map(QuotaKind::name).collect();
+        match missing.len() {
+            0 => Ok(()),
+            all if all == QuotaKind::OBJECTIVE.len() => Ok(()),
+            _ => Err(format!(
+                "the objective of {} lacks {}; set all three, or delete all three",
+                self.entity,
+                missing.join(" and ")
+            )),
+        }
+    }
+}
+
 /// Checks a limit of an entity.
 ///
 /// # Errors
@@ -209,6 +276,13 @@ pub fn check_limit(entity: &QuotaEntity, kind: QuotaKind, value: f64) -> Result<
             true => format!("{kind} is a limit of addresses, and not of users or client ids"),
             false => format!("{kind} is a limit of users and client ids, and not of addresses"),
         });
+    }
+    if kind.is_of_objective()
+        && !matches!((&entity.user, &entity.client), (Some(Whom::Name(_)), None))
+    {
+        return Err(format!(
+            "{kind} is of one user by name: what is guaranteed to all users, or to whoever takes a client id, has no bound"
+        ));
     }
     let Some(limit) = Limit::new(value) else {
         return Err(format!(
@@ -255,6 +329,13 @@ impl QuotasRecord {
             for (kind, limit) in &quota.limits {
                 check_limit(&quota.entity, *kind, limit.value())?;
             }
+            quota.check_objective()?;
+        }
+        let objectives = quotas.iter().filter(|quota| quota.objective().is_some());
+        if objectives.count() > MAX_OBJECTIVES {
+            return Err(format!(
+                "at most {MAX_OBJECTIVES} users have an objective; delete one first"
+            ));
         }
         Ok(())
     }
@@ -329,5 +410,50 @@ mod tests {
         for kind in K::ALL {
             assert_eq!(K::named(kind.name()), Some(kind));
         }
+    }
+
+    #[test]
+    fn an_objective_is_whole_and_of_a_user_by_name() {
+        use QuotaKind as K;
+        let ann = QuotaEntity {
+            user: name("ann"),
+            ..QuotaEntity::default()
+        };
+        let others = [
+            (Some(Whom::Default), None, None),
+            (name("ann"), name("app"), None),
+            (None, name("app"), None),
+            (None, None, name("10.0.0.1")),
+        ];
+        for kind in K::OBJECTIVE {
+            assert!(check_limit(&ann, kind, 0.5).is_ok());
+            for (user, client, ip) in others.clone() {
+                let entity = QuotaEntity { user, client, ip };
+                assert!(check_limit(&entity, kind, 1.0).is_err(), "{entity}");
+            }
+        }
+        let record = |name: &str, kinds: &[K]| {
+            let limits = kinds.iter().map(|kind| (*kind, Limit(2.0)));
+            let entity = QuotaEntity {
+                user: Some(Whom::Name(name.to_owned())),
+                ..QuotaEntity::default()
+            };
+            let limits = limits.collect();
+            Quota { entity, limits }
+        };
+        let check = |quotas: Vec<Quota>| {
+            let revision = 1;
+            QuotasRecord { quotas, revision }.check()
+        };
+        check(vec![record("ann", &K::OBJECTIVE)]).unwrap();
+        assert!(record("ann", &K::OBJECTIVE[..2]).objective().is_none());
+        let lacking = check(vec![record("ann", &K::OBJECTIVE[..2])]).unwrap_err();
+        assert!(lacking.contains("lacks objective_byte_rate"), "{lacking}");
+        let all = |count: usize| {
+            let names = (0..count).map(|number| format!("{number:04}"));
+            check(names.map(|name| record(&name, &K::OBJECTIVE)).collect())
+        };
+        all(MAX_OBJECTIVES).unwrap();
+        assert!(all(MAX_OBJECTIVES + 1).is_err());
     }
 }

@@ -660,6 +660,22 @@ config_keys! {
         max_streamlets: u32, Count [1, 16_777_216] = "65536";
     }
 
+    /// Latency objectives of users (`kera quota set --objective-latency`): what this broker can do. `kera calibrate` measures
+    /// it. Nothing here counts while no user has an objective.
+    objectives: ObjectivesConfig {
+        /// Requests with next to nothing in them that the broker answers in a second at most.
+        requests_per_second: u32, Count [1, 1_000_000_000] = "50000";
+        /// Bytes that it takes in a second at most, in large batches.
+        append_bytes_per_second: u64, Size [KIB, TIB] = "200MiB";
+        /// Bytes that it sends in a second at most, of what is in memory.
+        read_bytes_per_second: u64, Size [KIB, TIB] = "400MiB";
+        /// The part of that, in percent, which clients may use while some user has an objective. With more, requests
+        /// wait for each other longer.
+        load: u32, Count [1, 100] = "60";
+        /// At that load one answer in a hundred takes longer than this. An objective of less is refused.
+        latency: Duration, Time [100, MINUTE] = "5ms";
+    }
+
     /// The broker's log, on standard error.
     log: LogConfig {
         /// Which lines are written.

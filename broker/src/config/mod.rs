@@ -39,8 +39,8 @@ pub use kera_rpc::SaslMechanism;
 pub use keys::{
     AclConfig, ApiConfig, AuditConfig, AuthConfig, BrokerConfig, ClusterConfig, ConsumersConfig,
     GroupsConfig, HttpConfig, KEYS, KafkaConfig, Key, LogConfig, MemoryConfig, OauthConfig,
-    ProducersConfig, ReplicaStoreConfig, RetentionConfig, RuntimeConfig, SECTIONS, ServerConfig,
-    StorageConfig, TelemetryConfig, TlsConfig,
+    ObjectivesConfig, ProducersConfig, ReplicaStoreConfig, RetentionConfig, RuntimeConfig,
+    SECTIONS, ServerConfig, StorageConfig, TelemetryConfig, TlsConfig,
 };
 pub use kinds::{ClientAuth, EngineChoice, Limits, LogFormat, TransportChoice};
 pub use listeners::Listener;

@@ -123,7 +123,7 @@ impl Connection {
         }
         let mut released = 0;
         let (out, waker, metrics) = (&mut link.out, &link.waker, &link.shared.data.metrics);
-        let held = &mut self.held;
+        let (meter, held) = (&link.meter, &mut self.held);
         self.pending.retain_mut(|(not_before, pending)| {
             let Some(reply) = pending.poll(waker) else {
                 return true;
@@ -131,6 +131,7 @@ impl Connection {
             pending.answered(&reply);
             let took = pending.received.elapsed();
             metrics.append_seconds.observe(took.as_secs_f64());
+            meter.answered(took);
             if reply.error == 0 {
                 pending.traffic().note_acknowledged(took);
             }

@@ -1,4 +1,5 @@
-//! Appends of a client that owes time, put aside until it does not.
+//! Appends of a client that owes time, put aside until it does not, and of one that waits for its turn beside users with a
+//! latency objective.
 //!
 //! A client that does not wait for answers would not notice that these are held back. So its appends are not placed either. What
 //! comes behind them is taken all the same: a member of a group goes on sending its heartbeats. They count as bytes in flight, and
@@ -56,11 +57,12 @@ impl AsideAppends {
 }
 
 impl Connection {
-    /// True if an append that has just come is to wait for those before it, or for the time that its client owes.
-    pub(super) fn waits_for_time(&self, link: &mut ClientLink) -> bool {
+    /// True if an append of `bytes` that has just come is to wait for those before it, for the time that its client owes, or for
+    /// its turn.
+    pub(super) fn append_waits(&self, link: &mut ClientLink, bytes: usize) -> bool {
         // The one at the front may have been begun.
         let is_begun = self.charged.is_some();
-        !self.aside.is_empty() || (!is_begun && link.meter.waits(Metered::Time))
+        !self.aside.is_empty() || (!is_begun && may_not_append(link, bytes))
     }
 
     pub(super) fn put_aside(
@@ -88,7 +90,7 @@ impl Connection {
         self.aside.0.push_back(aside);
     }
 
-    /// Places those that were put aside, as far as the client owes no time, and refuses what has waited long enough.
+    /// Places those that were put aside, as far as the client owes no time and has turns, and refuses what has waited long enough.
     pub(super) fn take_aside(&mut self, link: &mut ClientLink) {
         if self.aside.is_empty() {
             return;
@@ -112,16 +114,22 @@ impl Connection {
             };
             link.claims.release(aside.bytes());
             let waited = MOST_HELD.as_secs();
-            let why = format!(
-                "has used up its quota of time (request_percentage), and an append has waited {waited} seconds for it"
-            );
+            let why = match link.meter.waits(Metered::Time) {
+                true => format!(
+                    "has used up its quota of time (request_percentage), and an append has waited {waited} seconds for it"
+                ),
+                false => format!(
+                    "has no latency objective or has used up what its objective guarantees, and an append has waited {waited} seconds for what others leave of the broker"
+                ),
+            };
             let error = over_quota(link, &why);
             refuse(link, aside.correlation, &error, v1::Placement::NotPlaced);
         }
     }
 
     fn front_waits(&self, link: &mut ClientLink) -> bool {
-        self.charged.is_none() && link.meter.waits(Metered::Time)
+        let bytes = self.aside.0.front().map_or(0, |front| front.body.len());
+        self.charged.is_none() && may_not_append(link, bytes)
     }
 
     /// The connection ends before the client owes nothing.
@@ -134,4 +142,9 @@ impl Connection {
             refuse(link, aside.correlation, why, begun.placement());
         }
     }
+}
+
+fn may_not_append(link: &mut ClientLink, bytes: usize) -> bool {
+    let appends = Metered::Appends;
+    link.meter.waits(Metered::Time) || link.meter.waits_for_turn(appends, bytes, &link.waker)
 }

@@ -221,7 +221,10 @@ impl Connection {
 
     /// Bytes that the next read or push may bring; 0: others come first, or the client has used up its quota.
     fn room_to_read(&mut self, link: &mut ClientLink) -> usize {
-        let room = match link.meter.is_waiting(Metered::Reads) {
+        let reads = Metered::Reads;
+        let waits =
+            link.meter.is_waiting(reads) || link.meter.waits_for_turn(reads, 0, &link.waker);
+        let room = match waits {
             true => 0,
             false => link.room_to_send(),
         };
@@ -259,6 +262,9 @@ impl Connection {
         let metrics = &link.shared.data.metrics;
         metrics.read_bytes.inc_by(bytes as u64);
         metrics.read_at_once(read.at_once_since, bytes);
+        if let Some(since) = read.at_once_since {
+            link.meter.answered(since.elapsed());
+        }
         link.meter.charge_answered(Metered::Reads, bytes);
         read.target.streamlet.traffic().note_read(bytes);
         let data = &link.shared.data;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use kera_metadata::Quota;
 use kera_metadata::quota::{Limit, QuotaEntity, QuotaKind, Whom, check_limit};
+use kera_metadata::{Quota, QuotasRecord};
 use kera_protocol::error::{ErrorCode, WireError};
 
 use super::ENFORCED;
@@ -42,7 +42,6 @@ impl Change {
 
     /// What is to be stored.
     fn checked(&self) -> Result<Vec<(QuotaKind, Option<Limit>)>, WireError> {
-        let invalid = |text: String| WireError::new(ErrorCode::InvalidArgument, text);
         self.entity.check().map_err(invalid)?;
         let limits = self.limits.iter().map(|(name, value)| {
             let Some(kind) = QuotaKind::named(name).filter(|kind| ENFORCED.contains(kind)) else {
@@ -86,11 +85,6 @@ pub async fn alter(
     only_check: bool,
 ) -> Result<Vec<Result<(), WireError>>, WireError> {
     let checked: Vec<_> = changes.iter().map(Change::checked).collect();
-    let made = checked.iter().map(|one| match one {
-        Ok(_) => Ok(()),
-        Err(error) => Err(error.clone()),
-    });
-    let made: Vec<_> = made.collect();
     let changed = change_record(
         &shared.metadata,
         |store| store.quotas(),
@@ -99,29 +93,75 @@ pub async fn alter(
             let mut quotas: BTreeMap<QuotaEntity, BTreeMap<QuotaKind, Limit>> = quotas
                 .map(|quota| (quota.entity.clone(), quota.limits.clone()))
                 .collect();
+            let before = quotas.clone();
+            let mut made = Vec::new();
             for (change, limits) in changes.iter().zip(&checked) {
-                let Ok(limits) = limits else { continue };
-                let quota = quotas.entry(change.stored_entity()).or_default();
+                let limits = match limits {
+                    Ok(limits) => limits,
+                    Err(error) => {
+                        made.push(Err(error.clone()));
+                        continue;
+                    }
+                };
+                let entity = change.stored_entity();
+                let kept = quotas.get(&entity).cloned();
+                let quota = quotas.entry(entity.clone()).or_default();
                 for (kind, limit) in limits {
                     match limit {
                         Some(limit) => quota.insert(*kind, *limit),
                         None => quota.remove(kind),
                     };
                 }
+                let promises = limits.iter().any(|(kind, _)| kind.is_of_objective());
+                let admitted = match promises {
+                    true => admits(shared, &entity, &quotas),
+                    false => Ok(()),
+                };
+                if admitted.is_err() {
+                    quotas.insert(entity, kept.unwrap_or_default());
+                }
+                made.push(admitted);
             }
             quotas.retain(|_, limits| !limits.is_empty());
-            let quotas = quotas.into_iter();
-            let quotas = quotas.map(|(entity, limits)| Quota { entity, limits });
-            let quotas: Vec<_> = quotas.collect();
-            let is_other = quotas != record.quotas;
-            record.quotas = quotas;
-            record
-                .check()
-                .map_err(|text| WireError::new(ErrorCode::InvalidArgument, text))?;
-            Ok(((), is_other && !only_check))
+            let is_other = quotas != before;
+            record.quotas = listed(quotas);
+            record.check().map_err(invalid)?;
+            Ok((made, is_other && !only_check))
         },
         |record| shared.quotas.take(record),
     );
-    changed.await?;
+    let (_, made) = changed.await?;
     Ok(made)
+}
+
+fn invalid(text: String) -> WireError {
+    WireError::new(ErrorCode::InvalidArgument, text)
+}
+
+fn listed(quotas: BTreeMap<QuotaEntity, BTreeMap<QuotaKind, Limit>>) -> Vec<Quota> {
+    let quotas = quotas.into_iter();
+    let quotas = quotas.map(|(entity, limits)| Quota { entity, limits });
+    quotas.collect()
+}
+
+/// Whether the objective of an entity is whole, and can be met at this broker beside the others.
+fn admits(
+    shared: &Shared,
+    entity: &QuotaEntity,
+    quotas: &BTreeMap<QuotaEntity, BTreeMap<QuotaKind, Limit>>,
+) -> Result<(), WireError> {
+    if let Some(limits) = quotas.get(entity) {
+        let (entity, limits) = (entity.clone(), limits.clone());
+        let quota = Quota { entity, limits };
+        quota.check_objective().map_err(invalid)?;
+    }
+    let Some(Whom::Name(user)) = &entity.user else {
+        return Ok(());
+    };
+    let record = QuotasRecord {
+        quotas: listed(quotas.clone()),
+        revision: 0,
+    };
+    let capacity = &shared.quotas.turns.capacity;
+    capacity.admits(&record, user).map_err(invalid)
 }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use kera_metadata::quota::QuotaKind;
@@ -12,6 +13,7 @@ use super::Quotas;
 use super::bucket::Bucket;
 use crate::access::ANONYMOUS;
 use crate::principal::Principal;
+use crate::turns::Seat;
 
 /// Most bytes of a client id that tell one client from another.
 pub const MOST_OF_A_CLIENT_ID: usize = 255;
@@ -33,6 +35,8 @@ pub struct Meter {
     working_since: Option<Duration>,
     /// The client has not proved yet who it is: until then its time is nobody's.
     is_nobody: bool,
+    /// Its turns, while some user has an objective.
+    seat: Seat,
 }
 
 /// What is metered for each connection.
@@ -78,9 +82,11 @@ struct OfKind {
 impl Meter {
     /// Of a connection whose client has taken nothing yet.
     pub fn new(quotas: Arc<Quotas>, principal: &Principal) -> Self {
+        let user = user(principal);
         Self {
+            seat: Seat::new(quotas.turns.clone(), user.clone()),
             quotas,
-            user: user(principal),
+            user,
             client: "".into(),
             revision: None,
             kinds: Default::default(),
@@ -127,6 +133,7 @@ impl Meter {
                 };
                 self.kinds[metered as usize].bucket = bucket;
             }
+            self.seat.renew(&self.user);
         }
     }
 
@@ -165,6 +172,23 @@ impl Meter {
         of.until.is_some()
     }
 
+    /// Whether the connection waits for its turn before it appends or reads `bytes`, because some user has an objective;
+    /// `waker` is told when it has one.
+    pub fn waits_for_turn(&mut self, metered: Metered, bytes: usize, waker: &Waker) -> bool {
+        self.renew();
+        !self.is_nobody && self.seat.waits(metered, bytes, waker)
+    }
+
+    /// It took a request that appends and reads nothing.
+    pub fn take_turn(&mut self) {
+        self.seat.charge(Metered::Time, 0);
+    }
+
+    /// Something was answered that took so long.
+    pub fn answered(&self, took: Duration) {
+        self.seat.answered(took);
+    }
+
     /// Takes `amount`: how long the connection is to wait before it takes more.
     pub fn charge(&mut self, metered: Metered, amount: usize) -> Duration {
         self.charge_at(metered, amount, Instant::now)
@@ -177,6 +201,7 @@ impl Meter {
         now: impl FnOnce() -> Instant,
     ) -> Duration {
         self.renew();
+        self.seat.charge(metered, amount);
         let of = &mut self.kinds[metered as usize];
         let Some(bucket) = &of.bucket else {
             return Duration::ZERO;
@@ -274,20 +299,20 @@ impl Meter {
         }
     }
 
-    /// True if it [waits](Self::waits), as far as it was looked at.
+    /// True if it [waits](Self::waits), or [for its turn](Self::waits_for_turn), as far as it was looked at.
     pub fn is_waiting(&self, metered: Metered) -> bool {
         let is_set = |one: Metered| self.kinds[one as usize].until.is_some();
-        is_set(metered) || is_set(Metered::Time)
+        is_set(metered) || is_set(Metered::Time) || self.seat.is_waiting(metered)
     }
 
-    /// When to look again whether it still [waits](Self::waits), if it does.
+    /// When to look again whether it still waits, if it does.
     pub fn look_at(&self, metered: Metered) -> Option<Instant> {
         let until = |one: Metered| self.kinds[one as usize].until;
-        let until = until(metered)
-            .into_iter()
-            .chain(until(Metered::Time))
-            .min()?;
-        Some(until.min(Instant::now() + LOOK_AGAIN))
+        let until = until(metered).into_iter().chain(until(Metered::Time));
+        let again = Instant::now() + LOOK_AGAIN;
+        let turn = self.seat.is_waiting(metered).then_some(again);
+        let until = until.chain(turn).min()?;
+        Some(until.min(again))
     }
 }
 

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 
 use crate::metrics::{Counter, Family, Labels};
 use crate::principal::Principal;
+use crate::turns::{Capacity, Turns};
 use bucket::{ANY_DEBT, Bucket};
 use limits::{Limits, Sharers};
 
@@ -36,12 +37,15 @@ const MOST_BUCKETS: usize = 16_384;
 const FIRST_SWEEP: usize = 64;
 
 /// The kinds that this version enforces.
-pub(crate) const ENFORCED: [QuotaKind; 5] = [
+pub(crate) const ENFORCED: [QuotaKind; 8] = [
     QuotaKind::ProducerByteRate,
     QuotaKind::ConsumerByteRate,
     QuotaKind::RequestPercentage,
     QuotaKind::ControllerMutationRate,
     QuotaKind::ConnectionCreationRate,
+    QuotaKind::ObjectiveLatency,
+    QuotaKind::ObjectiveRequestRate,
+    QuotaKind::ObjectiveByteRate,
 ];
 
 /// Where all buckets are needed, time between two looks for those that are not.
@@ -64,6 +68,8 @@ pub struct Quotas {
     /// Of the limits; another number whenever they have changed.
     revision: AtomicU64,
     buckets: Mutex<Buckets>,
+    /// Whose request is next while some user has an objective.
+    pub(crate) turns: Arc<Turns>,
     /// Times that clients had to wait, by kind of quota.
     pub(crate) throttled: Family<Labels, Counter>,
     /// For how long, in milliseconds.
@@ -71,17 +77,22 @@ pub struct Quotas {
 }
 
 impl Quotas {
-    /// As they are recorded.
-    pub(crate) fn new(recorded: Option<&QuotasRecord>) -> Self {
+    /// As they are recorded, at a broker that can do so much.
+    pub(crate) fn new(recorded: Option<&QuotasRecord>, capacity: Capacity) -> Self {
         let limits = recorded.map(Limits::of).unwrap_or_default();
         let (throttled, throttled_ms) = <(Family<Labels, Counter>, _)>::default();
-        for kind in ENFORCED {
+        for kind in ENFORCED.into_iter().filter(|kind| !kind.is_of_objective()) {
             // All there is to count, from the start.
             for family in [&throttled, &throttled_ms] {
                 drop(family.get_or_create_owned(&labels(kind)));
             }
         }
+        let turns = Arc::new(Turns::new(capacity));
+        if let Some(recorded) = recorded {
+            turns.take(recorded);
+        }
         Self {
+            turns,
             revision: AtomicU64::new(limits.revision),
             limits: ArcSwap::from_pointee(limits),
             buckets: Mutex::new(Buckets {
@@ -103,7 +114,13 @@ impl Quotas {
                 true => new.clone(),
                 false => known.clone(),
             });
+        self.turns.take(record);
         self.revision.fetch_max(new.revision, Ordering::Release);
+    }
+
+    /// Requests that wait for their turn, because some user has an objective.
+    pub fn waiting_turns(&self) -> u64 {
+        self.turns.waiting()
     }
 
     fn revision(&self) -> u64 {

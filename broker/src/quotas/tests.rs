@@ -6,6 +6,7 @@ use kera_metadata::Quota;
 use kera_metadata::quota::{Limit, QuotaEntity, Whom};
 
 use super::*;
+use crate::config::BrokerConfig;
 use crate::principal::Principal;
 use meter::Metered;
 
@@ -29,6 +30,11 @@ fn of_users(rates: &[(Whom, usize)], revision: u64) -> QuotasRecord {
     }
 }
 
+fn quotas_of(record: &QuotasRecord) -> Quotas {
+    let capacity = Capacity::of(&BrokerConfig::default().objectives);
+    Quotas::new(Some(record), capacity)
+}
+
 fn named(name: &str) -> Whom {
     Whom::Name(name.to_owned())
 }
@@ -39,7 +45,7 @@ fn meter(quotas: &Arc<Quotas>, user: &str) -> Meter {
 
 #[test]
 fn connections_of_a_user_share_a_bucket_and_other_users_have_their_own() {
-    let quotas = Arc::new(Quotas::new(Some(&of_users(&[(Whom::Default, RATE)], 1))));
+    let quotas = Arc::new(quotas_of(&of_users(&[(Whom::Default, RATE)], 1)));
     let now = Instant::now();
     let (mut one, mut two) = (meter(&quotas, "ann"), meter(&quotas, "ann"));
     two.set_client("another id of the same user");
@@ -80,7 +86,7 @@ fn connections_of_a_user_share_a_bucket_and_other_users_have_their_own() {
 
 #[test]
 fn a_quota_that_changes_counts_for_connections_that_wait() {
-    let quotas = Arc::new(Quotas::new(Some(&of_users(&[(named("ann"), RATE)], 1))));
+    let quotas = Arc::new(quotas_of(&of_users(&[(named("ann"), RATE)], 1)));
     let mut one = meter(&quotas, "ann");
     let later = Instant::now() + Duration::from_secs(60);
     let wait = one.charge_at(Metered::Appends, 11 * RATE, || later);
@@ -109,13 +115,13 @@ fn each_user() -> QuotaEntity {
 }
 
 fn limiting(entity: QuotaEntity, kind: QuotaKind, limit: f64) -> Arc<Quotas> {
-    Arc::new(Quotas::new(Some(&QuotasRecord {
+    Arc::new(quotas_of(&QuotasRecord {
         quotas: vec![Quota {
             entity,
             limits: [(kind, Limit::new(limit).unwrap())].into(),
         }],
         revision: 1,
-    })))
+    }))
 }
 
 #[test]
@@ -243,7 +249,7 @@ fn an_address_opens_so_many_connections_a_second() {
 
 #[test]
 fn buckets_are_bounded_and_a_debt_is_not_forgotten() {
-    let quotas = Arc::new(Quotas::new(Some(&QuotasRecord {
+    let quotas = Arc::new(quotas_of(&QuotasRecord {
         quotas: vec![Quota {
             entity: QuotaEntity {
                 client: Some(Whom::Default),
@@ -252,7 +258,7 @@ fn buckets_are_bounded_and_a_debt_is_not_forgotten() {
             limits: [(QuotaKind::ProducerByteRate, Limit::new(1.0).unwrap())].into(),
         }],
         revision: 1,
-    })));
+    }));
     let now = Instant::now() + Duration::from_secs(3600);
     let id = |number: usize| format!("client-{number}");
     let charge = |number: usize, amount: usize| {

@@ -7,6 +7,7 @@ mod setup;
 use clap::{Args, Subcommand};
 
 pub(crate) use run::run;
+pub(crate) use setup::is_this_machine;
 
 use crate::connect::ConnectArgs;
 use crate::output::OutputArgs;

@@ -175,7 +175,7 @@ async fn find_or_make(control: &mut Control, args: &CommonArgs) -> Result<v1::St
 }
 
 /// Whether the address is one of this machine's loopback: then the broker's process can be looked at.
-fn is_this_machine(address: &str) -> bool {
+pub(crate) fn is_this_machine(address: &str) -> bool {
     let host = address
         .rsplit_once(':')
         .map_or(address, |(host, _)| host)

@@ -84,6 +84,13 @@ fn by_itself() -> Exposed {
     broker.run(&["produce", "s", "-q"], b"one\ntwo\n");
     broker.run(&["consume", "s", "--group", "g", "--max", "1"], b"");
     ask_as_kafka_client(&broker.kafka);
+    let objective = [
+        "--objective-latency=1s",
+        "--objective-request-rate=1",
+        "--objective-byte-rate=1KiB",
+    ];
+    let set = ["quota", "set", "--principal", "User:ann"];
+    broker.run(&[&set[..], &objective].concat(), b"");
     let (status, text) = broker.get("/metrics");
     assert_eq!(status, 200);
     assert!(text.ends_with("# EOF\n"), "OpenMetrics ends so: {text}");

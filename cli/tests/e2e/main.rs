@@ -28,6 +28,7 @@ mod login_ends;
 mod logins;
 mod long_polls;
 mod lost_markers;
+mod objectives;
 mod quotas;
 mod round_trip;
 mod sent_positions;

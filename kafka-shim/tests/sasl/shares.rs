@@ -14,7 +14,7 @@ const LIMIT: u64 = 4 * MIB;
 /// What one user may have of it where there are others.
 const MOST: u64 = 3 * MIB;
 
-async fn entered(world: &World, name: &str) -> Client {
+pub async fn entered(world: &World, name: &str) -> Client {
     let mut client = world.client().await;
     let message = format!("\0{name}\0right");
     assert_eq!(plain(&mut client, message.as_bytes()).await, 0);

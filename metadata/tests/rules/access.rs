@@ -126,6 +126,20 @@ fn quotas_are_replaced_by_whoever_knows_them() {
             quotas,
             ..record.clone()
         };
+        let mut objective = quota("bob", 1.0);
+        objective.entity.client = None;
+        let parts = QuotaKind::OBJECTIVE.map(|kind| (kind, Limit::new(2.5).unwrap()));
+        objective.limits.extend(parts);
+        let promised = with(vec![quota("ann", 1e6), objective.clone()]);
+        record.revision = put(&promised).unwrap().revision;
+        record.quotas = promised.quotas;
+        assert_eq!(store.quotas().unwrap(), record);
+        let with = |quotas: Vec<Quota>| QuotasRecord {
+            quotas,
+            ..record.clone()
+        };
+        objective.limits.remove(&QuotaKind::ObjectiveLatency);
+        assert_invalid(put(&with(vec![objective])), "lacks objective_latency_ms");
         let unordered = with(vec![quota("bob", 1.0), quota("ann", 1.0)]);
         assert_invalid(put(&unordered), "in order");
         assert_invalid(put(&with(vec![quota("ann", 1.5)])), "whole number");

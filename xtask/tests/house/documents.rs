@@ -213,6 +213,7 @@ fn every_metric_is_documented_and_every_documented_metric_exists() {
         "broker/src/stream_metrics.rs",
         "broker/src/telemetry.rs",
         "broker/src/cluster/metrics.rs",
+        "broker/src/turns/metrics.rs",
         "broker/src/cluster/counts.rs",
     ];
     let source = |path| fs::read_to_string(root().join(path)).expect("the metrics");

@@ -1,0 +1,317 @@
+//! Whose request is next: buckets of tokens and waiting tenants, without clock, threads and sockets.
+//!
+//! After ReFlex (Klimovic, Litz, Kozyrakis, ASPLOS 2017). Tokens come at the rate of what clients may use. A user with an
+//! objective gets those that it is guaranteed into a bucket of its own, and goes on at once as long as it has not used more than
+//! that and a burst. What overflows its bucket goes to all others, with what nobody is guaranteed. The others, and who has used
+//! up its guarantee, go on while there are such tokens. Else they wait, and the one that has used least is next.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Ticket;
+
+/// A bucket of guaranteed tokens holds what comes in this time, and may owe as much,
+const BURST: Duration = Duration::from_millis(50);
+/// or so many requests, if that is more.
+const BURST_REQUESTS: f64 = 16.0;
+/// Others have at once what comes in this part of the shortest latency that is promised,
+const SPARE_PART: f64 = 0.25;
+/// but in no less than this: it is about how often they are looked at,
+const LEAST_SPARE: f64 = 0.002;
+/// and no more.
+const MOST_SPARE: f64 = 0.02;
+/// Others owe no more than what comes in this time.
+const MOST_OWED: f64 = 10.0;
+/// The part of all tokens that others get at the least.
+const LEAST_SHARE: f64 = 0.1;
+/// Tenants at which those are forgotten first that are ahead of nobody.
+const FIRST_SWEEP: usize = 64;
+/// Those that wait are looked at no more often.
+const LEAST_PAUSE: Duration = Duration::from_micros(500);
+
+/// What an objective guarantees.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Guarantee {
+    /// Tokens a second.
+    pub(super) rate: f64,
+    /// Requests a second in that.
+    pub(super) requests: f64,
+    /// Seconds.
+    pub(super) latency: f64,
+}
+
+/// The bucket of a user with an objective.
+#[derive(Debug)]
+struct Critical {
+    rate: f64,
+    burst: f64,
+    tokens: f64,
+}
+
+impl Critical {
+    fn may_go(&self) -> bool {
+        self.tokens > -self.burst
+    }
+}
+
+/// A user that has no guarantee, or has used it up.
+#[derive(Debug, Default)]
+struct Tenant {
+    /// Tokens that it has taken, counted from where the others were when it began.
+    used: f64,
+    waiting: VecDeque<Arc<Ticket>>,
+}
+
+/// Of which tokens something was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// Of those that the user is guaranteed.
+    Critical,
+    /// Of those that others share.
+    BestEffort,
+}
+
+/// The state of all buckets and of all that wait.
+#[derive(Debug)]
+pub(super) struct Machine {
+    /// Tokens a second of all.
+    rate: f64,
+    /// Tokens a second that objectives guarantee, if that can be.
+    asked: f64,
+    /// Tokens for those without a guarantee.
+    spare: f64,
+    most_spare: f64,
+    at: Instant,
+    critical: HashMap<Arc<str>, Critical>,
+    tenants: HashMap<Arc<str>, Tenant>,
+    sweep_at: usize,
+    /// How much the tenant had used that was served last. Who comes anew begins there.
+    clock: f64,
+    waiting: usize,
+}
+
+impl Machine {
+    /// Nobody has an objective yet.
+    pub(super) fn new(rate: f64, now: Instant) -> Self {
+        Self {
+            rate,
+            asked: 0.0,
+            spare: 0.0,
+            most_spare: rate * LEAST_SPARE,
+            at: now,
+            critical: HashMap::new(),
+            tenants: HashMap::new(),
+            sweep_at: FIRST_SWEEP,
+            clock: 0.0,
+            waiting: 0,
+        }
+    }
+
+    /// The objectives are these from now on. Who had one before keeps what is in its bucket.
+    pub(super) fn set(&mut self, guarantees: &[(Arc<str>, Guarantee)], now: Instant) {
+        self.fill(now);
+        let mut before = std::mem::take(&mut self.critical);
+        let mut latency = f64::INFINITY;
+        // More than there is cannot be guaranteed: each gets its part.
+        let asked: f64 = guarantees.iter().map(|(_, one)| one.rate).sum();
+        let part = (self.rate * (1.0 - LEAST_SHARE) / asked).min(1.0);
+        self.asked = asked;
+        for (user, guarantee) in guarantees {
+            latency = latency.min(guarantee.latency);
+            let rate = guarantee.rate * part;
+            let in_time = rate * BURST.as_secs_f64();
+            let burst = in_time.max(rate / guarantee.requests * BURST_REQUESTS);
+            let tokens = before.remove(user).map_or(burst, |known| known.tokens);
+            let critical = Critical {
+                rate,
+                burst,
+                tokens: tokens.min(burst),
+            };
+            self.critical.insert(user.clone(), critical);
+        }
+        let seconds = (latency * SPARE_PART).clamp(LEAST_SPARE, MOST_SPARE);
+        self.most_spare = self.rate * seconds;
+        self.spare = self.spare.min(self.most_spare);
+    }
+
+    /// Tokens a second that nobody is guaranteed.
+    fn rest(&self) -> f64 {
+        let guaranteed: f64 = self.critical.values().map(|one| one.rate).sum();
+        (self.rate - guaranteed).max(self.rate * LEAST_SHARE)
+    }
+
+    fn fill(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        self.at = self.at.max(now);
+        self.spare += passed * self.rest();
+        for critical in self.critical.values_mut() {
+            critical.tokens += passed * critical.rate;
+            // What its user does not need is for the others.
+            self.spare += (critical.tokens - critical.burst).max(0.0);
+            critical.tokens = critical.tokens.min(critical.burst);
+        }
+        if self.spare >= self.most_spare {
+            self.spare = self.most_spare;
+            if self.waiting == 0 {
+                // There was enough for all: nobody is ahead of anybody.
+                self.tenants.clear();
+                self.clock = 0.0;
+                self.sweep_at = FIRST_SWEEP;
+            }
+        }
+    }
+
+    /// A user wants to go on with something that costs about `cost`: of which tokens that is taken, or `None` if it waits.
+    pub(super) fn ask(&mut self, user: &Arc<str>, cost: f64, now: Instant) -> Option<Class> {
+        self.fill(now);
+        if let Some(own) = self.critical.get_mut(user).filter(|own| own.may_go()) {
+            own.tokens -= cost;
+            return Some(Class::Critical);
+        }
+        if self.waiting > 0 || self.spare <= 0.0 {
+            return None;
+        }
+        self.take_spare(user, cost);
+        Some(Class::BestEffort)
+    }
+
+    /// Who was told to wait does so with this.
+    pub(super) fn wait(&mut self, ticket: Arc<Ticket>) {
+        let tenant = self.tenant(&ticket.user.clone());
+        tenant.waiting.push_back(ticket);
+        self.waiting += 1;
+    }
+
+    fn tenant(&mut self, user: &Arc<str>) -> &mut Tenant {
+        let clock = self.clock;
+        if self.tenants.len() >= self.sweep_at && !self.tenants.contains_key(user) {
+            self.tenants
+                .retain(|_, tenant| !tenant.waiting.is_empty() || tenant.used > clock);
+            self.sweep_at = (self.tenants.len() * 2).max(FIRST_SWEEP);
+        }
+        let tenant = self.tenants.entry(user.clone()).or_default();
+        if tenant.waiting.is_empty() {
+            // Nobody saves up for later.
+            tenant.used = tenant.used.max(clock);
+        }
+        tenant
+    }
+
+    fn take_spare(&mut self, user: &Arc<str>, cost: f64) {
+        let tenant = self.tenant(user);
+        let before = tenant.used;
+        tenant.used += cost;
+        self.clock = self.clock.max(before);
+        self.spend(cost);
+    }
+
+    fn spend(&mut self, cost: f64) {
+        let most = self.rate * MOST_OWED;
+        self.spare = (self.spare - cost).clamp(-most, self.most_spare);
+    }
+
+    /// Something cost so much more than was taken for it, or less.
+    pub(super) fn settle(&mut self, user: &Arc<str>, class: Class, more: f64) {
+        match (class, self.critical.get_mut(user)) {
+            (Class::Critical, Some(own)) => own.tokens = (own.tokens - more).min(own.burst),
+            // Its objective has ended meanwhile.
+            (Class::Critical, None) => self.spend(more),
+            (Class::BestEffort, _) => {
+                if let Some(tenant) = self.tenants.get_mut(user) {
+                    tenant.used = (tenant.used + more).max(0.0);
+                }
+                self.spend(more);
+            }
+        }
+    }
+
+    /// Something was done that did not wait for its turn.
+    pub(super) fn force(&mut self, user: &Arc<str>, cost: f64, now: Instant) -> Class {
+        self.fill(now);
+        match self.critical.get_mut(user).filter(|own| own.may_go()) {
+            Some(own) => {
+                own.tokens -= cost;
+                Class::Critical
+            }
+            None => {
+                self.take_spare(user, cost);
+                Class::BestEffort
+            }
+        }
+    }
+
+    /// Those whose turn it is now, and of which tokens.
+    pub(super) fn advance(&mut self, now: Instant) -> Vec<(Arc<Ticket>, Class)> {
+        self.fill(now);
+        let mut granted = Vec::new();
+        if self.waiting == 0 {
+            return granted;
+        }
+        // Guarantees come first, those that were used up and have tokens again too.
+        for (user, own) in &mut self.critical {
+            let Some(tenant) = self.tenants.get_mut(user) else {
+                continue;
+            };
+            while own.may_go()
+                && let Some(ticket) = tenant.waiting.pop_front()
+            {
+                own.tokens -= ticket.estimate;
+                self.waiting -= 1;
+                granted.push((ticket, Class::Critical));
+            }
+        }
+        while self.spare > 0.0 || self.critical.is_empty() {
+            let waiting = self.tenants.iter_mut();
+            let waiting = waiting.filter(|(_, tenant)| !tenant.waiting.is_empty());
+            let next = waiting.min_by(|(a, one), (b, other)| {
+                one.used.total_cmp(&other.used).then_with(|| a.cmp(b))
+            });
+            let Some((_, tenant)) = next else { break };
+            let Some(ticket) = tenant.waiting.pop_front() else {
+                break;
+            };
+            self.clock = self.clock.max(tenant.used);
+            tenant.used += ticket.estimate;
+            self.waiting -= 1;
+            self.spend(ticket.estimate);
+            granted.push((ticket, Class::BestEffort));
+        }
+        granted
+    }
+
+    /// Who waited with it does so no more. False: it did not wait.
+    pub(super) fn leave(&mut self, ticket: &Arc<Ticket>) -> bool {
+        let Some(tenant) = self.tenants.get_mut(&ticket.user) else {
+            return false;
+        };
+        let before = tenant.waiting.len();
+        tenant.waiting.retain(|one| !Arc::ptr_eq(one, ticket));
+        let left = before - tenant.waiting.len();
+        self.waiting -= left;
+        left > 0
+    }
+
+    /// How many wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// After how long to [advance](Self::advance) if somebody waits.
+    pub(super) fn pause(&self) -> Option<Duration> {
+        if self.waiting == 0 {
+            return None;
+        }
+        let seconds = -self.spare / self.rest();
+        Some(Duration::from_secs_f64(seconds.max(0.0)).max(LEAST_PAUSE))
+    }
+
+    /// What objectives guarantee, as a part of all tokens: more than one where not all can be met.
+    pub(super) fn guaranteed(&self) -> f64 {
+        self.asked / self.rate
+    }
+}
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;
