@@ -660,8 +660,7 @@ config_keys! {
         max_streamlets: u32, Count [1, 16_777_216] = "65536";
     }
 
-    /// Latency objectives of users (`kera quota set --objective-latency`): what this broker can do. `kera calibrate` measures
-    /// it. Nothing here counts while no user has an objective.
+    /// Latency objectives of users, which are set as quotas: what this broker can do. `kera calibrate` measures it. Nothing here counts while no user has an objective.
     objectives: ObjectivesConfig {
         /// Requests with next to nothing in them that the broker answers in a second at most.
         requests_per_second: u32, Count [1, 1_000_000_000] = "50000";
