@@ -64,6 +64,14 @@ pub fn is_down(fault: Fault, broker: u32) -> bool {
     }
 }
 
+/// Whether a disk does not keep what is written.
+pub fn takes_nothing(fault: Fault) -> bool {
+    matches!(
+        fault,
+        Fault::DiskFull(_) | Fault::WritesFail(..) | Fault::FlushesFail(..)
+    )
+}
+
 /// Whether a broker is to take its lease for longer than it is.
 pub fn is_late(fault: Fault) -> bool {
     matches!(fault, Fault::LateLease(_))

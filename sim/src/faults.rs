@@ -9,7 +9,7 @@ use kera_history::Event;
 
 use crate::brokers::Brokers;
 use crate::dice::Dice;
-use crate::fault::{Fault, is_about, is_down, is_late, touch};
+use crate::fault::{Fault, is_about, is_down, is_late, takes_nothing, touch};
 use crate::inside;
 use crate::load::{Load, PATIENCE};
 use crate::newer::Power;
@@ -193,6 +193,7 @@ impl Faults {
         let late = is_late(fault) || self.now.iter().any(|now| is_late(now.fault));
         if late && !self.now.is_empty()
             || self.now.iter().any(|now| touch(now.fault) == touch(fault))
+            || self.is_one_too_many(fault)
         {
             return;
         }
@@ -206,6 +207,22 @@ impl Faults {
             fault,
             left_out,
         });
+    }
+
+    /// Whether it takes what a machine holds while another one's disk takes nothing, or the other way round: of two replicas that
+    /// would be both.
+    fn is_one_too_many(&self, fault: Fault) -> bool {
+        let lasting = self.now.iter().map(|now| now.fault);
+        let is_of_another = |one: Fault| is_about(one) != is_about(fault);
+        let mut others = lasting.filter(|one| is_of_another(*one));
+        let is_too_many = match fault {
+            Fault::PowerLost(_) | Fault::DiskLost(_) => others.any(takes_nothing),
+            _ if takes_nothing(fault) => {
+                others.any(|one| matches!(one, Fault::PowerLost(_) | Fault::DiskLost(_)))
+            }
+            _ => false,
+        };
+        is_too_many && self.load.plan.newer.power != Power::All
     }
 
     fn choose(&mut self) -> Fault {

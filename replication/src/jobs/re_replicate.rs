@@ -116,6 +116,11 @@ impl Jobs {
             let copy = CopyId::of(record);
             let standing = self.standing(primary, owned, record, held).await;
             if !standing.missing.is_empty() {
+                // Compaction or a trim may have let its replicas go since the records were read.
+                let now = self.group_now(primary, owned, record.group).await;
+                if now.is_none_or(|now| now.revision != record.revision) {
+                    continue;
+                }
                 missing.insert(copy, standing.missing.clone());
                 found.insert(copy, standing.missing.clone());
             }
