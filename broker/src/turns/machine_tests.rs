@@ -307,11 +307,15 @@ proptest! {
                     };
                     // No more is given back than was taken.
                     let more = f64::from(more).max(-taken);
-                    let owed = played.machine.spare;
-                    played.machine.settle(&users[user], class, more);
-                    if class == Class::Critical || played.machine.spare == owed - more {
-                        taken += more;
-                    }
+                    let user = &users[user];
+                    let of = |machine: &Machine| match class {
+                        Class::Critical => machine.critical[user].tokens,
+                        Class::BestEffort => machine.spare,
+                    };
+                    let before = of(&played.machine);
+                    played.machine.settle(user, class, more);
+                    // What a bucket has no room for is nobody's.
+                    taken += before - of(&played.machine);
                 }
                 Step::Leave(at) if at < waiting.len() => {
                     let ticket = waiting.remove(at);
