@@ -119,7 +119,7 @@ rules! {
     SharesAnsweredEarly = "shares_answered_early",
     /// What a member of a share group has acquired is acquired by the next one that asks.
     ShareLocksIgnored = "share_locks_ignored",
-    /// Whoever serves a share group next takes for done what was delivered before.
+    /// The next owner of a share group's partition counts records as finished that were only delivered.
     DeliveredTakenForDone = "delivered_taken_for_done",
     /// A share group's locks last until their holders say something.
     ShareLocksEndless = "share_locks_endless",

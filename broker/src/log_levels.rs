@@ -25,8 +25,9 @@ pub const LOGGERS: [&str; 13] = [
 ];
 /// Under this name stands who changed what. It stays as configured: nobody is to hide what he does.
 const AUDIT: &str = "kera_audit";
-/// The levels of `log.level`, by rising number of lines.
-pub const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+/// The levels of `log.level`, by rising number of lines, and the one of none.
+pub const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", OFF];
+const OFF: &str = "off";
 /// Levels that differ from the configuration, at most.
 const MOST_CHANGED: usize = 256;
 /// Letters of a logger's name, at most.
@@ -210,7 +211,7 @@ fn level_by(rules: &[(&str, &'static str)], name: &str) -> &'static str {
         .iter()
         .filter(|(rule, _)| *rule == ROOT || name != ROOT && name.starts_with(rule));
     let longest = of_name.max_by_key(|(rule, _)| length(rule));
-    longest.map_or(LEVELS[0], |(_, level)| *level)
+    longest.map_or(OFF, |(_, level)| *level)
 }
 
 /// What `log.level` would say.

@@ -106,12 +106,8 @@ impl Group {
             place.address > at.address
                 && place.ordinal > at.ordinal
                 && place.ordinal < end.ordinal
-                && self.walk_whole_once(*place, end)
+                && self.walk_whole(*place, end, &mut |_, _| ()).is_ok()
         };
         places.find(is_whole).unwrap_or(end)
-    }
-
-    fn walk_whole_once(&self, at: Place, end: Place) -> bool {
-        self.walk_whole(at, end, &mut |_, _| ()).is_ok()
     }
 }

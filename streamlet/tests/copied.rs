@@ -18,11 +18,12 @@ use kera_log_segments::ship::Shipping;
 use kera_log_segments::window::Place;
 use kera_protocol::batch::mark_transactional;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
-use kera_streamlet::transactions::{EndTransaction, Ended, Grant};
+use kera_streamlet::transactions::Ended;
 use kera_streamlet::{
-    AppendError, Copies, GroupOwner, LaneReadError, LaneReadSpec, Located, Outcome,
+    AppendError, Appended, Copies, GroupOwner, LaneReadError, LaneReadSpec, Located, Outcome,
 };
 use support::batches::stamped;
+use support::transactions::{end_of, grant};
 use support::{LANE, Machine, Node, settings};
 
 /// Elsewhere: groups as they were when their file was kept, and how often one was asked for.
@@ -643,38 +644,50 @@ fn a_file_of_another_epoch_is_not_the_groups() {
     }
 }
 
+/// A transaction of producer 7 with one batch, which only this broker has.
+fn begin_transaction(node: &Node) -> Appended {
+    assert!(grant(node, 7, 1));
+    let mut batch = stamped(7, 0, 0, 90..93, 2000);
+    mark_transactional(&mut batch);
+    let appended = node.place(0, &mut batch).expect("it is taken");
+    appended.group.pump(&node.env.pump);
+    appended
+}
+
+fn abort_transaction(node: &Node) {
+    let end = end_of(7, 1, false);
+    let ended = node.streamlet.end_transaction(LANE, &end, node.now_ms);
+    let Ok(Ended::Marked(marker)) = ended else {
+        panic!("{ended:?}");
+    };
+    marker.group.pump(&node.env.pump);
+}
+
+/// Producers of aborted transactions, and where those began, as a reader from the start is told.
+fn aborted(node: &Node) -> Vec<(i64, u64)> {
+    let read = node.streamlet.read_committed(LaneReadSpec {
+        lane: LANE,
+        from: Located::default(),
+        end_ordinal: u64::MAX,
+        max_bytes: 1 << 20,
+        cached_only: false,
+    });
+    let aborted = read.expect("it is fetched").aborted;
+    let aborted = aborted.iter().map(|end| (end.producer, end.first));
+    aborted.collect()
+}
+
 /// Whether what was read was aborted stands in the next group.
 #[test]
 fn a_marker_is_found_though_the_own_file_of_its_group_is_gone() {
     let mut machine = Machine::fault(8);
     machine.limits.max_known_ends = 0;
     let (node, elsewhere) = served(&mut machine);
-    let grant = Grant {
-        producer: 7,
-        epoch: 0,
-        number: 1,
-    };
     append(&node, &elsewhere, 0, 1);
-    assert!(node.streamlet.grant(LANE, grant, 0, None, node.now_ms));
-    let mut batch = stamped(7, 0, 0, 90..93, 2000);
-    mark_transactional(&mut batch);
-    let appended = node.place(0, &mut batch).expect("it is taken");
-    appended.group.pump(&node.env.pump);
+    begin_transaction(&node);
     let first = close(&node, &elsewhere);
     append(&node, &elsewhere, 3, 1);
-    let end = EndTransaction {
-        grant,
-        epoch_after: 0,
-        commit: false,
-        coordinator_epoch: 1,
-        ended_before: 0,
-        owner_epoch: None,
-    };
-    let ended = node.streamlet.end_transaction(LANE, &end, node.now_ms);
-    let Ok(Ended::Marked(marker)) = ended else {
-        panic!("{ended:?}");
-    };
-    marker.group.pump(&node.env.pump);
+    abort_transaction(&node);
     let second = close(&node, &elsewhere);
     append(&node, &elsewhere, 6, 1);
     assert!(node.work() && first < second);
@@ -684,19 +697,7 @@ fn a_marker_is_found_though_the_own_file_of_its_group_is_gone() {
         .io
         .remove_file(&machine.file(second.0))
         .expect("it goes");
-    let read = node.streamlet.read_committed(LaneReadSpec {
-        lane: LANE,
-        from: Located::default(),
-        end_ordinal: u64::MAX,
-        max_bytes: 1 << 20,
-        cached_only: false,
-    });
-    let aborted = read.expect("it is fetched").aborted;
-    let aborted: Vec<_> = aborted
-        .iter()
-        .map(|end| (end.producer, end.first))
-        .collect();
-    assert_eq!(aborted, [(7, 3)]);
+    assert_eq!(aborted(&node), [(7, 3)]);
     assert_eq!(elsewhere.asked(), 1);
 }
 
@@ -708,31 +709,10 @@ fn a_marker_that_does_not_look_like_one_any_more_is_fetched() {
         let mut machine = Machine::fault(8);
         let (node, elsewhere) = served(&mut machine);
         append(&node, &elsewhere, 0, 1);
-        let grant = Grant {
-            producer: 7,
-            epoch: 0,
-            number: 1,
-        };
-        assert!(node.streamlet.grant(LANE, grant, 0, None, node.now_ms));
-        let mut batch = stamped(7, 0, 0, 90..93, 2000);
-        mark_transactional(&mut batch);
-        let appended = node.place(0, &mut batch).expect("it is taken");
-        appended.group.pump(&node.env.pump);
+        let appended = begin_transaction(&node);
         // Of its marker.
         let address = appended.group.end().address;
-        let end = EndTransaction {
-            grant,
-            epoch_after: 0,
-            commit: false,
-            coordinator_epoch: 1,
-            ended_before: 0,
-            owner_epoch: None,
-        };
-        let ended = node.streamlet.end_transaction(LANE, &end, node.now_ms);
-        let Ok(Ended::Marked(marker)) = ended else {
-            panic!("{ended:?}");
-        };
-        marker.group.pump(&node.env.pump);
+        abort_transaction(&node);
         let group = close(&node, &elsewhere);
         append(&node, &elsewhere, 3, 1);
         assert!(node.work());
@@ -746,19 +726,7 @@ fn a_marker_that_does_not_look_like_one_any_more_is_fetched() {
         fault.flip(&flip).expect("the file");
         forget(&node);
         for _ in 0..2 {
-            let read = node.streamlet.read_committed(LaneReadSpec {
-                lane: LANE,
-                from: Located::default(),
-                end_ordinal: u64::MAX,
-                max_bytes: 1 << 20,
-                cached_only: false,
-            });
-            let aborted = read.expect("it is fetched").aborted;
-            let aborted: Vec<_> = aborted
-                .iter()
-                .map(|end| (end.producer, end.first))
-                .collect();
-            assert_eq!(aborted, [(7, 3)], "bit {bit}");
+            assert_eq!(aborted(&node), [(7, 3)], "bit {bit}");
         }
         assert_eq!(elsewhere.asked(), 1);
     }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::units;
+use crate::log_levels::LEVELS;
 
 /// The smallest and largest value a key takes, in the kind's base unit (bytes, microseconds, or a
 /// plain count). Kinds without an order ignore it.
@@ -246,7 +247,6 @@ impl Kind for LogFilter {
     const FORM: &'static str = "`error`, `warn`, `info`, `debug`, `trace`, `off`, or a list such as `info,kera_broker=debug`";
 
     fn parse(text: &str, _: &Limits) -> Result<String, String> {
-        const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
         for part in text.split(',') {
             let level = part.rsplit('=').next().unwrap_or(part).trim();
             if !LEVELS.contains(&level) {

@@ -144,7 +144,7 @@ fn listed(quotas: BTreeMap<QuotaEntity, BTreeMap<QuotaKind, Limit>>) -> Vec<Quot
     quotas.collect()
 }
 
-/// Whether the objective of an entity is whole, and can be met at this broker beside the others.
+/// Checks that an entity's objective has all its parts, and that this broker can keep it together with the other objectives.
 fn admits(
     shared: &Shared,
     entity: &QuotaEntity,

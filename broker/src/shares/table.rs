@@ -39,7 +39,7 @@ pub enum ShareError {
     /// The coordinator keeps no more of the group.
     #[error("as much is kept of the group as may be; delete groups that are not needed")]
     Full,
-    /// Not acquired by whoever acknowledges it.
+    /// The member that acknowledges the record has not acquired it.
     #[error(transparent)]
     State(#[from] WrongState),
     /// The coordinator does not answer, or not yet.

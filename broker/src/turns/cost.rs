@@ -56,7 +56,7 @@ impl Capacity {
         self.rate * (1.0 - NEVER_GUARANTEED)
     }
 
-    /// Whether the objective of `user`, which is in `record`, can be met beside the others there.
+    /// Whether this broker can keep the objective of `user` together with the other objectives in `record`.
     ///
     /// # Errors
     /// Why not, and what to do.
@@ -171,7 +171,7 @@ mod tests {
         );
         let soon = admits(&[("ann", [3.9, 1.0, 1.0])]).unwrap_err();
         assert!(soon.contains("objectives.latency"), "{soon}");
-        // Whoever has none is admitted whatever others have.
+        // A user without an objective is always admitted.
         admits(&[("bob", [1.0, 9000.0, 9.0])]).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! What is told of turns and objectives.
+//! Metrics of turns and latency objectives.
 
 use std::sync::atomic::Ordering;
 

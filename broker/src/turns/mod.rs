@@ -83,6 +83,9 @@ pub(crate) struct Turns {
     pub(crate) answers: Family<Labels, Counter>,
     /// Tokens taken, by class.
     pub(crate) tokens: Family<Labels, Counter>,
+    /// The same, as it is counted.
+    of_critical: Counter,
+    of_best_effort: Counter,
     pub(crate) waits: Counter,
     pub(crate) waited_us: Counter,
     /// Hundredths of what clients may use that are guaranteed.
@@ -100,11 +103,11 @@ impl fmt::Debug for Turns {
 impl Turns {
     /// Nobody has an objective yet.
     pub(crate) fn new(capacity: Capacity) -> Self {
-        let tokens = Family::default();
-        for class in [Class::Critical, Class::BestEffort] {
-            drop(tokens.get_or_create_owned(&class_label(class)));
-        }
+        let tokens = Family::<Labels, Counter>::default();
+        let of = |class| tokens.get_or_create_owned(&vec![("class", class)]);
         Self {
+            of_critical: of("critical".to_owned()),
+            of_best_effort: of("best_effort".to_owned()),
             is_on: AtomicBool::new(false),
             machine: Mutex::new(Machine::new(capacity.rate, Instant::now())),
             capacity,
@@ -195,15 +198,10 @@ impl Turns {
     }
 
     fn count(&self, class: Class, cost: f64) {
-        let tokens = self.tokens.get_or_create_owned(&class_label(class));
+        let tokens = match class {
+            Class::Critical => &self.of_critical,
+            Class::BestEffort => &self.of_best_effort,
+        };
         tokens.inc_by(cost.max(0.0) as u64);
     }
-}
-
-fn class_label(class: Class) -> Labels {
-    let name = match class {
-        Class::Critical => "critical",
-        Class::BestEffort => "best_effort",
-    };
-    vec![("class", name.to_owned())]
 }

@@ -329,7 +329,7 @@ impl Reading {
         Ok(())
     }
 
-    /// Hands on what is gathered.
+    /// Sends the rows gathered so far to the query.
     async fn flush(&mut self) -> Result<Result<(), Unwanted>, KeraError> {
         let Some(gathered) = self.gathered.take() else {
             return Ok(Ok(()));

@@ -22,7 +22,7 @@ use kera_protocol::ids::StreamId;
 use uuid::Uuid;
 
 use super::membership::fresh_id;
-use super::{host, mismatch, owned, text, try_ask};
+use super::{client_id, host, mismatch, owned, text, try_ask};
 use crate::access;
 use crate::context::Ctx;
 use crate::errors::NONE;
@@ -108,10 +108,7 @@ async fn beat(
             });
             topics.collect()
         }),
-        client_id: ctx
-            .client_id
-            .as_ref()
-            .map_or_else(String::new, ToString::to_string),
+        client_id: client_id(ctx),
         client_host: host(ctx),
         user: ctx.principal.user().map(|name| name.to_string()),
     };
@@ -176,18 +173,8 @@ pub(crate) async fn consumer_describe(
 
 async fn describe(ctx: &Ctx, version: i16, group: &GroupId) -> Result<DescribedGroup, Refusal> {
     check_feature(ctx)?;
-    if !ctx.may_group(Operation::Describe, group) {
-        return Err(access::no_group());
-    }
-    let found = match try_ask(ctx, Request::ConsumerDescribe(group.to_string())).await? {
-        Reply::ConsumerDescribed(found) => found,
-        other => return Err(Refusal::of(mismatch(&other), String::new())),
-    };
-    let names = names(ctx, &found)?;
-    let bytes = found.members.iter().map(|member| bytes(member, &names));
-    if !ctx.has_room_for(bytes.sum()).await {
-        return Err(Refusal::too_long());
-    }
+    let asked = Request::ConsumerDescribe(group.to_string());
+    let (found, names) = look_at(ctx, group, asked).await?;
     let members = found.members.into_iter().map(|member| {
         let pattern = Some(member.pattern).filter(|pattern| !pattern.is_empty());
         let topics = member.topics.into_iter();
@@ -218,11 +205,32 @@ async fn describe(ctx: &Ctx, version: i16, group: &GroupId) -> Result<DescribedG
         .with_members(members.collect()))
 }
 
-/// The names of the topics that members have or are to have.
-pub(super) fn names(
+/// What a group is doing, by the `request` that asks its coordinator, and the names of its topics.
+///
+/// # Errors
+/// The client may not see that, or the answer would be too long.
+pub(super) async fn look_at(
     ctx: &Ctx,
-    found: &ConsumerDescription,
-) -> Result<BTreeMap<StreamId, String>, Refusal> {
+    group: &GroupId,
+    request: Request,
+) -> Result<(ConsumerDescription, BTreeMap<StreamId, String>), Refusal> {
+    if !ctx.may_group(Operation::Describe, group) {
+        return Err(access::no_group());
+    }
+    let found = match try_ask(ctx, request).await? {
+        Reply::ConsumerDescribed(found) => found,
+        other => return Err(Refusal::of(mismatch(&other), String::new())),
+    };
+    let names = names(ctx, &found)?;
+    let bytes = found.members.iter().map(|member| bytes(member, &names));
+    if !ctx.has_room_for(bytes.sum()).await {
+        return Err(Refusal::too_long());
+    }
+    Ok((found, names))
+}
+
+/// The names of the topics that members have or are to have.
+fn names(ctx: &Ctx, found: &ConsumerDescription) -> Result<BTreeMap<StreamId, String>, Refusal> {
     let members = found.members.iter();
     let shares = members.flat_map(|member| [&member.assigned, &member.target]);
     let mut names = BTreeMap::new();
@@ -238,10 +246,7 @@ pub(super) fn names(
     Ok(names)
 }
 
-pub(super) fn bytes(
-    member: &ConsumerMemberDescription,
-    names: &BTreeMap<StreamId, String>,
-) -> usize {
+fn bytes(member: &ConsumerMemberDescription, names: &BTreeMap<StreamId, String>) -> usize {
     let topics: usize = member.topics.iter().map(|name| name.len() + 4).sum();
     let shares = member.assigned.iter().chain(&member.target);
     let shares = shares.map(|(stream, partitions)| {

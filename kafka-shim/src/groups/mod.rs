@@ -117,6 +117,13 @@ pub(crate) fn host(ctx: &Ctx) -> String {
     format!("/{}", ctx.peer.ip())
 }
 
+/// What the client calls itself; empty if it does not.
+fn client_id(ctx: &Ctx) -> String {
+    ctx.client_id
+        .as_ref()
+        .map_or_else(String::new, ToString::to_string)
+}
+
 fn text(text: impl Into<String>) -> StrBytes {
     StrBytes::from_string(text.into())
 }

@@ -11,16 +11,14 @@ use kafka_protocol::messages::{
     ShareGroupHeartbeatResponse, TopicName,
 };
 use kafka_protocol::protocol::StrBytes;
-use kera_coordinator::classic::consumer::{
-    ConsumerBeat, ConsumerDescription, Partitions, ShareHeartbeat,
-};
+use kera_coordinator::classic::consumer::{ConsumerBeat, Partitions, ShareHeartbeat};
 use kera_coordinator::classic::{Reply, Request};
 use kera_metadata::INTERNAL_PREFIX;
 use kera_metadata::access::Operation;
 use kera_protocol::ids::StreamId;
 
-use super::consumer::{bytes, names, numbers, uuid_of};
-use super::{host, mismatch, owned, text, try_ask};
+use super::consumer::{look_at, numbers, uuid_of};
+use super::{client_id, host, mismatch, owned, text, try_ask};
 use crate::access;
 use crate::context::Ctx;
 use crate::errors::NONE;
@@ -70,10 +68,7 @@ async fn beat(ctx: &Ctx, request: ShareGroupHeartbeatRequest) -> Result<Consumer
         epoch: request.member_epoch,
         rack: owned(&request.rack_id),
         topics,
-        client_id: ctx
-            .client_id
-            .as_ref()
-            .map_or_else(String::new, ToString::to_string),
+        client_id: client_id(ctx),
         client_host: host(ctx),
     };
     match try_ask(ctx, Request::ShareHeartbeat(heartbeat)).await? {
@@ -120,19 +115,8 @@ pub(crate) async fn share_describe(
 
 async fn describe(ctx: &Ctx, group: &GroupId) -> Result<DescribedGroup, Refusal> {
     check_feature(ctx)?;
-    if !ctx.may_group(Operation::Describe, group) {
-        return Err(access::no_group());
-    }
-    let found: ConsumerDescription =
-        match try_ask(ctx, Request::ShareDescribe(group.to_string())).await? {
-            Reply::ConsumerDescribed(found) => found,
-            other => return Err(Refusal::of(mismatch(&other), String::new())),
-        };
-    let names = names(ctx, &found)?;
-    let room = found.members.iter().map(|member| bytes(member, &names));
-    if !ctx.has_room_for(room.sum()).await {
-        return Err(Refusal::too_long());
-    }
+    let asked = Request::ShareDescribe(group.to_string());
+    let (found, names) = look_at(ctx, group, asked).await?;
     let members = found.members.into_iter().map(|member| {
         let topics = member.topics.into_iter();
         Member::default()

@@ -106,8 +106,8 @@ impl Streamlet {
             let Some(known) = self.ends(spec, (group, generation), from, to)? else {
                 return Ok(None);
             };
-            if let Some(damage) = known.damage.clone() {
-                found = only_told(found, &known, &damage)?;
+            if let Some(damage) = &known.damage {
+                found = only_told(found, &known, damage)?;
             }
             aborted = known.aborted(found.next.ordinal);
         }

@@ -109,7 +109,7 @@ impl Coordinator {
         let kept = before.as_ref().map(|before| before.bytes(id));
         self.consumer_check_room(live, kept, more)?;
         if begins {
-            self.consumer_begin(now_ms, request, step)?;
+            self.consumer_begin(now_ms, name, &request.client_host, false, step)?;
         }
         if let Sender::Replaces(old) = &sender {
             let removed = ConsumerMemberRemoved {
@@ -159,20 +159,22 @@ impl Coordinator {
         }
     }
 
-    fn consumer_begin(
+    /// The group becomes one of the consumer protocol, or a share group.
+    pub(super) fn consumer_begin(
         &mut self,
         now_ms: u64,
-        request: &ConsumerHeartbeat,
+        name: &str,
+        client_host: &str,
+        shares: bool,
         step: &mut Step,
     ) -> Result<(), Fault> {
-        let name = request.group.as_str();
         if !self.state.classic.contains_key(name) {
-            self.classic_create(now_ms, name, &request.client_host, step)?;
+            self.classic_create(now_ms, name, client_host, step)?;
         }
         let begun = ConsumerBegun {
             epoch: self.state.classic[name].generation,
             since_ms: now_ms,
-            shares: false,
+            shares,
         };
         self.emit(step, name, Body::ConsumerBegun(begun));
         if let Some(live) = self.classic.get_mut(name) {

@@ -1,9 +1,8 @@
 //! Heartbeats of members of share groups: as those of consumers, but that nobody gives anything back before others get
 //! it, and that the group divides its work by itself.
 
-use super::event::ConsumerBegun;
 use super::heartbeat::{LEAVE_EPOCH, added_bytes};
-use super::live::{LiveConsumer, Session};
+use super::live::Session;
 use super::request::{ConsumerBeat, ShareHeartbeat};
 use super::state::ConsumerMember;
 use super::subscribed::{Matches, Seen};
@@ -76,7 +75,7 @@ impl Coordinator {
         let kept = before.as_ref().map(|before| before.bytes(id));
         self.consumer_check_room(live, kept, more)?;
         if begins {
-            self.share_begin(now_ms, request, step)?;
+            self.consumer_begin(now_ms, name, &request.client_host, true, step)?;
         }
         if before.as_ref() != Some(&member) {
             self.emit(step, name, Body::ConsumerMemberSet(member.record(id)));
@@ -91,28 +90,6 @@ impl Coordinator {
             self.consumer_retarget(now_ms, name, subscribed, true, step);
         }
         Ok(self.share_move(request, step))
-    }
-
-    fn share_begin(
-        &mut self,
-        now_ms: u64,
-        request: &ShareHeartbeat,
-        step: &mut Step,
-    ) -> Result<(), Fault> {
-        let name = request.group.as_str();
-        if !self.state.classic.contains_key(name) {
-            self.classic_create(now_ms, name, &request.client_host, step)?;
-        }
-        let begun = ConsumerBegun {
-            epoch: self.state.classic[name].generation,
-            since_ms: now_ms,
-            shares: true,
-        };
-        self.emit(step, name, Body::ConsumerBegun(begun));
-        if let Some(live) = self.classic.get_mut(name) {
-            live.consumer = Some(LiveConsumer::default());
-        }
-        Ok(())
     }
 
     /// Gives a member what it is to have, and tells it if it may not know.

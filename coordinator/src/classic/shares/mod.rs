@@ -5,7 +5,7 @@
 //!
 //! # The rules
 //! - **One owner at a time.** An owner begins with [`ShareOpen`], which takes another state epoch, and writes under that
-//!   epoch. Whoever began before writes nothing any more. An owner under an older epoch of the streamlet does not begin.
+//!   epoch. Writes of the owner before it are refused from then on. An owner under an older epoch of the streamlet does not begin.
 //! - **Offsets** of an empty group may be set or deleted. That takes another state epoch too.
 //! - **A partition ends** with its stream, with its group, and with its group's retention of offsets once nobody is in it.
 
