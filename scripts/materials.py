@@ -3,6 +3,7 @@
 
     materials.py sbom VERSION     a bill of materials, CycloneDX 1.5 as JSON
     materials.py notices          names, licences and notices of the libraries in the program
+    materials.py notices PACKAGE  the same of the libraries in another package of the workspace
 
 Both come from Cargo.lock, from what cargo says of the crates that the program is built of with all its features, and
 from the lists of the console that is in the program.
@@ -28,18 +29,18 @@ def cargo(*words):
     return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def crates():
-    """The crates in the program, with what cargo's metadata says of each; the program itself is first."""
+def crates(package="kera"):
+    """The crates in the program or another package, with what cargo's metadata says of each; the package itself is first."""
+    features = ["--features", "rdma"] if package == "kera" else []
     # Only the tree knows which features, and so which crates, a build of this one package has.
-    tree = cargo("tree", "-p", "kera", "--features", "rdma", "-e", "normal,build", "--prefix", "none",
-                 "--format", "{p}", *TARGET)
+    tree = cargo("tree", "-p", package, *features, "-e", "normal,build", "--prefix", "none", "--format", "{p}", *TARGET)
     names = set()
     for line in tree.splitlines():
         name, version = line.split(" ")[:2]
         names.add((name, version.removeprefix("v")))
     metadata = json.loads(cargo("metadata", "--format-version", "1", "--all-features", "--filter-platform", TARGET[1]))
     found = [one for one in metadata["packages"] if (one["name"], one["version"]) in names]
-    found.sort(key=lambda one: (one["name"] != "kera", one["name"], one["version"]))
+    found.sort(key=lambda one: (one["name"] != package, one["name"], one["version"]))
     if len(found) != len(names):
         sys.exit(f"materials: of {len(names)} crates {len(found)} are known to cargo metadata")
     links = {node["id"]: [dep["pkg"] for dep in node["deps"]
@@ -105,8 +106,8 @@ def sbom(version):
     print(json.dumps(bill, indent=1))
 
 
-def notices():
-    found, _ = crates()
+def notices(package="kera"):
+    found, _ = crates(package)
     print("Kera contains these libraries. Each is named with its licence; its own notices follow. Libraries of which no\n"
           "notice follows come without one; the texts of their licences are those of other libraries here.")
     # Many libraries have the same text, to the letter.
@@ -124,7 +125,8 @@ def notices():
         print(f"\n{one['name']} {one['version']}, {one['license']}\n  {one.get('repository') or ''}\n  notices: {shown}")
     for text, number in texts.items():
         print(f"\n{'=' * 100}\n[{number}]\n\n{text}")
-    print(f"\n{'=' * 100}\n{(CONSOLE / 'public/licenses.txt').read_text()}")
+    if package == "kera":
+        print(f"\n{'=' * 100}\n{(CONSOLE / 'public/licenses.txt').read_text()}")
 
 
 match sys.argv[1:]:
@@ -132,5 +134,7 @@ match sys.argv[1:]:
         sbom(version)
     case ["notices"]:
         notices()
+    case ["notices", package]:
+        notices(package)
     case _:
         sys.exit(__doc__)

@@ -96,7 +96,7 @@ echo /etc/kera/kera.toml >"$control/conffiles"
 find "$tree" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 
 # What an earlier run left is not given away with this one.
-rm -f "$to"/kera_*.deb "$to"/kera-*.tar.gz "$to"/kera-*.cdx.json "$to/SHA256SUMS"
+rm -f "$to"/kera_*.deb "$to"/kera-*.tar.gz "$to"/kera-*.cdx.json "$to"/kera_client-*.whl "$to/SHA256SUMS"
 package=$to/kera_$version-1_$architecture.deb
 dpkg-deb --root-owner-group -Zgzip -z"$level" --build "$tree" "$package" >/dev/null
 name=kera-$version-linux-$architecture

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes what is given to users, from a clone in which nothing is changed: builds the program as it is shipped, packs it,
-# installs the package in an empty system and runs a broker there. The files are in target/package. They run wherever
+# installs the package in an empty system and runs a broker there; and the wheel of the Python client, which is installed
+# and tried against that program. The files are in target/package. They run wherever
 # glibc is as new as the package asks for; build on the oldest system that they are for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,5 +28,7 @@ else
     echo "release: the package is not looked at by lintian; on Debian: apt-get install lintian" >&2
 fi
 KERA_PACKAGE=$package cargo test --locked --workspace --test deploy -- package::
+KERA_PROGRAM=$target/dist/kera scripts/wheel.sh "$target/package"
+(cd "$target/package" && sha256sum kera_client-*.whl >>SHA256SUMS)
 printf '\nrelease: %s\n' "$told"
 ls -l "$target/package"

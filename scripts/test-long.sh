@@ -106,6 +106,7 @@ run "Kafka's own tools and Connect" kafka-tools \
 run "the Java client and the connector over Flink 2.3.0" flink-2.3 env KERA_FLINK=2.3.0 scripts/connectors.sh
 run "the Spark connector" spark scripts/spark.sh
 run "the Samza connector" samza scripts/samza.sh
+run "the wheel of the Python client, installed alone" wheel scripts/wheel.sh
 run "tables of DataFusion" datafusion scripts/datafusion.sh
 run "the Rust clients as a registry would get them" publish \
     cargo publish --dry-run --locked -p kera-protocol -p kera-rpc -p kera-producer -p kera-consumer

@@ -92,6 +92,11 @@ class Broker:
         return done.stdout
 
 
+def interpreter() -> str:
+    """The Python that whole programs run in: the one that KERA_PYTHON names, where a wheel is installed, or this one."""
+    return os.environ.get("KERA_PYTHON", sys.executable)
+
+
 def program() -> str:
     name = os.environ.get("KERA_PROGRAM")
     if not name:

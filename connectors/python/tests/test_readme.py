@@ -3,9 +3,8 @@
 import pathlib
 import re
 import subprocess
-import sys
 
-from conftest import PASSWORD
+from conftest import PASSWORD, interpreter
 
 README = pathlib.Path(__file__).parent.parent / "README.md"
 
@@ -16,7 +15,7 @@ def programs(broker):
 
 
 def run(program):
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = subprocess.run([interpreter(), "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout
 

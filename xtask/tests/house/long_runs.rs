@@ -82,6 +82,7 @@ fn run_long(document: &str, asked_for: &[(&str, &str)]) -> (Output, String, Stri
         "scripts/spark.sh",
         "scripts/samza.sh",
         "scripts/datafusion.sh",
+        "scripts/wheel.sh",
     ] {
         write_program(
             &at(script),
