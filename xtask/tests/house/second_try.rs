@@ -322,7 +322,7 @@ fn tests_in_python_go_by_the_same_rules() {
     // Pytest itself died.
     let (granted, said) = granted("second-try-python.sh", Path::new("nowhere"));
     assert!(!granted && said.contains("builds or starts"), "{said}");
-    for name in ["test_stubs", "test_transactions"] {
+    for name in ["test_stubs", "test_bench", "test_transactions"] {
         let path = format!("connectors/python/tests/{name}.py");
         assert!(root().join(&path).exists(), "{path} is not there");
     }
