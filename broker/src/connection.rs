@@ -150,6 +150,9 @@ impl Protocol for Connection {
             self.serve_reads(link);
             self.serve_copy_reads(link);
             self.serve_subscriptions(link);
+            if self.disk_reads == 0 {
+                link.meter.found_nothing();
+            }
         }
         Ok(())
     }

@@ -298,16 +298,13 @@ impl Protocol for Connection {
     /// memory as long.
     fn may_arrive(&mut self, link: &mut ClientLink) -> Option<bool> {
         let (key, client) = metered_by(link.input.bytes().get(LENGTH_BYTES..)?)?;
-        let metered = match key {
-            0 => Metered::Appends,
-            FETCH | SHARE_FETCH => Metered::Reads,
+        // Bytes that are only claimed cost nothing: they are charged once they are there.
+        let (metered, bytes) = match key {
+            0 => (Metered::Appends, 0),
+            FETCH | SHARE_FETCH => (Metered::Reads, usize::MAX),
             _ => return Some(true),
         };
         link.meter.set_client(client);
-        let bytes = match metered {
-            Metered::Appends => self.frame_bytes(link).unwrap_or(0),
-            _ => 0,
-        };
         Some(!link.meter.waits(metered) && !link.meter.waits_for_turn(metered, bytes, &link.waker))
     }
 
@@ -543,7 +540,7 @@ impl Connection {
         if is_new && must_wait(link, Metered::Time) {
             return Ok(None);
         }
-        if is_new && waits_for_turn(link, key, request.len()) {
+        if is_new && waits_for_turn(link, &head, request) {
             return Ok(None);
         }
         let is_over = self.session.as_ref().is_some_and(Session::is_over);
@@ -710,7 +707,7 @@ impl Connection {
             return;
         }
         match fetch.step(&self.ctx.shared, &link.waker, Instant::now(), room) {
-            Progress::Wait => {}
+            Progress::Wait => link.meter.found_nothing(),
             Progress::Reply(parts) => self.reply_fetch(link, parts),
             Progress::Disk(reads) => {
                 let Current::Fetching(mut fetch) =

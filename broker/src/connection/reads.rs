@@ -222,12 +222,10 @@ impl Connection {
     /// Bytes that the next read or push may bring; 0: others come first, or the client has used up its quota.
     fn room_to_read(&mut self, link: &mut ClientLink) -> usize {
         let reads = Metered::Reads;
+        let room = link.room_to_send();
         let waits =
-            link.meter.is_waiting(reads) || link.meter.waits_for_turn(reads, 0, &link.waker);
-        let room = match waits {
-            true => 0,
-            false => link.room_to_send(),
-        };
+            link.meter.is_waiting(reads) || link.meter.waits_for_turn(reads, room, &link.waker);
+        let room = if waits { 0 } else { room };
         self.quiet &= room > 0;
         link.meter.most(Metered::Reads, room)
     }

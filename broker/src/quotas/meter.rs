@@ -172,11 +172,16 @@ impl Meter {
         of.until.is_some()
     }
 
-    /// Whether the connection waits for its turn before it appends or reads `bytes`, because some user has an objective;
-    /// `waker` is told when it has one.
+    /// Whether the connection waits for its turn before it appends `bytes` or reads up to as many, because some user has an
+    /// objective; `waker` is told when it has one.
     pub fn waits_for_turn(&mut self, metered: Metered, bytes: usize, waker: &Waker) -> bool {
         self.renew();
         !self.is_nobody && self.seat.waits(metered, bytes, waker)
+    }
+
+    /// There is nothing yet for the read that has its turn.
+    pub fn found_nothing(&mut self) {
+        self.seat.found_nothing();
     }
 
     /// It took a request that appends and reads nothing.
@@ -293,6 +298,10 @@ impl Meter {
     /// How much may be taken at once, of what the client asked for.
     pub fn most(&mut self, metered: Metered, asked: usize) -> usize {
         self.renew();
+        let asked = match metered {
+            Metered::Reads => asked.min(self.seat.most_read()),
+            _ => asked,
+        };
         match &self.kinds[metered as usize].bucket {
             None => asked,
             Some(bucket) => asked.min((bucket.burst() as usize).max(1)),

@@ -10,6 +10,12 @@ use crate::quotas::Metered;
 const FULL: f64 = 1e6;
 /// The part of what may be used that is never guaranteed, so that those without an objective go on.
 const NEVER_GUARANTEED: f64 = 0.1;
+/// While there are objectives one answer brings no more than may be read in so many seconds,
+const MOST_OF_AN_ANSWER: f64 = 0.1;
+/// or so many bytes, if that is more.
+const LEAST_OF_AN_ANSWER: f64 = 65_536.0;
+/// Requests a second that an objective guarantees at the least.
+const LEAST_REQUESTS: f64 = 1.0;
 
 /// What a broker can do, and what of that a request takes.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +51,17 @@ impl Capacity {
         self.request + bytes as f64 * byte
     }
 
+    /// What it costs that a request is there, whatever it brings.
+    pub(super) fn of_request(&self) -> f64 {
+        self.request
+    }
+
+    /// Bytes that one answer to a read brings at most, unless its first batch has more.
+    pub(super) fn most_read(&self) -> usize {
+        let bytes = self.rate * MOST_OF_AN_ANSWER / self.read_byte;
+        bytes.max(LEAST_OF_AN_ANSWER) as usize
+    }
+
     /// Tokens a second that an objective guarantees: its bytes may be appended or read.
     pub(super) fn guaranteed(&self, objective: &Objective) -> f64 {
         let byte = self.appended_byte.max(self.read_byte);
@@ -70,6 +87,12 @@ impl Capacity {
             }
         }
         let Some(own) = own else { return Ok(()) };
+        if own.request_rate < LEAST_REQUESTS {
+            return Err(format!(
+                "the objective of user {user} has a request rate of {:?} a second, and at least {LEAST_REQUESTS} is to be guaranteed; promise that much, or delete the objective",
+                own.request_rate
+            ));
+        }
         if own.latency_ms < self.latency_ms {
             return Err(format!(
                 "the objective of user {user} is {} ms, and at the load that this broker takes one answer in a hundred has more than {} ms (objectives.latency); promise more, or calibrate the broker for less (kera calibrate --latency)",
@@ -150,6 +173,12 @@ mod tests {
     }
 
     #[test]
+    fn one_answer_brings_no_more_than_may_be_read_in_a_tenth_of_a_second() {
+        // Of 4,000,000 bytes a second half may be read.
+        assert_eq!(capacity().most_read(), 200_000);
+    }
+
+    #[test]
     fn what_cannot_be_met_beside_the_others_is_refused_with_the_reason() {
         let capacity = capacity();
         let admits = |all: &[(&str, [f64; 3])]| capacity.admits(&record(all), "ann");
@@ -169,6 +198,10 @@ mod tests {
             beside.contains("40.0 % are left") && beside.contains("user bob has 50.0 %"),
             "{beside}"
         );
+        for few in [0.999, 1e-300, 5e-324] {
+            let few = admits(&[("ann", [4.0, few, 1.0])]).unwrap_err();
+            assert!(few.contains("at least 1 "), "{few}");
+        }
         let soon = admits(&[("ann", [3.9, 1.0, 1.0])]).unwrap_err();
         assert!(soon.contains("objectives.latency"), "{soon}");
         // A user without an objective is always admitted.

@@ -4,6 +4,10 @@
 //! objective gets those that it is guaranteed into a bucket of its own, and goes on at once as long as it has not used more than
 //! that and a burst. What overflows its bucket goes to all others, with what nobody is guaranteed. The others, and who has used
 //! up its guarantee, go on while there are such tokens. Else they wait, and the one that has used least is next.
+//!
+//! A turn takes no more than a piece of the tokens that others share. What it costs above that is owed by the user whose turn it
+//! is, and so is what was done without a turn. A user that owes does not go on: when it is next, a piece of its debt is paid.
+//! So a user that made no debts waits for one piece of each other user, and never for what they owe.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,8 +25,13 @@ const SPARE_PART: f64 = 0.25;
 const LEAST_SPARE: f64 = 0.002;
 /// and no more.
 const MOST_SPARE: f64 = 0.02;
-/// Others owe no more than what comes in this time.
-const MOST_OWED: f64 = 10.0;
+/// A bucket of guaranteed tokens holds no more than what comes in so many seconds, however few requests are guaranteed.
+const MOST_BURST: f64 = 10.0;
+/// A turn takes at once what comes in this time, and a debt is paid in pieces of it.
+const PIECE: f64 = LEAST_SPARE;
+/// A user owes no more than all tokens that come in so many seconds, so that it goes on some day. It may be less than what it
+/// used: all its connections can have a request under way.
+const MOST_OWED: f64 = 60.0;
 /// The part of all tokens that others get at the least.
 const LEAST_SHARE: f64 = 0.1;
 /// Tenants at which those are forgotten first that are ahead of nobody.
@@ -60,6 +69,8 @@ impl Critical {
 struct Tenant {
     /// Tokens that it has taken, counted from where the others were when it began.
     used: f64,
+    /// Tokens that its requests cost and that it has still to take, before it goes on.
+    owes: f64,
     waiting: VecDeque<Arc<Ticket>>,
 }
 
@@ -89,6 +100,8 @@ pub(super) struct Machine {
     /// How much the tenant had used that was served last. Who comes anew begins there.
     clock: f64,
     waiting: usize,
+    /// Tenants that owe something.
+    owing: usize,
 }
 
 impl Machine {
@@ -105,6 +118,7 @@ impl Machine {
             sweep_at: FIRST_SWEEP,
             clock: 0.0,
             waiting: 0,
+            owing: 0,
         }
     }
 
@@ -122,6 +136,7 @@ impl Machine {
             let rate = guarantee.rate * part;
             let in_time = rate * BURST.as_secs_f64();
             let burst = in_time.max(rate / guarantee.requests * BURST_REQUESTS);
+            let burst = burst.min(rate * MOST_BURST);
             let tokens = before.remove(user).map_or(burst, |known| known.tokens);
             let critical = Critical {
                 rate,
@@ -133,6 +148,13 @@ impl Machine {
         let seconds = (latency * SPARE_PART).clamp(LEAST_SPARE, MOST_SPARE);
         self.most_spare = self.rate * seconds;
         self.spare = self.spare.min(self.most_spare);
+        if guarantees.is_empty() {
+            // Nobody waits for anybody, and nothing is owed.
+            self.tenants
+                .values_mut()
+                .for_each(|tenant| tenant.owes = 0.0);
+            self.owing = 0;
+        }
     }
 
     /// Tokens a second that nobody is guaranteed.
@@ -152,8 +174,10 @@ impl Machine {
             critical.tokens = critical.tokens.min(critical.burst);
         }
         if self.spare >= self.most_spare {
+            // What nobody has taken, and what there is no room for, pays what is owed.
+            self.pay(self.spare - self.most_spare);
             self.spare = self.most_spare;
-            if self.waiting == 0 {
+            if self.waiting == 0 && self.owing == 0 {
                 // There was enough for all: nobody is ahead of anybody.
                 self.tenants.clear();
                 self.clock = 0.0;
@@ -169,11 +193,116 @@ impl Machine {
             own.tokens -= cost;
             return Some(Class::Critical);
         }
-        if self.waiting > 0 || self.spare <= 0.0 {
+        if self.waiting > 0 {
             return None;
         }
-        self.take_spare(user, cost);
+        if self.owing > 0 {
+            self.pay_before(user);
+        }
+        if self.spare <= 0.0 || self.owes(user) {
+            return None;
+        }
+        let piece = self.piece();
+        let tenant = self.tenant(user);
+        let (before, part) = (tenant.used, cost.min(piece));
+        tenant.used += part;
+        self.clock = self.clock.max(before);
+        self.spare -= part;
+        self.owe(user, cost - part);
         Some(Class::BestEffort)
+    }
+
+    fn piece(&self) -> f64 {
+        self.rate * PIECE
+    }
+
+    fn owes(&self, user: &Arc<str>) -> bool {
+        let tenant = self.tenants.get(user);
+        tenant.is_some_and(|tenant| tenant.owes > 0.0)
+    }
+
+    /// Pays what others owe from what may be spared, as far as they have used less than a user that is about to go on, and what it
+    /// owes itself.
+    fn pay_before(&mut self, user: &Arc<str>) {
+        while self.spare > 0.0 {
+            let next = self.next(|tenant| tenant.owes > 0.0);
+            let Some((debtor, debtor_used)) = next else {
+                return;
+            };
+            let own = self.tenants.get(user);
+            let used = own.map_or(0.0, |own| own.used).max(self.clock);
+            if debtor_used >= used && !self.owes(user) {
+                return;
+            }
+            self.pay_one(&debtor, self.spare);
+        }
+    }
+
+    /// Which of these tenants has used least, and how much.
+    fn next(&self, which: impl Fn(&Tenant) -> bool) -> Option<(Arc<str>, f64)> {
+        let tenants = self.tenants.iter().filter(|(_, tenant)| which(tenant));
+        let next = tenants
+            .min_by(|(a, one), (b, other)| one.used.total_cmp(&other.used).then_with(|| a.cmp(b)));
+        next.map(|(user, tenant)| (user.clone(), tenant.used))
+    }
+
+    /// Pays a piece of what one tenant owes, and no more than `most`, from what may be spared.
+    fn pay_one(&mut self, user: &Arc<str>, most: f64) {
+        let piece = self.piece().min(most);
+        self.spare -= self.take_off(user, piece);
+    }
+
+    /// A tenant takes up to `most` tokens that it owes: how many.
+    fn take_off(&mut self, user: &Arc<str>, most: f64) -> f64 {
+        let Some(tenant) = self.tenants.get_mut(user) else {
+            return 0.0;
+        };
+        let paid = tenant.owes.min(most);
+        self.clock = self.clock.max(tenant.used);
+        tenant.used += paid;
+        tenant.owes -= paid;
+        self.owing -= usize::from(tenant.owes <= 0.0);
+        paid
+    }
+
+    /// Pays with tokens that are of no use to anybody else what is owed.
+    fn pay(&mut self, mut tokens: f64) {
+        while tokens > 0.0 && self.owing > 0 {
+            let piece = self.piece().max(tokens / (2.0 * self.owing as f64));
+            let Some((user, _)) = self.next(|tenant| tenant.owes > 0.0) else {
+                return;
+            };
+            tokens -= self.take_off(&user, piece.min(tokens));
+        }
+    }
+
+    /// Something cost so much more than the user has taken for it.
+    fn owe(&mut self, user: &Arc<str>, more: f64) {
+        if more <= 0.0 || self.critical.is_empty() {
+            return;
+        }
+        let most = self.rate * MOST_OWED;
+        let tenant = self.tenant(user);
+        let before = tenant.owes;
+        tenant.owes = (before + more).min(most.max(before));
+        self.owing += usize::from(before <= 0.0);
+    }
+
+    /// So much was taken by a tenant and is not needed: it owes less, and what it has paid may be spared again as far as there is room.
+    fn give_back(&mut self, user: &Arc<str>, tokens: f64) {
+        let mut paid = tokens;
+        let room = (self.most_spare - self.spare).max(0.0);
+        if let Some(tenant) = self.tenants.get_mut(user) {
+            if tenant.owes > 0.0 {
+                let unpaid = tenant.owes.min(tokens);
+                tenant.owes -= unpaid;
+                self.owing -= usize::from(tenant.owes <= 0.0);
+                paid -= unpaid;
+            }
+            // What others cannot have back it has used: else it would be before them again.
+            tenant.used = (tenant.used - paid.min(room)).max(0.0);
+        }
+        self.spare += paid.min(room);
     }
 
     /// Who was told to wait does so with this.
@@ -186,8 +315,9 @@ impl Machine {
     fn tenant(&mut self, user: &Arc<str>) -> &mut Tenant {
         let clock = self.clock;
         if self.tenants.len() >= self.sweep_at && !self.tenants.contains_key(user) {
-            self.tenants
-                .retain(|_, tenant| !tenant.waiting.is_empty() || tenant.used > clock);
+            self.tenants.retain(|_, tenant| {
+                !tenant.waiting.is_empty() || tenant.owes > 0.0 || tenant.used > clock
+            });
             self.sweep_at = (self.tenants.len() * 2).max(FIRST_SWEEP);
         }
         let tenant = self.tenants.entry(user.clone()).or_default();
@@ -198,31 +328,25 @@ impl Machine {
         tenant
     }
 
-    fn take_spare(&mut self, user: &Arc<str>, cost: f64) {
-        let tenant = self.tenant(user);
-        let before = tenant.used;
-        tenant.used += cost;
-        self.clock = self.clock.max(before);
-        self.spend(cost);
-    }
-
-    fn spend(&mut self, cost: f64) {
-        let most = self.rate * MOST_OWED;
-        self.spare = (self.spare - cost).clamp(-most, self.most_spare);
-    }
-
     /// Something cost so much more than was taken for it, or less.
     pub(super) fn settle(&mut self, user: &Arc<str>, class: Class, more: f64) {
         match (class, self.critical.get_mut(user)) {
-            (Class::Critical, Some(own)) => own.tokens = (own.tokens - more).min(own.burst),
-            // Its objective has ended meanwhile.
-            (Class::Critical, None) => self.spend(more),
-            (Class::BestEffort, _) => {
-                if let Some(tenant) = self.tenants.get_mut(user) {
-                    tenant.used = (tenant.used + more).max(0.0);
-                }
-                self.spend(more);
+            (Class::Critical, Some(own)) => {
+                own.tokens -= more;
+                // While it had them its bucket had room for what others would have got.
+                let over = (own.tokens - own.burst).max(0.0);
+                own.tokens -= over;
+                self.spare = (self.spare + over).min(self.most_spare);
             }
+            // Its objective may have ended meanwhile.
+            (Class::Critical, None) | (Class::BestEffort, _) if more >= 0.0 => {
+                self.owe(user, more);
+                if self.waiting == 0 && self.owing > 0 {
+                    self.pay_before(user);
+                }
+            }
+            (Class::Critical, None) => {}
+            (Class::BestEffort, _) => self.give_back(user, -more),
         }
     }
 
@@ -235,7 +359,7 @@ impl Machine {
                 Class::Critical
             }
             None => {
-                self.take_spare(user, cost);
+                self.settle(user, Class::BestEffort, cost);
                 Class::BestEffort
             }
         }
@@ -262,19 +386,25 @@ impl Machine {
             }
         }
         while self.spare > 0.0 || self.critical.is_empty() {
-            let waiting = self.tenants.iter_mut();
-            let waiting = waiting.filter(|(_, tenant)| !tenant.waiting.is_empty());
-            let next = waiting.min_by(|(a, one), (b, other)| {
-                one.used.total_cmp(&other.used).then_with(|| a.cmp(b))
-            });
-            let Some((_, tenant)) = next else { break };
+            let next = self.next(|tenant| tenant.owes > 0.0 || !tenant.waiting.is_empty());
+            let Some((user, used)) = next else { break };
+            if self.owes(&user) {
+                self.pay_one(&user, self.spare);
+                continue;
+            }
+            let piece = self.piece();
+            let Some(tenant) = self.tenants.get_mut(&user) else {
+                break;
+            };
             let Some(ticket) = tenant.waiting.pop_front() else {
                 break;
             };
-            self.clock = self.clock.max(tenant.used);
-            tenant.used += ticket.estimate;
+            let part = ticket.estimate.min(piece);
+            tenant.used += part;
+            self.clock = self.clock.max(used);
             self.waiting -= 1;
-            self.spend(ticket.estimate);
+            self.spare -= part;
+            self.owe(&user, ticket.estimate - part);
             granted.push((ticket, Class::BestEffort));
         }
         granted

@@ -182,16 +182,139 @@ fn what_was_taken_for_too_much_comes_back_and_a_debt_is_bounded() {
     played.pass(1000);
     let bob: Arc<str> = "bob".into();
     assert_eq!(played.ask("bob", 400.0), Some(Class::BestEffort));
-    assert_eq!(played.ask("bob", 1.0), None);
+    assert_eq!(played.ask("carl", 1.0), Some(Class::BestEffort));
+    assert_eq!(played.ask("bob", 1.0), None, "it owes what its turn costs");
     played.machine.settle(&bob, Class::BestEffort, -399.0);
-    assert_eq!(played.advance().len(), 1);
-    // A thousand seconds of work in one request: others wait for ten of it.
+    assert_eq!(played.advance(), [("bob".to_owned(), Class::BestEffort)]);
+    // A thousand seconds of work in one request are its own, and it waits for sixty of them.
     played.machine.settle(&bob, Class::BestEffort, 1e6);
     played.ask("carl", 1.0);
-    assert!(played.machine.pause().unwrap() <= Duration::from_secs(20));
-    played.pass(21_000);
+    played.pass(1);
     assert_eq!(played.advance(), [("carl".to_owned(), Class::BestEffort)]);
+    assert_eq!(played.ask("bob", 1.0), None);
+    played.pass(59_000);
+    assert_eq!(played.advance(), []);
+    played.pass(1001);
+    assert_eq!(played.advance(), [("bob".to_owned(), Class::BestEffort)]);
     assert_eq!(played.machine.pause(), None);
+}
+
+/// How many turns of one token a user has in two seconds that asks whenever it does not wait, and the longest that one waits in ms,
+/// beside what `other` does each millisecond.
+fn beside(mut other: impl FnMut(&mut Played, &[(Arc<Ticket>, Class)])) -> (u32, u64) {
+    // A tenth is left: a token in ten milliseconds, and ann uses all of hers.
+    let mut played = Played::new(&[("ann", 900.0)]);
+    let (mut turns, mut waits, mut longest) = (0, None, 0_u64);
+    for ms in 0..2000_u64 {
+        played.pass(1);
+        played.ask("ann", 0.9);
+        let granted = played.machine.advance(played.now);
+        other(&mut played, &granted);
+        if granted.iter().any(|(ticket, _)| &*ticket.user == "vic") {
+            longest = longest.max(ms - waits.take().expect("it waits"));
+            turns += 1;
+        }
+        if waits.is_none() {
+            match played.ask("vic", 1.0) {
+                Some(_) => turns += 1,
+                None => waits = Some(ms),
+            }
+        }
+    }
+    (turns, longest)
+}
+
+#[test]
+fn who_owes_nothing_gets_its_part_whatever_others_owe() {
+    let (alone, _) = beside(|_, _| {});
+    assert!(alone >= 200, "{alone}");
+    // Each of many connections has had a turn that cost far more than it was taken for, and wants another one.
+    let mut connections = 60;
+    let (turns, longest) = beside(|played, granted| {
+        let mal: Arc<str> = "mal".into();
+        for _ in granted.iter().filter(|(ticket, _)| ticket.user == mal) {
+            played.machine.settle(&mal, Class::BestEffort, 5000.0);
+            connections += 1;
+        }
+        for _ in 0..std::mem::take(&mut connections) {
+            if played.ask("mal", 1.0).is_some() {
+                played.machine.settle(&mal, Class::BestEffort, 5000.0);
+            }
+        }
+    });
+    assert!(turns >= 95, "{turns} turns beside debts");
+    // Two pieces of two tokens, which come in forty milliseconds.
+    assert!(longest <= 41, "{longest} ms beside debts");
+}
+
+#[test]
+fn what_a_turn_costs_above_a_piece_is_its_own_debt() {
+    let mut idle = 60;
+    let (turns, longest) = beside(|played, granted| {
+        let mal = granted.iter().filter(|(ticket, _)| &*ticket.user == "mal");
+        idle += mal.count();
+        for _ in 0..std::mem::take(&mut idle) {
+            idle += usize::from(played.ask("mal", 5000.0).is_some());
+        }
+    });
+    assert!(turns >= 95 && longest <= 41, "{turns}, {longest} ms");
+}
+
+#[test]
+fn turns_that_are_let_go_bring_nobody_before_others() {
+    for held in [0, 1, 30, 300] {
+        let mut idle = 40;
+        let mut holds: VecDeque<u64> = VecDeque::new();
+        let mut ms = 0;
+        let (turns, longest) = beside(|played, granted| {
+            let mal: Arc<str> = "mal".into();
+            ms += 1;
+            let got = granted.iter().filter(|(ticket, _)| ticket.user == mal);
+            holds.extend(got.map(|_| ms + held));
+            while holds.front().is_some_and(|until| *until <= ms) {
+                holds.pop_front();
+                // All but what a request costs.
+                played.machine.settle(&mal, Class::BestEffort, 1.0 - 300.0);
+                idle += 1;
+            }
+            for _ in 0..std::mem::take(&mut idle) {
+                if played.ask("mal", 300.0).is_some() {
+                    holds.push_back(ms + held);
+                }
+            }
+        });
+        assert!(turns >= 90, "{turns} turns beside some held {held} ms");
+        assert!(longest <= 60, "{longest} ms beside some held {held} ms");
+    }
+}
+
+#[test]
+fn what_a_user_with_an_objective_did_not_need_is_there_for_others() {
+    let mut played = Played::new(&[("ann", 900.0)]);
+    played.pass(1000);
+    assert_eq!(played.ask("ann", 900.0), Some(Class::Critical));
+    // What comes goes to ann's bucket, and others have used up theirs.
+    played.pass(1000);
+    while played.ask("vic", 1.0).is_some() {}
+    assert_eq!(played.advance(), []);
+    let ann: Arc<str> = "ann".into();
+    played.machine.settle(&ann, Class::Critical, -900.0);
+    assert_eq!(played.advance(), [("vic".to_owned(), Class::BestEffort)]);
+}
+
+#[test]
+fn a_bucket_holds_no_more_than_comes_in_some_seconds() {
+    let mut played = Played::new(&[]);
+    let few = Guarantee {
+        rate: 100.0,
+        requests: 1e-300,
+        latency: 0.1,
+    };
+    played.machine.set(&[("ann".into(), few)], played.now);
+    played.pass(1_000_000);
+    let turns = (0..1000).take_while(|_| played.ask("ann", 10.0) == Some(Class::Critical));
+    // As much may be owed.
+    assert_eq!(turns.count() as f64, 2.0 * MOST_BURST * 10.0);
 }
 
 #[test]
@@ -247,6 +370,13 @@ fn tenants_that_are_ahead_of_nobody_are_forgotten() {
         played.ask(&format!("user-{number}"), 1.0);
     }
     assert!(played.machine.tenants.len() <= 2 * FIRST_SWEEP);
+    // But not those that owe something.
+    let bob: Arc<str> = "bob".into();
+    played.machine.owe(&bob, 5000.0);
+    for number in 0..1000 {
+        played.machine.tenant(&format!("other-{number}").into());
+    }
+    assert!(played.machine.owes(&bob));
 }
 
 #[derive(Clone, Debug)]
@@ -264,6 +394,11 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..5_usize, -20..60_i32).prop_map(|(user, more)| Step::Settle(user, more)),
         1 => (0..5_usize).prop_map(Step::Leave),
     ]
+}
+
+/// What all tenants owe.
+fn owed(machine: &Machine) -> f64 {
+    machine.tenants.values().map(|tenant| tenant.owes).sum()
 }
 
 proptest! {
@@ -308,9 +443,9 @@ proptest! {
                     // No more is given back than was taken.
                     let more = f64::from(more).max(-taken);
                     let user = &users[user];
-                    let of = |machine: &Machine| match class {
-                        Class::Critical => machine.critical[user].tokens,
-                        Class::BestEffort => machine.spare,
+                    let of = |machine: &Machine| {
+                        let own = machine.critical.get(user).map_or(0.0, |own| own.tokens);
+                        own + machine.spare - owed(machine)
                     };
                     let before = of(&played.machine);
                     played.machine.settle(user, class, more);
@@ -333,9 +468,14 @@ proptest! {
                 prop_assert!(own.is_none_or(|own| !own.may_go()), "it has tokens and waits");
             }
             prop_assert!(waiting.is_empty() || played.machine.spare <= 0.0, "others starve");
+            // What is owed is owed by a user, and others wait for no more than a piece of it.
+            prop_assert!(played.machine.spare >= -played.machine.piece() - 1e-9, "all owe");
+            let tenants = played.machine.tenants.values();
+            let owing = tenants.filter(|tenant| tenant.owes > 0.0).count();
+            prop_assert_eq!(played.machine.owing, owing);
             // No tokens come from nowhere: what was taken came at the rate, was there at first, or is owed.
-            let owed: f64 = played.machine.critical.values().map(|one| (-one.tokens).max(0.0)).sum();
-            let owed = owed + (-played.machine.spare).max(0.0);
+            let own: f64 = played.machine.critical.values().map(|one| (-one.tokens).max(0.0)).sum();
+            let owed = own + (-played.machine.spare).max(0.0) + owed(&played.machine);
             let most = buckets + RATE * played.passed() + owed;
             prop_assert!(taken <= most + 1e-6, "{} of {}", taken, most);
         }

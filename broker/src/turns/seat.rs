@@ -25,8 +25,8 @@ pub(crate) struct Seat {
     turns: Arc<Turns>,
     user: Arc<str>,
     own: [Turn; 2],
-    /// What its last read cost: the next one is taken for as much.
-    last_read: f64,
+    /// What the next read may cost, as far as its last ones tell.
+    expected: Option<f64>,
     measured: Option<Measured>,
 }
 
@@ -40,7 +40,7 @@ impl Seat {
             turns,
             user,
             own: Default::default(),
-            last_read: 0.0,
+            expected: None,
             measured: None,
         }
     }
@@ -55,7 +55,8 @@ impl Seat {
         self.measured = all.iter().find(|one| one.user == *user).cloned();
     }
 
-    /// Whether the connection is to wait before it takes a request of `bytes`; `waker` is told when not any more.
+    /// Whether the connection is to wait before it takes a request that appends `bytes`, or reads up to as many; `waker` is told when
+    /// not any more.
     pub(crate) fn waits(&mut self, metered: Metered, bytes: usize, waker: &Waker) -> bool {
         let (turns, own) = (&self.turns, &mut self.own[at(metered)]);
         if !turns.is_on() {
@@ -73,10 +74,18 @@ impl Seat {
             }
             Turn::Nothing => {}
         }
-        let estimate = turns.capacity.cost(metered, bytes);
+        let capacity = &turns.capacity;
         let estimate = match metered {
-            Metered::Reads => estimate.max(self.last_read),
-            _ => estimate,
+            Metered::Reads => {
+                let asked = capacity.cost(metered, bytes.min(capacity.most_read()));
+                let expected = match self.measured {
+                    // What it did not foresee its own bucket owes.
+                    Some(_) => self.expected.unwrap_or(0.0),
+                    None => self.expected.unwrap_or(asked),
+                };
+                expected.min(asked).max(capacity.of_request())
+            }
+            _ => capacity.cost(metered, bytes),
         };
         let mut machine = turns.machine.lock();
         let now = Instant::now();
@@ -117,7 +126,12 @@ impl Seat {
         }
         let cost = turns.capacity.cost(metered, bytes);
         if metered == Metered::Reads {
-            self.last_read = cost;
+            // Reads that bring little in between hide no large ones.
+            let before = match self.measured {
+                Some(_) => 0.0,
+                None => self.expected.unwrap_or(0.0) / 2.0,
+            };
+            self.expected = Some(cost.max(before));
         }
         let has = match own {
             Turn::Has(class, estimate) => Some((*class, *estimate)),
@@ -151,6 +165,31 @@ impl Seat {
         }
     }
 
+    /// There is nothing to read yet: the connection keeps its turn, and what was taken for bytes is for others.
+    pub(crate) fn found_nothing(&mut self) {
+        let (turns, own) = (&self.turns, &mut self.own[at(Metered::Reads)]);
+        let Turn::Has(class, estimate) = own else {
+            return;
+        };
+        let request = turns.capacity.of_request();
+        if *estimate <= request {
+            return;
+        }
+        let mut machine = turns.machine.lock();
+        machine.settle(&self.user, *class, request - *estimate);
+        turns.grant(&mut machine);
+        drop(machine);
+        *estimate = request;
+    }
+
+    /// Bytes that one answer to a read may bring.
+    pub(crate) fn most_read(&self) -> usize {
+        match self.turns.is_on() {
+            true => self.turns.capacity.most_read(),
+            false => usize::MAX,
+        }
+    }
+
     /// What was taken for turns that are not used any more is for others.
     fn give_back(&mut self) {
         for own in &mut self.own {
@@ -168,7 +207,14 @@ impl Seat {
                 }
                 Turn::Waits(_) | Turn::Nothing => continue,
             };
-            machine.settle(&self.user, class, -estimate);
+            let kept = match class {
+                // It was the user's own.
+                Class::Critical => 0.0,
+                // Whoever takes turns and lets them go would be before all others again and again.
+                Class::BestEffort => self.turns.capacity.of_request(),
+            };
+            machine.settle(&self.user, class, kept - estimate);
+            self.turns.grant(&mut machine);
         }
     }
 }

@@ -4,8 +4,10 @@ use kera_broker::client_link::ClientLink;
 use kera_broker::quotas::Metered;
 
 use super::{FETCH, PRODUCE, SHARE_FETCH};
+use crate::fetch::FetchRequest;
 use crate::sasl;
 use crate::versions;
+use crate::wire::request::RequestHead;
 
 /// Those that wait for nobody with a latency objective: logins, ApiVersions, and what keeps a member in its group. FindCoordinator,
 /// OffsetCommit, JoinGroup, Heartbeat, LeaveGroup, SyncGroup, ConsumerGroupHeartbeat, ShareGroupHeartbeat, ShareAcknowledge.
@@ -37,11 +39,19 @@ pub(super) fn must_wait(link: &mut ClientLink, metered: Metered) -> bool {
 }
 
 /// True if the request at the front waits for its turn, because some user has a latency objective.
-pub(super) fn waits_for_turn(link: &mut ClientLink, key: i16, bytes: usize) -> bool {
-    let (metered, bytes) = match key {
+pub(super) fn waits_for_turn(
+    link: &mut ClientLink,
+    head: &RequestHead<'_>,
+    request: &[u8],
+) -> bool {
+    let (metered, bytes) = match head.api_key {
         passing if PASSING.contains(&passing) => return false,
-        PRODUCE => (Metered::Appends, bytes),
-        FETCH | SHARE_FETCH => (Metered::Reads, 0),
+        PRODUCE => (Metered::Appends, request.len()),
+        FETCH => {
+            let asked = FetchRequest::max_bytes(&request[head.body_at..], head.api_version);
+            (Metered::Reads, asked.unwrap_or(0))
+        }
+        SHARE_FETCH => (Metered::Reads, usize::MAX),
         _ => (Metered::Time, 0),
     };
     !link.claims.has_frame() && link.meter.waits_for_turn(metered, bytes, &link.waker)

@@ -49,6 +49,16 @@ fn at_least_zero(number: i32) -> usize {
 }
 
 impl FetchRequest {
+    /// The most bytes that a request asks for, without the rest of its body.
+    pub(crate) fn max_bytes(body: &[u8], version: i16) -> Result<usize, ReadError> {
+        let mut reader = Reader::new(body, is_flexible(ApiKey::Fetch, version));
+        if version < 15 {
+            reader.i32()?;
+        }
+        let (_wait, _least) = (reader.i32()?, reader.i32()?);
+        Ok(at_least_zero(reader.i32()?))
+    }
+
     /// Reads a request's body.
     pub(crate) fn parse(body: &[u8], version: i16) -> Result<Self, ReadError> {
         let mut reader = Reader::new(body, is_flexible(ApiKey::Fetch, version));

@@ -8,7 +8,7 @@ use kera_broker::quotas;
 use kera_metadata::quota::{QuotaEntity, QuotaKind, Whom};
 use kera_protocol::batch::{Compression, ProducerStamp};
 
-use super::shares::entered;
+use super::shares::{claim, entered, in_flight};
 use super::*;
 
 /// Requests of the flood, of which the broker takes two in a second.
@@ -98,4 +98,99 @@ async fn a_user_with_an_objective_is_served_before_a_flood_that_waits() {
         assert_eq!(reply.responses[0].partition_responses[0].error_code, 0);
     }
     assert_eq!((stored(&world, "flood"), turns()), (u64::from(FLOOD), 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_waits_for_bytes_that_are_only_claimed_and_who_sent_them_for_those_that_came() {
+    let world = World::with(|config| {
+        asking(config);
+        config.objectives.append_bytes_per_second = 64 << 10;
+        config.server.receive_timeout = Duration::from_secs(600);
+    })
+    .await;
+    world.topic("own", 1);
+    for name in ["mallory", "bob"] {
+        user(&world, name, "right").await;
+    }
+    let mut bob = entered(&world, "bob").await;
+    let mut claims = Vec::new();
+    for _ in 0..4 {
+        claims.push(entered(&world, "mallory").await);
+    }
+    objective(&world, [Some(20_000.0), Some(1.0), Some(1024.0)]).await;
+    let turns = || world.broker.shared().quotas.waiting_turns();
+    // Sixteen seconds of all that may be appended, each.
+    for connection in &mut claims {
+        connection.stream.write_all(&claim(1 << 20)).await.unwrap();
+    }
+    let admitted = async {
+        while in_flight(&world) < 4 << 20 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let admitted = tokio::time::timeout(common::PATIENCE, admitted).await;
+    assert!(admitted.is_ok(), "each has its turn");
+    // All of these together cost less than is there at once.
+    for _ in 0..4 {
+        let reply: ProduceResponse = bob.call(ApiKey::Produce, 9, &produce("own")).await;
+        assert_eq!(reply.responses[0].partition_responses[0].error_code, 0);
+        assert_eq!(turns(), 0, "for what is not there");
+    }
+    // Here all comes, twelve seconds of what may be appended.
+    let mut large = entered(&world, "mallory").await;
+    let mut request = produce("own");
+    let records = common::batch(
+        &"x".repeat(1000),
+        800,
+        Compression::None,
+        ProducerStamp::NONE,
+    );
+    request.topic_data[0].partition_data[0].records = Some(records);
+    let reply: ProduceResponse = large.call(ApiKey::Produce, 9, &request).await;
+    assert_eq!(reply.responses[0].partition_responses[0].error_code, 0);
+    let asked = MetadataRequest::default();
+    let asked = large.send(ApiKey::Metadata, 12, &asked).await;
+    let waits = async {
+        while turns() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let waits = tokio::time::timeout(common::PATIENCE, waits).await;
+    assert!(waits.is_ok(), "mallory owes for what came");
+    let reply: ProduceResponse = bob.call(ApiKey::Produce, 9, &produce("own")).await;
+    assert_eq!(reply.responses[0].partition_responses[0].error_code, 0);
+
+    objective(&world, [None; 3]).await;
+    let _: MetadataResponse = large.receive(ApiKey::Metadata, 12, asked).await;
+    assert_eq!(turns(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_objective_of_less_than_a_request_a_second_is_refused() {
+    let world = World::with(asking).await;
+    let limits = |rate: f64| {
+        let values = [20_000.0, rate, 1024.0].map(Some);
+        let limits = QuotaKind::OBJECTIVE.into_iter().zip(values);
+        limits.map(|(kind, value)| (kind.name().to_owned(), value))
+    };
+    let entity = QuotaEntity {
+        user: Some(Whom::Name("ann".to_owned())),
+        ..QuotaEntity::default()
+    };
+    for (rate, why) in [
+        (0.5, "at least 1 "),
+        (1e-300, "at least 1 "),
+        (f64::NAN, "above 0"),
+        (f64::INFINITY, "above 0"),
+    ] {
+        let change = quotas::Change {
+            entity: entity.clone(),
+            limits: limits(rate).collect(),
+        };
+        let made = quotas::alter(world.broker.shared(), &[change], false).await;
+        let refused = made.unwrap().remove(0).unwrap_err();
+        assert!(refused.message.contains(why), "{refused:?}");
+    }
+    let listed = quotas::list(world.broker.shared()).await.unwrap();
+    assert!(listed.is_empty());
 }

@@ -22,7 +22,7 @@ pub async fn entered(world: &World, name: &str) -> Client {
 }
 
 /// The head of a Produce request of so many bytes with its length, of which no more comes.
-fn claim(bytes: u64) -> BytesMut {
+pub fn claim(bytes: u64) -> BytesMut {
     let mut out = BytesMut::new();
     out.put_i32(bytes as i32 - 4);
     out.put_i16(ApiKey::Produce as i16);
@@ -68,7 +68,7 @@ async fn world() -> World {
     world
 }
 
-fn in_flight(world: &World) -> u64 {
+pub fn in_flight(world: &World) -> u64 {
     let data = &world.broker.shared().data;
     data.in_flight.load(Ordering::Relaxed)
 }
