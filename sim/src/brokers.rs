@@ -24,6 +24,8 @@ use crate::store::Store;
 /// The port of each broker for clients, and for other brokers.
 const PORT: u16 = 7600;
 const REPLICATION_PORT: u16 = 7601;
+/// That of its listener for Kafka's clients, where a run has some.
+pub const KAFKA_PORT: u16 = 7602;
 /// A process that could not start is started again after this.
 const START_AGAIN: Duration = Duration::from_millis(500);
 
@@ -163,6 +165,9 @@ impl Brokers {
         let here = os::address_of(broker);
         config.server.listen = format!("{here}:{PORT}");
         config.server.drain_timeout = Duration::from_secs(3);
+        if self.plan.shares.is_some() {
+            config.kafka.listen = vec![format!("{here}:{KAFKA_PORT}")];
+        }
         config.http.listen = None;
         config.memory.pool = 16 << 20;
         config.storage.engine = EngineChoice::Blocking;
@@ -385,6 +390,13 @@ async fn run(
         let started = Broker::start_sharing(config.clone(), Some(store.view(broker))).await;
         match started {
             Ok(running) => {
+                if !config.kafka.listen.is_empty()
+                    && let Err(error) = kera_kafka_shim::start(running.shared().clone()).await
+                {
+                    os::log(&format!("broker {broker} serves no Kafka clients: {error}"));
+                    running.shutdown().await;
+                    return;
+                }
                 os::log(&format!("broker {broker} serves"));
                 stage.store(SERVES, Ordering::SeqCst);
                 // Who asks may be gone with the run.

@@ -21,6 +21,9 @@ pub struct Cut {
     /// Only the first so many members of the group that keeps the order of keys.
     #[arg(long, value_name = "COUNT")]
     pub keys: Option<u32>,
+    /// Only the first so many members of the share group.
+    #[arg(long, value_name = "COUNT")]
+    pub shares: Option<u32>,
     /// No fault begins after so many milliseconds.
     #[arg(long, value_name = "MS")]
     pub trouble: Option<u64>,
@@ -45,6 +48,7 @@ impl Cut {
         );
         add("table", self.table.map(|count| count.to_string()));
         add("keys", self.keys.map(|count| count.to_string()));
+        add("shares", self.shares.map(|count| count.to_string()));
         add("trouble", self.trouble.map(|millis| millis.to_string()));
         options
     }

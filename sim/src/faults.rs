@@ -19,6 +19,8 @@ use crate::store::{LEASE, Store};
 
 /// The first and last machine with clients.
 pub const CLIENTS: std::ops::RangeInclusive<u32> = 101..=120;
+/// The same, of those of a share group.
+pub const SHARE_CLIENTS: std::ops::RangeInclusive<u32> = 131..=135;
 
 /// A broker that is away for no longer than this is missed by nobody.
 const SOON: Duration = Duration::from_millis(100);
@@ -438,7 +440,12 @@ impl Faults {
                 .all()
                 .into_iter()
                 .for_each(|broker| self.store.set_away(broker, away)),
-            Fault::NoClients(broker) => CLIENTS.for_each(|client| both(broker, client)),
+            Fault::NoClients(broker) => {
+                CLIENTS.for_each(|client| both(broker, client));
+                if self.load.plan.shares.is_some() {
+                    SHARE_CLIENTS.for_each(|client| both(broker, client));
+                }
+            }
             Fault::Alone(broker) => {
                 self.store.set_away(broker, away);
                 let others = self

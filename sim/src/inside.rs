@@ -1,6 +1,7 @@
 //! What is wrong inside, whatever clients saw.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kera_metadata::{AckPolicy, GroupRecord, GroupState, Image};
@@ -20,11 +21,24 @@ static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 static NOT_THERE: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// What an owner logs that serves a share group in a partition no more, also if that is for a moment.
+const SHARE_ENDED: &str = "a share group is not served in a partition any more";
+
+static SHARES_ENDED: AtomicU64 = AtomicU64::new(0);
+
 /// A broker logs a line.
 pub fn hear(line: &str) {
     if line.contains(MISSED) {
         NOT_THERE.lock().push(line.to_owned());
     }
+    if line.contains(SHARE_ENDED) {
+        SHARES_ENDED.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// How often owners have stopped serving a share group in a partition.
+pub fn shares_ended() -> u64 {
+    SHARES_ENDED.load(Ordering::SeqCst)
 }
 
 /// Recorded replicas of closed groups that owners did not find at machines that have lost nothing.

@@ -164,7 +164,8 @@ impl Load {
         let transactions = self.plan.transactions.iter().map(|plan| &plan.stream);
         let table = self.plan.table.iter().map(|plan| &plan.stream);
         let keys = self.plan.keys.iter().map(|plan| &plan.stream);
-        let apart = transactions.chain(table).chain(keys);
+        let shares = self.plan.shares.iter().map(|plan| &plan.stream);
+        let apart = transactions.chain(table).chain(keys).chain(shares);
         for (number, stream) in self.plan.streams.iter().chain(apart).enumerate() {
             let config = v1::StreamConfig {
                 streamlets: Some(stream.streamlets),

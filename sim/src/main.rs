@@ -28,6 +28,7 @@ mod producing;
 mod run;
 mod scale;
 mod seeds;
+mod shares;
 mod shrink;
 mod store;
 mod transactions;

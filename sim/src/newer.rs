@@ -14,6 +14,9 @@ const AS_BEFORE: u64 = 100_000;
 /// Seeds up to this one have no group that keeps the order of keys.
 const WITHOUT_KEYS: u64 = 200_000;
 
+/// Seeds up to this one have no share group.
+const WITHOUT_SHARES: u64 = 300_000;
+
 /// Which machines lose, with their power, what they have not flushed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Power {
@@ -46,7 +49,11 @@ impl Newer {
             return Self::default();
         }
         let dice = &mut Dice::new(seed, "newer");
-        let kind = dice.below(1000);
+        let kind = match dice.below(1000) {
+            // What is done for a share group would not outlive a loss of power everywhere, or of the only other replica.
+            0..=299 | 400..=499 if seed > WITHOUT_SHARES => 999,
+            kind => kind,
+        };
         let one = dice.chance(600);
         let operations = dice.chance(400);
         Self {
@@ -106,6 +113,15 @@ pub fn decide(seed: u64, mut plan: Plan) -> Plan {
     let keeps = newer.power != Power::All && !newer.alone;
     if seed > WITHOUT_KEYS && keeps && Dice::new(seed, "has keys").chance(700) {
         plan.keys = Some(plan::keys(seed, plan.brokers));
+    }
+    if seed > WITHOUT_SHARES {
+        plan.shares = Some(plan::shares(seed, plan.brokers));
+        // In most of them there is little else, so that more of them are played in the same time.
+        if Dice::new(seed, "little else").chance(700) {
+            plan.producers.truncate(1);
+            (plan.members, plan.watchers) = (0, 0);
+            (plan.transactions, plan.table, plan.keys) = (None, None, None);
+        }
     }
     plan
 }

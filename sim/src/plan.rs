@@ -92,6 +92,21 @@ pub struct KeysPlan {
     pub largest: u64,
 }
 
+/// What is written to a stream that a share group reads.
+#[derive(Clone, Debug)]
+pub struct SharesPlan {
+    pub stream: StreamPlan,
+    pub members: u32,
+    /// How long an acquired record is locked, and how often it is delivered at most.
+    pub lock: Duration,
+    pub deliveries: u16,
+    pub keys: u64,
+    pub burst: u64,
+    pub pause: Duration,
+    pub batch_bytes: usize,
+    pub largest: u64,
+}
+
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -106,6 +121,7 @@ pub struct Plan {
     pub transactions: Option<TransactionPlan>,
     pub table: Option<TablePlan>,
     pub keys: Option<KeysPlan>,
+    pub shares: Option<SharesPlan>,
     /// How often brokers look at what is due to be compacted.
     pub compaction_interval: Duration,
     /// How long there are faults.
@@ -147,6 +163,7 @@ impl Plan {
             transactions: transactions(seed, brokers),
             table: table(seed, brokers),
             keys: None,
+            shares: None,
             compaction_interval: *Dice::new(seed, "compaction")
                 .one(&[Duration::from_millis(300), Duration::from_secs(2)]),
             brokers,
@@ -194,6 +211,10 @@ impl Plan {
             plan.members = plan.members.min(cut.keys.unwrap_or(u32::MAX));
         }
         self.keys = self.keys.filter(|plan| plan.members > 0);
+        if let Some(plan) = &mut self.shares {
+            plan.members = plan.members.min(cut.shares.unwrap_or(u32::MAX));
+        }
+        self.shares = self.shares.filter(|plan| plan.members > 0);
         let trouble = Duration::from_millis(cut.trouble.unwrap_or(u64::MAX));
         self.trouble = self.trouble.min(trouble);
         self
@@ -270,6 +291,26 @@ pub fn keys(seed: u64, brokers: u32) -> KeysPlan {
     KeysPlan {
         stream,
         members: dice.between(2, 4) as u32,
+        keys: *dice.one(&[5, 40, 200]),
+        burst: *dice.one(&[5, 20, 40]),
+        pause: Duration::from_millis(*dice.one(&[10, 50, 200])),
+        batch_bytes: *dice.one(&[1 << 10, 4 << 10]),
+        largest: *dice.one(&[40, 400]),
+    }
+}
+
+/// A share group.
+pub fn shares(seed: u64, brokers: u32) -> SharesPlan {
+    let dice = &mut Dice::new(seed, "shares");
+    let mut stream = stream(dice, 0, brokers);
+    stream.name = "shares".to_owned();
+    (stream.streamlets, stream.lanes) = (dice.between(1, 2) as u32, 1);
+    stream.ack = *dice.one(&[v1::AckPolicy::Written, v1::AckPolicy::Synced]);
+    SharesPlan {
+        stream,
+        members: dice.between(2, 4) as u32,
+        lock: Duration::from_millis(*dice.one(&[1_000, 2_000, 5_000])),
+        deliveries: *dice.one(&[5, 10]),
         keys: *dice.one(&[5, 40, 200]),
         burst: *dice.one(&[5, 20, 40]),
         pause: Duration::from_millis(*dice.one(&[10, 50, 200])),

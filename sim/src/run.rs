@@ -17,7 +17,9 @@ use crate::load::{Load, PATIENCE, on_own};
 use crate::newer::Power;
 use crate::plan::Plan;
 use crate::store::Store;
-use crate::{compaction, consuming, finale, inside, keys, os, producing, transactions, watching};
+use crate::{
+    compaction, consuming, finale, inside, keys, os, producing, shares, transactions, watching,
+};
 
 /// The machine of the first producer, of the first member, and of who reads everything in the end.
 const PRODUCERS: u32 = 101;
@@ -32,6 +34,9 @@ const TABLE_READERS: u32 = 123;
 /// The machines of the producer by key, and of the first member of the group that keeps the order of keys.
 const KEYS: u32 = 126;
 const KEY_MEMBERS: u32 = 127;
+/// The machines of the producer for the share group, and of its first member.
+const SHARES: u32 = 131;
+const SHARE_MEMBERS: u32 = 132;
 /// The machine of the first reader without a group.
 const WATCHERS: u32 = 116;
 /// Numbers of the history that each place of a member has.
@@ -116,6 +121,9 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     let by_key = keys::Shared::of(&load);
     let (writing_keys, key_members) = key_clients(seed, by_key.as_ref(), &drained);
 
+    let shared = shares::Shared::of(&load, &store);
+    let (writing_shares, share_members) = share_clients(seed, shared.as_ref(), &drained);
+
     let mut faults = Faults::new(
         seed,
         brokers.clone(),
@@ -142,6 +150,16 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
         let drain = on_own(LAST, "drain", move || keys::drain(shared));
         join_all(&mut faults, &load, vec![drain], "the group by key");
     }
+    join_all(
+        &mut faults,
+        &load,
+        writing_shares,
+        "the producer for the share group",
+    );
+    if let Some(shared) = shared.clone() {
+        let drain = on_own(LAST, "drain", move || shares::drain(shared));
+        join_all(&mut faults, &load, vec![drain], "the share group");
+    }
     if plan.members > 0 {
         let draining = load.clone();
         let drain = on_own(LAST, "drain", move || finale::drain(draining));
@@ -150,6 +168,18 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     drained.store(true, Ordering::SeqCst);
     join_all(&mut faults, &load, members, "members");
     join_all(&mut faults, &load, key_members, "members by key");
+    join_all(
+        &mut faults,
+        &load,
+        share_members,
+        "members of the share group",
+    );
+    let got_shared = shared.map(|shared| {
+        let findings = shared.judge.findings().into_iter();
+        findings.for_each(|finding| load.complain(format!("shares: {finding}")));
+        let (written, got) = shared.judge.counts();
+        json!({"written": written, "got": got})
+    });
     let got_by_key = by_key.map(|shared| {
         let findings = shared.keys.findings().into_iter();
         findings.for_each(|finding| load.complain(format!("keys: {finding}")));
@@ -178,6 +208,9 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     }
     if let (Some(got), Value::Object(facts)) = (got_by_key, &mut facts) {
         facts.insert("keys".to_owned(), got);
+    }
+    if let (Some(got), Value::Object(facts)) = (got_shared, &mut facts) {
+        facts.insert("shares".to_owned(), got);
     }
     (findings, facts)
 }
@@ -274,6 +307,35 @@ fn key_clients(
         let (shared, over) = (shared.clone(), over.clone());
         on_own(KEY_MEMBERS + number, "by key", move || {
             keys::consume(shared, dice, over)
+        })
+    });
+    (vec![writing], members.collect())
+}
+
+/// Who writes the stream that a share group reads, and the group's members. What is set for the group is set before.
+fn share_clients(
+    seed: u64,
+    shared: Option<&Arc<shares::Shared>>,
+    over: &Arc<AtomicBool>,
+) -> (Vec<JoinHandle<()>>, Vec<JoinHandle<()>>) {
+    let Some((shared, plan)) = shared.and_then(|s| Some((s, s.load.plan.shares.as_ref()?))) else {
+        return (Vec::new(), Vec::new());
+    };
+    let configuring = shared.clone();
+    let configured = on_own(LAST, "configure", move || shares::configure(configuring));
+    if configured.join().is_err() {
+        shared
+            .load
+            .complain("setting what is set for the share group panicked".to_owned());
+    }
+    let producing = shared.clone();
+    let dice = Dice::new(seed, "producer for the share group");
+    let writing = on_own(SHARES, "shares", move || shares::produce(producing, dice));
+    let members = (0..plan.members).map(|number| {
+        let dice = Dice::new(seed, &format!("member of the share group {number}"));
+        let (shared, over) = (shared.clone(), over.clone());
+        on_own(SHARE_MEMBERS + number, "shares", move || {
+            shares::consume(shared, number, dice, over)
         })
     });
     (vec![writing], members.collect())

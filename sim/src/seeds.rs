@@ -237,7 +237,7 @@ fn tell(args: &Args, outcome: &Outcome) {
     }
     let facts = &outcome.facts;
     println!(
-        "seed {}: {} in {:.1} s: {:.0} s of the cluster, {} records, {} transactions, {} of {} records of a table, {} by key, {} kills, {} turns, log {}",
+        "seed {}: {} in {:.1} s: {:.0} s of the cluster, {} records, {} transactions, {} of {} records of a table, {} by key, {} for share groups, {} kills, {} turns, log {}",
         outcome.seed,
         if !outcome.has_findings() {
             "well"
@@ -251,6 +251,7 @@ fn tell(args: &Args, outcome: &Outcome) {
         facts["table"]["left"].as_u64().unwrap_or(0),
         facts["table"]["written"].as_u64().unwrap_or(0),
         facts["keys"]["written"].as_u64().unwrap_or(0),
+        facts["shares"]["written"].as_u64().unwrap_or(0),
         facts["history"]["kills"],
         outcome.turns,
         outcome.digest,

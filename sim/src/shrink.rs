@@ -91,6 +91,11 @@ impl Shrinking<'_> {
             keys,
             ..self.best.clone()
         });
+        let shares = Some(0);
+        self.try_out(Cut {
+            shares,
+            ..self.best.clone()
+        });
         for count in 0..members {
             let members = Some(count);
             if self.try_out(Cut {

@@ -87,6 +87,19 @@ impl Store {
         self.cluster.load().expect("it is in memory")
     }
 
+    /// The id of a stream.
+    pub fn stream_named(&self, name: &str) -> Option<StreamId> {
+        let found = self.cluster.store().stream_named(name);
+        found.expect("it is in memory")
+    }
+
+    /// The recorded owner of a streamlet, and its epoch.
+    pub fn owner_of(&self, stream: StreamId, streamlet: StreamletId) -> Option<(u32, u32)> {
+        let found = self.cluster.store().streamlet(stream, streamlet);
+        let found = found.expect("it is in memory");
+        found.map(|record| (record.owner, record.epoch.0))
+    }
+
     /// The store forgets what was changed: watches that ask for it have to load anew.
     pub fn compact(&self) {
         os::calmly(|| self.cluster.forget_history());

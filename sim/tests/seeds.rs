@@ -6,6 +6,8 @@ use std::process::{Command, Output, Stdio};
 
 /// Seeds that every change plays, from 1 on.
 const SEEDS: usize = 200;
+/// Seeds with share groups that every change plays, from 300,001 on.
+const WITH_SHARES: usize = 20;
 /// Seeds beyond those whose runs failed once, for whatever reason, and what was said of them.
 const FAILED_ONCE: [&[&str]; 14] = [
     &["--seed", "46", "--no-losses", "--transactions", "0"],
@@ -79,6 +81,22 @@ fn seeds_are_well() {
     assert!(tables.any(|(left, written)| left * 2 < written), "{told}");
 }
 
+/// Above 300,000 there are share groups, whose members are Kafka's clients.
+#[test]
+fn seeds_with_share_groups_are_well() {
+    let count = WITH_SHARES.to_string();
+    let played = sim(&["--first", "300001", "--seeds", &count]);
+    let told = text(&played);
+    assert!(played.status.success(), "{told}");
+    // "213 for share groups": most have one.
+    let with_records = told.lines().filter(|line| {
+        let (before, _) = line.split_once(" for share groups, ").unwrap_or_default();
+        let (_, written) = before.rsplit_once(", ").unwrap_or_default();
+        written.parse().is_ok_and(|written: u64| written > 0)
+    });
+    assert!(with_records.count() * 3 > WITH_SHARES, "{told}");
+}
+
 #[test]
 fn seeds_that_failed_once_are_well() {
     for seed in FAILED_ONCE {
@@ -140,6 +158,34 @@ fn a_compaction_under_a_reader_that_takes_too_much_is_noticed() {
             sums.ends_with("which is well with the rule kept"),
             "{noticed}"
         );
+    }
+}
+
+/// Owners of share groups' partitions that break a rule: the first run with such a group has what it takes.
+#[test]
+fn share_groups_that_break_a_rule_are_noticed() {
+    for (rule, finding) in [
+        ("share_locks_ignored", "held it"),
+        (
+            "shares_answered_early",
+            "after it was answered that it is done",
+        ),
+        ("delivered_taken_for_done", "are passed over"),
+    ] {
+        let noticed = text(&sim(&[
+            "--planted",
+            rule,
+            "--first",
+            "300001",
+            "--seeds",
+            "30",
+        ]));
+        let sums = noticed.lines().last().unwrap_or_default();
+        assert!(
+            sums.ends_with("which is well with the rule kept"),
+            "{noticed}"
+        );
+        assert!(noticed.contains(finding), "{noticed}");
     }
 }
 

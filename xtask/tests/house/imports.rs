@@ -76,8 +76,9 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 25] = [
 const FOR_TESTS: [(&str, &str); 1] = [("replication", "streamlet")];
 
 /// The codec of Kafka's protocol, and the members that may name it: what it has to say is said in
-/// the broker's own words beyond `kafka-shim`, and the tests with real clients speak for themselves.
-const KAFKA_CODEC: (&str, [&str; 2]) = ("kafka-protocol", ["kafka-shim", "kafka-clients"]);
+/// the broker's own words beyond `kafka-shim`, the tests with real clients speak for themselves, and members of
+/// simulated share groups have no other language.
+const KAFKA_CODEC: (&str, [&str; 3]) = ("kafka-protocol", ["kafka-shim", "kafka-clients", "sim"]);
 
 /// Crates that know nothing of files, sockets and runtimes.
 const WITHOUT_IO: [&str; 4] = ["protocol", "records", "coordinator", "history"];
