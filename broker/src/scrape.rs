@@ -519,13 +519,13 @@ fn groups(shared: &Shared, registry: &mut Registry) {
     gauge(
         registry,
         "transactions_prepared",
-        "Transactions that are prepared and wait for somebody to end them, of the transactional ids that this broker coordinates",
+        "Transactions that are prepared, or open without a timeout, and wait for somebody to end them, of the transactional ids that this broker coordinates",
         prepared as u64,
     );
     gauge(
         registry,
         "transactions_prepared_oldest_seconds",
-        "How long ago the oldest of them was prepared; 0 if there is none",
+        "How long ago the oldest of them was prepared, or began without a timeout; 0 if there is none",
         seconds_since(oldest_ms),
     );
 }

@@ -10,7 +10,7 @@ use crate::classic::{self, consumer, shares};
 use crate::transactions;
 
 /// Version of the events this build writes; it reads this and all lower ones.
-pub const EVENT_VERSION: u32 = 8;
+pub const EVENT_VERSION: u32 = 9;
 /// What events carry that builds before transactions read as well,
 const BEFORE_TRANSACTIONS: u32 = 1;
 /// builds before the consumer protocol,
@@ -23,8 +23,10 @@ const BEFORE_RAISING_ENDS: u32 = 4;
 const BEFORE_SENT_POSITIONS: u32 = 5;
 /// builds before groups that keep the order of keys,
 const BEFORE_KEY_ORDER: u32 = 6;
-/// and builds before share groups.
+/// builds before share groups,
 const BEFORE_SHARES: u32 = 7;
+/// and builds before two-phase commit of Kafka's clients.
+const BEFORE_TWO_PHASE: u32 = 8;
 
 /// Why a record of the internal stream is not an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -197,8 +199,11 @@ impl Body {
     /// The version of the oldest build's events that has this: builds before it must not pass it over.
     fn version(&self) -> u32 {
         match self {
-            Self::ShareSet(_) | Self::SharesRemoved(_) | Self::ShareConfigSet(_) => EVENT_VERSION,
-            Self::ConsumerBegun(begun) if begun.shares => EVENT_VERSION,
+            Self::TransactionSet(set) if set.is_two_phase() => EVENT_VERSION,
+            Self::ShareSet(_) | Self::SharesRemoved(_) | Self::ShareConfigSet(_) => {
+                BEFORE_TWO_PHASE
+            }
+            Self::ConsumerBegun(begun) if begun.shares => BEFORE_TWO_PHASE,
             // What comes after it in such a group is read by no build that does not read this.
             Self::GroupCreated(created) if created.order == Order::Key as i32 => BEFORE_SHARES,
             Self::PositionsSent(_) | Self::PositionsEnded(_) => BEFORE_KEY_ORDER,
@@ -511,6 +516,20 @@ mod tests {
             }),
             ..event()
         };
+        let set = |change: fn(&mut transactions::TransactionSet)| {
+            let mut set = transactions::TransactionSet::default();
+            change(&mut set);
+            Event {
+                body: Body::TransactionSet(set),
+                ..event()
+            }
+        };
+        let two_phase = set(|set| set.two_phase = Some(String::new()));
+        let open = set(|set| {
+            set.stage = transactions::Stage::Ongoing.number();
+            set.prepared = Some(transactions::PreparedBy::default());
+        });
+        let kept = set(|set| set.kept = Some(transactions::EndedBy::default()));
         for (event, version) in [
             (event(), BEFORE_TRANSACTIONS),
             (ended, BEFORE_CONSUMERS),
@@ -520,7 +539,10 @@ mod tests {
             (sent, BEFORE_KEY_ORDER),
             (created(Order::None), BEFORE_TRANSACTIONS),
             (created(Order::Key), BEFORE_SHARES),
-            (shares, EVENT_VERSION),
+            (shares, BEFORE_TWO_PHASE),
+            (two_phase, EVENT_VERSION),
+            (open, EVENT_VERSION),
+            (kept, EVENT_VERSION),
         ] {
             let record = EventRecord::decode(event.value().as_slice()).unwrap();
             assert_eq!(record.version, version);
@@ -551,6 +573,8 @@ mod tests {
             prepared: None,
             ended: None,
             written: Vec::new(),
+            kept: None,
+            two_phase: None,
         };
         let read = Event::decode(b"pay", &kept).expect("it is read");
         assert_eq!((read.group.as_str(), read.snapshot), ("pay", 0));
@@ -611,6 +635,25 @@ mod tests {
             ..GroupCreated::default()
         };
         assert_eq!(read.body, Body::GroupCreated(created));
+    }
+
+    /// Kept as a build wrote it that knew no two-phase commit of Kafka's clients.
+    #[test]
+    fn an_event_of_version_8_is_read() {
+        let kept = [
+            8, 8, 242, 1, 15, 10, 1, 9, 16, 2, 24, 3, 32, 4, 40, 5, 50, 2, 6, 2,
+        ];
+        let read = Event::decode(b"g", &kept).expect("it is read");
+        assert_eq!(read.value(), kept, "builds before read it as well");
+        let set = shares::ShareSet {
+            stream: vec![9],
+            partition: 2,
+            state_epoch: 3,
+            owner_epoch: 4,
+            start: Some(5),
+            runs: vec![6, 2],
+        };
+        assert_eq!(read.body, Body::ShareSet(set));
     }
 
     /// Kept as a build wrote it that knew no prepared transactions.

@@ -48,7 +48,7 @@ pub const APIS: &[Api] = &[
     api(19, "CreateTopics", 2, 7),
     api(20, "DeleteTopics", 1, 6),
     api(21, "DeleteRecords", 0, 2),
-    api(22, "InitProducerId", 0, 5),
+    api(22, "InitProducerId", 0, 6),
     api(23, "OffsetForLeaderEpoch", 2, 4),
     api(24, "AddPartitionsToTxn", 0, 5),
     api(25, "AddOffsetsToTxn", 0, 4),

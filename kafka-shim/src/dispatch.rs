@@ -9,7 +9,7 @@ use kafka_protocol::messages::ApiKey;
 use kafka_protocol::protocol::{Decodable, Encodable};
 
 use crate::context::Ctx;
-use crate::wire::walk;
+use crate::wire::{init_producer_id, walk};
 use crate::{
     absent, acls, active_producers, cluster, configs, groups, metadata, offsets, producer_ids,
     quotas, records, scram_users, shares, topics, transactions,
@@ -69,7 +69,10 @@ pub(crate) async fn answer(
         ApiKey::CreateTopics => call.on(topics::create_topics).await,
         ApiKey::DeleteTopics => call.on(topics::delete_topics).await,
         ApiKey::DeleteRecords => call.on(records::delete_records).await,
-        ApiKey::InitProducerId => call.on(producer_ids::init_producer_id).await,
+        ApiKey::InitProducerId => {
+            let decode = init_producer_id::decode;
+            call.by(decode, producer_ids::init_producer_id).await
+        }
         ApiKey::OffsetForLeaderEpoch => call.on(offsets::offset_for_leader_epoch).await,
         ApiKey::DescribeAcls => call.on(acls::describe_acls).await,
         ApiKey::CreateAcls => call.on(acls::create_acls).await,
@@ -122,11 +125,26 @@ struct Call<'a> {
 
 impl<'a> Call<'a> {
     async fn on<Q, R, F>(
-        mut self,
+        self,
         handler: impl FnOnce(&'a Ctx, i16, Q) -> F,
     ) -> Result<Bytes, DispatchError>
     where
         Q: Decodable,
+        R: Encodable,
+        F: Future<Output = R>,
+    {
+        let decode =
+            |body: &mut Bytes, version| Q::decode(body, version).map_err(|e| e.to_string());
+        self.by(decode, handler).await
+    }
+
+    /// As [`Self::on`], of a request that the codec does not decode in all of its versions.
+    async fn by<Q, R, F>(
+        mut self,
+        decode: impl FnOnce(&mut Bytes, i16) -> Result<Q, String>,
+        handler: impl FnOnce(&'a Ctx, i16, Q) -> F,
+    ) -> Result<Bytes, DispatchError>
+    where
         R: Encodable,
         F: Future<Output = R>,
     {
@@ -139,7 +157,7 @@ impl<'a> Call<'a> {
         // Counts first: the codec allocates what they claim.
         walk::walk(key, version, &self.body, &walk::Limits::default())
             .map_err(|e| malformed(e.to_string()))?;
-        let request = Q::decode(&mut self.body, version).map_err(|e| malformed(e.to_string()))?;
+        let request = decode(&mut self.body, version).map_err(malformed)?;
         // A handler that waits keeps no more of the request than it needs.
         drop(std::mem::take(&mut self.body));
         let response = handler(self.ctx, version, request).await;

@@ -1,15 +1,16 @@
 //! ApiVersions: the request a client sends before it knows anything.
 
 use kafka_protocol::error::ResponseError;
-use kafka_protocol::messages::ApiVersionsResponse;
 use kafka_protocol::messages::api_versions_response::{
     ApiVersion, FinalizedFeatureKey, SupportedFeatureKey,
 };
+use kafka_protocol::messages::{ApiKey, ApiVersionsResponse};
 use kafka_protocol::protocol::StrBytes;
 use kera_metadata::Feature;
 
-use crate::apis::{self, APIS};
+use crate::apis::{self, APIS, Api};
 use crate::errors;
+use crate::wire::init_producer_id::TWO_PHASE_FROM;
 
 /// The first version that tells features.
 const FEATURES_FROM: i16 = 3;
@@ -21,6 +22,16 @@ const KNOWN: [(&str, i16, Feature); 3] = [
 ];
 /// Number of the API.
 pub(crate) const KEY: i16 = 18;
+
+/// The newest version of an API that a cluster of this version serves. A client that heard of a newer one elsewhere, from a
+/// broker that knew of the cluster's version first, is served in it all the same, but for what is new in it.
+fn newest(api: &Api, cluster_version: u32) -> i16 {
+    let is_known = Feature::TwoPhaseCommit.since() <= cluster_version;
+    match api.key == ApiKey::InitProducerId as i16 && !is_known {
+        true => TWO_PHASE_FROM - 1,
+        false => api.max,
+    }
+}
 
 /// The answer. Where the client's version is not known it is told the ranges in the oldest form,
 /// which every client reads. What the cluster's version has is told as final, and a higher version of it as news.
@@ -34,7 +45,7 @@ pub(crate) fn answer(version: i16, cluster_version: u32) -> (ApiVersionsResponse
         ApiVersion::default()
             .with_api_key(api.key)
             .with_min_version(api.min)
-            .with_max_version(api.max)
+            .with_max_version(newest(api, cluster_version))
     });
     let mut response = ApiVersionsResponse::default()
         .with_error_code(code)
@@ -67,6 +78,20 @@ pub(crate) fn answer(version: i16, cluster_version: u32) -> (ApiVersionsResponse
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_phase_commit_is_told_once_the_cluster_has_its_version() {
+        for (cluster_version, newest) in [(0, 5), (4, 5), (5, 6), (6, 6)] {
+            let (told, _) = answer(3, cluster_version);
+            let of = |key: ApiKey| {
+                let mut all = told.api_keys.iter();
+                all.find(|api| api.api_key == key as i16)
+                    .map(|api| api.max_version)
+            };
+            assert_eq!(of(ApiKey::InitProducerId), Some(newest));
+            assert_eq!(of(ApiKey::EndTxn), Some(5), "no other API");
+        }
+    }
 
     #[test]
     fn features_are_told_once_the_cluster_has_their_version() {

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 #[path = "support/dice.rs"]
 mod dice;
+#[path = "support/init_producer_id.rs"]
+mod init_bodies;
 #[path = "../../fuzz/checks/kafka_request.rs"]
 mod kafka_request;
 #[path = "../../fuzz/checks/login.rs"]

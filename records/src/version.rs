@@ -12,9 +12,10 @@
 //! | 2 | [ends of transactions that raise the epoch](Feature::RaisingEnds), [positions of native groups in transactions](Feature::SentPositions) |
 //! | 3 | [consumer groups that keep the order of keys](Feature::KeyOrder) |
 //! | 4 | [share groups](Feature::ShareGroups) |
+//! | 5 | [two-phase commit of Kafka's clients](Feature::TwoPhaseCommit) |
 
 /// The newest cluster version that this program can.
-pub const CLUSTER_VERSION: u32 = 4;
+pub const CLUSTER_VERSION: u32 = 5;
 
 /// What a cluster needs a version for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +35,9 @@ pub enum Feature {
     KeyOrder,
     /// Share groups of Kafka's clients: what coordinators remember of them.
     ShareGroups,
+    /// Transactions of Kafka's clients without a timeout, and those that a later instance of their producer keeps: what
+    /// coordinators remember of them.
+    TwoPhaseCommit,
 }
 
 impl Feature {
@@ -44,6 +48,7 @@ impl Feature {
             Feature::RaisingEnds | Feature::SentPositions => 2,
             Feature::KeyOrder => 3,
             Feature::ShareGroups => 4,
+            Feature::TwoPhaseCommit => 5,
         }
     }
 }
@@ -56,6 +61,7 @@ impl std::fmt::Display for Feature {
             Feature::ConsumerProtocol => "the consumer protocol of groups",
             Feature::RaisingEnds => "version 2 of Kafka's transactions",
             Feature::ShareGroups => "share groups",
+            Feature::TwoPhaseCommit => "two-phase commit of Kafka's clients",
             Feature::SentPositions => "positions of consumer groups in native transactions",
             Feature::KeyOrder => "the order of keys in consumer groups",
         })

@@ -118,6 +118,11 @@ pub const ALTERABLE: &[Alterable] = &[
         "transaction.max.timeout.ms",
         Milliseconds,
     ),
+    alterable(
+        "transactions.two_phase_commit",
+        "transaction.two.phase.commit.enable",
+        Switch,
+    ),
 ];
 
 impl Alterable {

@@ -446,6 +446,10 @@ config_keys! {
         /// A prepared transaction that nobody has ended for this long is aborted, and whoever has its handle is told so: a job
         /// that is restored later from a checkpoint which has it fails. 0 has it wait for as long as it takes.
         max_prepared: Duration, Time [0, 3650 * DAY] = "0";
+        /// Whether Kafka's clients may have transactions without a timeout, for two-phase commit (KIP-939), Kafka's
+        /// `transaction.two.phase.commit.enable`. They need the right `two-phase-commit` as well. Native clients need that right
+        /// alone.
+        two_phase_commit: bool, Switch [] = "false";
     }
 
     /// TLS 1.3 and 1.2 at the listeners for clients. What it protects, and what not: docs/security.md.

@@ -129,12 +129,12 @@ fn refusal_of(fault: Fault) -> Result<Refusal, WireError> {
         Fault::OtherProducer => Refusal::OtherProducer,
         Fault::Ending => Refusal::Ending,
         Fault::Prepared => Refusal::Prepared,
-        Fault::TooManyParts => Refusal::TooManyParts,
+        // Both are told alike: what the producer adds next is to be aborted.
+        Fault::TooManyParts | Fault::TooManyPrepared => Refusal::TooManyParts,
         Fault::InvalidId => Refusal::InvalidId,
         // No coordinator says so of what is added.
         Fault::InvalidTimeout
         | Fault::UnknownId
-        | Fault::TooManyPrepared
         | Fault::Forgotten
         | Fault::NotOpen
         | Fault::TooManyIds => return Err(mismatch(&fault)),

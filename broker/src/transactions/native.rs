@@ -95,6 +95,8 @@ pub(crate) async fn init(
         timeout_ms: i32::try_from(timeout_ms).unwrap_or(i32::MAX),
         known,
         fresh_producer: i64::try_from(fresh).unwrap_or(i64::MAX),
+        keep: false,
+        two_phase: None,
     };
     match ask(shared, Request::Init(init)).await? {
         Reply::Begun(producer, epoch) => Ok(v1::InitTransactionsResponse {
@@ -275,7 +277,8 @@ pub(crate) fn id_of(open: &v1::OpenTransaction) -> &str {
 }
 
 fn open_transaction(listed: Listed) -> v1::OpenTransaction {
-    let prepared = listed.prepared;
+    let is_prepared = listed.stage == Stage::Prepared;
+    let prepared = listed.prepared.filter(|_| is_prepared);
     v1::OpenTransaction {
         started_ms: listed.started_ms.unwrap_or(0),
         prepared_ms: prepared.as_ref().map_or(0, |by| by.since_ms),

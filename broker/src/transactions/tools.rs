@@ -123,8 +123,8 @@ pub(crate) async fn abort(shared: &Arc<Shared>, id: &str) -> Result<(), WireErro
     }
 }
 
-/// Commits or aborts the prepared transaction of an id that this broker coordinates: decided and durable on return. True if
-/// it had been decided so before.
+/// Commits or aborts the transaction of an id that this broker coordinates and that is prepared, or open without a timeout:
+/// decided and durable on return. True if it had been decided so before.
 ///
 /// # Errors
 /// [`ErrorCode::InvalidArgument`] if none is prepared or it was decided otherwise, or why its coordinator does not answer.
@@ -145,7 +145,8 @@ pub(crate) async fn end_prepared(
     };
     let refused = |text: String| Err(WireError::new(ErrorCode::InvalidArgument, text));
     match (described.stage, decided) {
-        (Stage::Prepared, _) => {}
+        // Open without a timeout, or prepared: whatever an engine outside has decided.
+        (Stage::Ongoing | Stage::Prepared, _) if was_prepared => {}
         (_, Some(before)) if was_prepared && before == commit => return Ok(true),
         (_, Some(before)) if was_prepared => {
             return refused(format!(
@@ -227,6 +228,9 @@ fn refused(id: &str, fault: Fault) -> WireError {
         Fault::Ending => format!(
             "the transaction of \"{id}\" is to be committed, which is decided: it ends as soon as each partition has its marker; `kera transaction describe` names those that wait"
         ),
+        Fault::Prepared => format!(
+            "the transaction of \"{id}\" is prepared or has no timeout: somebody else decides how it ends, and `kera transaction describe` says who; `kera transaction end` ends it if that one is gone"
+        ),
         other => format!("transactional id \"{id}\": {other}"),
     };
     WireError::new(ErrorCode::InvalidArgument, text)
@@ -244,7 +248,7 @@ fn told(shared: &Shared, described: Described) -> v1::DescribeTransactionRespons
         coordinator: shared.data.directory.me(),
     };
     let prepared = described.prepared;
-    let prepared = prepared.filter(|_| described.stage == Stage::Prepared);
+    let prepared = prepared.filter(|_| matches!(described.stage, Stage::Ongoing | Stage::Prepared));
     let (mut partitions, mut groups) = (Vec::new(), Vec::new());
     for part in described.parts {
         match part {

@@ -188,7 +188,13 @@ impl DescriptionView {
     fn headline(&self) -> String {
         let summary = &self.summary;
         let limit = short_time(Duration::from_millis(self.timeout_ms.into()));
+        let is_open = summary.state == "Ongoing";
         let open = match (summary.open_ms, self.prepared_ms) {
+            (Some(_), Some(_)) if is_open => format!(
+                "open for {} without a timeout, by {} for two-phase commit",
+                summary.open_for(),
+                self.prepared_by
+            ),
             (_, Some(ms)) => format!(
                 "prepared by {} {} ago, so that it ends by its handle alone",
                 self.prepared_by,
@@ -418,14 +424,27 @@ mod tests {
 
     #[test]
     fn who_prepared_a_transaction_is_named() {
+        let mut told = v1::DescribeTransactionResponse {
+            prepared_ms: Some(200_000),
+            prepared_by: "User:flink".into(),
+            ..open()
+        };
+        told.summary.as_mut().expect("it has one").state = "Prepared".into();
+        let headline = DescriptionView::new(&told, &Waiting::new()).headline();
+        let prepared = "prepared by User:flink 3m 20s ago, so that it ends by its handle alone";
+        assert!(headline.contains(prepared), "{headline}");
+    }
+
+    #[test]
+    fn who_has_a_transaction_without_a_timeout_is_named() {
         let told = v1::DescribeTransactionResponse {
             prepared_ms: Some(200_000),
             prepared_by: "User:flink".into(),
             ..open()
         };
         let headline = DescriptionView::new(&told, &Waiting::new()).headline();
-        let prepared = "prepared by User:flink 3m 20s ago, so that it ends by its handle alone";
-        assert!(headline.contains(prepared), "{headline}");
+        let said = "Ongoing, open for 3m 20s without a timeout, by User:flink for two-phase commit";
+        assert!(headline.contains(said), "{headline}");
     }
 
     #[test]

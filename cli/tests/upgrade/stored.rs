@@ -15,7 +15,7 @@ use crate::common::{Broker, PATIENCE, home};
 use crate::{lines, read};
 
 /// The newest cluster version.
-const NEWEST: u64 = 4;
+const NEWEST: u64 = 5;
 
 /// What is kept under this name, unpacked.
 fn unpacked(name: &str) -> TempDir {
@@ -233,6 +233,44 @@ fn what_was_stored_under_cluster_version_3_is_read() {
     }
 }
 
+/// With which code a broker answers a producer that wants to keep an open transaction (KIP-939).
+fn keep_code(broker: &Broker) -> u8 {
+    // Id `t`, a timeout of one second, no producer id nor epoch, and it keeps what is open; no tags.
+    let mut body = vec![2, b't', 0, 0, 3, 232];
+    body.extend([0xff; 10]);
+    body.extend([0, 1, 0]);
+    asked(broker, [22, 6], &body)[10]
+}
+
+#[test]
+fn what_was_stored_under_cluster_version_4_is_read() {
+    let home = unpacked("cluster-version-4");
+    let data = home.path().join("data");
+    let mut broker = Broker::on(&data, &["--kafka-listen", "127.0.0.1:0"]);
+    goes_on(&mut broker);
+    tables_are_there(&broker);
+    assert_eq!(named(&broker, "share.version"), 2);
+    // UNSUPPORTED_VERSION: two-phase commit of Kafka's clients waits until its version is finalized.
+    assert_eq!(keep_code(&broker), 35);
+    let told = broker.json(&["cluster", "finalize", "--yes"]);
+    assert_eq!(
+        (&told["before"], &told["version"]),
+        (&4.into(), &NEWEST.into())
+    );
+    for _ in 0..2 {
+        let begin = std::time::Instant::now();
+        loop {
+            match keep_code(&broker) {
+                // Its coordinator still reads its state.
+                14 | 15 => assert!(begin.elapsed() < PATIENCE, "it does not coordinate"),
+                code => break assert_eq!(code, 0),
+            }
+        }
+        broker.kill();
+        broker.restart();
+    }
+}
+
 /// Two brokers and a replica store over the directories that three of an earlier version left behind, and its etcd.
 struct Cluster {
     brokers: Vec<Broker>,
@@ -363,4 +401,9 @@ fn what_a_cluster_stored_under_cluster_version_2_is_read() {
 #[test]
 fn what_a_cluster_stored_under_cluster_version_3_is_read() {
     a_cluster_is_read_with_tables("cluster-version-3-in-a-cluster", 3);
+}
+
+#[test]
+fn what_a_cluster_stored_under_cluster_version_4_is_read() {
+    a_cluster_is_read_with_tables("cluster-version-4-in-a-cluster", 4);
 }

@@ -11,6 +11,9 @@ use crate::event::Body;
 /// What one part takes, in bytes, about; the name of a group takes its own.
 const PART_BYTES: usize = 32;
 
+/// The timeout of transactions that have none, as Kafka tells it.
+const NO_TIMEOUT_MS: u32 = i32::MAX.unsigned_abs();
+
 /// Whoever has begun makes room for no other id for so long.
 const LATELY_MS: u64 = 900_000;
 
@@ -49,9 +52,12 @@ impl Coordinator {
     ) -> Result<Reply, Fault> {
         self.transaction_check_id(&request.id)?;
         let timeout_ms = u32::try_from(request.timeout_ms).unwrap_or(0);
-        if timeout_ms == 0 || timeout_ms > self.limits.transactions.max_timeout_ms {
-            return Err(Fault::InvalidTimeout);
-        }
+        let is_valid = timeout_ms > 0 && timeout_ms <= self.limits.transactions.max_timeout_ms;
+        let timeout_ms = match (&request.two_phase, is_valid) {
+            (Some(_), _) => NO_TIMEOUT_MS,
+            (None, true) => timeout_ms,
+            (None, false) => return Err(Fault::InvalidTimeout),
+        };
         let id = request.id.as_str();
         let Some(known) = self.state.transactions.get(id) else {
             // Also of a client that had another producer id, which was forgotten with the transactional id.
@@ -62,6 +68,8 @@ impl Coordinator {
                 last: None,
                 raised: false,
                 ended: None,
+                kept: None,
+                two_phase: request.two_phase.clone(),
                 timeout_ms,
                 stage: Stage::Empty,
                 number: 0,
@@ -86,6 +94,9 @@ impl Coordinator {
         if known.stage.decision().is_some() {
             return Err(Fault::Ending);
         }
+        if request.keep && matches!(known.stage, Stage::Ongoing | Stage::Prepared) {
+            return self.transaction_keep(now_ms, request, next, step);
+        }
         if known.stage == Stage::Prepared {
             return Err(Fault::Prepared);
         }
@@ -105,6 +116,8 @@ impl Coordinator {
         }
         next.raised = false;
         next.ended = None;
+        next.kept = None;
+        next.two_phase = request.two_phase.clone();
         next.stage = Stage::Empty;
         next.prepared = None;
         let begun = Reply::Begun(next.producer, next.epoch);
@@ -137,23 +150,26 @@ impl Coordinator {
         if known.stage.decision().is_some() {
             return Err(Fault::Ending);
         }
-        if known.stage == Stage::Prepared {
+        let is_going_on = known.stage == Stage::Ongoing;
+        // What was kept has batches of another epoch, and takes none of this one.
+        if known.stage == Stage::Prepared || (is_going_on && known.kept.is_some()) {
             return Err(Fault::Prepared);
         }
         if parts.is_empty() {
             return Ok(Reply::Added(known.number, parts));
         }
         let mut next = known.clone();
-        if known.stage != Stage::Ongoing {
+        if !is_going_on {
             next.stage = Stage::Ongoing;
             next.number += 1;
             next.started_ms = now_ms;
             next.parts.clear();
-            next.prepared = None;
+            next.prepared = self.transaction_without_timeout(now_ms, &member.id, &next)?;
             next.ended = None;
+            next.kept = None;
         }
         let fresh: BTreeSet<Part> = parts.difference(&next.parts).cloned().collect();
-        if fresh.is_empty() && known.stage == Stage::Ongoing {
+        if fresh.is_empty() && is_going_on {
             return Ok(Reply::Added(next.number, fresh));
         }
         next.parts.extend(fresh.iter().cloned());
@@ -186,7 +202,8 @@ impl Coordinator {
 
     pub(super) fn transaction_verify(&self, member: &Member, part: &Part) -> Result<Reply, Fault> {
         let known = self.transaction_of(member)?;
-        match known.stage == Stage::Ongoing && known.parts.contains(part) {
+        let is_open = known.stage == Stage::Ongoing && known.kept.is_none();
+        match is_open && known.parts.contains(part) {
             true => Ok(Reply::Open(known.number)),
             false => Err(Fault::NotOpen),
         }

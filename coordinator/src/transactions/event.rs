@@ -45,6 +45,12 @@ pub(crate) struct TransactionSet {
     /// them beside its state. Builds that know none pass them over.
     #[prost(message, repeated, tag = "15")]
     pub(crate) written: Vec<MarkersWritten>,
+    /// Whose batches the transaction has, if a later instance of its producer has kept it.
+    #[prost(message, optional, tag = "16")]
+    pub(crate) kept: Option<EndedBy>,
+    /// The user for whom its transactions have no timeout; absent if they have one.
+    #[prost(string, optional, tag = "17")]
+    pub(crate) two_phase: Option<String>,
 }
 
 /// How a transaction ended, and where in the partitions that have its marker.
@@ -148,7 +154,19 @@ impl TransactionSet {
                 epoch: epoch.into(),
             }),
             written: Vec::new(),
+            kept: transaction.kept.map(|(producer, epoch)| EndedBy {
+                producer,
+                epoch: epoch.into(),
+            }),
+            two_phase: transaction.two_phase.clone(),
         }
+    }
+
+    /// True if builds that know no two-phase commit of Kafka's clients would misread it: they would abort it by its timeout,
+    /// or give its markers the epoch of another instance.
+    pub(crate) fn is_two_phase(&self) -> bool {
+        let is_open = self.stage == Stage::Ongoing.number() && self.prepared.is_some();
+        self.kept.is_some() || self.two_phase.is_some() || is_open
     }
 
     /// True if builds that know no ends that raise the epoch would misread it.
@@ -170,16 +188,20 @@ impl TransactionSet {
             parts.extend(partitions.map(|partition| Part::Partition(stream, *partition)));
         }
         let last_epoch = i16::try_from(self.last_epoch).ok()?;
-        let ended = match self.ended {
-            Some(by) => Some((by.producer, i16::try_from(by.epoch).ok()?)),
-            None => None,
+        let named = |by: Option<EndedBy>| match by {
+            Some(by) => i16::try_from(by.epoch).map(|epoch| Some((by.producer, epoch))),
+            None => Ok(None),
         };
+        let ended = named(self.ended).ok()?;
+        let kept = named(self.kept).ok()?;
         Some(Transaction {
             producer: self.producer,
             epoch: i16::try_from(self.epoch).ok()?,
             last: (last_epoch >= 0).then_some((self.last_producer, last_epoch)),
             raised: self.raised,
             ended,
+            kept,
+            two_phase: self.two_phase.clone(),
             timeout_ms: self.timeout_ms,
             stage: Stage::from_number(self.stage)?,
             number: self.number,

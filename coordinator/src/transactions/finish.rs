@@ -94,6 +94,7 @@ impl Coordinator {
             (Stage::Empty | Stage::CompleteCommit | Stage::CompleteAbort, false) => {
                 next.number += 1;
                 next.prepared = None;
+                next.kept = None;
                 Stage::CompleteAbort
             }
             // The one before.
@@ -154,6 +155,8 @@ impl Coordinator {
     ) -> Result<Reply, Fault> {
         let known = self.state.transactions.get(id).ok_or(Fault::UnknownId)?;
         match known.stage {
+            // Whoever has it prepared elsewhere relies on it.
+            Stage::Ongoing if known.prepared.is_some() => Err(Fault::Prepared),
             Stage::Ongoing => {
                 let mut next = known.clone();
                 next.updated_ms = now_ms;
@@ -257,11 +260,10 @@ impl Coordinator {
 
     /// Aborts transactions whose time is over, and forgets ids that were silent for long.
     pub(crate) fn transactions_tick(&mut self, now_ms: u64, step: &mut Step) {
-        let over = self
-            .state
-            .transactions
-            .iter()
-            .filter(|(_, known)| known.stage == Stage::Ongoing && known.over_ms() <= now_ms);
+        let over = self.state.transactions.iter().filter(|(_, known)| {
+            let has_timeout = known.stage == Stage::Ongoing && known.prepared.is_none();
+            has_timeout && known.over_ms() <= now_ms
+        });
         let over: Vec<String> = over.map(|(id, _)| id.clone()).collect();
         for id in over {
             tracing::info!(id, "the time of a transaction is over; it is aborted");

@@ -23,6 +23,10 @@
 //!   another producer id.
 //!   Ends of clients that know it ([`End::raise`]) raise it too, and markers carry the epoch after: what comes late of a
 //!   transaction is never taken for the next one's.
+//! - **A transaction may be kept** by a later instance of its producer (KIP-939), which does nothing with it but end it. The
+//!   instance before is fenced, so the producer has another epoch than the transaction's batches; markers are of those.
+//! - **A transaction for two-phase commit has no time** from its first part on. Its producer ends it, or a later instance that
+//!   has kept it or does not want it.
 //! - **A prepared transaction has no time.** Whoever prepared it has said that all of it is durable, and may be gone. It
 //!   ends by its [`Handle`], from any process, and by nothing else: no Init, no Add and no operator's abort is taken
 //!   meanwhile; only a limit that operators may set, and that is off by default, aborts it. How it ended is remembered until its id begins again, is forgotten at somebody's wish, or was silent for
@@ -51,7 +55,7 @@ pub use state::{Prepared, Stage};
 pub use unsettled::{EndedBefore, Lost, OpenThere};
 
 #[cfg(test)]
-pub(crate) use event::EndedBy;
+pub(crate) use event::{EndedBy, PreparedBy};
 pub(crate) use event::{TransactionEnded, TransactionSet};
 pub(crate) use state::Transaction;
 pub(crate) use unsettled::{MarkedParts, Unsettled};

@@ -1,7 +1,8 @@
-//! Prepared transactions, and ends by handle.
+//! Prepared transactions, those that a later instance of their producer keeps, and ends by handle.
 
+use super::begin::LAST_EPOCH;
 use super::event::TransactionEnded;
-use super::request::{Fault, Handle, Prepare, Reply};
+use super::request::{Fault, Handle, Init, Prepare, Reply};
 use super::state::{Prepared, Stage, Transaction};
 use crate::coordinator::{Coordinator, Step};
 use crate::event::Body;
@@ -40,14 +41,7 @@ impl Coordinator {
         }
         let mut next = known.clone();
         let principal = request.principal;
-        let all = self.state.transactions.values();
-        let same_user = all.filter(|other| {
-            let by = other.prepared.as_ref();
-            other.stage == Stage::Prepared && by.is_some_and(|by| by.principal == principal)
-        });
-        if same_user.count() >= self.limits.transactions.prepared_per_user {
-            return Err(Fault::TooManyPrepared);
-        }
+        self.transaction_check_waiting(&request.handle.member.id, &principal)?;
         next.stage = Stage::Prepared;
         next.updated_ms = now_ms;
         next.prepared = Some(Prepared {
@@ -56,6 +50,65 @@ impl Coordinator {
         });
         self.transaction_put(&request.handle.member.id, &next, step);
         Ok(Reply::Prepared)
+    }
+
+    /// Checks that one more transaction of a user, of this id, may wait for its end without a timeout.
+    fn transaction_check_waiting(&self, id: &str, principal: &str) -> Result<(), Fault> {
+        let others = self.state.transactions.iter().filter(|(of, other)| {
+            let by = other.waits_for();
+            *of != id && by.is_some_and(|by| by.principal == principal)
+        });
+        match others.count() < self.limits.transactions.prepared_per_user {
+            true => Ok(()),
+            false => Err(Fault::TooManyPrepared),
+        }
+    }
+
+    /// Who has the next transaction of a producer without a timeout; nobody if it has one.
+    pub(super) fn transaction_without_timeout(
+        &self,
+        now_ms: u64,
+        id: &str,
+        producer: &Transaction,
+    ) -> Result<Option<Prepared>, Fault> {
+        let Some(principal) = producer.two_phase.clone() else {
+            return Ok(None);
+        };
+        self.transaction_check_waiting(id, &principal)?;
+        Ok(Some(Prepared {
+            principal,
+            since_ms: now_ms,
+        }))
+    }
+
+    /// Another instance of a producer begins and keeps the transaction that waits for its end, to end it: the instance before
+    /// is fenced, and the batches keep the producer id and the epoch that they have. What has no timeout gets none.
+    pub(super) fn transaction_keep(
+        &mut self,
+        now_ms: u64,
+        request: &Init,
+        mut next: Transaction,
+        step: &mut Step,
+    ) -> Result<Reply, Fault> {
+        let id = request.id.as_str();
+        let ongoing = next.of_batches();
+        next.kept = Some(ongoing);
+        next.last = request.known;
+        next.two_phase = request.two_phase.clone();
+        if next.prepared.is_none() {
+            next.prepared = self.transaction_without_timeout(now_ms, id, &next)?;
+        }
+        (next.producer, next.epoch) = match next.epoch < LAST_EPOCH {
+            true => (next.producer, next.epoch + 1),
+            false => (request.fresh_producer, 0),
+        };
+        let reply = Reply::Kept {
+            producer: next.producer,
+            epoch: next.epoch,
+            ongoing,
+        };
+        self.transaction_put(id, &next, step);
+        Ok(reply)
     }
 
     /// Ends the transaction of a handle, or tells how it ended.
@@ -81,15 +134,15 @@ impl Coordinator {
         }
     }
 
-    /// Aborts what nobody has ended for as long as operators let it wait. Its epoch stays: all of it is durable, nothing of
-    /// it comes late, and whoever has its handle is told how it ended.
+    /// Aborts what nobody has ended for as long as operators let it wait. The epoch of what is prepared stays: all of it is
+    /// durable, nothing of it comes late, and whoever has its handle is told how it ended. What is open without a timeout is
+    /// fenced, as where a timeout is over.
     pub(super) fn transactions_abort_prepared(&mut self, now_ms: u64, step: &mut Step) {
         let Some(longest_ms) = self.limits.transactions.max_prepared_ms else {
             return;
         };
         let waited_ms = |known: &Transaction| {
-            let by = known.prepared.as_ref();
-            let by = by.filter(|_| known.stage == Stage::Prepared)?;
+            let by = known.waits_for()?;
             Some(now_ms.saturating_sub(by.since_ms))
         };
         let all = self.state.transactions.iter();
@@ -106,7 +159,14 @@ impl Coordinator {
                 longest_ms,
                 "nobody has ended a prepared transaction in time; it is aborted"
             );
-            self.transaction_decide(now_ms, &id, known, false, step);
+            if known.stage == Stage::Prepared {
+                self.transaction_decide(now_ms, &id, known, false, step);
+                continue;
+            }
+            let last = Some((known.producer, known.epoch));
+            let mut next = known;
+            next.updated_ms = now_ms;
+            self.transaction_fence(&id, next, last, step);
         }
     }
 

@@ -83,6 +83,10 @@ pub struct Init {
     pub known: Option<(i64, i16)>,
     /// A producer id that nobody has, in case one is needed.
     pub fresh_producer: i64,
+    /// A transaction that is open is kept for this instance to end, and not aborted.
+    pub keep: bool,
+    /// The user for whom its transactions have no timeout: an engine outside says how they end. `None`: they have one.
+    pub two_phase: Option<String>,
 }
 
 /// See [`Request::End`].
@@ -148,6 +152,15 @@ pub struct Filter {
 pub enum Reply {
     /// To an init: producer id and epoch.
     Begun(i64, i16),
+    /// To an init that keeps a transaction.
+    Kept {
+        /// The producer id.
+        producer: i64,
+        /// The epoch.
+        epoch: i16,
+        /// Producer id and epoch of the transaction that is kept.
+        ongoing: (i64, i16),
+    },
     /// To an addition: the transaction's number, and what of it was not part of it before.
     Added(u64, BTreeSet<Part>),
     /// To a question whether the transaction is open: its number.
@@ -205,9 +218,9 @@ pub struct Described {
     pub id: String,
     /// Its state.
     pub stage: Stage,
-    /// Its producer id.
+    /// Its producer id. Of a transaction that is kept the one of its batches.
     pub producer: i64,
-    /// Its epoch.
+    /// Its epoch, likewise.
     pub epoch: i16,
     /// How long its transactions may be open, milliseconds.
     pub timeout_ms: u32,
@@ -215,7 +228,7 @@ pub struct Described {
     pub started_ms: Option<u64>,
     /// The number of that transaction, or of the last one.
     pub number: u64,
-    /// Who prepared that transaction.
+    /// Who prepared that transaction, or has it open without a timeout.
     pub prepared: Option<Prepared>,
     /// Its parts; of one that is ending those that lack their marker.
     pub parts: BTreeSet<Part>,
@@ -226,17 +239,17 @@ pub struct Described {
 pub struct Listed {
     /// The transactional id.
     pub id: String,
-    /// Its producer id.
+    /// Its producer id. Of a transaction that is kept the one of its batches.
     pub producer: i64,
     /// Its state.
     pub stage: Stage,
     /// When the transaction that is open or ending began.
     pub started_ms: Option<u64>,
-    /// Its epoch.
+    /// Its epoch, likewise.
     pub epoch: i16,
     /// The number of that transaction, or of the last one.
     pub number: u64,
-    /// Who prepared that transaction.
+    /// Who prepared that transaction, or has it open without a timeout.
     pub prepared: Option<Prepared>,
 }
 

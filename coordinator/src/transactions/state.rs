@@ -99,6 +99,11 @@ pub(crate) struct Transaction {
     /// Producer id and epoch of the last transaction's batches, if the request that ended it raised them. Its client may not
     /// have heard which ones it has now, and asks again. `None` once the next one begins.
     pub(crate) ended: Option<(i64, i16)>,
+    /// Producer id and epoch of the transaction's batches, if a later instance of its producer has kept it: that one has
+    /// others, and may do nothing but end it. `None` once the next one begins.
+    pub(crate) kept: Option<(i64, i16)>,
+    /// The user for whom the producer's transactions have no timeout; `None` if they have one.
+    pub(crate) two_phase: Option<String>,
     pub(crate) timeout_ms: u32,
     pub(crate) stage: Stage,
     /// Of the transaction that is open or ending, or of the last one; 0 before the first.
@@ -106,11 +111,11 @@ pub(crate) struct Transaction {
     pub(crate) started_ms: u64,
     pub(crate) updated_ms: u64,
     pub(crate) parts: BTreeSet<Part>,
-    /// Of the transaction that is prepared, or was until it ended.
+    /// Of the transaction that is prepared, or was until it ended; likewise of one without a timeout that is still open.
     pub(crate) prepared: Option<Prepared>,
 }
 
-/// Who prepared a transaction, and when.
+/// Who prepared a transaction, and when; or who has one open without a timeout, and since when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prepared {
     /// The user.
@@ -125,9 +130,20 @@ impl Transaction {
         self.started_ms.saturating_add(self.timeout_ms.into())
     }
 
+    /// Who has a transaction that waits for its end without a timeout, and since when.
+    pub(crate) fn waits_for(&self) -> Option<&Prepared> {
+        let is_open = matches!(self.stage, Stage::Ongoing | Stage::Prepared);
+        self.prepared.as_ref().filter(|_| is_open)
+    }
+
+    /// Producer id and epoch of batches that are not those of the producer as it is now.
+    fn of_earlier(&self) -> Option<(i64, i16)> {
+        self.kept.or(self.ended)
+    }
+
     /// The producer id and the epoch that the transaction's batches carry.
     pub(crate) fn of_batches(&self) -> (i64, i16) {
-        self.ended.unwrap_or_else(|| {
+        self.of_earlier().unwrap_or_else(|| {
             let raised = i16::from(self.raised);
             (self.producer, self.epoch - raised)
         })
@@ -135,6 +151,14 @@ impl Transaction {
 
     /// The epoch that its markers carry.
     pub(crate) fn of_markers(&self) -> i16 {
-        self.ended.map_or(self.epoch, |(_, epoch)| epoch + 1)
+        self.of_earlier().map_or(self.epoch, |(_, epoch)| epoch + 1)
+    }
+
+    /// What names the transaction while it waits for its end: its batches' producer id and epoch. Otherwise the producer's.
+    pub(crate) fn named(&self) -> (i64, i16) {
+        match self.kept.filter(|_| self.stage.is_open()) {
+            Some(kept) => kept,
+            None => (self.producer, self.epoch),
+        }
     }
 }

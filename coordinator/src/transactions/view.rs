@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::request::{Described, Fault, Filter, Listed, Part, Partition, Reply};
-use super::state::{Stage, Transaction};
+use super::state::Transaction;
 use super::unsettled::OpenThere;
 use crate::coordinator::Coordinator;
 
@@ -23,14 +23,15 @@ impl Coordinator {
         self.transaction_check_id(id)?;
         let known = self.state.transactions.get(id).ok_or(Fault::UnknownId)?;
         let mut parts = known.parts.clone();
+        let (producer, epoch) = known.named();
         if let Some(marked) = self.markers_written.get(id) {
             parts.retain(|part| !marked.parts.contains(part));
         }
         Ok(Reply::Described(Described {
             id: id.to_owned(),
             stage: known.stage,
-            producer: known.producer,
-            epoch: known.epoch,
+            producer,
+            epoch,
             timeout_ms: known.timeout_ms,
             started_ms: started_ms(known),
             number: known.number,
@@ -42,19 +43,20 @@ impl Coordinator {
     pub(super) fn transactions_list(&self, now_ms: u64, filter: &Filter) -> Reply {
         let listed = self.state.transactions.iter().filter_map(|(id, known)| {
             let started_ms = started_ms(known);
+            let (producer, epoch) = known.named();
             let open_ms = started_ms.map(|started| now_ms.saturating_sub(started));
             let fits = id.starts_with(&filter.prefix)
                 && (filter.stages.is_empty() || filter.stages.contains(&known.stage))
-                && (filter.producers.is_empty() || filter.producers.contains(&known.producer))
+                && (filter.producers.is_empty() || filter.producers.contains(&producer))
                 && filter
                     .open_longer_ms
                     .is_none_or(|longer| open_ms.is_some_and(|open| open > longer));
             fits.then(|| Listed {
                 id: id.clone(),
-                producer: known.producer,
+                producer,
                 stage: known.stage,
                 started_ms,
-                epoch: known.epoch,
+                epoch,
                 number: known.number,
                 prepared: known.prepared.clone(),
             })
@@ -81,10 +83,11 @@ impl Coordinator {
         open.iter().map(is_known).collect()
     }
 
-    /// Transactions that are open or ending and not prepared, and when the oldest began.
+    /// Transactions that are open or ending and do not wait for somebody to end them without a timeout, and when the oldest
+    /// began.
     pub fn open_transactions(&self) -> (usize, Option<u64>) {
         let open = self.state.transactions.values();
-        let open = open.filter(|known| known.stage != Stage::Prepared);
+        let open = open.filter(|known| known.waits_for().is_none());
         count_with_oldest(open.filter_map(started_ms))
     }
 
@@ -92,14 +95,13 @@ impl Coordinator {
     /// It may be to come.
     pub fn transactions_due_ms(&self) -> Option<u64> {
         let all = self.state.transactions.values();
-        let open = all.filter(|known| known.stage.is_open() && known.stage != Stage::Prepared);
+        let open = all.filter(|known| known.stage.is_open() && known.waits_for().is_none());
         open.map(Transaction::over_ms).min()
     }
 
-    /// Transactions that are prepared, and when the oldest was.
+    /// Transactions that are prepared or open without a timeout, and since when the oldest is.
     pub fn prepared_transactions(&self) -> (usize, Option<u64>) {
         let all = self.state.transactions.values();
-        let prepared = all.filter(|known| known.stage == Stage::Prepared);
-        count_with_oldest(prepared.filter_map(|known| Some(known.prepared.as_ref()?.since_ms)))
+        count_with_oldest(all.filter_map(|known| Some(known.waits_for()?.since_ms)))
     }
 }

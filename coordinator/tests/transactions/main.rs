@@ -5,6 +5,7 @@ mod prepared;
 mod raising;
 #[path = "../support/mod.rs"]
 mod support;
+mod two_phase;
 mod unsettled;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,6 +86,8 @@ impl Bench {
             timeout_ms: TIMEOUT_MS,
             known,
             fresh_producer: self.fresh,
+            keep: false,
+            two_phase: None,
         })
     }
 
@@ -346,6 +349,8 @@ fn a_transaction_is_open_for_as_long_as_its_producer_wants_and_operators_let_it(
             timeout_ms: timeout_ms as i32,
             known: None,
             fresh_producer: 101,
+            keep: false,
+            two_phase: None,
         })
     };
     let refused = bench.call(init(HOURS_MS + 1));
@@ -383,6 +388,8 @@ fn what_is_out_of_bounds_is_refused_and_nothing_open_makes_room() {
             timeout_ms,
             known: None,
             fresh_producer,
+            keep: false,
+            two_phase: None,
         })
     };
     for id in ["", &"x".repeat(2_000)] {
@@ -441,6 +448,8 @@ fn names_of_groups_count_among_what_all_transactions_take() {
             timeout_ms: TIMEOUT_MS,
             known: None,
             fresh_producer: producer,
+            keep: false,
+            two_phase: None,
         });
         assert_eq!(bench.call(init), Reply::Begun(producer, 0));
         let member = Member {
@@ -494,6 +503,8 @@ fn an_id_that_was_begun_long_ago_makes_room() {
             timeout_ms: DAY as i32,
             known: None,
             fresh_producer,
+            keep: false,
+            two_phase: None,
         }))
     };
     assert_eq!(init(&mut bench, "a", 1), Reply::Begun(1, 0));

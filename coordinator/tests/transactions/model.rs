@@ -18,8 +18,10 @@ impl Lane {
             return;
         }
         self.last_ended = decided.number;
-        if let Some((_, number)) = self.open.take() {
+        if let Some((epoch, number)) = self.open.take() {
             assert_eq!(number, decided.number, "a marker ends another transaction");
+            assert_eq!(epoch, decided.batch_epoch, "a marker of other batches");
+            assert!(decided.epoch >= epoch, "a marker that its lane refuses");
             self.outcomes.insert(number, decided.commit);
         }
     }
@@ -30,6 +32,8 @@ enum Phase {
     Beginning,
     Idle,
     Open,
+    /// It has kept a transaction of an instance before.
+    Kept,
     Over,
 }
 
@@ -39,6 +43,10 @@ struct Producer {
     before: Option<(i64, i16)>,
     /// Its ends raise the epoch.
     raises: bool,
+    /// It keeps what it finds open.
+    keeps: bool,
+    /// Its transactions have no timeout.
+    is_two_phase: bool,
     phase: Phase,
 }
 
@@ -65,6 +73,8 @@ struct World {
     told: BTreeMap<u64, bool>,
     /// The highest that anybody was given.
     given: (i64, i16),
+    /// How many transactions were kept.
+    kept: usize,
 }
 
 impl World {
@@ -92,7 +102,13 @@ impl World {
 
     fn take(&mut self, asked: Asked, reply: Reply) {
         match (asked, reply) {
-            (Asked::Init(at), Reply::Begun(producer, epoch)) => {
+            (
+                Asked::Init(at),
+                reply @ (Reply::Begun(producer, epoch)
+                | Reply::Kept {
+                    producer, epoch, ..
+                }),
+            ) => {
                 let is_new = (producer, epoch) > self.given;
                 assert!(
                     is_new || self.producers[at].known.is_some(),
@@ -103,6 +119,12 @@ impl World {
                 who.known = Some((producer, epoch));
                 who.before = None;
                 who.phase = Phase::Idle;
+                if let Reply::Kept { ongoing, .. } = reply {
+                    assert!(ongoing < (producer, epoch));
+                    who.before = Some(ongoing);
+                    who.phase = Phase::Kept;
+                    self.kept += 1;
+                }
             }
             (Asked::Init(at), Reply::Refused(Fault::Fenced)) => {
                 self.producers[at].phase = Phase::Over;
@@ -158,15 +180,16 @@ impl World {
         }
     }
 
-    /// Somebody finds what is prepared and commits it by its handle. How many there were.
+    /// Somebody finds what waits without a timeout and commits it by its handle. How many there were.
     fn end_prepared(&mut self) -> usize {
         let prepared = Request::List(Filter {
-            stages: vec![Stage::Prepared],
+            stages: vec![Stage::Ongoing, Stage::Prepared],
             ..Filter::default()
         });
-        let Reply::Listed(listed) = self.bench.call(prepared) else {
+        let Reply::Listed(mut listed) = self.bench.call(prepared) else {
             panic!("no list")
         };
+        listed.retain(|listed| listed.prepared.is_some());
         for listed in &listed {
             let member = member(listed.producer, listed.epoch);
             let request = Request::End(End {
@@ -212,7 +235,7 @@ impl World {
 
 #[test]
 fn whatever_fails_a_transaction_ends_the_same_way_everywhere() {
-    let (mut ended, mut prepared) = (0, 0);
+    let (mut ended, mut prepared, mut kept) = (0, 0, 0);
     for seed in 1..=400_u64 {
         let mut dice = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let mut roll = move |below: u64| {
@@ -231,6 +254,7 @@ fn whatever_fails_a_transaction_ends_the_same_way_everywhere() {
             flying: Vec::new(),
             told: BTreeMap::new(),
             given: (0, -1),
+            kept: 0,
         };
         for _ in 0..400 {
             match roll(32) {
@@ -238,6 +262,8 @@ fn whatever_fails_a_transaction_ends_the_same_way_everywhere() {
                     known: None,
                     before: None,
                     raises: roll(2) == 0,
+                    keeps: roll(2) == 0,
+                    is_two_phase: roll(2) == 0,
                     phase: Phase::Beginning,
                 }),
                 1 => {
@@ -264,12 +290,18 @@ fn whatever_fails_a_transaction_ends_the_same_way_everywhere() {
                         known,
                         before,
                         raises,
+                        keeps,
+                        is_two_phase,
                         phase,
                     } = world.producers[at];
                     let named = known.unwrap_or((0, 0));
                     match phase {
                         Phase::Beginning => {
-                            let request = world.bench.init_request(known);
+                            let mut request = world.bench.init_request(known);
+                            if let Request::Init(init) = &mut request {
+                                init.keep = keeps;
+                                init.two_phase = is_two_phase.then(|| "flink".to_owned());
+                            }
                             world.send(Asked::Init(at), request);
                         }
                         Phase::Open if roll(6) == 0 => {
@@ -280,7 +312,7 @@ fn whatever_fails_a_transaction_ends_the_same_way_everywhere() {
                             });
                             world.send(Asked::Other, request);
                         }
-                        Phase::Open if roll(3) == 0 => {
+                        Phase::Kept | Phase::Open if roll(3) == 0 => {
                             let commit = roll(2) == 0;
                             let member = member(named.0, named.1);
                             let request = Request::End(End {
@@ -297,7 +329,8 @@ fn whatever_fails_a_transaction_ends_the_same_way_everywhere() {
                             let request = Request::Add(member(producer, epoch), parts);
                             world.send(Asked::Late, request);
                         }
-                        Phase::Idle | Phase::Open => {
+                        // What is kept takes nothing; if it did, its marker would not be of these batches.
+                        Phase::Idle | Phase::Open | Phase::Kept => {
                             let partition = roll(3) as u32;
                             let parts = [part(partition)].into();
                             let request = Request::Add(member(named.0, named.1), parts);
@@ -327,6 +360,7 @@ fn whatever_fails_a_transaction_ends_the_same_way_everywhere() {
             }
         }
         assert!(!world.bench.coordinator.has_decided(), "seed {seed}");
+        kept += world.kept;
         let mut outcomes: BTreeMap<u64, bool> = world.told.clone();
         for lane in &world.lanes {
             assert_eq!(lane.open, None, "seed {seed}: nobody ends it");
@@ -338,5 +372,6 @@ fn whatever_fails_a_transaction_ends_the_same_way_everywhere() {
         }
     }
     assert!(ended > 1_000, "{ended} transactions ended");
+    assert!(kept > 50, "{kept} were kept");
     assert!(prepared > 10, "{prepared} were prepared to the end");
 }

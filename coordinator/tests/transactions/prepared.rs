@@ -122,6 +122,8 @@ fn a_user_prepares_no_more_than_it_may_and_outcomes_outlive_other_ids() {
             timeout_ms: TIMEOUT_MS,
             known: None,
             fresh_producer: 7,
+            keep: false,
+            two_phase: None,
         };
         assert_eq!(bench.call(Request::Init(init)), Reply::Begun(7, 0));
         let added = bench.call(Request::Add(member.clone(), [part(1)].into()));
@@ -160,6 +162,8 @@ fn a_user_prepares_no_more_than_it_may_and_outcomes_outlive_other_ids() {
             timeout_ms: TIMEOUT_MS,
             known: None,
             fresh_producer: 8,
+            keep: false,
+            two_phase: None,
         })
     };
     assert_eq!(bench.call(init("d")), Reply::Refused(Fault::TooManyIds));
@@ -199,6 +203,8 @@ fn outcomes_make_room_for_each_other_and_drive_out_nobody_who_is_at_work() {
             timeout_ms: TIMEOUT_MS,
             known: None,
             fresh_producer: 7,
+            keep: false,
+            two_phase: None,
         })
     };
     let add = |id: &str| Request::Add(member(id), [part(1)].into());

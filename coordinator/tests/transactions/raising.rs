@@ -3,7 +3,7 @@
 use super::*;
 
 impl Bench {
-    fn end_raising(&mut self, producer: i64, epoch: i16, commit: bool) -> Reply {
+    pub(super) fn end_raising(&mut self, producer: i64, epoch: i16, commit: bool) -> Reply {
         self.fresh += 1;
         self.call(Request::End(End {
             member: member(producer, epoch),
@@ -14,7 +14,7 @@ impl Bench {
     }
 }
 
-fn raised(number: u64, producer: i64, epoch: i16) -> Reply {
+pub(super) fn raised(number: u64, producer: i64, epoch: i16) -> Reply {
     Reply::Raised {
         number,
         producer,

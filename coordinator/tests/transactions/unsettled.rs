@@ -55,7 +55,7 @@ impl Bench {
     }
 
     /// A snapshot, and a coordinator that reads nothing else.
-    fn restart_from_snapshot(&mut self) {
+    pub(super) fn restart_from_snapshot(&mut self) {
         self.events = self.coordinator.snapshot();
         self.restart();
     }

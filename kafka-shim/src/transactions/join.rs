@@ -27,7 +27,7 @@ pub(crate) fn joins(version: i16) -> bool {
 pub(crate) fn batch_error(fault: Fault) -> ResponseError {
     match fault {
         Fault::Fenced => ResponseError::InvalidProducerEpoch,
-        Fault::TooManyParts => ResponseError::TransactionAbortable,
+        Fault::TooManyParts | Fault::TooManyPrepared => ResponseError::TransactionAbortable,
         fault => super::fault_error(fault, super::Knows::ALL),
     }
 }

@@ -87,7 +87,9 @@ fn fault_error(fault: Fault, knows: Knows) -> ResponseError {
         Fault::Fenced if knows.fenced => Kafka::ProducerFenced,
         Fault::Fenced => Kafka::InvalidProducerEpoch,
         Fault::Ending => Kafka::ConcurrentTransactions,
-        Fault::TooManyParts if knows.abortable => Kafka::TransactionAbortable,
+        Fault::TooManyParts | Fault::TooManyPrepared if knows.abortable => {
+            Kafka::TransactionAbortable
+        }
         Fault::NotOpen
         | Fault::TooManyParts
         | Fault::Prepared
@@ -110,21 +112,47 @@ impl Ctx {
 /// First version of InitProducerId whose clients know what fenced is.
 const FENCED_FROM: i16 = 4;
 
-/// InitProducerId of a transactional producer: its id and epoch.
-pub(crate) async fn init(
-    ctx: &Ctx,
-    version: i16,
-    request: Init,
-) -> Result<(i64, i16), ResponseError> {
+/// What a transactional producer is told that begins.
+pub(crate) struct Begun {
+    /// Its producer id and epoch.
+    pub(crate) producer: (i64, i16),
+    /// Those of the transaction that it has kept, if there is one.
+    pub(crate) ongoing: Option<(i64, i16)>,
+}
+
+/// InitProducerId of a transactional producer.
+pub(crate) async fn init(ctx: &Ctx, version: i16, request: Init) -> Result<Begun, ResponseError> {
     if request.id.is_empty() {
         return Err(ResponseError::InvalidRequest);
     }
     ctx.check_id(Operation::Write, &request.id)?;
+    if request.two_phase.is_some() {
+        // As with Kafka both are told alike: what the broker's settings are is not for clients to find out.
+        ctx.check_id(Operation::TwoPhaseCommit, &request.id)?;
+        if !ctx.shared.live().transactions.two_phase_commit {
+            tracing::warn!(
+                id = request.id,
+                "a producer was refused that asks for two-phase commit: set `transactions.two_phase_commit` to allow it"
+            );
+            return Err(ResponseError::TransactionalIdAuthorizationFailed);
+        }
+    }
     let asked = ask(ctx, Request::Init(request)).await?;
     // A transaction that was open is being aborted.
     ctx.shared.transactions.look();
     match asked {
-        Ok(Reply::Begun(producer, epoch)) => Ok((producer, epoch)),
+        Ok(Reply::Begun(producer, epoch)) => Ok(Begun {
+            producer: (producer, epoch),
+            ongoing: None,
+        }),
+        Ok(Reply::Kept {
+            producer,
+            epoch,
+            ongoing,
+        }) => Ok(Begun {
+            producer: (producer, epoch),
+            ongoing: Some(ongoing),
+        }),
         Ok(other) => Err(mismatch(&other)),
         Err(fault) => Err(fault_error(
             fault,

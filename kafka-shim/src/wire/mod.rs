@@ -1,5 +1,6 @@
 //! Requests as bytes: finding the way in them without allocating what the peer claims.
 
+pub mod init_producer_id;
 pub mod probe;
 pub mod reader;
 pub mod request;

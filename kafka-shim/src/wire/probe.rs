@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use kafka_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
-    AlterConfigsRequest, AlterShareGroupOffsetsRequest, AlterUserScramCredentialsRequest,
+    AlterConfigsRequest, AlterShareGroupOffsetsRequest, AlterUserScramCredentialsRequest, ApiKey,
     ApiVersionsRequest, ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest,
     CreateAclsRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteAclsRequest,
     DeleteGroupsRequest, DeleteRecordsRequest, DeleteShareGroupOffsetsRequest, DeleteTopicsRequest,
@@ -13,16 +13,17 @@ use kafka_protocol::messages::{
     DescribeProducersRequest, DescribeQuorumRequest, DescribeShareGroupOffsetsRequest,
     DescribeTopicPartitionsRequest, DescribeTransactionsRequest,
     DescribeUserScramCredentialsRequest, ElectLeadersRequest, EndTxnRequest, FetchRequest,
-    FindCoordinatorRequest, HeartbeatRequest, IncrementalAlterConfigsRequest,
-    InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest, ListConfigResourcesRequest,
-    ListGroupsRequest, ListOffsetsRequest, ListPartitionReassignmentsRequest,
-    ListTransactionsRequest, MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest,
-    OffsetFetchRequest, OffsetForLeaderEpochRequest, ProduceRequest, SaslAuthenticateRequest,
-    SaslHandshakeRequest, ShareAcknowledgeRequest, ShareFetchRequest, ShareGroupDescribeRequest,
-    ShareGroupHeartbeatRequest, SyncGroupRequest, TxnOffsetCommitRequest, WriteTxnMarkersRequest,
+    FindCoordinatorRequest, HeartbeatRequest, IncrementalAlterConfigsRequest, JoinGroupRequest,
+    LeaveGroupRequest, ListConfigResourcesRequest, ListGroupsRequest, ListOffsetsRequest,
+    ListPartitionReassignmentsRequest, ListTransactionsRequest, MetadataRequest,
+    OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest,
+    ProduceRequest, SaslAuthenticateRequest, SaslHandshakeRequest, ShareAcknowledgeRequest,
+    ShareFetchRequest, ShareGroupDescribeRequest, ShareGroupHeartbeatRequest, SyncGroupRequest,
+    TxnOffsetCommitRequest, WriteTxnMarkersRequest,
 };
 use kafka_protocol::protocol::Decodable;
 
+use super::init_producer_id;
 use crate::fetch;
 use crate::produce;
 
@@ -43,6 +44,9 @@ pub fn decode(api_key: i16, version: i16, mut body: Bytes) -> Result<usize, Stri
                 _ => Err(format!("api key {api_key} has no codec here")),
             }
         };
+    }
+    if api_key == ApiKey::InitProducerId as i16 {
+        return init_producer_id::decode(&mut body, version).map(|_| body.len());
     }
     let decoded: Result<(), String> = decode_as! {
         0 ProduceRequest,
@@ -66,7 +70,6 @@ pub fn decode(api_key: i16, version: i16, mut body: Bytes) -> Result<usize, Stri
         19 CreateTopicsRequest,
         20 DeleteTopicsRequest,
         21 DeleteRecordsRequest,
-        22 InitProducerIdRequest,
         23 OffsetForLeaderEpochRequest,
         24 AddPartitionsToTxnRequest,
         25 AddOffsetsToTxnRequest,

@@ -365,11 +365,13 @@ shapes! {
         timeout_ms: int32;
     }
 
-    22 InitProducerId 0 to 5 flexible 2 {
+    22 InitProducerId 0 to 6 flexible 2 {
         transactional_id: (? string);
         transaction_timeout_ms: int32;
         producer_id: int64 from 3;
         producer_epoch: int16 from 3;
+        enable_2pc: bool from 6;
+        keep_prepared_txn: bool from 6;
     }
 
     23 OffsetForLeaderEpoch 2 to 4 flexible 4 {

@@ -8,6 +8,7 @@ mod each_api;
 mod requests;
 #[path = "../support/responses.rs"]
 mod responses;
+mod two_phase;
 
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::access;

@@ -129,7 +129,11 @@ pub fn of(api: ApiKey, version: i16, id: Uuid) -> Option<Asked> {
         }
         ApiKey::InitProducerId => {
             let request = InitProducerIdRequest::default().with_transactional_id(None);
-            asked(&request.with_transaction_timeout_ms(1000), version)
+            let request = request.with_transaction_timeout_ms(1000);
+            Asked {
+                body: common::init_bodies::body(&request, version),
+                header: InitProducerIdRequest::header_version(version),
+            }
         }
         ApiKey::OffsetForLeaderEpoch => {
             let partition = OffsetForLeaderPartition::default().with_leader_epoch(1);

@@ -329,8 +329,7 @@ async fn producer_ids_are_new_and_those_of_transactional_ids_stay() {
         if version >= 3 {
             request = request.with_producer_id(4.into()).with_producer_epoch(2);
         }
-        let response: InitProducerIdResponse =
-            client.call(ApiKey::InitProducerId, version, &request).await;
+        let response: InitProducerIdResponse = client.init_producer_id(version, &request).await;
         assert_eq!((response.error_code, response.producer_epoch), (0, 0));
         assert!(ids.insert(response.producer_id.0));
         request.transactional_id = Some(TransactionalId(words("x")));
@@ -338,8 +337,7 @@ async fn producer_ids_are_new_and_those_of_transactional_ids_stay() {
         request.producer_id = (-1).into();
         request.producer_epoch = -1;
         let response = loop {
-            let response: InitProducerIdResponse =
-                client.call(ApiKey::InitProducerId, version, &request).await;
+            let response: InitProducerIdResponse = client.init_producer_id(version, &request).await;
             // The coordinators' stream is made for the first.
             let loading = ResponseError::CoordinatorLoadInProgress.code();
             if response.error_code != loading {

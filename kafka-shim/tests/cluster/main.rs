@@ -9,6 +9,7 @@ mod planted;
 mod second_login;
 mod settings;
 mod shares;
+mod two_phase;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

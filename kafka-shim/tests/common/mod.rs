@@ -1,13 +1,15 @@
 //! A broker in this process, with a Kafka listener, and a client that speaks the protocol by hand.
 #![allow(dead_code)]
 
+#[path = "../support/init_producer_id.rs"]
+pub mod init_bodies;
 pub mod shares;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use kafka_protocol::messages::{ApiKey, RequestHeader, ResponseHeader};
+use kafka_protocol::messages::{ApiKey, InitProducerIdRequest, RequestHeader, ResponseHeader};
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, StrBytes};
 use kera_broker::Broker;
 use kera_broker::config::BrokerConfig;
@@ -132,6 +134,19 @@ impl Client {
         version: i16,
         request: &Q,
     ) -> BytesMut {
+        let mut body = BytesMut::new();
+        request.encode(&mut body, version).unwrap();
+        self.frame_around(api, version, Q::header_version(version), &body)
+    }
+
+    /// The bytes of a request with this body.
+    fn frame_around(
+        &mut self,
+        api: ApiKey,
+        version: i16,
+        header_version: i16,
+        body: &[u8],
+    ) -> BytesMut {
         self.next += 1;
         let mut out = BytesMut::new();
         out.put_i32(0);
@@ -140,8 +155,8 @@ impl Client {
             .with_request_api_version(version)
             .with_correlation_id(self.next)
             .with_client_id(Some(StrBytes::from_static_str(self.id)));
-        header.encode(&mut out, Q::header_version(version)).unwrap();
-        request.encode(&mut out, version).unwrap();
+        header.encode(&mut out, header_version).unwrap();
+        out.extend_from_slice(body);
         let length = out.len() as i32 - 4;
         out[..4].copy_from_slice(&length.to_be_bytes());
         out
@@ -189,6 +204,20 @@ impl Client {
     ) -> R {
         let correlation = self.send(api, version, request).await;
         self.receive(api, version, correlation).await
+    }
+
+    /// InitProducerId, also in the version that the codec's encoder does not know.
+    pub async fn init_producer_id<R: Decodable>(
+        &mut self,
+        version: i16,
+        request: &InitProducerIdRequest,
+    ) -> R {
+        let header = InitProducerIdRequest::header_version(version);
+        let body = init_bodies::body(request, version);
+        let out = self.frame_around(ApiKey::InitProducerId, version, header, &body);
+        self.stream.write_all(&out).await.unwrap();
+        self.receive(ApiKey::InitProducerId, version, self.next)
+            .await
     }
 
     /// Waits until the broker closes the connection.

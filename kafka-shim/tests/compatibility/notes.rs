@@ -52,7 +52,7 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         22,
         Whole,
-        "at most 20,000 transactional ids for each coordinator; one that was silent for seven days is forgotten",
+        "at most 20,000 transactional ids for each coordinator; one that was silent for seven days is forgotten; version 6 (KIP-939) from cluster version 5 on",
     ),
     (
         24,

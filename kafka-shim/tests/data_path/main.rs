@@ -9,3 +9,4 @@ mod producing;
 mod quotas;
 mod retained;
 mod transactions;
+mod two_phase;

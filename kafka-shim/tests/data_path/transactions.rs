@@ -29,12 +29,12 @@ use kera_streamlet::transactions::Grant;
 use crate::common::{Client, World, batch};
 use crate::producing::request;
 
-fn id_of(id: &str) -> TransactionalId {
+pub fn id_of(id: &str) -> TransactionalId {
     TransactionalId(StrBytes::from_string(id.to_owned()))
 }
 
 /// Clients send again what these answer.
-fn again(code: i16) -> bool {
+pub fn again(code: i16) -> bool {
     let again = [
         ResponseError::NotEnoughReplicas,
         ResponseError::ConcurrentTransactions,
@@ -89,7 +89,7 @@ async fn produce(client: &mut Client, id: &str, stamp: ProducerStamp) -> i16 {
 }
 
 /// As a client whose transactions are of version 2: nobody has added the partition.
-async fn join(client: &mut Client, id: &str, partition: i32, stamp: ProducerStamp) -> i16 {
+pub async fn join(client: &mut Client, id: &str, partition: i32, stamp: ProducerStamp) -> i16 {
     produce_by(client, 12, id, partition, stamp).await
 }
 
@@ -161,7 +161,7 @@ async fn who_guesses_a_producer_id_has_no_part_in_its_transaction() {
     assert_eq!(produce(&mut client, "idle", stamp(idle, 0)).await, not_open);
 }
 
-fn stamp_of((producer_id, producer_epoch): (i64, i16), base_sequence: i32) -> ProducerStamp {
+pub fn stamp_of((producer_id, producer_epoch): (i64, i16), base_sequence: i32) -> ProducerStamp {
     ProducerStamp {
         producer_id,
         producer_epoch,
@@ -170,7 +170,7 @@ fn stamp_of((producer_id, producer_epoch): (i64, i16), base_sequence: i32) -> Pr
 }
 
 /// Ends a transaction by the newest version: the error, and what the producer has from then on.
-async fn end(
+pub async fn end(
     client: &mut Client,
     id: &str,
     (producer, epoch): (i64, i16),

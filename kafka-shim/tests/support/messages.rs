@@ -23,6 +23,7 @@ use kafka_protocol::protocol::{Encodable, HeaderVersion, StrBytes};
 use kera_kafka_shim::wire::schema::SHAPES;
 
 use crate::dice::Dice;
+use crate::init_bodies;
 
 #[path = "messages/more.rs"]
 mod more;
@@ -73,7 +74,11 @@ pub fn body(api_key: i16, version: i16, dice: &mut Dice) -> (Vec<u8>, i16) {
         19 => encoded(&create_topics(version, dice), version),
         20 => encoded(&delete_topics(version, dice), version),
         21 => encoded(&delete_records(version, dice), version),
-        22 => encoded(&init_producer_id(version, dice), version),
+        22 => {
+            let request = init_producer_id(version, dice);
+            let header = InitProducerIdRequest::header_version(version);
+            (init_bodies::body(&request, version).to_vec(), header)
+        }
         23 => encoded(&offset_for_leader_epoch(version, dice), version),
         24 => encoded(&more::add_partitions_to_txn(version, dice), version),
         25 => encoded(&more::add_offsets_to_txn(version, dice), version),
@@ -570,6 +575,10 @@ fn init_producer_id(version: i16, dice: &mut Dice) -> InitProducerIdRequest {
     if version >= 3 {
         request.producer_id = ProducerId(dice.i64());
         request.producer_epoch = dice.i16();
+    }
+    if version >= 6 {
+        request.enable_2_pc = dice.below(2) == 0;
+        request.keep_prepared_txn = dice.below(2) == 0;
     }
     request
 }

@@ -13,3 +13,5 @@ mod random;
 mod requests;
 #[path = "../support/responses.rs"]
 mod responses;
+
+use common::init_bodies;

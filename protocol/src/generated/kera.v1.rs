@@ -3638,10 +3638,10 @@ pub struct DescribeTransactionResponse {
     /// whose offsets are committed with it
     #[prost(string, repeated, tag = "5")]
     pub groups: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// for how long it has been prepared; left out if it is not
+    /// for how long it has been prepared, or open without a timeout; left out if neither
     #[prost(uint64, optional, tag = "6")]
     pub prepared_ms: ::core::option::Option<u64>,
-    /// the user that prepared it
+    /// the user that prepared it, or has it without a timeout
     #[prost(string, tag = "7")]
     pub prepared_by: ::prost::alloc::string::String,
 }

@@ -107,6 +107,8 @@ impl Untold {
                 timeout_ms: 60_000,
                 known: None,
                 fresh_producer: PRODUCER,
+                keep: false,
+                two_phase: None,
             }),
         )
         .await;
@@ -297,6 +299,8 @@ async fn what_no_coordinator_knows_is_listed_and_ended_by_hand() {
         timeout_ms: 60_000,
         known: None,
         fresh_producer: PRODUCER,
+        keep: false,
+        two_phase: None,
     };
     ask(coordinator, Request::Init(init)).await;
     let known = BTreeSet::from([Part::Partition(stream, 1)]);
