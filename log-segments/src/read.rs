@@ -314,6 +314,7 @@ impl Group {
             |index| index.floor_ordinal(ordinal),
             |header| header.next_ordinal() > ordinal,
         )
+        .map(|(_, found)| found)
     }
 
     /// The ordinal behind the batch that holds `ordinal`, though that may be damaged: by its header, if a batch of the
@@ -328,7 +329,7 @@ impl Group {
     }
 
     /// The place of the first batch that has ordinals at or above `from` and, by its header, a record
-    /// at or after `timestamp`, or the end.
+    /// at or after `timestamp`, or the end. What is passed over on the way is proven by its checksum.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -338,7 +339,7 @@ impl Group {
         from: Ordinal,
         cached_only: bool,
     ) -> Result<Place, ReadError> {
-        self.walk(
+        let (first, found) = self.walk(
             cached_only,
             None,
             |index| {
@@ -353,64 +354,99 @@ impl Group {
                 }))
             },
             |header| header.max_timestamp >= timestamp && header.next_ordinal() > from,
-        )
+        )?;
+        let mut at = first.address;
+        while at < found.address {
+            let passed = self.read(ReadSpec {
+                from: at,
+                limit: found.address,
+                end_ordinal: Ordinal::MAX,
+                max_bytes: usize::try_from(found.address - at).unwrap_or(usize::MAX),
+                cached_only,
+            })?;
+            if passed.batches == 0 {
+                break;
+            }
+            at = passed.next.address;
+        }
+        Ok(found)
     }
 
+    /// Steps from where `floor` says on to a batch that is `found`, or the end: where it began, and that place.
     fn walk(
         &self,
         cached_only: bool,
         hint: Option<Place>,
         floor: impl Fn(&crate::footer::SparseIndex) -> Option<crate::footer::IndexEntry>,
         found: impl Fn(&BatchHeader) -> bool,
-    ) -> Result<Place, ReadError> {
-        let (end, mut place) = {
+    ) -> Result<(Place, Place), ReadError> {
+        let (end, first) = {
             let window = self.loaded_window(cached_only)?;
-            let start = Place {
-                address: self.data_start(),
-                ordinal: self.spec.first_ordinal,
-            };
-            let at = floor(&window.index).map_or(start, |e| Place {
+            let at = floor(&window.index).map_or(self.start(), |e| Place {
                 address: e.address,
                 ordinal: e.ordinal,
             });
             (window.end, at)
         };
-        if let Some(hint) = hint.filter(|h| h.address > place.address && h.address < end.address) {
+        if let Some(hint) = hint.filter(|h| h.address > first.address && h.address < end.address) {
             // Believed only if the batch that is sought begins there.
             if let Ok(Some((header, address))) = self.header_at(hint.address, cached_only)
                 && self.is_own_epoch(header.epoch)
                 && header.base_ordinal == hint.ordinal
             {
-                return Ok(Place {
-                    address,
-                    ordinal: hint.ordinal,
-                });
+                let ordinal = hint.ordinal;
+                return Ok((first, Place { address, ordinal }));
             }
         }
-        while place.address < end.address {
-            let Some((header, address)) = self.header_at(place.address, cached_only)? else {
-                break;
-            };
-            // A batch's checksum does not cover its ordinal: what stands before it tells.
-            if !self.is_own_epoch(header.epoch) || header.base_ordinal != place.ordinal {
-                let reason = format!(
-                    "it belongs to epoch {}, ordinal {}",
-                    header.epoch, header.base_ordinal
-                );
-                return Err(self.damaged(address, place.ordinal, reason));
-            }
+        let mut place = first;
+        while let Some((header, address, next)) = self.step(place, end, cached_only)? {
             if found(&header) {
-                return Ok(Place {
-                    address,
-                    ordinal: header.base_ordinal,
-                });
+                let ordinal = header.base_ordinal;
+                return Ok((first, Place { address, ordinal }));
             }
-            place = Place {
-                address: address + header.total_bytes as u64,
-                ordinal: header.next_ordinal(),
-            };
+            place = next;
         }
-        Ok(end)
+        Ok((first, end))
+    }
+
+    /// The header of the batch at `place`, its address and the place behind it; `None` at `end`, where the group ends.
+    ///
+    /// No checksum is looked at, and none covers a batch's ordinal: where a header does not fit what stands before it and
+    /// where the group ends, one of them is damaged. To end there without a word would hide all that lies behind it.
+    fn step(
+        &self,
+        place: Place,
+        end: Place,
+        cached_only: bool,
+    ) -> Result<Option<(BatchHeader, u64, Place)>, ReadError> {
+        if place.ordinal >= end.ordinal {
+            return Ok(None);
+        }
+        let Some((header, address)) = self.header_at(place.address, cached_only)? else {
+            let reason = "no batch follows, and the group goes on".to_owned();
+            return Err(self.damaged(place.address, place.ordinal, reason));
+        };
+        let next = Place {
+            address: address + header.total_bytes as u64,
+            ordinal: header.next_ordinal(),
+        };
+        let reason = if !self.is_own_epoch(header.epoch) || header.base_ordinal != place.ordinal {
+            format!(
+                "it belongs to epoch {}, ordinal {}",
+                header.epoch, header.base_ordinal
+            )
+        } else if next.address > end.address
+            || next.ordinal > end.ordinal
+            || (next.address == end.address && next.ordinal < end.ordinal)
+        {
+            format!(
+                "it ends at {}, ordinal {}; the group ends at {}, ordinal {}",
+                next.address, next.ordinal, end.address, end.ordinal
+            )
+        } else {
+            return Ok(Some((header, address, next)));
+        };
+        Err(self.damaged(address, place.ordinal, reason))
     }
 
     /// Walks whole batches from `from` on, below the address `limit` and the ordinal `head`: at least
@@ -426,13 +462,15 @@ impl Group {
         max_bytes: u64,
         max_ordinals: u64,
     ) -> Result<Place, ReadError> {
+        let last = self.loaded_window(false)?.end;
         let mut end = from;
-        while end.address < limit
-            && let Some((header, address)) = self.header_at(end.address, false)?
-        {
-            let next = Place {
-                address: address + header.total_bytes as u64,
-                ordinal: header.next_ordinal(),
+        while end.address < limit {
+            let next = match self.step(end, last, false) {
+                Ok(Some((_, _, next))) => next,
+                Ok(None) => break,
+                // What is whole before the damage is walked; the next walk meets it first.
+                Err(_) if end.address > from.address => break,
+                Err(error) => return Err(error),
             };
             let over = next.address - from.address > max_bytes
                 || next.ordinal - from.ordinal > max_ordinals;
@@ -465,16 +503,21 @@ impl Group {
     /// # Errors
     /// As [`Self::read`].
     pub fn for_each_header(&self, mut visit: impl FnMut(&BatchHeader)) -> Result<(), ReadError> {
-        let end = self.loaded_window(false)?.end.address;
-        let mut at = self.data_start();
-        while at < end {
-            let Some((header, address)) = self.header_at(at, false)? else {
-                break;
-            };
+        let end = self.loaded_window(false)?.end;
+        let mut at = self.start();
+        while let Some((header, _, next)) = self.step(at, end, false)? {
             visit(&header);
-            at = address + header.total_bytes as u64;
+            at = next;
         }
         Ok(())
+    }
+
+    /// Where the group's first batch begins; known once its window is loaded.
+    pub(crate) fn start(&self) -> Place {
+        Place {
+            address: self.data_start(),
+            ordinal: self.spec().first_ordinal,
+        }
     }
 
     /// The header of the batch at `address`, stepping over the end of a segment.

@@ -21,10 +21,7 @@ impl Group {
         mut visit: impl FnMut(&BatchHeader, &[u8]),
     ) -> Result<Option<ReadError>, ReadError> {
         let end = self.loaded_window(false)?.end;
-        let mut at = Place {
-            address: self.data_start(),
-            ordinal: self.spec().first_ordinal,
-        };
+        let mut at = self.start();
         let mut damage = None;
         while at.ordinal < end.ordinal {
             match self.walk_whole(at, end, &mut visit) {
