@@ -233,8 +233,16 @@ impl Walk<'_> {
                 true => Bytes::new(),
                 false => self.reader.at(address, HEADER_BYTES, at_most.max(BLOCK))?,
             };
+            // Zeros follow a segment's last batch, and may lie where a batch was.
             if head.len() < HEADER_BYTES || head.iter().all(|b| *b == 0) {
                 let next = self.reader.header(segment + 1, self.size)?;
+                if let Some(at) = self.expected.filter(|at| *at != next.first_ordinal) {
+                    let next = next.first_ordinal;
+                    let reason = format!(
+                        "no batch follows, and the next segment begins with ordinal {next} and not {at}"
+                    );
+                    return Err(WalkError::Damaged { address, reason });
+                }
                 self.walked.address = (segment + 1) * self.size + SEGMENT_HEADER_BYTES as u64;
                 self.expected = Some(next.first_ordinal);
                 continue;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use kera_consumer::{Reader, Start};
 use kera_metadata::{Compare, GroupRecord, GroupState, MetadataStore, Transaction, Write};
 use kera_producer::{Producer, Record};
-use kera_protocol::batch;
+use kera_protocol::batch::{self, BatchHeader, HEADER_BYTES};
 use kera_protocol::error::ErrorCode;
 use kera_protocol::frame::FrameKind;
 use kera_protocol::ids::{StreamId, StreamletId};
@@ -175,6 +175,35 @@ impl Filled {
 
     /// Waits until a broker's copy of a group is on its disk, and changes a byte of a record there; where.
     async fn spoil(&self, group: &GroupRecord, broker: u32) -> u64 {
+        let (file, mut bytes) = self.stored(group, broker).await;
+        let begin = group.length as usize / 4;
+        let record = bytes[begin..]
+            .windows(5)
+            .position(|found| found == b"vvvvv");
+        let at = begin + record.expect("a record's value") + 2;
+        bytes[at] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+        at as u64
+    }
+
+    /// The same with zeros in place of a batch's header, as where a disk has forgotten a sector; the batch's first ordinal.
+    async fn blank(&self, group: &GroupRecord, broker: u32) -> u64 {
+        let (file, mut bytes) = self.stored(group, broker).await;
+        let begin = group.length as usize / 4;
+        let header = |at: usize| {
+            let header = BatchHeader::peek(&bytes[at..]).ok()?;
+            let batch = bytes.get(at..at + header.total_bytes)?;
+            batch::verify(batch).is_ok().then_some((at, header))
+        };
+        let found = (begin..bytes.len() - HEADER_BYTES).find_map(header);
+        let (at, header) = found.expect("a batch");
+        bytes[at..at + HEADER_BYTES].fill(0);
+        std::fs::write(&file, bytes).unwrap();
+        header.base_ordinal
+    }
+
+    /// A broker's copy of a group once it is on its disk: the file, and what it holds.
+    async fn stored(&self, group: &GroupRecord, broker: u32) -> (std::path::PathBuf, Vec<u8>) {
         let shared = self.cluster.brokers[broker as usize - 1].shared();
         let store = shared
             .clustered
@@ -198,15 +227,8 @@ impl Filled {
         let name = format!("{}.0.log", group.group);
         let file = find(&dir.join(self.stream.to_string()), &name);
         let file = file.expect("the copy has a file");
-        let mut bytes = std::fs::read(&file).unwrap();
-        let begin = group.length as usize / 4;
-        let record = bytes[begin..]
-            .windows(5)
-            .position(|found| found == b"vvvvv");
-        let at = begin + record.expect("a record's value") + 2;
-        bytes[at] ^= 1;
-        std::fs::write(&file, bytes).unwrap();
-        at as u64
+        let bytes = std::fs::read(&file).unwrap();
+        (file, bytes)
     }
 }
 
@@ -295,6 +317,27 @@ async fn a_copy_that_is_spoiled_is_left_for_the_owner() {
         from_copies > whole * 9 / 10 && from_copies < whole,
         "{from_copies} of {whole} that are whole"
     );
+}
+
+/// Zeros follow the last batch of a segment: where they stand in its midst, they end it no sooner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn zeros_in_place_of_a_header_hide_nothing_behind_them() {
+    let filled = Filled::start(3).await;
+    let first = filled.closed().remove(0);
+    let near = filled.holder(&first);
+    let ordinal = filled.blank(&first, near).await;
+    let (reply, _) = filled.read(near, at(ordinal), true).await;
+    assert_eq!(reply.error, ErrorCode::Damaged as u32, "{reply:?}");
+    let reader = Reader::builder()
+        .bootstrap(filled.cluster.bootstrap())
+        .stream("t")
+        .rack(format!("rack{near}"))
+        .follow(false)
+        .open();
+    let (seen, from_copies) = read_all(reader.await.unwrap()).await;
+    let expected: Vec<_> = (0..RECORDS).map(value).collect();
+    assert!(seen == expected, "{} of {RECORDS} records", seen.len());
+    assert!(from_copies > 0, "the copy was not asked");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
