@@ -245,6 +245,21 @@ impl Model {
             }
         }
         assert!(self.partition.runs() as u64 <= 2 * MOST_IN_FLIGHT + 2);
+        let delivered = self.records.iter();
+        let delivered = delivered.filter(|(_, known)| known.deliveries > 0 && !known.done);
+        let (mut in_flight, mut available, mut expiry) = (0, None, None);
+        for (ordinal, known) in delivered {
+            in_flight += 1;
+            match known.lock {
+                None => available = available.or(Some(*ordinal)),
+                Some((_, until)) => expiry = Some(until.min(expiry.unwrap_or(until))),
+            }
+        }
+        assert_eq!(self.partition.in_flight(), in_flight);
+        assert_eq!(self.partition.next_expiry(), expiry);
+        if let Some(first) = available {
+            assert_eq!(self.partition.next(0), Some(first));
+        }
         let open = self.records.iter().find(|(_, known)| !known.done);
         if let Some((first, _)) = open {
             assert!(self.partition.start() <= *first, "{first} is not done");

@@ -19,6 +19,8 @@ use crate::shared::Shared;
 
 /// How long an acknowledgement waits for what is kept.
 const KEPT_WITHIN: Duration = Duration::from_secs(15);
+/// How often a session begins anew with a partition whose offsets are set meanwhile.
+const TRIES: usize = 3;
 /// Pause after the coordinator has not answered.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -45,32 +47,42 @@ impl Shares {
             stream: place.stream,
             partition: place.partition,
         };
-        let share = {
-            let mut open = shared.shares.open.lock();
-            let known = open.get(&key);
-            let known = known.filter(|share| share.is_for(&place) && !share.has_ended());
-            let share = match known {
-                Some(share) => share.clone(),
-                None => {
-                    let share = Arc::new(OwnedShare::new(key.clone(), place));
-                    open.insert(key, share.clone());
-                    share
-                }
+        for _ in 0..TRIES {
+            let (share, is_others) = shared.shares.share_of(&key, &place);
+            // From here on it is given back, whatever comes.
+            let attached = Attached {
+                shared: shared.clone(),
+                share: share.clone(),
+                holder,
             };
-            share.users.fetch_add(1, Ordering::Relaxed);
-            share
-        };
-        // From here on it is given back, whatever comes.
-        let attached = Attached {
-            shared: shared.clone(),
-            share: share.clone(),
-            holder,
-        };
-        let begun = share.opened.get_or_try_init(|| share.begin(shared)).await;
-        match begun {
-            Ok(_) => Ok(attached),
-            Err(error) => Err(error),
+            share.opened.get_or_try_init(|| share.begin(shared)).await?;
+            if !is_others {
+                return Ok(attached);
+            }
+            // Nobody tells the owner that the group's offsets were set: what it has kept after that is refused.
+            match attached.confirm().await {
+                Err(_) if share.has_ended() => {}
+                confirmed => return confirmed.map(|()| attached),
+            }
         }
+        Err(ShareError::Fenced)
+    }
+
+    /// A partition of a group for one more session, and whether others began it.
+    fn share_of(&self, key: &ShareKey, place: &SharePlace) -> (Arc<OwnedShare>, bool) {
+        let mut open = self.open.lock();
+        let known = open.get(key);
+        let known = known.filter(|share| share.is_for(place) && !share.has_ended());
+        let (share, is_others) = match known {
+            Some(share) => (share.clone(), true),
+            None => {
+                let share = Arc::new(OwnedShare::new(key.clone(), place.clone()));
+                open.insert(key.clone(), share.clone());
+                (share, false)
+            }
+        };
+        share.users.fetch_add(1, Ordering::Relaxed);
+        (share, is_others)
     }
 
     /// Forgets a partition that nobody needs.
@@ -297,6 +309,20 @@ impl Attached {
             self.share.news.notify_waiters();
         }
         Ok(version)
+    }
+
+    /// Waits until the coordinator has kept where the group stands here.
+    ///
+    /// # Errors
+    /// It refuses that, or does not answer in time.
+    async fn confirm(&self) -> Result<(), ShareError> {
+        let opened = self.opened().ok_or(ShareError::Fenced)?;
+        let version = {
+            let mut standing = opened.standing.lock();
+            self.changed(&mut standing);
+            standing.version
+        };
+        self.kept(version).await
     }
 
     /// Waits until what was acknowledged is kept.

@@ -1,5 +1,6 @@
 //! The records of one partition as a share group has them.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use kera_protocol::ids::Ordinal;
@@ -53,6 +54,17 @@ pub struct Acquired {
 )]
 pub struct WrongState(pub Ordinal);
 
+/// What all runs come to. Each of many members that wait asks for it, whenever one acknowledges anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sums {
+    /// Records that were delivered and are not done.
+    in_flight: u64,
+    /// The first record that is available again.
+    available: Option<Ordinal>,
+    /// When the next lock ends.
+    expiry_ms: Option<u64>,
+}
+
 /// Where a share group stands in a partition, with who has acquired what.
 #[derive(Clone, Debug)]
 pub struct SharePartition {
@@ -66,6 +78,8 @@ pub struct SharePartition {
     end: Ordinal,
     /// Deliveries after which a record that comes back is done.
     most_deliveries: u16,
+    /// Of `runs` as they are; `None` from each change on until somebody asks.
+    sums: Cell<Option<Sums>>,
 }
 
 impl SharePartition {
@@ -77,6 +91,7 @@ impl SharePartition {
             runs: BTreeMap::new(),
             end: state.start,
             most_deliveries,
+            sums: Cell::new(None),
         };
         for run in &state.runs {
             let first = partition.end;
@@ -127,9 +142,27 @@ impl SharePartition {
 
     /// Records that were delivered and are not done: acquired, or available again.
     pub fn in_flight(&self) -> u64 {
-        let open = self.runs.iter();
-        let open = open.filter(|(_, run)| run.standing != Standing::Done);
-        open.map(|(first, run)| run.last - first + 1).sum()
+        self.sums().in_flight
+    }
+
+    fn sums(&self) -> Sums {
+        if let Some(sums) = self.sums.get() {
+            return sums;
+        }
+        let mut sums = Sums::default();
+        for (first, run) in &self.runs {
+            match run.standing {
+                Standing::Done => continue,
+                Standing::Available => sums.available = sums.available.or(Some(*first)),
+                Standing::Acquired { until_ms, .. } => {
+                    let earliest = sums.expiry_ms.unwrap_or(until_ms).min(until_ms);
+                    sums.expiry_ms = Some(earliest);
+                }
+            }
+            sums.in_flight += run.last - first + 1;
+        }
+        self.sums.set(Some(sums));
+        sums
     }
 
     /// Runs of records that stand alike: what it takes in memory.
@@ -140,12 +173,9 @@ impl SharePartition {
     /// Where to read next for somebody who wants records. `most` is how many may be in flight; `None` if all that may
     /// be acquired is.
     pub fn next(&self, most: u64) -> Option<Ordinal> {
-        let mut runs = self.runs.iter();
-        let free = runs.find(|(_, run)| run.standing == Standing::Available);
-        match free {
-            Some((first, _)) => Some(*first),
-            None => (self.in_flight() < most).then_some(self.end),
-        }
+        let sums = self.sums();
+        let fresh = || (sums.in_flight < most).then_some(self.end);
+        sums.available.or_else(fresh)
     }
 
     /// Takes up to `wanted` available records for a holder. `batches` are the first and last ordinals of batches that were
@@ -163,6 +193,7 @@ impl SharePartition {
         let mut left = wanted;
         let mut fresh = most.saturating_sub(self.in_flight());
         let mut at = from.max(self.start);
+        self.sums.set(None);
         for &(first, last) in batches {
             if left == 0 {
                 break;
@@ -229,6 +260,7 @@ impl SharePartition {
         if first > last {
             return;
         }
+        self.sums.set(None);
         if last >= self.end {
             self.extend_to(first);
             let from = first.max(self.end);
@@ -263,6 +295,7 @@ impl SharePartition {
         let most = self.most_deliveries;
         let first = first.max(self.start);
         if first <= last {
+            self.sums.set(None);
             self.each_in(first, last, |run| match what {
                 Acknowledgement::Accept | Acknowledgement::Reject => {
                     (run.standing, run.deliveries) = (Standing::Done, 0);
@@ -300,16 +333,13 @@ impl SharePartition {
 
     /// Gives back what was acquired until now at the latest. True if there was something.
     pub fn expire(&mut self, now_ms: u64) -> bool {
-        self.give_back_if(|_, until_ms| until_ms <= now_ms)
+        let is_over = self.sums().expiry_ms.is_some_and(|until| until <= now_ms);
+        is_over && self.give_back_if(|_, until_ms| until_ms <= now_ms)
     }
 
     /// When the next lock ends.
     pub fn next_expiry(&self) -> Option<u64> {
-        let locks = self.runs.values().filter_map(|run| match run.standing {
-            Standing::Acquired { until_ms, .. } => Some(until_ms),
-            _ => None,
-        });
-        locks.min()
+        self.sums().expiry_ms
     }
 
     /// Whether a holder has acquired anything.
@@ -326,6 +356,7 @@ impl SharePartition {
         if log_start <= self.start {
             return false;
         }
+        self.sums.set(None);
         if log_start >= self.end {
             self.runs.clear();
             (self.start, self.end) = (log_start, log_start);
@@ -350,6 +381,7 @@ impl SharePartition {
             }
         }
         if any {
+            self.sums.set(None);
             self.merge(self.start, self.end);
             self.advance();
         }

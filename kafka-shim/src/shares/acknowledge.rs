@@ -8,15 +8,19 @@ use kafka_protocol::messages::share_acknowledge_response::{
 };
 use kafka_protocol::messages::{ShareAcknowledgeRequest, ShareAcknowledgeResponse};
 use kera_coordinator::share::Acknowledgement;
+use kera_metadata::access::Operation;
 use kera_protocol::ids::Ordinal;
 
 use super::session::{BEGINS, ENDS, Key, ShareSession};
 use super::{refused, who};
 use crate::context::Ctx;
 use crate::refusal::Refusal;
+use crate::{access, topic};
 
 /// First and last offset, and what is said of each, or of all.
 pub(super) type Batch = (i64, i64, Vec<i8>);
+/// What is said in each partition. Where a request names one twice all of it is taken together, or none.
+pub(super) type Said = BTreeMap<Key, Vec<Batch>>;
 /// What became of the acknowledgements in each partition.
 pub(super) type Outcomes = BTreeMap<Key, Result<(), Refusal>>;
 
@@ -41,19 +45,17 @@ async fn acknowledge(ctx: &Ctx, request: ShareAcknowledgeRequest) -> Result<Outc
         let text = "an acknowledgement begins no share session";
         return Err(Refusal::new(ResponseError::InvalidShareSessionEpoch, text));
     }
-    let mut said: Vec<(Key, Vec<Batch>)> = Vec::new();
+    let mut said = Said::new();
     for topic in request.topics {
         for partition in topic.partitions {
             let batches = partition.acknowledgement_batches.into_iter();
             let batches = batches.map(|b| (b.first_offset, b.last_offset, b.acknowledge_types));
-            said.push((
-                (topic.topic_id, partition.partition_index),
-                batches.collect(),
-            ));
+            let key = (topic.topic_id, partition.partition_index);
+            said.entry(key).or_default().extend(batches);
         }
     }
     let session = ctx.shares.take(&ctx.shared, &who, epoch)?;
-    let outcomes = take(&session, said).await;
+    let outcomes = take(ctx, &session, said).await;
     if epoch != ENDS {
         ctx.shares.put_back(who, session);
     }
@@ -84,10 +86,16 @@ fn response(outcomes: Outcomes) -> ShareAcknowledgeResponse {
 }
 
 /// Takes what a session says, and waits until it is kept.
-pub(super) async fn take(session: &ShareSession, said: Vec<(Key, Vec<Batch>)>) -> Outcomes {
+pub(super) async fn take(ctx: &Ctx, session: &ShareSession, said: Said) -> Outcomes {
     let mut outcomes = Outcomes::new();
     let mut taken = Vec::new();
     for (key, batches) in said {
+        // The right may have gone since they were acquired.
+        let stream = topic::with_id(&ctx.shared, key.0);
+        if stream.is_some_and(|stream| !ctx.may_topic(Operation::Read, &stream.name())) {
+            outcomes.insert(key, Err(access::no_topic()));
+            continue;
+        }
         let Some(attached) = session.attached.get(&key) else {
             let text = "the session has acquired nothing in this partition";
             let refusal = Refusal::new(ResponseError::InvalidRecordState, text);
@@ -107,12 +115,7 @@ pub(super) async fn take(session: &ShareSession, said: Vec<(Key, Vec<Batch>)>) -
     }
     for (key, attached, version) in taken {
         let kept = attached.kept(version).await;
-        let kept = kept.map_err(|error| refused(&error));
-        // Where a partition was named twice the worse counts.
-        let outcome = outcomes.entry(key).or_insert(Ok(()));
-        if outcome.is_ok() {
-            *outcome = kept;
-        }
+        outcomes.insert(key, kept.map_err(|error| refused(&error)));
     }
     outcomes
 }

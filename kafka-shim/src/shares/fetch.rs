@@ -15,7 +15,7 @@ use kera_broker::shares::Shares;
 use kera_protocol::ids::Ordinal;
 use tokio::time::Instant;
 
-use super::acknowledge::{self, Batch, Outcomes};
+use super::acknowledge::{self, Outcomes, Said};
 use super::read::{self, Got, Look};
 use super::session::{BEGINS, ENDS, Key, ShareSession};
 use super::wait::HeadsMove;
@@ -59,7 +59,7 @@ async fn fetch(ctx: &Ctx, request: ShareFetchRequest) -> Result<ShareFetchRespon
         bytes: bytes.min(MOST_BYTES),
         records: u64::try_from(request.max_records).unwrap_or(0).max(1),
     };
-    let mut said: Vec<(Key, Vec<Batch>)> = Vec::new();
+    let mut said = Said::new();
     let mut wanted = Vec::new();
     for topic in request.topics {
         for partition in topic.partitions {
@@ -67,9 +67,9 @@ async fn fetch(ctx: &Ctx, request: ShareFetchRequest) -> Result<ShareFetchRespon
             wanted.push(key);
             let batches = partition.acknowledgement_batches.into_iter();
             let batches = batches.map(|b| (b.first_offset, b.last_offset, b.acknowledge_types));
-            let batches: Vec<Batch> = batches.collect();
-            if !batches.is_empty() {
-                said.push((key, batches));
+            let mut batches = batches.peekable();
+            if batches.peek().is_some() {
+                said.entry(key).or_default().extend(batches);
             }
         }
     }
@@ -78,7 +78,7 @@ async fn fetch(ctx: &Ctx, request: ShareFetchRequest) -> Result<ShareFetchRespon
         return Err(Refusal::new(ResponseError::InvalidRequest, text));
     }
     let mut session = ctx.shares.take(&ctx.shared, &who, epoch)?;
-    let outcomes = acknowledge::take(&session, said).await;
+    let outcomes = acknowledge::take(ctx, &session, said).await;
     if epoch == ENDS {
         let lock_ms = session.lock_ms();
         // Its locks end with it, before the client hears of it.

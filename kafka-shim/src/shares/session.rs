@@ -72,7 +72,7 @@ impl ShareSessions {
                 ResponseError::ShareSessionNotFound,
                 "the connection has no such share session; begin one with epoch 0",
             )),
-            (Some(next), _) if epoch > BEGINS && epoch != next => Err(Refusal::new(
+            (Some(next), _) if ![BEGINS, ENDS, next].contains(&epoch) => Err(Refusal::new(
                 ResponseError::InvalidShareSessionEpoch,
                 format!("the epoch of the share session is {next} by now, and not {epoch}"),
             )),

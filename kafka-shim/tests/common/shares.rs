@@ -122,19 +122,33 @@ impl Sharer {
         client: &mut Client,
         topic: Uuid,
         partition: i32,
-        (first, last): (i64, i64),
+        run: (i64, i64),
         what: i8,
     ) -> i16 {
-        let batch = AcknowledgementBatch::default()
-            .with_first_offset(first)
-            .with_last_offset(last)
-            .with_acknowledge_types(vec![what]);
-        let partition = AcknowledgePartition::default()
-            .with_partition_index(partition)
-            .with_acknowledgement_batches(vec![batch]);
+        self.say_all(client, topic, partition, &[run], what).await
+    }
+
+    /// The same of several runs, for each of which the request names the partition anew.
+    pub async fn say_all(
+        &mut self,
+        client: &mut Client,
+        topic: Uuid,
+        partition: i32,
+        runs: &[(i64, i64)],
+        what: i8,
+    ) -> i16 {
+        let named = runs.iter().map(|(first, last)| {
+            let batch = AcknowledgementBatch::default()
+                .with_first_offset(*first)
+                .with_last_offset(*last)
+                .with_acknowledge_types(vec![what]);
+            AcknowledgePartition::default()
+                .with_partition_index(partition)
+                .with_acknowledgement_batches(vec![batch])
+        });
         let of = AcknowledgeTopic::default()
             .with_topic_id(topic)
-            .with_partitions(vec![partition]);
+            .with_partitions(named.collect());
         let request = ShareAcknowledgeRequest::default()
             .with_group_id(Some(GroupId(words(self.group))))
             .with_member_id(Some(words(self.id)))

@@ -2,9 +2,13 @@
 
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::alter_configs_request::{AlterConfigsResource, AlterableConfig};
+use kafka_protocol::messages::alter_share_group_offsets_request::{
+    AlterShareGroupOffsetsRequestPartition, AlterShareGroupOffsetsRequestTopic,
+};
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::{
-    AlterConfigsRequest, AlterConfigsResponse, ApiKey, ListGroupsRequest, ListGroupsResponse,
+    AlterConfigsRequest, AlterConfigsResponse, AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse, ApiKey, GroupId, ListGroupsRequest, ListGroupsResponse,
     ProduceRequest, ProduceResponse,
 };
 use kera_protocol::batch::{Compression, ProducerStamp};
@@ -130,6 +134,54 @@ async fn what_is_done_makes_room() {
     assert_eq!(a.acquire(&mut one, stream, 0).await, [(140, 149, 1)]);
 }
 
+/// Offsets that are set count for the next member, though the connection of one that left is open still.
+#[tokio::test(flavor = "multi_thread")]
+async fn offsets_that_are_set_count_beside_a_session_that_was_left_open() {
+    let world = World::start().await;
+    let (mut one, mut two) = (world.client().await, world.client().await);
+    let stream = begin(&world, &mut one, &[]).await;
+    let (mut a, mut b) = (Sharer::new("g", "a"), Sharer::new("g", "b"));
+    a.beat(&mut one, 0, "t").await;
+    send(&mut one, 20).await;
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(0, 19, 1)]);
+    assert_eq!(a.say(&mut one, stream, 0, (0, 19), ACCEPT).await, 0);
+    assert_eq!(a.beat(&mut one, -1, "t").await.error_code, 0);
+    let partition = AlterShareGroupOffsetsRequestPartition::default().with_start_offset(5);
+    let of = AlterShareGroupOffsetsRequestTopic::default()
+        .with_topic_name(topic("t"))
+        .with_partitions(vec![partition]);
+    let request = AlterShareGroupOffsetsRequest::default()
+        .with_group_id(GroupId(words("g")))
+        .with_topics(vec![of]);
+    let set: AlterShareGroupOffsetsResponse =
+        two.call(ApiKey::AlterShareGroupOffsets, 0, &request).await;
+    assert_eq!(set.error_code, 0, "{set:?}");
+    assert_eq!(set.responses[0].partitions[0].error_code, 0, "{set:?}");
+    b.beat(&mut two, 0, "t").await;
+    assert_eq!(b.acquire(&mut two, stream, 0).await, [(5, 19, 1)]);
+    assert_eq!(b.say(&mut two, stream, 0, (5, 19), ACCEPT).await, 0);
+}
+
+/// All that a request says of a partition counts, or nothing, however often it names the partition.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_that_is_named_twice_is_taken_as_a_whole() {
+    let world = World::start().await;
+    let mut one = world.client().await;
+    let stream = begin(&world, &mut one, &[]).await;
+    let mut a = Sharer::new("g", "a");
+    a.beat(&mut one, 0, "t").await;
+    send(&mut one, 10).await;
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(0, 9, 1)]);
+    let twice = [(0, 4), (3, 9)];
+    let said = a.say_all(&mut one, stream, 0, &twice, ACCEPT).await;
+    assert_eq!(said, ResponseError::InvalidRequest.code());
+    let code = a.say(&mut one, stream, 0, (0, 9), RELEASE).await;
+    assert_eq!(code, 0, "none of them is done");
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(0, 9, 2)]);
+    let twice = [(0, 4), (5, 9)];
+    assert_eq!(a.say_all(&mut one, stream, 0, &twice, ACCEPT).await, 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_ends_with_its_time_and_deliveries_with_their_limit() {
     let world = World::start().await;
@@ -164,6 +216,8 @@ async fn sessions_have_epochs() {
     let refused = a.fetch(&mut one, stream, 0, 0).await;
     let wrong = ResponseError::InvalidShareSessionEpoch.code();
     assert_eq!(refused.error_code, wrong);
+    a.epoch = -2;
+    assert_eq!(a.fetch(&mut one, stream, 0, 0).await.error_code, wrong);
     a.epoch = 1;
     assert_eq!(a.fetch(&mut one, stream, 0, 0).await.error_code, 0);
     send(&mut one, 2).await;
