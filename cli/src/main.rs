@@ -15,6 +15,7 @@ mod consume;
 mod demo;
 mod failure;
 mod group;
+mod interrupts;
 mod man;
 mod members;
 mod notify;

@@ -6,10 +6,10 @@ use clap::Args;
 use kera_broker::cluster::BackupProcess;
 use kera_broker::config::Listener;
 use kera_broker::telemetry::telemetry_of;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::ConfigArgs;
 use crate::failure::{Failure, Outcome};
+use crate::interrupts::Interrupts;
 use crate::output::{Out, say};
 use crate::serve::{raise_open_files, runtime_of, set_up_log, stopped_hard};
 
@@ -47,24 +47,20 @@ pub(crate) fn run(args: &ReplicaStoreArgs) -> Outcome {
     raise_open_files();
     runtime_of(&config)?.block_on(async {
         // Before anything can be interrupted half-way.
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut interrupts = Interrupts::new()?;
         let mut process = BackupProcess::start(&config).await?;
         if let Some(telemetry) = telemetry {
             process.tell(telemetry);
         }
         announce(&process)?;
-        tokio::select! {
-            _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
-            _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
-        }
+        let signal = interrupts.next().await;
+        tracing::info!("{signal}: stopping");
         tokio::select! {
             () = process.shutdown() => {
                 tracing::info!("stopped");
                 Ok(ExitCode::SUCCESS)
             }
-            _ = terminate.recv() => Err(stopped_hard()),
-            _ = interrupt.recv() => Err(stopped_hard()),
+            _ = interrupts.next() => Err(stopped_hard()),
         }
     })
 }

@@ -10,7 +10,6 @@ use kera_broker::config::{BrokerConfig, Listener, LogConfig, LogFormat, volatile
 use kera_broker::telemetry::telemetry_of;
 use kera_kafka_shim::Listeners;
 use kera_telemetry::Telemetry;
-use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -18,6 +17,7 @@ use tracing_subscriber::{EnvFilter, Layer as _, Registry};
 
 use crate::config::ConfigArgs;
 use crate::failure::{Failure, Outcome};
+use crate::interrupts::Interrupts;
 use crate::notify::Notify;
 use crate::output::Out;
 
@@ -61,8 +61,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
     let data_dir = config.data_dir.clone();
     runtime.block_on(async {
         // Before anything can be interrupted half-way.
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut interrupts = Interrupts::new()?;
         let mut broker = Broker::start(config).await?;
         let levels = &broker.shared().log_levels;
         levels.applied_by(move |filter| log.change(filter));
@@ -79,8 +78,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
         announce(&broker, &kafka, &data_dir)?;
         notify.ready(&format!("serving on {}", broker.local_addr()));
         tokio::select! {
-            _ = terminate.recv() => tracing::info!("SIGTERM: draining"),
-            _ = interrupt.recv() => tracing::info!("SIGINT: draining"),
+            signal = interrupts.next() => tracing::info!("{signal}: draining"),
             version = broker.shared().settings.outdated() => {
                 notify.stopping();
                 broker.shutdown().await;
@@ -95,8 +93,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
                 tracing::info!("stopped");
                 Ok(ExitCode::SUCCESS)
             }
-            _ = terminate.recv() => Err(stopped_hard()),
-            _ = interrupt.recv() => Err(stopped_hard()),
+            _ = interrupts.next() => Err(stopped_hard()),
         }
     })
 }

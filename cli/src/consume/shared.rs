@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use kera_consumer::{Batch, ConsumeError, Consumer};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
 use super::ends::Ends;
 use super::{ConsumeArgs, Sink, go_on, say_skipped};
 use crate::failure::Failure;
+use crate::interrupts::Interrupts;
 use crate::output::say;
 
 /// How often progress is committed.
@@ -47,7 +47,7 @@ pub(super) async fn consume(
     }
     let consumer = tokio::select! {
         opened = builder.open() => opened?,
-        () = interrupts.next() => return Ok(()),
+        _ = interrupts.next() => return Ok(()),
     };
     let mut member = Member {
         consumer,
@@ -56,7 +56,7 @@ pub(super) async fn consume(
     };
     let ended = tokio::select! {
         biased;
-        () = interrupts.next() => Ended::Interrupted,
+        _ = interrupts.next() => Ended::Interrupted,
         read = member.read(sink, ends.as_ref()) => match read {
             Ok(()) => Ended::Done,
             Err(failure) => Ended::Failed(failure),
@@ -164,7 +164,7 @@ impl Member {
         };
         let left = tokio::select! {
             left = leaving => Some(left),
-            () = interrupts.next() => None,
+            _ = interrupts.next() => None,
             () = tokio::time::sleep(within) => None,
         };
         let lost = match &left {
@@ -184,29 +184,6 @@ impl Member {
             _ if !committed => Err(Failure::message(lost)),
             Ended::Interrupted => Ok(()),
             Ended::Done => left.unwrap_or(Ok(())),
-        }
-    }
-}
-
-/// SIGINT and SIGTERM.
-struct Interrupts {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Interrupts {
-    fn new() -> Result<Self, Failure> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-        })
-    }
-
-    /// Returns at the next one. Safe to cancel.
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
         }
     }
 }

@@ -29,7 +29,8 @@ pub(crate) use run::run;
   kera produce clicks --from events.log --rate 1000/s
 
 The command ends when every record is acknowledged. A record that cannot be delivered ends it with status 1, \
-and it says how many were acknowledged and how many were not.")]
+and it says how many were acknowledged and how many were not. So does Ctrl-C, with status 130: it waits for what was sent, \
+and another one ends that.")]
 pub(crate) struct ProduceArgs {
     /// The stream
     stream: String,

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -14,7 +16,13 @@ use tokio::runtime::Handle;
 use super::input::{Input, InputRecord, InputRules};
 use super::{Pace, ProduceArgs};
 use crate::failure::{Failure, Outcome};
+use crate::interrupts::Interrupts;
 use crate::output::{count, per_second, say, short_time};
+
+/// Exit status of a command that a signal ended, as shells tell it of Ctrl-C.
+const INTERRUPTED: i32 = 130;
+/// Beside the number of records sent: no more are to follow.
+const NO_MORE: u64 = 1 << 63;
 
 /// Runs `kera produce`.
 pub(crate) async fn run(args: ProduceArgs) -> Outcome {
@@ -37,8 +45,16 @@ pub(crate) async fn run(args: ProduceArgs) -> Outcome {
     let progress = progress_bar(&args);
     let reader = open(&args.from, &progress)?;
     let pace = args.rate.map(|rate| Pace::new(rate, begin));
-    let sending = Sending::new(producer, args.headers.clone(), pace);
-    let sent = send_input(sending, move || Input::new(rules, reader)).await;
+    let sending = Sending::new(producer.clone(), args.headers.clone(), pace);
+    let sent = sending.sent.clone();
+    let mut interrupts = Interrupts::new()?;
+    let sent = tokio::select! {
+        sent = send_input(sending, move || Input::new(rules, reader)) => sent,
+        signal = interrupts.next() => {
+            progress.finish_and_clear();
+            end_interrupted(&producer, &sent, signal, interrupts).await
+        }
+    };
     progress.finish_and_clear();
     let sent = sent?;
     if !args.quiet {
@@ -52,6 +68,32 @@ pub(crate) async fn run(args: ProduceArgs) -> Outcome {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits for what was sent before a signal, says what became of it and ends the process: the thread that reads the input may
+/// stand in a read that nothing ends. Another signal ends the wait.
+async fn end_interrupted(
+    producer: &Producer,
+    sent: &AtomicU64,
+    signal: &str,
+    mut interrupts: Interrupts,
+) -> ! {
+    // From here on the thread that reads takes no further record.
+    let sent = sent.fetch_or(NO_MORE, Ordering::SeqCst);
+    say(&format!(
+        "{signal}: waits for what was sent; another one ends that"
+    ));
+    tokio::select! {
+        // What it gives up is counted below.
+        _ = producer.flush() => {}
+        _ = interrupts.next() => {}
+    }
+    let acknowledged = producer.metrics().records_acknowledged;
+    say(&format!(
+        "error: ended by {signal}{}",
+        fates(sent, acknowledged)
+    ));
+    std::process::exit(INTERRUPTED)
 }
 
 /// Sends an input's records and waits for all of them. How many there were.
@@ -74,7 +116,8 @@ struct Sending {
     runtime: Handle,
     /// The last record of each batch that is not known to be stored.
     unconfirmed: VecDeque<Delivery>,
-    sent: u64,
+    /// Records that were given to the producer, with the one at hand; [`NO_MORE`] beside it once a signal came.
+    sent: Arc<AtomicU64>,
 }
 
 impl Sending {
@@ -85,7 +128,7 @@ impl Sending {
             pace,
             runtime: Handle::current(),
             unconfirmed: VecDeque::new(),
-            sent: 0,
+            sent: Arc::default(),
         }
     }
 
@@ -122,14 +165,15 @@ impl Sending {
             settled = settled.and(delivery.await.map(|_| ()));
         }
         let acknowledged = self.producer.metrics().records_acknowledged;
+        let sent = self.sent.load(Ordering::SeqCst);
         let failed = match ended.and(settled.map_err(Failure::from)) {
             Err(failed) => failed.text(),
-            Ok(()) if acknowledged == self.sent => return Ok(self.sent),
+            Ok(()) if acknowledged == sent => return Ok(sent),
             Ok(()) => "records were given up".to_owned(),
         };
         Err(Failure::message(format!(
             "{failed}{}",
-            fates(self.sent, acknowledged)
+            fates(sent, acknowledged)
         )))
     }
 
@@ -140,17 +184,21 @@ impl Sending {
             headers,
             timestamp: None,
         };
+        let before = self.sent.fetch_add(1, Ordering::SeqCst);
+        if before >= NO_MORE {
+            return Err(Failure::message("ended by a signal"));
+        }
         let delivery = match self.producer.append(&record) {
             Err(AppendError::Full) => self.runtime.block_on(self.producer.append_wait(&record)),
             taken => taken,
         };
         let delivery = delivery.map_err(|error| {
+            self.sent.fetch_sub(1, Ordering::SeqCst);
             Failure::message(format!(
                 "record {} of the input was not taken: {error}",
-                self.sent + 1
+                before + 1
             ))
         })?;
-        self.sent += 1;
         match self.unconfirmed.back_mut() {
             Some(last) if last.same_batch(&delivery) => *last = delivery,
             _ => self.unconfirmed.push_back(delivery),

@@ -29,6 +29,7 @@ mod logins;
 mod long_polls;
 mod lost_markers;
 mod objectives;
+mod produce_ends;
 mod quotas;
 mod round_trip;
 mod sent_positions;
