@@ -43,7 +43,7 @@ shuttle: ## The model test of the lock order: explores schedules of threads.
 
 # The sanitizer's run time comes with stable Rust, its flag does not. It is told of no leaks: tests leave statics behind.
 sanitize: ## The tests of the crates with unsafe code, under the address sanitizer.
-	ASAN_OPTIONS=detect_leaks=0 RUSTC_BOOTSTRAP=1 RUSTFLAGS="$${RUSTFLAGS:-} -Zsanitizer=address" \
+	ASAN_OPTIONS=detect_leaks=0 CARGO_PROFILE_DEV_DEBUG=line-tables-only RUSTC_BOOTSTRAP=1 RUSTFLAGS="$${RUSTFLAGS:-} -Zsanitizer=address" \
 		cargo test $(LOCKED) --target $$(rustc -vV | sed -n 's/^host: //p') \
 		--target-dir $${CARGO_TARGET_DIR:-target}/sanitized -p kera-log-segments -p kera-replication --lib --test backup --test tcp
 

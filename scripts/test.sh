@@ -14,10 +14,10 @@ export KERA_SKIP_FILE=$logs/skipped KERA_RETRY_FILE=$logs/tried-twice
 : >"$KERA_SKIP_FILE"
 : >"$KERA_RETRY_FILE"
 
-# What cargo keeps to build a change faster is twice as large as what it builds. A fresh clone is
-# built once, and goes without; where there is such state already it is used and kept.
+# What cargo keeps to build a change faster is twice as large as what it builds, and half of what it builds are tables of
+# lines, which only backtraces need. A fresh clone goes without both; where there is such state already it is used and kept.
 if [ ! -d "${CARGO_TARGET_DIR:-target}/debug/incremental" ]; then
-    export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
+    export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0} CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-none}
 fi
 
 # By this name cargo hears of what is to run test binaries.

@@ -25,8 +25,12 @@ if [ "${1:-}" != brokers ]; then
     cargo test --locked "${features[@]}" --lib
 fi
 # built PACKAGE KIND NAME: builds a package's test program "rdma" and prints where a program of it is.
+#
+# The programs have a directory of their own, though all else is built where it always is: otherwise kera with rdma would
+# take the place of kera without it, under the tests of `make unit` that run it meanwhile.
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 built() {
-    cargo test --locked -p "$1" --features rdma --test rdma --no-run --message-format=json |
+    CARGO_BUILD_BUILD_DIR=$target cargo test --locked --target-dir "$target/rdma" -p "$1" --features rdma --test rdma --no-run --message-format=json |
         sed -n "s/.*\"kind\":\[\"$2\"\].*\"name\":\"$3\".*\"executable\":\"\([^\"]*\)\".*/\1/p" | tail -n 1
 }
 transport=$(built kera-replication test rdma)
