@@ -72,6 +72,10 @@ pub(crate) async fn run(args: ProduceArgs) -> Outcome {
 
 /// Waits for what was sent before a signal, says what became of it and ends the process: the thread that reads the input may
 /// stand in a read that nothing ends. Another signal ends the wait.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the runtime would wait for the thread that reads the input"
+)]
 async fn end_interrupted(
     producer: &Producer,
     sent: &AtomicU64,
