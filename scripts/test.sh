@@ -16,7 +16,7 @@ export KERA_SKIP_FILE=$logs/skipped KERA_RETRY_FILE=$logs/tried-twice
 
 # What cargo keeps to build a change faster is twice as large as what it builds, and half of what it builds are tables of
 # lines, which only backtraces need. A fresh clone goes without both; where there is such state already it is used and kept.
-if [ ! -d "${CARGO_TARGET_DIR:-target}/debug/incremental" ]; then
+if [ -z "$(ls -A "${CARGO_TARGET_DIR:-target}/debug/incremental" 2>/dev/null)" ]; then
     export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0} CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-none}
 fi
 
