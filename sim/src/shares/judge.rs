@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+/// Brokers count whole milliseconds: a lock may end by as much before its time.
+const CUT_OFF: Duration = Duration::from_millis(1);
 /// Findings that are kept.
 const MOST_FINDINGS: usize = 20;
 
@@ -336,7 +338,7 @@ impl Book {
             // Whoever has it now, and has had it since before this was asked for, and cannot have lost it to time.
             let holders = known.holds.iter().filter(|hold| {
                 let is_others = hold.session != session && hold.reign == Some(reign);
-                is_others && hold.got <= sent && got < hold.sent + limits.lock
+                is_others && hold.got <= sent && got + CUT_OFF < hold.sent + limits.lock
             });
             self.suspicions.extend(holders.map(|hold| Suspicion {
                 holder: hold.session,
