@@ -1,5 +1,5 @@
 //! One bit of a batch's header is turned, so that it leads astray. What lies behind it is read or refused, and is never hidden:
-//! whoever is answered with nothing waits for ever, and one who asks by time begins too late.
+//! a reader that is answered with nothing waits for ever, and one that asks by time begins too late.
 
 mod support;
 

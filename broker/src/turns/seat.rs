@@ -210,7 +210,7 @@ impl Seat {
             let kept = match class {
                 // It was the user's own.
                 Class::Critical => 0.0,
-                // Whoever takes turns and lets them go would be before all others again and again.
+                // Free turns would put a user that takes and drops them before all others, again and again.
                 Class::BestEffort => self.turns.capacity.of_request(),
             };
             machine.settle(&self.user, class, kept - estimate);

@@ -150,6 +150,18 @@ impl Filled {
         (frame.message().unwrap(), frame.body)
     }
 
+    /// What a reader in a rack reads from the first record to the last, and how many bytes of it come from copies.
+    async fn read_in(&self, rack: &str) -> (Vec<String>, u64) {
+        let reader = Reader::builder()
+            .bootstrap(self.cluster.bootstrap())
+            .stream("t")
+            .start(Start::Earliest)
+            .rack(rack)
+            .follow(false)
+            .open();
+        read_all(reader.await.unwrap()).await
+    }
+
     /// Changes a closed group's record, which must be as it was.
     fn commit(&self, before: &GroupRecord, write: Write) {
         let store = &self.cluster.store;
@@ -259,18 +271,8 @@ async fn a_reader_with_a_rack_reads_closed_groups_there() {
     let filled = Filled::start(3).await;
     let near = filled.holder(&filled.closed()[0]);
     let expected: Vec<_> = (0..RECORDS).map(value).collect();
-    let open = async |rack: &str| {
-        let reader = Reader::builder()
-            .bootstrap(filled.cluster.bootstrap())
-            .stream("t")
-            .start(Start::Earliest)
-            .rack(rack)
-            .follow(false)
-            .open();
-        reader.await.unwrap()
-    };
     let closed = filled.closed_bytes();
-    let (seen, from_copies) = read_all(open(&format!("rack{near}")).await).await;
+    let (seen, from_copies) = filled.read_in(&format!("rack{near}")).await;
     assert_eq!(seen, expected);
     // All but headers and lane snapshots.
     assert!(
@@ -285,7 +287,7 @@ async fn a_reader_with_a_rack_reads_closed_groups_there() {
     );
     // Where the owner is no further away, and where nobody is near, the owner is asked.
     for rack in [format!("rack{}", filled.owner), "elsewhere".to_owned()] {
-        let (seen, from_copies) = read_all(open(&rack).await).await;
+        let (seen, from_copies) = filled.read_in(&rack).await;
         assert_eq!((seen.len(), from_copies), (RECORDS, 0), "{rack}");
     }
 }
@@ -298,13 +300,7 @@ async fn a_copy_that_is_spoiled_is_left_for_the_owner() {
         filled.holder(&filled.closed()[0]),
     );
     let spoiled_at = filled.spoil(&first, near).await;
-    let reader = Reader::builder()
-        .bootstrap(filled.cluster.bootstrap())
-        .stream("t")
-        .rack(format!("rack{near}"))
-        .follow(false)
-        .open();
-    let (seen, from_copies) = read_all(reader.await.unwrap()).await;
+    let (seen, from_copies) = filled.read_in(&format!("rack{near}")).await;
     let expected: Vec<_> = (0..RECORDS).map(value).collect();
     assert!(
         seen == expected,
@@ -328,13 +324,7 @@ async fn zeros_in_place_of_a_header_hide_nothing_behind_them() {
     let ordinal = filled.blank(&first, near).await;
     let (reply, _) = filled.read(near, at(ordinal), true).await;
     assert_eq!(reply.error, ErrorCode::Damaged as u32, "{reply:?}");
-    let reader = Reader::builder()
-        .bootstrap(filled.cluster.bootstrap())
-        .stream("t")
-        .rack(format!("rack{near}"))
-        .follow(false)
-        .open();
-    let (seen, from_copies) = read_all(reader.await.unwrap()).await;
+    let (seen, from_copies) = filled.read_in(&format!("rack{near}")).await;
     let expected: Vec<_> = (0..RECORDS).map(value).collect();
     assert!(seen == expected, "{} of {RECORDS} records", seen.len());
     assert!(from_copies > 0, "the copy was not asked");
@@ -520,13 +510,7 @@ async fn a_copy_that_is_not_listed_is_not_served() {
         .await;
     assert_eq!(reply.error, 0, "{}", reply.message);
     // A reader that is sent there finds its way.
-    let reader = Reader::builder()
-        .bootstrap(filled.cluster.bootstrap())
-        .stream("t")
-        .rack(format!("rack{near}"))
-        .follow(false)
-        .open();
-    let (seen, _) = read_all(reader.await.unwrap()).await;
+    let (seen, _) = filled.read_in(&format!("rack{near}")).await;
     assert_eq!(seen, (0..RECORDS).map(value).collect::<Vec<_>>());
 }
 

@@ -155,7 +155,7 @@ impl Coordinator {
     ) -> Result<Reply, Fault> {
         let known = self.state.transactions.get(id).ok_or(Fault::UnknownId)?;
         match known.stage {
-            // Whoever has it prepared elsewhere relies on it.
+            // An engine outside may have decided how it ends, and relies on it.
             Stage::Ongoing if known.prepared.is_some() => Err(Fault::Prepared),
             Stage::Ongoing => {
                 let mut next = known.clone();

@@ -135,7 +135,7 @@ impl Coordinator {
     }
 
     /// Aborts what nobody has ended for as long as operators let it wait. The epoch of what is prepared stays: all of it is
-    /// durable, nothing of it comes late, and whoever has its handle is told how it ended. What is open without a timeout is
+    /// durable, nothing of it comes late, and a client with its handle is told how it ended. What is open without a timeout is
     /// fenced, as where a timeout is over.
     pub(super) fn transactions_abort_prepared(&mut self, now_ms: u64, step: &mut Step) {
         let Some(longest_ms) = self.limits.transactions.max_prepared_ms else {

@@ -68,7 +68,7 @@ fn a_later_instance_keeps_a_transaction_and_ends_it() {
         assert_eq!(end(&mut bench, 1, commit), ended, "the answer was lost");
         assert_eq!(end(&mut bench, 1, !commit), NOT_OPEN);
         bench.restart_from_snapshot();
-        // Whoever asks again by the name of its batches is told.
+        // A client that names the batches' producer id and epoch is still told the outcome.
         assert_eq!(bench.end_by(handle(101, 0, 1), true), Reply::Ended(commit));
 
         let epoch = 1 + i16::from(raises);
@@ -195,7 +195,7 @@ fn an_instance_that_does_not_keep_it_aborts_it() {
     bench.begin(false, true);
     bench.add(101, 0, &[1]);
     bench.begin(true, true);
-    // As an administrator ends one by force: whoever had it is fenced.
+    // As an administrator ends one by force: the instance before is fenced.
     assert_eq!(bench.begin(false, false), ENDING);
     assert_eq!(bench.end(101, 1, true), FENCED);
     let decided = bench.decided().remove(0);
@@ -230,7 +230,7 @@ fn what_is_kept_without_two_phase_commit_has_its_timeout() {
     bench.write_markers();
     assert_eq!(bench.init(Some((101, 1))), Reply::Begun(101, 2));
 
-    // One that has none keeps having none, whoever ends it.
+    // A transaction without a timeout keeps none when another instance keeps it.
     bench.begin(false, true);
     bench.add(101, 3, &[1]);
     assert_eq!(bench.begin(true, false), kept(101, 4, (101, 3)));
@@ -253,7 +253,7 @@ fn what_was_prepared_natively_is_kept_as_well() {
     assert_eq!(bench.begin(false, true), PREPARED);
     bench.restart();
     assert_eq!(bench.add(101, 1, &[1]), PREPARED);
-    // By its handle, or by whoever keeps it.
+    // It ends by its handle, or by the instance that keeps it.
     let described = bench.describe();
     assert_eq!((described.stage, described.epoch), (Stage::Prepared, 0));
     assert_eq!(bench.end(101, 1, true), Reply::Ending(1));

@@ -153,7 +153,7 @@ async fn a_later_instance_ends_what_the_one_before_has_prepared() {
         let last = (then.0, then.1 + 1);
         assert_eq!(end(&mut client, "p", then, true).await, (0, last));
         assert_eq!(stable_at(&mut client, from, from + 4).await, aborted);
-        // Nothing is open: whoever asks has nothing to end.
+        // Nothing is open, so there is nothing to keep or to end.
         let (code, _, ongoing) = begin(&mut client, "p", KEEPS).await;
         assert_eq!((code, ongoing), (0, NONE));
     }

@@ -28,7 +28,7 @@ pub enum Said {
 pub enum Answer {
     /// It is kept.
     Kept,
-    /// The records were not acquired by whoever said it; nothing changed.
+    /// The member that said it has not acquired the records; nothing changed.
     NotHeld,
     /// Nobody can tell.
     Unknown,
@@ -43,7 +43,7 @@ pub struct Limits {
     pub lock: Duration,
 }
 
-/// An owner's epoch, and how often owners had stopped serving the group before: whoever loses its lease for a moment
+/// An owner's epoch, and how often owners had stopped serving the group before: an owner that loses its lease for a moment
 /// goes on under the same epoch, and has forgotten locks and counts.
 pub type Reign = (u32, u64);
 
@@ -335,7 +335,7 @@ impl Book {
                 ));
             }
             known.newest = Some((reign, count, got));
-            // Whoever has it now, and has had it since before this was asked for, and cannot have lost it to time.
+            // Sessions that had it before this was asked for, and whose lock has not ended since.
             let holders = known.holds.iter().filter(|hold| {
                 let is_others = hold.session != session && hold.reign == Some(reign);
                 is_others && hold.got <= sent && got + CUT_OFF < hold.sent + limits.lock
