@@ -9,11 +9,12 @@
 //! is, and so is what was done without a turn. A user that owes does not go on: when it is next, a piece of its debt is paid.
 //! So a user that made no debts waits for one piece of each other user, and never for what they owe.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Ticket;
+use super::tenants::Tenants;
 
 /// A bucket of guaranteed tokens holds what comes in this time, and may owe as much,
 const BURST: Duration = Duration::from_millis(50);
@@ -34,8 +35,6 @@ const PIECE: f64 = LEAST_SPARE;
 const MOST_OWED: f64 = 60.0;
 /// The part of all tokens that others get at the least.
 const LEAST_SHARE: f64 = 0.1;
-/// Tenants at which those are forgotten first that are ahead of nobody.
-const FIRST_SWEEP: usize = 64;
 /// Those that wait are looked at no more often.
 const LEAST_PAUSE: Duration = Duration::from_micros(500);
 
@@ -64,16 +63,6 @@ impl Critical {
     }
 }
 
-/// A user that has no guarantee, or has used it up.
-#[derive(Debug, Default)]
-struct Tenant {
-    /// Tokens that it has taken, counted from where the others were when it began.
-    used: f64,
-    /// Tokens that its requests cost and that it has still to take, before it goes on.
-    owes: f64,
-    waiting: VecDeque<Arc<Ticket>>,
-}
-
 /// Of which tokens something was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
@@ -95,13 +84,9 @@ pub(super) struct Machine {
     most_spare: f64,
     at: Instant,
     critical: HashMap<Arc<str>, Critical>,
-    tenants: HashMap<Arc<str>, Tenant>,
-    sweep_at: usize,
+    tenants: Tenants,
     /// How much the tenant had used that was served last. Who comes anew begins there.
     clock: f64,
-    waiting: usize,
-    /// Tenants that owe something.
-    owing: usize,
 }
 
 impl Machine {
@@ -114,11 +99,8 @@ impl Machine {
             most_spare: rate * LEAST_SPARE,
             at: now,
             critical: HashMap::new(),
-            tenants: HashMap::new(),
-            sweep_at: FIRST_SWEEP,
+            tenants: Tenants::new(),
             clock: 0.0,
-            waiting: 0,
-            owing: 0,
         }
     }
 
@@ -150,10 +132,7 @@ impl Machine {
         self.spare = self.spare.min(self.most_spare);
         if guarantees.is_empty() {
             // Nobody waits for anybody, and nothing is owed.
-            self.tenants
-                .values_mut()
-                .for_each(|tenant| tenant.owes = 0.0);
-            self.owing = 0;
+            self.tenants.forgive();
         }
     }
 
@@ -177,11 +156,10 @@ impl Machine {
             // What nobody has taken, and what there is no room for, pays what is owed.
             self.pay(self.spare - self.most_spare);
             self.spare = self.most_spare;
-            if self.waiting == 0 && self.owing == 0 {
+            if self.tenants.waiting() == 0 && self.tenants.owing() == 0 {
                 // There was enough for all: nobody is ahead of anybody.
                 self.tenants.clear();
                 self.clock = 0.0;
-                self.sweep_at = FIRST_SWEEP;
             }
         }
     }
@@ -193,19 +171,21 @@ impl Machine {
             own.tokens -= cost;
             return Some(Class::Critical);
         }
-        if self.waiting > 0 {
+        if self.tenants.waiting() > 0 {
             return None;
         }
-        if self.owing > 0 {
+        if self.tenants.owing() > 0 {
             self.pay_before(user);
         }
-        if self.spare <= 0.0 || self.owes(user) {
+        if self.spare <= 0.0 || self.tenants.owes(user) {
             return None;
         }
-        let piece = self.piece();
-        let tenant = self.tenant(user);
-        let (before, part) = (tenant.used, cost.min(piece));
-        tenant.used += part;
+        let part = cost.min(self.piece());
+        let before = self.tenants.enter(user, self.clock, |tenant| {
+            let before = tenant.used;
+            tenant.used += part;
+            before
+        });
         self.clock = self.clock.max(before);
         self.spare -= part;
         self.owe(user, cost - part);
@@ -216,34 +196,20 @@ impl Machine {
         self.rate * PIECE
     }
 
-    fn owes(&self, user: &Arc<str>) -> bool {
-        let tenant = self.tenants.get(user);
-        tenant.is_some_and(|tenant| tenant.owes > 0.0)
-    }
-
     /// Pays what others owe from what may be spared, as far as they have used less than a user that is about to go on, and what it
     /// owes itself.
     fn pay_before(&mut self, user: &Arc<str>) {
         while self.spare > 0.0 {
-            let next = self.next(|tenant| tenant.owes > 0.0);
-            let Some((debtor, debtor_used)) = next else {
+            let Some((debtor, debtor_used)) = self.tenants.next_that_owes() else {
                 return;
             };
             let own = self.tenants.get(user);
             let used = own.map_or(0.0, |own| own.used).max(self.clock);
-            if debtor_used >= used && !self.owes(user) {
+            if debtor_used >= used && !self.tenants.owes(user) {
                 return;
             }
             self.pay_one(&debtor, self.spare);
         }
-    }
-
-    /// Which of these tenants has used least, and how much.
-    fn next(&self, which: impl Fn(&Tenant) -> bool) -> Option<(Arc<str>, f64)> {
-        let tenants = self.tenants.iter().filter(|(_, tenant)| which(tenant));
-        let next = tenants
-            .min_by(|(a, one), (b, other)| one.used.total_cmp(&other.used).then_with(|| a.cmp(b)));
-        next.map(|(user, tenant)| (user.clone(), tenant.used))
     }
 
     /// Pays a piece of what one tenant owes, and no more than `most`, from what may be spared.
@@ -254,24 +220,26 @@ impl Machine {
 
     /// A tenant takes up to `most` tokens that it owes: how many.
     fn take_off(&mut self, user: &Arc<str>, most: f64) -> f64 {
-        let Some(tenant) = self.tenants.get_mut(user) else {
+        let taken = self.tenants.change(user, |tenant| {
+            let (paid, before) = (tenant.owes.min(most), tenant.used);
+            tenant.used += paid;
+            tenant.owes -= paid;
+            (paid, before)
+        });
+        let Some((paid, before)) = taken else {
             return 0.0;
         };
-        let paid = tenant.owes.min(most);
-        self.clock = self.clock.max(tenant.used);
-        tenant.used += paid;
-        tenant.owes -= paid;
-        self.owing -= usize::from(tenant.owes <= 0.0);
+        self.clock = self.clock.max(before);
         paid
     }
 
     /// Pays with tokens that are of no use to anybody else what is owed.
     fn pay(&mut self, mut tokens: f64) {
-        while tokens > 0.0 && self.owing > 0 {
-            let piece = self.piece().max(tokens / (2.0 * self.owing as f64));
-            let Some((user, _)) = self.next(|tenant| tenant.owes > 0.0) else {
-                return;
-            };
+        while tokens > 0.0
+            && let Some((user, _)) = self.tenants.next_that_owes()
+        {
+            let owing = self.tenants.owing();
+            let piece = self.piece().max(tokens / (2.0 * owing as f64));
             tokens -= self.take_off(&user, piece.min(tokens));
         }
     }
@@ -282,50 +250,30 @@ impl Machine {
             return;
         }
         let most = self.rate * MOST_OWED;
-        let tenant = self.tenant(user);
-        let before = tenant.owes;
-        tenant.owes = (before + more).min(most.max(before));
-        self.owing += usize::from(before <= 0.0);
+        self.tenants.enter(user, self.clock, |tenant| {
+            tenant.owes = (tenant.owes + more).min(most.max(tenant.owes));
+        });
     }
 
     /// So much was taken by a tenant and is not needed: it owes less, and what it has paid may be spared again as far as there is room.
     fn give_back(&mut self, user: &Arc<str>, tokens: f64) {
-        let mut paid = tokens;
         let room = (self.most_spare - self.spare).max(0.0);
-        if let Some(tenant) = self.tenants.get_mut(user) {
-            if tenant.owes > 0.0 {
-                let unpaid = tenant.owes.min(tokens);
-                tenant.owes -= unpaid;
-                self.owing -= usize::from(tenant.owes <= 0.0);
-                paid -= unpaid;
-            }
+        let back = self.tenants.change(user, |tenant| {
+            let unpaid = tenant.owes.min(tokens);
+            tenant.owes -= unpaid;
             // What others cannot have back it has used: else it would be before them again.
-            tenant.used = (tenant.used - paid.min(room)).max(0.0);
-        }
-        self.spare += paid.min(room);
+            let back = (tokens - unpaid).min(room);
+            tenant.used = (tenant.used - back).max(0.0);
+            back
+        });
+        self.spare += back.unwrap_or(tokens.min(room));
     }
 
     /// Who was told to wait does so with this.
     pub(super) fn wait(&mut self, ticket: Arc<Ticket>) {
-        let tenant = self.tenant(&ticket.user.clone());
-        tenant.waiting.push_back(ticket);
-        self.waiting += 1;
-    }
-
-    fn tenant(&mut self, user: &Arc<str>) -> &mut Tenant {
-        let clock = self.clock;
-        if self.tenants.len() >= self.sweep_at && !self.tenants.contains_key(user) {
-            self.tenants.retain(|_, tenant| {
-                !tenant.waiting.is_empty() || tenant.owes > 0.0 || tenant.used > clock
-            });
-            self.sweep_at = (self.tenants.len() * 2).max(FIRST_SWEEP);
-        }
-        let tenant = self.tenants.entry(user.clone()).or_default();
-        if tenant.waiting.is_empty() {
-            // Nobody saves up for later.
-            tenant.used = tenant.used.max(clock);
-        }
-        tenant
+        let user = ticket.user.clone();
+        self.tenants
+            .enter(&user, self.clock, |tenant| tenant.waiting.push_back(ticket));
     }
 
     /// Something cost so much more than was taken for it, or less.
@@ -341,7 +289,7 @@ impl Machine {
             // Its objective may have ended meanwhile.
             (Class::Critical, None) | (Class::BestEffort, _) if more >= 0.0 => {
                 self.owe(user, more);
-                if self.waiting == 0 && self.owing > 0 {
+                if self.tenants.waiting() == 0 && self.tenants.owing() > 0 {
                     self.pay_before(user);
                 }
             }
@@ -369,40 +317,39 @@ impl Machine {
     pub(super) fn advance(&mut self, now: Instant) -> Vec<(Arc<Ticket>, Class)> {
         self.fill(now);
         let mut granted = Vec::new();
-        if self.waiting == 0 {
+        if self.tenants.waiting() == 0 {
             return granted;
         }
         // Guarantees come first, those that were used up and have tokens again too.
         for (user, own) in &mut self.critical {
-            let Some(tenant) = self.tenants.get_mut(user) else {
-                continue;
-            };
-            while own.may_go()
-                && let Some(ticket) = tenant.waiting.pop_front()
-            {
+            while own.may_go() {
+                let first = self
+                    .tenants
+                    .change(user, |tenant| tenant.waiting.pop_front());
+                let Some(ticket) = first.flatten() else { break };
                 own.tokens -= ticket.estimate;
-                self.waiting -= 1;
                 granted.push((ticket, Class::Critical));
             }
         }
         while self.spare > 0.0 || self.critical.is_empty() {
-            let next = self.next(|tenant| tenant.owes > 0.0 || !tenant.waiting.is_empty());
-            let Some((user, used)) = next else { break };
-            if self.owes(&user) {
+            let Some((user, used)) = self.tenants.next() else {
+                break;
+            };
+            if self.tenants.owes(&user) {
                 self.pay_one(&user, self.spare);
                 continue;
             }
             let piece = self.piece();
-            let Some(tenant) = self.tenants.get_mut(&user) else {
+            let first = self.tenants.change(&user, |tenant| {
+                let ticket = tenant.waiting.pop_front()?;
+                let part = ticket.estimate.min(piece);
+                tenant.used += part;
+                Some((ticket, part))
+            });
+            let Some((ticket, part)) = first.flatten() else {
                 break;
             };
-            let Some(ticket) = tenant.waiting.pop_front() else {
-                break;
-            };
-            let part = ticket.estimate.min(piece);
-            tenant.used += part;
             self.clock = self.clock.max(used);
-            self.waiting -= 1;
             self.spare -= part;
             self.owe(&user, ticket.estimate - part);
             granted.push((ticket, Class::BestEffort));
@@ -412,24 +359,22 @@ impl Machine {
 
     /// Who waited with it does so no more. False: it did not wait.
     pub(super) fn leave(&mut self, ticket: &Arc<Ticket>) -> bool {
-        let Some(tenant) = self.tenants.get_mut(&ticket.user) else {
-            return false;
-        };
-        let before = tenant.waiting.len();
-        tenant.waiting.retain(|one| !Arc::ptr_eq(one, ticket));
-        let left = before - tenant.waiting.len();
-        self.waiting -= left;
-        left > 0
+        let left = self.tenants.change(&ticket.user, |tenant| {
+            let before = tenant.waiting.len();
+            tenant.waiting.retain(|one| !Arc::ptr_eq(one, ticket));
+            before > tenant.waiting.len()
+        });
+        left.unwrap_or(false)
     }
 
     /// How many wait.
     pub(super) fn waiting(&self) -> usize {
-        self.waiting
+        self.tenants.waiting()
     }
 
     /// After how long to [advance](Self::advance) if somebody waits.
     pub(super) fn pause(&self) -> Option<Duration> {
-        if self.waiting == 0 {
+        if self.tenants.waiting() == 0 {
             return None;
         }
         let seconds = -self.spare / self.rest();

@@ -1,10 +1,12 @@
 //! What the buckets promise, whatever asks and in whatever order.
 
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicU8;
 use std::task::Waker;
 
 use proptest::prelude::*;
 
+use super::super::tenants::FIRST_SWEEP;
 use super::*;
 
 const RATE: f64 = 1000.0;
@@ -369,14 +371,15 @@ fn tenants_that_are_ahead_of_nobody_are_forgotten() {
         played.advance();
         played.ask(&format!("user-{number}"), 1.0);
     }
-    assert!(played.machine.tenants.len() <= 2 * FIRST_SWEEP);
+    assert!(played.machine.tenants.all().count() <= 2 * FIRST_SWEEP);
     // But not those that owe something.
     let bob: Arc<str> = "bob".into();
     played.machine.owe(&bob, 5000.0);
     for number in 0..1000 {
-        played.machine.tenant(&format!("other-{number}").into());
+        let other = format!("other-{number}").into();
+        played.machine.tenants.enter(&other, 0.0, |_| ());
     }
-    assert!(played.machine.owes(&bob));
+    assert!(played.machine.tenants.owes(&bob));
 }
 
 #[derive(Clone, Debug)]
@@ -398,7 +401,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// What all tenants owe.
 fn owed(machine: &Machine) -> f64 {
-    machine.tenants.values().map(|tenant| tenant.owes).sum()
+    machine.tenants.all().map(|tenant| tenant.owes).sum()
 }
 
 proptest! {
@@ -470,9 +473,7 @@ proptest! {
             prop_assert!(waiting.is_empty() || played.machine.spare <= 0.0, "others starve");
             // What is owed is owed by a user, and others wait for no more than a piece of it.
             prop_assert!(played.machine.spare >= -played.machine.piece() - 1e-9, "all owe");
-            let tenants = played.machine.tenants.values();
-            let owing = tenants.filter(|tenant| tenant.owes > 0.0).count();
-            prop_assert_eq!(played.machine.owing, owing);
+            played.machine.tenants.check();
             // No tokens come from nowhere: what was taken came at the rate, was there at first, or is owed.
             let own: f64 = played.machine.critical.values().map(|one| (-one.tokens).max(0.0)).sum();
             let owed = own + (-played.machine.spare).max(0.0) + owed(&played.machine);

@@ -7,6 +7,7 @@ mod cost;
 mod machine;
 mod metrics;
 mod seat;
+mod tenants;
 
 use std::fmt;
 use std::sync::Arc;
