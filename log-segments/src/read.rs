@@ -10,6 +10,7 @@ use kera_protocol::ids::{Epoch, Ordinal};
 use crate::buffers::Buffer;
 use crate::footer::Footer;
 use crate::group::Group;
+use crate::io::is_broken_file;
 use crate::layout::{FOOTER_OFFSET, SEGMENT_HEADER_BYTES};
 use crate::pool::ChunkReader;
 use crate::scan::{self, ScanError};
@@ -91,15 +92,15 @@ impl ReadError {
         }
     }
 
-    /// Whether reading again brings nothing: the bytes are damaged, their file is gone or no file, or the disk
-    /// cannot read them.
+    /// Whether reading again brings nothing: the bytes are damaged, their file is gone, no file or one that the
+    /// file system cannot make out, or the disk cannot read them.
     pub fn is_lasting(&self) -> bool {
-        use std::io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
         match self {
             Self::Damaged { .. } => true,
             Self::WouldBlock => false,
             Self::Io { error, .. } => {
-                matches!(error.kind(), NotFound | IsADirectory | NotADirectory)
+                error.kind() == std::io::ErrorKind::NotFound
+                    || is_broken_file(error)
                     || error.raw_os_error() == Some(BAD_SECTOR)
             }
         }

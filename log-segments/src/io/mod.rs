@@ -18,6 +18,7 @@
 pub mod aligned;
 mod blocking;
 mod boot;
+mod broken;
 pub mod direct;
 mod engine;
 #[cfg(any(test, feature = "testing"))]
@@ -41,6 +42,7 @@ use bytes::Bytes;
 
 pub use aligned::{AlignedBuf, BLOCK_BYTES};
 pub use boot::boot_id;
+pub use broken::is_broken_file;
 pub use engine::{EngineKind, open_engine};
 pub use uring::LOCKED_BYTES;
 pub use volatile::volatile_file_system;

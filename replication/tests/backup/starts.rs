@@ -147,6 +147,39 @@ fn a_damaged_copy_is_set_aside_and_not_removed() {
 }
 
 #[test]
+fn one_file_that_cannot_be_made_out_keeps_no_store_from_starting() {
+    // Something else under its name: the file system cannot give a file, as where an inode is damaged.
+    for (root, kind) in [("shared", "copy"), ("disk", "copy"), ("disk", "log")] {
+        let (dir, id, other) = (shared_dir(), copy(3, 7), copy(4, 7));
+        let (store, content) = half_flushed(dir.path(), &id);
+        let here = store.incarnation();
+        store.fill(&other, &segment(&other, 2, 300)).expect("fills");
+        // What is flushed leaves shared memory: then the disk alone has it.
+        let in_memory = root == "shared";
+        if !in_memory {
+            let length = content.bytes.len() as u64;
+            store.flush(&id, length, true).expect("flushes");
+        }
+        drop(store);
+        if !in_memory {
+            for kind in ["copy", "log"] {
+                let _ = fs::remove_file(file(dir.path(), "shared", &id, kind));
+            }
+        }
+        let path = file(dir.path(), root, &id, kind);
+        fs::remove_file(&path).expect("it is there");
+        fs::create_dir(&path).expect("a directory");
+        for _ in 0..2 {
+            let store = start(dir.path());
+            let answer = store.seal(&id, 8, here);
+            assert_eq!(answer, Ok(CopyAnswer::Unknown), "{root} {kind}");
+            let state = store.state(&other);
+            assert!(state.is_some(), "{root} {kind}: the others are there");
+        }
+    }
+}
+
+#[test]
 fn a_newer_builds_copy_is_left_to_the_newer_build() {
     let (dir, id) = (shared_dir(), copy(3, 7));
     let store = start(dir.path());

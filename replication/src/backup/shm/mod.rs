@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use kera_log_segments::io::volatile_file_system;
+use kera_log_segments::io::{is_broken_file, volatile_file_system};
 use kera_log_segments::layout::{DurableMark, MARK_BYTES, MARK_SLOT_STRIDE};
 use kera_protocol::ids::{GroupId, StreamId, StreamletId};
 use parking_lot::Mutex;
@@ -424,7 +424,13 @@ impl Memory for ShmMemory {
 /// How much of a copy its file on disk has, by its own mark.
 fn released_there(spec: &CopySpec, paths: &Paths) -> Result<u64, StartError> {
     let mark = File::open(&paths.log).and_then(|file| read_mark(&file, spec.group_bytes()));
-    let mark = ShmMemory::io(&paths.log, mark)?;
+    let mark = match mark {
+        Err(error) if is_broken_file(&error) => {
+            tracing::warn!(path = %paths.log.display(), %error, "a file of a replica cannot be made out");
+            None
+        }
+        mark => ShmMemory::io(&paths.log, mark)?,
+    };
     Ok(mark.map_or(0, |mark| mark.synced))
 }
 

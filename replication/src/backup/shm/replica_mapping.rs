@@ -4,7 +4,10 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::thread;
+
+use kera_log_segments::io::is_broken_file;
 
 use super::record::{self, Kept, Record};
 use super::{FoundFiles, Name, Paths, ShmMemory};
@@ -95,12 +98,12 @@ fn look(name: &Name, paths: &Paths) -> Result<Look, StartError> {
             let _ = fs::remove_file(&paths.log);
             return Ok(Look::Nothing);
         }
-        Err(error) => return ShmMemory::io(&paths.record, Err(error)),
+        Err(error) => return broken(&paths.record, error),
     };
     let (log_bytes, allocated) = match fs::metadata(&paths.log) {
         Ok(metadata) => (metadata.len(), metadata.blocks() * 512),
         Err(error) if error.kind() == io::ErrorKind::NotFound => (0, 0),
-        Err(error) => return ShmMemory::io(&paths.log, Err(error)),
+        Err(error) => return broken(&paths.log, error),
     };
     Ok(match record::decode(&bytes[..read]) {
         Record::Newer { version } => {
@@ -124,6 +127,15 @@ fn look(name: &Name, paths: &Paths) -> Result<Look, StartError> {
         }
         Record::Copy { .. } | Record::Damaged => Look::Damaged,
     })
+}
+
+/// What an error makes of a copy: one file that cannot be made out keeps no store from starting.
+fn broken(path: &Path, error: io::Error) -> Result<Look, StartError> {
+    if !is_broken_file(&error) {
+        return ShmMemory::io(path, Err(error));
+    }
+    tracing::warn!(path = %path.display(), %error, "a file of a replica cannot be made out");
+    Ok(Look::Damaged)
 }
 
 /// Reads the record with one call; one byte more than a record has tells that it is none.
