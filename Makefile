@@ -56,8 +56,9 @@ FIRST ?= 1
 seeds: ## Whole clusters from other seeds; a failure prints the command that repeats it.
 	cargo run $(LOCKED) --release -p kera-sim -- --first $(FIRST) --seeds $(SEEDS)
 
+# With examples all crates have the features that `make clippy` has looked at them with.
 doc: ## The API documentation, warnings denied.
-	RUSTDOCFLAGS="$${RUSTDOCFLAGS:-} -D warnings" cargo doc $(LOCKED) --workspace --no-deps
+	RUSTDOCFLAGS="$${RUSTDOCFLAGS:-} -D warnings" cargo doc $(LOCKED) --workspace --no-deps --lib --bins --examples
 
 # Needs QEMU, and cmake and libclang to build; where they cannot be had it says so and passes.
 test-rdma: ## The rdma transport in virtual machines with a software network card, about 5 minutes.

@@ -10,7 +10,8 @@ mkdir -p "$target/datafusion"
 target=$(realpath "$target")
 program=${KERA_PROGRAM:-}
 if [ -z "$program" ]; then
-    cargo build --locked -p kera
+    # With an example, so that all crates have the features that `cargo test --workspace` has built them with.
+    cargo build --locked --workspace --bin kera --example check
     program=$target/debug/kera
 fi
 program=$(realpath "$program")

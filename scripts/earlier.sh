@@ -19,12 +19,12 @@ if [ ! -x "$folder/kera" ] || [ "$(cat "$folder/commit" 2>/dev/null)" != "$commi
     rm -rf "$folder/source"
     mkdir "$folder/source"
     git archive "$commit" | tar x -C "$folder/source"
-    # By another version of its own crates they get other names among what is built, so that all other crates are
-    # shared with this build; and people see which program is which.
+    # By another version of its own crates they get other names among what is built, and people see which program is which. All
+    # other crates are shared with this build: with an example they have the features of `cargo test --workspace`.
     sed -i 's/^version = "[^"]*"$/version = "0.0.1"/' "$folder/source/Cargo.toml"
     cd "$folder/source"
     env -u RUSTC_BOOTSTRAP -u RUSTFLAGS CARGO_BUILD_BUILD_DIR="$target" \
-        cargo build --quiet --package kera --target-dir "$folder/out" >&2
+        cargo build --quiet --workspace --bin kera --example check --target-dir "$folder/out" >&2
     cp "$folder/out/debug/kera" "$folder/kera.new"
     mv "$folder/kera.new" "$folder/kera"
     echo "$commit" >"$folder/commit"

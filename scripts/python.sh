@@ -28,7 +28,8 @@ if [ "$(cat "$here/venv/made-of" 2>/dev/null)" != "$wanted" ]; then
     printf '%s\n' "$wanted" >"$here/venv/made-of"
 fi
 
-cargo build --locked -p kera -p kera-python
+# With an example, so that all crates have the features that `cargo test --workspace` has built them with.
+cargo build --locked --workspace --lib --bin kera --example check
 # As a wheel lays it out.
 rm -rf "$here/package"
 mkdir -p "$here/package"

@@ -17,25 +17,34 @@ skip() {
 
 prepare skip
 
-features=(-p kera-replication --features rdma)
 say "building"
+# The whole workspace is named, so that all crates but those with rdma have the features that `cargo test --workspace` has built
+# them with.
 if [ "${1:-}" != brokers ]; then
-    cargo clippy --locked "${features[@]}" --all-targets -- -D warnings
-    cargo clippy --locked -p kera-broker --features rdma -- -D warnings
-    cargo test --locked "${features[@]}" --lib
+    cargo clippy --locked --workspace --features kera/rdma --lib --test rdma -- -D warnings
 fi
-# built PACKAGE KIND NAME: builds a package's test program "rdma" and prints where a program of it is.
-#
 # The programs have a directory of their own, though all else is built where it always is: otherwise kera with rdma would
 # take the place of kera without it, under the tests of `make unit` that run it meanwhile.
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-built() {
-    CARGO_BUILD_BUILD_DIR=$target cargo test --locked --target-dir "$target/rdma" -p "$1" --features rdma --test rdma --no-run --message-format=json |
-        sed -n "s/.*\"kind\":\[\"$2\"\].*\"name\":\"$3\".*\"executable\":\"\([^\"]*\)\".*/\1/p" | tail -n 1
+# build ARGUMENT...: builds, and tells in `built` what there is.
+build() {
+    built=$(CARGO_BUILD_BUILD_DIR=$target cargo test --locked --workspace --features kera/rdma --target-dir "$target/rdma" \
+        "$@" --no-run --message-format=json)
 }
-transport=$(built kera-replication test rdma)
-brokers=$(built kera test rdma)
-kera=$(built kera bin kera)
+# program PACKAGE KIND NAME: where a program is that was built.
+program() {
+    sed -n "s/.*\"package_id\":\"[^\"]*[#/]$1[@\"#].*\"kind\":\[\"$2\"\].*\"name\":\"$3\".*\"executable\":\"\([^\"]*\)\".*/\1/p" \
+        <<<"$built" | tail -n 1
+}
+if [ "${1:-}" != brokers ]; then
+    build --lib
+    tests=$(program kera-replication lib kera_replication)
+    (cd replication && CARGO_MANIFEST_DIR=$PWD "$tests")
+fi
+build --test rdma
+transport=$(program kera-replication test rdma)
+brokers=$(program kera test rdma)
+kera=$(program kera bin kera)
 for binary in "$transport" "$brokers" "$kera"; do
     [ -x "$binary" ] || { say "cargo did not tell where a program is"; exit 1; }
 done

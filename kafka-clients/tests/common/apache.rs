@@ -72,7 +72,12 @@ impl Apache {
     fn java(&self) -> Command {
         let mut command = Command::new("java");
         command
-            .args(["-Xmx384m", "-XX:+UseSerialGC", "-cp"])
+            .args([
+                "-Xmx384m",
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
+                "-cp",
+            ])
             .arg(self.lib.join("*"));
         command
     }

@@ -125,6 +125,7 @@ pub fn java(name: &str, folder: &str, properties: &[&str]) -> String {
     let to = once(name, folder, |from, to| {
         let mut command = Command::new("mvn");
         command
+            .env("MAVEN_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .args(["--batch-mode", "--quiet", "--no-transfer-progress"])
             .arg("--file")
             .arg(from.join("pom.xml"))
