@@ -96,7 +96,7 @@ pub(crate) struct AddArgs {
     #[arg(long, value_name = "PRINCIPAL")]
     deny: Vec<String>,
     /// What: read, write, create, delete, alter, describe, describe-configs, alter-configs,
-    /// cluster-action, idempotent-write, all
+    /// cluster-action, idempotent-write, two-phase-commit, all
     #[arg(long, value_name = "OPERATION", value_delimiter = ',', value_parser = operation)]
     operation: Vec<Operation>,
     /// All that a producer needs of a stream: write, describe, create
