@@ -107,23 +107,9 @@ impl Consumer {
 
     /// The next record; the others of its batch stay for later calls. Safe to cancel.
     pub(crate) async fn next_record(&mut self) -> Result<OwnedRecord, ConsumeError> {
-        self.pass_on_progress();
         loop {
-            if let Some(opened) = &mut self.opened {
-                let (lease, end) = (opened.batch.lease_key(), opened.batch.position().next);
-                match opened.next() {
-                    Some((record, next)) => {
-                        if self.deliver(lease, next, 1) {
-                            return Ok(record);
-                        }
-                    }
-                    // It may have had no records at all.
-                    None => {
-                        self.deliver(lease, end, 0);
-                        self.pass_on_progress();
-                    }
-                }
-                self.opened = None;
+            if let Some(record) = self.record_at_hand() {
+                return Ok(record);
             }
             let batch = self.fetched().await?;
             match OpenedBatch::new(batch.clone()) {
@@ -131,6 +117,31 @@ impl Consumer {
                 Err(error) => return Err(self.stand_at(&batch, batch.undecodable(error))),
             }
         }
+    }
+
+    /// The next record, if it is of a batch of which one was taken before. `None` says nothing about what there is beyond:
+    /// [`records`](Self::records) waits for that.
+    ///
+    /// For loops over single records: it makes no future, and else does as `records` does, also to what counts as processed.
+    pub fn record_at_hand(&mut self) -> Option<OwnedRecord> {
+        self.pass_on_progress();
+        let opened = self.opened.as_mut()?;
+        let lease = opened.batch.lease_key();
+        match opened.next() {
+            Some((record, next)) => {
+                if self.deliver(lease, next, 1) {
+                    return Some(record);
+                }
+            }
+            // It may have had no records at all.
+            None => {
+                let end = opened.batch.position().next;
+                self.deliver(lease, end, 0);
+                self.pass_on_progress();
+            }
+        }
+        self.opened = None;
+        None
     }
 
     /// What was delivered before is processed.

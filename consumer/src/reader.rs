@@ -184,13 +184,8 @@ impl Reader {
     /// The next record; the others of its batch stay for later calls. Safe to cancel.
     pub(crate) async fn next_record(&mut self) -> Result<Option<OwnedRecord>, ConsumeError> {
         loop {
-            if let Some(opened) = &mut self.opened {
-                let lane = opened.batch.lane();
-                if let Some((record, next)) = opened.next() {
-                    self.deliver(lane, next, 1);
-                    return Ok(Some(record));
-                }
-                self.opened = None;
+            if let Some(record) = self.record_at_hand() {
+                return Ok(Some(record));
             }
             let Some(batch) = self.fetched().await? else {
                 return Ok(None);
@@ -206,6 +201,19 @@ impl Reader {
                 }
             }
         }
+    }
+
+    /// The next record, if it is of a batch of which one was taken before. `None` says nothing about what there is beyond:
+    /// [`records`](Self::records) waits for that. For loops over single records: it makes no future.
+    pub fn record_at_hand(&mut self) -> Option<OwnedRecord> {
+        let opened = self.opened.as_mut()?;
+        let lane = opened.batch.lane();
+        let Some((record, next)) = opened.next() else {
+            self.opened = None;
+            return None;
+        };
+        self.deliver(lane, next, 1);
+        Some(record)
     }
 
     /// Notes that so many records of a lane, up to `next`, go to the application.

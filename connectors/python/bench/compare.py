@@ -8,22 +8,18 @@ Each run has a process of its own, and clients take turns. PAIRS (5) says how ma
 100 bytes (1,000,000); of 1,000 bytes there are a quarter as many.
 """
 
-import datetime
 import json
 import os
 import pathlib
 import platform
-import statistics
 import subprocess
 import sys
-import tempfile
-import time
 
 HERE = pathlib.Path(__file__).parent
-ROOT = HERE.parents[2]
-BEGIN, END = "<!-- bench-python, begin -->", "<!-- bench-python, end -->"
-# Above this the rate says little; CPU time suffers less.
-NOISY_PERCENT = 15
+sys.path.insert(0, str(HERE.parents[1] / "bench"))
+
+import figures
+
 SIZES = (100, 1000)
 CASES = {"produce": ("kera", "kafka"), "consume": ("kera", "kera-batches", "kera-arrow", "kafka", "kafka-poll")}
 NAMES = {
@@ -36,38 +32,10 @@ NAMES = {
 PRODUCERS = {"kera": "Kera, `send`", "kafka": "confluent-kafka, `produce`"}
 
 
-class Broker:
-    """A broker in a directory that goes with it."""
-
-    def __init__(self, program: str):
-        self.home = tempfile.TemporaryDirectory()
-        with open(f"{self.home.name}/log", "w") as log:
-            self.process = subprocess.Popen(
-                [program, "serve", "--data-dir", f"{self.home.name}/data", "--http-listen", "off"]
-                + ["--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0"],
-                stdout=subprocess.PIPE, stderr=log, text=True,
-            )
-        self.addresses = {}
-        for line in self.process.stdout:
-            for begin, client in (("listening on ", "kera"), ("Kafka clients on ", "kafka")):
-                if line.startswith(begin):
-                    self.addresses[client] = line.removeprefix(begin).split()[0].rstrip(",")
-            if len(self.addresses) == 2:
-                return
-        raise SystemExit(f"the broker did not start: {pathlib.Path(self.home.name, 'log').read_text()}")
-
-    def address(self, client: str) -> str:
-        return self.addresses[client.split("-")[0]]
-
-    def end(self) -> None:
-        self.process.terminate()
-        self.process.wait()
-        self.home.cleanup()
-
-
 def load(broker, client, case, stream, size, warm_up, records):
+    address = broker.addresses[client.split("-")[0]]
     done = subprocess.run(
-        [sys.executable, HERE / "load.py", client, case, broker.address(client), stream, str(broker.process.pid)]
+        [sys.executable, HERE / "load.py", client, case, address, stream, str(broker.process.pid)]
         + [str(size), str(warm_up), str(records)],
         stdout=subprocess.PIPE, text=True,
     )
@@ -112,112 +80,52 @@ def runs(broker, pairs, of_100_bytes):
                     yield one
 
 
-def words(*command) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
-
-
-def machine() -> dict:
-    named = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
-    return {
-        "cores": os.cpu_count(),
-        "processor": named[0] if named else platform.machine(),
-        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
-        "kernel": f"{platform.system()} {platform.release()}",
-    }
-
-
 def run(program: str, results: str) -> None:
     import confluent_kafka
 
     pairs, records = int(os.environ.get("PAIRS", "5")), int(os.environ.get("RECORDS", "1000000"))
-    changed = words("git", "status", "--porcelain", "--", ".", ":!docs", ":!connectors/python/bench")
-    began, started = time.monotonic(), datetime.datetime.now(datetime.timezone.utc)
-    broker = Broker(program)
-    try:
-        found = list(runs(broker, pairs, records))
-    finally:
-        broker.end()
-    told = {
-        "started": started.strftime("%Y-%m-%d %H:%M"),
-        "minutes": round((time.monotonic() - began) / 60, 1),
-        "commit": words("git", "rev-parse", "--short=7", "HEAD") + (" with changes" if changed else ""),
-        "kera": words(program, "--version").split(" (")[0],
+
+    def measure():
+        broker = figures.Broker(program)
+        try:
+            return list(runs(broker, pairs, records))
+        finally:
+            broker.end()
+
+    versions = {
         "python": platform.python_version(),
         "confluent_kafka": confluent_kafka.__version__,
         "librdkafka": confluent_kafka.libversion()[0],
-        "machine": machine(),
-        "runs": found,
     }
-    pathlib.Path(results).write_text(json.dumps(told, indent=1) + "\n")
+    figures.write(results, program, measure, versions, "connectors/python/bench")
 
 
-def spread(figures, form) -> str:
-    return f"{form(statistics.median(figures))} ({form(min(figures))}-{form(max(figures))})"
-
-
-def section(told) -> str:
-    where, noise = told["machine"], [one["others_percent"] for one in told["runs"]]
-    noisy = sum(percent > NOISY_PERCENT for percent in noise)
-    lines = [
-        f"{told['started']} UTC, {told['minutes']:.0f} minutes, commit {told['commit']}. {where['cores']} cores ({where['processor']}), "
-        f"{where['memory_gib']} GiB, {where['kernel']}, shared by broker and client. Python {told['python']}, {told['kera']}, "
-        f"confluent-kafka {told['confluent_kafka']} with librdkafka {told['librdkafka']}.",
-        "",
-        f"Meanwhile other processes used {spread(noise, '{:.0f}'.format)} % of the cores; in {noisy} of {len(noise)} runs it was more than "
-        f"{NOISY_PERCENT} %. A cell is the median (least-most); a ratio is that of the runs of one turn.",
-    ]
+def section(told) -> list[str]:
+    versions = (
+        f"Python {told['python']}, {told['kera']}, confluent-kafka {told['confluent_kafka']} with librdkafka {told['librdkafka']}."
+    )
+    lines = figures.head(told, "broker and client", versions)
+    columns = ["records", "client", "client CPU, ns per record", "of confluent-kafka's", "thousand records/s", "broker CPU, ns per record"]
     for case, clients in CASES.items():
-        lines += [
-            "",
-            f"### Python: {case}",
-            "",
-            "| records | client | client CPU, ns per record | of confluent-kafka's | thousand records/s | broker CPU, ns per record |",
-            "|---|---|---|---|---|---|",
-        ]
+        rows = []
         for size in SIZES:
             of_client = {
                 client: [one for one in told["runs"] if (one["case"], one["size"], one["client"]) == (case, size, client)]
                 for client in clients
             }
             for client, own in of_client.items():
-                pairs = zip(own, of_client["kafka"], strict=True)
-                ratios = [one["client_ns"] / other["client_ns"] for one, other in pairs]
-                cells = [
+                ratios = figures.ratios(own, of_client["kafka"], lambda one: one["client_ns"])
+                rows.append([
                     f"{own[0]['records']:,} of {size:,} bytes",
                     (PRODUCERS if case == "produce" else NAMES)[client],
-                    spread([one["client_ns"] for one in own], "{:,.0f}".format),
-                    "-" if client == "kafka" else spread(ratios, "{:.2f}".format),
-                    spread([one["records_per_second"] / 1000 for one in own], "{:,.0f}".format),
-                    spread([one["broker_ns"] for one in own], "{:,.0f}".format),
-                ]
-                lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "Every run: [benchmarks/python.json](benchmarks/python.json)."]
-    return "\n".join(lines)
-
-
-def with_section(results: str, document: str) -> tuple[str, str]:
-    """The document as it is, and as the results give it."""
-    text = pathlib.Path(document).read_text()
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise SystemExit(f"{document} has no marks {BEGIN} and {END}")
-    return text, f"{before}{BEGIN}\n{section(json.loads(pathlib.Path(results).read_text()))}\n{END}{after}"
-
-
-def main() -> None:
-    match sys.argv[1:]:
-        case ["run", program, results]:
-            run(program, results)
-        case ["report", results, document]:
-            pathlib.Path(document).write_text(with_section(results, document)[1])
-        case ["check", results, document]:
-            text, wanted = with_section(results, document)
-            if text != wanted:
-                raise SystemExit(f"{document} has not what {results} gives; `make bench-document` writes it anew")
-        case _:
-            raise SystemExit(__doc__)
+                    figures.spread([one["client_ns"] for one in own], "{:,.0f}".format),
+                    "-" if client == "kafka" else figures.spread(ratios, "{:.2f}".format),
+                    figures.spread([one["records_per_second"] / 1000 for one in own], "{:,.0f}".format),
+                    figures.spread([one["broker_ns"] for one in own], "{:,.0f}".format),
+                ])
+        lines += ["", f"### Python: {case}", "", *figures.table(columns, rows)]
+    return [*lines, "", "Every run: [benchmarks/python.json](benchmarks/python.json)."]
 
 
 if __name__ == "__main__":
-    main()
+    figures.main(sys.argv[1:], run, "bench-python", section, __doc__)

@@ -125,45 +125,45 @@ def kera_records(address, stream, group, meter, size, records):
     return took
 
 
-def kera_batches(address, stream, group, meter, size, records):
-    import kera
+def kera_by_batches(taken):
+    """Of each batch `taken` says how many records it has, and how long their values are together."""
 
-    meter.start()
+    def consume(address, stream, group, meter, size, records):
+        import kera
+
+        meter.start()
+        count = total = 0
+        with kera.Consumer(stream, group, bootstrap=address) as consumer:
+            for batch in consumer.batches():
+                if not count:
+                    meter.first_record()
+                of_batch = taken(batch)
+                count += of_batch[0]
+                total += of_batch[1]
+                if count >= records:
+                    break
+            took = meter.stop(records)
+        take(count, total, (records, size))
+        return took
+
+    return consume
+
+
+def one_by_one(batch):
     count = total = 0
-    with kera.Consumer(stream, group, bootstrap=address) as consumer:
-        for batch in consumer.batches():
-            if not count:
-                meter.first_record()
-            for record in batch:
-                total += len(record.value)
-                count += 1
-            if count >= records:
-                break
-        took = meter.stop(records)
-    take(count, total, (records, size))
-    return took
+    for record in batch:
+        total += len(record.value)
+        count += 1
+    return count, total
 
 
-def kera_arrow(address, stream, group, meter, size, records):
-    import kera
+def by_arrow(batch):
     import nanoarrow
 
-    meter.start()
-    count = total = 0
-    with kera.Consumer(stream, group, bootstrap=address) as consumer:
-        for batch in consumer.batches():
-            if not count:
-                meter.first_record()
-            array = nanoarrow.c_array(batch)
-            # Values lie one after the other; the last offset of the column is the sum of their lengths.
-            values = array.child(5)
-            total += values.view().buffer(1)[len(values)]
-            count += len(array)
-            if count >= records:
-                break
-        took = meter.stop(records)
-    take(count, total, (records, size))
-    return took
+    array = nanoarrow.c_array(batch)
+    # Values lie one after the other; the last offset of the column is the sum of their lengths.
+    values = array.child(5)
+    return len(array), values.view().buffer(1)[len(values)]
 
 
 def kafka_consumer(address, stream, group):
@@ -224,8 +224,8 @@ def kafka_poll(address, stream, group, meter, size, records):
 PRODUCERS = {"kera": kera_produce, "kafka": kafka_produce}
 CONSUMERS = {
     "kera": kera_records,
-    "kera-batches": kera_batches,
-    "kera-arrow": kera_arrow,
+    "kera-batches": kera_by_batches(one_by_one),
+    "kera-arrow": kera_by_batches(by_arrow),
     "kafka": kafka_records,
     "kafka-poll": kafka_poll,
 }

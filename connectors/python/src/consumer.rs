@@ -10,7 +10,7 @@ use pyo3::types::PyDict;
 use crate::awaited::_Pending;
 use crate::batch::{Batch, Position};
 use crate::errors::of_consume;
-use crate::iterate::{Batches, Records};
+use crate::iterate::{Batches, Records, Source};
 use crate::record::Record;
 use crate::runtime::{Home, Kept, limit};
 use crate::settings::{Way, get, order, start, time, unknown};
@@ -166,6 +166,12 @@ impl Consumer {
         )
     }
 
+    /// The next record, if it takes no wait.
+    fn _record_at_hand(&self, py: Python<'_>) -> PyResult<Option<Record>> {
+        let record = self.turn.at_hand(py, Member::record_at_hand)?;
+        Ok(record.map(|record| Record { record }))
+    }
+
     /// The next record; `None` if there is none within the limit.
     #[pyo3(signature = (timeout = None))]
     pub(crate) fn next_record(
@@ -174,6 +180,9 @@ impl Consumer {
         timeout: Option<f64>,
     ) -> PyResult<Option<Record>> {
         let timeout = limit(timeout)?;
+        if let Some(record) = self.turn.at_hand(py, Member::record_at_hand)? {
+            return Ok(Some(Record { record }));
+        }
         let record = self.turn.wait_a_little(py, timeout, |member: &mut Member| {
             Box::pin(async move { member.records().try_next().await })
         });
@@ -183,13 +192,13 @@ impl Consumer {
     /// Iterates over batches, until none comes within the limit.
     #[pyo3(signature = (timeout = None))]
     fn batches(slf: Bound<'_, Self>, timeout: Option<f64>) -> Batches {
-        Batches::new(slf.into_any().unbind(), timeout)
+        Batches::new(Source::Consumer(slf.unbind()), timeout)
     }
 
     /// Iterates over records, until none comes within the limit.
     #[pyo3(signature = (timeout = None))]
     fn records(slf: Bound<'_, Self>, timeout: Option<f64>) -> Records {
-        Records::new(slf.into_any().unbind(), timeout)
+        Records::new(Source::Consumer(slf.unbind()), timeout)
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Records {

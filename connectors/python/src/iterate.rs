@@ -5,19 +5,28 @@ use std::vec::IntoIter;
 use kera_consumer::OwnedRecord;
 use pyo3::prelude::*;
 
+use crate::batch::Batch;
+use crate::consumer::Consumer;
+use crate::reader::Reader;
 use crate::record::Record;
 
+/// What brings them.
+pub(crate) enum Source {
+    Consumer(Py<Consumer>),
+    Reader(Py<Reader>),
+}
+
 macro_rules! iterator {
-    ($(#[$doc:meta])+ $name:ident, $method:literal) => {
+    ($(#[$doc:meta])+ $name:ident, $method:ident, $item:ident) => {
         $(#[$doc])+
         #[pyclass(frozen, module = "kera")]
         pub(crate) struct $name {
-            of: Py<PyAny>,
+            of: Source,
             timeout: Option<f64>,
         }
 
         impl $name {
-            pub(crate) fn new(of: Py<PyAny>, timeout: Option<f64>) -> Self {
+            pub(crate) fn new(of: Source, timeout: Option<f64>) -> Self {
                 Self { of, timeout }
             }
         }
@@ -29,9 +38,11 @@ macro_rules! iterator {
             }
 
             /// `None` ends the iteration.
-            fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-                let next = self.of.call_method1(py, $method, (self.timeout,))?;
-                Ok((!next.is_none(py)).then_some(next))
+            fn __next__(&self, py: Python<'_>) -> PyResult<Option<$item>> {
+                match &self.of {
+                    Source::Consumer(consumer) => consumer.get().$method(py, self.timeout),
+                    Source::Reader(reader) => reader.get().$method(py, self.timeout),
+                }
             }
         }
     };
@@ -40,12 +51,14 @@ macro_rules! iterator {
 iterator!(
     /// Iterates over batches.
     Batches,
-    "next_batch"
+    next_batch,
+    Batch
 );
 iterator!(
     /// Iterates over records.
     Records,
-    "next_record"
+    next_record,
+    Record
 );
 
 /// Iterates over the records of a batch.

@@ -38,6 +38,8 @@ mod _kera {
     #[pymodule_export]
     use crate::record::{Record, RecordPlace};
     #[pymodule_export]
+    use crate::runtime::_forked;
+    #[pymodule_export]
     use crate::settings::{Login, Tls};
     #[pymodule_export]
     use crate::transaction::{Transaction, TransactionHandle, Transactions};

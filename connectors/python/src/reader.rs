@@ -12,7 +12,7 @@ use crate::awaited::_Pending;
 use crate::batch::{Batch, Position};
 use crate::consumer::{counts, reading};
 use crate::errors::of_consume;
-use crate::iterate::{Batches, Records};
+use crate::iterate::{Batches, Records, Source};
 use crate::record::Record;
 use crate::runtime::{Home, limit};
 use crate::settings::{Way, get, start, time, unknown};
@@ -82,7 +82,11 @@ impl Reader {
 
     /// The next batch; `None` if there is none within the limit, or ever: then it is `finished`.
     #[pyo3(signature = (timeout = None))]
-    fn next_batch(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Batch>> {
+    pub(crate) fn next_batch(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Batch>> {
         let batch = self.turn.wait(py, limit(timeout)?, |lanes: &mut Lanes| {
             Box::pin(lanes.next_batch())
         });
@@ -112,10 +116,23 @@ impl Reader {
         )
     }
 
+    /// The next record, if it takes no wait.
+    fn _record_at_hand(&self, py: Python<'_>) -> PyResult<Option<Record>> {
+        let record = self.turn.at_hand(py, Lanes::record_at_hand)?;
+        Ok(record.map(|record| Record { record }))
+    }
+
     /// The next record; `None` as with `next_batch`.
     #[pyo3(signature = (timeout = None))]
-    fn next_record(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Record>> {
+    pub(crate) fn next_record(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Record>> {
         let timeout = limit(timeout)?;
+        if let Some(record) = self.turn.at_hand(py, Lanes::record_at_hand)? {
+            return Ok(Some(Record { record }));
+        }
         let record = self.turn.wait_a_little(py, timeout, |lanes: &mut Lanes| {
             Box::pin(async move { lanes.records().try_next().await })
         });
@@ -130,12 +147,12 @@ impl Reader {
 
     #[pyo3(signature = (timeout = None))]
     fn batches(slf: Bound<'_, Self>, timeout: Option<f64>) -> Batches {
-        Batches::new(slf.into_any().unbind(), timeout)
+        Batches::new(Source::Reader(slf.unbind()), timeout)
     }
 
     #[pyo3(signature = (timeout = None))]
     fn records(slf: Bound<'_, Self>, timeout: Option<f64>) -> Records {
-        Records::new(slf.into_any().unbind(), timeout)
+        Records::new(Source::Reader(slf.unbind()), timeout)
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Records {

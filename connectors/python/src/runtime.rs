@@ -5,6 +5,7 @@ use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -22,11 +23,21 @@ pub(crate) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 /// Of this process, which may have been forked from one that had its own.
 static HOME: Mutex<Option<Home>> = Mutex::new(None);
 
+/// Forks by which this process came about, as far as Python knows of them.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Called by Python in a child.
+#[pyfunction]
+pub(crate) fn _forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
 /// The process that an object belongs to, with its runtime. Threads do not survive a fork, so the object is useless in
 /// a child.
 #[derive(Clone, Copy)]
 pub(crate) struct Home {
     process: u32,
+    forks: u32,
     pub(crate) runtime: &'static Runtime,
     /// Producers with records that may be under way, by number. Never locked in a child: a thread of the parent may
     /// have held it during the fork.
@@ -63,6 +74,7 @@ impl Home {
             .build()?;
         let home = Self {
             process: std::process::id(),
+            forks: FORKS.load(Ordering::Relaxed),
             runtime: Box::leak(Box::new(runtime)),
             open: Box::leak(Box::new(Mutex::new(OpenProducers::default()))),
         };
@@ -77,9 +89,24 @@ impl Home {
 
     /// Fails in a child.
     pub(crate) fn check(self) -> PyResult<()> {
-        if self.is_here() {
-            return Ok(());
+        match self.is_here() {
+            true => Ok(()),
+            false => Self::elsewhere(),
         }
+    }
+
+    /// Fails in a child that Python forked, and asks the system for nothing. Libraries can fork without Python: where that
+    /// must not be missed it takes [`check`](Self::check).
+    #[inline]
+    pub(crate) fn check_told(self) -> PyResult<()> {
+        match self.forks == FORKS.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => Self::elsewhere(),
+        }
+    }
+
+    #[cold]
+    fn elsewhere() -> PyResult<()> {
         Err(Problem::new(
             "ForkedError",
             "this object was made before the process was forked, and its connections belong to the parent; make a new one in the child",

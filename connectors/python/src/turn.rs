@@ -13,6 +13,7 @@ use tokio::sync::{Mutex, watch};
 use crate::awaited::_Pending;
 use crate::errors::{closed, of_consume};
 use crate::runtime::{Home, Kept, SIGNALS_EVERY};
+use crate::told;
 
 /// A consumer or reader. Threads that read it take turns, and let go of it at every look for signals.
 pub(crate) struct Turn<T: Send + 'static> {
@@ -123,7 +124,7 @@ impl<T: Send + 'static> Turn<T> {
         let (reading, closing): (&Mutex<_>, &watch::Sender<_>) = (&self.reading, &self.closing);
         let make = || unless_closed(reading, closing.subscribe(), &read);
         let read = self.home().wait_in_slices(py, limit, make)?;
-        read.map(|read| told(self.what, read)).transpose()
+        read.map(|read| outcome(self.what, read)).transpose()
     }
 
     /// As [`wait`](Self::wait), for a coroutine; what it gets is what `tell` makes of it.
@@ -146,7 +147,26 @@ impl<T: Send + 'static> Turn<T> {
             let read = Arc::clone(&read);
             async move { unless_closed(&reading, closing, &*read).await }
         });
-        _Pending::new(self.home(), work, move |_, read| tell(told(what, read)?))
+        _Pending::new(self.home(), work, move |_, read| tell(outcome(what, read)?))
+    }
+
+    /// What `take` finds without a wait. `None` also while another thread reads, or once it is closed: a wait tells the two apart.
+    ///
+    /// Many records are taken so for each wait: it makes no future, and asks the system for nothing.
+    pub(crate) fn at_hand<R>(
+        &self,
+        py: Python<'_>,
+        take: impl FnOnce(&mut T) -> Option<R>,
+    ) -> PyResult<Option<R>> {
+        self.home().check_told()?;
+        told::pass_on(py)?;
+        if *self.closing.borrow() {
+            return Ok(None);
+        }
+        let Ok(mut reading) = self.reading.try_lock() else {
+            return Ok(None);
+        };
+        Ok(reading.as_mut().and_then(take))
     }
 
     /// As [`wait`](Self::wait), for what is mostly there already.
@@ -163,7 +183,7 @@ impl<T: Send + 'static> Turn<T> {
         self.home().check()?;
         let ready = unless_closed(&self.reading, self.closing.subscribe(), &read);
         match self.home().ready(py, ready)? {
-            Some(read) => told(self.what, read).map(Some),
+            Some(read) => outcome(self.what, read).map(Some),
             None => self.wait(py, limit, read),
         }
     }
@@ -175,7 +195,7 @@ impl<T: Send + 'static> Turn<T> {
         F: for<'a> FnOnce(&'a mut T) -> Reading<'a, R> + Send + 'static,
     {
         let changed = self.home().finish_task(py, self.changed(change)?)?;
-        told(self.what, changed)
+        outcome(self.what, changed)
     }
 
     /// As [`change`](Self::change), for a coroutine.
@@ -186,7 +206,9 @@ impl<T: Send + 'static> Turn<T> {
     {
         let what = self.what;
         let changed = self.changed(change)?;
-        _Pending::of_task(self.home(), changed, move |_, changed| told(what, changed))
+        _Pending::of_task(self.home(), changed, move |_, changed| {
+            outcome(what, changed)
+        })
     }
 
     fn changed<R, F>(
@@ -249,7 +271,7 @@ impl<T: Send + 'static> Turn<T> {
                 None => Ok(()),
             }
         };
-        _Pending::of_task(self.home(), work, move |_, ended| told(what, ended))
+        _Pending::of_task(self.home(), work, move |_, ended| outcome(what, ended))
     }
 
     /// Takes it out of the hands of all threads; `None` if that was done before.
@@ -261,7 +283,7 @@ impl<T: Send + 'static> Turn<T> {
     }
 }
 
-fn told<R>(what: &str, read: Result<R, ConsumeError>) -> PyResult<R> {
+fn outcome<R>(what: &str, read: Result<R, ConsumeError>) -> PyResult<R> {
     read.map_err(|error| match error {
         ConsumeError::Closed => closed(what),
         error => of_consume(&error),

@@ -168,6 +168,52 @@ def test_a_consumer_that_was_closed_says_so(shared, stream):
             other.commit(reader.next_batch(timeout=60))
 
 
+def test_records_at_hand_are_not_handed_out_once_another_thread_has_closed(shared, stream):
+    """Nor are they committed."""
+    consumer = member(shared, stream, commit_interval=3600.0)
+    records = iter(consumer)
+    assert [next(records).ordinal for _ in range(3)] == [0, 1, 2]
+    closes = threading.Thread(target=consumer.close)
+    closes.start()
+    closes.join()
+    for use in (lambda: next(records), consumer.next_record):
+        with pytest.raises(kera.ClosedError, match="consumer is closed"):
+            use()
+    with member(shared, stream) as other:
+        assert other.next_record(timeout=60).ordinal == 3
+    reader = kera.Reader(stream, bootstrap=shared.address)
+    records = iter(reader)
+    assert [next(records).ordinal, reader.next_record().ordinal] == [0, 1]
+    assert reader.positions() == [kera.Position(0, 0, 2)]
+    reader.close()
+    with pytest.raises(kera.ClosedError, match="reader is closed"):
+        next(records)
+
+
+def test_threads_that_take_records_in_turn_get_each_once(shared, stream):
+    """While one of them also takes batches, and looks."""
+    seen = [[] for _ in range(3)]
+    with kera.Reader(stream, bootstrap=shared.address, follow=False) as reader:
+
+        def loop(own):
+            for record in reader:
+                own.append(int(record.value))
+
+        def look(own):
+            while (record := reader.next_record()) is not None:
+                own.append(int(record.value))
+                batch = reader.next_batch()
+                own += [] if batch is None else numbers(batch)
+                reader.positions()
+
+        threads = [threading.Thread(target=of, args=(own,)) for of, own in zip((loop, loop, look), seen, strict=True)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(seen[0] + seen[1] + seen[2]) == list(range(1_000))
+
+
 def test_a_close_ends_the_wait_of_another_thread(shared, name):
     kera.Admin(bootstrap=shared.address).create_stream(name)
     consumer = member(shared, name)

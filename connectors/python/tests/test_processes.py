@@ -170,12 +170,15 @@ transaction = t.transaction()
 c = kera.Consumer(stream, "g-" + stream, **where)
 batch = c.next_batch(timeout=60)
 r = kera.Reader(stream, **where)
+# More of its batch are at hand.
+assert r.next_record(timeout=60).ordinal == 0
 a, ts = kera.Admin(**where), kera.Transactions(**where)
 child = os.fork()
 if child == 0:
     uses = [lambda: p.append(b"x"), lambda: p.send(b"x"), p.flush, p.close, p.metrics, p.transaction, lambda: d.done,
             d.result, transaction.commit, transaction.abort, lambda: transaction.handle, c.next_batch, c.next_record,
-            lambda: c.commit(batch), lambda: c.mark(batch), c.leases, c.close, r.next_batch, r.positions,
+            lambda: c.commit(batch), lambda: c.mark(batch), c.leases, c.close, r.next_record, lambda: next(iter(r)),
+            r.next_batch, r.positions,
             lambda: r.seek(0, 0, 0), r.close, a.streams, lambda: a.create_stream("x"), ts.prepared]
     for use in uses:
         try:

@@ -1,6 +1,7 @@
 """Reads and writes streams of Kera."""
 
 import atexit
+import os
 
 from . import errors
 from ._kera import (
@@ -22,6 +23,7 @@ from ._kera import (
     TransactionHandle,
     Transactions,
     _finish_all,
+    _forked,
 )
 from .errors import (
     BrokerError,
@@ -93,3 +95,5 @@ __all__ = [
 
 # Records of producers that were not closed are waited for.
 atexit.register(_finish_all)
+# Objects of the parent are refused in a child.
+os.register_at_fork(after_in_child=_forked)

@@ -145,7 +145,8 @@ class _Reads(_Opened):
         return await _finish(self._open._next_batch(), timeout)
 
     async def next_record(self, timeout=None):
-        return await _finish(self._open._next_record(), timeout)
+        at_hand = self._open._record_at_hand()
+        return at_hand if at_hand is not None else await _finish(self._open._next_record(), timeout)
 
     async def batches(self, timeout=None):
         while (batch := await self.next_batch(timeout)) is not None:
