@@ -133,6 +133,7 @@ bench-cluster-synced-quick: ## The same with 1 run and a fifth of the time, 4 mi
 bench-document: ## Tables and plots of docs/benchmarks.md anew, from the JSON beside it.
 	cargo run $(LOCKED) -p kera-bench -- report docs/benchmarks --document docs/benchmarks.md
 	python3 connectors/python/bench/compare.py report docs/benchmarks/python.json docs/benchmarks.md
+	python3 connectors/flink-bench/compare.py report docs/benchmarks/flink.json docs/benchmarks.md
 
 bench-parts: ## The criterion benches of the parts.
 	cargo bench $(LOCKED) -p kera-bench

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a record costs the process of a producer: the Java client beside kafka-clients, at one broker, by turns; and Kera's
-# own producer in Rust. Needs Java 17 and Maven, which downloads kafka-clients.
+# What a record costs the process of a producer, and of a consumer: the Java client beside kafka-clients, at one broker, by turns; and
+# Kera's own producer in Rust. Needs Java 17 and Maven, which downloads kafka-clients.
 # WARM_UP, RECORDS and PAIRS say how much; KERA_PROGRAM is the broker in place of one that is built here.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The tests of the connectors in Java, against brokers of this tree's program. Maven downloads what it lacks, about 270 MB.
 # KERA_FLINK=2.3.0 runs them over that version of Flink in place of the one that pom.xml names, the long ones among them, and
-# builds the benchmark of scripts/bench-java.sh too.
+# builds the benchmarks of scripts/bench-java.sh and scripts/bench-flink.sh too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -7,8 +7,8 @@ import java.util.List;
 import java.util.Locale;
 
 /**
- * Producers of both clients by turns, each in a process of its own, at one broker: what a record costs the producer's
- * process, garbage collection included, after a warm-up.
+ * Producers of both clients by turns, each in a process of its own, at one broker, then consumers of what they wrote: what a
+ * record costs that process, garbage collection included, after a warm-up.
  */
 final class Compare {
     private static final List<String> CLIENTS = List.of("kera", "kafka");
@@ -21,7 +21,7 @@ final class Compare {
             System.exit(2);
         }
         int pairs = Integer.parseInt(words[5]);
-        for (String load : List.of("plain", "keyed")) {
+        for (String load : List.of("plain", "keyed", "consume")) {
             List<List<Double>> cpu = List.of(new ArrayList<>(), new ArrayList<>());
             List<List<Double>> rate = List.of(new ArrayList<>(), new ArrayList<>());
             List<Double> ratios = new ArrayList<>();
@@ -52,12 +52,12 @@ final class Compare {
     private static String run(String client, String load, String... words) throws IOException, InterruptedException {
         List<String> command = new ArrayList<>(List.of(
                 System.getProperty("java.home") + "/bin/java", "-Xmx512m", "-cp", System.getProperty("java.class.path"),
-                Load.class.getName(), client, load));
+                (load.equals("consume") ? Drain.class : Load.class).getName(), client, load));
         command.addAll(List.of(words));
         Process child = new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.INHERIT).start();
         String told = new String(child.getInputStream().readAllBytes(), StandardCharsets.UTF_8).strip();
         if (child.waitFor() != 0) {
-            throw new IOException("a producer of " + client + " failed");
+            throw new IOException(load + " of " + client + " failed");
         }
         return told;
     }
