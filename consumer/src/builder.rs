@@ -6,7 +6,7 @@ use std::time::Duration;
 use kera_protocol::ids::{LaneKey, Ordinal};
 use kera_rpc::{Client, ClientOptions, ConnectOptions, DEFAULT_BOOTSTRAP, RetryPolicy};
 
-use crate::config::{Fetch, FetchSettings, Order, Start};
+use crate::config::{Fetch, FetchSettings, LaneRange, Order, Start};
 use crate::consumer::Consumer;
 use crate::error::ConsumeError;
 use crate::group::{GroupSettings, Rebalance};
@@ -331,6 +331,7 @@ pub struct ReaderBuilder {
     start: Start,
     follow: bool,
     lanes: Option<Vec<(u32, u32)>>,
+    ranges: Option<Vec<LaneRange>>,
 }
 
 impl ReaderBuilder {
@@ -340,6 +341,7 @@ impl ReaderBuilder {
             start: Start::default(),
             follow: true,
             lanes: None,
+            ranges: None,
         }
     }
 
@@ -364,6 +366,16 @@ impl ReaderBuilder {
         self
     }
 
+    /// Reads only these parts of lanes: no position is looked up, and nothing behind their ends is fetched. It takes the place of
+    /// [`start`](Self::start), [`follow`](Self::follow) and [`lanes`](Self::lanes).
+    ///
+    /// A part that begins below the first record that is stored begins there; what lies between counts as
+    /// [`Metrics::skipped_records`](crate::Metrics::skipped_records).
+    pub fn ranges(mut self, ranges: impl IntoIterator<Item = LaneRange>) -> Self {
+        self.ranges = Some(ranges.into_iter().collect());
+        self
+    }
+
     /// Looks up the positions and starts to fetch.
     ///
     /// # Errors
@@ -373,6 +385,21 @@ impl ReaderBuilder {
         let client = self.common.check()?;
         if self.lanes.as_ref().is_some_and(Vec::is_empty) {
             return Err(setting("lanes", "none is chosen: name at least one"));
+        }
+        if let Some(ranges) = self.ranges {
+            let mut named: Vec<_> = ranges.iter().map(|r| (r.streamlet, r.lane)).collect();
+            named.sort_unstable();
+            if named.is_empty() {
+                return Err(setting("ranges", "there is none: name at least one"));
+            }
+            if named.windows(2).any(|pair| pair[0] == pair[1]) {
+                return Err(setting(
+                    "ranges",
+                    "a lane is named twice: name one part of it",
+                ));
+            }
+            return Reader::open_ranges(client, self.common.stream, self.common.fetch, &ranges)
+                .await;
         }
         Reader::open(
             client,

@@ -89,6 +89,19 @@ impl From<Cursor> for Seek {
     }
 }
 
+/// A part of a lane, for [`ReaderBuilder::ranges`](crate::ReaderBuilder::ranges).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneRange {
+    /// The streamlet.
+    pub streamlet: u32,
+    /// Its lane.
+    pub lane: u32,
+    /// Where reading begins: a position that was looked up or stored earlier.
+    pub from: Cursor,
+    /// The first ordinal that is not read. `None`: it goes on for ever.
+    pub end: Option<Ordinal>,
+}
+
 /// How batches come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Fetch {

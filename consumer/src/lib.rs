@@ -41,7 +41,7 @@ mod slices;
 
 pub use batch::{Batch, OwnedRecord, Position, Record, Records};
 pub use builder::{ConsumerBuilder, ReaderBuilder};
-pub use config::{Fetch, Order, Seek, Start};
+pub use config::{Fetch, LaneRange, Order, Seek, Start};
 pub use consumer::{Committer, Consumer};
 pub use error::ConsumeError;
 pub use group::{LeaseInfo, Rebalance};

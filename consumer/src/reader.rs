@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::batch::{Batch, ChunkReader, OwnedRecord, Position, Unpacked, Unpacking};
 use crate::builder::ReaderBuilder;
-use crate::config::{Fetch, FetchSettings, Seek, Start};
+use crate::config::{Fetch, FetchSettings, LaneRange, Seek, Start};
 use crate::error::ConsumeError;
 use crate::fetch::{Fetcher, Popped, SourceSpec};
 use crate::metrics::Metrics;
@@ -81,23 +81,9 @@ impl Reader {
     ) -> Result<Self, ConsumeError> {
         let meta = client.refresh(&stream).await?;
         let found = client.find_ordinals(&meta, start.find()).await?;
-        let fetcher = Fetcher::start(client.clone(), stream.clone(), &settings);
-        let mut reader = Self {
-            client,
-            stream,
-            fetch: settings.fetch,
-            follow,
-            all_lanes: chosen.is_none(),
-            look_for_lanes: Instant::now() + LANES_INTERVAL,
-            looking: None,
-            fetcher,
-            lanes: Vec::new(),
-            index: BTreeMap::new(),
-            unpacking: settings.unpacking(),
-            current: None,
-            opened: None,
-            counts: Metrics::default(),
-        };
+        let mut reader = Self::without_lanes(client, stream, &settings);
+        reader.follow = follow;
+        reader.all_lanes = chosen.is_none();
         let wanted = |lane: &(u32, u32)| chosen.as_ref().is_none_or(|all| all.contains(lane));
         let found = found.into_iter();
         let found = found.filter(|lane| wanted(&(lane.streamlet, lane.lane)));
@@ -110,14 +96,64 @@ impl Reader {
         Ok(reader)
     }
 
+    pub(crate) async fn open_ranges(
+        client: Client,
+        stream: String,
+        settings: FetchSettings,
+        ranges: &[LaneRange],
+    ) -> Result<Self, ConsumeError> {
+        let meta = client.refresh(&stream).await?;
+        let mut reader = Self::without_lanes(client, stream, &settings);
+        for range in ranges {
+            if range.streamlet >= meta.streamlets {
+                let (streamlet, lane) = (range.streamlet, range.lane);
+                return Err(ConsumeError::UnknownLane { streamlet, lane });
+            }
+            let end = range.end.unwrap_or(Ordinal::MAX);
+            reader.note(meta.id, (range.streamlet, range.lane), range.from, end);
+        }
+        reader.fetch_from(0);
+        Ok(reader)
+    }
+
+    fn without_lanes(client: Client, stream: String, settings: &FetchSettings) -> Self {
+        Self {
+            fetcher: Fetcher::start(client.clone(), stream.clone(), settings),
+            client,
+            stream,
+            fetch: settings.fetch,
+            follow: false,
+            all_lanes: false,
+            look_for_lanes: Instant::now() + LANES_INTERVAL,
+            looking: None,
+            lanes: Vec::new(),
+            index: BTreeMap::new(),
+            unpacking: settings.unpacking(),
+            current: None,
+            opened: None,
+            counts: Metrics::default(),
+        }
+    }
+
     /// Reads lanes that are not read yet.
     fn add(&mut self, stream: StreamId, found: Vec<v1::LaneCursor>) {
         let known = self.lanes.len();
         for lane in found {
-            if !self.index.contains_key(&(lane.streamlet, lane.lane)) {
-                self.note(stream, lane);
+            let key = (lane.streamlet, lane.lane);
+            if !self.index.contains_key(&key) {
+                let from = lane.cursor.unwrap_or_default();
+                let end = match self.follow {
+                    true => Ordinal::MAX,
+                    false => lane.head_ordinal.max(from.ordinal),
+                };
+                self.note(stream, key, from, end);
             }
         }
+        self.fetch_from(known);
+    }
+
+    /// Fetches the lanes from the one of this index on.
+    fn fetch_from(&mut self, known: usize) {
         let lanes = self.lanes.iter().enumerate().skip(known);
         let specs = lanes.map(|(index, lane)| self.spec(index, lane)).collect();
         let sources = self.fetcher.add(specs);
@@ -126,28 +162,25 @@ impl Reader {
         }
     }
 
-    fn note(&mut self, stream: StreamId, found: v1::LaneCursor) {
-        let key = LaneKey {
-            stream,
-            streamlet: StreamletId(found.streamlet),
-            lane: LaneId(found.lane),
-        };
-        let from = found.cursor.unwrap_or_default();
-        let end = if self.follow {
-            Ordinal::MAX
-        } else {
-            found.head_ordinal.max(from.ordinal)
-        };
-        let index = self.lanes.len();
-        let lane = Lane {
+    fn note(
+        &mut self,
+        stream: StreamId,
+        (streamlet, lane): (u32, u32),
+        from: Cursor,
+        end: Ordinal,
+    ) {
+        self.index.insert((streamlet, lane), self.lanes.len());
+        self.lanes.push(Lane {
             source: 0,
-            key,
+            key: LaneKey {
+                stream,
+                streamlet: StreamletId(streamlet),
+                lane: LaneId(lane),
+            },
             next: from,
             end,
             finished: false,
-        };
-        self.index.insert((found.streamlet, found.lane), index);
-        self.lanes.push(lane);
+        });
     }
 
     fn spec(&self, index: usize, lane: &Lane) -> SourceSpec {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fake::{Fake, values};
 use futures::StreamExt;
-use kera_consumer::{ConsumeError, Cursor, Fetch, Header, Reader, ReaderBuilder, Start};
+use kera_consumer::{ConsumeError, Cursor, Fetch, Header, LaneRange, Reader, ReaderBuilder, Start};
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp};
 use kera_protocol::error::ErrorCode;
 
@@ -394,6 +394,91 @@ async fn compressed_batches_headers_and_nulls_are_read() {
     let owned = batch.owned_records().unwrap();
     assert_eq!(owned[0].headers[0], ("a".to_owned(), Some("1".into())));
     assert_eq!(owned[0].headers[1], ("b".to_owned(), None));
+}
+
+fn part(lane: u32, from: u64, end: Option<u64>) -> LaneRange {
+    LaneRange {
+        streamlet: 0,
+        lane,
+        from: Cursor {
+            ordinal: from,
+            ..Cursor::default()
+        },
+        end,
+    }
+}
+
+#[tokio::test]
+async fn parts_of_lanes_are_read_without_a_look_up_and_to_their_ends() {
+    for fetch in BOTH {
+        let fake = Fake::start(1, 4).await;
+        for lane in 0..3 {
+            fake.fill((0, lane), 100, 7);
+        }
+        // Who looks places up waits for ever.
+        fake.change(|state| state.silent_finds = [0].into());
+        let open = |parts: Vec<LaneRange>| reader(&fake).fetch(fetch).ranges(parts).open();
+        let parts = [
+            (0, 10, Some(20)),
+            (1, 95, Some(100)),
+            (2, 40, Some(40)),
+            (3, 0, Some(0)),
+        ];
+        let parts = parts.map(|(lane, from, end)| part(lane, from, end));
+        let mut bounded = open(parts.to_vec()).await.unwrap();
+        let wanted = [((0, 0), (10..20).collect()), ((0, 1), (95..100).collect())];
+        assert_eq!(drain(&mut bounded).await, BTreeMap::from(wanted));
+        assert_eq!((bounded.metrics().records, bounded.metrics().lag), (15, 0));
+        let asked = fake.state.lock().asked.clone();
+        assert!(
+            asked
+                .iter()
+                .all(|one| [10, 14, 95, 98].contains(&one.ordinal)),
+            "nothing is asked for behind the ends: {asked:?}"
+        );
+
+        // Without an end it follows its lane.
+        let mut following = open(vec![part(0, 98, None)]).await.unwrap();
+        let first = following.next_batch().await.unwrap().unwrap();
+        assert_eq!(values(&first), [98, 99]);
+        fake.fill((0, 0), 3, 3);
+        let next = following.next_batch().await.unwrap().unwrap();
+        assert_eq!(values(&next), [100, 101, 102]);
+    }
+}
+
+#[tokio::test]
+async fn a_part_whose_records_are_deleted_counts_them() {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), 100, 10);
+    fake.change(|state| state.lanes.get_mut(&(0, 0)).unwrap().log_start = 30);
+    let open = |from, end| reader(&fake).ranges([part(0, from, end)]).open();
+    let mut partly = open(10, Some(50)).await.unwrap();
+    assert_eq!(
+        drain(&mut partly).await[&(0, 0)],
+        (30..50).collect::<Vec<_>>()
+    );
+    assert_eq!(partly.metrics().skipped_records, 20);
+    let mut wholly = open(10, Some(20)).await.unwrap();
+    assert!(wholly.next_batch().await.unwrap().is_none());
+    assert_eq!(wholly.metrics().skipped_records, 10);
+}
+
+#[tokio::test]
+async fn parts_that_make_no_sense_are_refused() {
+    let fake = Fake::start(1, 1).await;
+    let refused = async |parts: Vec<LaneRange>| {
+        let opened = reader(&fake).ranges(parts).open().await;
+        opened.unwrap_err().to_string()
+    };
+    assert!(refused(vec![]).await.contains("name at least one"));
+    let twice = vec![part(0, 0, Some(5)), part(0, 7, None)];
+    assert!(refused(twice).await.contains("a lane is named twice"));
+    let other = LaneRange {
+        streamlet: 7,
+        ..part(0, 0, None)
+    };
+    assert!(refused(vec![other]).await.contains("7/0"));
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use arrow_array::types::UInt64Type;
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use datafusion::error::{DataFusionError, Result as DataFusionResult};
 use futures::FutureExt;
-use kera_consumer::{Batch, ConsumeError, Reader, Seek, Start};
+use kera_consumer::{Batch, ConsumeError, LaneRange as FetchedRange, Reader};
 use kera_protocol::v1::find_ordinals_request::At;
 use tokio::sync::mpsc::Sender;
 use tokio::task::JoinSet;
@@ -149,13 +149,17 @@ fn consume(scan: &Scan, error: ConsumeError) -> KeraError {
 /// A reader that stands where the lanes begin for the query.
 async fn open(scan: &Scan, ranges: &[LaneRange]) -> Result<Reader, KeraError> {
     let settings = &scan.settings;
-    let least = ranges.iter().map(|range| range.start.ordinal).min();
+    // A place below what is stored by now is noticed, while one that is looked up is moved.
+    let parts = ranges.iter().map(|range| FetchedRange {
+        streamlet: range.streamlet,
+        lane: range.lane,
+        from: range.start,
+        end: range.end.map(|end| end.ordinal),
+    });
     let mut builder = Reader::builder()
         .client(scan.client.clone())
         .stream(&*settings.stream)
-        .lanes(ranges.iter().map(|range| (range.streamlet, range.lane)))
-        .start(Start::Ordinal(least.unwrap_or(0)))
-        .follow(!scan.is_bounded())
+        .ranges(parts)
         .memory_limit(settings.memory_limit)
         .rack(settings.rack.as_str());
     if settings.skip_damaged {
@@ -165,19 +169,13 @@ async fn open(scan: &Scan, ranges: &[LaneRange]) -> Result<Reader, KeraError> {
         );
     }
     let opened = builder.open().await;
-    let mut reader = opened.map_err(|error| consume(scan, error))?;
+    let reader = opened.map_err(|error| consume(scan, error))?;
     if let Some(position) = reader.positions().first()
         && position.lane.stream != scan.stream
     {
         return Err(KeraError::Replaced {
             stream: settings.stream.to_string(),
         });
-    }
-    for range in ranges {
-        // A place below what is stored by now is noticed, while one that is looked up is moved.
-        let to = Seek::Cursor(range.start);
-        let sought = reader.seek(range.streamlet, range.lane, to).await;
-        sought.map_err(|error| consume(scan, error))?;
     }
     Ok(reader)
 }

@@ -324,3 +324,161 @@ impl PartitionStream for Partition {
         builder.build()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use datafusion::logical_expr::{Expr, col, lit};
+    use datafusion::scalar::ScalarValue;
+
+    use super::*;
+    use crate::layout::Layout;
+
+    /// A lane whose records 10 to 99 are stored, from a place on.
+    fn lane(lane: u32, from: u64) -> LaneCursor {
+        LaneCursor {
+            streamlet: 0,
+            lane,
+            cursor: Some(at(from)),
+            head_ordinal: 100,
+            log_start: 10,
+        }
+    }
+
+    fn by_lane(lanes: &[LaneCursor]) -> ByLane {
+        lanes.iter().map(|one| ((0, one.lane), *one)).collect()
+    }
+
+    /// What is read of lane 1, and where times were found to begin there by a condition and by the end.
+    fn range(
+        (from, to): (&str, Option<&str>),
+        found: u64,
+        (not_before, end): (Option<u64>, Option<u64>),
+        expression: Option<Expr>,
+    ) -> Option<LaneRange> {
+        let layout = Layout::new(None, "").unwrap();
+        let all = expression.map(|one| Condition::of(&one, &layout).unwrap());
+        let condition = Condition::And(all.into_iter().collect());
+        let mut settings = KeraTable::builder("s").settings;
+        settings.from = from.parse().unwrap();
+        settings.to = to.map(|to| to.parse().unwrap());
+        let at_lane = |place| by_lane(&[lane(1, place)]);
+        let bounds = Bounds {
+            begin: at_lane(found),
+            not_before: not_before.map(at_lane),
+            end: end.map(at_lane),
+        };
+        bounds.range(&lane(1, found), &settings, &condition)
+    }
+
+    /// Where fetching begins, the first ordinal that is delivered, and where it ends.
+    fn bounds(range: Option<LaneRange>) -> Option<(u64, u64, Option<u64>)> {
+        range.map(|one| (one.start.ordinal, one.first, one.end.map(|end| end.ordinal)))
+    }
+
+    const ALL: (&str, Option<&str>) = ("earliest", Some("latest"));
+    const NO_TIMES: (Option<u64>, Option<u64>) = (None, None);
+
+    #[test]
+    fn ordinals_that_are_asked_for_are_all_that_is_fetched() {
+        let of = |expression: Option<Expr>| bounds(range(ALL, 10, NO_TIMES, expression));
+        assert_eq!(of(None), Some((10, 10, Some(100))));
+        let some = col("ordinal").between(lit(20_u64), lit(29_u64));
+        assert_eq!(of(Some(some.clone())), Some((20, 20, Some(30))));
+        assert_eq!(
+            of(Some(col("ordinal").lt(lit(500_u64)))),
+            Some((10, 10, Some(100)))
+        );
+        // Nothing is left of it, or it is of other lanes.
+        assert_eq!(of(Some(col("ordinal").gt_eq(lit(100_u64)))), None);
+        assert_eq!(of(Some(col("ordinal").lt(lit(10_u64)))), None);
+        assert_eq!(of(Some(col("lane").eq(lit(2_u32)))), None);
+        assert_eq!(
+            of(Some(col("lane").eq(lit(1_u32)))),
+            Some((10, 10, Some(100)))
+        );
+
+        let unbounded = ("earliest", None);
+        let of = |expression| bounds(range(unbounded, 10, NO_TIMES, expression));
+        assert_eq!(of(None), Some((10, 10, None)));
+        assert_eq!(of(Some(some)), Some((20, 20, Some(30))), "it ends then");
+    }
+
+    #[test]
+    fn places_bound_what_is_fetched() {
+        let of = |places, found| bounds(range(places, found, NO_TIMES, None));
+        assert_eq!(
+            of(("ordinal:40", Some("latest")), 40),
+            Some((40, 40, Some(100)))
+        );
+        // A place below the first record is moved to it.
+        assert_eq!(
+            of(("ordinal:5", Some("latest")), 10),
+            Some((10, 10, Some(100)))
+        );
+        assert_eq!(
+            of(("earliest", Some("ordinal:30")), 10),
+            Some((10, 10, Some(30)))
+        );
+        assert_eq!(
+            of(("earliest", Some("ordinal:300")), 10),
+            Some((10, 10, Some(100)))
+        );
+        assert_eq!(of(("ordinal:40", Some("ordinal:40")), 40), None);
+        assert_eq!(of(("earliest", Some("earliest")), 10), None);
+        assert_eq!(of(("latest", Some("latest")), 100), None);
+    }
+
+    #[test]
+    fn times_that_are_asked_for_move_where_fetching_begins() {
+        let time = ScalarValue::TimestampMillisecond(Some(5_000), Some("UTC".into()));
+        let late = || Some(col("timestamp").gt_eq(lit(time.clone())));
+        // Its first record is in the batch at 60.
+        let found = range(ALL, 10, (Some(60), None), late());
+        assert_eq!(bounds(found), Some((60, 10, Some(100))));
+        // Not back to where the query does not begin.
+        let found = range(("ordinal:80", Some("latest")), 80, (Some(60), None), late());
+        assert_eq!(bounds(found), Some((80, 80, Some(100))));
+        // A lane without such a record has nothing.
+        assert_eq!(range(ALL, 10, (Some(100), None), late()), None);
+
+        // From a time on: the first record at or after it is looked for, in the batch at 40.
+        let from = ("1970-01-01T00:00:04Z", Some("latest"));
+        let found = range(from, 40, NO_TIMES, None).unwrap();
+        assert_eq!((found.start.ordinal, found.from_time), (40, Some(4_000)));
+        // What lies behind that batch has passed it.
+        let found = range(from, 40, (Some(60), None), late()).unwrap();
+        assert_eq!((found.start.ordinal, found.from_time), (60, None));
+
+        // Up to a time: the first record at or after it is in the batch at 70, and has to be seen.
+        let to = ("earliest", Some("1970-01-01T00:00:07Z"));
+        let found = range(to, 10, (None, Some(70)), None).unwrap();
+        let end = found.end.unwrap();
+        assert_eq!((end.ordinal, end.time), (100, Some((70, 7_000))));
+        let to = ("ordinal:80", Some("1970-01-01T00:00:07Z"));
+        let found = range(to, 80, (None, Some(70)), None);
+        assert_eq!(bounds(found), Some((70, 80, Some(100))));
+    }
+
+    #[test]
+    fn lanes_are_shared_evenly_and_each_is_in_one_share() {
+        let lanes: Vec<LaneRange> = (0..7)
+            .map(|number| LaneRange {
+                streamlet: 0,
+                lane: number,
+                start: at(0),
+                first: 0,
+                from_time: None,
+                end: None,
+            })
+            .collect();
+        let numbers = |most| -> Vec<Vec<u32>> {
+            let shares = shares(lanes.clone(), most).into_iter();
+            shares
+                .map(|share| share.iter().map(|one| one.lane).collect())
+                .collect()
+        };
+        assert_eq!(numbers(3), [vec![0, 3, 6], vec![1, 4], vec![2, 5]]);
+        assert_eq!(numbers(64).len(), 7);
+        assert!(shares(Vec::new(), 3).is_empty());
+    }
+}

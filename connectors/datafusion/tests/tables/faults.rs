@@ -111,6 +111,36 @@ async fn records_that_are_deleted_before_they_are_read_are_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_cannot_be_read_fails_a_query_or_is_skipped() {
+    let house = House::new();
+    house.create_stream(&["s"]);
+    house.plain("s", "'sink.compression' 'zstd'").await;
+    // The second takes more than the limit when it is decompressed.
+    for value in ["'1'", "repeat('x', 600000)", "'3'"] {
+        house
+            .rows(&format!("INSERT INTO s (value) VALUES ({value})"))
+            .await;
+    }
+    for (name, skips) in [("strict", "false"), ("lenient", "true")] {
+        let options = format!("'scan.memory-limit' '256KiB', 'scan.skip-damaged' '{skips}'");
+        house
+            .table(&format!("CREATE EXTERNAL TABLE {name}"), "s", &options)
+            .await;
+    }
+    let text = "SELECT CAST(value AS VARCHAR) FROM strict ORDER BY ordinal";
+    let error = house.refused(text).await;
+    assert!(
+        error.contains("stream s cannot be read") && error.contains("at ordinals 1 to 1"),
+        "{error}"
+    );
+    let text = text.replace("strict", "lenient");
+    assert_eq!(house.rows(&text).await, ["1", "3"]);
+    // What lies behind it is read all the same, where nothing else is asked for.
+    let text = "SELECT CAST(value AS VARCHAR) FROM strict WHERE ordinal = 2";
+    assert_eq!(house.rows(text).await, ["3"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn another_stream_of_the_name_is_not_read_in_its_place() {
     let house = House::new();
     house.create_stream(&["s"]);

@@ -10,8 +10,8 @@ use datafusion::arrow::datatypes::{DataType, Field, Schema};
 
 use crate::House;
 
-/// One row with two headers, of which one has no value.
-fn with_headers() -> RecordBatch {
+/// One row with these headers.
+fn with_headers(headers: &[(Option<&str>, Option<&str>)]) -> RecordBatch {
     let fields = vec![
         Field::new("name", DataType::Utf8, true),
         Field::new("value", DataType::Binary, true),
@@ -21,12 +21,12 @@ fn with_headers() -> RecordBatch {
         Box::new(BinaryBuilder::new()),
     ];
     let mut lists = ListBuilder::new(StructBuilder::new(fields, builders));
-    for (name, value) in [("colour", Some("red")), ("none", None)] {
+    for (name, value) in headers {
         let header = lists.values();
         let names = header.field_builder::<StringBuilder>(0).unwrap();
-        names.append_value(name);
+        names.append_option(*name);
         let values = header.field_builder::<BinaryBuilder>(1).unwrap();
-        values.append_option(value);
+        values.append_option(*value);
         header.append(true);
     }
     lists.append(true);
@@ -41,9 +41,10 @@ async fn rows_become_records_with_keys_headers_and_times() {
     let house = House::new();
     house.create_stream(&["s"]);
     house.plain("s", "").await;
+    let given = [(Some("colour"), Some("red")), (Some("none"), None)];
     house
         .context
-        .register_batch("given", with_headers())
+        .register_batch("given", with_headers(&given))
         .unwrap();
     let text = "INSERT INTO s (key, value, headers, timestamp) \
         SELECT 'ann', 'a hat', headers, '2026-02-03T04:05:06Z' FROM given";
@@ -146,4 +147,40 @@ async fn what_cannot_be_written_is_refused_with_words() {
         house.rows("SELECT CAST(value AS VARCHAR) FROM s").await,
         ["a"]
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_row_that_is_refused_is_named_and_those_before_it_are_written() {
+    let house = House::new();
+    house.create_stream(&["s", "--max-batch-bytes", "64KiB"]);
+    house.plain("s", "").await;
+    // In the second batch of the query's.
+    let text = "INSERT INTO s (value) SELECT value FROM (SELECT n, CASE n WHEN 10000 THEN repeat('x', 100000) ELSE 'x' END AS value \
+        FROM generate_series(1, 12000) AS t(n)) ORDER BY n";
+    let error = house.refused(text).await;
+    assert!(
+        error.contains("row 10000 of the INSERT cannot be written to stream s"),
+        "{error}"
+    );
+    // They were sent, and nobody has waited for them.
+    while house.rows("SELECT count(*) FROM s").await != ["9999"] {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_without_a_name_is_refused() {
+    let house = House::new();
+    house.create_stream(&["s"]);
+    house.plain("s", "").await;
+    let given = [(Some("colour"), Some("red")), (None, Some("b"))];
+    house
+        .context
+        .register_batch("given", with_headers(&given))
+        .unwrap();
+    let text = "INSERT INTO s (value, headers) SELECT 'a', headers FROM given";
+    let error = house.refused(text).await;
+    assert!(
+        error.contains("column headers cannot be written to stream s: a header has no name"),
+        "{error}"
+    );
+    assert_eq!(house.rows("SELECT count(*) FROM s").await, ["0"]);
 }
