@@ -548,7 +548,11 @@ impl OwnFiles {
             // Whoever made it did not get to its end, and asks for what was there before.
             Err(Refusal::Short { length: short }) => {
                 let before = self.flush_at(copy, &path, length);
-                let before = before.map_err(|_| Refusal::Short { length: short })?;
+                let before = before.map_err(|refusal| match refusal {
+                    Refusal::Short { .. } | Refusal::Unknown => Refusal::Short { length: short },
+                    // A disk that does not answer now is no proof that nothing is there.
+                    refusal => refusal,
+                })?;
                 self.stop_making(copy).map_err(failed)?;
                 Ok(before)
             }

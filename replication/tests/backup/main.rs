@@ -5,6 +5,7 @@ mod cards;
 mod child;
 mod content;
 mod cut;
+mod doubles;
 mod full;
 mod generations;
 mod keeping;

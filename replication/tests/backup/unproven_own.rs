@@ -190,6 +190,20 @@ fn a_file_keeps_its_bytes_until_the_one_made_in_its_place_is_whole_and_durable()
 }
 
 #[test]
+fn a_disk_that_fails_is_no_proof_that_what_a_new_file_was_to_replace_is_short() {
+    let (io, files, id, old, new) = replaced(1);
+    let (half, length) = (new.ends[14] as usize, old.bytes.len() as u64);
+    complete(&files, &id, 0, &new.bytes[..half]).expect("takes it");
+    let name = files.path(&id);
+    let name = name.file_name().and_then(|name| name.to_str());
+    io.inject_on(name.expect("has a name"), Fault::FailSync { nth: 1 });
+    let failed = flush(&files, &id, length);
+    assert!(matches!(failed, Err(Refusal::Failed(_))), "{failed:?}");
+    flush(&files, &id, length).expect("the old file is whole");
+    survives(&io, 1, &id, &old);
+}
+
+#[test]
 fn a_crash_at_any_step_of_making_a_file_anew_leaves_the_old_bytes_or_the_new() {
     let steps = |files: &OwnFiles, id: &CopyId, new: &Content| {
         complete(files, id, 0, &new.bytes[..new.ends[14] as usize])?;

@@ -295,7 +295,8 @@ impl ReplicaStore {
                     length: end.address,
                     end_ordinal: end.ordinal,
                 }),
-                Err(short @ Refusal::Short { .. }) if closed => {
+                // One that could not be freed as a whole is unknown by now, and still listed.
+                Err(short @ (Refusal::Short { .. } | Refusal::Unknown)) if closed => {
                     self.flush_file_instead(&copy, length, short)
                 }
                 Err(refusal) => Err(refusal),
@@ -324,7 +325,8 @@ impl ReplicaStore {
                     .map(|()| Reply::Done)
             }
             Request::Read { copy, address, len } => {
-                self.read(&copy, address, len).map(Reply::Bytes)
+                let read = self.read(&copy, address, len);
+                self.with_file(request, read)
             }
             Request::Check {
                 copy,
@@ -332,8 +334,9 @@ impl ReplicaStore {
                 bytes,
                 end,
             } => {
-                let checked = self.held(&copy)?.check(from, bytes, end);
-                checked.map(Reply::Checked)
+                let held = self.held(&copy);
+                let checked = held.and_then(|held| held.check(from, bytes, end));
+                self.or_check_file(request, checked)
             }
             Request::Free {
                 copy,
