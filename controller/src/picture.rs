@@ -1,8 +1,9 @@
 //! What is recorded, cut down to what decides who owns what.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
-use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletKey};
+use kera_protocol::ids::{Epoch, GroupId, Ordinal, StreamId, StreamletKey};
 
 use kera_metadata::Record;
 use kera_records::key::Key;
@@ -45,6 +46,8 @@ pub struct GroupView {
     pub max_timestamp_ms: i64,
     /// The brokers that hold copies.
     pub copies: Box<[u32]>,
+    /// Records that an operator has given up, in order.
+    pub lost: Box<[Range<Ordinal>]>,
 }
 
 impl GroupView {
@@ -57,12 +60,32 @@ impl GroupView {
             empty: closed && !record.holds_records(),
             max_timestamp_ms: record.max_timestamp_ms,
             copies: record.copies.iter().map(|copy| copy.broker.0).collect(),
+            lost: lost_of(record),
         }
     }
 
     /// True if records may be in it that only its copies have: it was opened and is not closed.
     pub fn is_open(&self) -> bool {
         self.state == GroupState::Open
+    }
+
+    /// Where the given-up records end that `ordinal` is among.
+    pub fn behind_lost(&self, ordinal: Ordinal) -> Option<Ordinal> {
+        let at = self.lost.partition_point(|lost| lost.end <= ordinal);
+        let lost = self.lost.get(at)?;
+        (lost.start <= ordinal).then_some(lost.end)
+    }
+}
+
+/// The records of a group that were given up, as far as it is recorded by ordinals: builds that knew of one place alone
+/// wrote where it lies, in bytes.
+fn lost_of(record: &GroupRecord) -> Box<[Range<Ordinal>]> {
+    match &record.damaged {
+        None => Box::default(),
+        Some(damage) if damage.lost.is_empty() && record.is_given_up() => {
+            std::iter::once(record.start_ordinal()..record.end_ordinal).collect()
+        }
+        Some(damage) => damage.lost.stretches().into(),
     }
 }
 

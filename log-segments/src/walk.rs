@@ -10,25 +10,38 @@ use crate::read::{ReadError, ReadSpec};
 /// Bytes that are read at once.
 const AT_ONCE: usize = 1 << 20;
 
+/// What is damaged of a group.
+#[derive(Debug)]
+pub struct WalkDamage {
+    /// The first place.
+    pub first: ReadError,
+    /// The ordinal that was expected at each place.
+    pub ordinals: Vec<Ordinal>,
+}
+
 impl Group {
-    /// Shows `visit` the batches of transactions, markers among them, in order, with their bytes. Returns the first damage
-    /// if there is any: what it may hide was not shown, what is whole behind it was. Waits for the disk.
+    /// Shows `visit` the batches of transactions, markers among them, in order, with their bytes. Returns what is damaged,
+    /// if anything is: what that may hide was not shown, what is whole behind it was. Waits for the disk.
     ///
     /// # Errors
     /// As [`Self::read`], where nothing of the group can be read.
     pub fn for_each_transactional(
         &self,
         mut visit: impl FnMut(&BatchHeader, &[u8]),
-    ) -> Result<Option<ReadError>, ReadError> {
+    ) -> Result<Option<WalkDamage>, ReadError> {
         let end = self.loaded_window(false)?.end;
         let mut at = self.start();
-        let mut damage = None;
+        let mut damage: Option<WalkDamage> = None;
         while at.ordinal < end.ordinal {
             match self.walk_whole(at, end, &mut visit) {
                 Ok(next) => at = next,
                 Err(error) if error.is_of_a_place() => {
+                    let damage = damage.get_or_insert_with(|| WalkDamage {
+                        first: error,
+                        ordinals: Vec::new(),
+                    });
+                    damage.ordinals.push(at.ordinal);
                     at = self.whole_behind(at, end);
-                    damage.get_or_insert(error);
                 }
                 Err(error) => return Err(error),
             }

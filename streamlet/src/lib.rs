@@ -54,5 +54,5 @@ pub use strays::Strays;
 pub use streamlet::{BatchRules, Env, GroupView, LaneView, Limits, Settings, Streamlet};
 pub use times::{RecordAt, SearchWork};
 pub use traffic::{LATENCY_BOUNDS_US, Traffic, TrafficTotals};
-pub use transactions::{Committed, End};
+pub use transactions::{Committed, End, LostEnd};
 pub use trim::Trimmed;

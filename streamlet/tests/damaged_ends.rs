@@ -9,7 +9,7 @@ use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::fault::Flip;
 use kera_protocol::batch::{BatchHeader, HEADER_BYTES};
 use kera_protocol::ids::GroupId;
-use kera_streamlet::{LaneReadError, LaneReadSpec, Located};
+use kera_streamlet::{LaneReadError, LaneReadSpec, Located, LostEnd};
 use support::batches::{ids_of, plain};
 use support::transactions::{end, grant, transactional};
 use support::{LANE, Machine, Node, settings};
@@ -114,8 +114,9 @@ fn placed(node: &Node) -> Vec<Placed> {
     }
 }
 
-/// The ids that readers are given, who go on behind each batch that they are refused; and what was refused.
-fn taken(node: &Node, all: &[Placed], max_bytes: usize) -> (Vec<u64>, HashSet<u64>) {
+/// The ids that readers are given, who go on behind each batch that they are refused; and what was refused. That is the
+/// batch that is `hurt`, and others of which that may be the end.
+fn taken(node: &Node, all: &[Placed], hurt: &Placed, max_bytes: usize) -> (Vec<u64>, HashSet<u64>) {
     let (mut ids, mut refused, mut ordinal) = (Vec::new(), HashSet::new(), 0);
     while ordinal < node.head(LANE) {
         let from = Located { ordinal, at: None };
@@ -130,6 +131,13 @@ fn taken(node: &Node, all: &[Placed], max_bytes: usize) -> (Vec<u64>, HashSet<u6
                 let here = all.iter().find(|one| one.header.next_ordinal() > ordinal);
                 let here = &here.expect("a batch").header;
                 refused.insert(here.base_ordinal);
+                let lost = node.streamlet.lost_end(LANE, ordinal).ok().flatten();
+                let is_other = here.base_ordinal != hurt.header.base_ordinal;
+                let expected = is_other.then(|| LostEnd {
+                    next: here.next_ordinal(),
+                    places: vec![(hurt.group, hurt.header.base_ordinal)],
+                });
+                assert_eq!(lost, expected, "at {ordinal}");
                 ordinal = here.next_ordinal();
             }
             Err(error) => panic!("{error}"),
@@ -199,7 +207,7 @@ fn judge(seed: u64) {
     );
     let max_bytes = 1 + (next(&mut dice) % 20_000) as usize;
     for again in 0..2 {
-        let (ids, refused) = taken(&node, &all, max_bytes);
+        let (ids, refused) = taken(&node, &all, hurt, max_bytes);
         let once: HashSet<u64> = ids.iter().copied().collect();
         assert_eq!(once.len(), ids.len(), "{context}: each once");
         for (ordinal, ids) in &of_batch {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kera_protocol::ids::{Epoch, GroupKey, StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, GroupKey, Ordinal, StreamId, StreamletId};
 
 /// A broker as clients and other brokers reach it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,6 +74,10 @@ pub trait Directory: Send + Sync {
     /// The brokers that are recorded to hold a replica of a group; none where brokers share nothing.
     fn holders(&self, group: GroupKey) -> Vec<u32>;
 
+    /// If an operator has given up the record of a group, the ordinal behind it and what was given up with it. `None` where
+    /// brokers share nothing: there nothing is given up.
+    fn given_up(&self, group: GroupKey, ordinal: Ordinal) -> Option<Ordinal>;
+
     /// True if other brokers may own streamlets of the same streams.
     fn is_shared(&self) -> bool;
 
@@ -130,6 +134,10 @@ impl Directory for Alone {
 
     fn holders(&self, _group: GroupKey) -> Vec<u32> {
         Vec::new()
+    }
+
+    fn given_up(&self, _group: GroupKey, _ordinal: Ordinal) -> Option<Ordinal> {
+        None
     }
 
     fn is_shared(&self) -> bool {

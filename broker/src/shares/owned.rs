@@ -265,6 +265,17 @@ impl Attached {
         }
     }
 
+    /// Nobody will ever read the records from `first` to `last`: their loss was accepted.
+    pub fn give_up(&self, first: Ordinal, last: Ordinal) {
+        let ShareKey {
+            group,
+            stream,
+            partition,
+        } = &self.share.key;
+        tracing::warn!(%group, %stream, partition, first, last, "a share group passes over records that were given up");
+        self.pass_over(first, last);
+    }
+
     /// The session says what became of records: for each run of them from where to where. Either all counts or nothing.
     /// What is told is to be given to [`Self::kept`].
     ///

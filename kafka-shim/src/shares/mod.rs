@@ -5,6 +5,7 @@
 
 mod acknowledge;
 mod fetch;
+mod lost;
 mod read;
 mod session;
 mod wait;

@@ -11,6 +11,7 @@ use kera_protocol::batch::{BatchHeader, batches};
 use kera_protocol::ids::Ordinal;
 use kera_streamlet::{Committed, LaneReadError, LaneReadSpec, Located};
 
+use super::lost;
 use super::session::Key;
 use crate::access;
 use crate::context::Ctx;
@@ -76,7 +77,10 @@ pub(super) async fn look(
             }
             // Trimmed meanwhile: the next look begins behind it.
             Err(LaneReadError::OutOfRange { .. }) => continue,
-            Err(error) => return Err(failed(&error)),
+            Err(error) => match lost::pass_over(ctx, attached, from, &error).await {
+                Ok(()) => continue,
+                Err(hint) => return Err(failed(&error, &hint)),
+            },
         };
         let head = read.found.head;
         if read.found.bytes == 0 {
@@ -160,7 +164,7 @@ fn read_lane(
     }
 }
 
-fn failed(error: &LaneReadError) -> Refusal {
+fn failed(error: &LaneReadError, hint: &str) -> Refusal {
     let kafka = match error {
         LaneReadError::UnknownLane { .. } | LaneReadError::Deleted => {
             ResponseError::UnknownTopicOrPartition
@@ -169,7 +173,7 @@ fn failed(error: &LaneReadError) -> Refusal {
         LaneReadError::Group(_) => ResponseError::KafkaStorageError,
         _ => ResponseError::NotLeaderOrFollower,
     };
-    Refusal::new(kafka, error.to_string())
+    Refusal::new(kafka, format!("{error}{hint}"))
 }
 
 /// The batches that were read, without markers and what was aborted.

@@ -9,6 +9,7 @@ mod planted;
 mod second_login;
 mod settings;
 mod shares;
+mod shares_lost;
 mod two_phase;
 
 use std::collections::{BTreeMap, BTreeSet};

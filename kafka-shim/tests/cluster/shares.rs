@@ -15,6 +15,8 @@ use crate::common::Client;
 use crate::common::shares::{ACCEPT, RELEASE, Sharer};
 use crate::{Cluster, coordinator, leaders, metadata, produce, records, words};
 
+pub(crate) const EARLIEST: [(&str, &str); 1] = [("share.auto.offset.reset", "earliest")];
+
 /// Where the group stands in the partition, as its coordinator tells.
 async fn start_of(client: &mut Client, partition: i32) -> Option<i64> {
     let group = DescribeShareGroupOffsetsRequestGroup::default()
@@ -30,14 +32,17 @@ async fn start_of(client: &mut Client, partition: i32) -> Option<i64> {
     Some(found.start_offset)
 }
 
-async fn begin_with_the_first(client: &mut Client) {
-    let config = AlterableConfig::default()
-        .with_name(words("share.auto.offset.reset"))
-        .with_value(Some(words("earliest")));
+/// Sets what is to hold for a share group.
+pub(crate) async fn configure(client: &mut Client, group: &str, set: &[(&str, &str)]) {
+    let configs = set.iter().map(|(name, value)| {
+        AlterableConfig::default()
+            .with_name(words(name))
+            .with_value(Some(words(value)))
+    });
     let resource = AlterConfigsResource::default()
         .with_resource_type(32)
-        .with_resource_name(words("g"))
-        .with_configs(vec![config]);
+        .with_resource_name(words(group))
+        .with_configs(configs.collect());
     let request = AlterConfigsRequest::default().with_resources(vec![resource]);
     // Asked for again while the coordinator reads its state, as clients do.
     let loading = ResponseError::CoordinatorLoadInProgress.code();
@@ -49,18 +54,25 @@ async fn begin_with_the_first(client: &mut Client) {
     assert_eq!(code, 0);
 }
 
+/// The broker that coordinates a group.
+pub(crate) async fn node_of(client: &mut Client, group: &str) -> i32 {
+    loop {
+        let (code, node, _) = coordinator(client, group).await;
+        if code == 0 {
+            return node;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_share_group_goes_on_at_another_leader_and_another_coordinator() {
     let cluster = Cluster::start().await;
     cluster.topic("t").await;
     let mut anywhere = cluster.client(1).await;
-    let mut found = coordinator(&mut anywhere, "g").await;
-    while found.0 != 0 {
-        found = coordinator(&mut anywhere, "g").await;
-    }
-    let node = found.1;
+    let node = node_of(&mut anywhere, "g").await;
     // Any broker takes a group's settings.
-    begin_with_the_first(&mut cluster.client(node % 3 + 1).await).await;
+    let mut other = cluster.client(node % 3 + 1).await;
+    configure(&mut other, "g", &EARLIEST).await;
     let mut a = Sharer::new("g", "a");
     let mut at_coordinator = cluster.client(node).await;
     assert_eq!(a.beat(&mut at_coordinator, 0, "t").await.error_code, 0);

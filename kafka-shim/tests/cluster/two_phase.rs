@@ -53,7 +53,7 @@ async fn coordinator(cluster: &Cluster) -> i32 {
 }
 
 /// An instance begins that keeps what is open: what it has, and what it has kept.
-async fn begin(cluster: &Cluster) -> ((i64, i16), (i64, i16)) {
+pub(crate) async fn begin(cluster: &Cluster) -> ((i64, i16), (i64, i16)) {
     let request = InitProducerIdRequest::default()
         .with_transactional_id(Some(id()))
         .with_transaction_timeout_ms(60_000)
@@ -73,7 +73,7 @@ async fn begin(cluster: &Cluster) -> ((i64, i16), (i64, i16)) {
     }
 }
 
-async fn end(cluster: &Cluster, (producer, epoch): (i64, i16)) -> (i16, (i64, i16)) {
+pub(crate) async fn end(cluster: &Cluster, (producer, epoch): (i64, i16)) -> (i16, (i64, i16)) {
     let request = EndTxnRequest::default()
         .with_transactional_id(id())
         .with_producer_id(ProducerId(producer))
@@ -89,13 +89,13 @@ async fn end(cluster: &Cluster, (producer, epoch): (i64, i16)) -> (i16, (i64, i1
     }
 }
 
-async fn leader(cluster: &Cluster, partition: i32) -> i32 {
+pub(crate) async fn leader(cluster: &Cluster, partition: i32) -> i32 {
     let mut anywhere = cluster.client(1).await;
     leaders(&metadata(&mut anywhere, "t").await)[&partition].0
 }
 
 /// Appends a record under a transaction.
-async fn join(cluster: &Cluster, partition: i32, (producer, epoch): (i64, i16)) -> i16 {
+pub(crate) async fn join(cluster: &Cluster, partition: i32, (producer, epoch): (i64, i16)) -> i16 {
     let stamp = ProducerStamp {
         producer_id: producer,
         producer_epoch: epoch,
@@ -133,7 +133,7 @@ async fn stable(client: &mut Client, partition: i32) -> Option<i64> {
     (answer.error_code == 0).then_some(answer.offset)
 }
 
-async fn stable_at(cluster: &Cluster, partition: i32, offset: i64) {
+pub(crate) async fn stable_at(cluster: &Cluster, partition: i32, offset: i64) {
     let waiting = async {
         loop {
             let mut client = cluster.client(leader(cluster, partition).await).await;

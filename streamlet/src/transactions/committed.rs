@@ -35,6 +35,15 @@ pub struct Committed {
     pub aborted: Vec<End>,
 }
 
+/// A whole batch of a transaction of which nobody can tell how it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostEnd {
+    /// The ordinal behind the batch.
+    pub next: Ordinal,
+    /// Damaged batches that may be the end: their groups and ordinals. It is one of them, or the transaction is not over.
+    pub places: Vec<(GroupId, Ordinal)>,
+}
+
 impl Committed {
     /// Without aborted batches and markers: what is left counts. Where to go on stays.
     pub fn only_committed(self) -> Found {
@@ -211,8 +220,12 @@ impl Streamlet {
                 Err(error) => return Err(error),
             };
             take(&ends.ends);
-            if ends.is_damaged {
+            if !ends.damaged.is_empty() {
                 known.damage.get_or_insert_with(|| group.clone());
+                let places = ends.damaged.iter();
+                known
+                    .places
+                    .extend(places.map(|place| (group.id(), *place)));
             }
             let sought = sought.get_or_insert_with(|| {
                 // Of the group that was read.
@@ -224,6 +237,39 @@ impl Streamlet {
             }
         }
         Ok(Some(known))
+    }
+
+    /// Whether the batch that holds `ordinal` is kept from readers of what is committed because nobody can tell how its
+    /// transaction ended. Waits for the disk.
+    ///
+    /// # Errors
+    /// The batch cannot be read, or what followed it.
+    pub fn lost_end(
+        &self,
+        lane: LaneId,
+        ordinal: Ordinal,
+    ) -> Result<Option<LostEnd>, LaneReadError> {
+        let spec = LaneReadSpec {
+            lane,
+            from: Located { ordinal, at: None },
+            end_ordinal: self.stable(lane).unwrap_or(ordinal),
+            max_bytes: 1,
+            cached_only: false,
+        };
+        let found = self.read(spec)?;
+        let Some((group, generation, _)) = found.next.at.filter(|_| found.transactional) else {
+            return Ok(None);
+        };
+        let (from, next) = (found.first_ordinal, found.next.ordinal);
+        let Some(known) = self.ends(&spec, (group, generation), from, next)? else {
+            return Ok(None);
+        };
+        let bytes = found.bufs.concat();
+        let header = BatchHeader::peek(&bytes).ok();
+        let is_lost = header.is_some_and(|header| known.is_lost_of(&header));
+        let mut places = known.places;
+        places.retain(|(_, place)| *place >= next);
+        Ok((is_lost && !places.is_empty()).then_some(LostEnd { next, places }))
     }
 
     /// Whether a group, in that file, is still the lane's.
@@ -299,6 +345,8 @@ struct KnownOf {
     ends: Vec<End>,
     /// A group of which some batches are damaged: ends may be among them.
     damage: Option<Arc<Group>>,
+    /// Where these batches are, in all groups that were looked through: group and ordinal.
+    places: Vec<(GroupId, Ordinal)>,
     /// The transactions of the group that was read, if it takes no more.
     of_read: Option<Arc<GroupEnds>>,
 }
@@ -318,7 +366,7 @@ impl KnownOf {
         // Of what both began and was committed in a whole group no end is kept.
         let may_be_lost = self.of_read.as_ref().is_none_or(|of_read| {
             let first = of_read.unfinished.get(&producer);
-            of_read.is_damaged || first.is_some_and(|first| *first <= base)
+            !of_read.damaged.is_empty() || first.is_some_and(|first| *first <= base)
         });
         batch.is_transactional()
             && !batch.is_control()

@@ -17,8 +17,8 @@ pub(crate) struct GroupEnds {
     pub(super) ends: Vec<End>,
     /// Producers whose transactions have batches in it, from that ordinal on, and ended later.
     pub(super) unfinished: HashMap<i64, Ordinal>,
-    /// Some of its batches are damaged, and may have been ends. Then `ends` are all that are left.
-    pub(super) is_damaged: bool,
+    /// Where its batches are damaged: they may have been ends. Then `ends` are all that are left.
+    pub(super) damaged: Vec<Ordinal>,
 }
 
 /// What is known of groups that take no more, by id and file generation. Bounded: what is not known is looked up.
@@ -55,7 +55,7 @@ impl KnownEnds {
 impl GroupEnds {
     /// About as many ends as it takes room for.
     fn weight(&self) -> usize {
-        1 + self.ends.len() + self.unfinished.len()
+        1 + self.ends.len() + self.unfinished.len() + self.damaged.len()
     }
 
     /// Looks through a group, and over what of it is damaged, which is the second. Waits for the disk.
@@ -82,12 +82,16 @@ impl GroupEnds {
         if damage.is_none() {
             ends.retain(|end| is_needed(end, group));
         }
+        let (first, damaged) = match damage {
+            Some(damage) => (Some(damage.first), damage.ordinals),
+            None => (None, Vec::new()),
+        };
         let found = Self {
             ends,
             unfinished,
-            is_damaged: damage.is_some(),
+            damaged,
         };
-        Ok((found, damage))
+        Ok((found, first))
     }
 }
 

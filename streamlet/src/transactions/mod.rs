@@ -22,7 +22,7 @@ mod ends;
 mod grants;
 mod unstable;
 
-pub use committed::Committed;
+pub use committed::{Committed, LostEnd};
 pub use end::{EndTransaction, Ended};
 pub(crate) use ends::{KnownEnds, is_needed};
 pub use grants::{Grant, Grants};

@@ -281,6 +281,7 @@ mod tests {
                 empty: false,
                 max_timestamp_ms: -1,
                 copies: copies.into(),
+                lost: Box::default(),
             };
             lacks(&stream, &group, members, members.most_copies(None))
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_metadata::{LiveBroker, Living, Membership, MetadataError, Role};
-use kera_protocol::ids::{GroupKey, StreamId, StreamletId};
+use kera_protocol::ids::{GroupKey, Ordinal, StreamId, StreamletId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -149,6 +149,14 @@ impl Directory for Members {
             Some(streamlet.groups.get(&group.group)?.copies.to_vec())
         });
         held.flatten().unwrap_or_default()
+    }
+
+    fn given_up(&self, group: GroupKey, ordinal: Ordinal) -> Option<Ordinal> {
+        let behind = self.cluster_view.read(|picture| {
+            let streamlet = picture.streamlet(group.streamlet_key())?;
+            streamlet.groups.get(&group.group)?.behind_lost(ordinal)
+        });
+        behind.flatten()
     }
 
     fn is_shared(&self) -> bool {
