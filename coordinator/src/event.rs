@@ -652,8 +652,27 @@ mod tests {
             owner_epoch: 4,
             start: Some(5),
             runs: vec![6, 2],
+            of_partitions: 0,
         };
         assert_eq!(read.body, Body::ShareSet(set));
+    }
+
+    /// Builds that do not know how many partitions there were read it as well.
+    #[test]
+    fn how_many_partitions_there_were_is_kept_with_a_share() {
+        let set = shares::ShareSet {
+            stream: vec![9],
+            of_partitions: 3,
+            ..shares::ShareSet::default()
+        };
+        let event = Event {
+            group: "g".to_owned(),
+            snapshot: 0,
+            body: Body::ShareSet(set),
+        };
+        let kept = event.value();
+        assert_eq!(kept, [8, 8, 242, 1, 5, 10, 1, 9, 56, 3]);
+        assert_eq!(Event::decode(b"g", &kept), Ok(event));
     }
 
     /// Kept as a build wrote it that knew no prepared transactions.

@@ -180,7 +180,7 @@ impl Coordinator {
         for ((shape, partitions), places) in chosen.iter().zip(placed) {
             if self.is_share_group(name) {
                 for (&partition, (_, ordinal)) in partitions.iter().zip(places) {
-                    self.share_set(name, (shape.id, partition), ordinal, step);
+                    self.share_set(name, shape, partition, ordinal, step);
                 }
                 continue;
             }

@@ -197,6 +197,35 @@ fn owners_write_under_the_state_epoch_that_they_were_given() {
     assert!(replayed.same_durable_state(&w.bench.coordinator));
 }
 
+/// What is appended to a new partition before anybody fetches of it is new to the group.
+#[test]
+fn a_partition_that_is_younger_than_the_group_is_read_from_its_beginning() {
+    let mut w = World::new();
+    w.share_beat("a", 0).unwrap();
+    let first = w.open(0, 1).unwrap();
+    assert_eq!((first.state, first.config.reset()), (None, Reset::Latest));
+    assert_eq!(w.write(first.state_epoch, ShareState::at(5)), Ok(()));
+    w.bench.stream.grow(2);
+    w.restart();
+    let old = w.open(1, 1).unwrap();
+    assert_eq!(old.state, None, "it was there already");
+    for partition in [2, 3] {
+        let young = w.open(partition, 1).unwrap();
+        assert_eq!(young.state, Some(ShareState::at(0)), "{partition}");
+    }
+    // Also where nobody has read of it before, and the partitions were set.
+    w.share_beat("a", -1).unwrap();
+    assert_eq!(w.set_offsets(&[(0, None), (1, None)]), Ok(()));
+    assert_eq!(w.set_offsets(&[(2, None), (3, Some(7))]), Ok(()));
+    w.bench.stream.grow(3);
+    assert_eq!(w.open(2, 2).unwrap().state, None);
+    assert_eq!(w.open(3, 2).unwrap().state, Some(ShareState::at(7)));
+    assert_eq!(w.open(4, 2).unwrap().state, Some(ShareState::at(0)));
+    let snapshot = w.bench.coordinator.snapshot();
+    let replayed = replay(&snapshot, w.bench.now);
+    assert!(replayed.same_durable_state(&w.bench.coordinator));
+}
+
 #[test]
 fn who_served_a_partition_before_its_offsets_were_deleted_writes_nothing_for_the_next() {
     let mut w = World::new();

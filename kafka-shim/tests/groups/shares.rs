@@ -5,11 +5,12 @@ use kafka_protocol::messages::alter_configs_request::{AlterConfigsResource, Alte
 use kafka_protocol::messages::alter_share_group_offsets_request::{
     AlterShareGroupOffsetsRequestPartition, AlterShareGroupOffsetsRequestTopic,
 };
+use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::{
     AlterConfigsRequest, AlterConfigsResponse, AlterShareGroupOffsetsRequest,
-    AlterShareGroupOffsetsResponse, ApiKey, GroupId, ListGroupsRequest, ListGroupsResponse,
-    ProduceRequest, ProduceResponse,
+    AlterShareGroupOffsetsResponse, ApiKey, CreatePartitionsRequest, CreatePartitionsResponse,
+    GroupId, ListGroupsRequest, ListGroupsResponse, ProduceRequest, ProduceResponse,
 };
 use kera_protocol::batch::{Compression, ProducerStamp};
 use uuid::Uuid;
@@ -21,8 +22,10 @@ use crate::{topic, words};
 /// A group that begins with the first record.
 async fn begin(world: &World, client: &mut Client, set: &[(&str, &str)]) -> Uuid {
     world.topic("t", 1);
-    let all = [("share.auto.offset.reset", "earliest")];
-    let configs = all.iter().chain(set).map(|(name, value)| {
+    let earliest = [("share.auto.offset.reset", "earliest")];
+    let is_set = |name: &str| set.iter().any(|(known, _)| *known == name);
+    let all = earliest.iter().filter(|(name, _)| !is_set(name)).chain(set);
+    let configs = all.map(|(name, value)| {
         AlterableConfig::default()
             .with_name(words(name))
             .with_value(Some(words(value)))
@@ -39,8 +42,14 @@ async fn begin(world: &World, client: &mut Client, set: &[(&str, &str)]) -> Uuid
 }
 
 async fn send(client: &mut Client, records: usize) {
+    send_to(client, 0, records).await;
+}
+
+async fn send_to(client: &mut Client, partition: i32, records: usize) {
     let records = batch("v", records, Compression::None, ProducerStamp::NONE);
-    let data = PartitionProduceData::default().with_records(Some(records));
+    let data = PartitionProduceData::default()
+        .with_index(partition)
+        .with_records(Some(records));
     let data = TopicProduceData::default()
         .with_name(topic("t"))
         .with_partition_data(vec![data]);
@@ -132,6 +141,33 @@ async fn what_is_done_makes_room() {
     assert_eq!(acquired(&told), [(100, 139, 1)]);
     assert_eq!(b.say(&mut two, stream, 0, (100, 139), ACCEPT).await, 0);
     assert_eq!(a.acquire(&mut one, stream, 0).await, [(140, 149, 1)]);
+}
+
+/// A group that begins with what comes: of a partition that is made while it reads the topic, that is all there is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_partition_is_read_from_its_beginning() {
+    let world = World::start().await;
+    let mut one = world.client().await;
+    let set = [("share.auto.offset.reset", "latest")];
+    let stream = begin(&world, &mut one, &set).await;
+    send(&mut one, 5).await;
+    let mut a = Sharer::new("g", "a");
+    a.beat(&mut one, 0, "t").await;
+    let nothing = a.fetch(&mut one, stream, 0, 0).await;
+    assert_eq!(acquired(&nothing), [], "what was there before");
+    let more = CreatePartitionsTopic::default()
+        .with_name(topic("t"))
+        .with_count(2)
+        .with_assignments(None);
+    let request = CreatePartitionsRequest::default()
+        .with_timeout_ms(30_000)
+        .with_topics(vec![more]);
+    let grown: CreatePartitionsResponse = one.call(ApiKey::CreatePartitions, 3, &request).await;
+    assert_eq!(grown.results[0].error_code, 0, "{grown:?}");
+    send_to(&mut one, 1, 3).await;
+    assert_eq!(a.acquire(&mut one, stream, 1).await, [(0, 2, 1)]);
+    send(&mut one, 2).await;
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(5, 6, 1)]);
 }
 
 /// Offsets that are set count for the next member, though the connection of one that left is open still.

@@ -24,6 +24,9 @@ pub(crate) struct ShareSet {
     /// From there on: the length of each run, and twice its deliveries, with one more if it is done.
     #[prost(uint64, repeated, tag = "6")]
     pub(crate) runs: Vec<u64>,
+    /// How many partitions the stream had when this one was first kept; 0 of earlier builds, which pass it over.
+    #[prost(uint32, tag = "7")]
+    pub(crate) of_partitions: u32,
 }
 
 impl ShareSet {
@@ -36,6 +39,7 @@ impl ShareSet {
             owner_epoch: record.owner_epoch,
             start: state.map(|state| state.start),
             runs: state.map_or_else(Vec::new, ShareState::runs),
+            of_partitions: record.of_partitions,
         }
     }
 }

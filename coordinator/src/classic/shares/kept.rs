@@ -25,6 +25,7 @@ impl Group {
             state_epoch: set.state_epoch,
             owner_epoch: set.owner_epoch,
             state: set.start.map(|start| ShareState::of(start, &set.runs)),
+            of_partitions: set.of_partitions,
         };
         self.offset_count += 1;
         self.offset_bytes += OFFSET_BYTES + record.bytes();
@@ -76,6 +77,13 @@ impl Group {
         }
         let offset = self.offset(stream, partition)?;
         Some((offset.ordinal()?, 0))
+    }
+
+    /// Whether a partition was made after the group had begun to read its stream, as far as that is kept.
+    pub(super) fn is_younger(&self, stream: StreamId, partition: u32) -> bool {
+        let of_stream = self.shares.range((stream, 0)..=(stream, u32::MAX));
+        let mut known = of_stream.map(|(_, record)| record.of_partitions);
+        known.any(|there_were| there_were > 0 && partition >= there_were)
     }
 
     /// Partitions of which something is kept, by stream.

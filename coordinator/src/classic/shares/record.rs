@@ -11,6 +11,8 @@ pub(crate) struct ShareRecord {
     pub(crate) owner_epoch: u32,
     /// `None` until an owner has found where the group begins.
     pub(crate) state: Option<ShareState>,
+    /// How many partitions the stream had when this was first kept; 0 if an earlier build did that.
+    pub(crate) of_partitions: u32,
 }
 
 impl ShareRecord {

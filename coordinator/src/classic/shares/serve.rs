@@ -1,6 +1,6 @@
 //! The coordinator's part in what share groups have read.
 
-use kera_protocol::ids::{Ordinal, StreamId};
+use kera_protocol::ids::Ordinal;
 
 use super::request::{
     ShareConfigure, ShareOffset, ShareOpen, ShareOpened, ShareSetOffsets, ShareWrite,
@@ -12,7 +12,7 @@ use crate::classic::{Fault, GroupState, Reply};
 use crate::coordinator::{Coordinator, Step};
 use crate::event::Body;
 use crate::share::ShareState;
-use crate::view::LaneView;
+use crate::view::{LaneView, StreamShape};
 
 impl Coordinator {
     pub(in crate::classic) fn is_share_group(&self, name: &str) -> bool {
@@ -37,7 +37,8 @@ impl Coordinator {
         let name = request.group.as_str();
         let group = self.share_group(name)?;
         let stream = view.stream_by_id(request.stream);
-        if stream.is_none_or(|stream| request.partition >= stream.partitions()) {
+        let partitions = stream.map_or(0, |stream| stream.partitions());
+        if request.partition >= partitions {
             return Err(Fault::UnknownPartition);
         }
         let key = (request.stream, request.partition);
@@ -49,7 +50,17 @@ impl Coordinator {
             self.share_check_room(name, None, &ShareState::default())?;
         }
         let group = self.share_group(name)?;
-        let mut record = group.shares.get(&key).cloned().unwrap_or_default();
+        let mut record = match group.shares.get(&key) {
+            Some(known) => known.clone(),
+            None => ShareRecord {
+                of_partitions: partitions,
+                ..ShareRecord::default()
+            },
+        };
+        // What was appended before a member came to fetch of it counts: to the group it is all new.
+        if record.state.is_none() && group.is_younger(request.stream, request.partition) {
+            record.state = Some(ShareState::at(0));
+        }
         // Above that of any owner before, also where what was kept of the partition was deleted in between.
         record.state_epoch = (record.state_epoch + 1).max(u64::from(request.owner_epoch) << 32);
         record.owner_epoch = request.owner_epoch;
@@ -181,16 +192,16 @@ impl Coordinator {
                 continue;
             };
             let shape = view.stream_by_id(stream);
-            if shape.is_none_or(|shape| partition >= shape.partitions()) {
+            let Some(shape) = shape.filter(|shape| partition < shape.partitions()) else {
                 results.push(Err(Fault::UnknownPartition));
                 continue;
-            }
+            };
             let before = known.as_ref().map(|_| 0);
             if let Err(fault) = self.share_check_room(name, before, &ShareState::at(start)) {
                 results.push(Err(fault));
                 continue;
             }
-            self.share_set(name, key, start, step);
+            self.share_set(name, &shape, partition, start, step);
             results.push(Ok(()));
         }
         Ok(Reply::ShareOffsetsSet(results))
@@ -200,13 +211,18 @@ impl Coordinator {
     pub(in crate::classic) fn share_set(
         &mut self,
         name: &str,
-        key: (StreamId, u32),
+        stream: &StreamShape,
+        partition: u32,
         start: Ordinal,
         step: &mut Step,
     ) {
+        let key = (stream.id, partition);
         let known = self.state.classic.get(name);
         let known = known.and_then(|group| group.shares.get(&key));
-        let mut record = known.cloned().unwrap_or_default();
+        let mut record = known.cloned().unwrap_or_else(|| ShareRecord {
+            of_partitions: stream.partitions(),
+            ..ShareRecord::default()
+        });
         record.state_epoch += 1;
         record.state = Some(ShareState::at(start));
         self.emit(step, name, Body::ShareSet(ShareSet::of(key, &record)));
