@@ -239,7 +239,8 @@ impl Attached {
         let Some(opened) = self.opened() else {
             return Vec::new();
         };
-        let until_ms = now_ms().saturating_add(opened.config.lock_ms());
+        // The millisecond that it is may be over at any moment: a lock ends no sooner than was promised.
+        let until_ms = now_ms().saturating_add(opened.config.lock_ms() + 1);
         let most = self.most(opened);
         let mut standing = opened.standing.lock();
         if standing.ended.is_some() {

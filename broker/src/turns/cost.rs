@@ -16,6 +16,8 @@ const MOST_OF_AN_ANSWER: f64 = 0.1;
 const LEAST_OF_AN_ANSWER: f64 = 65_536.0;
 /// Requests a second that an objective guarantees at the least.
 const LEAST_REQUESTS: f64 = 1.0;
+/// The longest time from request to answer that an objective promises, milliseconds: clients wait for no answer as long.
+const MOST_LATENCY_MS: f64 = 60_000.0;
 
 /// What a broker can do, and what of that a request takes.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +99,12 @@ impl Capacity {
             return Err(format!(
                 "the objective of user {user} is {} ms, and at the load that this broker takes one answer in a hundred has more than {} ms (objectives.latency); promise more, or calibrate the broker for less (kera calibrate --latency)",
                 own.latency_ms, self.latency_ms
+            ));
+        }
+        if own.latency_ms > MOST_LATENCY_MS {
+            return Err(format!(
+                "the objective of user {user} is {:?} ms, and an objective is {MOST_LATENCY_MS} ms at most: no client waits longer; promise less, or delete the objective",
+                own.latency_ms
             ));
         }
         let (asked, there) = (self.guaranteed(&own), self.most_guaranteed());
@@ -204,6 +212,11 @@ mod tests {
         }
         let soon = admits(&[("ann", [3.9, 1.0, 1.0])]).unwrap_err();
         assert!(soon.contains("objectives.latency"), "{soon}");
+        admits(&[("ann", [60_000.0, 1.0, 1.0])]).unwrap();
+        for late in [60_000.1, 1e300] {
+            let late = admits(&[("ann", [late, 1.0, 1.0])]).unwrap_err();
+            assert!(late.contains("60000 ms at most"), "{late}");
+        }
         // A user without an objective is always admitted.
         admits(&[("bob", [1.0, 9000.0, 9.0])]).unwrap();
     }

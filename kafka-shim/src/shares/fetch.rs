@@ -93,7 +93,7 @@ async fn fetch(ctx: &Ctx, request: ShareFetchRequest) -> Result<ShareFetchRespon
             session.forget((topic.topic_id, partition));
         }
     }
-    session.hold(&ctx.settings.sessions)?;
+    session.hold(&who, &ctx.settings.sessions)?;
     let parts = session.fetch(ctx, &who.0, &limits, deadline).await;
     let lock_ms = session.lock_ms();
     ctx.shares.put_back(who, session);

@@ -21,6 +21,7 @@ use kera_broker::shares::ShareError;
 use kera_metadata::Feature;
 use kera_metadata::access::Operation;
 
+use self::session::MOST_NAME_BYTES;
 use crate::access;
 use crate::context::Ctx;
 use crate::refusal::Refusal;
@@ -42,6 +43,10 @@ fn who(
         let text = "name the group and the member";
         return Err(Refusal::new(ResponseError::InvalidRequest, text));
     };
+    if group.len() > MOST_NAME_BYTES || member.len() > MOST_NAME_BYTES {
+        let text = format!("names of groups and members have at most {MOST_NAME_BYTES} bytes");
+        return Err(Refusal::new(ResponseError::InvalidRequest, text));
+    }
     if !ctx.may_group(Operation::Read, group) {
         return Err(access::no_group());
     }

@@ -14,6 +14,10 @@ use crate::refusal::Refusal;
 
 /// Sessions of one connection; a client has one for each of its consumers, and most have one.
 const MOST_SESSIONS: usize = 16;
+/// Bytes of a group's or a member's name, as the coordinator takes them.
+pub(super) const MOST_NAME_BYTES: usize = 1_024;
+/// So many bytes of a session's names take as much room as a partition.
+const NAMES_OF_A_PARTITION: usize = 128;
 /// The epoch of a request that begins a session,
 pub(super) const BEGINS: i32 = 0;
 /// and of one that ends it.
@@ -120,13 +124,19 @@ impl ShareSession {
         }
     }
 
-    /// Counts its partitions among those of all connections; leaves those that it neither reads nor holds anything of.
-    pub(super) fn hold(&mut self, room: &SessionRoom) -> Result<(), Refusal> {
+    /// Counts its partitions and names among those of all connections; leaves partitions that it neither reads nor holds
+    /// anything of.
+    pub(super) fn hold(
+        &mut self,
+        (group, member): &(String, String),
+        room: &SessionRoom,
+    ) -> Result<(), Refusal> {
         let wanted = &self.index;
         self.attached
             .retain(|key, attached| wanted.contains(key) || attached.holds_any());
         self.held = None;
-        self.held = room.hold(self.wanted.len() + self.attached.len());
+        let names = (group.len() + member.len()) / NAMES_OF_A_PARTITION;
+        self.held = room.hold(self.wanted.len() + self.attached.len() + names);
         match self.held {
             Some(_) => Ok(()),
             None => Err(Refusal::new(

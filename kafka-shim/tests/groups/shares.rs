@@ -11,6 +11,7 @@ use kafka_protocol::messages::{
     AlterConfigsRequest, AlterConfigsResponse, AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponse, ApiKey, CreatePartitionsRequest, CreatePartitionsResponse,
     GroupId, ListGroupsRequest, ListGroupsResponse, ProduceRequest, ProduceResponse,
+    ShareFetchResponse,
 };
 use kera_protocol::batch::{Compression, ProducerStamp};
 use uuid::Uuid;
@@ -278,4 +279,26 @@ async fn sessions_have_epochs() {
     let answer = a.fetch(&mut two, stream, 9, 0).await;
     let code = ResponseError::UnknownTopicOrPartition.code();
     assert_eq!(parts(&answer)[0].error_code, code);
+}
+
+/// Sessions are remembered by the names of their groups and members, which a client chooses.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_names_begin_no_session() {
+    let world = World::start().await;
+    let mut one = world.client().await;
+    let stream = begin(&world, &mut one, &[]).await;
+    let a = Sharer::new("g", "a");
+    a.beat(&mut one, 0, "t").await;
+    let names = [1_024, 1_025].map(|bytes| "m".repeat(bytes));
+    let invalid = ResponseError::InvalidRequest.code();
+    for (name, code) in names.iter().zip([0, invalid]) {
+        let request = a.fetch_request(stream, &[0], 0);
+        let request = request.with_member_id(Some(words(name)));
+        let answer: ShareFetchResponse = one.call(ApiKey::ShareFetch, 1, &request).await;
+        assert_eq!(answer.error_code, code, "{answer:?}");
+    }
+    let request = a.fetch_request(stream, &[0], 0);
+    let request = request.with_group_id(Some(GroupId(words(&names[1]))));
+    let answer: ShareFetchResponse = one.call(ApiKey::ShareFetch, 1, &request).await;
+    assert_eq!(answer.error_code, invalid, "{answer:?}");
 }
