@@ -230,6 +230,85 @@ fn judge(seed: u64) {
     }
 }
 
+/// What a lane is left with once one of its groups was given up with all that it held.
+fn judge_without_a_group(seed: u64) -> usize {
+    let mut dice = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut machine = Machine::fault(seed);
+    let node = machine.create(settings(AckPolicy::Written));
+    let sent = filled(&node, &mut dice);
+    let all = placed(&node);
+    let gone = all[(next(&mut dice) % all.len() as u64) as usize].group;
+    let of_gone = || all.iter().filter(|one| one.group == gone);
+    let begin = of_gone().next().expect("a batch").header.base_ordinal;
+    let end = of_gone().last().expect("a batch").header.next_ordinal();
+    // Transactions are numbered by producer, in the order of their markers.
+    let (mut numbers, mut lost) = (HashMap::new(), HashSet::new());
+    for one in all.iter().filter(|one| one.header.is_control()) {
+        let number = numbers.entry(one.header.producer_id).or_insert(0_u64);
+        *number += 1;
+        if one.group == gone {
+            lost.insert((one.header.producer_id, *number));
+        }
+    }
+    let of_batch = |from: u64| {
+        let from = Located {
+            ordinal: from,
+            at: None,
+        };
+        let found = node.streamlet.read(read(&node, from, 1)).expect("whole");
+        ids_of(&found.bufs.concat()).into_iter().map(|(_, id)| id)
+    };
+    let left: Vec<_> = all
+        .iter()
+        .filter(|one| one.group != gone && !one.header.is_control())
+        .flat_map(|one| of_batch(one.header.base_ordinal).map(move |id| (id, one)))
+        .collect();
+    node.streamlet.forget_group(LANE, (gone, 0), end);
+
+    let max_bytes = 1 + (next(&mut dice) % 20_000) as usize;
+    let (mut shown, mut refused, mut ordinal) = (HashSet::new(), HashSet::new(), 0);
+    while ordinal < node.head(LANE) {
+        let from = Located { ordinal, at: None };
+        match node.streamlet.read_committed(read(&node, from, max_bytes)) {
+            Ok(committed) => {
+                assert!(committed.found.next.ordinal > ordinal, "it goes on");
+                ordinal = committed.found.next.ordinal;
+                let found = committed.only_committed();
+                for (_, id) in ids_of(&found.bufs.concat()) {
+                    assert!(shown.insert(id), "seed {seed}: {id} once");
+                }
+            }
+            Err(LaneReadError::Group(_)) => {
+                let mut there = all.iter().filter(|one| one.group != gone);
+                let here = there.find(|one| one.header.next_ordinal() > ordinal);
+                let next = here.expect("a batch").header.next_ordinal();
+                let told = node.streamlet.lost_end(LANE, ordinal).expect("looks");
+                let places = vec![(gone, begin)];
+                assert_eq!(told, Some(LostEnd { next, places }), "seed {seed}");
+                refused.insert(next);
+                ordinal = next;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    for (id, batch) in left {
+        let transaction = sent.records[&id];
+        let is_known = transaction.is_none_or(|one| !lost.contains(&one));
+        let counts = transaction.is_none_or(|one| sent.ends[&one]);
+        let told = format!("seed {seed}: record {id} of {transaction:?}, without group {gone}");
+        assert_eq!(shown.contains(&id), counts && is_known, "{told}");
+        let is_refused = refused.contains(&batch.header.next_ordinal());
+        assert_eq!(is_refused, !is_known, "{told}");
+    }
+    refused.len()
+}
+
+#[test]
+fn what_ended_in_a_group_that_was_given_up_is_not_shown_as_committed() {
+    let refused: usize = (1..=300).map(judge_without_a_group).sum();
+    assert!(refused > 100, "{refused} batches had their end in it");
+}
+
 #[test]
 fn what_was_aborted_is_never_shown_and_all_else_is() {
     for seed in 1..=300 {

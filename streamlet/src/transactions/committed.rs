@@ -40,7 +40,8 @@ pub struct Committed {
 pub struct LostEnd {
     /// The ordinal behind the batch.
     pub next: Ordinal,
-    /// Damaged batches that may be the end: their groups and ordinals. It is one of them, or the transaction is not over.
+    /// Lost batches that may be the end: their groups and ordinals. It is one of them, or the transaction is not over. Of a
+    /// group that was given up as a whole it is where the group began.
     pub places: Vec<(GroupId, Ordinal)>,
 }
 
@@ -175,7 +176,7 @@ impl Streamlet {
         from: Ordinal,
         to: Ordinal,
     ) -> Result<Option<KnownOf>, LaneReadError> {
-        let (groups, active) = {
+        let (groups, active, gone) = {
             let inner = self.inner.lock();
             let slot = self.slot(&inner, spec.lane)?;
             let is_read = |there: &Arc<Group>| there.spec().generation == generation;
@@ -187,12 +188,19 @@ impl Streamlet {
                 LaneSlot::Idle(_) | LaneSlot::Failed(_) => None,
             };
             let groups: Vec<_> = slot.groups.range(group..).map(|(_, g)| g.clone()).collect();
-            (groups, active)
+            let gone: Vec<_> = slot
+                .empty
+                .range(group..)
+                .map(|(g, next)| (*g, *next))
+                .collect();
+            (groups, active, gone)
         };
         let mut known = KnownOf::default();
         // Producers with an end still to be found; at first of all.
         let mut sought: Option<HashSet<i64>> = None;
-        for group in groups {
+        // The group in which the last end was found.
+        let mut until = None;
+        for group in &groups {
             let mut take = |ends: &[End]| {
                 let begin = ends.partition_point(|end| end.marker < from);
                 for end in &ends[begin..] {
@@ -207,16 +215,16 @@ impl Streamlet {
             };
             let is_active = active
                 .as_ref()
-                .filter(|a| Arc::ptr_eq(&a.group, &group) && !group.is_frozen());
+                .filter(|a| Arc::ptr_eq(&a.group, group) && !group.is_frozen());
             if let Some(active) = is_active {
                 // The lane's last.
                 take(&active.tail.lock().ends);
                 break;
             }
-            let ends = match self.ends_of(spec, &group) {
+            let ends = match self.ends_of(spec, group) {
                 Ok(ends) => ends,
                 // Its file went with it.
-                Err(_) if !self.has_group(spec.lane, &group) => return Ok(None),
+                Err(_) if !self.has_group(spec.lane, group) => return Ok(None),
                 Err(error) => return Err(error),
             };
             take(&ends.ends);
@@ -233,9 +241,14 @@ impl Streamlet {
                 ends.unfinished.keys().copied().collect()
             });
             if sought.is_empty() {
+                until = Some(group.id());
                 break;
             }
         }
+        let passed = gone
+            .into_iter()
+            .filter(|(gone, _)| until.is_none_or(|until| *gone < until));
+        known.may_lie_in(passed, &groups);
         Ok(Some(known))
     }
 
@@ -343,7 +356,8 @@ impl Streamlet {
 struct KnownOf {
     /// Of each producer in the order of their markers, as far as readers need them.
     ends: Vec<End>,
-    /// A group of which some batches are damaged: ends may be among them.
+    /// A group of which some batches are damaged, or the one that was read if a group behind it was given up: ends may be
+    /// among what is lost.
     damage: Option<Arc<Group>>,
     /// Where these batches are, in all groups that were looked through: group and ordinal.
     places: Vec<(GroupId, Ordinal)>,
@@ -357,6 +371,37 @@ impl KnownOf {
         let mut ends = self.ends;
         ends.retain(|end| !end.commit && end.first < to);
         ends
+    }
+
+    /// Ends that were not found may have been in groups that are not there any more: `gone`, with the ordinal behind each, and
+    /// behind the first of `groups`, which was read. Those that held nothing are among them.
+    fn may_lie_in(
+        &mut self,
+        gone: impl Iterator<Item = (GroupId, Ordinal)>,
+        groups: &[Arc<Group>],
+    ) {
+        let mut given_up = Vec::new();
+        for (gone, next) in gone {
+            let before = groups.iter().take_while(|group| group.id() < gone);
+            let end = before.last().map_or(next, |group| group.end().ordinal);
+            let begin = given_up.last().map_or(end, |(_, last)| end.max(*last));
+            if next > begin {
+                given_up.push(((gone, begin), next));
+            }
+        }
+        let mut unfinished = self.of_read.iter().flat_map(|of_read| &of_read.unfinished);
+        let is_found = |(producer, first): (&i64, &Ordinal)| {
+            let mut ends = self.ends.iter();
+            ends.any(|end| end.producer == *producer && (end.first..end.marker).contains(first))
+        };
+        if given_up.is_empty() || unfinished.all(is_found) {
+            return;
+        }
+        if self.damage.is_none() {
+            self.damage = groups.first().cloned();
+        }
+        self.places
+            .extend(given_up.into_iter().map(|(place, _)| place));
     }
 
     /// Whether a batch is of a transaction whose end is not among what is left.
@@ -412,6 +457,6 @@ fn ends_unknown(damaged: &Group, ordinal: Ordinal) -> ReadError {
         file: damaged.spec().path.display().to_string(),
         offset: 0,
         ordinal,
-        reason: "whether its transaction was committed is not known: the batch that tells is damaged. Readers that do not ask for committed records only get it".to_owned(),
+        reason: "whether its transaction was committed is not known: the batch that tells is lost. Readers that do not ask for committed records only get it".to_owned(),
     }
 }
