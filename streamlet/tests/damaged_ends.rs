@@ -240,7 +240,8 @@ fn judge_without_a_group(seed: u64) -> usize {
     let gone = all[(next(&mut dice) % all.len() as u64) as usize].group;
     let of_gone = || all.iter().filter(|one| one.group == gone);
     let begin = of_gone().next().expect("a batch").header.base_ordinal;
-    let end = of_gone().last().expect("a batch").header.next_ordinal();
+    let end = of_gone().next_back().expect("a batch");
+    let end = end.header.next_ordinal();
     // Transactions are numbered by producer, in the order of their markers.
     let (mut numbers, mut lost) = (HashMap::new(), HashSet::new());
     for one in all.iter().filter(|one| one.header.is_control()) {
