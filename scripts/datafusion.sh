@@ -10,8 +10,7 @@ mkdir -p "$target/datafusion"
 target=$(realpath "$target")
 program=${KERA_PROGRAM:-}
 if [ -z "$program" ]; then
-    # With an example, so that all crates have the features that `cargo test --workspace` has built them with.
-    cargo build --locked --workspace --bin kera --example check
+    scripts/build.sh
     program=$target/debug/kera
 fi
 program=$(realpath "$program")

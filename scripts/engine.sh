@@ -11,8 +11,7 @@ for program in java javac mvn; do
         exit 0
     fi
 done
-# With an example, so that all crates have the features that `cargo test --workspace` has built them with.
-cargo build --locked --workspace --bin kera --example check
+scripts/build.sh
 target=$(realpath "${CARGO_TARGET_DIR:-target}")
 # Maven's own work is short: a compiler that is quick is worth more than quick code.
 export MAVEN_OPTS=${MAVEN_OPTS:--XX:TieredStopAtLevel=1 -XX:+UseSerialGC}

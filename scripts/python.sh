@@ -28,8 +28,7 @@ if [ "$(cat "$here/venv/made-of" 2>/dev/null)" != "$wanted" ]; then
     printf '%s\n' "$wanted" >"$here/venv/made-of"
 fi
 
-# With an example, so that all crates have the features that `cargo test --workspace` has built them with.
-cargo build --locked --workspace --lib --bin kera --example check
+scripts/build.sh --lib
 # As a wheel lays it out.
 rm -rf "$here/package"
 mkdir -p "$here/package"

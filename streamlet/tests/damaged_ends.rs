@@ -114,9 +114,35 @@ fn placed(node: &Node) -> Vec<Placed> {
     }
 }
 
-/// The ids that readers are given, who go on behind each batch that they are refused; and what was refused. That is the
-/// batch that is `hurt`, and others of which that may be the end.
-fn taken(node: &Node, all: &[Placed], hurt: &Placed, max_bytes: usize) -> (Vec<u64>, HashSet<u64>) {
+/// The ids in the batch that begins there.
+fn ids_at(node: &Node, ordinal: u64) -> Vec<u64> {
+    let from = Located { ordinal, at: None };
+    let found = node.streamlet.read(read(node, from, 1)).expect("whole");
+    let ids = ids_of(&found.bufs.concat()).into_iter().map(|(_, id)| id);
+    ids.collect()
+}
+
+/// The transactions that ended with markers that are `lost`: they are numbered by producer, in the order of their markers.
+fn ended_with(all: &[Placed], lost: impl Fn(&Placed) -> bool) -> HashSet<(i64, u64)> {
+    let (mut numbers, mut ended) = (HashMap::new(), HashSet::new());
+    for one in all.iter().filter(|one| one.header.is_control()) {
+        let number = numbers.entry(one.header.producer_id).or_insert(0);
+        *number += 1;
+        if lost(one) {
+            ended.insert((one.header.producer_id, *number));
+        }
+    }
+    ended
+}
+
+/// The ids that readers are given, who go on behind each batch that they are refused; and what was refused, of the batches
+/// that are `left`. Of each of those it is told where its end may be: at `place`, if it is not the batch there.
+fn taken(
+    node: &Node,
+    left: &[&Placed],
+    place: (GroupId, u64),
+    max_bytes: usize,
+) -> (Vec<u64>, HashSet<u64>) {
     let (mut ids, mut refused, mut ordinal) = (Vec::new(), HashSet::new(), 0);
     while ordinal < node.head(LANE) {
         let from = Located { ordinal, at: None };
@@ -128,14 +154,14 @@ fn taken(node: &Node, all: &[Placed], hurt: &Placed, max_bytes: usize) -> (Vec<u
                 ids.extend(ids_of(&found.bufs.concat()).into_iter().map(|(_, id)| id));
             }
             Err(LaneReadError::Group(_)) => {
-                let here = all.iter().find(|one| one.header.next_ordinal() > ordinal);
+                let here = left.iter().find(|one| one.header.next_ordinal() > ordinal);
                 let here = &here.expect("a batch").header;
                 refused.insert(here.base_ordinal);
                 let lost = node.streamlet.lost_end(LANE, ordinal).ok().flatten();
-                let is_other = here.base_ordinal != hurt.header.base_ordinal;
+                let is_other = here.base_ordinal != place.1;
                 let expected = is_other.then(|| LostEnd {
                     next: here.next_ordinal(),
-                    places: vec![(hurt.group, hurt.header.base_ordinal)],
+                    places: vec![place],
                 });
                 assert_eq!(lost, expected, "at {ordinal}");
                 ordinal = here.next_ordinal();
@@ -156,13 +182,10 @@ fn judge(seed: u64) {
     let with_records = all.iter().filter(|one| !one.header.is_control());
     let of_batch: HashMap<u64, Vec<u64>> = with_records
         .map(|one| {
-            let from = Located {
-                ordinal: one.header.base_ordinal,
-                at: None,
-            };
-            let found = node.streamlet.read(read(&node, from, 1)).expect("whole");
-            let ids = ids_of(&found.bufs.concat()).into_iter().map(|(_, id)| id);
-            (one.header.base_ordinal, ids.collect())
+            (
+                one.header.base_ordinal,
+                ids_at(&node, one.header.base_ordinal),
+            )
         })
         .collect();
     let hurt = &all[(next(&mut dice) % all.len() as u64) as usize];
@@ -190,31 +213,25 @@ fn judge(seed: u64) {
     let node = machine.recover(settings(AckPolicy::Written)).0;
 
     // The transaction that the damaged batch ended, if it is a marker.
-    let lost = hurt.header.is_control().then(|| {
-        let mut markers = all.iter().filter(|one| {
-            let header = &one.header;
-            header.is_control() && header.producer_id == hurt.header.producer_id
-        });
-        let number = markers.position(|one| one.address == hurt.address && one.group == hurt.group);
-        (
-            hurt.header.producer_id,
-            number.expect("it is one") as u64 + 1,
-        )
+    let lost = ended_with(&all, |one| {
+        one.address == hurt.address && one.group == hurt.group
     });
+    let place = (hurt.group, hurt.header.base_ordinal);
+    let left: Vec<&Placed> = all.iter().collect();
     let context = format!(
         "seed {seed}: byte {offset} bit {bit} of ordinal {} of group {}, marker of {lost:?}",
         hurt.header.base_ordinal, hurt.group
     );
     let max_bytes = 1 + (next(&mut dice) % 20_000) as usize;
     for again in 0..2 {
-        let (ids, refused) = taken(&node, &all, hurt, max_bytes);
+        let (ids, refused) = taken(&node, &left, place, max_bytes);
         let once: HashSet<u64> = ids.iter().copied().collect();
         assert_eq!(once.len(), ids.len(), "{context}: each once");
         for (ordinal, ids) in &of_batch {
             for id in ids {
                 let transaction = sent.records[id];
                 let counts = transaction.is_none_or(|one| sent.ends[&one]);
-                let is_known = transaction.is_none() || transaction != lost;
+                let is_known = transaction.is_none_or(|one| !lost.contains(&one));
                 let is_hurt = *ordinal == hurt.header.base_ordinal;
                 let expected = counts && is_known && !is_hurt;
                 assert_eq!(
@@ -242,64 +259,30 @@ fn judge_without_a_group(seed: u64) -> usize {
     let begin = of_gone().next().expect("a batch").header.base_ordinal;
     let end = of_gone().next_back().expect("a batch");
     let end = end.header.next_ordinal();
-    // Transactions are numbered by producer, in the order of their markers.
-    let (mut numbers, mut lost) = (HashMap::new(), HashSet::new());
-    for one in all.iter().filter(|one| one.header.is_control()) {
-        let number = numbers.entry(one.header.producer_id).or_insert(0_u64);
-        *number += 1;
-        if one.group == gone {
-            lost.insert((one.header.producer_id, *number));
-        }
-    }
-    let of_batch = |from: u64| {
-        let from = Located {
-            ordinal: from,
-            at: None,
-        };
-        let found = node.streamlet.read(read(&node, from, 1)).expect("whole");
-        ids_of(&found.bufs.concat()).into_iter().map(|(_, id)| id)
-    };
-    let left: Vec<_> = all
+    let lost = ended_with(&all, |one| one.group == gone);
+    let left: Vec<_> = all.iter().filter(|one| one.group != gone).collect();
+    let records: Vec<_> = left
         .iter()
-        .filter(|one| one.group != gone && !one.header.is_control())
-        .flat_map(|one| of_batch(one.header.base_ordinal).map(move |id| (id, one)))
+        .map(|one| &one.header)
+        .filter(|header| !header.is_control())
+        .flat_map(|header| {
+            let ids = ids_at(&node, header.base_ordinal).into_iter();
+            ids.map(|id| (id, header.base_ordinal))
+        })
         .collect();
     node.streamlet.forget_group(LANE, (gone, 0), end);
 
     let max_bytes = 1 + (next(&mut dice) % 20_000) as usize;
-    let (mut shown, mut refused, mut ordinal) = (HashSet::new(), HashSet::new(), 0);
-    while ordinal < node.head(LANE) {
-        let from = Located { ordinal, at: None };
-        match node.streamlet.read_committed(read(&node, from, max_bytes)) {
-            Ok(committed) => {
-                assert!(committed.found.next.ordinal > ordinal, "it goes on");
-                ordinal = committed.found.next.ordinal;
-                let found = committed.only_committed();
-                for (_, id) in ids_of(&found.bufs.concat()) {
-                    assert!(shown.insert(id), "seed {seed}: {id} once");
-                }
-            }
-            Err(LaneReadError::Group(_)) => {
-                let mut there = all.iter().filter(|one| one.group != gone);
-                let here = there.find(|one| one.header.next_ordinal() > ordinal);
-                let next = here.expect("a batch").header.next_ordinal();
-                let told = node.streamlet.lost_end(LANE, ordinal).expect("looks");
-                let places = vec![(gone, begin)];
-                assert_eq!(told, Some(LostEnd { next, places }), "seed {seed}");
-                refused.insert(next);
-                ordinal = next;
-            }
-            Err(error) => panic!("{error}"),
-        }
-    }
-    for (id, batch) in left {
+    let (ids, refused) = taken(&node, &left, (gone, begin), max_bytes);
+    let shown: HashSet<u64> = ids.iter().copied().collect();
+    assert_eq!(shown.len(), ids.len(), "seed {seed}: each once");
+    for (id, ordinal) in records {
         let transaction = sent.records[&id];
         let is_known = transaction.is_none_or(|one| !lost.contains(&one));
         let counts = transaction.is_none_or(|one| sent.ends[&one]);
         let told = format!("seed {seed}: record {id} of {transaction:?}, without group {gone}");
         assert_eq!(shown.contains(&id), counts && is_known, "{told}");
-        let is_refused = refused.contains(&batch.header.next_ordinal());
-        assert_eq!(is_refused, !is_known, "{told}");
+        assert_eq!(refused.contains(&ordinal), !is_known, "{told}");
     }
     refused.len()
 }

@@ -421,14 +421,20 @@ impl Memory for ShmMemory {
     }
 }
 
+/// Whether an error is of one file of a replica, which is told: it keeps no store from starting.
+fn is_broken(path: &Path, error: &io::Error) -> bool {
+    let is_broken = is_broken_file(error);
+    if is_broken {
+        tracing::warn!(path = %path.display(), %error, "a file of a replica cannot be made out");
+    }
+    is_broken
+}
+
 /// How much of a copy its file on disk has, by its own mark.
 fn released_there(spec: &CopySpec, paths: &Paths) -> Result<u64, StartError> {
     let mark = File::open(&paths.log).and_then(|file| read_mark(&file, spec.group_bytes()));
     let mark = match mark {
-        Err(error) if is_broken_file(&error) => {
-            tracing::warn!(path = %paths.log.display(), %error, "a file of a replica cannot be made out");
-            None
-        }
+        Err(error) if is_broken(&paths.log, &error) => None,
         mark => ShmMemory::io(&paths.log, mark)?,
     };
     Ok(mark.map_or(0, |mark| mark.synced))

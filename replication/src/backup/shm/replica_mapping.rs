@@ -7,10 +7,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::thread;
 
-use kera_log_segments::io::is_broken_file;
-
 use super::record::{self, Kept, Record};
-use super::{FoundFiles, Name, Paths, ShmMemory};
+use super::{FoundFiles, Name, Paths, ShmMemory, is_broken};
 use crate::backup::StartError;
 use crate::backup::memory::CopySpec;
 
@@ -129,13 +127,12 @@ fn look(name: &Name, paths: &Paths) -> Result<Look, StartError> {
     })
 }
 
-/// What an error makes of a copy: one file that cannot be made out keeps no store from starting.
+/// What an error makes of a copy.
 fn broken(path: &Path, error: io::Error) -> Result<Look, StartError> {
-    if !is_broken_file(&error) {
-        return ShmMemory::io(path, Err(error));
+    match is_broken(path, &error) {
+        true => Ok(Look::Damaged),
+        false => ShmMemory::io(path, Err(error)),
     }
-    tracing::warn!(path = %path.display(), %error, "a file of a replica cannot be made out");
-    Ok(Look::Damaged)
 }
 
 /// Reads the record with one call; one byte more than a record has tells that it is none.
