@@ -25,8 +25,14 @@ pub fn address(test: &str) -> Option<IpAddr> {
     None
 }
 
-/// A runtime for one test.
+/// A runtime for one test, which shows what was logged if it fails.
 pub fn runtime() -> tokio::runtime::Runtime {
+    let shown = tracing_subscriber::fmt()
+        .with_env_filter("kera_replication=debug")
+        .with_ansi(false)
+        .with_test_writer();
+    // Another test of this process may have done it.
+    let _is_shown = shown.try_init();
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -119,7 +119,11 @@ impl Owner {
             epoch: spec.epoch,
             generation: 0,
         };
-        let source = TestGroup::with_shape(copy, spec.lane, self.next_ordinal, self.shape);
+        let place = (copy, spec.lane, self.next_ordinal, self.shape);
+        let source = match &self.open {
+            Some((_, last)) => last.next(place),
+            None => TestGroup::with_shape(copy, spec.lane, self.next_ordinal, self.shape),
+        };
         let source = Arc::new(source);
         let set = source.open(&self.lane);
         self.open = Some((set.clone(), source.clone()));

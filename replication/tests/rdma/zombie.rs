@@ -44,7 +44,12 @@ fn a_zombie_acknowledges_nothing_and_writes_nowhere() {
         assert_eq!(lane.next_ordinal, 20);
 
         // It has heard nothing. Its writes are under way to cards that refuse them.
-        let appended: Vec<_> = (20..60).map(|id| zombie.append(id)).collect();
+        let mut appended: Vec<_> = (20..40).map(|id| zombie.append(id)).collect();
+        // That ends their group, and what is appended from then on goes into the next.
+        while !source.is_frozen() {
+            tokio::task::yield_now().await;
+        }
+        appended.extend((40..60).map(|id| zombie.append(id)));
         for one in &appended {
             let error = zombie.acknowledged(one).await.expect_err("it is over");
             assert!(matches!(error, Unacknowledged::Deposed(_)), "{error:?}");

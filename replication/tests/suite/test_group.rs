@@ -101,6 +101,21 @@ impl TestGroup {
         shape: Shape,
         wrap: impl FnOnce(FaultIo) -> Arc<dyn Io>,
     ) -> Self {
+        let head = Arc::new(LaneHead::new(first_ordinal));
+        Self::of_lane((copy, lane, first_ordinal, shape), head, wrap)
+    }
+
+    /// The next group of this one's lane, whose head passes both: whoever deposes the lane tells those that wait for
+    /// either.
+    pub fn next(&self, place: (CopyId, LaneId, Ordinal, Shape)) -> Self {
+        Self::of_lane(place, self.head.clone(), |disk| Arc::new(disk))
+    }
+
+    fn of_lane(
+        (copy, lane, first_ordinal, shape): (CopyId, LaneId, Ordinal, Shape),
+        head: Arc<LaneHead>,
+        wrap: impl FnOnce(FaultIo) -> Arc<dyn Io>,
+    ) -> Self {
         let path = PathBuf::from("/group").join(GroupSpec::file_name(copy.group, 0));
         let spec = GroupSpec {
             lane: LaneKey {
@@ -119,7 +134,6 @@ impl TestGroup {
         };
         let disk = FaultIo::new(0);
         disk.create_dir_all("/group".as_ref()).expect("a directory");
-        let head = Arc::new(LaneHead::new(first_ordinal));
         let snapshot = format!("lane {lane} before {first_ordinal}").into_bytes();
         let io = wrap(disk.clone());
         let (group, writer) =
