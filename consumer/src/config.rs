@@ -68,7 +68,7 @@ impl Start {
     }
 }
 
-/// Where a reader goes on.
+/// Where a reader, or a member of a group, goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// Looked up by the broker.

@@ -1,5 +1,7 @@
 //! The member of a group.
 
+mod moves;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

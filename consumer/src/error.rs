@@ -76,6 +76,26 @@ pub enum ConsumeError {
         /// Lane asked for.
         lane: u32,
     },
+    /// This member holds no lease of the lane.
+    #[error(
+        "lane {streamlet}/{lane} is not held by this member, which cannot choose where it goes on: wait until it is assigned (leases, on_rebalance)"
+    )]
+    NotHeld {
+        /// Streamlet asked for.
+        streamlet: u32,
+        /// Lane asked for.
+        lane: u32,
+    },
+    /// The group has committed what was to be delivered again.
+    #[error(
+        "lane {lane} cannot go on before ordinal {committed}, up to which its group has committed: close the members and set the group's position (kera group reset), or read it without a group"
+    )]
+    Committed {
+        /// Which lane.
+        lane: LaneKey,
+        /// Everything below is committed.
+        committed: Ordinal,
+    },
     /// The consumer was closed.
     #[error("consumer is closed")]
     Closed,

@@ -5,6 +5,8 @@ mod fake;
 mod keys;
 #[path = "group/made_anew.rs"]
 mod made_anew;
+#[path = "group/moves.rs"]
+mod moves;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,10 +1,15 @@
 //! The leases a consumer holds, and how far each is delivered, processed and committed.
 
-use std::collections::{BTreeMap, VecDeque};
+mod moves;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use kera_protocol::ids::{LaneKey, Ordinal};
 use kera_protocol::slices::SliceSet;
 use kera_protocol::v1::{Cursor, LeaseCommit};
+
+use crate::fetch::SourceSpec;
+pub(crate) use moves::{NotMoved, Place};
 
 /// Released leases that are remembered, so that a late commit of theirs is known to be done.
 const REMEMBERED: usize = 1_024;
@@ -39,6 +44,8 @@ pub(crate) struct Held {
     pub(crate) info: LeaseInfo,
     /// The fetcher's key; `None` once nothing more is fetched.
     pub(crate) source: Option<u64>,
+    /// How it is read.
+    spec: Option<SourceSpec>,
     /// Everything below was delivered to the application, or passed because it is of slices that others have,
     delivered: Ordinal,
     /// was handed to it: where its last batch ends,
@@ -69,6 +76,7 @@ impl Held {
         Self {
             info,
             source: None,
+            spec: None,
             delivered: start.ordinal,
             handed: start.ordinal,
             passed_to: start,
@@ -158,6 +166,8 @@ pub(crate) struct LeaseTable {
     held: BTreeMap<LeaseKey, Held>,
     /// (lease, committed) of leases released lately, oldest first.
     released: VecDeque<(LeaseKey, Ordinal)>,
+    /// Lanes of which nothing is delivered for now.
+    paused: BTreeSet<Place>,
 }
 
 impl LeaseTable {

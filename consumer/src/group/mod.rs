@@ -1,6 +1,7 @@
 //! Membership in a consumer group: joining, heartbeats, leases, commits.
 
 mod leases;
+mod moves;
 mod session;
 mod tasks;
 mod waiters;

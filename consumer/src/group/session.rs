@@ -85,6 +85,8 @@ pub(crate) struct Group {
     session: Mutex<Session>,
     rejoining: tokio::sync::Mutex<()>,
     pub(super) leases: Mutex<LeaseTable>,
+    /// Taken before `leases` by whoever changes what is read, so that no lease is read twice.
+    pub(super) reading: Mutex<()>,
     waiters: CommitWaiters,
     /// There is room for leases.
     pub(super) room: Notify,
@@ -116,6 +118,7 @@ impl Group {
             }),
             rejoining: tokio::sync::Mutex::default(),
             leases: Mutex::default(),
+            reading: Mutex::default(),
             waiters: CommitWaiters::default(),
             room: Notify::new(),
             commits: Notify::new(),
@@ -312,7 +315,8 @@ impl Group {
             ));
         }
         self.tell(&infos, Rebalance::Assigned);
-        let specs = {
+        let _reading = self.reading.lock();
+        let unread = {
             let mut leases = self.leases.lock();
             // It may have been lost while this was told.
             if leases.life() != life {
@@ -320,21 +324,16 @@ impl Group {
                 self.tell(&infos, Rebalance::Lost);
                 return;
             }
-            let inserted = infos.iter().zip(specs).map(|(info, (committed, spec))| {
-                leases.insert(*info, spec.from, committed);
-                spec
+            let inserted = infos.into_iter().zip(specs);
+            let unread = inserted.filter_map(|(info, (committed, spec))| {
+                let lease = info.lease;
+                let key = LeaseKey { life, lease };
+                leases.insert(info, spec.from, committed);
+                leases.is_read(key, &spec).then_some((key, spec))
             });
-            inserted.collect()
+            unread.collect()
         };
-        let sources = self.fetcher.add(specs);
-        for (info, source) in infos.into_iter().zip(sources) {
-            // A heartbeat may have been told meanwhile that it is lost.
-            let lease = info.lease;
-            let key = LeaseKey { life, lease };
-            if !self.leases.lock().set_source(key, source) {
-                self.fetcher.remove(source);
-            }
-        }
+        self.read(unread);
     }
 
     /// Stops delivering leases of a life that are to be given back.

@@ -1,0 +1,98 @@
+//! What of its leases a member reads, where it chooses.
+
+use kera_protocol::ids::Ordinal;
+use kera_protocol::v1::Cursor;
+
+use super::leases::{LeaseKey, NotMoved, Place};
+use super::session::Group;
+use crate::config::{Order, Start};
+use crate::error::ConsumeError;
+use crate::fetch::SourceSpec;
+
+impl Group {
+    pub(crate) fn order(&self) -> Order {
+        self.settings.order
+    }
+
+    /// No lease of the lane is read from now on.
+    pub(crate) fn pause(&self, lane: Place) {
+        let _reading = self.reading.lock();
+        let sources = self.leases.lock().pause(lane);
+        for source in sources {
+            self.fetcher.remove(source);
+        }
+    }
+
+    /// Leases of the lane are read again.
+    pub(crate) fn resume(&self, lane: Place) {
+        let _reading = self.reading.lock();
+        let unread = self.leases.lock().resume(lane);
+        self.read(unread);
+    }
+
+    /// The lanes that are paused.
+    pub(crate) fn paused(&self) -> Vec<Place> {
+        self.leases.lock().paused()
+    }
+
+    /// True if the lease is one of the lane.
+    pub(crate) fn is_of(&self, lease: LeaseKey, lane: Place) -> bool {
+        self.leases.lock().is_of(lease, lane)
+    }
+
+    /// Has the lane go on at `to`. Up to where it was delivered before.
+    ///
+    /// # Errors
+    /// If no lease of it is held, or what is to be delivered again is committed.
+    pub(crate) fn seek(&self, lane: Place, to: Cursor) -> Result<Ordinal, ConsumeError> {
+        let _reading = self.reading.lock();
+        let (stood, sources, unread) = {
+            let mut leases = self.leases.lock();
+            let moved = leases.seek(lane, to);
+            let (stood, sources) = moved.map_err(|error| not_moved(lane, error))?;
+            (stood, sources, leases.unread(lane))
+        };
+        for source in sources {
+            self.fetcher.remove(source);
+        }
+        self.read(unread);
+        self.commits.notify_one();
+        Ok(stood)
+    }
+
+    /// Where the lane has what `start` names.
+    ///
+    /// # Errors
+    /// If the broker does not answer, or the stream has no such lane.
+    pub(crate) async fn find(&self, lane: Place, start: Start) -> Result<Cursor, ConsumeError> {
+        let meta = self.client.stream(&self.settings.stream).await?;
+        let found = self.client.find_ordinals(&meta, start.find()).await?;
+        let mut found = found.into_iter();
+        let found = found.find(|found| (found.streamlet, found.lane) == lane);
+        found
+            .and_then(|found| found.cursor)
+            .ok_or(ConsumeError::UnknownLane {
+                streamlet: lane.0,
+                lane: lane.1,
+            })
+    }
+
+    /// Reads leases that nothing reads. Call with `reading` locked.
+    pub(super) fn read(&self, unread: Vec<(LeaseKey, SourceSpec)>) {
+        let (leases, specs): (Vec<_>, Vec<_>) = unread.into_iter().unzip();
+        let sources = self.fetcher.add(specs);
+        for (lease, source) in leases.into_iter().zip(sources) {
+            // A heartbeat may have been told meanwhile that it is lost.
+            if !self.leases.lock().set_source(lease, source) {
+                self.fetcher.remove(source);
+            }
+        }
+    }
+}
+
+fn not_moved((streamlet, lane): Place, error: NotMoved) -> ConsumeError {
+    match error {
+        NotMoved::NotHeld => ConsumeError::NotHeld { streamlet, lane },
+        NotMoved::Committed(lane, committed) => ConsumeError::Committed { lane, committed },
+    }
+}
