@@ -22,12 +22,8 @@ if [ ! -x "$folder/kera" ] || [ "$(cat "$folder/commit" 2>/dev/null)" != "$commi
     # By another version of its own crates they get other names among what is built, and people see which program is which. All
     # other crates are shared with this build: with an example they have the features of `cargo test --workspace`.
     sed -i 's/^version = "[^"]*"$/version = "0.0.1"/' "$folder/source/Cargo.toml"
-    # What cargo tells a test of its package: by that build scripts, as ring's, would build all anew that others share.
-    for name in $(env | sed -n 's/^\(CARGO_\(PKG\|MANIFEST\)_[A-Z_]*\)=.*/\1/p'); do
-        unset "$name"
-    done
     cd "$folder/source"
-    env -u RUSTC_BOOTSTRAP -u RUSTFLAGS CARGO_BUILD_BUILD_DIR="$target" \
+    env -u RUSTFLAGS CARGO_BUILD_BUILD_DIR="$target" \
         cargo build --quiet --workspace --bin kera --example check --target-dir "$folder/out" >&2
     cp "$folder/out/debug/kera" "$folder/kera.new"
     mv "$folder/kera.new" "$folder/kera"

@@ -9,6 +9,9 @@ use std::time::{Duration, SystemTime};
 use crate::command::{finish_within, run};
 use crate::machine::skip_this;
 
+/// Longest time of a build.
+const BUILD_TIME: Duration = Duration::from_secs(1200);
+
 /// The folder of the build's profile: a test program is `target/PROFILE/deps/TEST`.
 pub fn profile() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows where it is");
@@ -29,21 +32,40 @@ pub fn kera_binary() -> &'static Path {
         let binary = folder.join("kera");
         if !is_up_to_date(&binary) {
             eprintln!("building {}", binary.display());
-            let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-            command
-                // By this the harness tells times in `make test`; build scripts must not see it.
-                .env_remove("RUSTC_BOOTSTRAP")
-                .current_dir(env!("CARGO_MANIFEST_DIR"))
-                .args(["build", "--locked", "--quiet", "--package", "kera"])
-                .arg("--target-dir")
-                .arg(folder.parent().expect("a profile is in a folder"));
-            if folder.ends_with("release") {
-                command.arg("--release");
-            }
-            run(command, b"", Duration::from_secs(1200));
+            // With an example all has the features that it has in `cargo test --workspace`.
+            cargo_build(&["--bin", "kera", "--example", "check"]);
         }
         binary
     })
+}
+
+/// Builds what `what` names in the whole workspace, into the build that this test belongs to. As the tests are built, so that
+/// nothing is built in two ways, and nothing is left to do where all was built for its tests.
+pub fn cargo_build(what: &[&str]) {
+    let profile = profile();
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    command
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .args(["build", "--locked", "--quiet", "--workspace"])
+        .args(what)
+        .arg("--target-dir")
+        .arg(profile.parent().expect("a profile is in a folder"));
+    if profile.ends_with("release") {
+        command.arg("--release");
+    }
+    hide_test(&mut command);
+    run(command, b"", BUILD_TIME);
+}
+
+/// Hides from build scripts by what the harness tells times in `make test`, and what cargo tells a test of its package: that of
+/// `ring` looks at it, and all that needs ring would be built anew.
+fn hide_test(build: &mut Command) {
+    let of_package =
+        |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in names.filter(|name| of_package(name) || name == "RUSTC_BOOTSTRAP") {
+        build.env_remove(name);
+    }
 }
 
 /// The program of the version that this one has to work with, built from its commit; `KERA_EARLIER_BIN` names another.
@@ -59,7 +81,8 @@ pub fn earlier_binary() -> Option<&'static Path> {
         let mut command = Command::new(script);
         let folder = profile();
         command.env("CARGO_TARGET_DIR", folder.parent()?);
-        let finished = finish_within(command, b"", Duration::from_secs(1200));
+        hide_test(&mut command);
+        let finished = finish_within(command, b"", BUILD_TIME);
         if finished.status.code() == Some(ABSENT) {
             skip_this(&finished.stderr);
             return None;

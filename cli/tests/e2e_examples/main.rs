@@ -5,38 +5,18 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
 
 use common::{Broker, finish, home};
+use kera_testkit::program;
 
 /// The directory of the examples, which are built by then. Nothing is left to do where the whole
 /// workspace was built for its tests.
 static EXAMPLES: LazyLock<PathBuf> = LazyLock::new(|| {
-    let kera = Path::new(env!("CARGO_BIN_EXE_kera"));
-    let profile = kera.parent().expect("the program is in a directory");
-    let target = profile.parent().expect("a profile is in a directory");
-    let mut build = Command::new(env!("CARGO"));
-    // As the tests are built, so that nothing is built in two ways.
-    build.args(["build", "--quiet", "--locked", "--workspace", "--examples"]);
-    if profile.ends_with("release") {
-        build.arg("--release");
-    }
-    build.arg("--target-dir").arg(target);
-    // The summary of `make test` has the harness tell times by this, which build scripts must not see. Nor must they see
-    // what cargo tells this test of its package: that of `ring` asks for it, and all that needs ring would be built anew.
-    build.env_remove("RUSTC_BOOTSTRAP");
-    let of_package =
-        |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
-    for (name, _) in std::env::vars().filter(|(name, _)| of_package(name)) {
-        build.env_remove(name);
-    }
-    build.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let output = build.output().expect("cargo can be started");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    profile.join("examples")
+    program::cargo_build(&["--examples"]);
+    program::profile().join("examples")
 });
 
 /// Runs an example against the broker; what it printed.
