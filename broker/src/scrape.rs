@@ -320,6 +320,16 @@ fn of_shares(shared: &Shared, registry: &mut Registry) {
         "Times that locks of share groups in a partition ended before their holders acknowledged",
         counts.expired.clone(),
     );
+    registry.register(
+        "share_dead_letters",
+        "Records that share groups gave up and that were written to dead-letter topics",
+        counts.dead_letters.clone(),
+    );
+    registry.register(
+        "share_unwritten_dead_letters",
+        "Records that share groups gave up and that could not be written to their dead-letter topics",
+        counts.unwritten_dead_letters.clone(),
+    );
 }
 
 fn of_compaction(stats: &Stats, registry: &mut Registry) {

@@ -1,10 +1,11 @@
 //! A share group's partition under holders that take, acknowledge, are slow and go at random, over owners that change.
 //!
 //! Judged record by record: none is held by two at a time, none that is done for good is delivered again, none is lost.
+//! With a dead-letter topic none is done that was given up and is not there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use kera_coordinator::share::{Acknowledgement, SharePartition, ShareState};
+use kera_coordinator::share::{Acknowledgement, GivenUpFor, SharePartition, ShareState};
 use proptest::prelude::*;
 
 const MOST_DELIVERIES: u16 = 3;
@@ -39,6 +40,8 @@ enum Op {
     },
     Wait(u64),
     Leave(u64),
+    /// So many that are given up become dead letters.
+    Bury(u64),
     /// The coordinator keeps what there is.
     Keep,
     /// Another owner begins with what was kept.
@@ -64,6 +67,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(holder, at, count, what)| Op::Claim { holder, at, count, what }),
         3 => (0..150_u64).prop_map(Op::Wait),
         1 => holder.prop_map(Op::Leave),
+        2 => (1..6_u64).prop_map(Op::Bury),
         3 => Just(Op::Keep),
         1 => Just(Op::Move),
         1 => (0..5_u64).prop_map(Op::Trim),
@@ -76,11 +80,9 @@ struct Known {
     lock: Option<(u64, u64)>,
     /// Said to be done, to the owner that there is.
     done: bool,
-    /// And kept.
-    kept: bool,
+    /// Why it was given up, if it is no dead letter yet.
+    given_up: Option<GivenUpFor>,
     deliveries: u16,
-    /// Of which the next owner knows.
-    kept_deliveries: u16,
 }
 
 struct Model {
@@ -88,19 +90,27 @@ struct Model {
     kept: ShareState,
     batches: Vec<(u64, u64)>,
     records: BTreeMap<u64, Known>,
+    /// What was known when the coordinator kept it.
+    kept_records: BTreeMap<u64, Known>,
+    /// What a group with a dead-letter topic gave up, as its coordinator has kept or nobody has forgotten; and what is there.
+    dead_letters: bool,
+    letters: BTreeSet<u64>,
     head: u64,
     log_start: u64,
     now_ms: u64,
 }
 
 impl Model {
-    fn new() -> Self {
+    fn new(dead_letters: bool) -> Self {
         let kept = ShareState::at(0);
         Self {
-            partition: SharePartition::new(&kept, MOST_DELIVERIES),
+            partition: SharePartition::new(&kept, MOST_DELIVERIES, dead_letters),
             kept,
             batches: Vec::new(),
             records: BTreeMap::new(),
+            kept_records: BTreeMap::new(),
+            dead_letters,
+            letters: BTreeSet::new(),
             head: 0,
             log_start: 0,
             now_ms: 0,
@@ -111,7 +121,7 @@ impl Model {
         let now = self.now_ms;
         for known in self.records.values_mut() {
             if known.lock.is_some_and(|(_, until)| until <= now) {
-                known.give_back();
+                known.give_back(self.dead_letters);
             }
         }
         self.partition.expire(now);
@@ -177,10 +187,34 @@ impl Model {
         for ordinal in first..=last {
             let known = self.records.get_mut(&ordinal).expect("a record");
             match what {
-                Acknowledgement::Release => known.give_back(),
-                _ => (known.lock, known.done) = (None, true),
+                Acknowledgement::Release => known.give_back(self.dead_letters),
+                Acknowledgement::Reject => known.give_up(self.dead_letters, GivenUpFor::Rejection),
+                Acknowledgement::Accept => (known.lock, known.done) = (None, true),
             }
         }
+    }
+
+    /// True if there was anything to bury.
+    fn bury(&mut self, most: u64) -> bool {
+        let runs = self.partition.given_up(most);
+        assert_eq!(runs.is_empty(), !self.partition.has_given_up());
+        let count: u64 = runs.iter().map(|run| run.last - run.first + 1).sum();
+        assert!(count <= most);
+        let waiting = self.records.iter();
+        let waiting = waiting.filter(|(_, known)| known.given_up.is_some());
+        let first: Vec<u64> = waiting.map(|(at, _)| *at).take(count as usize).collect();
+        let told: Vec<u64> = runs.iter().flat_map(|run| run.first..=run.last).collect();
+        assert_eq!(told, first, "the first of them");
+        for run in &runs {
+            for ordinal in run.first..=run.last {
+                let known = self.records.get_mut(&ordinal).expect("a record");
+                assert_eq!(known.given_up.take(), Some(run.why), "{ordinal}");
+                assert_eq!(known.deliveries, run.deliveries, "{ordinal}");
+                self.letters.insert(ordinal);
+            }
+            self.partition.buried(run.first, run.last);
+        }
+        !runs.is_empty()
     }
 
     fn play(&mut self, op: &Op) {
@@ -216,24 +250,32 @@ impl Model {
                 self.partition.release(holder);
                 for known in self.records.values_mut() {
                     if known.lock.is_some_and(|(by, _)| by == holder) {
-                        known.give_back();
+                        known.give_back(self.dead_letters);
                     }
                 }
             }
+            Op::Bury(most) => drop(self.bury(most)),
             Op::Keep => {
                 let state = self.partition.state();
                 self.kept = ShareState::of(state.start, &state.runs());
                 assert_eq!(self.kept, state, "it is written as it is");
-                for known in self.records.values_mut() {
-                    (known.kept, known.kept_deliveries) = (known.done, known.deliveries);
-                }
+                self.kept_records = self.records.clone();
             }
             Op::Move => {
-                self.partition = SharePartition::new(&self.kept, MOST_DELIVERIES);
+                self.partition =
+                    SharePartition::new(&self.kept, MOST_DELIVERIES, self.dead_letters);
                 self.partition.forget_below(self.log_start);
-                for known in self.records.values_mut() {
-                    (known.lock, known.done) = (None, known.kept);
-                    known.deliveries = known.kept_deliveries;
+                for (ordinal, known) in &mut self.records {
+                    *known = self.kept_records.get(ordinal).copied().unwrap_or_default();
+                    known.lock = None;
+                    // Why is not kept.
+                    known.given_up =
+                        known
+                            .given_up
+                            .map(|_| match known.deliveries >= MOST_DELIVERIES {
+                                true => GivenUpFor::Deliveries,
+                                false => GivenUpFor::Rejection,
+                            });
                 }
             }
             Op::Trim(records) => {
@@ -246,11 +288,12 @@ impl Model {
         }
         assert!(self.partition.runs() as u64 <= 2 * MOST_IN_FLIGHT + 2);
         let delivered = self.records.iter();
-        let delivered = delivered.filter(|(_, known)| known.deliveries > 0 && !known.done);
+        let delivered = delivered.filter(|(_, known)| known.deliveries > 0 && !known.is_over());
         let (mut in_flight, mut available, mut expiry) = (0, None, None);
         for (ordinal, known) in delivered {
             in_flight += 1;
             match known.lock {
+                None if known.given_up.is_some() => {}
                 None => available = available.or(Some(*ordinal)),
                 Some((_, until)) => expiry = Some(until.min(expiry.unwrap_or(until))),
             }
@@ -260,7 +303,7 @@ impl Model {
         if let Some(first) = available {
             assert_eq!(self.partition.next(0), Some(first));
         }
-        let open = self.records.iter().find(|(_, known)| !known.done);
+        let open = self.records.iter().find(|(_, known)| !known.is_over());
         if let Some((first, _)) = open {
             assert!(self.partition.start() <= *first, "{first} is not done");
         }
@@ -270,6 +313,7 @@ impl Model {
     fn finish(&mut self) {
         for _ in 0..200 {
             self.now_ms += LOCK_MS;
+            while self.bury(3) {}
             while self.take(7, 5) > 0 {
                 let mut held = self.records.iter();
                 let held = held.find(|(_, known)| known.lock.is_some());
@@ -280,7 +324,7 @@ impl Model {
                 let known = self.records.get_mut(&first).expect("a record");
                 (known.lock, known.done) = (None, true);
             }
-            if self.records.values().all(|known| known.done) {
+            if self.records.values().all(|known| known.is_over()) {
                 return;
             }
         }
@@ -289,9 +333,21 @@ impl Model {
 }
 
 impl Known {
-    fn give_back(&mut self) {
-        self.lock = None;
-        self.done |= self.deliveries >= MOST_DELIVERIES;
+    fn give_back(&mut self, dead_letters: bool) {
+        match self.deliveries >= MOST_DELIVERIES {
+            true => self.give_up(dead_letters, GivenUpFor::Deliveries),
+            false => self.lock = None,
+        }
+    }
+
+    fn give_up(&mut self, dead_letters: bool, why: GivenUpFor) {
+        (self.lock, self.done) = (None, true);
+        self.given_up = dead_letters.then_some(why);
+    }
+
+    /// Done, and a dead letter if it is to be one.
+    fn is_over(&self) -> bool {
+        self.done && self.given_up.is_none()
     }
 }
 
@@ -299,12 +355,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn records_are_held_by_one_and_none_is_lost(ops in prop::collection::vec(op(), 1..80)) {
-        let mut model = Model::new();
+    fn records_are_held_by_one_and_none_is_lost(
+        dead_letters: bool,
+        ops in prop::collection::vec(op(), 1..80),
+    ) {
+        let mut model = Model::new(dead_letters);
         for op in &ops {
             model.play(op);
         }
         model.finish();
+        prop_assert!(dead_letters || model.letters.is_empty());
     }
 }
 
@@ -313,6 +373,24 @@ fn what_makes_no_sense_is_delivered_again() {
     let state = ShareState::of(5, &[3, 1, 0, 0, 2, 4]);
     assert_eq!(state.runs(), [3, 1], "a run of no length ends the list");
     assert_eq!(ShareState::of(5, &[u64::MAX, 1]).runs(), [0_u64; 0]);
-    let partition = SharePartition::new(&state, MOST_DELIVERIES);
+    let partition = SharePartition::new(&state, MOST_DELIVERIES, false);
     assert_eq!((partition.start(), partition.next(1)), (8, Some(8)));
+}
+
+/// A group that has no dead-letter topic any more gives up at once, also what is kept as given up.
+#[test]
+fn what_was_given_up_is_done_once_there_is_no_topic_for_it() {
+    let mut partition = SharePartition::new(&ShareState::at(0), MOST_DELIVERIES, true);
+    assert_eq!(partition.acquire(1, 9, 0, &[(0, 3)], 4, 9).len(), 1);
+    partition
+        .acknowledge(1, 0, 1, Acknowledgement::Reject)
+        .expect("it is acquired");
+    let kept = partition.state();
+    assert_eq!((kept.start, kept.done()), (0, 0), "not done yet");
+    let kept = ShareState::of(kept.start, &kept.runs());
+    let with = SharePartition::new(&kept, MOST_DELIVERIES, true);
+    assert_eq!((with.start(), with.next(9)), (0, Some(2)));
+    let without = SharePartition::new(&kept, MOST_DELIVERIES, false);
+    assert_eq!((without.start(), without.next(9)), (2, Some(2)));
+    assert!(!without.has_given_up());
 }

@@ -63,6 +63,8 @@ pub enum Setting {
     DeleteRetention,
     /// `min_dirty_permille`, as a ratio.
     MinDirtyRatio,
+    /// `dead_letters`.
+    DeadLetters,
 }
 
 /// What a name does here.
@@ -210,6 +212,14 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         "86400000",
         Works(Setting::DeleteRetention),
         "How many milliseconds a tombstone is kept once compaction has removed what it deletes.",
+    ),
+    config(
+        "errors.deadletterqueue.group.enable",
+        "",
+        Boolean,
+        "false",
+        Works(Setting::DeadLetters),
+        "Whether the topic may be the dead-letter topic of share groups: brokers write there what groups give up.",
     ),
     config(
         "file.delete.delay.ms",

@@ -44,6 +44,7 @@ pub(crate) struct Wanted {
     max_compaction_lag_ms: Option<u64>,
     delete_retention_ms: Option<u64>,
     min_dirty_permille: Option<u32>,
+    dead_letters: Option<bool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,6 +228,7 @@ impl Wanted {
                 }
                 self.min_dirty_permille = Some((ratio * 1000.0).round() as u32);
             }
+            Setting::DeadLetters => self.dead_letters = Some(value.eq_ignore_ascii_case("true")),
         }
         Ok(())
     }
@@ -263,6 +265,7 @@ impl Wanted {
                 self.delete_retention_ms = Some(default.delete_retention_ms);
             }
             Setting::MinDirtyRatio => self.min_dirty_permille = Some(default.min_dirty_permille),
+            Setting::DeadLetters => self.dead_letters = Some(default.dead_letters),
             _ => {}
         }
     }
@@ -387,6 +390,7 @@ impl Wanted {
             max_compaction_lag_ms: self.max_compaction_lag_ms,
             delete_retention_ms: self.delete_retention_ms,
             min_dirty_permille: self.min_dirty_permille,
+            dead_letters: self.dead_letters,
             ..v1::StreamConfig::default()
         })
     }
@@ -456,6 +460,7 @@ pub(crate) fn value_of(
         Setting::MaxCompactionLag => unlimited(stream.max_compaction_lag_ms, NEVER),
         Setting::DeleteRetention => stream.delete_retention_ms.to_string(),
         Setting::MinDirtyRatio => (f64::from(stream.min_dirty_permille) / 1000.0).to_string(),
+        Setting::DeadLetters => stream.dead_letters.to_string(),
     }
 }
 

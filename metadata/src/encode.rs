@@ -409,6 +409,7 @@ fn stream_message(r: &StreamRecord) -> StreamMessage {
             timestamp_after_max_ms: c.timestamp_after_max_ms,
             validate: c.validate.number().into(),
             compaction: compaction_message(c),
+            dead_letters: c.dead_letters,
         }),
         lane_generations: r
             .lane_generations
@@ -488,6 +489,7 @@ fn stream_record(id: StreamId, m: StreamMessage, revision: u64) -> Result<Stream
             max_compaction_lag_ms: compaction.max_lag_ms,
             delete_retention_ms: compaction.delete_retention_ms,
             min_dirty_permille: compaction.min_dirty_permille,
+            dead_letters: c.dead_letters,
         },
         lane_generations: m
             .lane_generations
@@ -629,9 +631,10 @@ mod tests {
         config.timestamp_before_max_ms = 1;
         config.timestamp_after_max_ms = 2;
         config.validate = BatchCheck::Full;
+        config.dead_letters = true;
         let (checked, longer) = decoded(&record);
         assert_eq!(checked, record.config);
-        assert_eq!(longer, long + 8, "no check takes no bytes");
+        assert_eq!(longer, long + 11, "no check takes no bytes");
         let config = &mut record.config;
         config.retention_bytes = 77;
         for cleanup in [Cleanup::Compact, Cleanup::CompactDelete, Cleanup::Delete] {

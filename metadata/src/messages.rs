@@ -189,6 +189,8 @@ pub(crate) struct ConfigMessage {
     /// Absent, as older builds have it: the defaults, and old records are deleted.
     #[prost(message, tag = "18")]
     pub(crate) compaction: Option<CompactionMessage>,
+    #[prost(bool, tag = "19")]
+    pub(crate) dead_letters: bool,
 }
 
 /// How a stream is compacted.

@@ -154,6 +154,8 @@ pub struct StreamConfig {
     pub delete_retention_ms: u64,
     /// A lane is compacted once so many thousandths of it were not yet: 0 to 1000.
     pub min_dirty_permille: u32,
+    /// Whether share groups may have brokers write there what they give up.
+    pub dead_letters: bool,
 }
 
 impl Default for StreamConfig {
@@ -181,6 +183,7 @@ impl Default for StreamConfig {
             max_compaction_lag_ms: 0,
             delete_retention_ms: 24 * 3600 * 1000,
             min_dirty_permille: 500,
+            dead_letters: false,
         }
     }
 }

@@ -79,6 +79,7 @@ impl StreamConfig {
             max_compaction_lag_ms: Some(self.max_compaction_lag_ms),
             delete_retention_ms: Some(self.delete_retention_ms),
             min_dirty_permille: Some(self.min_dirty_permille),
+            dead_letters: Some(self.dead_letters),
         }
     }
 
@@ -96,7 +97,7 @@ impl StreamConfig {
         set!(segment_size segments_per_group retention_ms retention_bytes group_max_age_ms);
         set!(max_batch_bytes replicas min_insync_replicas timestamp_before_max_ms);
         set!(timestamp_after_max_ms min_compaction_lag_ms max_compaction_lag_ms);
-        set!(delete_retention_ms min_dirty_permille);
+        set!(delete_retention_ms min_dirty_permille dead_letters);
         /// Takes those fields that the request has, by the numbers of their values.
         macro_rules! set_numbered {
             ($($field:ident: $values:expr, $named:expr;)*) => {
@@ -241,6 +242,7 @@ mod tests {
             max_compaction_lag_ms: 7,
             delete_retention_ms: 8,
             min_dirty_permille: 9,
+            dead_letters: true,
         };
         assert_eq!(StreamConfig::from_wire(&config.to_wire()), Ok(config));
     }

@@ -132,17 +132,17 @@ function Consumers({ data }: { data: StreamDetail }) {
 /** What 0 means, where it does not mean that there is no limit. */
 const NOTHING: Record<string, string> = { group_max_age_ms: "never", min_compaction_lag_ms: "none", delete_retention_ms: "none" };
 
-function setting(name: string, value: string | number): string {
+function setting(name: string, value: string | number | boolean): string {
   const number = Number(value);
   if (name === "created_ms") return dateTime(number);
   if (name === "min_dirty_ratio") return String(value);
   if (name.endsWith("_ms")) return number === 0 ? (NOTHING[name] ?? "no limit") : duration(number / 1000);
   if (name.endsWith("_bytes") || name === "segment_size") return number === 0 ? "no limit" : bytes(number);
-  return typeof value === "number" ? count(value) : value;
+  return typeof value === "number" ? count(value) : String(value);
 }
 
 function Settings({ data }: { data: StreamDetail }) {
-  const all: [string, string | number][] = [
+  const all: [string, string | number | boolean][] = [
     ["replicas", data.replicas],
     ["ack", data.ack],
     ["streamlets", data.streamlets],

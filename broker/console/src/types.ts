@@ -168,7 +168,7 @@ export interface LaneDetail {
 export interface StreamDetail extends StreamRow {
   taken_ms: number;
   /** null: the user may not see them. */
-  settings: Record<string, string | number> | null;
+  settings: Record<string, string | number | boolean> | null;
   under_replicated_groups: number;
   consumer_groups: GroupRow[];
   unserved: { streamlet: number; reason: string }[];

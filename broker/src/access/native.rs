@@ -401,6 +401,7 @@ guarded! { lanes_server::Lanes:
     open_share(OpenShareRequest) -> OpenShareResponse needs |_r| vec![Need::Cluster(ClusterAction)];
     write_share(WriteShareRequest) -> WriteShareResponse needs |_r| vec![Need::Cluster(ClusterAction)];
     group_settings(GroupSettingsRequest) -> GroupSettingsResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    append_dead_letters(AppendDeadLettersRequest) -> AppendDeadLettersResponse needs |_r| vec![Need::Cluster(ClusterAction)];
 }
 
 guarded! { clusters_server::Clusters:

@@ -34,6 +34,7 @@ pub(super) struct Settings {
     max_compaction_lag_ms: Option<u64>,
     delete_retention_ms: Option<u64>,
     min_dirty_ratio: Option<f64>,
+    dead_letters: Option<bool>,
 }
 
 /// The number of a word, as the protocol has it.
@@ -116,6 +117,7 @@ impl Settings {
             max_compaction_lag_ms: self.max_compaction_lag_ms,
             delete_retention_ms: self.delete_retention_ms,
             min_dirty_permille,
+            dead_letters: self.dead_letters,
         })
     }
 }

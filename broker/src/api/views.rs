@@ -293,6 +293,7 @@ pub(super) struct StreamSettings {
     pub(super) max_compaction_lag_ms: u64,
     pub(super) delete_retention_ms: u64,
     pub(super) min_dirty_ratio: f64,
+    pub(super) dead_letters: bool,
     pub(super) created_ms: u64,
 }
 
@@ -320,6 +321,7 @@ impl StreamSettings {
             max_compaction_lag_ms: config.max_compaction_lag_ms(),
             delete_retention_ms: config.delete_retention_ms(),
             min_dirty_ratio: f64::from(config.min_dirty_permille()) / 1000.0,
+            dead_letters: config.dead_letters(),
             created_ms: info.created_ms,
         }
     }

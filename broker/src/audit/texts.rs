@@ -21,7 +21,7 @@ pub fn settings_text(config: &v1::StreamConfig) -> String {
     named! {
         streamlets lanes partitions segment_size segments_per_group replicas min_insync_replicas retention_ms
         retention_bytes group_max_age_ms max_batch_bytes timestamp_before_max_ms timestamp_after_max_ms
-        min_compaction_lag_ms max_compaction_lag_ms delete_retention_ms min_dirty_permille;
+        min_compaction_lag_ms max_compaction_lag_ms delete_retention_ms min_dirty_permille dead_letters;
         lane_by: LaneBy ack: AckPolicy timestamp_type: TimestampType validate: BatchCheck cleanup: Cleanup
     }
 }

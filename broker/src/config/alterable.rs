@@ -24,6 +24,8 @@ pub enum KafkaUnit {
     MillisecondsOrNever,
     /// A number of minutes.
     Minutes,
+    /// Text; none is empty, which Kera writes as `off`.
+    TextOrNone,
 }
 
 /// A key that may change while the broker runs.
@@ -45,7 +47,7 @@ const fn alterable(name: &'static str, kafka_name: &'static str, unit: KafkaUnit
     }
 }
 
-use KafkaUnit::{Bytes, Count, Milliseconds, MillisecondsOrNever, Minutes, Switch};
+use KafkaUnit::{Bytes, Count, Milliseconds, MillisecondsOrNever, Minutes, Switch, TextOrNone};
 
 /// Every key that may change while the broker runs, by name.
 pub const ALTERABLE: &[Alterable] = &[
@@ -55,6 +57,11 @@ pub const ALTERABLE: &[Alterable] = &[
         Milliseconds,
     ),
     alterable("consumers.max_members", "group.max.size", Count),
+    alterable(
+        "kafka.auto_create_dead_letters",
+        "errors.deadletterqueue.auto.create.topics.enable",
+        Switch,
+    ),
     alterable(
         "kafka.auto_create_topics",
         "auto.create.topics.enable",
@@ -69,6 +76,11 @@ pub const ALTERABLE: &[Alterable] = &[
         "kafka.consumer_session",
         "group.consumer.session.timeout.ms",
         Milliseconds,
+    ),
+    alterable(
+        "kafka.dead_letter_prefix",
+        "errors.deadletterqueue.topic.name.prefix",
+        TextOrNone,
     ),
     alterable("kafka.default_partitions", "num.partitions", Count),
     alterable(
@@ -139,14 +151,17 @@ impl Alterable {
     /// Says what is wrong with the text. Whether the value is in range is checked elsewhere.
     pub fn from_kafka(&self, text: &str) -> Result<String, String> {
         let text = text.trim();
-        if self.unit == Switch {
-            return Ok(text.to_ascii_lowercase());
+        match (self.unit, text) {
+            (Switch, _) => return Ok(text.to_ascii_lowercase()),
+            (TextOrNone, "") => return Ok("off".to_owned()),
+            (TextOrNone, _) => return Ok(text.to_owned()),
+            _ => {}
         }
         let number: i64 = text
             .parse()
             .map_err(|_| format!("`{text}` is not a whole number"))?;
         let unit = match self.unit {
-            Switch | Count | Bytes => "",
+            Switch | Count | Bytes | TextOrNone => "",
             Milliseconds | MillisecondsOrNever => "ms",
             Minutes => "m",
         };
@@ -169,6 +184,8 @@ impl Alterable {
         let time = || units::parse_duration(&shown).unwrap_or(Duration::ZERO);
         match self.unit {
             Switch | Count => shown,
+            TextOrNone if shown == "off" => String::new(),
+            TextOrNone => shown,
             Bytes => units::parse_size(&shown).map_or(shown, |bytes| bytes.to_string()),
             MillisecondsOrNever if time().is_zero() => "-1".to_owned(),
             Milliseconds | MillisecondsOrNever => time().as_millis().to_string(),

@@ -18,8 +18,8 @@ use super::cluster::{BrokerNumber, DirectoryOrAuto, HostName, RackName, StoreAdd
 use super::etcd::{FileOrOff, UserName};
 use super::kinds::{
     Address, AddressOrAuto, AddressOrOff, ClientAuth, ClientAuthKind, Count, Directory,
-    EngineChoice, EngineKind, Kind, Limits, LogFilter, LogFormat, LogFormatKind, Size, Switch,
-    Time, TransportChoice, TransportKind,
+    EngineChoice, EngineKind, Kind, Limits, LogFilter, LogFormat, LogFormatKind, PrefixOrOff, Size,
+    Switch, Time, TransportChoice, TransportKind,
 };
 use super::listeners::{Listener, OpenListeners};
 use super::oauth::{Algorithms, ClaimName, KeySource, KeysAt, TextOrOff, Texts, TokenAlgorithm};
@@ -325,6 +325,12 @@ config_keys! {
         advertise: Vec<String>, AddressesOrAuto [] = "auto";
         /// Create a topic when a client that allows it asks for one that does not exist.
         auto_create_topics: bool, Switch [] = "true";
+        /// Create the dead-letter topic of a share group if there is none, Kafka's
+        /// `errors.deadletterqueue.auto.create.topics.enable`.
+        auto_create_dead_letters: bool, Switch [] = "false";
+        /// What names of share groups' dead-letter topics begin with, Kafka's `errors.deadletterqueue.topic.name.prefix`; `off`
+        /// lets them have any. Whoever reads such a topic sees by its name that brokers write there what others have sent elsewhere.
+        dead_letter_prefix: Option<String>, PrefixOrOff [] = "dlq.";
         /// Partitions of topics that are created without a number.
         default_partitions: u32, Count [1, 10_000] = "1";
         /// The largest Produce request accepted from a Kafka client; for a larger one the connection

@@ -343,6 +343,29 @@ choice! {
     }
 }
 
+/// What names begin with, if with anything: `Option<String>`.
+pub(super) enum PrefixOrOff {}
+
+impl Kind for PrefixOrOff {
+    type Value = Option<String>;
+    const FORM: &'static str = "beginning of a name, or `off`";
+
+    fn parse(text: &str, _: &Limits) -> Result<Option<String>, String> {
+        let text = text.trim();
+        let is_legal = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+        match text {
+            "off" => Ok(None),
+            "" => Err("is empty; write what names begin with, or `off`".into()),
+            _ if text.len() < 249 && text.chars().all(is_legal) => Ok(Some(text.to_owned())),
+            _ => Err("is nothing that a name begins with; use fewer than 249 of a-z A-Z 0-9 . _ -, or write `off`".into()),
+        }
+    }
+
+    fn show(value: &Option<String>) -> String {
+        value.clone().unwrap_or_else(|| "off".into())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -520,7 +520,7 @@ fn unknown_stream(id: StreamId) -> WireError {
 }
 
 /// What a batch that is wrong means to its sender.
-fn batch_error(streamlet: &Streamlet, error: &BatchError) -> WireError {
+pub(crate) fn batch_error(streamlet: &Streamlet, error: &BatchError) -> WireError {
     let code = match error {
         BatchError::Inconsistent(_)
         | BatchError::BadRecord { .. }

@@ -267,7 +267,7 @@ fn config_of(settings: Vec<v1::GroupSetting>) -> ShareConfig {
     ShareConfig::from_pairs(settings.filter_map(|one| Some((one.name, one.value?))))
 }
 
-fn stream_of(bytes: &[u8]) -> Result<StreamId, WireError> {
+pub(super) fn stream_of(bytes: &[u8]) -> Result<StreamId, WireError> {
     StreamId::from_slice(bytes).ok_or_else(|| {
         let text = "the id of a stream has 16 bytes, and this one has not";
         WireError::new(ErrorCode::InvalidArgument, text)

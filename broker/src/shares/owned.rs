@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kera_coordinator::classic::shares::{Reset, ShareConfig};
-use kera_coordinator::share::{Acknowledgement, Acquired, Holder, SharePartition, ShareState};
+use kera_coordinator::share::{
+    Acknowledgement, Acquired, GivenUp, Holder, SharePartition, ShareState,
+};
 use kera_protocol::ids::Ordinal;
 use parking_lot::Mutex;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell};
 
-use super::ask;
 use super::table::{Opened, OwnedShare, ShareError, ShareKey, SharePlace, Shares, Standing};
+use super::{ask, dead_letters};
 use crate::clock::now_ms;
 use crate::fault_rules::Rule;
 use crate::shared::Shared;
@@ -56,6 +58,7 @@ impl Shares {
                 holder,
             };
             share.opened.get_or_try_init(|| share.begin(shared)).await?;
+            attached.bury();
             if !is_others {
                 return Ok(attached);
             }
@@ -168,10 +171,15 @@ impl OwnedShare {
         Ok(Opened {
             state_epoch: told.state_epoch,
             standing: Mutex::new(Standing {
-                partition: SharePartition::new(&state, told.config.deliveries()),
+                partition: SharePartition::new(
+                    &state,
+                    told.config.deliveries(),
+                    told.config.dead_letter_topic().is_some(),
+                ),
                 version: 0,
                 kept: 0,
                 writing: false,
+                burying: false,
                 ended: None,
                 runs: 0,
             }),
@@ -391,10 +399,74 @@ impl Attached {
         ended
     }
 
+    /// Has dead letters made of what the owner before has left.
+    fn bury(&self) {
+        if let Some(opened) = self.opened() {
+            self.begin_to_bury(&mut opened.standing.lock());
+        }
+    }
+
+    /// Has dead letters made of what is given up, unless somebody is about it.
+    fn begin_to_bury(&self, standing: &mut Standing) {
+        if standing.burying || standing.ended.is_some() || !standing.partition.has_given_up() {
+            return;
+        }
+        // Without a runtime the broker is going down, and the next owner does it.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            standing.burying = true;
+            // As long as this one is there nobody forgets the partition.
+            self.share.users.fetch_add(1, Ordering::Relaxed);
+            let other = Self {
+                shared: self.shared.clone(),
+                share: self.share.clone(),
+                holder: self.shared.shares.new_holder(),
+            };
+            runtime.spawn(dead_letters::bury(other));
+        }
+    }
+
+    /// What is given up, so many records of it at most, and what is to be kept before it may be dead letters; `None` if there
+    /// is nothing, or no more to do here, and then nobody is about it.
+    pub(super) fn next_given_up(&self, most: u64) -> Option<(Vec<GivenUp>, u64)> {
+        let opened = self.opened()?;
+        let is_owned = self.share.is_owned(&self.shared);
+        let mut standing = opened.standing.lock();
+        let given_up = match is_owned && standing.ended.is_none() {
+            true => standing.partition.given_up(most),
+            false => Vec::new(),
+        };
+        standing.burying = !given_up.is_empty();
+        standing.burying.then(|| (given_up, standing.version))
+    }
+
+    /// These are dead letters, or never will be: they are done.
+    pub(super) fn buried(&self, given_up: &[GivenUp]) {
+        let Some(opened) = self.opened() else { return };
+        let mut standing = opened.standing.lock();
+        for run in given_up {
+            standing.partition.buried(run.first, run.last);
+        }
+        self.changed(&mut standing);
+        drop(standing);
+        // There may be room for more.
+        self.share.news.notify_waiters();
+    }
+
+    /// Whose records these are.
+    pub(super) fn key(&self) -> &ShareKey {
+        &self.share.key
+    }
+
+    /// The broker.
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// Something is to be kept.
     fn changed(&self, standing: &mut Standing) {
         self.weigh(standing);
         standing.version += 1;
+        self.begin_to_bury(standing);
         if standing.writing || standing.ended.is_some() {
             return;
         }

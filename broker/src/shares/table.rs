@@ -8,6 +8,7 @@ use kera_coordinator::classic::shares::ShareConfig;
 use kera_coordinator::share::{Holder, SharePartition, WrongState};
 use kera_protocol::error::WireError;
 use kera_protocol::ids::{Epoch, LaneId, StreamId};
+use kera_replication::seldom::Seldom;
 use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
@@ -71,6 +72,10 @@ pub struct ShareCounts {
     pub rejected: Counter,
     /// Partitions in which locks ended before their holders had said anything.
     pub expired: Counter,
+    /// Given up, and in a dead-letter topic.
+    pub dead_letters: Counter,
+    /// Given up, and in no dead-letter topic, though there was to be one.
+    pub unwritten_dead_letters: Counter,
 }
 
 /// The share groups' partitions that this broker serves.
@@ -79,6 +84,8 @@ pub struct Shares {
     pub(super) open: Mutex<HashMap<ShareKey, Arc<OwnedShare>>>,
     holders: AtomicU64,
     pub(super) runs: AtomicUsize,
+    /// Dead letters that could not be written, as the log tells of them.
+    pub(super) untold: Mutex<Seldom>,
     /// For operators.
     pub counts: ShareCounts,
 }
@@ -122,7 +129,7 @@ pub(super) struct OwnedShare {
     pub(super) streamlet: Arc<Streamlet>,
     pub(super) lane: LaneId,
     pub(super) epoch: Epoch,
-    /// Sessions; changes under the lock of [`Shares::open`] alone.
+    /// Sessions, and who makes dead letters; from 0 on it changes under the lock of [`Shares::open`] alone.
     pub(super) users: AtomicUsize,
     pub(super) opened: OnceCell<Opened>,
     /// Something became available.
@@ -147,6 +154,8 @@ pub(super) struct Standing {
     pub(super) kept: u64,
     /// Somebody is about it.
     pub(super) writing: bool,
+    /// Somebody makes dead letters of what is given up.
+    pub(super) burying: bool,
     /// It came to nothing; nothing is served any more.
     pub(super) ended: Option<ShareError>,
     /// Counted in [`Shares::runs`].

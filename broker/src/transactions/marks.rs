@@ -158,6 +158,11 @@ impl Marking {
     }
 }
 
+/// Waits for what was appended: true once it is durable, false if it is lost.
+pub(crate) async fn durable(appended: Appended) -> bool {
+    Marking::Marker(appended).durable().await
+}
+
 /// Who waits at a lane's head, until it waits no more: the head may stand still for very long.
 struct Waiter<'a> {
     head: &'a LaneHead,

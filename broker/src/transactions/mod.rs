@@ -53,6 +53,7 @@ pub use grant::{grant, grant_here};
 pub(crate) use join::add_for;
 pub use join::{add_parts, join_lanes};
 pub use lost::{Which, end_lost};
+pub(crate) use marks::durable;
 pub use marks::{end_here, settle_here};
 pub(crate) use native::{add, end, forget, id_of, init, list_open, prepare};
 pub(crate) use positions::send_positions;

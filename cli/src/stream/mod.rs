@@ -147,6 +147,9 @@ pub(crate) struct SettingArgs {
     /// Compact a lane once so much of it is new, 0 to 1 [default: 0.5]
     #[arg(long, value_name = "RATIO", value_parser = parse::permille)]
     pub min_dirty_ratio: Option<u32>,
+    /// Let brokers write there what share groups of Kafka's clients give up [default: false]
+    #[arg(long, value_name = "BOOL")]
+    pub dead_letters: Option<bool>,
 }
 
 impl SettingArgs {
@@ -177,6 +180,7 @@ impl SettingArgs {
             max_compaction_lag_ms: self.max_compaction_lag,
             delete_retention_ms: self.delete_retention,
             min_dirty_permille: self.min_dirty_ratio,
+            dead_letters: self.dead_letters,
             ..v1::StreamConfig::default()
         }
     }

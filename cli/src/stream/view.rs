@@ -44,6 +44,7 @@ pub(super) struct StreamView {
     pub(super) max_compaction_lag_ms: u64,
     pub(super) delete_retention_ms: u64,
     pub(super) min_dirty_ratio: f64,
+    pub(super) dead_letters: bool,
     pub(super) lane_generation: u32,
     pub(super) created: String,
     pub(super) internal: bool,
@@ -116,6 +117,7 @@ impl StreamView {
             max_compaction_lag_ms: config.max_compaction_lag_ms(),
             delete_retention_ms: config.delete_retention_ms(),
             min_dirty_ratio: f64::from(config.min_dirty_permille()) / 1000.0,
+            dead_letters: config.dead_letters(),
             lane_generation: info.lane_generation,
             created: rfc3339(info.created_ms),
             internal: info.internal,
@@ -271,6 +273,8 @@ impl StreamView {
             ("validate", self.validate.into()),
         ];
         settings.extend(self.compaction().map(|text| ("compacted", text)));
+        let letters = self.dead_letters.then(|| "of share groups".into());
+        settings.extend(letters.map(|text| ("dead letters", text)));
         settings
     }
 }

@@ -13,8 +13,35 @@ pub type Holder = u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Available,
-    Acquired { holder: Holder, until_ms: u64 },
+    Acquired {
+        holder: Holder,
+        until_ms: u64,
+    },
+    /// Given up, and not yet in the group's dead-letter topic.
+    GivenUp(GivenUpFor),
     Done,
+}
+
+/// Why a group gives a record up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivenUpFor {
+    /// A member rejected it.
+    Rejection,
+    /// It came back after the last delivery that it may have.
+    Deliveries,
+}
+
+/// Records that are given up, and are to be dead letters before they are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenUp {
+    /// The first of them.
+    pub first: Ordinal,
+    /// The last of them.
+    pub last: Ordinal,
+    /// How often they were delivered.
+    pub deliveries: u16,
+    /// Why.
+    pub why: GivenUpFor,
 }
 
 /// Records in a row that stand alike.
@@ -63,6 +90,8 @@ struct Sums {
     available: Option<Ordinal>,
     /// When the next lock ends.
     expiry_ms: Option<u64>,
+    /// Some are given up, and no dead letters yet.
+    given_up: bool,
 }
 
 /// Where a share group stands in a partition, with who has acquired what.
@@ -78,32 +107,45 @@ pub struct SharePartition {
     end: Ordinal,
     /// Deliveries after which a record that comes back is done.
     most_deliveries: u16,
+    /// Whether what is given up is to be a dead letter before it is done.
+    dead_letters: bool,
     /// Of `runs` as they are; `None` from each change on until somebody asks.
     sums: Cell<Option<Sums>>,
 }
 
 impl SharePartition {
-    /// As it was kept, with nothing acquired.
-    pub fn new(state: &ShareState, most_deliveries: u16) -> Self {
+    /// As it was kept, with nothing acquired. A group with a dead-letter topic has what it gives up wait for
+    /// [`Self::buried`]; why a record was given up is not kept, and its deliveries tell.
+    pub fn new(state: &ShareState, most_deliveries: u16, dead_letters: bool) -> Self {
         let mut partition = Self {
             start: state.start,
             log_start: 0,
             runs: BTreeMap::new(),
             end: state.start,
             most_deliveries,
+            dead_letters,
             sums: Cell::new(None),
         };
         for run in &state.runs {
             let first = partition.end;
             partition.end += run.length;
+            let standing = match run.done {
+                false => Standing::Available,
+                true if dead_letters && run.is_given_up() => {
+                    Standing::GivenUp(match run.deliveries >= most_deliveries {
+                        true => GivenUpFor::Deliveries,
+                        false => GivenUpFor::Rejection,
+                    })
+                }
+                true => Standing::Done,
+            };
             let run = Run {
                 last: partition.end - 1,
-                standing: if run.done {
-                    Standing::Done
-                } else {
-                    Standing::Available
+                standing,
+                deliveries: match standing {
+                    Standing::Done => 0,
+                    _ => run.deliveries,
                 },
-                deliveries: if run.done { 0 } else { run.deliveries },
             };
             partition.runs.insert(first, run);
         }
@@ -116,7 +158,7 @@ impl SharePartition {
     pub fn state(&self) -> ShareState {
         let mut runs: Vec<ShareRun> = Vec::with_capacity(self.runs.len());
         for (first, run) in &self.runs {
-            let done = run.standing == Standing::Done;
+            let done = matches!(run.standing, Standing::Done | Standing::GivenUp(_));
             let length = run.last - first + 1;
             match runs.last_mut() {
                 Some(before) if (before.done, before.deliveries) == (done, run.deliveries) => {
@@ -140,7 +182,7 @@ impl SharePartition {
         self.start
     }
 
-    /// Records that were delivered and are not done: acquired, or available again.
+    /// Records that were delivered and are not done: acquired, available again, or given up and no dead letters yet.
     pub fn in_flight(&self) -> u64 {
         self.sums().in_flight
     }
@@ -154,6 +196,7 @@ impl SharePartition {
             match run.standing {
                 Standing::Done => continue,
                 Standing::Available => sums.available = sums.available.or(Some(*first)),
+                Standing::GivenUp(_) => sums.given_up = true,
                 Standing::Acquired { until_ms, .. } => {
                     let earliest = sums.expiry_ms.unwrap_or(until_ms).min(until_ms);
                     sums.expiry_ms = Some(earliest);
@@ -292,19 +335,62 @@ impl SharePartition {
         what: Acknowledgement,
     ) -> Result<(), WrongState> {
         self.check(holder, first, last)?;
-        let most = self.most_deliveries;
+        let rules = self.rules();
         let first = first.max(self.start);
         if first <= last {
             self.sums.set(None);
             self.each_in(first, last, |run| match what {
-                Acknowledgement::Accept | Acknowledgement::Reject => {
+                Acknowledgement::Accept => {
                     (run.standing, run.deliveries) = (Standing::Done, 0);
                 }
-                Acknowledgement::Release => give_back(run, most),
+                Acknowledgement::Reject => rules.give_up(run, GivenUpFor::Rejection),
+                Acknowledgement::Release => rules.give_back(run),
             });
             self.advance();
         }
         Ok(())
+    }
+
+    /// Whether any are given up and are to be dead letters.
+    pub fn has_given_up(&self) -> bool {
+        self.sums().given_up
+    }
+
+    /// The first records, `most` of them at the most, that are given up and are to be dead letters.
+    pub fn given_up(&self, most: u64) -> Vec<GivenUp> {
+        let mut left = most;
+        let runs = self.runs.iter().filter_map(|(first, run)| {
+            let Standing::GivenUp(why) = run.standing else {
+                return None;
+            };
+            Some((*first, run, why))
+        });
+        let runs = runs.map_while(|(first, run, why)| {
+            let last = run.last.min(first.saturating_add(left.checked_sub(1)?));
+            left -= last - first + 1;
+            Some(GivenUp {
+                first,
+                last,
+                deliveries: run.deliveries,
+                why,
+            })
+        });
+        runs.collect()
+    }
+
+    /// Those of these records that are given up are dead letters, or nobody will ever make them such: they are done.
+    pub fn buried(&mut self, first: Ordinal, last: Ordinal) {
+        let first = first.max(self.start);
+        if first > last {
+            return;
+        }
+        self.sums.set(None);
+        self.each_in(first, last, |run| {
+            if matches!(run.standing, Standing::GivenUp(_)) {
+                (run.standing, run.deliveries) = (Standing::Done, 0);
+            }
+        });
+        self.advance();
     }
 
     /// Checks that a holder has acquired these records.
@@ -370,13 +456,13 @@ impl SharePartition {
     }
 
     fn give_back_if(&mut self, which: impl Fn(Holder, u64) -> bool) -> bool {
-        let most = self.most_deliveries;
+        let rules = self.rules();
         let mut any = false;
         for run in self.runs.values_mut() {
             if let Standing::Acquired { holder, until_ms } = run.standing
                 && which(holder, until_ms)
             {
-                give_back(run, most);
+                rules.give_back(run);
                 any = true;
             }
         }
@@ -386,6 +472,13 @@ impl SharePartition {
             self.advance();
         }
         any
+    }
+
+    fn rules(&self) -> Rules {
+        Rules {
+            most_deliveries: self.most_deliveries,
+            dead_letters: self.dead_letters,
+        }
     }
 
     fn run_at(&self, ordinal: Ordinal) -> Option<Run> {
@@ -483,10 +576,27 @@ impl SharePartition {
     }
 }
 
-/// The records are available again, or done after their last delivery.
-fn give_back(run: &mut Run, most_deliveries: u16) {
-    match run.deliveries >= most_deliveries {
-        true => (run.standing, run.deliveries) = (Standing::Done, 0),
-        false => run.standing = Standing::Available,
+/// How records end that nobody accepted.
+#[derive(Clone, Copy)]
+struct Rules {
+    most_deliveries: u16,
+    dead_letters: bool,
+}
+
+impl Rules {
+    /// The records are available again, or given up after their last delivery.
+    fn give_back(self, run: &mut Run) {
+        match run.deliveries >= self.most_deliveries {
+            true => self.give_up(run, GivenUpFor::Deliveries),
+            false => run.standing = Standing::Available,
+        }
+    }
+
+    /// The records are done, or will be once they are dead letters.
+    fn give_up(self, run: &mut Run, why: GivenUpFor) {
+        match self.dead_letters {
+            true => run.standing = Standing::GivenUp(why),
+            false => (run.standing, run.deliveries) = (Standing::Done, 0),
+        }
     }
 }

@@ -13,7 +13,16 @@ pub(crate) struct ShareRun {
     pub(crate) length: u64,
     /// How often they were delivered.
     pub(crate) deliveries: u16,
+    /// Nobody gets it any more.
     pub(crate) done: bool,
+}
+
+impl ShareRun {
+    /// Whether its records are to be dead letters yet. What else is done has no deliveries, and what was kept before there
+    /// were dead letters neither; builds of then take it for done.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.done && self.deliveries > 0
+    }
 }
 
 /// Where a group stands in a partition. What was acquired when this was taken counts as available.
@@ -51,7 +60,8 @@ impl ShareState {
         }
     }
 
-    /// What lies from `start` on: of each run its length, and twice its deliveries, with one more if it is done.
+    /// What lies from `start` on: of each run its length, and twice its deliveries, with one more if it is done. What is
+    /// done after some deliveries is given up, and no dead letter yet.
     pub fn runs(&self) -> Vec<u64> {
         let pairs = self.runs.iter().flat_map(|run| {
             let done = if run.done { DONE } else { 0 };
@@ -72,7 +82,8 @@ impl ShareState {
 
     /// Records from `start` on that are done.
     pub fn done(&self) -> u64 {
-        let done = self.runs.iter().filter(|run| run.done);
+        let done = self.runs.iter();
+        let done = done.filter(|run| run.done && !run.is_given_up());
         done.map(|run| run.length).sum()
     }
 }

@@ -5977,6 +5977,33 @@ pub mod lanes_client {
                 .insert(GrpcMethod::new("kera.v1.Lanes", "GroupSettings"));
             self.inner.unary(req, path, codec).await
         }
+        /// What a share group gives up, for a lane of its dead-letter topic that the broker asked owns. Answered once that is durable.
+        pub async fn append_dead_letters(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::kera_protocol::v1::AppendDeadLettersRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::AppendDeadLettersResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Lanes/AppendDeadLetters",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Lanes", "AppendDeadLetters"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -6130,6 +6157,14 @@ pub mod lanes_server {
             request: tonic::Request<::kera_protocol::v1::GroupSettingsRequest>,
         ) -> std::result::Result<
             tonic::Response<::kera_protocol::v1::GroupSettingsResponse>,
+            tonic::Status,
+        >;
+        /// What a share group gives up, for a lane of its dead-letter topic that the broker asked owns. Answered once that is durable.
+        async fn append_dead_letters(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::AppendDeadLettersRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::AppendDeadLettersResponse>,
             tonic::Status,
         >;
     }
@@ -6998,6 +7033,54 @@ pub mod lanes_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GroupSettingsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Lanes/AppendDeadLetters" => {
+                    #[allow(non_camel_case_types)]
+                    struct AppendDeadLettersSvc<T: Lanes>(pub Arc<T>);
+                    impl<
+                        T: Lanes,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::AppendDeadLettersRequest,
+                    > for AppendDeadLettersSvc<T> {
+                        type Response = ::kera_protocol::v1::AppendDeadLettersResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::AppendDeadLettersRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Lanes>::append_dead_letters(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AppendDeadLettersSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -46,6 +46,7 @@ fn kind_of(unit: KafkaUnit) -> ConfigKind {
         KafkaUnit::Switch => ConfigKind::Boolean,
         KafkaUnit::Count | KafkaUnit::Bytes | KafkaUnit::Minutes => ConfigKind::Int,
         KafkaUnit::Milliseconds | KafkaUnit::MillisecondsOrNever => ConfigKind::Long,
+        KafkaUnit::TextOrNone => ConfigKind::Text,
     }
 }
 

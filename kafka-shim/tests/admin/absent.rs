@@ -288,6 +288,8 @@ async fn groups_have_defaults_and_brokers_tell_where_they_are_reached() {
             [
                 time("consumer.heartbeat.interval.ms", "5000"),
                 time("consumer.session.timeout.ms", "45000"),
+                of_shares("errors.deadletterqueue.copy.record.enable", "false"),
+                of_shares("errors.deadletterqueue.topic.name", ""),
                 of_shares("share.auto.offset.reset", "latest"),
                 of_shares("share.record.lock.duration.ms", "30000"),
                 of_shares("share.isolation.level", "read_uncommitted"),

@@ -4,6 +4,7 @@ mod admission;
 #[path = "../common/mod.rs"]
 mod common;
 mod consumers;
+mod dead_letters;
 mod near;
 mod planted;
 mod second_login;

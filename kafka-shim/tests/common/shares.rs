@@ -1,16 +1,22 @@
 //! A member of a share group by hand.
 #![allow(dead_code)]
 
+use std::collections::BTreeMap;
+
+use kafka_protocol::messages::alter_configs_request::{AlterConfigsResource, AlterableConfig};
+use kafka_protocol::messages::fetch_request::{FetchPartition as Partition, FetchTopic as Topic};
 use kafka_protocol::messages::share_acknowledge_request::{
     AcknowledgePartition, AcknowledgeTopic, AcknowledgementBatch,
 };
 use kafka_protocol::messages::share_fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::share_fetch_response::PartitionData;
 use kafka_protocol::messages::{
-    ApiKey, GroupId, ShareAcknowledgeRequest, ShareAcknowledgeResponse, ShareFetchRequest,
-    ShareFetchResponse, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse, TopicName,
+    AlterConfigsRequest, AlterConfigsResponse, ApiKey, FetchRequest, FetchResponse, GroupId,
+    ShareAcknowledgeRequest, ShareAcknowledgeResponse, ShareFetchRequest, ShareFetchResponse,
+    ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse, TopicName,
 };
 use kafka_protocol::protocol::StrBytes;
+use kera_protocol::batch::{MAX_BATCH_BYTES, Records, batches};
 use uuid::Uuid;
 
 use super::{Client, PATIENCE};
@@ -176,4 +182,95 @@ pub fn acquired(response: &ShareFetchResponse) -> Vec<(i64, i64, i16)> {
     let runs = runs.flat_map(|part| &part.acquired_records);
     runs.map(|run| (run.first_offset, run.last_offset, run.delivery_count))
         .collect()
+}
+
+/// Sets what is to hold for a resource of this kind, and nothing else; its error code.
+pub async fn alter(client: &mut Client, kind: i8, name: &str, set: &[(&str, &str)]) -> i16 {
+    let configs = set.iter().map(|(name, value)| {
+        AlterableConfig::default()
+            .with_name(words(name))
+            .with_value(Some(words(value)))
+    });
+    let resource = AlterConfigsResource::default()
+        .with_resource_type(kind)
+        .with_resource_name(words(name))
+        .with_configs(configs.collect());
+    let request = AlterConfigsRequest::default().with_resources(vec![resource]);
+    let altered: AlterConfigsResponse = client.call(ApiKey::AlterConfigs, 2, &request).await;
+    altered.responses[0].error_code
+}
+
+/// A record of a dead-letter topic.
+#[derive(Debug)]
+pub struct DeadLetter {
+    pub key: Option<String>,
+    pub value: Option<String>,
+    /// The last of each name.
+    pub headers: BTreeMap<String, String>,
+}
+
+impl DeadLetter {
+    /// What Kafka's header of this name tells.
+    pub fn told(&self, name: &str) -> &str {
+        &self.headers[&format!("__dlq.errors.{name}")]
+    }
+}
+
+/// Reads a partition of a topic until so many records are there.
+pub async fn dead_letters(
+    client: &mut Client,
+    topic: &str,
+    partition: i32,
+    count: usize,
+) -> Vec<DeadLetter> {
+    let request = |offset: u64| {
+        let at = Partition::default()
+            .with_partition(partition)
+            .with_fetch_offset(offset as i64)
+            .with_current_leader_epoch(-1)
+            .with_partition_max_bytes(16 << 20);
+        let of = Topic::default()
+            .with_topic(TopicName(words(topic)))
+            .with_partitions(vec![at]);
+        FetchRequest::default()
+            .with_replica_id((-1).into())
+            .with_max_wait_ms(20)
+            .with_min_bytes(1)
+            .with_max_bytes(50 << 20)
+            .with_session_epoch(-1)
+            .with_topics(vec![of])
+    };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let reads = async {
+        let (mut found, mut next) = (Vec::new(), 0);
+        loop {
+            let response: FetchResponse = client.call(ApiKey::Fetch, 12, &request(next)).await;
+            let answer = &response.responses[0].partitions[0];
+            let bytes = answer.records.clone().unwrap_or_default();
+            for batch in batches(&bytes) {
+                let (header, batch) = batch.expect("a batch");
+                next = header.next_ordinal();
+                let mut scratch = Vec::new();
+                let records = Records::open(batch, MAX_BATCH_BYTES, &mut scratch);
+                for record in records.expect("records") {
+                    let record = record.expect("a record");
+                    let headers = record.headers();
+                    let headers =
+                        headers.map(|h| (h.key.to_owned(), text(h.value.unwrap_or_default())));
+                    found.push(DeadLetter {
+                        key: record.key.map(text),
+                        value: record.value.map(text),
+                        headers: headers.collect(),
+                    });
+                }
+            }
+            if found.len() >= count {
+                return found;
+            }
+        }
+    };
+    let read = tokio::time::timeout(PATIENCE, reads).await;
+    let read = read.expect("the dead letters come");
+    assert_eq!(read.len(), count, "no more than these: {read:?}");
+    read
 }

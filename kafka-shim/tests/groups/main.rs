@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod consumer;
+mod dead_letters;
 mod life;
 mod shares;
 mod strange;

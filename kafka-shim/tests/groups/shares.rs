@@ -21,7 +21,7 @@ use crate::common::{Client, World, batch};
 use crate::{topic, words};
 
 /// A group that begins with the first record.
-async fn begin(world: &World, client: &mut Client, set: &[(&str, &str)]) -> Uuid {
+pub(crate) async fn begin(world: &World, client: &mut Client, set: &[(&str, &str)]) -> Uuid {
     world.topic("t", 1);
     let earliest = [("share.auto.offset.reset", "earliest")];
     let is_set = |name: &str| set.iter().any(|(known, _)| *known == name);
@@ -42,7 +42,7 @@ async fn begin(world: &World, client: &mut Client, set: &[(&str, &str)]) -> Uuid
     stream.expect("the topic").id().0
 }
 
-async fn send(client: &mut Client, records: usize) {
+pub(crate) async fn send(client: &mut Client, records: usize) {
     send_to(client, 0, records).await;
 }
 

@@ -505,6 +505,9 @@ pub struct StreamConfig {
     /// so much of a lane must not have been compacted yet; 0 to 1000
     #[prost(uint32, optional, tag = "22")]
     pub min_dirty_permille: ::core::option::Option<u32>,
+    /// share groups may have what they give up written to it
+    #[prost(bool, optional, tag = "23")]
+    pub dead_letters: ::core::option::Option<bool>,
 }
 /// Where a reader stands. `ordinal` is authoritative; group, segment and position are a hint that
 /// makes resuming O(1) and is ignored when it does not fit the ordinal.
@@ -2763,9 +2766,10 @@ pub struct OpenShareResponse {
     /// absent: the group has not read the partition yet
     #[prost(uint64, optional, tag = "3")]
     pub start: ::core::option::Option<u64>,
-    /// of each run its length, and twice its deliveries, with one more if it is done
+    /// of each run its length, and twice its deliveries, with one more if it is done;
     #[prost(uint64, repeated, tag = "4")]
     pub runs: ::prost::alloc::vec::Vec<u64>,
+    /// done after some deliveries: it is given up, and no dead letter yet
     #[prost(message, repeated, tag = "5")]
     pub settings: ::prost::alloc::vec::Vec<GroupSetting>,
 }
@@ -2820,6 +2824,18 @@ pub struct GroupSettingsResponse {
     #[prost(message, repeated, tag = "2")]
     pub settings: ::prost::alloc::vec::Vec<GroupSetting>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AppendDeadLettersRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "2")]
+    pub partition: u32,
+    /// of records, as in an append
+    #[prost(bytes = "bytes", tag = "3")]
+    pub batch: ::prost::bytes::Bytes,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AppendDeadLettersResponse {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ShareRefusal {

@@ -277,6 +277,14 @@ impl Lanes for LanesService {
         settings.map(Response::new).map_err(status)
     }
 
+    async fn append_dead_letters(
+        &self,
+        request: Request<v1::AppendDeadLettersRequest>,
+    ) -> Result<Response<v1::AppendDeadLettersResponse>, Status> {
+        let appended = shares::append_here(&self.shared, request.into_inner()).await;
+        appended.map(Response::new).map_err(status)
+    }
+
     async fn give_up_growth(
         &self,
         request: Request<v1::GiveUpGrowthRequest>,

@@ -13,8 +13,17 @@ const DELIVERY_COUNT_LIMIT: &str = "share.delivery.count.limit";
 /// How many records of a partition may be in flight.
 const MAX_RECORD_LOCKS: &str = "share.partition.max.record.locks";
 
+/// The topic that gets what the group gives up (KIP-1191); empty: none.
+const DEAD_LETTER_TOPIC: &str = "errors.deadletterqueue.topic.name";
+/// Whether a dead letter has the key, the value and the headers of its record.
+const DEAD_LETTER_COPY: &str = "errors.deadletterqueue.copy.record.enable";
+/// Longest name of a topic.
+const MOST_TOPIC_BYTES: usize = 249;
+
 /// All of them, with their defaults: those of Kafka.
-pub const CONFIGS: [(&str, &str); 5] = [
+pub const CONFIGS: [(&str, &str); 7] = [
+    (DEAD_LETTER_COPY, "false"),
+    (DEAD_LETTER_TOPIC, ""),
     (AUTO_OFFSET_RESET, "latest"),
     (RECORD_LOCK_MS, "30000"),
     (ISOLATION_LEVEL, "read_uncommitted"),
@@ -97,6 +106,16 @@ impl ShareConfig {
         u16::try_from(self.number(DELIVERY_COUNT_LIMIT)).unwrap_or(u16::MAX)
     }
 
+    /// The topic that gets what the group gives up.
+    pub fn dead_letter_topic(&self) -> Option<&str> {
+        Some(self.value(DEAD_LETTER_TOPIC)).filter(|name| !name.is_empty())
+    }
+
+    /// Whether a dead letter has the key, the value and the headers of its record.
+    pub fn copies_dead_letters(&self) -> bool {
+        self.value(DEAD_LETTER_COPY).eq_ignore_ascii_case("true")
+    }
+
     /// How many records of a partition may be in flight.
     pub fn record_locks(&self) -> u64 {
         self.number(MAX_RECORD_LOCKS)
@@ -135,9 +154,58 @@ fn check(name: &str, value: &str) -> Result<(), String> {
     };
     match name {
         AUTO_OFFSET_RESET => one_of(&["earliest", "latest"]),
+        DEAD_LETTER_COPY
+            if ["true", "false"]
+                .iter()
+                .any(|word| word.eq_ignore_ascii_case(value)) =>
+        {
+            Ok(())
+        }
+        DEAD_LETTER_COPY => one_of(&["true", "false"]),
+        DEAD_LETTER_TOPIC => check_topic(value),
         ISOLATION_LEVEL => one_of(&["read_uncommitted", "read_committed"]),
         RECORD_LOCK_MS => between(1_000, 3_600_000),
         DELIVERY_COUNT_LIMIT => between(2, 10),
         _ => between(100, 10_000),
+    }
+}
+
+/// Whether a topic of this name may get dead letters, for all that its name tells: it is none of Kafka's own.
+fn check_topic(name: &str) -> Result<(), String> {
+    let is_legal = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    let fits = name.len() <= MOST_TOPIC_BYTES && name.chars().all(is_legal);
+    if !fits || matches!(name, "." | "..") || name.starts_with("__") || name.starts_with("_kera") {
+        return Err(format!(
+            "{DEAD_LETTER_TOPIC} is the name of a topic, of at most {MOST_TOPIC_BYTES} of a-z, A-Z, 0-9, `.`, `_` and `-`, and begins with neither `__` nor `_kera`; empty: there is none"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dead_letters_go_to_a_topic_that_is_not_kafkas_own() {
+        let mut config = ShareConfig::default();
+        assert_eq!(config.dead_letter_topic(), None);
+        for wrong in [
+            "__consumer_offsets",
+            "_kera.groups",
+            "a/b",
+            "..",
+            &"a".repeat(250),
+        ] {
+            let error = config.set(DEAD_LETTER_TOPIC, Some(wrong)).unwrap_err();
+            assert!(error.contains("the name of a topic"), "{error}");
+        }
+        config.set(DEAD_LETTER_TOPIC, Some("dlq.g-1_2")).unwrap();
+        config.set(DEAD_LETTER_COPY, Some("TRUE")).unwrap();
+        assert!(config.set(DEAD_LETTER_COPY, Some("yes")).is_err());
+        assert_eq!(config.dead_letter_topic(), Some("dlq.g-1_2"));
+        assert!(config.copies_dead_letters());
+        config.set(DEAD_LETTER_TOPIC, Some("")).unwrap();
+        assert_eq!(config.dead_letter_topic(), None, "none any more");
     }
 }

@@ -21,7 +21,8 @@ pub(crate) struct ShareSet {
     /// Absent until an owner has found where the group begins.
     #[prost(uint64, optional, tag = "5")]
     pub(crate) start: Option<u64>,
-    /// From there on: the length of each run, and twice its deliveries, with one more if it is done.
+    /// From there on: the length of each run, and twice its deliveries, with one more if it is done; done after some
+    /// deliveries: it is given up, and no dead letter yet.
     #[prost(uint64, repeated, tag = "6")]
     pub(crate) runs: Vec<u64>,
     /// How many partitions the stream had when this one was first kept; 0 of earlier builds, which pass it over.
