@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use kera_broker::config::{
     ConfigError, Exposure, GONE, KEYS, Key, Listener, RENAMED, Resolved, Sources, default_data_dir,
+    store_reach,
 };
 use serde::Serialize;
 
@@ -29,7 +30,8 @@ pub(crate) enum ConfigCommand {
   kera config check /etc/kera/kera.toml --env-file /etc/kera/member.env
 
 Every problem is printed with its line, and what is most likely not meant as a warning. Of each listener it says whom \
-it lets in, and to what; one that lets in everybody who can connect is a problem, unless `insecure` names it. A file that all brokers of a \
+it lets in, and to what; one that lets in everybody who can connect is a problem, unless `insecure` names it. So is, \
+with users, rules or TLS, an etcd on another machine without TLS or without a proof of who the broker is. A file that all brokers of a \
 cluster have in common lacks what each has to itself: it is checked as if cluster.broker_id were given, and that is \
 said. Exit status: 0 if the file is good, 2 if not.")]
 pub(crate) struct CheckArgs {
@@ -155,7 +157,7 @@ fn placeholder(key: &Key) -> &'static str {
         Some("number") => "N",
         Some("directory") => "DIR",
         Some("`host:port`") => "HOST:PORT",
-        Some("`true`") if is_list(key) => "LISTENERS",
+        Some("`true`") if is_list(key) => "NAMES",
         Some("`true`") => "BOOL",
         Some("name") => "NAME",
         _ => "VALUE",
@@ -199,7 +201,7 @@ impl ConfigArgs {
     }
 
     /// As [`resolve`](Self::resolve), of a process that opens these listeners; it is a usage failure as well if
-    /// anyone on the network could use one of them and `insecure` does not name it.
+    /// anyone on the network could use one of them, or its etcd undoes what it protects, and `insecure` does not name it.
     pub(crate) fn resolve_to_open(&self, opened: &[Listener]) -> Result<Resolved, Failure> {
         let resolved = self.resolve()?;
         resolved.refuse_open(opened).map_err(usage)?;
@@ -251,6 +253,9 @@ fn check(args: &CheckArgs) -> Outcome {
     out.line(format_args!("{}: good", args.file.display()))?;
     for exposure in Exposure::all(&resolved.config) {
         out.line(paragraph(&exposure.to_string()))?;
+    }
+    if let Some(reach) = store_reach(&resolved.config) {
+        out.line(paragraph(&reach))?;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)

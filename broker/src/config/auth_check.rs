@@ -148,6 +148,7 @@ pub(super) fn doubts(config: &BrokerConfig) -> impl Iterator<Item = String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::listeners::Insecure;
     use super::*;
 
     fn doubted(config: &BrokerConfig) -> usize {
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!(key, "auth.listeners");
         assert!(told.contains("add http to tls.listeners"), "{told}");
         // Nobody may accept that by the way: a password is not only the broker's.
-        config.insecure = Listener::ALL.to_vec();
+        config.insecure = Listener::ALL.map(Insecure::Listener).to_vec();
         assert!(check_auth(&config).is_err());
         config.tls.listeners = vec![TlsListener::Http];
         assert_eq!(check_auth(&config), Ok(()));

@@ -101,6 +101,13 @@ impl Kind for RackName {
 /// What the address of a store begins with.
 const ETCD: &str = "etcd://";
 
+/// True if a member of the etcd at this address is not on this machine.
+pub(super) fn members_beyond_loopback(store: &str) -> bool {
+    let members = store.trim_start_matches(ETCD).split('/').next();
+    let mut members = members.unwrap_or_default().split(',');
+    !members.all(is_loopback)
+}
+
 /// A store that brokers share, if they do: `Option<String>`, as `etcd://host:port[,host:port]`.
 pub(super) enum StoreAddress {}
 
@@ -206,8 +213,7 @@ pub(super) fn doubts(config: &BrokerConfig) -> Option<String> {
 
 /// A store on another machine is most likely shared with brokers on other machines.
 fn doubt_of_addresses(config: &BrokerConfig, store: &str) -> Option<String> {
-    let members = store.trim_start_matches(ETCD).split('/').next()?;
-    if members.split(',').all(is_loopback) {
+    if !members_beyond_loopback(store) {
         return None;
     }
     let (server, cluster) = (&config.server, &config.cluster);

@@ -8,7 +8,7 @@ use super::api::OpenPath;
 use super::cluster::is_loopback;
 use super::keys::BrokerConfig;
 use super::kinds::ClientAuth;
-use super::listeners::Listener;
+use super::listeners::{Insecure, Listener};
 use super::tls::TlsListener;
 
 /// What an open listener does: where, for whom.
@@ -207,16 +207,20 @@ fn of_http(config: &BrokerConfig) -> String {
 pub(super) fn refused(config: &BrokerConfig, opened: &[Listener]) -> Vec<(&'static str, String)> {
     let all = Exposure::all(config).into_iter();
     let open = all.filter(|one| opened.contains(&one.listener) && one.is_open());
-    let refused = open.filter(|one| !config.insecure.contains(&one.listener));
+    let refused = open.filter(|one| !is_accepted(config, one));
     refused
         .map(|one| (one.listener.key(), one.refusal()))
         .collect()
 }
 
+fn is_accepted(config: &BrokerConfig, one: &Exposure) -> bool {
+    config.insecure.contains(&Insecure::Listener(one.listener))
+}
+
 /// What is accepted and lets everybody in, for people.
 pub(super) fn doubt(config: &BrokerConfig) -> Option<String> {
     let all = Exposure::all(config).into_iter();
-    let open = all.filter(|one| one.is_open() && config.insecure.contains(&one.listener));
+    let open = all.filter(|one| one.is_open() && is_accepted(config, one));
     let lines: Vec<String> = open.map(|one| one.to_string()).collect();
     let any = !lines.is_empty();
     any.then(|| {

@@ -92,7 +92,9 @@ fn what_is_accepted_is_opened_and_nothing_else() {
     );
     let wrong = sources(&[("insecure", "kafka,ftp")]).resolve().unwrap_err();
     assert!(
-        wrong.to_string().contains("`ftp` is no listener"),
+        wrong
+            .to_string()
+            .contains("`ftp` is neither a listener nor etcd"),
         "{wrong}"
     );
 }

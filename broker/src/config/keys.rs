@@ -21,7 +21,7 @@ use super::kinds::{
     EngineChoice, EngineKind, Kind, Limits, LogFilter, LogFormat, LogFormatKind, PrefixOrOff, Size,
     Switch, Time, TransportChoice, TransportKind,
 };
-use super::listeners::{Listener, OpenListeners};
+use super::listeners::{Accepted, Insecure, Listener};
 use super::oauth::{Algorithms, ClaimName, KeySource, KeysAt, TextOrOff, Texts, TokenAlgorithm};
 use super::telemetry::{CollectorOrOff, Signals};
 use super::tls::{TlsListener, TlsListeners};
@@ -224,10 +224,11 @@ config_keys! {
         /// survive a restart of the machine. When the key is not set at all, the directory is
         /// `$XDG_DATA_HOME/kera`, or `~/.local/share/kera`, or, without a home, `/var/lib/kera`.
         data_dir: PathBuf, Directory [] = "/var/lib/kera";
-        /// Listeners that let everybody in. A broker does not start with an address beyond loopback
+        /// What the broker is to do without protection. It does not start with an address beyond loopback
         /// at which clients prove nothing, neither by certificate nor by password, and no rules say what strangers may
-        /// do, unless its listener is named here: docs/security.md.
-        insecure: Vec<Listener>, OpenListeners [] = "false";
+        /// do, unless its listener is named here. `etcd`: nor with users, rules or TLS and an etcd on another machine without
+        /// TLS or without a proof of who the broker is. docs/security.md.
+        insecure: Vec<Insecure>, Accepted [] = "false";
     }
 
     /// What clients connect to.
@@ -638,9 +639,12 @@ config_keys! {
         /// connection after 60 s without data if its broker has no open replica here.
         max_connections: u32, Count [16, 100_000] = "1024";
         /// The transport for replication. `auto` is RDMA where the build (feature `rdma`) and both machines
-        /// support it and `cluster.listen` has no TLS, and TCP otherwise. With `rdma` a broker that cannot use it does not start, and peers
+        /// support it and `cluster.listen` has no TLS, or `cluster.trusted_fabric` is set, and TCP otherwise. With `rdma` a broker that cannot use it does not start, and peers
         /// that cannot use it get no replicas.
         transport: TransportChoice, TransportKind [] = "auto";
+        /// Whether only brokers are on the network of the cards that RDMA uses. With `cluster` in `tls.listeners` replicas
+        /// may travel over RDMA only if this is set, since cards write them without TLS and ask nobody who he is: docs/security.md.
+        trusted_fabric: bool, Switch [] = "false";
     }
 
     /// The replica store: replicas that this broker, or a `kera replica-store`, keeps for other owners. Used with

@@ -1,10 +1,10 @@
-//! Kinds of listeners, as `insecure` names them.
+//! Kinds of listeners, and what `insecure` accepts.
 
 use std::fmt;
 
 use super::kinds::{Kind, Limits};
 
-/// A kind of listener, as `insecure` names it.
+/// A kind of listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listener {
     /// `server.listen`.
@@ -49,38 +49,66 @@ impl fmt::Display for Listener {
     }
 }
 
-/// Listeners that may be open to everybody: `Vec<Listener>`.
-pub(super) enum OpenListeners {}
+/// What `insecure` accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Insecure {
+    /// A listener that lets everybody in.
+    Listener(Listener),
+    /// An etcd on other machines without TLS, or to which the broker does not prove who it is, though clients are asked for
+    /// a proof or have rules.
+    Etcd,
+}
 
-impl Kind for OpenListeners {
-    type Value = Vec<Listener>;
-    const FORM: &'static str = "`true` for all, `false`, or `native`, `kafka`, `http`, `cluster`, several with commas between them (in a file also a list)";
+impl Insecure {
+    /// All there is.
+    const ALL: [Self; 5] = [
+        Self::Listener(Listener::Native),
+        Self::Listener(Listener::Kafka),
+        Self::Listener(Listener::Http),
+        Self::Listener(Listener::Cluster),
+        Self::Etcd,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Listener(listener) => listener.name(),
+            Self::Etcd => "etcd",
+        }
+    }
+}
+
+/// What may be insecure: `Vec<Insecure>`.
+pub(super) enum Accepted {}
+
+impl Kind for Accepted {
+    type Value = Vec<Insecure>;
+    const FORM: &'static str = "`true` for all, `false`, or `native`, `kafka`, `http`, `cluster`, `etcd`, several with commas between them (in a file also a list)";
     const LIST: bool = true;
 
-    fn parse(text: &str, _: &Limits) -> Result<Vec<Listener>, String> {
+    fn parse(text: &str, _: &Limits) -> Result<Vec<Insecure>, String> {
         match text.trim() {
             "" | "false" => return Ok(Vec::new()),
-            "true" => return Ok(Listener::ALL.to_vec()),
+            "true" => return Ok(Insecure::ALL.to_vec()),
             _ => {}
         }
-        let mut listeners = Vec::new();
+        let mut accepted = Vec::new();
         for part in text.split(',').map(str::trim) {
-            let known = Listener::ALL.into_iter().find(|one| one.name() == part);
-            let listener = known.ok_or_else(|| {
-                format!("`{part}` is no listener; write native, kafka, http, cluster, or true or false alone")
+            let known = Insecure::ALL.into_iter().find(|one| one.name() == part);
+            let one = known.ok_or_else(|| {
+                format!("`{part}` is neither a listener nor etcd; write native, kafka, http, cluster, etcd, or true or false alone")
             })?;
-            if !listeners.contains(&listener) {
-                listeners.push(listener);
+            if !accepted.contains(&one) {
+                accepted.push(one);
             }
         }
-        Ok(listeners)
+        Ok(accepted)
     }
 
-    fn show(value: &Vec<Listener>) -> String {
+    fn show(value: &Vec<Insecure>) -> String {
         if value.is_empty() {
             return "false".to_owned();
         }
-        if Listener::ALL.iter().all(|one| value.contains(one)) {
+        if Insecure::ALL.iter().all(|one| value.contains(one)) {
             return "true".to_owned();
         }
         let names: Vec<_> = value.iter().map(|one| one.name()).collect();

@@ -23,6 +23,7 @@ mod oauth;
 mod print;
 mod renamed;
 mod resolve;
+mod store_check;
 mod telemetry;
 mod telemetry_check;
 mod tls;
@@ -43,10 +44,11 @@ pub use keys::{
     SECTIONS, ServerConfig, StorageConfig, TelemetryConfig, TlsConfig,
 };
 pub use kinds::{ClientAuth, EngineChoice, Limits, LogFormat, TransportChoice};
-pub use listeners::Listener;
+pub use listeners::{Insecure, Listener};
 pub use oauth::{KeySource, TokenAlgorithm};
 pub use print::reference_markdown;
 pub use renamed::RENAMED;
 pub use resolve::{ConfigError, GONE, Origin, Problem, Resolved, Sources};
+pub use store_check::store_reach;
 pub use tls::TlsListener;
 pub(crate) use tls_check::NEEDS_BROKER_CA;

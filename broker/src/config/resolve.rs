@@ -15,7 +15,7 @@ use super::exposure;
 use super::keys::{BrokerConfig, KEYS, Key, SECTIONS, env_of};
 use super::listeners::Listener;
 use super::renamed::{formerly, formerly_in_environment, is_former_section};
-use super::{telemetry_check, tls_check};
+use super::{store_check, telemetry_check, tls_check};
 
 /// Keys of earlier versions, and what to do instead.
 pub const GONE: [(&str, &str); 1] = [(
@@ -180,16 +180,17 @@ impl Resolved {
     }
 
     /// Checks that the broker may open the listeners in `opened`: each is on loopback, asks clients who they are, or is
-    /// named by `insecure`.
+    /// named by `insecure`; and that it may rely on its etcd.
     ///
     /// # Errors
-    /// Each listener that may not, and what to do.
+    /// Each listener that it may not open, an etcd that it may not rely on, and what to do.
     pub fn refuse_open(&self, opened: &[Listener]) -> Result<(), ConfigError> {
         let problem = |(name, message)| Problem {
             origin: self.origins.get(name).cloned().unwrap_or(Origin::Default),
             message,
         };
         let refused = exposure::refused(&self.config, opened).into_iter();
+        let refused = refused.chain(store_check::refused(&self.config));
         let problems: Vec<Problem> = refused.map(problem).collect();
         match problems.is_empty() {
             true => Ok(()),
@@ -409,9 +410,10 @@ impl Resolution {
             wrong.push((name, message));
         }
         self.warnings.extend(cluster::doubts(config));
-        self.warnings.extend(tls_check::doubt(config));
+        self.warnings.extend(tls_check::doubts(config));
         self.warnings.extend(auth_check::doubts(config));
         self.warnings.extend(exposure::doubt(config));
+        self.warnings.extend(store_check::doubt(config));
         for (name, message) in wrong {
             let origin = self.origins.get(name).cloned().unwrap_or(Origin::Default);
             self.problem(origin, format!("{name}: {message}"));

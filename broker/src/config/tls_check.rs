@@ -22,6 +22,7 @@ pub(super) fn check_tls(config: &BrokerConfig) -> Result<(), (&'static str, Stri
         let unused = unused.chain([
             ("tls.client_auth", wants_clients),
             ("tls.broker_ca", knows_brokers),
+            ("cluster.trusted_fabric", config.cluster.trusted_fabric),
         ]);
         return match unused.into_iter().find(|(_, is_set)| *is_set) {
             Some((key, _)) => Err((
@@ -54,6 +55,9 @@ pub(super) fn check_tls(config: &BrokerConfig) -> Result<(), (&'static str, Stri
     let clustered = config.cluster.store.is_some();
     if listeners.contains(&TlsListener::Cluster) {
         check_cluster(config)?;
+    } else if config.cluster.trusted_fabric {
+        let problem = "is set but tls.listeners has no cluster, so replicas have no TLS on any way; add cluster there, or remove this";
+        return Err(("cluster.trusted_fabric", problem.to_owned()));
     }
     let calls_brokers = clustered
         && (listeners.contains(&TlsListener::Native) || listeners.contains(&TlsListener::Cluster));
@@ -77,24 +81,33 @@ fn check_cluster(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
         let problem = "has cluster but tls.broker_ca is off: brokers prove to each other who they are on the way to replicas; name the certificate of the authority that signed the brokers' certificates there";
         return Err(("tls.listeners", problem.to_owned()));
     }
-    if config.cluster.transport == TransportChoice::Rdma {
-        let problem = "is rdma but tls.listeners has cluster: network cards write replicas without TLS; set tcp or auto, or take cluster out of tls.listeners and keep the cards to a network of the brokers";
+    let (transport, trusted) = (config.cluster.transport, config.cluster.trusted_fabric);
+    if transport == TransportChoice::Rdma && !trusted {
+        let problem = "is rdma but tls.listeners has cluster: network cards write replicas without TLS; set tcp or auto, or, if only brokers are on the network of the cards, cluster.trusted_fabric";
         return Err(("cluster.transport", problem.to_owned()));
+    }
+    if transport == TransportChoice::Tcp && trusted {
+        let problem = "is set but cluster.transport is tcp, so no card is used; set auto or rdma, or remove this";
+        return Err(("cluster.trusted_fabric", problem.to_owned()));
     }
     Ok(())
 }
 
 /// What is allowed and leaves more open than it may seem.
-pub(super) fn doubt(config: &BrokerConfig) -> Option<String> {
+pub(super) fn doubts(config: &BrokerConfig) -> impl Iterator<Item = String> {
     let listeners = &config.tls.listeners;
     let is_doubtful = !listeners.is_empty()
         && !listeners.contains(&TlsListener::Cluster)
         && config.cluster.store.is_some();
-    is_doubtful.then(|| {
+    let uncovered = is_doubtful.then(|| {
         let native = listeners.contains(&TlsListener::Native);
         let calls = if native { "" } else { ", nor server.listen, at which brokers call each other" };
         format!("tls.listeners does not cover cluster.listen{calls}: records travel to replicas on other brokers without TLS (docs/security.md)")
-    })
+    });
+    let by_cards = config.cluster.trusted_fabric.then(|| {
+        "as cluster.trusted_fabric says, only brokers are on the network of the cards that RDMA uses: whoever else is there reads records on their way to replicas, and writes replicas (docs/security.md)".to_owned()
+    });
+    uncovered.into_iter().chain(by_cards)
 }
 
 #[cfg(test)]

@@ -112,6 +112,28 @@ fn brokers_that_share_a_store_are_never_silently_without_tls() {
         let error = with(&flags).unwrap_err();
         assert!(error.contains(said), "{flags:?}: {error}");
     }
+    let trusted = ("cluster.trusted_fabric", "true");
+    let proven = [cluster, CERTIFICATE, KEY, STORE, ID, authority, trusted];
+    for transport in ["rdma", "auto"] {
+        let flags = [&proven[..], &[("cluster.transport", transport)]].concat();
+        let (_, warnings) = with(&flags).unwrap();
+        let told = |warning: &String| warning.contains("as cluster.trusted_fabric says");
+        assert!(warnings.iter().any(told), "{warnings:?}");
+    }
+    for (flags, said) in [
+        (vec![trusted], "nothing would be encrypted"),
+        (
+            [&proven[1..], &[NATIVE]].concat(),
+            "tls.listeners has no cluster",
+        ),
+        (
+            [&proven[..], &[("cluster.transport", "tcp")]].concat(),
+            "no card is used",
+        ),
+    ] {
+        let error = with(&flags).unwrap_err();
+        assert!(error.contains(said), "{flags:?}: {error}");
+    }
     let kafka = [("tls.listeners", "kafka"), ("kafka.listen", "127.0.0.1:0")];
     let (_, warnings) = with(&[kafka[0], kafka[1], CERTIFICATE, KEY, STORE, ID]).unwrap();
     assert!(warnings.iter().any(told), "{warnings:?}");

@@ -18,6 +18,9 @@ const KUBERNETES: &str = "--kube-version=1.33.0";
 const FOREIGN: &str = "monitoring.coreos.com/v1";
 /// To try things out, without certificates.
 const TRIAL: &str = "insecure: [native, http, cluster]\n";
+/// With certificates, and an etcd that has none.
+const TRUSTED_ETCD: &str =
+    "tls: { secret: kera-tls }\ninsecure: [http, etcd]\netcd: { enabled: true }\n";
 /// Everything that can be switched on.
 const FULL: &str = "
 kafka: { enabled: true }
@@ -126,7 +129,7 @@ fn helm_lints_the_chart_and_refuses_wrong_values() {
     let Some(program) = wanted(NAME, "helm") else {
         return;
     };
-    for values in [TRIAL, FULL, CLUSTER, OWN_ETCD, PASSWORDS].map(Some) {
+    for values in [TRIAL, FULL, CLUSTER, OWN_ETCD, TRUSTED_ETCD, PASSWORDS].map(Some) {
         let verdict = helm(&program, &["lint", "--strict", &chart()], values);
         assert!(verdict.good, "{}", verdict.said);
     }
@@ -170,6 +173,14 @@ fn helm_lints_the_chart_and_refuses_wrong_values() {
         ("insecure: [http]", "tls.secret"),
         ("insecure: [native]\ntls: { http: true }", "tls.secret"),
         (
+            "tls: { secret: s }\netcd: { enabled: true }",
+            "add etcd to insecure",
+        ),
+        (
+            "insecure: [native, http, cluster]\nsettings: { acl: { enabled: true } }\ncluster: { etcd: [\"e:1\"], tlsSecret: s }",
+            "cluster.userSecret",
+        ),
+        (
             "tls: { secret: s }\nsettings: { auth: { listeners: \"native,http\" } }",
             "set tls.http",
         ),
@@ -197,7 +208,7 @@ fn what_the_chart_gives_fits_the_schemas_of_kubernetes() {
         command.arg("--strict").arg(&path);
         run(command)
     };
-    for values in [TRIAL, FULL, CLUSTER, OWN_ETCD, PASSWORDS].map(Some) {
+    for values in [TRIAL, FULL, CLUSTER, OWN_ETCD, TRUSTED_ETCD, PASSWORDS].map(Some) {
         let (_, documents) = rendered(&program, values);
         let of_kubernetes = documents
             .iter()

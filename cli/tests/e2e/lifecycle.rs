@@ -101,6 +101,65 @@ fn an_address_beyond_loopback_is_refused_before_anything_starts_unless_that_is_m
     }
 }
 
+#[test]
+fn an_etcd_elsewhere_without_tls_is_refused_where_clients_are_asked_who_they_are() {
+    let home = home();
+    let file = home.path().join("kera.toml");
+    let text = "[http]\nlisten = \"off\"\n[kafka]\nlisten = \"127.0.0.1:0\"\n";
+    std::fs::write(&file, text).expect("a file can be written");
+    let etcd = ["--cluster", "etcd://192.0.2.1:2379", "--broker-id", "1"];
+    let users = ["--auth-listeners", "kafka"];
+    let attempt = |process: &[&str]| {
+        let mut command = kera();
+        command.args(process).args(etcd).args(users);
+        // A data directory that is none, so that what is accepted ends, too.
+        command.arg("--config").arg(&file);
+        command.arg("--data-dir").arg(&file);
+        finish(command, b"")
+    };
+    let says_what_to_do = |finished: &Finished| {
+        assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
+        for part in [
+            "cluster.store: etcd://192.0.2.1:2379 is not on this machine",
+            "set cluster.store_ca",
+            "--insecure etcd",
+        ] {
+            assert!(finished.stderr.contains(part), "{}", finished.stderr);
+        }
+    };
+    for process in ["serve", "replica-store"] {
+        says_what_to_do(&attempt(&[process]));
+        let accepted = attempt(&[process, "--insecure=etcd"]);
+        assert_eq!(accepted.status.code(), Some(1), "{}", accepted.stderr);
+    }
+
+    let environment = home.path().join("member.env");
+    let check = |more: &str| {
+        let store = "KERA_CLUSTER_STORE=etcd://192.0.2.1:2379\nKERA_CLUSTER_BROKER_ID=1\n";
+        let text = format!("{store}{more}");
+        std::fs::write(&environment, text).expect("a file can be written");
+        let mut command = kera();
+        command.args(["config", "check"]).arg(&file);
+        command.arg("--env-file").arg(&environment);
+        finish(command, b"")
+    };
+    says_what_to_do(&check("KERA_AUTH_LISTENERS=kafka\n"));
+    for accepted in ["etcd", "true"] {
+        let more = format!("KERA_AUTH_LISTENERS=kafka\nKERA_INSECURE={accepted}\n");
+        let good = check(&more);
+        assert!(good.status.success(), "{}", good.stderr);
+        let warned = good.stderr.contains("warning: as insecure says");
+        assert!(warned, "{}", good.stderr);
+    }
+    // Without users nothing is protected.
+    let open = check("");
+    assert!(open.status.success(), "{}", open.stderr);
+    let reach = "cluster.store etcd://192.0.2.1:2379, not on this machine, without TLS, as nobody";
+    let told = open.text();
+    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(told.contains(reach), "{told}");
+}
+
 /// Threads of the broker that are not stopped.
 fn running_threads(broker: &Broker) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", broker.pid())).expect("its threads");

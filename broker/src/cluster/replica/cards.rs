@@ -10,6 +10,7 @@ use kera_replication::ids::BrokerId;
 use kera_replication::transport::TransportRef;
 use kera_replication::transport::rdma::{Otherwise, RdmaOptions, RdmaServer, RdmaTransport};
 use kera_replication::transport::tcp::TcpTransport;
+use kera_rpc::ClientTls;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
@@ -36,6 +37,10 @@ impl Ways {
 
     pub(crate) fn set_address(&self, peer: BrokerId, address: &str) -> io::Result<()> {
         self.0.set_address(peer, address)
+    }
+
+    pub(crate) fn use_tls(&self, tls: Option<ClientTls>) {
+        self.0.use_tls(tls);
     }
 
     pub(crate) fn transport(&self) -> TransportRef {

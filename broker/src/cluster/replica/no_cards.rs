@@ -7,6 +7,7 @@ use kera_replication::backup::ReplicaStore;
 use kera_replication::ids::BrokerId;
 use kera_replication::transport::TransportRef;
 use kera_replication::transport::tcp::TcpTransport;
+use kera_rpc::ClientTls;
 
 const MISSING: &str = "this build has it not; build with the feature rdma";
 
@@ -20,6 +21,10 @@ impl Ways {
     }
 
     pub(crate) fn set_address(&self, _: BrokerId, _: &str) -> io::Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn use_tls(&self, _: Option<ClientTls>) {
         match *self {}
     }
 

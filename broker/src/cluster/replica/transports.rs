@@ -64,13 +64,14 @@ pub(crate) fn pick(config: &BrokerConfig) -> Result<TransportKind, BrokerError> 
 /// What this build and machine can do, and the configuration allows.
 fn known(config: &BrokerConfig) -> Vec<Capability> {
     let mut known = capabilities(config.replica_store.memory_bytes);
-    if config.tls.listeners.contains(&TlsListener::Cluster) {
+    let has_tls = config.tls.listeners.contains(&TlsListener::Cluster);
+    if has_tls && !config.cluster.trusted_fabric {
         let cards = known
             .iter_mut()
             .filter(|one| one.kind == TransportKind::Rdma);
         for one in cards {
             one.usable = Err(
-                "cluster.listen has TLS (tls.listeners), and network cards write replicas without"
+                "cluster.listen has TLS (tls.listeners), network cards write replicas without, and cluster.trusted_fabric is false"
                     .to_owned(),
             );
         }
@@ -127,10 +128,12 @@ impl Ways {
         }
     }
 
-    /// Connects with `tls` from now on, or without; connections that exist stay as they are. Network cards have none.
+    /// Connects with `tls` from now on, or without; connections that exist stay as they are. Network cards have none: with
+    /// them it is for control calls, and for the data of peers without a card.
     pub fn use_tls(&self, tls: Option<ClientTls>) {
-        if let Self::Tcp(tcp) = self {
-            tcp.use_tls(tls);
+        match self {
+            Self::Tcp(tcp) => tcp.use_tls(tls),
+            Self::Rdma(cards) => cards.use_tls(tls),
         }
     }
 
@@ -151,6 +154,22 @@ mod tests {
         let mut config = BrokerConfig::default();
         config.cluster.transport = choice;
         config
+    }
+
+    #[test]
+    fn cards_are_used_beside_tls_only_on_a_network_that_is_declared_trusted() {
+        let reason = |config: &BrokerConfig| {
+            let states = transports(config);
+            let rdma = states.into_iter().find(|s| s.name == "rdma");
+            rdma.expect("it is known").unusable
+        };
+        let mut config = with(TransportChoice::Auto);
+        let without_tls = reason(&config);
+        config.tls.listeners = vec![TlsListener::Cluster];
+        let told = reason(&config).expect("it cannot be used");
+        assert!(told.contains("cluster.trusted_fabric is false"), "{told}");
+        config.cluster.trusted_fabric = true;
+        assert_eq!(reason(&config), without_tls);
     }
 
     #[test]

@@ -79,6 +79,11 @@ etcd://{{ join "," $members }}{{ with .Values.cluster.prefix }}/{{ trimSuffix "/
 {{- if and (contains "http" $listeners) (not .Values.tls.http) -}}
 {{- fail "settings.auth.listeners has http, where clients send their passwords: set tls.http, so that nobody reads them on the way" -}}
 {{- end -}}
+{{- $protects := or .Values.tls.secret (dig "tls" "listeners" "" .Values.settings) (dig "auth" "listeners" "" .Values.settings) (dig "acl" "enabled" false .Values.settings) -}}
+{{- $proves := and .Values.cluster.tlsSecret (or .Values.cluster.userSecret .Values.cluster.tlsClientCertificate) -}}
+{{- if and (include "kera.store" .) $protects (not (or $proves (has "etcd" .Values.insecure))) -}}
+{{- fail "brokers would refuse to start, as whoever gets to etcd makes users and rules as he likes: name secrets for an etcd with TLS as cluster.tlsSecret and with users as cluster.userSecret (or set cluster.tlsClientCertificate), or to try things out add etcd to insecure" -}}
+{{- end -}}
 - name: KERA_INSECURE
   value: {{ join "," .Values.insecure | default "false" | quote }}
 {{- if .Values.tls.secret }}

@@ -45,6 +45,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use kera_rpc::tls::ClientTls;
 use parking_lot::RwLock;
 use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
@@ -149,6 +150,12 @@ impl RdmaTransport {
             otherwise,
             addresses: RwLock::default(),
         }
+    }
+
+    /// Makes control calls, and reaches backups that take no connection of a card, with `tls` from now on, or without. What
+    /// cards write has none.
+    pub fn use_tls(&self, tls: Option<ClientTls>) {
+        self.tcp.use_tls(tls);
     }
 
     /// Says where a backup is to be found: HOST:PORT of its TCP listener, on an address of an RDMA
