@@ -112,6 +112,8 @@ pub(crate) struct AddArgs {
     host: Vec<String>,
     #[command(flatten)]
     connect: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 impl AddArgs {
@@ -304,43 +306,62 @@ fn table(views: &[RuleView]) -> Table {
     table
 }
 
+/// What `kera acl add` has done.
+#[derive(Serialize)]
+struct Added {
+    /// How many rules were not there before.
+    added: u64,
+    already_there: u64,
+    /// Whether the broker enforces rules; `None` for who may not see them.
+    enforced: Option<bool>,
+    rules: Vec<RuleView>,
+}
+
 async fn add(args: AddArgs) -> Outcome {
     let rules = args.rules()?;
-    let given = rules.len();
+    let views: Vec<_> = rules.iter().cloned().map(RuleView::new).collect();
     let mut control = args.connect.control().await?;
     let added = control
         .access
         .add_rules(v1::AddRulesRequest { rules })
         .await;
-    let added = added.map_err(|s| refused(&s))?.into_inner().added;
+    let added = u64::from(added.map_err(|s| refused(&s))?.into_inner().added);
+    let already_there = (views.len() as u64).saturating_sub(added);
+    let enforced = are_enforced(&mut control).await;
+    // Rules that nobody enforces look like protection.
+    if enforced == Some(false) {
+        tell_not_enforced(&control.address);
+    }
+    if args.output.json {
+        print_json(&Added {
+            added,
+            already_there,
+            enforced,
+            rules: views,
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut out = Out::stdout();
-    match given as u64 - u64::from(added).min(given as u64) {
-        0 => out.line(format_args!("added: {}", plural(added.into(), "rule")))?,
+    match already_there {
+        0 => out.line(format_args!("added: {}", plural(added, "rule")))?,
         known => out.line(format_args!(
             "added: {}; {known} were there already",
-            plural(added.into(), "rule")
+            plural(added, "rule")
         ))?,
     }
-    warn_unless_enforced(&mut control).await?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Rules that nobody enforces look like protection.
-async fn warn_unless_enforced(control: &mut crate::connect::Control) -> Result<(), Failure> {
+/// Whether the broker enforces rules. Who may add rules may be denied seeing them, and is told nothing.
+async fn are_enforced(control: &mut crate::connect::Control) -> Option<bool> {
     // Nothing of interest but whether they are enforced.
     let filter = Some(v1::RuleFilter {
         principal: Some(String::new()),
         ..v1::RuleFilter::default()
     });
     let listed = control.access.list_rules(v1::ListRulesRequest { filter });
-    // Who may add rules may be denied seeing them.
-    if let Ok(listed) = listed.await
-        && !listed.into_inner().enforced
-    {
-        tell_not_enforced(&control.address);
-    }
-    Ok(())
+    Some(listed.await.ok()?.into_inner().enforced)
 }
 
 fn tell_not_enforced(address: &str) {

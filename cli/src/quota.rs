@@ -123,6 +123,8 @@ pub(crate) struct SetArgs {
     objective_byte_rate: Option<u64>,
     #[command(flatten)]
     connect: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 impl SetArgs {
@@ -190,6 +192,8 @@ pub(crate) struct DeleteArgs {
     yes: bool,
     #[command(flatten)]
     connect: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Runs `kera quota`.
@@ -203,15 +207,33 @@ pub(crate) async fn run(command: QuotaCommand) -> Outcome {
 
 async fn set(args: SetArgs) -> Outcome {
     let mut control = args.connect.control().await?;
+    let (entity, limits) = (args.whom.entity(), args.limits());
     let request = v1::AlterQuotaRequest {
-        entity: Some(args.whom.entity()),
-        set: args.limits(),
+        entity: Some(entity.clone()),
+        set: limits.clone(),
         remove: Vec::new(),
     };
     let altered = control.quotas.alter_quota(request).await;
     altered.map_err(|s| refused(&s))?;
-    print_line(format_args!("set: quota of {}", args.whom.shown()))?;
+    match args.output.json {
+        true => print_json(&Set {
+            set: QuotaView::of(entity, limits),
+        })?,
+        false => print_line(format_args!("set: quota of {}", args.whom.shown()))?,
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What `kera quota set` has done.
+#[derive(Serialize)]
+struct Set {
+    set: QuotaView,
+}
+
+/// What `kera quota delete` has done: the limits as they were.
+#[derive(Serialize)]
+struct Deleted {
+    deleted: QuotaView,
 }
 
 #[derive(Serialize)]
@@ -225,13 +247,16 @@ struct QuotaView {
 
 impl QuotaView {
     fn new(quota: v1::QuotaInfo) -> Self {
-        let entity = quota.entity.unwrap_or_default();
+        Self::of(quota.entity.unwrap_or_default(), quota.limits)
+    }
+
+    fn of(entity: v1::QuotaEntity, limits: impl IntoIterator<Item = (String, f64)>) -> Self {
         let name = |whom: v1::Whom| whom.name.unwrap_or_else(|| ANY.to_owned());
         Self {
             principal: entity.user.map(|user| format!("User:{}", name(user))),
             client_id: entity.client_id.map(name),
             address: entity.address.map(name),
-            limits: quota.limits.into_iter().collect(),
+            limits: limits.into_iter().collect(),
         }
     }
 }
@@ -269,10 +294,11 @@ async fn delete(args: DeleteArgs) -> Outcome {
     let quotas = listed.map_err(|s| refused(&s))?.into_inner().quotas;
     let mut quotas = quotas.into_iter();
     let found = quotas.find(|quota| quota.entity.as_ref() == Some(&entity));
-    let known: Vec<String> =
-        found.map_or_else(Vec::new, |quota| quota.limits.into_keys().collect());
+    let known = found.map_or_else(HashMap::new, |quota| quota.limits);
     let wanted = |name: &String| args.limit.is_empty() || args.limit.contains(name);
-    let remove: Vec<String> = known.into_iter().filter(wanted).collect();
+    let removed: BTreeMap<String, f64> =
+        known.into_iter().filter(|(name, _)| wanted(name)).collect();
+    let remove: Vec<String> = removed.keys().cloned().collect();
     let shown = args.whom.shown();
     if remove.is_empty() || remove.len() < args.limit.len() {
         return Err(Failure::message(format!(
@@ -281,12 +307,17 @@ async fn delete(args: DeleteArgs) -> Outcome {
     }
     confirm(&shown, "quota", args.yes)?;
     let request = v1::AlterQuotaRequest {
-        entity: Some(entity),
+        entity: Some(entity.clone()),
         set: HashMap::new(),
         remove,
     };
     let altered = control.quotas.alter_quota(request).await;
     altered.map_err(|s| refused(&s))?;
-    print_line(format_args!("deleted: quota of {shown}"))?;
+    match args.output.json {
+        true => print_json(&Deleted {
+            deleted: QuotaView::of(entity, removed),
+        })?,
+        false => print_line(format_args!("deleted: quota of {shown}"))?,
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -46,6 +46,8 @@ pub(crate) struct CreateArgs {
     iterations: u32,
     #[command(flatten)]
     connect: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Arguments of `kera user list`.
@@ -73,6 +75,8 @@ pub(crate) struct DeleteArgs {
     yes: bool,
     #[command(flatten)]
     connect: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Runs `kera user`.
@@ -120,8 +124,21 @@ async fn create(args: CreateArgs) -> Outcome {
     };
     let put = control.users.put_user(request).await;
     put.map_err(|s| refused(&s))?;
-    let mut out = Out::stdout();
     let name = &args.user;
+    if args.output.json {
+        let credentials = Mechanism::ALL.map(|mechanism| CredentialView {
+            mechanism: mechanism.to_string(),
+            iterations: args.iterations,
+        });
+        print_json(&Created {
+            created: UserView {
+                name: name.clone(),
+                credentials: credentials.into(),
+            },
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut out = Out::stdout();
     out.line(format_args!("created: user {name}"))?;
     next(
         &mut out,
@@ -138,6 +155,18 @@ async fn create(args: CreateArgs) -> Outcome {
     )?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What `kera user create` has done.
+#[derive(Serialize)]
+struct Created {
+    created: UserView,
+}
+
+/// What `kera user delete` has done.
+#[derive(Serialize)]
+struct Deleted<'a> {
+    deleted: &'a str,
 }
 
 #[derive(Serialize)]
@@ -203,6 +232,11 @@ async fn delete(args: DeleteArgs) -> Outcome {
     };
     let deleted = control.users.delete_user(request).await;
     deleted.map_err(|s| refused(&s))?;
-    print_line(format_args!("deleted: user {}", args.user))?;
+    match args.output.json {
+        true => print_json(&Deleted {
+            deleted: &args.user,
+        })?,
+        false => print_line(format_args!("deleted: user {}", args.user))?,
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -12,6 +12,7 @@ use kera_protocol::Message;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::FrameKind;
 use kera_protocol::v1::{self, CallMethod};
+use serde_json::json;
 use tonic::Status;
 use tonic::transport::Endpoint;
 
@@ -355,4 +356,53 @@ fn preparing_a_transaction_needs_a_right_of_its_own() {
     raw.send(&frame_of(FrameKind::Append, 2, &request, &batch_of(b"v")));
     let answer = raw.append_answer().1;
     assert_eq!(answer.error, ErrorCode::NotAuthorized as u32, "{answer:?}");
+}
+
+#[test]
+fn what_changes_users_rules_and_quotas_says_as_json_what_it_has_done() {
+    let broker = Broker::start();
+    let json = |words: &[&str], input: &[u8]| -> serde_json::Value {
+        let text = broker.feed(&[words, &["--json"]].concat(), input);
+        serde_json::from_str(&text).expect("one value in JSON, and nothing else")
+    };
+    let create = ["user", "create", "ann", "--iterations", "4096"];
+    let credential = |mechanism: &str| json!({"mechanism": mechanism, "iterations": 4096});
+    let credentials = [credential("SCRAM-SHA-256"), credential("SCRAM-SHA-512")];
+    let ann = json!({"name": "ann", "credentials": credentials});
+    assert_eq!(json(&create, b"secret"), json!({"created": ann}));
+    assert_eq!(json(&["user", "list"], b""), json!([ann]));
+
+    let add = ["acl", "add", "--allow", "User:ann", "--stream", "orders"];
+    let rule = |operation: &str| {
+        json!({
+            "permission": "allow", "principal": "User:ann", "operation": operation,
+            "kind": "stream", "name": "orders", "pattern": "literal", "host": "*",
+        })
+    };
+    let read = [&add[..], &["--operation", "read"]].concat();
+    let told = json!({"added": 1, "already_there": 0, "enforced": false, "rules": [rule("read")]});
+    assert_eq!(json(&read, b""), told);
+    let both = [&add[..], &["--operation", "read,write"]].concat();
+    let rules = [rule("read"), rule("write")];
+    let told = json!({"added": 1, "already_there": 1, "enforced": false, "rules": rules});
+    assert_eq!(json(&both, b""), told);
+
+    let of_ann = ["--principal", "User:ann", "--client-id", "batch"];
+    let limits = ["--producer-byte-rate", "1KiB", "--request-percentage", "50"];
+    let set = [&["quota", "set"][..], &of_ann, &limits].concat();
+    let quota = |limits: serde_json::Value| json!({"principal": "User:ann", "client_id": "batch", "address": null, "limits": limits});
+    let all = quota(json!({"producer_byte_rate": 1024.0, "request_percentage": 50.0}));
+    assert_eq!(json(&set, b""), json!({"set": all}));
+    assert_eq!(json(&["quota", "list"], b""), json!([all]));
+    let delete = [&["quota", "delete", "--yes"][..], &of_ann].concat();
+    let one = [&delete[..], &["--limit", "request_percentage"]].concat();
+    let removed = quota(json!({"request_percentage": 50.0}));
+    assert_eq!(json(&one, b""), json!({"deleted": removed}));
+    let rest = quota(json!({"producer_byte_rate": 1024.0}));
+    assert_eq!(json(&delete, b""), json!({"deleted": rest}));
+    assert_eq!(json(&["quota", "list"], b""), json!([]));
+
+    let delete = ["user", "delete", "ann", "--yes"];
+    assert_eq!(json(&delete, b""), json!({"deleted": "ann"}));
+    assert_eq!(json(&["user", "list"], b""), json!([]));
 }
