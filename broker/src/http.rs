@@ -23,6 +23,7 @@ use tokio::time::timeout;
 
 use crate::access::{Access, Who};
 use crate::api::{self, Api, ServedApi, is_of_no_other_site, refusal};
+pub use crate::api::{Method, Route};
 use crate::auth::Auth;
 use crate::config::{BrokerConfig, Listener, OpenPath};
 use crate::error::BrokerError;
@@ -33,6 +34,31 @@ use crate::shared::Shared;
 use crate::tls::ServerTls;
 use crate::unheard::Unheard;
 use crate::{scrape, socket};
+
+/// What is served beside console and API.
+#[derive(Clone, Copy)]
+enum Plain {
+    Metrics,
+    Live,
+    Ready,
+}
+
+/// Its paths.
+const PLAIN: [(&str, Plain); 4] = [
+    ("/metrics", Plain::Metrics),
+    ("/livez", Plain::Live),
+    ("/healthz", Plain::Live),
+    ("/readyz", Plain::Ready),
+];
+
+/// Every path that is served.
+pub fn routes() -> Vec<Route> {
+    let plain = PLAIN.iter().map(|(path, _)| Route {
+        method: Method::Get,
+        path: (*path).to_owned(),
+    });
+    plain.chain(api::routes()).collect()
+}
 
 /// Requests under way when the broker ends may take this long to finish.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
@@ -159,12 +185,17 @@ impl Http {
             error,
         })?;
         let watched = Watched::new(config);
-        let router = Router::new()
-            .route("/metrics", get(scrape))
-            .route("/livez", get(live))
-            .route("/healthz", get(live))
-            .route("/readyz", get(ready))
-            .with_state(watched.clone());
+        let router = PLAIN
+            .into_iter()
+            .fold(Router::new(), |router, (path, plain)| {
+                let handler = match plain {
+                    Plain::Metrics => get(scrape),
+                    Plain::Live => get(live),
+                    Plain::Ready => get(ready),
+                };
+                router.route(path, handler)
+            });
+        let router = router.with_state(watched.clone());
         let api = ServedApi::new(config);
         let router = router.merge(api::router(api.clone()));
         let router = router.layer(middleware::from_fn(one_at_a_time));

@@ -319,3 +319,24 @@ async fn paths_are_open_as_the_setting_says() {
         broker.shutdown().await;
     }
 }
+
+/// Tests ask each path of [`routes`] without rights; one that is added beside the tables would be asked by none.
+#[test]
+fn every_path_that_is_served_is_in_a_table() {
+    for (source, places) in [
+        // The table of what is plain.
+        (include_str!("http.rs"), 1),
+        // The console's table, what is live, and the API's tables.
+        (include_str!("api/mod.rs"), 3),
+    ] {
+        assert_eq!(source.matches(".route(").count(), places);
+        for other in [".route_service(", ".nest(", ".fallback("] {
+            assert!(!source.contains(other), "{other}");
+        }
+    }
+    let mut all = routes();
+    let many = all.len();
+    all.sort();
+    all.dedup();
+    assert_eq!((all.len(), many), (24, 24), "{all:?}");
+}

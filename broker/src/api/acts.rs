@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::act_settings::Settings;
 use super::answer::{Answer, Api, ServedApi, answered, api_for, json, refusal};
 use super::resource::{decoded, invalid};
+use super::routes::{ACTS, Act, PREFIX, find};
 use super::views::StreamSettings;
 use crate::http_listener::Peer;
 
@@ -152,17 +153,22 @@ impl Api {
     /// Does what a path and a body ask for.
     async fn act(&self, caller: &Caller, path: &str, body: &[u8]) -> Answer {
         let acts = &self.acts;
-        let path = path.strip_prefix("/api/v1/").unwrap_or_default();
+        let path = path.strip_prefix(PREFIX).unwrap_or_default();
         let parts: Vec<_> = path.split('/').map(decoded).collect::<Result<_, _>>()?;
         let parts: Vec<_> = parts.iter().map(String::as_str).collect();
-        match parts[..] {
-            ["streams"] => {
+        let Some((act, name)) = find(&ACTS, &parts) else {
+            return Err(invalid(format!(
+                "nothing can be changed at /api/v1/{path}; there are streams, streams/NAME/alter, trim and delete, groups/NAME/reset and brokers/NUMBER/drain, see docs/api.md"
+            )));
+        };
+        match act {
+            Act::CreateStream => {
                 let Create { name, settings } = read(body)?;
                 let config = Some(settings.config()?);
                 let request = v1::CreateStreamRequest { name, config };
                 json(&StreamView::new(acts.create_stream(caller, request).await?))
             }
-            ["streams", name, "alter"] => {
+            Act::AlterStream => {
                 let Alter { settings } = read(body)?;
                 let request = v1::AlterStreamRequest {
                     name: name.to_owned(),
@@ -170,7 +176,7 @@ impl Api {
                 };
                 json(&StreamView::new(acts.alter_stream(caller, request).await?))
             }
-            ["streams", name, "trim"] => {
+            Act::TrimStream => {
                 let request = read::<Place>(body)?.trim(name)?;
                 let trimmed = acts.trim_stream(caller, request).await?;
                 json(&Trimmed {
@@ -178,7 +184,7 @@ impl Api {
                     freed_bytes: trimmed.freed_bytes,
                 })
             }
-            ["streams", name, "delete"] => {
+            Act::DeleteStream => {
                 let Nothing {} = read(body)?;
                 let name = name.to_owned();
                 acts.delete_stream(
@@ -191,7 +197,7 @@ impl Api {
                 .await?;
                 json(&Changed { changed: true })
             }
-            ["groups", name, "reset"] => {
+            Act::ResetGroup => {
                 let request = read::<Place>(body)?.reset(name)?;
                 let reset = acts.reset_group(caller, request).await?;
                 json(&Reset {
@@ -199,9 +205,9 @@ impl Api {
                     partitions_total: reset.partitions.len(),
                 })
             }
-            ["brokers", id, "drain"] => {
+            Act::DrainBroker => {
                 let Drain { draining } = read(body)?;
-                let broker = id.parse();
+                let broker = name.parse();
                 let request = v1::SetDrainingRequest {
                     broker: broker
                         .map_err(|_| invalid("a broker is named by its number".into()))?,
@@ -211,9 +217,6 @@ impl Api {
                 let changed = acts.set_draining(caller, request).await?.changed;
                 json(&Changed { changed })
             }
-            _ => Err(invalid(format!(
-                "nothing can be changed at /api/v1/{path}; there are streams, streams/NAME/alter, trim and delete, groups/NAME/reset and brokers/NUMBER/drain, see docs/api.md"
-            ))),
         }
     }
 }

@@ -21,6 +21,7 @@ mod pace;
 mod rates;
 mod records;
 mod resource;
+mod routes;
 mod snapshot;
 mod stream_detail;
 mod told;
@@ -32,6 +33,7 @@ use axum::routing::get;
 pub(crate) use answer::{Api, ServedApi, is_of_no_other_site, refusal};
 pub(crate) use observe::{observe, peek};
 pub(crate) use pace::Paced;
+pub use routes::{Method, Route};
 
 /// The paths of the API and of the console.
 pub(crate) fn router(served: ServedApi) -> Router {
@@ -39,9 +41,18 @@ pub(crate) fn router(served: ServedApi) -> Router {
         router.route(path, get(console::file))
     });
     pages
-        .route("/api/v1/live", get(live::live))
+        .route(routes::LIVE, get(live::live))
         .route("/api/v1/{*path}", get(answer::answer).post(acts::act))
         .with_state(served)
+}
+
+/// Each path of these.
+pub(crate) fn routes() -> impl Iterator<Item = Route> {
+    let page = |path: &str| Route {
+        method: Method::Get,
+        path: path.to_owned(),
+    };
+    console::paths().map(page).chain(routes::all())
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::records;
+use super::routes::{PREFIX, SHOWN, Shown, find};
 
 /// Rows of a list, unless fewer or more are asked for.
 const ROWS: usize = 50;
@@ -83,30 +84,29 @@ impl Resource {
     /// # Errors
     /// [`ErrorCode::InvalidArgument`] says what there is.
     pub(super) fn of(uri: &Uri) -> Result<Self, WireError> {
-        let path = uri.path().strip_prefix("/api/v1/").unwrap_or_default();
+        let path = uri.path().strip_prefix(PREFIX).unwrap_or_default();
         let parts: Vec<_> = path.split('/').map(decoded).collect::<Result<_, _>>()?;
         let parts: Vec<_> = parts.iter().map(String::as_str).collect();
         let list = || query::<ListQuery>(uri).and_then(ListQuery::checked);
-        Ok(match parts[..] {
-            ["overview"] => Self::Overview,
-            ["streams"] => Self::Streams(list()?),
-            ["streams", name] => Self::Stream(name.to_owned(), list()?),
-            ["streams", name, "records"] => {
-                Self::Records(name.to_owned(), query::<records::Query>(uri)?.into())
-            }
-            ["groups"] => Self::Groups(list()?),
-            ["groups", name] => Self::Group(name.to_owned(), list()?),
-            ["brokers"] => Self::Brokers(list()?),
-            ["brokers", id] => {
-                let id = id.parse();
+        let Some((shown, name)) = find(&SHOWN, &parts) else {
+            return Err(invalid(format!(
+                "there is no /api/v1/{path}; there are overview, streams, groups, brokers, settings and live, see docs/api.md"
+            )));
+        };
+        let name = name.to_owned();
+        Ok(match shown {
+            Shown::Overview => Self::Overview,
+            Shown::Streams => Self::Streams(list()?),
+            Shown::Stream => Self::Stream(name, list()?),
+            Shown::Records => Self::Records(name, query::<records::Query>(uri)?.into()),
+            Shown::Groups => Self::Groups(list()?),
+            Shown::Group => Self::Group(name, list()?),
+            Shown::Brokers => Self::Brokers(list()?),
+            Shown::Broker => {
+                let id = name.parse();
                 Self::Broker(id.map_err(|_| invalid("a broker is named by its number".to_owned()))?)
             }
-            ["settings"] => Self::Settings,
-            _ => {
-                return Err(invalid(format!(
-                    "there is no /api/v1/{path}; there are overview, streams, groups, brokers, settings and live, see docs/api.md"
-                )));
-            }
+            Shown::Settings => Self::Settings,
         })
     }
 }

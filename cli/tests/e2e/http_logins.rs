@@ -24,7 +24,7 @@ pub fn basic(user: &str, password: &str) -> String {
 }
 
 /// A connection on which this was asked for, by a name that is not the machine's own.
-fn asked(world: &World, path: &str, headers: &str) -> TcpStream {
+pub fn asked(world: &World, path: &str, headers: &str) -> TcpStream {
     let mut socket = TcpStream::connect(world.broker.http()).expect("it listens");
     let within = socket.set_read_timeout(Some(PATIENCE));
     within.expect("a socket has a timeout");
@@ -34,7 +34,7 @@ fn asked(world: &World, path: &str, headers: &str) -> TcpStream {
 }
 
 /// Status and body.
-fn ask(world: &World, path: &str, headers: &str) -> (u16, String) {
+pub fn ask(world: &World, path: &str, headers: &str) -> (u16, String) {
     let headers = format!("{headers}Connection: close\r\n");
     let mut answer = String::new();
     let mut socket = asked(world, path, &headers);

@@ -15,6 +15,7 @@ mod collector;
 mod compaction;
 mod disk_full;
 mod durability;
+mod each_route;
 mod engine_calls;
 mod framed_calls;
 mod group_ends;
