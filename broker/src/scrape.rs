@@ -233,6 +233,20 @@ pub(crate) fn current(shared: &Shared) -> String {
         "Requests, or parts of them, that the rules of access denied",
         shared.access.denied.clone(),
     );
+    if let Some(age) = shared.access.age() {
+        let seconds = Gauge::<i64>::default();
+        seconds.set(i64::try_from(age.as_secs()).unwrap_or(i64::MAX));
+        registry.register(
+            "access_rules_age_seconds",
+            "Time since the metadata store last confirmed the rules of access",
+            seconds,
+        );
+        registry.register(
+            "access_rules_outdated",
+            "Requests that were refused because the rules of access are older than acl.max_age",
+            shared.access.outdated.clone(),
+        );
+    }
     registry.register(
         "quota_throttled",
         "Times that clients had to wait because they had used up a quota",

@@ -6,6 +6,7 @@ use kera_broker::access::Who;
 use kera_broker::audit::{Attempt, Change};
 use kera_broker::config::Listener;
 use kera_metadata::access::{CLUSTER_NAME, Kind, Operation};
+use kera_protocol::error::WireError;
 
 use crate::context::Ctx;
 use crate::refusal::Refusal;
@@ -50,6 +51,14 @@ impl Ctx {
 
     fn may(&self, operation: Operation, thing: (Kind, &str)) -> bool {
         self.shared.access.permits(self.who(), operation, thing)
+    }
+
+    /// Checks that the rules are not too old to decide about the client's requests.
+    ///
+    /// # Errors
+    /// Why nothing can be decided now.
+    pub(crate) fn check_age(&self) -> Result<(), WireError> {
+        self.shared.access.check_age(self.who())
     }
 
     /// Whether the client may do this to a topic.

@@ -91,6 +91,9 @@ pub(crate) enum Ended {
         "the client has not proved anew in time who it is (auth.max_reauth); clients that know KIP-368 do so by themselves, others connect again"
     )]
     Expired,
+    /// Nobody knows what it may do now. Kafka's errors for rights are final, and the end of a connection is not.
+    #[error("the rules of access are older than acl.max_age")]
+    OldRules,
     /// It begins like TLS.
     #[error(
         "the client speaks TLS, and this listener does not; add kafka to tls.listeners, or have the client go without (security.protocol=PLAINTEXT)"
@@ -430,7 +433,7 @@ impl Connection {
         }
         let (peer, principal): (SocketAddr, _) = (self.ctx.peer, &link.principal);
         match outcome {
-            Err(Ended::Socket(_) | Ended::Idle) | Ok(()) => {
+            Err(Ended::Socket(_) | Ended::Idle | Ended::OldRules) | Ok(()) => {
                 tracing::debug!(%peer, %principal, ?outcome, "a Kafka client's connection ended");
             }
             Err(error) => {
@@ -546,6 +549,9 @@ impl Connection {
         let is_over = self.session.as_ref().is_some_and(Session::is_over);
         if is_over && self.gate.is_none() && key != sasl::HANDSHAKE {
             return Err(Ended::Expired);
+        }
+        if self.is_refused_for_age(key) {
+            return Err(Ended::OldRules);
         }
         let taken = match key {
             versions::KEY => {

@@ -4,6 +4,7 @@
 //! or by what names begin with. One that denies comes before all that allow; what no rule allows is denied. The users
 //! of `acl.super_users` may do everything. Rules are looked at once for each request and stream, never for a record.
 
+mod age;
 mod alter;
 mod granted;
 mod hidden_streams;
@@ -13,7 +14,7 @@ mod rules;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use kera_metadata::RulesRecord;
@@ -27,6 +28,8 @@ use crate::config::{AclConfig, Listener};
 use crate::metrics::Counter;
 use crate::principal::Principal;
 
+use age::Age;
+pub(crate) use age::keep_confirmed;
 pub use alter::{Filter, add, list, remove};
 pub(crate) use granted::Granted;
 pub(crate) use hidden_streams::{hide_progress, hide_streams};
@@ -76,6 +79,10 @@ pub struct Access {
     enforced: Option<Enforced>,
     /// Requests that were denied.
     pub(crate) denied: Counter,
+    /// How old the rules are, if they have a greatest age.
+    age: Option<Age>,
+    /// Requests that were refused because the rules are too old.
+    pub(crate) outdated: Counter,
     told: Mutex<Seldom>,
     audit: Arc<Audit>,
 }
@@ -86,6 +93,16 @@ struct Enforced {
     without_rule: bool,
     rules: ArcSwap<Rules>,
 }
+
+impl Enforced {
+    /// Nobody becomes a super user by proving nothing.
+    fn is_super(&self, who: Who<'_>) -> bool {
+        matches!(who.principal, Principal::User(name) if self.super_users.contains(&**name))
+    }
+}
+
+/// In a revision: the rules of that revision are too old.
+const OUTDATED: u64 = 1 << 63;
 
 impl Access {
     /// As configured, with the rules that are recorded.
@@ -104,8 +121,11 @@ impl Access {
             }
         });
         Self {
+            age: (enforced.is_some() && !config.max_age.is_zero())
+                .then(|| Age::steady(config.max_age)),
             enforced,
             denied: Counter::default(),
+            outdated: Counter::default(),
             told: Mutex::default(),
             audit,
         }
@@ -116,10 +136,48 @@ impl Access {
         self.enforced.is_some()
     }
 
-    /// Another number whenever the rules have changed; what was allowed before has to be asked again.
+    /// Another number whenever the rules have changed, or count no more; what was allowed before has to be asked again.
     pub(crate) fn revision(&self) -> u64 {
         let enforced = self.enforced.as_ref();
-        enforced.map_or(0, |enforced| enforced.rules.load().revision)
+        let revision = enforced.map_or(0, |enforced| enforced.rules.load().revision);
+        match self.age.as_ref().is_some_and(Age::is_over) {
+            true => revision | OUTDATED,
+            false => revision,
+        }
+    }
+
+    /// Takes in what is recorded, as the store told it that was asked at `asked`, which [`Self::asks`] told.
+    pub(crate) fn confirm(&self, record: &RulesRecord, asked: u64) {
+        self.take(record);
+        if let Some(age) = &self.age {
+            age.confirm(asked);
+        }
+    }
+
+    /// Now, for [`Self::confirm`].
+    pub(crate) fn asks(&self) -> u64 {
+        self.age.as_ref().map_or(0, Age::now)
+    }
+
+    /// How long ago the store confirmed the rules; `None` where that does not matter.
+    pub(crate) fn age(&self) -> Option<Duration> {
+        self.age.as_ref().map(Age::age)
+    }
+
+    /// Checks that the rules are not too old to decide about a request. Super users need none.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Overloaded`], which may be tried again, says why.
+    pub fn check_age(&self, who: Who<'_>) -> Result<(), WireError> {
+        let Some(age) = self.age.as_ref().filter(|age| age.is_over()) else {
+            return Ok(());
+        };
+        let enforced = self.enforced.as_ref();
+        if enforced.is_some_and(|enforced| enforced.is_super(who)) {
+            return Ok(());
+        }
+        self.outdated.inc();
+        Err(age.refusal())
     }
 
     /// Takes in what is recorded, unless something newer is known.
@@ -148,9 +206,7 @@ impl Access {
         let Some(enforced) = &self.enforced else {
             return true;
         };
-        // Nobody becomes a super user by proving nothing.
-        let is_super = matches!(who.principal, Principal::User(name) if enforced.super_users.contains(&**name));
-        is_super || ask(&enforced.rules.load(), enforced.without_rule)
+        enforced.is_super(who) || ask(&enforced.rules.load(), enforced.without_rule)
     }
 
     /// Whether somebody may do something. Where not, it is counted, and told in the log from time to time.
@@ -176,13 +232,14 @@ impl Access {
     /// Checks that somebody may do something.
     ///
     /// # Errors
-    /// [`ErrorCode::NotAuthorized`] says who may not do what, and what to do.
+    /// [`ErrorCode::NotAuthorized`] says who may not do what, and what to do. As [`Self::check_age`].
     pub fn require(
         &self,
         who: Who<'_>,
         operation: Operation,
         thing: (Kind, &str),
     ) -> Result<(), WireError> {
+        self.check_age(who)?;
         if self.permits(who, operation, thing) {
             return Ok(());
         }

@@ -62,7 +62,7 @@ impl Access {
     /// Whether the caller may make this call.
     ///
     /// # Errors
-    /// [`ErrorCode::NotAuthorized`], with the command that would allow it.
+    /// [`ErrorCode::NotAuthorized`], with the command that would allow it. As [`Access::check_age`].
     pub(crate) fn check(
         &self,
         via: Listener,
@@ -84,6 +84,8 @@ impl Access {
             host: caller.address,
             via,
         };
+        // Before the first need: some are told whether they may without a refusal.
+        self.check_age(who)?;
         let cluster = (Kind::Cluster, CLUSTER_NAME);
         for need in request.needs() {
             match need {

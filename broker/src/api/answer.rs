@@ -133,6 +133,9 @@ impl Api {
 
     /// The answer to a look at something, the same for all who look within the same second.
     pub(super) async fn answer(&self, caller: &Caller, resource: &Resource) -> Answer {
+        // Lists need no right, and answers are kept.
+        let principal = Principal::of(caller.user.as_ref());
+        self.shared.access.check_age(who(&principal, caller))?;
         if let Resource::Records(..) = resource {
             return self.make(caller, resource).await;
         }

@@ -60,7 +60,8 @@ impl State {
     /// Takes in users and rules as they are recorded. Blocks.
     fn read_users(&self) -> Result<(), MetadataError> {
         self.auth.take(&self.joined.store.users()?);
-        self.access.take(&self.joined.store.rules()?);
+        let asked = self.access.asks();
+        self.access.confirm(&self.joined.store.rules()?, asked);
         Ok(())
     }
 

@@ -553,6 +553,10 @@ config_keys! {
         super_users: Vec<String>, Users [] = "off";
         /// Whether everybody may do what no rule is about, instead of nobody.
         allow_without_rule: bool, Switch [] = "false";
+        /// How long rules count that etcd has not confirmed, as while it is away: a broker then hears of no rule that others
+        /// make. After that it refuses requests of all but super users, and clients try again. With `0` they count
+        /// until etcd is back; otherwise it must be 10 seconds at least.
+        max_age: Duration, Time [0, 365 * DAY] = "0";
     }
 
     /// Who did what: a line of JSON for each login, each refusal and each change: docs/security.md.

@@ -1,6 +1,7 @@
 //! Rules of access for users who prove who they are by certificates.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
@@ -324,6 +325,64 @@ fn brokers_of_a_cluster_enforce_the_same_rules_and_serve_each_other() {
             },
         );
     }
+}
+
+/// Asks a broker, as a client of Kafka that has proved nothing, which groups there are; true if it answers, false if it
+/// closes the connection.
+fn lists_groups(broker: &Broker) -> bool {
+    let mut socket = TcpStream::connect(broker.kafka()).expect("it listens");
+    let within = socket.set_read_timeout(Some(crate::PATIENCE));
+    within.expect("a socket has a timeout");
+    // Ten bytes: ListGroups 2, request 7, no client id.
+    let request = [0, 0, 0, 10, 0, 16, 0, 2, 0, 0, 0, 7, 0xff, 0xff];
+    socket.write_all(&request).expect("it is sent");
+    let mut answer = [0; 8];
+    match socket.read_exact(&mut answer) {
+        Ok(()) => {
+            assert_eq!(answer[4..], [0, 0, 0, 7]);
+            true
+        }
+        Err(error) => {
+            let ends = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset];
+            assert!(ends.contains(&error.kind()), "{error}");
+            false
+        }
+    }
+}
+
+#[test]
+fn rules_that_etcd_does_not_confirm_count_for_a_time_only() {
+    let authority = Authority::new("all");
+    let broker = |_| authority.broker_named(&NAMES, "broker");
+    let flags = [
+        ["--acl-enabled", "true"],
+        ["--acl-super-users", "User:broker,User:admin"],
+        ["--acl-max-age", "10s"],
+        ["--tls-client-auth", "requested"],
+        ["--kafka-listen", "127.0.0.1:0"],
+    ];
+    let Some(trio) = Trio::with(&authority, broker, "native", flags.as_flattened()) else {
+        return;
+    };
+    let user = |name| User::new(&authority.client(name), &authority);
+    let (admin, shop) = (user("admin"), user("shop"));
+    let broker = &trio.brokers[0];
+    let at = broker.address();
+    let serves = |user: &User| user.attempt(at, &["stream", "list"], b"").status.success();
+    until("the broker serves nobody", broker, || serves(&shop));
+    assert!(lists_groups(broker));
+    trio.pause_store(true);
+    until("old rules count on", broker, || {
+        let listed = shop.attempt(at, &["stream", "list"], b"");
+        listed.stderr.contains("acl.max_age")
+    });
+    assert!(!lists_groups(broker));
+    assert!(serves(&admin), "who needs no rule is served");
+    let log = broker.log();
+    assert!(log.contains("for longer than acl.max_age"), "{log}");
+    trio.pause_store(false);
+    until("the rules are not confirmed", broker, || serves(&shop));
+    assert!(lists_groups(broker));
 }
 
 #[test]

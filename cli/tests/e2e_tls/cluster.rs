@@ -35,6 +35,11 @@ impl Trio {
         self.etcd.address()
     }
 
+    /// Has the store answer nobody, or go on.
+    pub fn pause_store(&self, paused: bool) {
+        self.etcd.pause(paused);
+    }
+
     /// Replaces certificate and key of a broker.
     pub fn put(&self, at: usize, identity: &Identity) {
         self.files[at].put(identity);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use kera_broker::client_link::ClientLink;
 
 use super::{Connection, Current, Gate};
-use crate::sasl;
+use crate::{sasl, versions};
 
 /// As with Kafka, a client does not begin more often to prove anew who it is.
 const RENEWED_ONCE_IN: Duration = Duration::from_secs(1);
@@ -56,6 +56,12 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// Whether a request is about things that rules decide about, and the rules are too old for that.
+    pub(super) fn is_refused_for_age(&self, key: i16) -> bool {
+        let is_open = [versions::KEY, sasl::HANDSHAKE, sasl::AUTHENTICATE].contains(&key);
+        !is_open && self.ctx.check_age().is_err()
     }
 
     /// A client that proves anew who it is has time for its next message from the broker's answer on: that left behind all

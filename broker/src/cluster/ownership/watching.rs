@@ -9,6 +9,7 @@ use kera_protocol::ids::StreamId;
 use tokio::sync::watch;
 
 use super::owners::{self, News};
+use crate::access;
 use crate::cluster::Clustered;
 use crate::shared::Shared;
 
@@ -23,6 +24,7 @@ pub(crate) fn start(shared: &Arc<Shared>, clustered: &Arc<Clustered>) {
     tokio::spawn(follow_records(shared.clone(), clustered.clone()));
     tokio::spawn(owners::keep_up(shared.clone(), seen));
     tokio::spawn(look_for_own(shared.clone(), clustered.clone()));
+    access::keep_confirmed(Arc::downgrade(shared));
     let mut living = clustered.store.living();
     let clustered = clustered.clone();
     let look = move |living: &mut watch::Receiver<Living>| {
