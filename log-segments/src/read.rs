@@ -318,17 +318,6 @@ impl Group {
         .map(|(_, found)| found)
     }
 
-    /// The ordinal behind the batch that holds `ordinal`, though that may be damaged: by its header, if a batch of the
-    /// group that fits follows there.
-    pub fn behind(&self, ordinal: Ordinal, cached_only: bool) -> Option<Ordinal> {
-        let at = self.locate(ordinal, None, cached_only).ok()?;
-        let (header, _) = self.header_at(at.address, cached_only).ok()??;
-        let next = header.next_ordinal();
-        // This looks at the header that follows.
-        let found = self.locate(next, None, cached_only).ok()?;
-        (found.ordinal == next && next < self.end().ordinal).then_some(next)
-    }
-
     /// The place of the first batch that has ordinals at or above `from` and, by its header, a record
     /// at or after `timestamp`, or the end. What is passed over on the way is proven by its checksum.
     ///
@@ -414,7 +403,7 @@ impl Group {
     ///
     /// No checksum is looked at, and none covers a batch's ordinal: where a header does not fit what stands before it and
     /// where the group ends, one of them is damaged. To end there without a word would hide all that lies behind it.
-    fn step(
+    pub(crate) fn step(
         &self,
         place: Place,
         end: Place,

@@ -49,6 +49,49 @@ impl Group {
         Ok(damage)
     }
 
+    /// The ordinal behind the batch that holds `ordinal`, though that may be damaged: of the next batch that proves itself, as
+    /// far as the header or the index lead. What lies between is read by nobody, since nothing leads there. None if there is no
+    /// such batch in the group. Waits for the disk.
+    pub fn behind(&self, ordinal: Ordinal) -> Option<Ordinal> {
+        let end = self.loaded_window(false).ok()?.end;
+        let indexed = self.indexed();
+        let mut at = indexed
+            .iter()
+            .rfind(|place| place.ordinal <= ordinal)
+            .copied();
+        // As readers find it: to the batch, or to one before it that leads no further.
+        let mut led = None;
+        while let Ok(Some((_, _, next))) = self.step(at.unwrap_or(self.start()), end, false) {
+            if next.ordinal > ordinal {
+                led = Some(next);
+                break;
+            }
+            at = Some(next);
+        }
+        let indexed = indexed.into_iter().filter(|place| place.ordinal > ordinal);
+        let mut places = led.into_iter().chain(indexed);
+        let next = places.find(|place| self.is_whole_at(*place, end))?;
+        Some(next.ordinal)
+    }
+
+    /// The places in the index.
+    fn indexed(&self) -> Vec<Place> {
+        let Ok(window) = self.loaded_window(false) else {
+            return Vec::new();
+        };
+        let entries = window.index.entries().iter();
+        let places = entries.map(|entry| Place {
+            address: entry.address,
+            ordinal: entry.ordinal,
+        });
+        places.collect()
+    }
+
+    /// Whether a batch of the group stands there and is whole.
+    fn is_whole_at(&self, place: Place, end: Place) -> bool {
+        place.ordinal < end.ordinal && self.walk_whole(place, end, &mut |_, _| ()).is_ok()
+    }
+
     /// Shows the batches of transactions of a stretch from `at` on; where it ends.
     fn walk_whole(
         &self,
@@ -103,21 +146,10 @@ impl Group {
             address: address + header.total_bytes as u64,
             ordinal: header.next_ordinal(),
         });
-        let indexed = match self.loaded_window(false) {
-            Ok(window) => window.index.entries().to_vec(),
-            Err(_) => Vec::new(),
-        };
-        let indexed = indexed.iter().map(|entry| Place {
-            address: entry.address,
-            ordinal: entry.ordinal,
-        });
+        let indexed = self.indexed();
         let mut places = led.into_iter().chain(indexed);
-        let is_whole = |place: &Place| {
-            place.address > at.address
-                && place.ordinal > at.ordinal
-                && place.ordinal < end.ordinal
-                && self.walk_whole(*place, end, &mut |_, _| ()).is_ok()
-        };
-        places.find(is_whole).unwrap_or(end)
+        let is_behind = |place: &Place| place.address > at.address && place.ordinal > at.ordinal;
+        let found = places.find(|place| is_behind(place) && self.is_whole_at(*place, end));
+        found.unwrap_or(end)
     }
 }

@@ -493,7 +493,7 @@ impl Streamlet {
     /// The ordinal behind the batch of a group that holds `ordinal`, though that may be damaged, if another one is known to
     /// follow it there. Call on a thread that may wait.
     pub fn behind_batch(&self, lane: LaneId, group: GroupId, ordinal: Ordinal) -> Option<Ordinal> {
-        self.group(lane, group)?.behind(ordinal, false)
+        self.group(lane, group)?.behind(ordinal)
     }
 
     /// The first stored ordinal at or above `ordinal`, or the durable head.
