@@ -198,6 +198,24 @@ pub fn read_head(
     head(&mut BlockReader::new(file), spec)
 }
 
+/// Whether nothing was written into a group's file but, perhaps, the first segment's header and the lane snapshot. Where these
+/// are damaged it cannot be told, and counts as no.
+///
+/// # Errors
+/// The store's.
+pub fn is_without_batches(file: &dyn ReadAt) -> std::io::Result<bool> {
+    let header = match read_head(file, &ScanSpec::default()) {
+        Ok((header, _)) => header,
+        Err(ScanError::NoHeader(LayoutError::Blank)) => return Ok(true),
+        Err(ScanError::Io(error)) => return Err(error),
+        Err(_) => return Ok(false),
+    };
+    let begin = SEGMENT_HEADER_BYTES as u64 + u64::from(header.snapshot_bytes);
+    let mut first = [0; HEADER_BYTES];
+    let read = file.read_at(&mut first, begin)?;
+    Ok(first[..read].iter().all(|byte| *byte == 0))
+}
+
 pub(crate) fn head(
     reader: &mut BlockReader<'_>,
     spec: &ScanSpec,

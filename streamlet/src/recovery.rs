@@ -455,7 +455,7 @@ impl Streamlet {
                 continue;
             }
             let path = self.dir().join(name);
-            match self.is_since(&path, epoch) {
+            match self.may_hold_newer(&path, epoch) {
                 Ok(false) => out.remove.push(path),
                 Ok(true) => {
                     out.reports.push(format!(
@@ -471,6 +471,15 @@ impl Streamlet {
             }
         }
         highest
+    }
+
+    /// Whether a group file is of this epoch or a later one, and anything was written into it: a file that was made ahead of its
+    /// group's record holds nothing that anybody could have been shown.
+    fn may_hold_newer(&self, path: &Path, epoch: Epoch) -> std::io::Result<bool> {
+        match self.with_header(path)? {
+            Some((file, header)) if header.epoch >= epoch => Ok(!scan::is_without_batches(&*file)?),
+            _ => Ok(false),
+        }
     }
 
     /// Whether a group file, by its header, is of this epoch or a later one.
