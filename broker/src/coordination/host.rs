@@ -189,12 +189,20 @@ impl Host {
         failing.attempts += 1;
         failing.next = Some(Instant::now() + pause);
         if failing.told != error {
-            let what = self.kind.what();
-            tracing::error!(
-                streamlet = self.streamlet.id().0,
-                error,
-                "the state of {what} cannot be read; trying again"
-            );
+            let (what, streamlet) = (self.kind.what(), self.streamlet.id().0);
+            // With its streamlet it goes to another broker, while this one reads: nothing is wrong.
+            match self.streamlet.is_over() {
+                true => tracing::info!(
+                    streamlet,
+                    error,
+                    "the state of {what} is not read here any more"
+                ),
+                false => tracing::error!(
+                    streamlet,
+                    error,
+                    "the state of {what} cannot be read; trying again"
+                ),
+            }
             failing.told = error;
         }
     }
