@@ -4,7 +4,8 @@
 //! 1. [`begin`] makes an empty file in the same directory. Its name is that of a group file of a generation that no
 //!    record has, so that whoever reads directories takes it for what it is: a file that nothing records.
 //! 2. Whoever makes it writes it, checks it, and syncs it with its directories.
-//! 3. [`put`] renames it and syncs the directories again.
+//! 3. [`put`] renames it and syncs the directories again. What stands under the name and cannot be replaced, as a directory, is
+//!    moved to `damaged`, beside the directory of streams.
 //!
 //! A crash before the third step leaves the old file and the new one; [`sweep`] removes the new one at the next start,
 //! when nobody makes any. A crash after the rename leaves either, whole, under the name.
@@ -13,7 +14,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use kera_log_segments::group::GroupSpec;
-use kera_log_segments::io::{FileRef, Io, OpenHow};
+use kera_log_segments::io::{FileRef, Io, OpenHow, is_broken_file};
 use kera_log_segments::layout::FOOTER_OFFSET;
 
 use crate::own::sync_names;
@@ -21,6 +22,8 @@ use crate::own::sync_names;
 /// Added to a generation in the name of a file that is not finished. What else has so high a generation is nobody's
 /// record either: what a compaction keeps aside.
 pub(crate) const UNFINISHED: u32 = 1 << 31;
+/// Beside the directory of streams: what nothing removes.
+const DAMAGED: &str = "damaged";
 
 /// Where the new file for `path` is made; `path` itself if that is not a group file.
 pub fn path(path: &Path) -> PathBuf {
@@ -65,8 +68,46 @@ pub fn remove(io: &dyn Io, path: &Path) -> io::Result<()> {
 /// # Errors
 /// The store's; it may have the name then, and need not keep it over a loss of power.
 pub fn put(io: &dyn Io, path: &Path) -> io::Result<()> {
-    io.rename(&self::path(path), path)?;
+    let made = self::path(path);
+    match io.rename(&made, path) {
+        Err(error) if is_broken_file(&error) => {
+            give_way(io, path).map_err(|cause| {
+                let text = format!(
+                    "what has this name cannot be replaced ({error}) nor moved away ({cause})"
+                );
+                io::Error::new(error.kind(), text)
+            })?;
+            io.rename(&made, path)?;
+        }
+        renamed => renamed?,
+    }
     sync_names(io, path)
+}
+
+/// Moves what has the name of a group's file, and is none, to where nothing removes it.
+fn give_way(io: &dyn Io, path: &Path) -> io::Result<()> {
+    // <root>/<stream>/<streamlet>/<name>
+    let root = path.ancestors().nth(3).unwrap_or(path);
+    let to = root
+        .with_file_name(DAMAGED)
+        .join(path.strip_prefix(root).unwrap_or(path));
+    if let Some(dir) = to.parent() {
+        io.create_dir_all(dir)?;
+    }
+    let name = to
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let mut free = to.clone();
+    let mut number = 0;
+    while io.exists(&free) {
+        number += 1;
+        free = to.with_file_name(format!("{name}.{number}"));
+    }
+    io.rename(path, &free)?;
+    tracing::error!(from = %path.display(), to = %free.display(), "what has the name of a group's file is no file that can be replaced: it is set aside, and the file that was fetched from another replica takes the name. Nothing removes it but you");
+    Ok(())
 }
 
 /// Removes what was not finished of any streamlet below `root`, the directory of streams' directories: how many files.

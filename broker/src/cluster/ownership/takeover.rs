@@ -363,7 +363,9 @@ impl Restore<'_> {
                     changed.extend(as_found(record, &found, own(me, self.streamlet), waiting));
                     continue;
                 }
-                Err(NotFetched::Untold(reason)) => return Err(Stuck::from(reason)),
+                Err(NotFetched::Untold(reason) | NotFetched::Blocked(reason)) => {
+                    return Err(Stuck::from(reason));
+                }
                 Err(NotFetched::Nowhere(_)) if may_lack.is_for_all_of(record) => {
                     given_up.push(without_bytes(record));
                     continue;

@@ -74,6 +74,8 @@ pub(crate) enum NotFetched {
     Nowhere(String),
     /// This broker could not store it, or a living one that may have it did not tell: that is no answer, and not a no.
     Untold(String),
+    /// What has the file's name on this broker's disk can be neither read nor replaced.
+    Blocked(String),
     /// The replicas that answer have all of it but for these records, which nobody has accepted to lose.
     Holes(String, Vec<Hole>),
 }
@@ -83,6 +85,7 @@ impl From<NotFetched> for String {
         match error {
             NotFetched::Nowhere(reason)
             | NotFetched::Untold(reason)
+            | NotFetched::Blocked(reason)
             | NotFetched::Holes(reason, _) => reason,
         }
     }
@@ -101,7 +104,16 @@ pub(crate) async fn fetch(
         // The next fetch begins anew, and the next start removes the unfinished file.
         let _ = file.give_up().await;
     }
-    fetched
+    match fetched {
+        Err(NotFetched::Untold(reason)) if file.is_blocked().await => {
+            let me = primary.me().0;
+            Err(NotFetched::Blocked(format!(
+                "{reason}. What has the name {} on this broker's disk can be neither read nor replaced: let others serve with `kera broker drain {me}`, then stop broker {me}, check its file system and start it",
+                file.spec.path.display()
+            )))
+        }
+        fetched => fetched,
+    }
 }
 
 /// Whether the records of `hole` are recorded as lost.

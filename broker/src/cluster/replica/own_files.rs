@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kera_log_segments::group::{Group, GroupSpec};
-use kera_log_segments::io::{File, Io, OpenHow, rewrite};
+use kera_log_segments::io::{File, Io, OpenHow, is_broken_file, rewrite};
 use kera_log_segments::scan::{ScanSpec, Scanned, read_head, scan, write_mark};
 use kera_log_segments::window::Place;
 use kera_metadata::{GroupRecord, Image, MetadataStore};
@@ -242,6 +242,16 @@ impl OwnFile {
             self.io.open(&made, OpenHow::ReadWrite, false)?
         };
         file.write_vectored_at(&[IoSlice::new(bytes)], address)
+    }
+
+    /// Whether something has its name that can be read by nobody, and not be replaced.
+    pub(super) async fn is_blocked(&self) -> bool {
+        let open = |this: &Self| match this.io.open(&this.spec.path, OpenHow::ReadOnly, false) {
+            Ok(file) => Ok(file.read_at(&mut [0], 0).err()),
+            Err(error) => Ok(Some(error)),
+        };
+        let found = self.off_runtime(open).await;
+        found.is_ok_and(|found| found.is_some_and(|error| is_broken_file(&error)))
     }
 
     /// Removes what was written and not finished.

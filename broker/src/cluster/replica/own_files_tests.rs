@@ -1,7 +1,9 @@
+use std::fs;
 use std::path::PathBuf;
 
 use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::fault::{CrashPlan, Fault, FaultIo};
+use kera_log_segments::io::{EngineKind, open_engine};
 use kera_log_segments::layout::SegmentHeader;
 use kera_metadata::Replica;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, patch};
@@ -279,4 +281,39 @@ async fn what_an_earlier_owner_made_and_never_recorded_does_not_count() {
     assert!(restored.file.is_doubtful(&record, me));
     // It stays until another is whole.
     assert!(restored.io.exists(&restored.file.spec.path));
+}
+
+/// A directory under the name of a group's file, as a fault of a file system or of somebody leaves it.
+#[tokio::test]
+async fn what_is_no_file_makes_way_for_what_was_fetched() {
+    let home = tempfile::tempdir().expect("a directory");
+    let restored = Restored::new(1);
+    let below = restored.file.spec.path.strip_prefix("/streams");
+    let below = below.expect("it is there").to_path_buf();
+    let mut file = OwnFile {
+        io: open_engine(EngineKind::Blocking),
+        ..restored.file.clone()
+    };
+    file.spec.path = home.path().join("streams").join(&below);
+    let path = file.spec.path.clone();
+    let fetch = || {
+        file.write_now(0, &restored.bytes).expect("it is written");
+        file.finish_now()
+    };
+    fs::create_dir_all(path.join("x")).expect("it is made");
+    assert!(file.is_blocked().await);
+    assert!(fetch().expect("it takes the name").is_some());
+    assert!(file.inspect_now().expect("it is read").is_some());
+    assert!(!file.is_blocked().await);
+    let damaged = home.path().join("damaged");
+    assert!(damaged.join(&below).join("x").exists());
+
+    // It cannot be moved away.
+    fs::remove_file(&path).expect("it is there");
+    fs::create_dir_all(path.join("x")).expect("it is made");
+    fs::remove_dir_all(&damaged).expect("it is there");
+    fs::write(&damaged, "no directory").expect("it is written");
+    let refused = fetch().expect_err("the name is taken").to_string();
+    assert!(refused.contains("nor moved away"), "{refused}");
+    assert!(file.is_blocked().await && path.join("x").exists());
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use kera_log_segments::replicas::GroupOwner;
-use kera_metadata::{GroupKey, GroupRecord, StreamConfig};
+use kera_metadata::{GroupKey, GroupRecord, LostRecords, StreamConfig};
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use kera_replication::ids::CopyId;
 use kera_replication::jobs::{Mend, Mended, Owned};
@@ -229,6 +229,12 @@ impl Replacing {
                 return Ok(());
             }
             Err(NotFetched::Untold(reason)) => return Err(reason.into()),
+            // Nothing is lost: other brokers have it.
+            Err(NotFetched::Blocked(reason)) => {
+                self.waiting
+                    .lacks(&record, LostRecords::default(), reason.clone());
+                return Err(reason.into());
+            }
             Err(NotFetched::Nowhere(reason)) => {
                 let all = all_of(&record);
                 if may_lack.is_for_all_of(&record) {

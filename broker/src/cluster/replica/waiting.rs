@@ -170,7 +170,8 @@ impl WaitingList {
         self.attempts.send_modify(|attempts| *attempts += 1);
     }
 
-    /// A closed group of a served streamlet has lost these records, which are whole on no replica that answers.
+    /// A closed group of a served streamlet has lost these records, which are whole on no replica that answers; none, if
+    /// this broker alone cannot serve it.
     pub(crate) fn lacks(&self, record: &GroupRecord, lost: LostRecords, reason: String) {
         let streamlet = record.streamlet_key();
         let group = unclean(record, &lost);
@@ -211,10 +212,14 @@ impl WaitingList {
             now == Some(found.generation)
         });
         let first = lacking.values().next()?;
+        let what = match lacking.values().all(|found| found.lost.is_empty()) {
+            true => "cannot be served by this broker",
+            false => "are whole on no replica that answers",
+        };
         Some(v1::UnrecoveredStreamlet {
             streamlet: streamlet.id().0,
             reason: format!(
-                "records of {} closed groups are whole on no replica that answers; all others are served: {}",
+                "records of {} closed groups {what}; all others are served: {}",
                 lacking.len(),
                 first.reason
             ),
@@ -237,6 +242,8 @@ impl WaitingList {
             let before = accepted.len();
             for (lane, group) in groups {
                 let found = entry.lacking.get(group);
+                // What is lost nowhere cannot be given up.
+                let found = found.filter(|found| !found.lost.is_empty());
                 if let Some(found) = found.filter(|found| found.group.lane == lane.0) {
                     entry.accepted.insert(*group, found.lost.clone());
                     accepted.push((*streamlet, *lane, *group));
