@@ -59,6 +59,7 @@ mod recover;
 mod replaced_record;
 mod retention;
 mod scrape;
+mod set_aside;
 pub mod settings;
 mod shared;
 pub mod shares;

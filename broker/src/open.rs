@@ -2,7 +2,7 @@
 //! that its parts share.
 
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::admission::Admission;
 use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::clock::wall_ms;
-use crate::cluster::{Backup, Clustered, Joined, Peers, host_name};
+use crate::cluster::{Backup, Clustered, Joined, Peers, host_name, store_restore};
 use crate::cluster_version;
 use crate::config::{BrokerConfig, EngineChoice, TlsListener};
 use crate::coordination::Coordination;
@@ -64,6 +64,8 @@ pub(crate) struct Begun {
     pub(crate) tls: Option<Arc<ServerTls>>,
     /// Connections that have not said yet what they want, and what strangers hold.
     pub(crate) unheard: Arc<Unheard>,
+    /// Files that were set aside before anything was served.
+    pub(crate) set_aside: u64,
 }
 
 /// Opens the store of a broker that works alone. The directory is this broker's, so whoever has the file
@@ -91,6 +93,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         freed,
         tls,
         unheard,
+        set_aside,
     } = begun;
     let advertised = config
         .server
@@ -122,19 +125,24 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     };
     audit.name(broker_id);
     cluster_version::check_program(metadata.cluster_version()?)?;
+    // Before any streamlet is taken over.
+    let restore = match &joined {
+        Some(joined) => store_restore::take_part(&*joined.store, &dir, broker_id)?,
+        None => 0,
+    };
     record_broker(
         &*metadata,
         &dir,
         broker_id,
         &advertised,
         started_ms,
-        Role::Broker,
+        (Role::Broker, restore),
     )?;
     let streamlets = metadata.bump_epochs(broker_id)?;
     let image = metadata.load()?;
     // A store that may be older than the files here says nothing of what it does not know: one of its own
     // may have been restored from a backup, and a shared one too.
-    let believed = joined.is_some() && dir.revision() > 0;
+    let believed = joined.is_some() && !dir.is_after_restore();
     if joined.is_some()
         && let Err(error) = dir.keep_revision(image.revision)
     {
@@ -216,6 +224,9 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         disk_full: Default::default(),
         losses: Default::default(),
     });
+    env.losses
+        .files_aside
+        .fetch_add(set_aside, Ordering::Relaxed);
     let catalog = recover_all(&image, &streamlets, is_shared, &env, &recorder)?;
     let catalog = Arc::new(catalog);
     if let Some(joined) = &joined {
@@ -354,14 +365,14 @@ fn number(
     }
 }
 
-/// Records who has used the metadata store, in which life and as what.
+/// Records who has used the metadata store, in which life and as what, and the last restore of the store that it knows of.
 pub(crate) fn record_broker(
     metadata: &dyn MetadataStore,
     dir: &StoreDir,
     id: u32,
     address: &str,
     started_ms: u64,
-    role: Role,
+    (role, restore): (Role, u64),
 ) -> Result<(), BrokerError> {
     let revision = metadata.broker(id)?.map_or(0, |b| b.revision);
     let record = BrokerRecord {
@@ -372,6 +383,7 @@ pub(crate) fn record_broker(
         started_ms,
         version: env!("CARGO_PKG_VERSION").to_string(),
         role,
+        restore,
         revision: 0,
     };
     metadata.commit(Transaction::new(

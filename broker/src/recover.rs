@@ -7,16 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kera_log_segments::group::GroupSpec;
-use kera_metadata::{GroupRecord, Image, StreamRecord, StreamletRecord};
+use kera_metadata::{GroupRecord, Image, StreamRecord, StreamletRecord, Write};
 use kera_protocol::ids::{Epoch, LaneId, StreamId, StreamletId};
 use kera_streamlet::recorder::GroupRecorder;
 use kera_streamlet::{Env, LaneRecords, Recovery, Streamlet};
 
 use crate::clock::now_ms;
+use crate::cluster::store_restore::{jumped, jumps};
 use crate::data::catalog::{Catalog, Stream, make_dirs, settings_of};
 use crate::data::directory::Owner;
 use crate::error::BrokerError;
 use crate::group_records::GroupRecords;
+use crate::set_aside::move_aside;
 use crate::store_dir::{DAMAGED_DIR, StoreDir};
 use crate::unreadable;
 
@@ -55,26 +57,33 @@ pub(crate) fn recover_all(
                     work.get(next.fetch_add(1, Ordering::Relaxed) as usize)
                 {
                     let outcome = recover_one(image, stream, streamlet, shared, env);
-                    results.lock().push((stream.name.clone(), outcome));
+                    results.lock().push((*stream, *streamlet, outcome));
                 }
             });
         }
     });
     // Nothing is removed or set aside before all of them can be recovered.
-    let outcomes = results.into_inner().into_iter().map(|(name, outcome)| {
-        let (streamlet, recovery) = outcome.map_err(|error| BrokerError::Stream {
-            stream: name.clone(),
-            error,
-        })?;
-        Ok((name, streamlet, recovery))
+    let outcomes = results.into_inner().into_iter();
+    let outcomes = outcomes.map(|(stream, recorded, outcome)| {
+        let outcome = outcome.map_err(|error| stuck(stream, error))?;
+        Ok((stream, recorded, outcome))
     });
     let outcomes: Vec<_> = outcomes.collect::<Result<_, BrokerError>>()?;
     let mut recovered: HashMap<StreamId, Vec<Arc<Streamlet>>> = HashMap::new();
     let (mut scanned, mut scanned_bytes) = (0, 0);
-    for (name, streamlet, recovery) in outcomes {
+    for (stream, recorded, (mut streamlet, recovery)) in outcomes {
         scanned += recovery.scanned;
         scanned_bytes += recovery.scanned_bytes;
-        settle(&name, &streamlet, recovery, env, recorder)?;
+        settle(&stream.name, &streamlet, recovery, env, recorder)?;
+        if streamlet.is_recovered()
+            && let Some((image, recorded)) = pass_over_unknown(&streamlet, recorded, recorder)
+                .map_err(|error| stuck(stream, error))?
+        {
+            let again = recover_one(&image, stream, &recorded, shared, env);
+            let (again, recovery) = again.map_err(|error| stuck(stream, error))?;
+            settle(&stream.name, &again, recovery, env, recorder)?;
+            streamlet = again;
+        }
         recovered
             .entry(streamlet.stream())
             .or_default()
@@ -96,6 +105,49 @@ pub(crate) fn recover_all(
         catalog.insert(whole(stream, own, image, env));
     }
     Ok(catalog)
+}
+
+fn stuck(stream: &StreamRecord, error: std::io::Error) -> BrokerError {
+    BrokerError::Stream {
+        stream: stream.name.clone(),
+        error,
+    }
+}
+
+/// Of a streamlet without replicas elsewhere that was recovered, and what was found is recorded: after a restore of the metadata
+/// store its lanes go on behind what unknown groups may have held. Answers what is recorded then, from which it is to be
+/// recovered again; `None` if it does not wait for that.
+///
+/// # Errors
+/// The store's; nothing says then that it does not wait any more.
+pub(crate) fn pass_over_unknown(
+    streamlet: &Streamlet,
+    recorded: &StreamletRecord,
+    recorder: &GroupRecords,
+) -> std::io::Result<Option<(Image, StreamletRecord)>> {
+    if !recorded.awaits_jump {
+        return Ok(None);
+    }
+    let failed = |error: &dyn std::fmt::Display| std::io::Error::other(error.to_string());
+    let load = || {
+        let image = recorder
+            .store()
+            .load_streamlet(recorded.stream, recorded.streamlet);
+        image.map_err(|error| failed(&error))
+    };
+    let image = load()?;
+    let lanes = streamlet.settings().lanes;
+    let ends = |lane| streamlet.head(lane).map(|head| head.ordinal());
+    let jumps = jumps(&image, recorded, lanes, recorder.own(), ends);
+    let mut changes: Vec<_> = jumps.into_iter().map(Write::PutGroup).collect();
+    changes.push(Write::PutStreamlet(jumped(recorded)));
+    let done = recorder.record_now(recorded.epoch, changes);
+    done.map_err(|error| failed(&error))?;
+    let image = load()?;
+    recorder.add_streamlets(&image.streamlets);
+    let now = image.streamlets.first().cloned();
+    let now = now.ok_or_else(|| failed(&"its record is gone"))?;
+    Ok(Some((image, now)))
 }
 
 /// A stream with the streamlets that this broker has, and the places of those that others have.
@@ -342,25 +394,7 @@ pub(crate) fn settle(
 /// Moves a file of a streamlet, under `root`, to where nothing removes it; answers where that is, `None` if the
 /// file is gone.
 fn set_file_aside(root: &Path, file: &Path) -> std::io::Result<Option<PathBuf>> {
-    let place = file.strip_prefix(root).unwrap_or(file);
-    let to = root.with_file_name(DAMAGED_DIR).join(place);
-    let dir = to.parent().unwrap_or(&to);
-    std::fs::create_dir_all(dir)?;
-    let mut free = to.clone();
-    for number in 1.. {
-        if !free.try_exists()? {
-            break;
-        }
-        free.set_file_name(format!(
-            "{}.{number}",
-            to.file_name().unwrap_or_default().to_string_lossy()
-        ));
-    }
-    match std::fs::rename(file, &free) {
-        Ok(()) => Ok(Some(free)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    move_aside(&root.with_file_name(DAMAGED_DIR), root, file)
 }
 
 /// Directories of streams that no longer exist: a delete was cut short by a crash. Where neither `image` is

@@ -18,7 +18,7 @@ use crate::auth::make_first_user;
 use crate::clock::now_ms;
 use crate::cluster::ownership::joining::open_dir;
 use crate::cluster::ownership::{takeover, watching};
-use crate::cluster::{self, Backup};
+use crate::cluster::{self, Backup, store_restore};
 use crate::config::{BrokerConfig, NEEDS_BROKER_CA, TlsListener};
 use crate::error::BrokerError;
 use crate::http::Http;
@@ -39,6 +39,8 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// What a start opens first.
 struct Opened {
     dir: StoreDir,
+    /// Files of groups that the store, put back to an older state, does not know.
+    set_aside: u64,
     audit: Arc<Audit>,
     tls: Option<Arc<ServerTls>>,
     unheard: Arc<Unheard>,
@@ -77,8 +79,8 @@ impl Broker {
     ) -> Result<Self, BrokerError> {
         let since = Instant::now();
         let (named, shared_store) = (config.clone(), store.clone());
-        let opened = blocking(move || open_dir(&named, shared_store.as_deref(), Role::Broker));
-        let dir = opened.await?;
+        let opened = blocking(move || open_whole(&named, shared_store.as_deref()));
+        let (dir, set_aside) = opened.await?;
         let settings = config.audit.clone();
         let audit = blocking(move || Audit::open(&settings)).await?;
         let unheard = Arc::new(Unheard::with_most(config.auth.max_unproven_bytes));
@@ -90,6 +92,7 @@ impl Broker {
         };
         let opened = Opened {
             dir,
+            set_aside,
             audit,
             tls,
             unheard,
@@ -110,6 +113,7 @@ impl Broker {
     ) -> Result<Self, BrokerError> {
         let Opened {
             dir,
+            set_aside,
             audit,
             tls,
             unheard,
@@ -149,6 +153,7 @@ impl Broker {
             freed,
             tls,
             unheard,
+            set_aside,
         };
         let (shared, maintenance) = blocking(move || open(begun)).await?;
         machine::report(&machine::Needs::of(&shared.config, shared.data.engine()));
@@ -267,6 +272,22 @@ impl Broker {
         }
         tracing::info!("stopped");
     }
+}
+
+/// The data directory, and how many of its files were set aside since the store was put back to a state that does not know
+/// them. To be called before replicas are served: the replica store frees what no record names.
+fn open_whole(
+    config: &BrokerConfig,
+    store: Option<&dyn ClusterStore>,
+) -> Result<(StoreDir, u64), BrokerError> {
+    let dir = open_dir(config, store, Role::Broker)?;
+    let set_aside = match store {
+        Some(store) if dir.is_after_restore() => {
+            store_restore::set_unknown_aside(&dir, config, &store.load()?)?
+        }
+        _ => 0,
+    };
+    Ok((dir, set_aside))
 }
 
 /// Checks that the other brokers will let this one do what brokers do.

@@ -7,7 +7,7 @@
 //!   metadata.redb the metadata store of a broker that shares none
 //!   CLUSTER       the cluster of a broker that shares a store
 //!   IMPORT        the cluster to which an import of metadata.redb was begun and has not ended
-//!   REVISION      how far the broker has read that store
+//!   REVISION      how far the broker has read that store; an operator removes it when the store was put back to an older state
 //!   PROBE         written and removed while files cannot be written, to see when they can
 //!   streams/<stream uuid>/<streamlet>/<group>.<generation>.log
 //!   unknown/<stream uuid> files of streams that the metadata store did not know, and that are not known to be deleted
@@ -40,6 +40,8 @@ const IMPORT_HEADER: &str = "kera import";
 /// Names a revision that the cluster's store has been at.
 const REVISION: &str = "REVISION";
 const REVISION_HEADER: &str = "kera revision";
+/// No store that holds a cluster is below it.
+const FIRST_REVISION: u64 = 1;
 /// Tells whether files can be written.
 const PROBE: &str = "PROBE";
 const PROBE_BYTES: usize = 4096;
@@ -135,8 +137,11 @@ impl StoreDir {
                 ))
             }
             None => {
-                write_whole(&self.path, CLUSTER, &format!("{CLUSTER_HEADER} {cluster}\n"))
-                    .map_err(|e| self.unfit(format!("it cannot be written: {e}")))
+                let text = format!("{CLUSTER_HEADER} {cluster}\n");
+                // First: a directory of a cluster without it says that the store was put back.
+                let written = self.keep_revision(FIRST_REVISION);
+                let written = written.and_then(|()| write_whole(&self.path, CLUSTER, &text));
+                written.map_err(|e| self.unfit(format!("it cannot be written: {e}")))
             }
         }
     }
@@ -227,6 +232,12 @@ impl StoreDir {
     /// The highest revision that the cluster's store is known to have been at; 0 if none is.
     pub fn revision(&self) -> u64 {
         *self.revision.lock()
+    }
+
+    /// True if an operator has removed what is remembered: the cluster's store was put back to an older state, and how old is
+    /// not known. Of a directory that [belongs to](Self::belongs_to) a cluster, before anything is remembered again.
+    pub fn is_after_restore(&self) -> bool {
+        self.revision() == 0
     }
 
     /// Remembers that the cluster's store has been at `revision`, if that is higher than what is

@@ -10,7 +10,7 @@ use kera_streamlet::Streamlet;
 
 use crate::coordination::CoordinatorKind;
 use crate::data::catalog::{Stream, make_missing_dir};
-use crate::recover::{recover_again, settle};
+use crate::recover::{pass_over_unknown, recover_again, settle};
 use crate::shared::Shared;
 use crate::store_calls::blocking;
 
@@ -104,6 +104,13 @@ fn attempt(shared: &Shared, stream: &Stream, streamlet: &Arc<Streamlet>) -> Resu
     let env = &shared.data.env;
     let settled = settle(&stream.name(), streamlet, recovery, env, &shared.recorder);
     settled.map_err(|error| error.to_string())?;
+    let passed = pass_over_unknown(streamlet, recorded, &shared.recorder);
+    if let Some((image, recorded)) = passed.map_err(|error| error.to_string())? {
+        let recovery = recover_again(&image, &recorded, streamlet);
+        let recovery = recovery.map_err(|error| error.to_string())?;
+        let settled = settle(&stream.name(), streamlet, recovery, env, &shared.recorder);
+        settled.map_err(|error| error.to_string())?;
+    }
     make_missing_dir(streamlet, env).map_err(|error| error.to_string())?;
     streamlet.serve_alone();
     Ok(())

@@ -73,6 +73,8 @@ impl Scenario {
                     owner: owner % owners + 1,
                     epoch: Epoch(1),
                     next_group: GroupId(groups.len() as u64 + 1),
+                    restore: 0,
+                    awaits_jump: false,
                     revision: 1,
                 };
                 for (group, spec_of) in groups.iter().enumerate() {

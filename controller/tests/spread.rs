@@ -56,6 +56,8 @@ impl Scenario {
                 owner: *owner,
                 epoch: Epoch(1),
                 next_group: GroupId(groups.len() as u64 + 1),
+                restore: 0,
+                awaits_jump: false,
                 revision: 1,
             };
             for (at, (bytes, copies)) in groups.iter().enumerate() {

@@ -87,6 +87,8 @@ pub(crate) fn encode_value(key: &[u8], record: &Record, revision: u64) -> Vec<u8
                 owner: r.owner,
                 epoch: r.epoch.0,
                 next_group: r.next_group.0,
+                restore: r.restore,
+                awaits_jump: r.awaits_jump,
             },
         ),
     }
@@ -125,6 +127,7 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
                 started_ms: m.started_ms,
                 version: m.version,
                 role: Role::of_number(m.role).ok_or("its role is unknown")?,
+                restore: m.restore,
                 revision,
             })
         }
@@ -221,6 +224,8 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
                 owner: m.owner,
                 epoch: Epoch(m.epoch),
                 next_group: GroupId(m.next_group),
+                restore: m.restore,
+                awaits_jump: m.awaits_jump,
                 revision,
             })
         }
@@ -235,6 +240,7 @@ fn broker_message(r: &BrokerRecord) -> BrokerMessage {
         started_ms: r.started_ms,
         version: r.version.clone(),
         role: r.role.number().into(),
+        restore: r.restore,
     }
 }
 

@@ -22,6 +22,8 @@ pub(crate) struct BrokerMessage {
     /// 0 broker, 1 replica store.
     #[prost(uint32, tag = "6")]
     pub(crate) role: u32,
+    #[prost(uint64, tag = "7")]
+    pub(crate) restore: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -243,6 +245,10 @@ pub(crate) struct StreamletMessage {
     pub(crate) epoch: u32,
     #[prost(uint64, tag = "3")]
     pub(crate) next_group: u64,
+    #[prost(uint64, tag = "4")]
+    pub(crate) restore: u64,
+    #[prost(bool, tag = "5")]
+    pub(crate) awaits_jump: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -286,6 +286,8 @@ pub fn creation_over(
             owner,
             epoch,
             next_group: FIRST_GROUP,
+            restore: 0,
+            awaits_jump: false,
             revision: 0,
         })
         .collect();

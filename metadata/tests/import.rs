@@ -27,6 +27,7 @@ fn broker(id: u32) -> BrokerRecord {
         started_ms: 1,
         version: "0.1".into(),
         role: Default::default(),
+        restore: 0,
         revision: 0,
     }
 }

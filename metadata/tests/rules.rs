@@ -596,6 +596,7 @@ fn brokers_are_recorded_and_forgotten() {
             started_ms: 5,
             version: "0.1.0".into(),
             role: Default::default(),
+            restore: 0,
             revision: 0,
         };
         let compare = |b: &BrokerRecord| Compare::revision(Key::Broker(b.id), b.revision);

@@ -48,6 +48,9 @@ pub struct BrokerRecord {
     pub version: String,
     /// What it does for the others; its number keeps that for good.
     pub role: Role,
+    /// The last restore of the store from an older state that it knows of; 0 for none. The highest of all brokers is the
+    /// cluster's. Older versions left it out.
+    pub restore: u64,
     /// Revision of the transaction that wrote this; ignored in a write.
     pub revision: u64,
 }
@@ -141,6 +144,10 @@ pub struct StreamletRecord {
     pub epoch: Epoch,
     /// The least group id that this epoch has not reserved; never falls. Every recorded group is below.
     pub next_group: GroupId,
+    /// The last [restore](Self::after_restore) of the store that it was told of; 0 for none. Older versions left it out.
+    pub restore: u64,
+    /// Since that restore its lanes have not gone on behind the ordinals that unknown groups may have used.
+    pub awaits_jump: bool,
     /// Revision of the transaction that wrote this; ignored in a write.
     pub revision: u64,
 }
@@ -169,7 +176,29 @@ impl StreamletRecord {
             ..self.clone()
         })
     }
+
+    /// This streamlet once the store was put back to an older state, for the `restore`th time; `None` once its epochs are
+    /// used up.
+    ///
+    /// What was recorded since that state is unknown. So epoch and group ids go up by more than any cluster uses
+    /// meanwhile, or new groups would have the epochs and ids of unknown ones, of which brokers have replicas. The ordinals of
+    /// unknown groups are passed over by whoever takes it over next.
+    pub fn after_restore(&self, restore: u64) -> Option<Self> {
+        let epoch = self.epoch.0.checked_add(UNKNOWN_EPOCHS)?;
+        let unknown = u64::from(UNKNOWN_EPOCHS) * UNRECORDED_GROUPS;
+        let next_group = self.next_group.0.checked_add(unknown)?;
+        (epoch <= i32::MAX as u32).then(|| Self {
+            epoch: Epoch(epoch),
+            next_group: GroupId(next_group),
+            restore,
+            awaits_jump: true,
+            ..self.clone()
+        })
+    }
 }
+
+/// More epochs than a streamlet takes between a snapshot of the store and its restore.
+const UNKNOWN_EPOCHS: u32 = 1 << 12;
 
 /// More groups than an owner can have under way without their records: each holds at least one segment of its memory.
 /// The ids of all epochs together stay within the 16 digits of a file's name.

@@ -291,6 +291,7 @@ mod tests {
                     started_ms: 0,
                     version: String::new(),
                     role: Default::default(),
+                    restore: 0,
                     revision: 0,
                 })],
             ))

@@ -157,6 +157,8 @@ mod tests {
             owner: 1,
             epoch: Epoch(1),
             next_group: GroupId(1),
+            restore: 0,
+            awaits_jump: false,
             revision: 1,
         };
         let (mine, other) = (streamlet(0), streamlet(1));

@@ -31,6 +31,7 @@ pub mod ownership;
 mod peers;
 mod replica;
 mod replica_store;
+pub(crate) mod store_restore;
 
 use std::time::Duration;
 

@@ -16,6 +16,7 @@ use super::ownership::joining::{self, Joined};
 use super::peers::others_of;
 use super::replica::backup::Backup;
 use super::replica::deleted_streams::catch_up;
+use super::store_restore::last_known;
 use crate::access::Access;
 use crate::audit::Audit;
 use crate::auth::Auth;
@@ -231,6 +232,8 @@ async fn join(
         cluster_version::check_program(store.cluster_version()?)?;
         let joined = Joined::join(store, &config, &dir, Some(&*backup), &advertised, role)?;
         let address = &joined.live.replication_address;
+        let restore = last_known(&joined.store.brokers()?);
+        let role = (role, restore);
         record_broker(&*joined.store, &dir, joined.id, address, wall_ms(), role)?;
         Ok(joined)
     })

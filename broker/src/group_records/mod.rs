@@ -153,6 +153,11 @@ impl GroupRecords {
         }))
     }
 
+    /// This broker, as the one replica of what it alone has.
+    pub(crate) fn own(&self) -> Replica {
+        self.0.own
+    }
+
     /// The store in which they are recorded.
     pub(crate) fn store(&self) -> &Arc<dyn MetadataStore> {
         &self.0.store

@@ -11,6 +11,7 @@ mod listed;
 mod memory;
 mod prepared;
 mod replaced;
+mod restored;
 mod secured;
 mod stuck_lane;
 mod synced;

@@ -96,6 +96,8 @@ impl MemoryRecords {
                     owner: 0,
                     epoch: Epoch(0),
                     next_group: GroupId(0),
+                    restore: 0,
+                    awaits_jump: false,
                     revision: 0,
                 },
                 groups: BTreeMap::new(),

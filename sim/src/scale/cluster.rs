@@ -69,6 +69,8 @@ impl Cluster {
             owner: 1 + streamlet,
             epoch: Epoch(1),
             next_group: GroupId(each),
+            restore: 0,
+            awaits_jump: false,
             revision: 0,
         });
         let streamlets: Vec<_> = streamlets.collect();

@@ -93,8 +93,10 @@ pub(crate) fn open_dir(
     let dir = StoreDir::open(&config.data_dir)?;
     if let Some(store) = store {
         let id = config.cluster.broker_id.ok_or(BrokerError::NoNumber)?;
+        // A new directory has seen nothing of it.
+        let seen = dir.revision();
         dir.belongs_to(store.cluster())?;
-        store.require(dir.revision())?;
+        store.require(seen)?;
         check_number(&store.brokers()?, &dir, id, role)?;
     }
     Ok(dir)

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_controller::refused;
-use kera_metadata::{FIRST_GROUP, Living, StreamConfig, StreamRecord, StreamletRecord};
+use kera_metadata::{FIRST_GROUP, Image, Living, StreamConfig, StreamRecord, StreamletRecord};
 use kera_protocol::ids::StreamId;
 use kera_streamlet::Streamlet;
 use tokio::sync::watch;
@@ -23,7 +23,7 @@ use crate::clock::now_ms;
 use crate::cluster::Clustered;
 use crate::data::catalog::{Catalog, Stream, make_dirs, settings_of};
 use crate::data::directory::Owner;
-use crate::recover::{elsewhere, is_here, lane_records, settle};
+use crate::recover::{elsewhere, is_here, lane_records, pass_over_unknown, settle};
 use crate::shared::Shared;
 
 impl Ownership {
@@ -269,25 +269,28 @@ fn found(
         return Err("its files are in another data directory, or at another broker".into());
     }
     shared.recorder.add_streamlets(&image.streamlets);
-    let (streamlet, recovery) = Streamlet::recover(
-        record.stream,
-        record.streamlet,
-        record.epoch,
-        record.next_group,
-        settings_of(&stream.record.load(), record.streamlet),
-        shared.data.env.clone(),
-        lane_records(&image, record.stream, record.streamlet),
-        now_ms(),
-    )
-    .map_err(|error| error.to_string())?;
-    settle(
-        &stream.name(),
-        &streamlet,
-        recovery,
-        &shared.data.env,
-        &shared.recorder,
-    )
-    .map_err(|error| error.to_string())?;
+    let recover = |image: &Image, record: &StreamletRecord| {
+        let (env, name) = (&shared.data.env, stream.name());
+        let recovered = Streamlet::recover(
+            record.stream,
+            record.streamlet,
+            record.epoch,
+            record.next_group,
+            settings_of(&stream.record.load(), record.streamlet),
+            env.clone(),
+            lane_records(image, record.stream, record.streamlet),
+            now_ms(),
+        );
+        let (streamlet, recovery) = recovered.map_err(|error| error.to_string())?;
+        let settled = settle(&name, &streamlet, recovery, env, &shared.recorder);
+        settled.map_err(|error| error.to_string())?;
+        Ok::<_, String>(streamlet)
+    };
+    let mut streamlet = recover(&image, record)?;
+    let passed = pass_over_unknown(&streamlet, record, &shared.recorder);
+    if let Some((image, record)) = passed.map_err(|error| error.to_string())? {
+        streamlet = recover(&image, &record)?;
+    }
     make_dirs(std::slice::from_ref(&streamlet), &shared.data.env)
         .map_err(|error| error.to_string())?;
     Ok(streamlet)

@@ -220,6 +220,7 @@ fn shared_has(trio: &Trio, at: u32, stream: StreamId) -> bool {
 async fn a_broker_does_not_start_on_a_store_that_is_older_than_what_it_has_seen() {
     let mut trio = Trio::start().await;
     let stream = trio.create(1, "clicks").await;
+    let before = trio.owner(1, stream, 0);
     let kept = trio.shared(3).dir.path().to_path_buf();
     let seen = trio.shared(3).dir.revision();
     // It was written when the stream was learnt of, not some time later.
@@ -243,6 +244,20 @@ async fn a_broker_does_not_start_on_a_store_that_is_older_than_what_it_has_seen(
     std::fs::remove_file(kept.join("REVISION")).expect("it is there");
     trio.begin(3).await;
     assert!(shared_has(&trio, 3, stream));
+    // It says that the store was put back. Owners that run begin anew, behind ordinals that they cannot know of.
+    until(|| trio.owner(1, stream, 0).epoch.0 > before.epoch.0 + 1000).await;
+    let at = trio.owner(1, stream, 0).broker;
+    let served = trio.served(at, stream, 0).await;
+    append_all(trio.shared(at), &served, 0..3).await;
+    assert_eq!(values(&served).await, expected(0..3));
+    let head = served.head(LANE).expect("a lane").ordinal();
+    assert_eq!(head, (1 << 32) + 3);
+    // What is made since is as any new stream.
+    let new = trio.create(1, "new").await;
+    let at = trio.owner(1, new, 0).broker;
+    let served = trio.served(at, new, 0).await;
+    append_all(trio.shared(at), &served, 0..3).await;
+    assert_eq!(served.head(LANE).expect("a lane").ordinal(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_metadata::{GroupRecord, Image, StreamConfig};
+use kera_metadata::{GroupRecord, Image, StreamConfig, Transaction, Write};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
 use kera_replication::ids::CopyId;
 use kera_replication::recovery::{RecoverSpec, Recovered, recover};
@@ -28,6 +28,7 @@ use crate::cluster::replica::fetching::{Fetched, MayLack, NotFetched, fetch, not
 use crate::cluster::replica::own_files::{Leftovers, OwnFile};
 use crate::cluster::replica::replicated::Replicated;
 use crate::cluster::replica::waiting::Stuck;
+use crate::cluster::store_restore::{jumped, jumps};
 use crate::cluster::{Clustered, LATER};
 use crate::data::catalog::{Stream, make_missing_dir};
 use crate::recover::{lane_records, settle};
@@ -181,6 +182,12 @@ impl TakeOver {
             return Err(stuck);
         }
         let mut image = self.image().await?;
+        if self
+            .pass_over_unknown(&image, recovered.epoch, &config)
+            .await?
+        {
+            image = self.image().await?;
+        }
         self.clustered.peers.wait_for_other_writers().await;
         let restore = Restore {
             shared: &self.shared,
@@ -194,6 +201,52 @@ impl TakeOver {
         self.serve(recovered, config, image).await?;
         self.restore_later(epoch, later);
         Ok(())
+    }
+
+    /// After a restore of the metadata store the lanes go on behind what unknown groups may have held; true if that was recorded.
+    /// All groups in `image` are closed.
+    async fn pass_over_unknown(
+        &self,
+        image: &Image,
+        epoch: Epoch,
+        config: &StreamConfig,
+    ) -> Result<bool, String> {
+        let mut recorded = image.streamlets.iter();
+        let Some(recorded) = recorded.find(|record| record.epoch == epoch && record.awaits_jump)
+        else {
+            return Ok(false);
+        };
+        let (key, lanes) = (self.streamlet.key(), config.lanes_of(self.streamlet.id()));
+        let own = self.shared.recorder.own();
+        let jumps = jumps(image, recorded, lanes, own, |_| None);
+        let chunks = jumps.chunks(CHANGES_AT_ONCE);
+        let transactions = chunks.map(|jumps| {
+            let changes = jumps.iter().cloned().map(GroupRecord::put);
+            Transaction::of_groups(key, epoch, changes)
+        });
+        let mut transactions: Vec<_> = transactions.collect();
+        if let Some(last) = transactions.last_mut() {
+            // With the last of them nothing is awaited any more.
+            last.write.push(Write::PutStreamlet(jumped(recorded)));
+        }
+        for transaction in transactions {
+            let committed = self.shared.metadata.commit_async(transaction).await;
+            committed.map_err(|error| error.to_string())?;
+        }
+        for jump in &jumps {
+            let (lane, from, to) = (jump.lane.0, jump.end_ordinal, jump.next_ordinal);
+            self.clustered
+                .replicated
+                .waiting()
+                .lost(key, lane, from, to);
+        }
+        tracing::warn!(
+            stream = self.stream.name(),
+            streamlet = self.streamlet.id().0,
+            lanes,
+            "the metadata store was put back to an older state: ordinals jump by 2^32 in each lane, so that none of a group that it does not know is used again"
+        );
+        Ok(true)
     }
 
     /// What nobody needs before the streamlet is served: history that lies elsewhere is fetched, and

@@ -1,0 +1,439 @@
+//! The metadata store was put back to an older state, as from a snapshot: what brokers do at their next start.
+//!
+//! An operator says so by removing `REVISION` from the data directory of each broker. Groups that were recorded since the
+//! older state are unknown, and so are the ordinals, epochs and ids that they have.
+//!
+//! 1. [`set_unknown_aside`]: files and replicas of unknown groups are set aside, before anybody can free them.
+//! 2. [`take_part`]: all streamlets are told, so that each broker hears of the restore, whenever it takes a streamlet over.
+//!    Their epochs and group ids go up, and whoever serves one already has to begin anew. Once all are told, the broker's
+//!    record names the restore by its number. A broker that starts later finds the number in another's record, not in its
+//!    own, and takes part in the same restore. Two brokers that start at once give it the same number, and no streamlet is
+//!    told twice.
+//! 3. [`jumps`]: whoever takes over a streamlet that was told records in each lane, once, that ordinals jump.
+//!
+//! Brokers of earlier versions know nothing of it: what they take over first goes on where the store says.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use kera_log_segments::group::{GroupSpec, MAX_GROUP_ORDINALS};
+use kera_log_segments::io::{EngineKind, Io, OpenHow, open_engine};
+use kera_log_segments::scan;
+use kera_metadata::{
+    BrokerRecord, ClusterStore, Compare, GroupRecord, Image, MetadataError, MetadataStore, Replica,
+    StreamletRecord, Transaction, Write,
+};
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::{GroupId, LaneId, StreamId, StreamletId, StreamletKey};
+
+use super::replica::backup::BackupOptions;
+use crate::clock::now_ms;
+use crate::config::BrokerConfig;
+use crate::error::BrokerError;
+use crate::set_aside::move_aside;
+use crate::store_dir::{DAMAGED_DIR, StoreDir};
+
+/// Streamlets that are told in one transaction, where the store allows so many.
+const TOLD_AT_ONCE: usize = 1024;
+/// How often streamlets are read again that others changed meanwhile.
+const ATTEMPTS: u32 = 32;
+/// Generations from here on are in the names of files that are not finished.
+const UNFINISHED: u32 = 1 << 31;
+
+/// The last restore that any broker knows of; 0 for none.
+pub(crate) fn last_known(brokers: &[BrokerRecord]) -> u64 {
+    brokers.iter().map(|b| b.restore).max().unwrap_or(0)
+}
+
+/// The restore that the record of broker `id` is to name. At the first start after one, all streamlets are told of it, unless
+/// another broker has seen to that. Blocks.
+///
+/// # Errors
+/// The store's.
+pub(crate) fn take_part(
+    store: &dyn ClusterStore,
+    dir: &StoreDir,
+    id: u32,
+) -> Result<u64, MetadataError> {
+    let brokers = store.brokers()?;
+    let known = last_known(&brokers);
+    if !dir.is_after_restore() {
+        return Ok(known);
+    }
+    let store_id = dir.incarnation().store_id;
+    let mut mine = brokers
+        .iter()
+        .filter(|b| (b.id, b.store_id) == (id, store_id));
+    if mine.next().is_some_and(|mine| mine.restore < known) {
+        tracing::info!(
+            restore = known,
+            "the metadata store was put back to an older state; another broker has told all streamlets of it"
+        );
+        return Ok(known);
+    }
+    let restore = known + 1;
+    tell_streamlets(store, restore)?;
+    tracing::warn!(
+        restore,
+        "REVISION is not in the data directory: the metadata store was put back to an older state. Each lane goes on 2^32 ordinals higher, and what groups hold that it does not know is set aside"
+    );
+    Ok(restore)
+}
+
+/// Tells every streamlet of a restore that was not told of it yet.
+fn tell_streamlets(store: &dyn MetadataStore, restore: u64) -> Result<(), MetadataError> {
+    let size = TOLD_AT_ONCE.min(store.max_operations()).max(1);
+    let mut left = store.streamlets()?;
+    for _ in 0..ATTEMPTS {
+        left.retain(|streamlet| streamlet.restore < restore);
+        if left.is_empty() {
+            return Ok(());
+        }
+        let mut again = Vec::new();
+        for chunk in left.chunks(size) {
+            let told = chunk.iter().map(|streamlet| {
+                let told = streamlet.after_restore(restore);
+                told.map(Write::PutStreamlet).ok_or_else(|| {
+                    invalid(format!(
+                        "streamlet {} has used up its epochs; copy the stream to a new one",
+                        streamlet.key()
+                    ))
+                })
+            });
+            let told = told.collect::<Result<_, _>>()?;
+            let compare = chunk.iter().map(Compare::streamlet).collect();
+            match store.commit(Transaction::new(compare, told)) {
+                Ok(_) => {}
+                Err(MetadataError::Conflict(_)) => {
+                    for streamlet in chunk {
+                        let now = store.streamlet(streamlet.stream, streamlet.streamlet)?;
+                        again.extend(now);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        left = again;
+    }
+    Err(invalid(format!(
+        "{} streamlets were changed by others through {ATTEMPTS} attempts to tell them that the metadata store was put back; start the broker again",
+        left.len()
+    )))
+}
+
+fn invalid(text: String) -> MetadataError {
+    WireError::new(ErrorCode::InvalidArgument, text).into()
+}
+
+/// Records that say where the lanes of a streamlet go on after a restore: 2^32 ordinals behind the end that is recorded. Each is
+/// a closed group without records, at `own`. All groups in `image` are closed, or end where `ends` says.
+///
+/// Their ids are the last ones below the first that this epoch gives out: no earlier epoch comes so far.
+pub(crate) fn jumps(
+    image: &Image,
+    streamlet: &StreamletRecord,
+    lanes: u32,
+    own: Replica,
+    ends: impl Fn(LaneId) -> Option<u64>,
+) -> Vec<GroupRecord> {
+    let mut recorded: HashMap<LaneId, u64> = HashMap::new();
+    for start in &image.lane_starts {
+        recorded.insert(start.key.lane, start.ordinal);
+    }
+    for group in image.groups.iter().filter(|group| group.is_closed()) {
+        let end = recorded.entry(group.lane).or_default();
+        *end = group.next_ordinal.max(*end);
+    }
+    let key = streamlet.key();
+    let jump = |lane: LaneId| {
+        let recorded = recorded.get(&lane).copied().unwrap_or(0);
+        let from = ends(lane).unwrap_or(0).max(recorded);
+        let id = GroupId(streamlet.next_group.0 - 1 - u64::from(lane.0));
+        let to = from.saturating_add(MAX_GROUP_ORDINALS);
+        GroupRecord {
+            closed_ms: now_ms(),
+            ..GroupRecord::new(key.group(id), lane, streamlet.epoch).closed(
+                from,
+                (0, from),
+                to,
+                vec![own],
+            )
+        }
+    };
+    (0..lanes).map(LaneId).map(jump).collect()
+}
+
+/// The streamlet's record once ordinals have jumped in all of its lanes.
+pub(crate) fn jumped(streamlet: &StreamletRecord) -> StreamletRecord {
+    StreamletRecord {
+        awaits_jump: false,
+        ..streamlet.clone()
+    }
+}
+
+/// The files of one group, with the directory of streams that they lie in.
+type Files = Vec<(PathBuf, PathBuf)>;
+/// Groups that no record names, by streamlet and by id and generation.
+type Unknown = BTreeMap<StreamletKey, BTreeMap<(GroupId, u32), Files>>;
+
+/// Sets aside what this broker has of groups that `image` does not know: own files in streams that it knows, and replicas for
+/// other brokers in all streams; how many files. What cannot be set aside is told and left. Nobody may be using the
+/// directories. Blocks.
+///
+/// # Errors
+/// [`BrokerError::DataDir`] if the data directory cannot be used.
+pub(crate) fn set_unknown_aside(
+    dir: &StoreDir,
+    config: &BrokerConfig,
+    image: &Image,
+) -> Result<u64, BrokerError> {
+    let options = BackupOptions::of(config)?;
+    let io = open_engine(EngineKind::Blocking);
+    let recorded: HashSet<_> = image
+        .groups
+        .iter()
+        .map(|group| (group.streamlet_key(), group.group, group.generation))
+        .collect();
+    let streams: HashMap<_, _> = image.streams.iter().map(|s| (s.id, &*s.name)).collect();
+    let is_recorded = |key: StreamletKey, (group, generation): (GroupId, u32)| {
+        generation >= UNFINISHED || recorded.contains(&(key, group, generation))
+    };
+    let own = dir.streams();
+    let mut set_aside = 0;
+    for (roots, is_own) in [
+        (vec![own], true),
+        (vec![options.disk_dir, options.shared_dir], false),
+    ] {
+        let mut unknown = Unknown::new();
+        for root in roots {
+            // Own files of unknown streams are set aside with their directory.
+            let takes = |stream| !is_own || streams.contains_key(&stream);
+            if let Err(error) = find(&*io, &root, takes, &is_recorded, &mut unknown) {
+                tracing::error!(dir = %root.display(), %error, "files of groups that the restored metadata store does not know cannot be looked for here: later they count as nobody's, and are removed; copy the directory elsewhere if you need what it holds");
+            }
+        }
+        for (key, groups) in unknown {
+            let stream = streams.get(&key.stream).copied().unwrap_or("unknown");
+            set_aside += set_streamlet_aside(dir, &*io, (key, stream), groups);
+        }
+    }
+    Ok(set_aside)
+}
+
+fn set_streamlet_aside(
+    dir: &StoreDir,
+    io: &dyn Io,
+    (key, stream): (StreamletKey, &str),
+    groups: BTreeMap<(GroupId, u32), Files>,
+) -> u64 {
+    let base = dir.path().join(DAMAGED_DIR);
+    let mut names = Vec::new();
+    for files in groups.into_values() {
+        let mut logs = files.iter().map(|(_, file)| file);
+        // One that cannot be read may hold some.
+        if !logs.any(|file| is_log(file) && holds_records(io, file).unwrap_or(true)) {
+            continue;
+        }
+        for (root, file) in files {
+            match move_aside(&base, &root, &file) {
+                Ok(Some(to)) => names.push(to.display().to_string()),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::error!(stream, file = %file.display(), %error, "a file of a group that the restored metadata store does not know cannot be set aside; later it counts as nobody's, and is removed: copy it elsewhere if you need what it holds");
+                }
+            }
+        }
+    }
+    if !names.is_empty() {
+        tracing::error!(
+            stream,
+            streamlet = key.streamlet.0,
+            files = names.len(),
+            names = names.join(" "),
+            "the restored metadata store does not know these groups: what they hold was acknowledged and is lost to the stream. Their files are set aside; nothing removes them but you. `kera segment inspect` reads those that end in .log; have their records produced again"
+        );
+    }
+    names.len() as u64
+}
+
+fn is_log(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "log")
+}
+
+/// Whether any record was written into a group's file.
+fn holds_records(io: &dyn Io, file: &Path) -> io::Result<bool> {
+    let file = io.open(file, OpenHow::ReadOnly, false)?;
+    Ok(!scan::is_without_batches(&*file)?)
+}
+
+/// The files below `root` of groups that are not recorded.
+fn find(
+    io: &dyn Io,
+    root: &Path,
+    takes: impl Fn(StreamId) -> bool,
+    is_recorded: &impl Fn(StreamletKey, (GroupId, u32)) -> bool,
+    found: &mut Unknown,
+) -> io::Result<()> {
+    for name in names(io, root)? {
+        let Some(stream) = name.parse().ok().filter(|stream| takes(*stream)) else {
+            continue;
+        };
+        let of_stream = root.join(name);
+        for name in names(io, &of_stream)? {
+            let Ok(streamlet) = name.parse() else {
+                continue;
+            };
+            let key = StreamletKey {
+                stream,
+                streamlet: StreamletId(streamlet),
+            };
+            let of_streamlet = of_stream.join(name);
+            for name in names(io, &of_streamlet)? {
+                if let Some(group) = group_of(&name).filter(|group| !is_recorded(key, *group)) {
+                    let files = found.entry(key).or_default().entry(group).or_default();
+                    files.push((root.to_path_buf(), of_streamlet.join(name)));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The group of a file, or of what a replica store says of one.
+fn group_of(name: &str) -> Option<(GroupId, u32)> {
+    let log = name.strip_suffix(".copy").map(|stem| format!("{stem}.log"));
+    GroupSpec::parse_file_name(log.as_deref().unwrap_or(name))
+}
+
+/// The names in a directory; none in what is no directory.
+fn names(io: &dyn Io, dir: &Path) -> io::Result<Vec<String>> {
+    match io.list(dir) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            Ok(Vec::new())
+        }
+        listed => listed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use kera_metadata::{MemoryCluster, Role, StreamConfig, StreamRecord};
+
+    use kera_protocol::ids::{BrokerId, Epoch};
+
+    use super::*;
+    use crate::open::record_broker;
+
+    fn directory(home: &Path, cluster: uuid::Uuid) -> StoreDir {
+        let dir = StoreDir::open(home).expect("opens");
+        dir.belongs_to(cluster).expect("it is new");
+        assert!(!dir.is_after_restore(), "a new one says nothing");
+        drop(dir);
+        fs::remove_file(home.join("REVISION")).expect("it is there");
+        let dir = StoreDir::open(home).expect("opens");
+        dir.belongs_to(cluster).expect("it is the same");
+        assert!(dir.is_after_restore());
+        dir
+    }
+
+    #[test]
+    fn brokers_that_start_at_once_or_later_tell_of_one_restore() {
+        let (home, store) = (
+            tempfile::tempdir().expect("a directory"),
+            MemoryCluster::new(),
+        );
+        let dirs = ["1", "2"].map(|name| directory(&home.path().join(name), store.cluster()));
+        let put = |id: u32, restore: u64| {
+            let dir = &dirs[id as usize - 1];
+            let recorded = record_broker(&store, dir, id, "h:1", 0, (Role::Broker, restore));
+            recorded.expect("it is recorded");
+        };
+        let part = |id: u32| take_part(&store, &dirs[id as usize - 1], id).expect("it answers");
+        let create = |name: &str| {
+            let stream = StreamRecord::new(name, StreamConfig::default(), 0);
+            store.create_stream(stream, 1).expect("it is made").0.id
+        };
+        let of = |stream: StreamId| store.streamlet(stream, StreamletId(0)).expect("it is read");
+        put(1, 0);
+        put(2, 0);
+        let old = create("old");
+        let before = of(old).expect("it is there");
+        assert_eq!(part(1), 1);
+        let told = of(old).expect("it is there");
+        assert!(told.awaits_jump && told.restore == 1);
+        assert!(told.epoch.0 > before.epoch.0 + 1000 && told.next_group.0 > 1 << 30);
+        // As one that looked before the first one was done.
+        assert_eq!(part(2), 1);
+        assert_eq!(of(old).as_ref(), Some(&told));
+
+        put(1, 1);
+        let new = create("new");
+        let is_told = |stream| of(stream).is_some_and(|one| one.awaits_jump);
+        assert_eq!(part(2), 1);
+        assert_eq!(of(old), Some(told));
+        assert!(!is_told(new), "it is of after the restore");
+
+        put(2, 1);
+        assert_eq!(part(1), 2, "both know of the first");
+        assert!(is_told(new) && of(old).is_some_and(|one| one.restore == 2));
+        put(1, 2);
+        dirs[1].keep_revision(7).expect("it is written");
+        let third = create("third");
+        assert_eq!(part(2), 2);
+        assert!(!is_told(third), "this broker has seen a revision");
+    }
+
+    #[test]
+    fn lanes_go_on_behind_what_is_recorded_of_them() {
+        let key = StreamletKey {
+            stream: StreamId::random(),
+            streamlet: StreamletId(0),
+        };
+        let own = Replica {
+            broker: BrokerId(1),
+            incarnation: Default::default(),
+        };
+        let streamlet = StreamletRecord {
+            stream: key.stream,
+            streamlet: key.streamlet,
+            owner: 1,
+            epoch: Epoch(9),
+            next_group: GroupId(1 << 32),
+            restore: 1,
+            awaits_jump: true,
+            revision: 0,
+        };
+        let group = |id: u64, lane: u32, end: u64| {
+            GroupRecord::new(key.group(GroupId(id)), LaneId(lane), Epoch(8)).closed(
+                0,
+                (1, end),
+                end,
+                vec![own],
+            )
+        };
+        let image = Image {
+            groups: vec![group(1, 0, 10), group(2, 1, 20), group(3, 0, 30)],
+            ..Image::default()
+        };
+        let ends = |lane: LaneId| (lane.0 == 1).then_some(25);
+        let found = jumps(&image, &streamlet, 3, own, ends);
+        let places: Vec<_> = found
+            .iter()
+            .map(|g| (g.lane.0, g.start_ordinal()))
+            .collect();
+        assert_eq!(places, [(0, 30), (1, 25), (2, 0)]);
+        for jump in &found {
+            assert!(jump.is_closed() && !jump.holds_records() && jump.epoch == streamlet.epoch);
+            assert!(jump.group < streamlet.next_group && jump.group.0 > 1 << 31);
+            assert_eq!(jump.next_ordinal, jump.end_ordinal + (1 << 32));
+        }
+    }
+}

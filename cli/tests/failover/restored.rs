@@ -1,0 +1,168 @@
+//! An etcd that is put back to an older state, as an operator does who has lost its disks: groups that it does not know
+//! had ordinals, and no other record gets one of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::{Trio, lines, text};
+
+const JUMP: u64 = 1 << 32;
+
+impl Trio {
+    fn make(&self, stream: &str, replicas: &str) {
+        let create = ["stream", "create", stream, "--if-not-exists"];
+        let small = ["--segment-size", "64KiB", "--segments-per-group", "1"];
+        let words = [
+            &create[..],
+            &small,
+            &["--streamlets", "1"],
+            &["--replicas", replicas],
+        ];
+        self.run(&self.bootstrap(), &words.concat(), b"");
+    }
+
+    fn feed(&self, stream: &str, range: std::ops::Range<usize>) {
+        let produce = ["produce", stream, "--quiet", "--batch-size", "4KiB"];
+        self.run(&self.bootstrap(), &produce, &text(&lines(range)));
+    }
+
+    fn feed_all(&self, streams: &[&str], range: std::ops::Range<usize>) {
+        for stream in streams {
+            self.feed(stream, range.clone());
+        }
+    }
+
+    /// What the stream's one lane holds, by ordinal.
+    fn held(&self, stream: &str) -> BTreeMap<u64, String> {
+        let consume = ["consume", stream, "--format", "jsonl"];
+        let text = self.run(&self.bootstrap(), &consume, b"").text();
+        let records = text.lines().map(|line| {
+            let record: Value = serde_json::from_str(line).expect("an object a line");
+            let ordinal = record["ordinal"].as_u64().expect("an ordinal");
+            (ordinal, record["value"].as_str().expect("text").to_owned())
+        });
+        records.collect()
+    }
+
+    /// All brokers end, etcd is what it was at `state`, and they start as the operator's guide says, the first of them when the
+    /// others have not.
+    fn put_back(&mut self, state: &str) {
+        for broker in &mut self.brokers {
+            broker.kill();
+        }
+        self.etcd.become_state(state);
+        for broker in &mut self.brokers {
+            fs::remove_file(broker.data_dir().join("REVISION")).expect("it is there");
+            broker.restart();
+        }
+    }
+}
+
+/// Files below a directory that end so.
+fn files(dir: &Path, end: &str, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).into_iter().flatten() {
+        let path = entry.expect("it is listed").path();
+        match path.is_dir() {
+            true => files(&path, end, found),
+            false if path.to_string_lossy().ends_with(end) => found.push(path),
+            false => {}
+        }
+    }
+}
+
+fn contains(file: &Path, text: &str) -> bool {
+    let bytes = fs::read(file).expect("it can be read");
+    bytes
+        .windows(text.len())
+        .any(|part| part == text.as_bytes())
+}
+
+#[test]
+fn an_etcd_that_is_put_back_gives_no_ordinal_to_another_record() {
+    let Some(mut trio) = Trio::start() else {
+        return;
+    };
+    let streams = ["clicks", "alone"];
+    trio.make("clicks", "3");
+    trio.make("alone", "1");
+    let group = ["consume", "clicks", "--group", "readers"];
+    trio.feed_all(&streams, 0..1000);
+    let all = trio.bootstrap();
+    assert_eq!(trio.run(&all, &group, b"").text().lines().count(), 1000);
+    trio.etcd.keep_state("old");
+    trio.feed_all(&streams, 1000..4000);
+    assert_eq!(trio.run(&all, &group, b"").text().lines().count(), 3000);
+    let before = streams.map(|stream| trio.held(stream));
+    assert!(before.iter().all(|held| held.len() == 4000));
+
+    trio.put_back("old");
+    trio.feed_all(&streams, 4000..5000);
+    let after = streams.map(|stream| trio.held(stream));
+    for (before, after) in before.iter().zip(&after) {
+        let known = after.iter().filter(|(ordinal, _)| **ordinal < JUMP);
+        let known: Vec<_> = known.collect();
+        // Groups that were recorded by then are there, with all that they held.
+        assert!((1000..4000).contains(&known.len()), "{}", known.len());
+        for (ordinal, line) in known {
+            assert_eq!(before.get(ordinal), Some(line), "ordinal {ordinal}");
+        }
+        let new = after.iter().filter(|(ordinal, _)| **ordinal >= JUMP);
+        let new: Vec<_> = new.map(|(_, line)| line.clone()).collect();
+        assert_eq!(new, lines(4000..5000));
+        let highest = after.keys().next_back();
+        assert!(
+            highest < Some(&(2 * JUMP)),
+            "once for all brokers: {highest:?}"
+        );
+    }
+    // Its position is in the gap, and it goes on behind it.
+    let read = trio.run(&all, &group, b"").text();
+    assert_eq!(read.lines().count(), 1000, "{read}");
+
+    // What is lost to the streams is there for people, at the owner and where replicas were.
+    let last = &lines(3999..4000)[0];
+    let mut damaged = Vec::new();
+    for broker in &trio.brokers {
+        files(&broker.data_dir().join("damaged"), ".log", &mut damaged);
+        let log = broker.log();
+        assert!(
+            log.contains("the restored metadata store does not know these groups"),
+            "{log}"
+        );
+    }
+    let with_last = damaged.iter().filter(|file| contains(file, last)).count();
+    assert_eq!(with_last, 4, "three replicas and a file alone: {damaged:?}");
+
+    // A failover and a start are no restores.
+    let ends = after.map(|held| held.keys().next_back().copied());
+    for broker in 0..3 {
+        trio.brokers[broker].kill();
+        trio.run(
+            trio.brokers[(broker + 1) % 3].address(),
+            &["cluster", "status"],
+            b"",
+        );
+        trio.brokers[broker].restart();
+    }
+    trio.feed_all(&streams, 5000..6000);
+    for (stream, end) in streams.iter().zip(ends) {
+        let held = trio.held(stream);
+        let new = held.range(end.expect("records") + 1..);
+        let (ordinals, new): (Vec<_>, Vec<_>) = new.map(|(at, line)| (*at, line.clone())).unzip();
+        assert_eq!(new, lines(5000..6000), "{stream}");
+        assert_eq!(ordinals[0], end.expect("records") + 1, "{stream}");
+    }
+
+    // The next one is another.
+    trio.etcd.keep_state("newer");
+    trio.put_back("newer");
+    trio.feed_all(&streams, 6000..6100);
+    for stream in streams {
+        let held = trio.held(stream);
+        let new = held.range(2 * JUMP..3 * JUMP).map(|(_, line)| line.clone());
+        assert_eq!(new.collect::<Vec<_>>(), lines(6000..6100), "{stream}");
+    }
+}
