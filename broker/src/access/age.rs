@@ -2,15 +2,12 @@
 //!
 //! While etcd is away nobody hears of rules that others made. With `acl.max_age` such rules count for a time only.
 
-use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use kera_protocol::error::{ErrorCode, WireError};
-use tokio::time::sleep;
 
 use crate::clock::now_ms;
-use crate::shared::Shared;
 
 /// The store is asked at least so often in the greatest age.
 const LOOKS: u32 = 4;
@@ -85,51 +82,9 @@ impl Age {
     }
 
     /// How often the store is to be asked.
-    fn look_every(&self) -> Duration {
+    pub(super) fn look_every(&self) -> Duration {
         (self.most / LOOKS).min(LOOK_EVERY_MOST)
     }
-}
-
-/// Asks the metadata store for the rules from time to time, if they have a greatest age, until the broker stops.
-pub(crate) fn keep_confirmed(shared: Weak<Shared>) {
-    let every = shared.upgrade().and_then(|shared| {
-        let age = shared.access.age.as_ref()?;
-        Some((age.look_every(), shared.stopping.subscribe()))
-    });
-    let Some((every, mut stopping)) = every else {
-        return;
-    };
-    tokio::spawn(async move {
-        let mut pause = every;
-        loop {
-            tokio::select! {
-                () = sleep(pause) => {}
-                _ = stopping.wait_for(|stop| *stop) => return,
-            }
-            let Some(shared) = shared.upgrade() else {
-                return;
-            };
-            let asked = tokio::task::spawn_blocking(move || {
-                let asked = shared.access.asks();
-                match shared.metadata.rules() {
-                    Ok(record) => shared.access.confirm(&record, asked),
-                    Err(error) => {
-                        tracing::debug!(%error, "the rules of access are not confirmed");
-                        return true;
-                    }
-                }
-                !shared.access.age.as_ref().is_some_and(Age::is_over)
-            });
-            match asked.await {
-                // An answer that took longer than the rules count confirms nothing: ask again at once.
-                Ok(rests) => pause = if rests { every } else { Duration::ZERO },
-                Err(error) => {
-                    tracing::error!(%error, "asking for the rules of access failed");
-                    pause = every;
-                }
-            }
-        }
-    });
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod age;
 mod alter;
 mod granted;
 mod hidden_streams;
+mod keep_confirmed;
 mod native;
 mod rules;
 
@@ -29,10 +30,10 @@ use crate::metrics::Counter;
 use crate::principal::Principal;
 
 use age::Age;
-pub(crate) use age::keep_confirmed;
 pub use alter::{Filter, add, list, remove};
 pub(crate) use granted::Granted;
 pub(crate) use hidden_streams::{hide_progress, hide_streams};
+pub(crate) use keep_confirmed::keep_confirmed;
 pub(crate) use native::{Guarded, Needs, attempt, may_see};
 use rules::{Asker, Rules};
 

@@ -8,21 +8,12 @@ use kera_protocol::ids::{LaneKey, Ordinal};
 use kera_protocol::slices::SliceSet;
 use kera_protocol::v1::{Cursor, LeaseCommit};
 
+use super::lease_key::LeaseKey;
 use crate::fetch::SourceSpec;
 pub(crate) use moves::{NotMoved, Place};
 
 /// Released leases that are remembered, so that a late commit of theirs is known to be done.
 const REMEMBERED: usize = 1_024;
-
-/// A lease of this membership. Numbers say nothing by themselves: a group that was deleted and made anew grants the
-/// same ones again, for other records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct LeaseKey {
-    /// Counts how often the membership, and all leases with it, were lost.
-    pub(crate) life: u64,
-    /// Its number at the coordinator.
-    pub(crate) lease: u64,
-}
 
 /// A lease, as the application sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

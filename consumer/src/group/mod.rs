@@ -1,13 +1,14 @@
 //! Membership in a consumer group: joining, heartbeats, leases, commits.
 
+mod lease_key;
 mod leases;
 mod moves;
 mod session;
 mod tasks;
 mod waiters;
 
+pub(crate) use lease_key::LeaseKey;
 pub use leases::LeaseInfo;
-pub(crate) use leases::LeaseKey;
 pub(crate) use session::{Group, GroupSettings, RebalanceHook, ResumeHook};
 
 /// News about leases, in the order in which they come. Told on a background task: return quickly.

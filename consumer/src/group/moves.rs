@@ -3,7 +3,8 @@
 use kera_protocol::ids::Ordinal;
 use kera_protocol::v1::Cursor;
 
-use super::leases::{LeaseKey, NotMoved, Place};
+use super::lease_key::LeaseKey;
+use super::leases::{NotMoved, Place};
 use super::session::Group;
 use crate::config::{Order, Start};
 use crate::error::ConsumeError;

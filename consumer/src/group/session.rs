@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::leases::{LeaseInfo, LeaseKey, LeaseTable};
+use super::lease_key::LeaseKey;
+use super::leases::{LeaseInfo, LeaseTable};
 use super::waiters::CommitWaiters;
 use super::{Rebalance, tasks};
 use crate::config::{Fetch, Order, Start};

@@ -4,7 +4,7 @@ use kera_protocol::ids::Ordinal;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::leases::LeaseKey;
+use super::lease_key::LeaseKey;
 use crate::error::ConsumeError;
 
 type Answer = Result<(), ConsumeError>;

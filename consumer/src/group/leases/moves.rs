@@ -3,8 +3,9 @@
 use kera_protocol::ids::{LaneKey, Ordinal};
 use kera_protocol::v1::Cursor;
 
-use super::{Held, LeaseKey, LeaseTable};
+use super::{Held, LeaseTable};
 use crate::fetch::SourceSpec;
+use crate::group::LeaseKey;
 
 /// A streamlet and its lane.
 pub(crate) type Place = (u32, u32);
