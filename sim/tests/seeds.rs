@@ -140,7 +140,7 @@ fn a_compaction_that_leaves_the_wrong_record_is_noticed() {
 fn a_compaction_under_a_reader_that_takes_too_much_is_noticed() {
     // Where one begins that notices it soon; what another change makes of that seed, a later one notices.
     for (rule, first) in [
-        ("tombstones_dropped_early", "33"),
+        ("tombstones_dropped_early", "45"),
         ("cleaned_position_skipped", "1"),
     ] {
         let noticed = text(&sim(&[
@@ -149,7 +149,7 @@ fn a_compaction_under_a_reader_that_takes_too_much_is_noticed() {
             "--first",
             first,
             "--seeds",
-            "12",
+            "24",
             "--trouble",
             "2000",
         ]));
