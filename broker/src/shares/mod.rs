@@ -7,7 +7,7 @@
 //! # Dead letters (KIP-1191)
 //! What a group gives up, because a member rejects it or after its last delivery, goes to the group's dead-letter topic:
 //! 1. The coordinator keeps that it is given up. From then on nobody gets it, whoever owns the lane.
-//! 2. [`dead_letters`] has it appended to the topic, by the owner of the lane there, and waits until that is durable.
+//! 2. `dead_letters` has it appended to the topic, by the owner of the lane there, and waits until that is durable.
 //! 3. It is done, and the coordinator keeps that.
 //!
 //! An owner that goes between 2 and 3 leaves it to the next one, which does 2 again: a dead letter is there at least once.

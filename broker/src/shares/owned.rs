@@ -416,12 +416,17 @@ impl Attached {
             standing.burying = true;
             // As long as this one is there nobody forgets the partition.
             self.share.users.fetch_add(1, Ordering::Relaxed);
-            let other = Self {
-                shared: self.shared.clone(),
-                share: self.share.clone(),
-                holder: self.shared.shares.new_holder(),
-            };
-            runtime.spawn(dead_letters::bury(other));
+            let (shared, share) = (self.shared.clone(), self.share.clone());
+            let holder = shared.shares.new_holder();
+            // A runtime that ends drops here, under the lock, what has not begun: there is nothing yet that takes the lock.
+            runtime.spawn(async move {
+                let other = Self {
+                    shared,
+                    share,
+                    holder,
+                };
+                dead_letters::bury(other).await;
+            });
         }
     }
 
