@@ -32,6 +32,7 @@ mod config;
 mod consumer;
 mod error;
 mod fetch;
+mod find;
 mod group;
 mod metrics;
 mod opened;

@@ -16,6 +16,7 @@ use crate::builder::ReaderBuilder;
 use crate::config::{Fetch, FetchSettings, LaneRange, Seek, Start};
 use crate::error::ConsumeError;
 use crate::fetch::{Fetcher, Popped, SourceSpec};
+use crate::find::{find, find_in_lane};
 use crate::metrics::Metrics;
 use crate::opened::OpenedBatch;
 
@@ -369,17 +370,8 @@ impl Reader {
         to: impl Into<Seek>,
     ) -> Result<(), ConsumeError> {
         let unknown = ConsumeError::UnknownLane { streamlet, lane };
-        let index = *self.index.get(&(streamlet, lane)).ok_or(unknown.clone())?;
-        let cursor = match to.into() {
-            Seek::Cursor(cursor) => cursor,
-            Seek::To(start) => self
-                .find(start)
-                .await?
-                .into_iter()
-                .find(|found| (found.streamlet, found.lane) == (streamlet, lane))
-                .and_then(|found| found.cursor)
-                .ok_or(unknown)?,
-        };
+        let index = *self.index.get(&(streamlet, lane)).ok_or(unknown)?;
+        let cursor = find_in_lane(&self.client, &self.stream, (streamlet, lane), to.into()).await?;
         self.restart(index, cursor);
         Ok(())
     }
@@ -389,17 +381,12 @@ impl Reader {
     /// # Errors
     /// [`ConsumeError::Rpc`] if the broker was not reached.
     pub async fn seek_all(&mut self, to: Start) -> Result<(), ConsumeError> {
-        for found in self.find(to).await? {
+        for found in find(&self.client, &self.stream, to).await? {
             if let Some(&index) = self.index.get(&(found.streamlet, found.lane)) {
                 self.restart(index, found.cursor.unwrap_or_default());
             }
         }
         Ok(())
-    }
-
-    async fn find(&self, at: Start) -> Result<Vec<v1::LaneCursor>, RpcError> {
-        let meta = self.client.stream(&self.stream).await?;
-        self.client.find_ordinals(&meta, at.find()).await
     }
 
     fn restart(&mut self, index: usize, cursor: Cursor) {

@@ -38,6 +38,15 @@ async fn leased(count: u64) -> Arc<Fake> {
     fake
 }
 
+/// Two lanes of a hundred records; the first one is lease 1.
+async fn two_lanes() -> Arc<Fake> {
+    let fake = Fake::start(1, 2).await;
+    fake.fill((0, 0), 100, 10);
+    fake.fill((0, 1), 100, 10);
+    fake.grant((0, 0), 0, 0);
+    fake
+}
+
 async fn next(consumer: &mut Consumer) -> Vec<u64> {
     values(&consumer.next_batch().await.unwrap())
 }

@@ -5,11 +5,11 @@
 //!
 //! 1. [`set_unknown_aside`]: files and replicas of unknown groups are set aside, before anybody can free them.
 //! 2. [`take_part`]: all streamlets are told, so that each broker hears of the restore, whenever it takes a streamlet over.
-//!    Their epochs and group ids go up, and whoever serves one already has to begin anew. Once all are told, the broker's
+//!    Their epochs and group ids go up, so that an owner that already serves one is deposed. Once all are told, the broker's
 //!    record names the restore by its number. A broker that starts later finds the number in another's record, not in its
 //!    own, and takes part in the same restore. Two brokers that start at once give it the same number, and no streamlet is
 //!    told twice.
-//! 3. [`jumps`]: whoever takes over a streamlet that was told records in each lane, once, that ordinals jump.
+//! 3. [`jumps`]: the next owner of such a streamlet records once, in each lane, that ordinals jump.
 //!
 //! Brokers of earlier versions know nothing of it: what they take over first goes on where the store says.
 
@@ -46,8 +46,8 @@ pub(crate) fn last_known(brokers: &[BrokerRecord]) -> u64 {
     brokers.iter().map(|b| b.restore).max().unwrap_or(0)
 }
 
-/// The restore that the record of broker `id` is to name. At the first start after one, all streamlets are told of it, unless
-/// another broker has seen to that. Blocks.
+/// The number of the restore for the record of broker `id`. If this is its first start after one, it tells all streamlets,
+/// unless another broker has done so. Blocks.
 ///
 /// # Errors
 /// The store's.

@@ -308,7 +308,7 @@ fn place(
     let data = &shared.data;
     let streamlets = {
         let topic = data.catalog.of_id(&request.stream)?;
-        // Whoever asks has looked: most likely this broker has not heard of a change yet.
+        // The group's broker has checked this too, so this one has most likely not heard of a change yet.
         check_topic(&topic).map_err(|error| WireError::new(ErrorCode::NotOwner, error.message))?;
         topic.record.load().config.streamlets
     };

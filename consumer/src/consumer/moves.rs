@@ -65,10 +65,7 @@ impl Consumer {
             });
         }
         let place = (streamlet, lane);
-        let to = match to.into() {
-            Seek::Cursor(cursor) => cursor,
-            Seek::To(start) => self.group.find(place, start).await?,
-        };
+        let to = self.group.find(place, to.into()).await?;
         let stood = self.group.seek(place, to)?;
         self.let_go(streamlet, lane);
         let of_lane = |(lease, _): &mut (LeaseKey, Cursor)| self.group.is_of(*lease, place);

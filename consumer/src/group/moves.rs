@@ -6,9 +6,10 @@ use kera_protocol::v1::Cursor;
 use super::lease_key::LeaseKey;
 use super::leases::{NotMoved, Place};
 use super::session::Group;
-use crate::config::{Order, Start};
+use crate::config::{Order, Seek};
 use crate::error::ConsumeError;
 use crate::fetch::SourceSpec;
+use crate::find::find_in_lane;
 
 impl Group {
     pub(crate) fn order(&self) -> Order {
@@ -61,21 +62,12 @@ impl Group {
         Ok(stood)
     }
 
-    /// Where the lane has what `start` names.
+    /// Where the lane has what `to` names.
     ///
     /// # Errors
     /// If the broker does not answer, or the stream has no such lane.
-    pub(crate) async fn find(&self, lane: Place, start: Start) -> Result<Cursor, ConsumeError> {
-        let meta = self.client.stream(&self.settings.stream).await?;
-        let found = self.client.find_ordinals(&meta, start.find()).await?;
-        let mut found = found.into_iter();
-        let found = found.find(|found| (found.streamlet, found.lane) == lane);
-        found
-            .and_then(|found| found.cursor)
-            .ok_or(ConsumeError::UnknownLane {
-                streamlet: lane.0,
-                lane: lane.1,
-            })
+    pub(crate) async fn find(&self, lane: Place, to: Seek) -> Result<Cursor, ConsumeError> {
+        find_in_lane(&self.client, &self.settings.stream, lane, to).await
     }
 
     /// Reads leases that nothing reads. Call with `reading` locked.

@@ -2,15 +2,6 @@
 
 use super::*;
 
-/// Two lanes of a hundred records; the first one is lease 1.
-async fn two_lanes() -> Arc<Fake> {
-    let fake = Fake::start(1, 2).await;
-    fake.fill((0, 0), 100, 10);
-    fake.fill((0, 1), 100, 10);
-    fake.grant((0, 0), 0, 0);
-    fake
-}
-
 /// The group is made anew, and lease 1 is the other lane.
 async fn lose_group_and_change_lanes(fake: &Fake, consumer: &Consumer) {
     lose_group(fake).await;

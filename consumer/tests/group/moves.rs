@@ -23,10 +23,7 @@ async fn delivers_nothing(consumer: &mut Consumer) {
 #[tokio::test]
 async fn a_paused_lane_keeps_its_lease_and_goes_on_where_it_stood() {
     for fetch in [Fetch::Push, Fetch::Pull] {
-        let fake = Fake::start(1, 2).await;
-        fake.fill((0, 0), 100, 10);
-        fake.fill((0, 1), 100, 10);
-        fake.grant((0, 0), 0, 0);
+        let fake = two_lanes().await;
         let mut consumer = consumer(&fake)
             .fetch(fetch)
             .manual_commit()
