@@ -21,6 +21,8 @@ final class KeraEnumerator extends StreamEnumerator<LanePlan> {
     private static final Logger LOG = LoggerFactory.getLogger(KeraEnumerator.class);
     /** The readers that know that nothing more comes: told again, one that has finished meanwhile would fail the job. */
     private final Set<Integer> told = new HashSet<>();
+    /** The readers that know that no split waits for them. */
+    private final Set<Integer> without = new HashSet<>();
 
     /** @param restored what a checkpoint has; null for a job that begins */
     KeraEnumerator(SplitEnumeratorContext<LaneSplit> context, SourceSettings settings, EnumeratorState restored)
@@ -83,6 +85,7 @@ final class KeraEnumerator extends StreamEnumerator<LanePlan> {
     @Override
     public void addReader(int subtask) {
         told.remove(subtask);
+        without.remove(subtask);
         // A reader reports before it is registered, after a restore even what is in all checkpoints.
         plans.values().forEach(plan -> tell(subtask, plan.known(subtask)));
         assign();
@@ -108,8 +111,21 @@ final class KeraEnumerator extends StreamEnumerator<LanePlan> {
         if (!all.isEmpty()) {
             context.assignSplits(new SplitsAssignment<>(all));
         }
+        tellWithout();
         if (settings.bounded() && plans.values().stream().allMatch(LanePlan::isAssigned)) {
             context.registeredReaders().keySet().stream().filter(told::add).forEach(context::signalNoMoreSplits);
+        }
+    }
+
+    /** A reader that has no split, and gets none as things are, is not to hold up watermarks. */
+    private void tellWithout() {
+        int parallelism = context.currentParallelism();
+        // Before the first look nothing is known of what will be assigned.
+        if (look.isBegun() && !settings.bounded()) {
+            context.registeredReaders().keySet().stream()
+                    .filter(reader -> plans.values().stream().noneMatch(plan -> plan.hasPending(reader, parallelism)))
+                    .filter(without::add)
+                    .forEach(reader -> context.sendEventToSourceReader(reader, new WithoutSplits()));
         }
     }
 

@@ -5,12 +5,15 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.function.Supplier;
+import org.apache.flink.api.common.eventtime.Watermark;
+import org.apache.flink.api.connector.source.ReaderOutput;
 import org.apache.flink.api.connector.source.SourceEvent;
 import org.apache.flink.api.connector.source.SourceOutput;
 import org.apache.flink.api.connector.source.SourceReaderContext;
 import org.apache.flink.connector.base.source.reader.RecordEmitter;
 import org.apache.flink.connector.base.source.reader.SingleThreadMultiplexSourceReaderBase;
 import org.apache.flink.connector.base.source.reader.splitreader.SplitReader;
+import org.apache.flink.core.io.InputStatus;
 
 /** Emits records, keeps positions in checkpoints, and tells the enumerator what it has read to the end. */
 final class KeraSourceReader<T>
@@ -36,11 +39,28 @@ final class KeraSourceReader<T>
         }
     }
 
+    /** Whether a reader without splits holds up the watermarks of others. */
+    private enum Idleness {
+        /** It has splits, had some and waits at a barrier, or does not know yet that it gets none. */
+        COUNTS,
+        /** It never had a split, and is to be marked idle. */
+        TO_BE_IDLE,
+        IDLE,
+        /** It is idle, and has its first split now. */
+        TO_COUNT
+    }
+
+    /** The lowest one that ends the idleness of a reader's output. */
+    private static final Watermark FIRST = new Watermark(Long.MIN_VALUE + 1);
+
     private final FinishedLedger ledger = new FinishedLedger();
     private final PositionCommitter committer;
     /** Splits of earlier versions get the ids that were looked up for them. */
     private final StreamIds ids;
     private final Order order;
+    private boolean hadSplits;
+    private Idleness idleness = Idleness.COUNTS;
+    private String firstSplit;
 
     KeraSourceReader(
             Supplier<SplitReader<KeraRecord, LaneSplit>> readers,
@@ -69,7 +89,39 @@ final class KeraSourceReader<T>
     }
 
     @Override
+    public InputStatus pollNext(ReaderOutput<T> output) throws Exception {
+        if (idleness == Idleness.TO_BE_IDLE) {
+            output.markIdle();
+            idleness = Idleness.IDLE;
+        } else if (idleness == Idleness.TO_COUNT) {
+            // By the split's own output: where that of the reader is marked active, no split's idleness counts any more.
+            output.createOutputForSplit(firstSplit).emitWatermark(FIRST);
+            idleness = Idleness.COUNTS;
+        }
+        return super.pollNext(output);
+    }
+
+    private void becomes(Idleness next) {
+        idleness = next;
+        splitFetcherManager.getQueue().notifyAvailable();
+    }
+
+    private void had(List<LaneSplit> splits) {
+        if (hadSplits || splits.isEmpty()) {
+            return;
+        }
+        hadSplits = true;
+        firstSplit = splits.get(0).splitId();
+        if (idleness == Idleness.IDLE) {
+            becomes(Idleness.TO_COUNT);
+        } else {
+            idleness = Idleness.COUNTS;
+        }
+    }
+
+    @Override
     public void addSplits(List<LaneSplit> splits) {
+        had(splits);
         List<LaneSplit> live = new ArrayList<>();
         List<String> finished = new ArrayList<>();
         for (LaneSplit split : splits) {
@@ -107,6 +159,10 @@ final class KeraSourceReader<T>
     public void handleSourceEvents(SourceEvent event) {
         if (event instanceof FinishRecorded recorded) {
             ledger.acknowledged(recorded.ids());
+        } else if (event instanceof WithoutSplits) {
+            if (!hadSplits && idleness == Idleness.COUNTS) {
+                becomes(Idleness.TO_BE_IDLE);
+            }
         } else {
             super.handleSourceEvents(event);
         }

@@ -225,14 +225,24 @@ final class LanePlan {
         boolean[][] open = openGenerations();
         for (Part part : parts.values()) {
             LaneSplit split = part.split;
-            int partition = split.lane() * streamlets + split.streamlet();
-            int reader = Math.floorMod(stream.hashCode() + partition, parallelism);
+            int reader = reader(split, parallelism);
             if (part.status == Status.PENDING && isThere.test(reader) && isOpen(split, open)) {
                 part.status = Status.ASSIGNED;
                 assigned.computeIfAbsent(reader, any -> new ArrayList<>()).add(split);
             }
         }
         return assigned;
+    }
+
+    private int reader(LaneSplit split, int parallelism) {
+        int partition = split.lane() * streamlets + split.streamlet();
+        return Math.floorMod(stream.hashCode() + partition, parallelism);
+    }
+
+    /** True if some part waits for a reader, perhaps behind a barrier. */
+    boolean hasPending(int reader, int parallelism) {
+        return parts.values().stream()
+                .anyMatch(part -> part.status == Status.PENDING && reader(part.split, parallelism) == reader);
     }
 
     /** True if nothing is left to assign, and nothing will come. */

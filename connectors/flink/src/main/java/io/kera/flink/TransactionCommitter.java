@@ -24,11 +24,9 @@ final class TransactionCommitter implements Committer<TransactionHandle> {
     public void commit(Collection<CommitRequest<TransactionHandle>> requests) throws IOException {
         for (CommitRequest<TransactionHandle> request : requests) {
             TransactionHandle handle = request.getCommittable();
+            boolean committed;
             try {
-                if (!transactions.commit(handle)) {
-                    throw new IOException("records are lost: the transaction " + handle
-                            + " of a completed checkpoint was aborted by somebody else");
-                }
+                committed = transactions.commit(handle);
             } catch (LoginException error) {
                 throw error;
             } catch (KeraException error) {
@@ -41,11 +39,19 @@ final class TransactionCommitter implements Committer<TransactionHandle> {
                     throw error;
                 }
                 later(request, error);
+                continue;
             } catch (IOException error) {
                 if (Thread.currentThread().isInterrupted()) {
                     throw error;
                 }
                 later(request, error);
+                continue;
+            }
+            // Outside of the try, whose errors are tried again.
+            if (!committed) {
+                throw new IOException("records are lost: the transaction " + handle
+                        + " of a completed checkpoint was aborted: by somebody else, or by the broker because the"
+                        + " checkpoint took longer than transactions.max_prepared");
             }
         }
     }

@@ -1,5 +1,7 @@
 package io.kera.flink;
 
+import io.kera.client.ErrorCodes;
+import io.kera.client.KeraException;
 import io.kera.client.Producer;
 import io.kera.client.ProducerOptions;
 import io.kera.client.TransactionHandle;
@@ -102,10 +104,25 @@ final class TransactionalWriter<T> extends KeraSinkWriter<T> {
         if (producer == null) {
             return List.of();
         }
-        TransactionHandle handle = producer.prepareTransaction();
+        TransactionHandle handle;
+        try {
+            handle = producer.prepareTransaction();
+        } catch (KeraException error) {
+            if (error.code() == ErrorCodes.TRANSACTION_NOT_OPEN || error.code() == ErrorCodes.FENCED_PRODUCER) {
+                throw new IOException(tooLate(), error);
+            }
+            throw error;
+        }
         producer.close();
         producer = null;
         return handle == null ? List.of() : List.of(handle);
+    }
+
+    private String tooLate() {
+        return "the transaction " + prefix + "/" + subtask + "/" + label + " was aborted before the checkpoint that has its"
+                + " records: it was open for longer than the transaction timeout of " + options.transactionTimeout().toSeconds()
+                + " s, or somebody has ended it. The records are written again from the last checkpoint on; take checkpoints"
+                + " more often, or raise the timeout, for a table sink.transaction-timeout";
     }
 
     @Override

@@ -1,6 +1,7 @@
 package io.kera.flink;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.kera.client.Admin;
@@ -24,6 +25,7 @@ import java.util.concurrent.locks.LockSupport;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.RichMapFunction;
 import org.apache.flink.api.common.serialization.SimpleStringSchema;
+import org.apache.flink.api.connector.sink2.Committer;
 import org.apache.flink.configuration.CheckpointingOptions;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.configuration.RestartStrategyOptions;
@@ -148,6 +150,11 @@ class ExactlyOnceTest {
 
     /** How many records readers see, each once. */
     static int written(Admin admin) throws IOException {
+        return found(admin).size();
+    }
+
+    /** The records that readers see, each once. */
+    static Set<String> found(Admin admin) throws IOException {
         Set<String> found = new HashSet<>();
         StreamInfo stream = admin.stream("t");
         for (Admin.LaneBounds lane : admin.bounds("t")) {
@@ -164,7 +171,87 @@ class ExactlyOnceTest {
                 } while (!reader.finished() && reader.position() > before);
             }
         }
-        return found.size();
+        return found;
+    }
+
+    /** What a committer is asked for. */
+    private static final class Asked implements Committer.CommitRequest<TransactionHandle> {
+        private final TransactionHandle handle;
+        private boolean later;
+
+        Asked(TransactionHandle handle) {
+            this.handle = handle;
+        }
+
+        @Override
+        public TransactionHandle getCommittable() {
+            return handle;
+        }
+
+        @Override
+        public int getNumberOfRetries() {
+            return 0;
+        }
+
+        @Override
+        public void signalFailedWithKnownReason(Throwable why) {
+            throw new AssertionError("a job goes on without its records", why);
+        }
+
+        @Override
+        public void signalFailedWithUnknownReason(Throwable why) {
+            throw new AssertionError("a job goes on without its records", why);
+        }
+
+        @Override
+        public void retryLater() {
+            later = true;
+        }
+
+        @Override
+        public void updateAndRetryLater(TransactionHandle other) {
+            throw new AssertionError("a transaction has one handle");
+        }
+
+        @Override
+        public void signalAlreadyCommitted() {
+            throw new AssertionError("committing again is a commit");
+        }
+    }
+
+    /** The checkpoint that has it took longer than brokers keep what is prepared. */
+    @Test
+    void aCommitOfWhatTheBrokerHasAbortedFailsWithWords() throws Exception {
+        try (TestBroker broker = TestBroker.start("--transactions-max-prepared", "1s");
+                Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT);
+                Transactions transactions = new Transactions(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("t", 1, 1);
+            TransactionHandle handle;
+            ProducerOptions options = ProducerOptions.to(broker.address()).withTransactionalId("job/0/1");
+            try (Producer producer = new Producer("t", options)) {
+                producer.beginTransaction();
+                producer.append(null, new byte[] {'x'});
+                handle = producer.prepareTransaction();
+            }
+            while (!transactions.open("job/").isEmpty()) {
+                LockSupport.parkNanos(10_000_000);
+            }
+            TransactionCommitter committer =
+                    new TransactionCommitter(new Transactions(List.of(broker.address()), ConnectOptions.DEFAULT));
+            try (committer) {
+                Asked asked = new Asked(handle);
+                String told = assertThrows(IOException.class, () -> {
+                    do {
+                        // While the abort is under way it is to be tried again.
+                        asked.later = false;
+                        committer.commit(List.of(asked));
+                    } while (asked.later);
+                }).getMessage();
+                assertTrue(told.startsWith("records are lost: the transaction " + handle), told);
+                assertTrue(told.contains("was aborted") && told.contains("transactions.max_prepared"), told);
+            }
+            assertEquals(Set.of(), found(admin));
+        }
     }
 
     @Test
@@ -175,7 +262,5 @@ class ExactlyOnceTest {
         byte[] kept = {10, 7, 'j', 'o', 'b', '/', '0', '/', '7', 16, (byte) 0xe7, 36, 24, 2, 32, 9};
         assertEquals(handle, serializer.deserialize(1, kept));
         assertEquals(handle, serializer.deserialize(serializer.getVersion(), serializer.serialize(handle)));
-        PrefixSerializer prefixes = new PrefixSerializer();
-        assertEquals("job", prefixes.deserialize(prefixes.getVersion(), prefixes.serialize("job")));
     }
 }

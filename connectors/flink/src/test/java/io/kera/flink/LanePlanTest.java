@@ -16,6 +16,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.stream.Collectors;
 import org.apache.flink.api.common.serialization.SimpleStringSchema;
+import org.apache.flink.api.connector.source.SourceEvent;
 import org.apache.flink.configuration.Configuration;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -33,6 +34,18 @@ class LanePlanTest {
     @EnumSource(value = Planted.class, mode = EnumSource.Mode.EXCLUDE, names = "NONE")
     void plantedDefectsAreFound(Planted planted) {
         Seeds.find(planted, SEEDS, seed -> new ModelJob(seed, planted).play());
+    }
+
+    @Test
+    void aPartBehindABarrierWaitsForItsReader() {
+        Generations two = ModelStream.grown(
+                new Generation(0, 1, Barrier.NONE, List.of()),
+                new Generation(1, 2, Barrier.STREAMLET, List.of(new LanePosition(0, 0, 10))));
+        LanePlan plan = LanePlan.begin("s", true, two, new Bounds(Map.of(), Map.of()), true, false);
+        int reader = plan.assign(3, any -> true).keySet().iterator().next();
+        assertTrue(plan.hasPending(reader, 3), "the lane goes on behind the barrier");
+        assertTrue(plan.hasPending((reader + 1) % 3, 3), "the other lane begins behind the barrier");
+        assertFalse(plan.hasPending((reader + 2) % 3, 3), "there is no third lane");
     }
 
     private static List<String> ids(Map<Integer, List<LaneSplit>> assigned) {
@@ -76,7 +89,10 @@ class LanePlanTest {
             context.registerReader(0, "here");
             enumerator.addReader(0);
             // The other lane is in no checkpoint yet.
-            assertEquals(List.of(new FinishRecorded(List.of("s:0/0@0"))), context.getSentEvents().get(0));
+            List<SourceEvent> sent = context.getSentEvents().get(0);
+            assertEquals(new FinishRecorded(List.of("s:0/0@0")), sent.get(0));
+            // Which it does not heed: it had splits.
+            assertEquals(List.of(new WithoutSplits()), sent.subList(1, sent.size()));
         }
     }
 

@@ -26,7 +26,11 @@ final class ModelJob {
         /** A report opens a barrier before a checkpoint has it. */
         BARRIER_OPENED_ON_REPORT,
         /** What a failed reader had reported since the last checkpoint stays finished. */
-        FINISH_NOT_TAKEN_BACK
+        FINISH_NOT_TAKEN_BACK,
+        /** What a read gives of a batch from before the position is emitted too. */
+        BELOW_A_START_DELIVERED,
+        /** A job that goes on from a checkpoint looks anew where the stream begins. */
+        START_FORGOTTEN
     }
 
     private sealed interface Message {}
@@ -70,6 +74,8 @@ final class ModelJob {
     private Checkpoint last;
     private long nextCheckpoint = 1;
     private int[] counts;
+    /** Records of each key from before the time at which the job begins. */
+    private int[] before;
 
     ModelJob(long seed, Planted planted) {
         dice = new Random(seed);
@@ -87,8 +93,10 @@ final class ModelJob {
     }
 
     private void begin(int parallelism) {
-        plan = LanePlan.begin("s", true, stream.generations(), stream.bounds(), true, bounded);
-        counts = new int[stream.keys];
+        int from = stream.someTime();
+        before = stream.before(from);
+        plan = LanePlan.begin("s", true, stream.generations(), stream.bounds(from), true, bounded);
+        counts = before.clone();
         readers = newReaders(parallelism);
         assignedSince.put(0L, new HashMap<>());
     }
@@ -211,7 +219,11 @@ final class ModelJob {
         String id = ids.get(dice.nextInt(ids.size()));
         LaneSplit split = reader.splits.get(id);
         ModelStream.Read read = stream.read(split, split.position());
-        read.items().forEach(item -> reader.channel.add(new Emitted(item)));
+        for (ModelStream.Item item : read.items()) {
+            if (item.ordinal() >= split.position() || planted == Planted.BELOW_A_START_DELIVERED) {
+                reader.channel.add(new Emitted(item));
+            }
+        }
         reader.splits.put(id, split.at(read.next()));
         if (read.finished()) {
             LaneSplit done = reader.splits.remove(id);
@@ -333,7 +345,7 @@ final class ModelJob {
             }
             back.remove(n);
         }
-        counts = last == null ? new int[stream.keys] : last.counts.clone();
+        counts = last == null ? before.clone() : last.counts.clone();
     }
 
     /** A checkpoint that is complete is told of before anything is restored from it. */
@@ -357,7 +369,9 @@ final class ModelJob {
             }
             return;
         }
-        plan = LanePlan.restore(last.plan, true);
+        plan = planted == Planted.START_FORGOTTEN
+                ? LanePlan.begin("s", true, stream.generations(), stream.bounds(stream.someTime()), true, bounded)
+                : LanePlan.restore(last.plan, true);
         readers = newReaders(parallelism);
         int next = 0;
         for (List<LaneSplit> splits : last.readers.values()) {

@@ -14,6 +14,7 @@ import io.kera.flink.RangePlan.State;
 import io.kera.flink.RangePlan.Uncut;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Deque;
 import java.util.HashMap;
 import java.util.List;
@@ -34,7 +35,9 @@ class RangePlanTest {
         /** An answer that comes late cuts a lane once more. */
         LATE_CUT_TAKEN,
         /** What a failed reader was given since the last checkpoint is not given back. */
-        RANGES_NOT_TAKEN_BACK
+        RANGES_NOT_TAKEN_BACK,
+        /** What a read gives of a batch from before the position is emitted too. */
+        BELOW_A_START_DELIVERED
     }
 
     /** A cut that is on its way from a broker. */
@@ -56,6 +59,8 @@ class RangePlanTest {
         private final ModelStream stream;
         private final boolean bounded;
         private final int expected;
+        /** Records from before the time at which the job begins. */
+        private final int skipped;
         private RangePlan plan;
         private List<Map<String, LaneSplit>> readers;
         private List<List<LaneSplit>> assignedSince;
@@ -71,8 +76,10 @@ class RangePlanTest {
             for (int n = dice.nextInt(80); n > 0; n--) {
                 stream.append();
             }
-            expected = stream.total();
-            plan = RangePlan.begin("s", stream.generations(), stream.bounds(), bounded);
+            int from = stream.someTime();
+            skipped = Arrays.stream(stream.before(from)).sum();
+            expected = stream.total() - skipped;
+            plan = RangePlan.begin("s", stream.generations(), stream.bounds(from), bounded);
             restart(1 + dice.nextInt(4));
             check();
         }
@@ -102,7 +109,7 @@ class RangePlanTest {
         }
 
         private int total() {
-            return bounded ? expected : stream.total();
+            return bounded ? expected : stream.total() - skipped;
         }
 
         private void step() {
@@ -171,7 +178,8 @@ class RangePlanTest {
                 List<ModelStream.Item> items = stream.batch(split, split.position());
                 long next = split.end();
                 for (ModelStream.Item item : items) {
-                    if (item.ordinal() < split.end()) {
+                    boolean isBelow = item.ordinal() < split.position() && planted != Planted.BELOW_A_START_DELIVERED;
+                    if (!isBelow && item.ordinal() < split.end()) {
                         passed.merge(item.key() + " " + item.count(), 1, Integer::sum);
                         next = item.ordinal() + 1;
                     }

@@ -18,6 +18,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.flink.api.common.JobID;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
@@ -52,6 +53,8 @@ class RangesTest {
     private static final int LATE = 5_000;
     private static final int READERS = 8;
     private static final AtomicInteger SEEN = new AtomicInteger();
+    /** What each reader has emitted, over all attempts. */
+    private static final AtomicIntegerArray EMITTED = new AtomicIntegerArray(READERS);
     private static final int LANES = 2;
     /** Until more readers than lanes have records. */
     private static final CountDownLatch WITHOUT = new CountDownLatch(LANES + 1);
@@ -84,6 +87,7 @@ class RangesTest {
             if (++count % 20 == 0) {
                 LockSupport.parkNanos(1_000_000);
             }
+            EMITTED.incrementAndGet(getRuntimeContext().getTaskInfo().getIndexOfThisSubtask());
             if (SEEN.incrementAndGet() == RECORDS / 3) {
                 throw new IllegalStateException("a failure of the test");
             }
@@ -104,6 +108,9 @@ class RangesTest {
                     () -> pass(flink, broker, found));
             assertTrue(SEEN.get() > RECORDS + LATE, "nothing was read again");
             assertFalse(NOT_TOGETHER.get(), "no more readers than lanes had records at one time");
+            for (int reader = 0; reader < READERS; reader++) {
+                assertTrue(EMITTED.get(reader) >= SEEN.get() / 20, "reader " + reader + " of " + EMITTED + " emitted too little");
+            }
         }
     }
 
@@ -140,7 +147,7 @@ class RangesTest {
      * Waits until all tasks run. The sink that collects results brings its TaskManager down if it ends while it is being set
      * up, and then there are too few slots.
      */
-    private static void awaitRunning(MiniCluster flink, JobID job) throws Exception {
+    static void awaitRunning(MiniCluster flink, JobID job) throws Exception {
         long deadline = System.nanoTime() + Duration.ofSeconds(60).toNanos();
         while (true) {
             boolean run = true;

@@ -16,8 +16,13 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.locks.LockSupport;
+import java.util.function.Consumer;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
+import org.apache.flink.api.common.JobStatus;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.serialization.SimpleStringSchema;
 import org.apache.flink.configuration.CheckpointingOptions;
@@ -39,6 +44,8 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfSystemProperty;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /** A job starts from the savepoint of one that still runs: neither loses records, and none is written twice. */
 @EnabledIfSystemProperty(named = "kera.program", matches = ".+")
@@ -123,6 +130,82 @@ class SavepointTest {
         }
     }
 
+    /** Records that come between the savepoint and the next start are neither lost, nor those of before it read. */
+    @ParameterizedTest
+    @EnumSource(Order.class)
+    void aJobThatHasReadNothingGoesOnWhereItBegan(Order order) throws Exception {
+        try (TestBroker broker = TestBroker.start();
+                Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 2);
+            admin.createStream("t", 1, 1);
+            produce(broker, 0);
+            JobClient first = copy(broker, order, null);
+            while (first.getJobStatus().get() == JobStatus.INITIALIZING) {
+                LockSupport.parkNanos(1_000_000);
+            }
+            RangesTest.awaitRunning(flink, first.getJobID());
+            String savepoint = first.stopWithSavepoint(false, home.toString(), SavepointFormatType.CANONICAL).get();
+            assertEquals(Set.of(), ExactlyOnceTest.found(admin), "it begins behind what is there");
+            produce(broker, 1);
+            JobClient next = copy(broker, order, savepoint);
+            while (ExactlyOnceTest.found(admin).size() < PART) {
+                LockSupport.parkNanos(10_000_000);
+            }
+            cancel(next);
+            Set<String> all = IntStream.range(PART, 2 * PART).mapToObj(String::valueOf).collect(Collectors.toSet());
+            assertEquals(all, ExactlyOnceTest.found(admin));
+        }
+    }
+
+    /** A job that copies what comes after its start. */
+    private static JobClient copy(TestBroker broker, Order order, String savepoint) throws Exception {
+        Configuration config = new Configuration();
+        config.set(CheckpointingOptions.CHECKPOINTING_INTERVAL, Duration.ofHours(1));
+        config.set(RestartStrategyOptions.RESTART_STRATEGY, "none");
+        if (savepoint != null) {
+            config.set(StateRecoveryOptions.SAVEPOINT_PATH, savepoint);
+        }
+        StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment(config);
+        env.setParallelism(2);
+        KeraSource<String> source = KeraSource.<String>builder()
+                .bootstrap(broker.address())
+                .streams("s")
+                .start(Start.latest())
+                .order(order)
+                .deserializer(KeraDeserializer.values(new SimpleStringSchema()))
+                .build(env.getConfiguration());
+        KeraSink<String> sink = KeraSink.<String>builder()
+                .bootstrap(broker.address())
+                .stream("t")
+                .serializer(KeraSerializer.values(new SimpleStringSchema()))
+                .build();
+        env.fromSource(source, WatermarkStrategy.noWatermarks(), "s").uid("s").sinkTo(sink).uid("t");
+        return env.executeAsync();
+    }
+
+    /** A checkpoint that comes later than the transaction lasts: its records are gone, and the job says why. */
+    @Test
+    void aTransactionThatTimesOutBeforeItsCheckpointFailsTheJob() throws Exception {
+        try (TestBroker broker = TestBroker.start();
+                Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT);
+                Transactions transactions = new Transactions(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 1);
+            admin.createStream("t", 1, 1);
+            produce(broker, 0);
+            JobClient job = start(broker, "late", null, sink -> sink.transactionTimeout(Duration.ofSeconds(2)));
+            isOpen(transactions, "late/");
+            while (!transactions.open("late/").isEmpty()) {
+                LockSupport.parkNanos(10_000_000);
+            }
+            assertThrows(ExecutionException.class, () -> flink.triggerCheckpoint(job.getJobID()).get());
+            Exception failed = assertThrows(ExecutionException.class, () -> job.getJobExecutionResult().get());
+            String told = ExceptionUtils.stringifyException(failed);
+            assertTrue(told.contains("the transaction late/0/1 was aborted before the checkpoint")
+                    && told.contains("timeout of 2 s") && told.contains("sink.transaction-timeout"), told);
+            assertEquals(Set.of(), ExactlyOnceTest.found(admin));
+        }
+    }
+
     /** Waits until the job fails, before it writes anything, and looks why. */
     private static void isRefused(JobClient job, Transactions transactions, String prefix) throws Exception {
         while (!job.getJobStatus().get().isGloballyTerminalState()) {
@@ -172,6 +255,15 @@ class SavepointTest {
 
     /** Checkpoints are taken by hand alone. */
     private static JobClient start(TestBroker broker, String prefix, String savepoint, boolean abortFormer) throws Exception {
+        return start(broker, prefix, savepoint, sink -> {
+            if (abortFormer) {
+                sink.abortFormer();
+            }
+        });
+    }
+
+    private static JobClient start(TestBroker broker, String prefix, String savepoint, Consumer<KeraSink.Builder<String>> more)
+            throws Exception {
         Configuration config = new Configuration();
         config.set(CheckpointingOptions.CHECKPOINTING_INTERVAL, Duration.ofHours(1));
         config.set(RestartStrategyOptions.RESTART_STRATEGY, "none");
@@ -191,9 +283,7 @@ class SavepointTest {
                 .serializer(KeraSerializer.values(new SimpleStringSchema()))
                 .guarantee(DeliveryGuarantee.EXACTLY_ONCE)
                 .transactionalIdPrefix(prefix);
-        if (abortFormer) {
-            sink.abortFormer();
-        }
+        more.accept(sink);
         env.fromSource(source, WatermarkStrategy.noWatermarks(), "s").uid("s").sinkTo(sink.build()).uid("t");
         return env.executeAsync();
     }

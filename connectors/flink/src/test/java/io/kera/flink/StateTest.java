@@ -80,6 +80,16 @@ class StateTest {
     }
 
     @Test
+    void prefixesOfVersionOneAreRead() throws IOException {
+        PrefixSerializer serializer = new PrefixSerializer();
+        assertEquals("job/ä", serializer.deserialize(1, stored("prefix-1.hex")));
+        assertEquals(1, serializer.getVersion());
+        assertEquals(HexFormat.of().formatHex(stored("prefix-1.hex")), HexFormat.of().formatHex(serializer.serialize("job/ä")));
+        IOException error = assertThrows(IOException.class, () -> serializer.deserialize(2, stored("prefix-1.hex")));
+        assertTrue(error.getMessage().contains("use a newer one"), error.getMessage());
+    }
+
+    @Test
     void stateOfANewerConnectorIsRefused() {
         IOException error = assertThrows(IOException.class, () -> new LaneSplitSerializer().deserialize(3, new byte[40]));
         assertTrue(error.getMessage().contains("newer connector"), error.getMessage());

@@ -16,6 +16,9 @@ import java.nio.file.Path;
 import java.time.ZoneOffset;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
 import org.apache.flink.runtime.testutils.MiniClusterResourceConfiguration;
 import org.apache.flink.table.api.EnvironmentSettings;
 import org.apache.flink.table.api.TableEnvironment;
@@ -93,6 +96,10 @@ class TablesTest {
                 "flights",
                 ", 'key.format' = 'raw', 'key.fields' = 'plane', 'value.format' = 'json', 'scan.bounded.mode' = 'latest'");
         flink.executeSql(seen);
+        String plan = flink.explainSql("SELECT plane FROM seen WHERE at_time > TO_TIMESTAMP_LTZ(0, 3)");
+        assertTrue(plan.contains("TableSourceScan") && plan.contains("watermark=[-("), plan);
+        String optimized = plan.substring(plan.indexOf("== Optimized Physical Plan =="));
+        assertFalse(optimized.contains("WatermarkAssigner"), "each lane has watermarks of its own: " + plan);
         assertEquals(
                 List.of("+I[a, 1, flights]", "+I[a, 3, flights]", "+I[b, 2, flights]", "+I[c, 4, flights]"),
                 rows(flink.executeSql("SELECT plane, speed, stream_name FROM seen WHERE at_time > TO_TIMESTAMP_LTZ(0, 3)")));
@@ -106,6 +113,30 @@ class TablesTest {
                 ", 'key.format' = 'raw', 'key.fields' = 'plane', 'value.format' = 'json', 'scan.bounded.mode' = 'latest',"
                         + " 'scan.startup.mode' = 'latest'"));
         assertEquals(List.of(), rows(flink.executeSql("SELECT * FROM newest")));
+    }
+
+    @Test
+    void theStreamletOfARecordIsAColumn() throws Exception {
+        Map<Integer, Long> stored = new TreeMap<>();
+        TableEnvironment flink = TableEnvironment.create(EnvironmentSettings.inBatchMode());
+        try (Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("metro", 3, 2);
+            flink.executeSql(table("metro (train STRING, at_streamlet INT METADATA FROM 'streamlet' VIRTUAL)", "metro",
+                    ", 'format' = 'raw', 'scan.bounded.mode' = 'latest'"));
+            StringBuilder keyed = new StringBuilder();
+            for (int n = 0; n < 50; n++) {
+                keyed.append(n).append('\t').append(n).append('\n');
+            }
+            broker.run(keyed.toString(), "produce", "metro", "--key-separator", "\t");
+            for (Admin.LaneBounds lane : admin.bounds("metro")) {
+                stored.merge(lane.streamlet(), lane.head() - lane.start(), Long::sum);
+            }
+        }
+        assertEquals(Set.of(0, 1, 2), stored.keySet());
+        assertTrue(stored.values().stream().distinct().count() > 1, "streamlets can be told from each other: " + stored);
+        List<String> counted = rows(flink.executeSql("SELECT at_streamlet, COUNT(*) FROM metro GROUP BY at_streamlet"));
+        assertEquals(
+                stored.entrySet().stream().map(each -> "+I[" + each.getKey() + ", " + each.getValue() + "]").toList(), counted);
     }
 
     @Test
@@ -225,6 +256,20 @@ class TablesTest {
         isRefused("scan.growth = unordered", () -> rows(flink.executeSql("SELECT * FROM grown")));
         flink.executeSql(table("unordered (n STRING)", "grown", bounded + ", 'scan.growth' = 'unordered'"));
         assertEquals(List.of("+I[1]", "+I[2]", "+I[3]"), rows(flink.executeSql("SELECT * FROM unordered")));
+    }
+
+    @Test
+    void theProgramsOfTheReadmeOfAllConnectorsDoWhatItSays(@TempDir Path home) throws Exception {
+        List<String> programs = ReadmePrograms.ofAll("java", broker.address());
+        assertEquals(1, programs.size());
+        assertEquals("3 visits are stored\n", ReadmePrograms.run(programs.get(0), home));
+        List<String> blocks = ReadmePrograms.ofAll("sql", broker.address());
+        assertEquals(1, blocks.size());
+        String[] statements = blocks.get(0).split(";\\s*");
+        assertEquals(2, statements.length);
+        TableEnvironment flink = TableEnvironment.create(EnvironmentSettings.inBatchMode());
+        flink.executeSql(statements[0]);
+        assertEquals(List.of("+I[home, 2]", "+I[shop, 1]"), rows(flink.executeSql(statements[1])));
     }
 
     @Test

@@ -53,7 +53,27 @@ public final class FakeBroker implements AutoCloseable {
         return new FakeBroker(request -> described(stream, owner), true);
     }
 
-    /** The same, and passes other calls on. */
+    /** A stream with one lane, of which this broker is the owner. */
+    public static StreamInfo stream(String name, String owner) {
+        return new StreamInfo(name, new byte[16], 0, 1, true, 1 << 20, false, List.of(new StreamInfo.Streamlet(0, owner)));
+    }
+
+    /** Answers reads with no records: they go on at an ordinal, and the lane has records up to its head. */
+    public static FakeBroker readsNothing(long next, long head) throws IOException {
+        return new FakeBroker(new Answers() {
+            @Override
+            public byte[] body(FrameChannel.Frame request) {
+                return new byte[0];
+            }
+
+            @Override
+            public byte[] header(FrameChannel.Frame request) {
+                return new Wire.Writer().bytes(3, new Wire.Writer().number(1, next).done()).number(4, head).done();
+            }
+        }, true);
+    }
+
+    /** As the other {@code lookup}, and passes other calls on. */
     static FakeBroker lookup(StreamInfo stream, IntFunction<String> owner, Cluster others) throws IOException {
         return new FakeBroker(request -> {
             int method = method(request);

@@ -23,7 +23,16 @@ public final class ReadmePrograms {
 
     /** The blocks of a language in the README of the module that is tested, for a broker at {@code address}. */
     public static List<String> blocks(String language, String address) throws IOException {
-        String text = Files.readString(Path.of(System.getProperty("kera.readme")));
+        return blocks(Path.of(System.getProperty("kera.readme")), language, address);
+    }
+
+    /** The same in the README of all connectors. */
+    public static List<String> ofAll(String language, String address) throws IOException {
+        return blocks(Path.of(System.getProperty("kera.readme")).resolve("../../README.md"), language, address);
+    }
+
+    private static List<String> blocks(Path readme, String language, String address) throws IOException {
+        String text = Files.readString(readme.normalize());
         Matcher found = Pattern.compile("```" + language + "\n(.*?)```", Pattern.DOTALL).matcher(text);
         List<String> blocks = new ArrayList<>();
         while (found.find()) {
