@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use kera_protocol::v1::Cursor;
 use kera_rpc::{Client, GroupPositions, Stall};
+use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::task::coop::consume_budget;
 
@@ -40,6 +41,8 @@ pub struct Consumer {
     previous: Option<(LeaseKey, Cursor)>,
     auto_commit: bool,
     counts: Metrics,
+    /// Of the tasks: whoever drops it may be elsewhere.
+    runtime: Handle,
     left: bool,
 }
 
@@ -82,6 +85,7 @@ impl Consumer {
             previous: None,
             auto_commit,
             counts: Metrics::default(),
+            runtime: Handle::current(),
             left: false,
         })
     }
@@ -400,12 +404,10 @@ impl Drop for Consumer {
         }
         self.fetcher.close();
         self.group.fail(ConsumeError::Closed);
-        if !self.left
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
+        if !self.left {
             // Others need not wait for the session to expire.
             let group = self.group.clone();
-            runtime.spawn(async move {
+            self.runtime.spawn(async move {
                 let _ = group.leave().await;
             });
         }

@@ -3,7 +3,7 @@
 use kera_protocol::batch::BatchError;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneKey, Ordinal};
-use kera_rpc::{ConnectionError, RpcError};
+use kera_rpc::{BlockingError, ConnectionError, RpcError};
 
 /// Why there is no batch, or a commit did not take effect.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -99,6 +99,9 @@ pub enum ConsumeError {
     /// The consumer was closed.
     #[error("consumer is closed")]
     Closed,
+    /// What is [blocking](crate::blocking) cannot wait here.
+    #[error(transparent)]
+    Blocking(#[from] BlockingError),
 }
 
 /// What to do about a batch that cannot be read.

@@ -3,6 +3,7 @@
 //! A [`Consumer`] shares a stream with the other members of its group; a [`Reader`] reads the lanes
 //! it is told to, without a group. Both deliver [`Batch`]es, whose records are borrowed from the
 //! memory they were received in; [`Consumer::records`] and [`Reader::records`] give single records.
+//! Programs without tasks use [`blocking::Consumer`] and [`blocking::Reader`].
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+pub mod blocking;
 mod builder;
 mod config;
 mod consumer;
@@ -53,8 +55,9 @@ pub use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
 pub use kera_protocol::slices::SliceSet;
 pub use kera_protocol::v1::Cursor;
 pub use kera_rpc::{
-    Client, ClientOptions, ClientTls, ConnectOptions, ConnectionError, GroupPositions, Login,
-    LoginError, RetryPolicy, RpcError, SaslMechanism, Stall, TlsError, TlsFiles,
+    BlockingError, Client, ClientOptions, ClientTls, ConnectOptions, ConnectionError,
+    GroupPositions, Login, LoginError, RetryPolicy, RpcError, SaslMechanism, Stall, TlsError,
+    TlsFiles,
 };
 pub use metrics::Metrics;
 pub use reader::Reader;

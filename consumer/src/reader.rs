@@ -270,13 +270,18 @@ impl Reader {
                 Popped::Chunk(chunk) => self.current = Some(ChunkReader::new(chunk)),
                 Popped::Failed(error) => return Err(error),
                 Popped::Empty => {
-                    if self.lanes.iter().all(|lane| lane.finished) {
+                    if self.is_finished() {
                         return Ok(None);
                     }
                     self.wait().await;
                 }
             }
         }
+    }
+
+    /// True once all lanes are read to their end.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.finished)
     }
 
     async fn wait(&mut self) {

@@ -188,6 +188,15 @@ impl Delivery {
         self.cell.inner.lock().result(self.index, self.timestamp)
     }
 
+    /// Waits for the outcome, in programs without tasks. A batch that is not full is sent when its
+    /// [linger](crate::ProducerBuilder::linger) is over.
+    ///
+    /// # Errors
+    /// The record's, and [`ProduceError::Blocking`].
+    pub fn wait(self) -> Result<RecordPlace, ProduceError> {
+        kera_rpc::blocking::wait(self)?
+    }
+
     /// True if `other`'s record is in the same batch: they are acknowledged at the same moment.
     pub fn same_batch(&self, other: &Delivery) -> bool {
         Arc::ptr_eq(&self.cell, &other.cell)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_rpc::RpcError;
+use kera_rpc::{BlockingError, RpcError};
 
 /// Why a record was not taken. It will not be sent.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -33,6 +33,9 @@ pub enum AppendError {
     /// The record's lane failed for good: its order could not be kept.
     #[error("lane takes no more records after an earlier error: {0}")]
     LaneFailed(ProduceError),
+    /// The [blocking](crate::blocking) producer cannot wait here.
+    #[error(transparent)]
+    Blocking(#[from] BlockingError),
 }
 
 /// Why a record that was taken is not acknowledged.
@@ -77,6 +80,9 @@ pub enum ProduceError {
     /// The producer was closed or dropped before.
     #[error("producer was dropped before the record was acknowledged: close it first")]
     Closed,
+    /// What is [blocking](crate::blocking) cannot wait here, so it is not known what became of the records.
+    #[error(transparent)]
+    Blocking(#[from] BlockingError),
 }
 
 impl ProduceError {
@@ -85,7 +91,7 @@ impl ProduceError {
         match self {
             Self::Refused(error) | Self::Uncertain(error) => Some(error.code),
             Self::Timeout { .. } => Some(ErrorCode::Timeout),
-            Self::Closed | Self::Aborted | Self::Positions(_) => None,
+            Self::Closed | Self::Aborted | Self::Positions(_) | Self::Blocking(_) => None,
         }
     }
 
@@ -94,7 +100,7 @@ impl ProduceError {
         match self {
             Self::Refused(_) | Self::Aborted | Self::Positions(_) => false,
             Self::Timeout { uncertain, .. } => *uncertain,
-            Self::Uncertain(_) | Self::Closed => true,
+            Self::Uncertain(_) | Self::Closed | Self::Blocking(_) => true,
         }
     }
 
@@ -139,6 +145,9 @@ pub enum TransactionError {
     /// The brokers were not reached, or refused.
     #[error(transparent)]
     Rpc(#[from] RpcError),
+    /// The [blocking](crate::blocking) producer cannot wait here.
+    #[error(transparent)]
+    Blocking(#[from] BlockingError),
 }
 
 impl TransactionError {
@@ -167,4 +176,7 @@ pub enum BuildError {
     /// The broker was not reached, or refused.
     #[error(transparent)]
     Rpc(#[from] RpcError),
+    /// The [blocking](crate::blocking) producer cannot wait here.
+    #[error(transparent)]
+    Blocking(#[from] BlockingError),
 }

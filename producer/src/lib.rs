@@ -17,12 +17,15 @@
 //! # }
 //! ```
 //!
+//! Programs without tasks use [`blocking::Producer`].
+//!
 //! With a [transactional id](ProducerBuilder::transactional_id) records are appended in transactions: see
 //! [`Producer::transaction`].
 #![warn(unnameable_types, unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod append;
+pub mod blocking;
 mod config;
 mod delivery;
 mod driver;
@@ -55,8 +58,9 @@ pub use handle::TransactionHandle;
 pub use kera_protocol::error::{ErrorCode, WireError};
 pub use kera_protocol::frame::FrameError;
 pub use kera_rpc::{
-    Client, ClientOptions, ClientTls, ConnectOptions, ConnectionError, GroupPositions, Login,
-    LoginError, RetryPolicy, RpcError, SaslMechanism, Stall, TlsError, TlsFiles,
+    BlockingError, Client, ClientOptions, ClientTls, ConnectOptions, ConnectionError,
+    GroupPositions, Login, LoginError, RetryPolicy, RpcError, SaslMechanism, Stall, TlsError,
+    TlsFiles,
 };
 pub use metrics::Metrics;
 pub use producer::Producer;

@@ -6,6 +6,8 @@
 
 pub mod ack;
 pub mod batch;
+#[cfg(feature = "serde")]
+pub mod cursor;
 pub mod error;
 pub mod frame;
 pub mod ids;

@@ -5,6 +5,7 @@
 #![warn(unnameable_types, unreachable_pub)]
 #![forbid(unsafe_code)]
 
+pub mod blocking;
 mod brokers;
 mod call_links;
 mod cause;
@@ -28,6 +29,7 @@ pub mod tls;
 mod tokens;
 mod way;
 
+pub use blocking::BlockingError;
 pub use chance::random_u64;
 pub use client::{Client, ClientOptions, DEFAULT_BOOTSTRAP};
 pub use control_call::ControlCall;

@@ -45,10 +45,13 @@ fn broker() -> Broker {
 fn what_is_produced_is_consumed_once() {
     let broker = broker();
     let mut seen = BTreeSet::new();
-    for _ in 0..2 {
-        let said = run(&broker, "produce", &["clicks"]);
+    for (produce, consume) in [
+        ("produce", "consume"),
+        ("produce_blocking", "consume_blocking"),
+    ] {
+        let said = run(&broker, produce, &["clicks"]);
         assert!(said.starts_with("100 records appended"), "{said}");
-        let said = run(&broker, "consume", &["clicks", "100"]);
+        let said = run(&broker, consume, &["clicks", "100"]);
         let mut lines: Vec<&str> = said.lines().collect();
         assert_eq!(lines.pop(), Some("100 records"), "{said}");
         assert_eq!(lines.len(), 100, "{said}");
@@ -88,7 +91,9 @@ fn an_example_that_cannot_go_on_says_so() {
     let broker = Broker::start();
     for (example, arguments) in [
         ("produce", &["nothing"][..]),
+        ("produce_blocking", &["nothing"]),
         ("consume", &["nothing"]),
+        ("consume_blocking", &["nothing"]),
         ("exactly_once", &["nothing", "counts.txt"]),
         ("produce", &[]),
     ] {
