@@ -195,7 +195,7 @@ impl<S> Guarded<S> {
 
 /// The listener that the call came in by. A request that was made of another one's call has that listener in its extensions, which
 /// no client can write.
-fn via<R>(request: &Request<R>) -> Listener {
+pub(crate) fn via<R>(request: &Request<R>) -> Listener {
     let told = request.extensions().get::<Listener>();
     told.copied().unwrap_or(Listener::Native)
 }
@@ -345,7 +345,8 @@ guarded! { consumers_server::Consumers:
     };
     list_groups(ListGroupsRequest) -> ListGroupsResponse needs |_r| Vec::new();
     describe_group(DescribeGroupRequest) -> DescribeGroupResponse needs |r| vec![Need::Group(Describe, &r.group)];
-    reset_group(ResetGroupRequest) -> ResetGroupResponse needs |r| vec![Need::Group(Read, &r.group)],
+    // Without a stream the service asks for all that the group reads: `may_read_all`.
+    reset_group(ResetGroupRequest) -> ResetGroupResponse needs |r| resets(r),
         changes Change::new("reset_group", "group", &r.group, reset_text(r));
     delete_group(DeleteGroupRequest) -> DeleteGroupResponse needs |r| vec![Need::Group(Delete, &r.group)],
         changes Change::new("delete_group", "group", &r.group, "");
@@ -353,6 +354,14 @@ guarded! { consumers_server::Consumers:
         "" => vec![Need::Group(Describe, &r.group)],
         id => vec![Need::TransactionalId(Describe, id)],
     };
+}
+
+/// To read for the group, and the stream of which it is to be.
+fn resets(request: &v1::ResetGroupRequest) -> Vec<Need<'_>> {
+    let stream = request.stream.as_deref();
+    let stream = stream.map(|stream| Need::Stream(Read, stream));
+    let group = Need::Group(Read, &request.group);
+    std::iter::once(group).chain(stream).collect()
 }
 
 /// The transactional id of a handle.

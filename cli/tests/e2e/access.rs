@@ -307,6 +307,63 @@ fn an_operator_ends_transactions_with_the_right_to_alter_the_cluster() {
 }
 
 #[test]
+fn to_reset_a_group_takes_the_right_to_read_its_stream_too_and_no_stream_is_named_that_may_not_be_seen()
+ {
+    let (mut broker, _) = enforcing(&[]);
+    broker.stop();
+    broker.set_flags(&[]);
+    broker.restart();
+    broker.feed(&["produce", "secret", "--quiet"], b"one\ntwo\n");
+    broker.run(&["consume", "secret", "--group", "g", "--max", "2"]);
+    let allow = |broker: &Broker, operation: &str, thing: &[&str]| {
+        let rule = ["acl", "add", "--allow", "User:ANONYMOUS", "--operation"];
+        broker.run(&[&rule[..], &[operation], thing].concat());
+    };
+    let enforce = |broker: &mut Broker, flags: &[&str]| {
+        broker.stop();
+        broker.set_flags(flags);
+        broker.restart();
+    };
+    allow(&broker, "read", &["--group", "g"]);
+    enforce(&mut broker, &ENFORCED);
+    let reset = |broker: &Broker, stream: Option<&str>| {
+        let request = v1::ResetGroupRequest {
+            group: named("g"),
+            to: Some(v1::StartAt {
+                at: Some(v1::start_at::At::Earliest(true)),
+            }),
+            stream: stream.map(named),
+            ..Default::default()
+        };
+        let mut raw = Raw::open(broker);
+        call(&mut raw, CallMethod::ResetGroup, &request.encode_to_vec())
+    };
+    let hidden = reset(&broker, None).expect_err("the stream may not be read");
+    assert_eq!(hidden.code, ErrorCode::NotAuthorized, "{hidden}");
+    assert!(!hidden.message.contains("secret"), "{hidden}");
+    let named = reset(&broker, Some("secret")).expect_err("nor if it is named");
+    assert_eq!(named.code, ErrorCode::NotAuthorized, "{named}");
+    let told = broker.refused(&["group", "reset", "g", "--to", "earliest"]);
+    assert!(told.contains("may not read"), "{told}");
+
+    // Who may see the stream is told which right is missing.
+    enforce(&mut broker, &[]);
+    allow(&broker, "describe", &["--stream", "secret"]);
+    enforce(&mut broker, &ENFORCED);
+    let seen = reset(&broker, None).expect_err("to see is not to read");
+    let advice = "--operation read --stream secret";
+    assert!(seen.message.contains(advice), "{seen}");
+
+    enforce(&mut broker, &[]);
+    let lag = |broker: &Broker| broker.json(&["group", "describe", "g"])["lag"].clone();
+    assert_eq!(lag(&broker), 0, "nothing has come of what was refused");
+    allow(&broker, "read", &["--stream", "secret"]);
+    enforce(&mut broker, &ENFORCED);
+    reset(&broker, None).expect("it is allowed now");
+    assert_eq!(lag(&broker), 2);
+}
+
+#[test]
 fn preparing_a_transaction_needs_a_right_of_its_own() {
     let allow = |operation| {
         let user = ["--allow", "User:ANONYMOUS", "--operation", operation];

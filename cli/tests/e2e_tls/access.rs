@@ -269,6 +269,8 @@ fn brokers_of_a_cluster_enforce_the_same_rules_and_serve_each_other() {
         ["--acl-enabled", "true"],
         ["--acl-super-users", users],
         ["--tls-client-auth", "requested"],
+        ["--http-listen", "127.0.0.1:0"],
+        ["--api-acts", "true"],
     ];
     let Some(trio) = Trio::with(&authority, broker, "native", flags.as_flattened()) else {
         return;
@@ -307,6 +309,30 @@ fn brokers_of_a_cluster_enforce_the_same_rules_and_serve_each_other() {
     }
     let consume = ["consume", "orders", "--group", "g", "--max", "3"];
     assert_eq!(shop.run(at(0), &consume, b""), "one\none\none\n");
+    // One of them coordinates the group. The others ask it as brokers, and look first whether the user may.
+    let reset = |number: usize| {
+        let headers = "Content-Type: application/json\r\n";
+        let to = r#"{"to":"earliest"}"#;
+        let at = trio.brokers[number].http();
+        http::post(at, "/api/v1/groups/g/reset", headers, to)
+    };
+    let allow = ["acl", "add", "--allow", "User:ANONYMOUS"];
+    let of_group = ["--operation", "read", "--group", "g"];
+    admin.run(at(0), &[&allow[..], &of_group].concat(), b"");
+    for number in 0..3 {
+        until("no word of the stream", &trio.brokers[number], || {
+            let refused = reset(number);
+            assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
+            refused.contains("reads a stream that User:ANONYMOUS may not read")
+        });
+    }
+    let of_stream = ["--operation", "read", "--stream", "orders"];
+    admin.run(at(0), &[&allow[..], &of_stream].concat(), b"");
+    for number in 0..3 {
+        until("no reset", &trio.brokers[number], || {
+            reset(number).starts_with("HTTP/1.1 200")
+        });
+    }
     // Brokers may ask each other for what they own.
     until("not all is described", &trio.brokers[2], || {
         let described = admin.run(at(2), &["stream", "describe", "orders", "--json"], b"");

@@ -16,7 +16,7 @@ use super::cluster::ClustersService;
 use super::consumers::ConsumersService;
 use super::error_of;
 use super::streams::StreamsService;
-use crate::access::Guarded;
+use crate::access::{Guarded, may_read_all};
 use crate::config::Listener;
 use crate::coordination::CoordinatorKind;
 use crate::others;
@@ -86,6 +86,15 @@ impl Acts {
         }
         let passed_on = self.consumers.instead(request, |request| async move {
             let mut stub = others::consumers(&self.shared, broker)?;
+            // The coordinator takes this broker for who asks.
+            if request.stream.is_none() && self.shared.access.is_enforced() {
+                let describe = v1::DescribeGroupRequest {
+                    group: request.group.clone(),
+                };
+                let told = stub.describe_group(describe);
+                let told = others::answer(broker, COORDINATOR_ANSWERS_WITHIN, told).await?;
+                may_read_all(&self.shared, (Listener::Http, Some(caller)), &told)?;
+            }
             let answer = stub.reset_group(request);
             others::answer(broker, COORDINATOR_ANSWERS_WITHIN, answer).await
         });

@@ -13,7 +13,7 @@ use kera_protocol::v1;
 use tonic::{Request, Response, Status};
 
 use super::{page_of, status};
-use crate::access::{hide_progress, hide_streams, may_see};
+use crate::access::{hide_progress, hide_streams, may_read_all, may_see, via};
 use crate::admin;
 use crate::coordination::CoordinatorKind;
 use crate::others;
@@ -237,6 +237,19 @@ impl Consumers for ConsumersService {
         &self,
         request: Request<v1::ResetGroupRequest>,
     ) -> Result<Response<v1::ResetGroupResponse>, Status> {
+        let of_all = request.get_ref().stream.is_none();
+        if of_all && self.shared.access.is_enforced() {
+            let group = request.get_ref().group.clone();
+            let describe = v1::DescribeGroupRequest {
+                group: group.clone(),
+            };
+            let told = match self.ask(&group, Ask::DescribeGroup(describe)).await? {
+                Reply::DescribeGroup(told) => told,
+                other => return Err(mismatch(&other)),
+            };
+            let caller = request.extensions().get::<Caller>();
+            may_read_all(&self.shared, (via(&request), caller), &told).map_err(status)?;
+        }
         forward!(self, request, ResetGroup)
     }
 
