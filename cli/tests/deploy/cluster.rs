@@ -37,6 +37,11 @@ fn store(etcd: &Etcd) -> String {
 impl Member {
     /// A cluster of one, with a short lease; `None`, and said so, where there is no etcd.
     pub fn start() -> Option<Self> {
+        Self::with(&[])
+    }
+
+    /// The same, with more flags.
+    pub fn with(more: &[&str]) -> Option<Self> {
         let etcd = Etcd::start()?;
         let (good, said) = init(&etcd, &["--if-needed"]);
         assert!(good, "{said}");
@@ -54,7 +59,7 @@ impl Member {
             ["--cluster-repair-interval", "200ms"],
         ];
         Some(Self {
-            broker: Process::with(&flags.concat()),
+            broker: Process::with(&[flags.as_flattened(), more].concat()),
             etcd,
             copies,
         })

@@ -70,7 +70,7 @@ pub fn exposed() -> Option<Exposed> {
     // It is counted from time to time.
     let text = member.exposes("kera_stream_under_replicated_groups{stream=\"copied\"}");
     let mut all = by_itself();
-    all.extend(with_tls());
+    all.extend(with_tls()?);
     for (name, labels) in series(&text) {
         all.entry(name).or_default().extend(labels);
     }
@@ -97,48 +97,54 @@ fn by_itself() -> Exposed {
     series(&text)
 }
 
-/// What a broker exposes whose clients have TLS and tokens.
-fn with_tls() -> Exposed {
-    let names = vec!["localhost".to_owned()];
-    let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+/// What a broker of a cluster exposes whose clients have TLS and tokens, by rules that count for a time; `None` where there is
+/// no etcd.
+fn with_tls() -> Option<Exposed> {
+    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let mut asked = rcgen::CertificateParams::new(names).expect("names");
+    let name = rcgen::DnType::CommonName;
+    asked.distinguished_name.push(name, "broker");
+    let key_pair = rcgen::KeyPair::generate().expect("a key");
+    let made = asked.self_signed(&key_pair).expect("a certificate");
     let home = home();
     let (certificate, key) = (home.path().join("c.pem"), home.path().join("k.pem"));
-    std::fs::write(&certificate, made.cert.pem()).expect("a file can be written");
-    std::fs::write(&key, made.signing_key.serialize_pem()).expect("a file can be written");
+    std::fs::write(&certificate, made.pem()).expect("a file can be written");
+    std::fs::write(&key, key_pair.serialize_pem()).expect("a file can be written");
     let path = |path: &std::path::Path| path.display().to_string();
-    let broker = Process::with(&[
-        "--auth-listeners",
-        "kafka",
-        "--auth-mechanisms",
-        "OAUTHBEARER",
-        "--oauth-issuer",
-        "i",
-        "--oauth-audience",
-        "a",
-        "--oauth-keys",
-        "/nowhere",
-        "--tls-listeners",
-        "kafka",
-        "--tls-certificate",
-        &path(&certificate),
-        "--tls-key",
-        &path(&key),
-        "--audit-to",
-        "log",
-        "--telemetry-endpoint",
-        "http://127.0.0.1:1",
-    ]);
+    let (certificate, key) = (path(&certificate), path(&key));
+    let flags = [
+        ["--auth-listeners", "kafka"],
+        ["--auth-mechanisms", "OAUTHBEARER"],
+        ["--oauth-issuer", "i"],
+        ["--oauth-audience", "a"],
+        ["--oauth-keys", "/nowhere"],
+        ["--tls-listeners", "native,kafka"],
+        ["--tls-certificate", &certificate],
+        ["--tls-key", &key],
+        ["--tls-broker-ca", &certificate],
+        ["--tls-client-ca", &certificate],
+        ["--tls-client-auth", "requested"],
+        ["--acl-enabled", "true"],
+        ["--acl-super-users", "User:broker"],
+        ["--acl-max-age", "1h"],
+        ["--audit-to", "log"],
+        ["--telemetry-endpoint", "http://127.0.0.1:1"],
+    ];
+    let member = Member::with(flags.as_flattened())?;
+    let broker = &member.broker;
     let (status, text) = broker.get("/metrics");
     assert_eq!(status, 200);
     let mut exposed = series(&text);
     let only_here = [
+        "kera_access_rules_age_seconds",
+        "kera_access_rules_outdated_total",
         "kera_authentications_total",
         "kera_audit_events_total",
         "kera_oauth_keys_failed",
         "kera_telemetry_dropped_total",
     ];
     exposed.retain(|name, _| name.starts_with("kera_tls_") || only_here.contains(&name.as_str()));
-    exposed
+    Some(exposed)
 }
 
 #[test]
