@@ -1,8 +1,10 @@
 //! What share groups give up goes to their dead-letter topics (KIP-1191).
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use kera_coordinator::share::GivenUp;
 use kera_metadata::LaneBy;
 use kera_protocol::batch;
@@ -15,7 +17,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::ask::stream_of;
-use super::letters::{Copies, Letter, Origin, read_copies};
+use super::letters::{Copies, Letter, Origin, Room, read_copies};
 use super::owned::Attached;
 use crate::admin;
 use crate::clock::{now_ms, wall_ms};
@@ -31,8 +33,10 @@ use crate::transactions::durable;
 const MOST_AT_ONCE: u64 = 500;
 /// Bytes of records that are copied at a time.
 const MOST_BYTES: usize = 1 << 20;
-/// Partitions whose records are copied at a time: compressed ones take memory.
-static COPYING: Semaphore = Semaphore::const_new(2);
+/// Partitions whose records are read at a time: compressed ones take memory.
+static READING: Semaphore = Semaphore::const_new(2);
+/// Partitions of which copies are in memory at a time, of each [`MOST_BYTES`] and one record.
+static COPYING: Semaphore = Semaphore::const_new(16);
 /// As many attempts as Kafka makes,
 const ATTEMPTS: u32 = 5;
 /// this long after the first one, and twice as long after each that follows.
@@ -49,136 +53,165 @@ pub(super) async fn bury(attached: Attached) {
             // Not yet, or never: then the next look finds that all has ended here.
             continue;
         }
-        match write(&attached, &given_up).await {
-            Ok(()) => {}
-            Err(Unwritten::Left) => continue,
-            Err(Unwritten::For { letters, reason }) => tell(&attached, letters, &reason),
+        if write(&attached, &given_up).await {
+            attached.buried(&given_up);
         }
-        attached.buried(&given_up);
     }
 }
 
-/// Why records are no dead letters.
-enum Unwritten {
-    /// Another owner makes them such.
-    Left,
-    /// Nobody will.
-    For { letters: u64, reason: String },
-}
-
-fn tell(attached: &Attached, letters: u64, reason: &str) {
+fn tell(attached: &Attached, letters: u64, error: &WireError) {
     let shares = &attached.shared().shares;
     shares.counts.unwritten_dead_letters.inc_by(letters);
     let Some(others) = shares.untold.lock().due(std::time::Instant::now()) else {
         return;
     };
-    let key = attached.key();
+    let (key, reason) = (attached.key(), error.to_string());
     tracing::error!(group = %key.group, stream = %key.stream, partition = key.partition, letters, others, reason, "records that a share group gave up are not in its dead-letter topic, and the group goes on without them");
 }
 
-async fn write(attached: &Attached, given_up: &[GivenUp]) -> Result<(), Unwritten> {
+/// What is given up and has no letter yet.
+struct Unwritten(VecDeque<GivenUp>);
+
+impl Unwritten {
+    fn letters(&self) -> u64 {
+        self.0.iter().map(|run| run.last - run.first + 1).sum()
+    }
+
+    /// The first records are dealt with.
+    fn pass(&mut self, mut records: u64) {
+        while let Some(run) = self.0.front_mut() {
+            let length = run.last - run.first + 1;
+            if records < length {
+                run.first += records;
+                return;
+            }
+            records -= length;
+            self.0.pop_front();
+        }
+    }
+}
+
+/// Makes dead letters of records, or tells that nobody will. False if another owner does it.
+async fn write(attached: &Attached, given_up: &[GivenUp]) -> bool {
     let key = attached.key();
-    let copy = attached.config().is_some_and(|c| c.copies_dead_letters());
     let source = attached.shared().data.catalog.get(key.stream);
     let origin = Origin {
         topic: source.map_or_else(|| key.stream.to_string(), |stream| stream.name()),
         partition: key.partition.to_string(),
         group: key.group.to_string(),
     };
-    let mut left: u64 = given_up.iter().map(|run| run.last - run.first + 1).sum();
-    let (mut letters, mut bytes) = (Vec::new(), 0);
-    for run in given_up {
-        let mut at = run.first;
-        while at <= run.last {
-            let mut copies = match copy {
-                true => read_run(attached, at, run, MOST_BYTES - bytes).await,
-                false => Copies {
-                    until: run.last + 1,
-                    ..Copies::default()
-                },
-            };
-            bytes += copies.bytes;
-            let ordinals = at..copies.until;
-            letters.extend(ordinals.map(|at| Letter::of(run, at, copies.found.remove(&at))));
-            at = copies.until;
-            if bytes >= MOST_BYTES {
-                send(attached, &origin, &letters, &mut left).await?;
-                letters.clear();
-                bytes = 0;
-            }
+    let mut unwritten = Unwritten(given_up.iter().copied().collect());
+    let mut attempt = 0;
+    while !unwritten.0.is_empty() {
+        let before = unwritten.letters();
+        let Err(error) = write_first(attached, &origin, &mut unwritten).await else {
+            continue;
+        };
+        if unwritten.letters() < before {
+            attempt = 0;
+        }
+        attempt += 1;
+        if attempt >= ATTEMPTS || !is_passing(&error) {
+            tell(attached, unwritten.letters(), &error);
+            return true;
+        }
+        tracing::debug!(group = %key.group, attempt, %error, "dead letters are not written yet");
+        // Nothing of the records is in memory meanwhile.
+        tokio::time::sleep(PAUSE * 2_u32.pow(attempt - 1)).await;
+        if attached.ended().is_some() {
+            return false;
         }
     }
-    match letters.is_empty() {
-        true => Ok(()),
-        false => send(attached, &origin, &letters, &mut left).await,
+    true
+}
+
+/// Whether another attempt may do better. Of a topic that was just made its owner may not have heard yet.
+fn is_passing(error: &WireError) -> bool {
+    error.code.is_retryable() || error.code == ErrorCode::UnknownStream
+}
+
+/// Makes dead letters of the first records: of all that are copied at a time.
+///
+/// # Errors
+/// One that is not about a letter: what is left has its turn in the next attempt, if there is one.
+async fn write_first(
+    attached: &Attached,
+    origin: &Origin,
+    unwritten: &mut Unwritten,
+) -> Result<(), WireError> {
+    let copy = attached.config().is_some_and(|c| c.copies_dead_letters());
+    let topic = topic_of(attached).await?;
+    // It is never closed.
+    let _one_of_few = match copy {
+        true => COPYING.acquire().await.ok(),
+        false => None,
+    };
+    let limit = topic.record.load().config.max_batch_bytes as usize;
+    let letters = read(attached, unwritten, copy, limit).await;
+    let (mut at, mut most) = (0, letters.len());
+    while at < letters.len() {
+        let first = &letters[at..letters.len().min(at + most)];
+        let mut count = 1;
+        let outcome = async {
+            let built = origin.batch(first, limit, wall_ms() as i64);
+            let (batch, letters) = built.map_err(|error| refused(error.to_string()))?;
+            count = letters;
+            append_to(attached, &topic, batch).await
+        };
+        match outcome.await {
+            Ok(()) => {
+                let counts = &attached.shared().shares.counts;
+                counts.dead_letters.inc_by(count as u64);
+            }
+            Err(error) if is_passing(&error) => return Err(error),
+            // What the topic does not take of one record costs no other its letter.
+            Err(_) if count > 1 => {
+                most = count / 2;
+                continue;
+            }
+            Err(error) => tell(attached, 1, &error),
+        }
+        unwritten.pass(count as u64);
+        at += count;
+        most = most.saturating_mul(2);
     }
+    Ok(())
+}
+
+/// The first letters, with copies up to [`MOST_BYTES`] of records and one more.
+async fn read(attached: &Attached, unwritten: &Unwritten, copy: bool, limit: usize) -> Vec<Letter> {
+    let (mut letters, mut bytes) = (Vec::new(), 0);
+    for run in &unwritten.0 {
+        let mut copies = match copy {
+            true => {
+                let most = MOST_BYTES.saturating_sub(bytes);
+                read_run(attached, run, Room { most, limit }).await
+            }
+            false => Copies {
+                until: run.last + 1,
+                ..Copies::default()
+            },
+        };
+        bytes += copies.bytes;
+        let ordinals = run.first..copies.until;
+        letters.extend(ordinals.map(|at| Letter::of(run, at, copies.found.remove(&at))));
+        if bytes >= MOST_BYTES || copies.until <= run.last {
+            break;
+        }
+    }
+    letters
 }
 
 /// Records of a run as they are stored. Those that cannot be had become dead letters without what was in them.
-async fn read_run(attached: &Attached, from: u64, run: &GivenUp, most: usize) -> Copies {
+async fn read_run(attached: &Attached, run: &GivenUp, room: Room) -> Copies {
     // It is never closed.
-    let _one_of_few = COPYING.acquire().await;
-    let (place, last) = (attached.place(), run.last);
-    let read = blocking(move || Ok::<_, WireError>(read_copies(&place, from, last, most)));
+    let _one_of_few = READING.acquire().await;
+    let (place, first, last) = (attached.place(), run.first, run.last);
+    let read = blocking(move || Ok::<_, WireError>(read_copies(&place, first, last, room)));
     read.await.unwrap_or_else(|_| Copies {
         until: last + 1,
         ..Copies::default()
     })
-}
-
-/// Appends letters to the dead-letter topic; `left` counts those that are not there yet.
-async fn send(
-    attached: &Attached,
-    origin: &Origin,
-    letters: &[Letter],
-    left: &mut u64,
-) -> Result<(), Unwritten> {
-    let shared = attached.shared();
-    let mut batches = Vec::new();
-    let mut attempt = 0;
-    loop {
-        let outcome = async {
-            let topic = topic_of(attached).await?;
-            // What is there by now stays, whatever the topic takes by now.
-            if batches.is_empty() {
-                let limit = topic.record.load().config.max_batch_bytes as usize;
-                let built = origin.batches(letters, limit, wall_ms() as i64);
-                batches = built.map_err(|error| refused(error.to_string()))?;
-                batches.reverse();
-            }
-            while let Some((batch, count)) = batches.last() {
-                let count = *count;
-                let of = topic.record.load().config.partitions();
-                let request = v1::AppendDeadLettersRequest {
-                    stream: topic.id().as_bytes().to_vec().into(),
-                    partition: attached.key().partition % of.max(1),
-                    batch: batch.clone(),
-                };
-                append_to(shared, &topic, request).await?;
-                shared.shares.counts.dead_letters.inc_by(count);
-                *left -= count;
-                batches.pop();
-            }
-            Ok::<(), WireError>(())
-        };
-        let Err(error) = outcome.await else {
-            return Ok(());
-        };
-        attempt += 1;
-        // Of a topic that was just made its owner may not have heard yet.
-        let is_passing = error.code.is_retryable() || error.code == ErrorCode::UnknownStream;
-        if attempt >= ATTEMPTS || !is_passing {
-            return Err(Unwritten::For {
-                letters: *left,
-                reason: error.to_string(),
-            });
-        }
-        tracing::debug!(group = %attached.key().group, attempt, %error, "dead letters are not written yet");
-        tokio::time::sleep(PAUSE * 2_u32.pow(attempt - 1)).await;
-        if attached.ended().is_some() {
-            return Err(Unwritten::Left);
-        }
-    }
 }
 
 /// An error that stays.
@@ -252,12 +285,18 @@ fn check_topic(topic: &Stream) -> Result<(), WireError> {
     Err(refused(format!("{name} {wrong}")))
 }
 
-async fn append_to(
-    shared: &Arc<Shared>,
-    topic: &Stream,
-    request: v1::AppendDeadLettersRequest,
-) -> Result<(), WireError> {
-    let (streamlet, _) = place_of(request.partition, topic.record.load().config.streamlets);
+async fn append_to(attached: &Attached, topic: &Stream, batch: Bytes) -> Result<(), WireError> {
+    let shared = attached.shared();
+    let (partitions, streamlets) = {
+        let record = topic.record.load();
+        (record.config.partitions(), record.config.streamlets)
+    };
+    let request = v1::AppendDeadLettersRequest {
+        stream: topic.id().as_bytes().to_vec().into(),
+        partition: attached.key().partition % partitions.max(1),
+        batch,
+    };
+    let (streamlet, _) = place_of(request.partition, streamlets);
     let streamlet = topic.streamlet(streamlet).ok_or_else(|| {
         let text = "the streamlet is not known here yet; try again";
         WireError::new(ErrorCode::NotOwner, text)

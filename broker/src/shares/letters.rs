@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use kera_coordinator::share::{GivenUp, GivenUpFor};
 use kera_protocol::batch::{
-    BatchBuilder, BatchError, Compression, Header, MAX_BATCH_BYTES, NewRecord, ProducerStamp,
-    Records, batches,
+    BatchBuilder, BatchError, BatchHeader, Compression, Header, MAX_BATCH_BYTES, NewRecord,
+    ProducerStamp, Record, Records, batches,
 };
-use kera_protocol::ids::Ordinal;
-use kera_streamlet::{LaneReadSpec, Located};
+use kera_protocol::ids::{Epoch, Ordinal};
+use kera_streamlet::{LaneReadError, LaneReadSpec, Located};
 
 use super::table::SharePlace;
 
@@ -26,21 +26,62 @@ const READ_BYTES: usize = 1 << 20;
 /// Bytes of a batch's header, and some more.
 const BATCH_ALLOWANCE: usize = 128;
 
+/// Most bytes of the two lengths of a record's header, as [`BatchBuilder::record_bound`] counts them.
+const HEADER_BYTES: usize = 10;
+/// What a record that is looked for takes in memory beside its bytes, about.
+const RECORD_BYTES: usize = 128;
+
 /// What a dead letter has of its record.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Copied {
-    key: Option<Vec<u8>>,
-    value: Option<Vec<u8>>,
-    headers: Vec<(String, Option<Vec<u8>>)>,
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Copied {
+    /// The record as it is stored. A producer's compressed headers of no bytes would take far more memory one by one.
+    Record(Vec<u8>),
+    /// A letter with the record would be larger than the topic takes.
+    TooLarge,
 }
 
 impl Copied {
-    fn bytes(&self) -> usize {
-        let some = |bytes: &Option<Vec<u8>>| bytes.as_ref().map_or(0, Vec::len);
-        let headers = self.headers.iter();
-        let headers = headers.map(|(name, value)| name.len() + some(value));
-        some(&self.key) + some(&self.value) + headers.sum::<usize>()
+    fn record(&self) -> Option<Record<'_>> {
+        let Self::Record(bytes) = self else {
+            return None;
+        };
+        // It was read once: only its own fields count now.
+        let alone = BatchHeader {
+            base_ordinal: 0,
+            total_bytes: 0,
+            epoch: Epoch(0),
+            crc: 0,
+            attributes: 0,
+            last_ordinal_delta: u32::MAX,
+            base_timestamp: 0,
+            max_timestamp: 0,
+            producer_id: -1,
+            producer_epoch: -1,
+            base_sequence: -1,
+            record_count: 1,
+        };
+        Records::new(&alone, bytes).next()?.ok()
     }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Record(bytes) => bytes.len() + RECORD_BYTES,
+            Self::TooLarge => RECORD_BYTES,
+        }
+    }
+}
+
+/// An upper bound of the bytes of a letter that has a record, and these headers. Nothing is allocated for the record's own.
+fn bound_with(record: &Record<'_>, own: &[Header<'_>]) -> usize {
+    let without_its_headers = NewRecord {
+        key: record.key,
+        value: record.value,
+        headers: own,
+        timestamp: 0,
+    };
+    let headers = record.headers();
+    let headers = headers.map(|h| HEADER_BYTES + h.key.len() + h.value.map_or(0, <[u8]>::len));
+    BatchBuilder::record_bound(&without_its_headers) + headers.sum::<usize>()
 }
 
 /// Records that were looked for in a lane.
@@ -50,23 +91,26 @@ pub(super) struct Copies {
     pub(super) found: BTreeMap<Ordinal, Copied>,
     /// All below were looked for.
     pub(super) until: Ordinal,
-    /// Bytes that were found.
+    /// What those that were found take in memory, about.
     pub(super) bytes: usize,
 }
 
-/// Reads the records from `first` to `last`, or the first of them if they have more than `most` bytes. Those that cannot be
+/// How much of records is taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// Bytes of memory after which no further record is taken.
+    pub(super) most: usize,
+    /// Bytes of a batch of the topic that is to have them: a larger record is not taken.
+    pub(super) limit: usize,
+}
+
+/// Reads the records from `first` to `last`, or as many of the first of them as there is room for. Those that cannot be
 /// read, or are not there any more, are not found. Waits for the disk.
-pub(super) fn read_copies(
-    place: &SharePlace,
-    first: Ordinal,
-    last: Ordinal,
-    most: usize,
-) -> Copies {
+pub(super) fn read_copies(place: &SharePlace, first: Ordinal, last: Ordinal, room: Room) -> Copies {
     let mut copies = Copies {
         until: first,
         ..Copies::default()
     };
-    let mut scratch = Vec::new();
     while copies.until <= last {
         let spec = LaneReadSpec {
             lane: place.lane,
@@ -80,6 +124,11 @@ pub(super) fn read_copies(
         };
         let found = match place.streamlet.read(spec) {
             Ok(found) if found.bytes > 0 => found,
+            // The first of them were trimmed; the others are still there.
+            Err(LaneReadError::OutOfRange { log_start, .. }) if log_start > copies.until => {
+                copies.until = log_start;
+                continue;
+            }
             Ok(_) | Err(_) => break,
         };
         let (whole, before) = (found.bufs.concat(), copies.until);
@@ -89,8 +138,7 @@ pub(super) fn read_copies(
                 return copies;
             };
             if !header.is_control() {
-                let base = header.base_ordinal;
-                let taken = copies.take(bytes, base, (first, last), most, &mut scratch);
+                let taken = copies.take(bytes, header.base_ordinal, (first, last), room);
                 // What of the batch was not taken has its turn in the next round.
                 if taken.is_ok_and(|is_whole| !is_whole) {
                     return copies;
@@ -113,27 +161,24 @@ impl Copies {
         batch: &[u8],
         base: Ordinal,
         (first, last): (Ordinal, Ordinal),
-        most: usize,
-        scratch: &mut Vec<u8>,
+        room: Room,
     ) -> Result<bool, BatchError> {
-        let mut scratch = std::mem::take(scratch);
-        for record in Records::open(batch, MAX_BATCH_BYTES, &mut scratch)? {
-            let record = record?;
+        let mut scratch = Vec::new();
+        let mut records = Records::open(batch, MAX_BATCH_BYTES, &mut scratch)?;
+        while let Some(record) = records.next_raw() {
+            let (record, raw) = record?;
             let ordinal = base + u64::from(record.ordinal_delta);
             if !(first..=last).contains(&ordinal) || ordinal < self.until {
                 continue;
             }
-            let headers = record.headers();
-            let headers = headers.map(|h| (h.key.to_owned(), h.value.map(<[u8]>::to_vec)));
-            let copied = Copied {
-                key: record.key.map(<[u8]>::to_vec),
-                value: record.value.map(<[u8]>::to_vec),
-                headers: headers.collect(),
+            let copied = match bound_with(&record, &[]) > room.limit {
+                true => Copied::TooLarge,
+                false => Copied::Record(raw.to_vec()),
             };
             self.bytes += copied.bytes();
             self.found.insert(ordinal, copied);
             self.until = ordinal + 1;
-            if self.bytes >= most {
+            if self.bytes >= room.most {
                 return Ok(false);
             }
         }
@@ -180,26 +225,20 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// Batches of at most `limit` bytes, each with the number of its letters. A letter that is larger with its record goes
-    /// without it.
+    /// A batch of the first letters, as many as fit into `limit` bytes, and how many these are. A letter that is larger with
+    /// its record goes without it.
     ///
     /// # Errors
-    /// One that is larger without it too.
-    pub(super) fn batches(
+    /// The first one is larger without it too, or there is none.
+    pub(super) fn batch(
         &self,
         letters: &[Letter],
         limit: usize,
         now_ms: i64,
-    ) -> Result<Vec<(Bytes, u64)>, BatchError> {
+    ) -> Result<(Bytes, usize), BatchError> {
         let limit = limit.saturating_sub(BATCH_ALLOWANCE);
         let mut builder = BatchBuilder::new();
-        let mut done = Vec::new();
-        let mut finish = |builder: &mut BatchBuilder| {
-            let letters = u64::from(builder.record_count());
-            let batch = builder.finish(Compression::None, ProducerStamp::NONE)?;
-            done.push((batch, letters));
-            Ok::<(), BatchError>(())
-        };
+        let mut count = 0;
         for letter in letters {
             let text;
             let (offset, deliveries) = (letter.ordinal.to_string(), letter.deliveries.to_string());
@@ -212,42 +251,31 @@ impl Origin {
                 (MESSAGE, letter.message()),
             ]
             .map(header);
-            let copied = letter.copied.as_ref();
-            let copied_headers = copied.map_or(&[][..], |copied| &copied.headers);
+            let record = letter.copied.as_ref().and_then(Copied::record);
+            let record = record.filter(|record| bound_with(record, &own) <= limit);
+            if letter.copied.is_some() && record.is_none() {
+                text = format!("{}; it is too large to be copied", letter.message());
+                own[own.len() - 1] = header((MESSAGE, &text));
+            }
             // Those of an earlier dead letter come first: whoever looks for the last of a name finds these.
-            let mut headers: Vec<Header<'_>> = copied_headers
-                .iter()
-                .map(|(key, value)| Header {
-                    key,
-                    value: value.as_deref(),
-                })
-                .collect();
+            let mut headers: Vec<Header<'_>> = Vec::new();
+            headers.extend(record.iter().flat_map(Record::headers));
             headers.extend_from_slice(&own);
-            let mut record = NewRecord {
-                key: copied.and_then(|copied| copied.key.as_deref()),
-                value: copied.and_then(|copied| copied.value.as_deref()),
+            let written = NewRecord {
+                key: record.and_then(|record| record.key),
+                value: record.and_then(|record| record.value),
                 headers: &headers,
                 timestamp: now_ms,
             };
-            if BatchBuilder::record_bound(&record) > limit && copied.is_some() {
-                text = format!("{}; it is too large to be copied", letter.message());
-                own[own.len() - 1] = header((MESSAGE, &text));
-                record = NewRecord {
-                    headers: &own,
-                    timestamp: now_ms,
-                    ..NewRecord::default()
-                };
-            }
-            let bound = BatchBuilder::record_bound(&record);
+            let bound = BatchBuilder::record_bound(&written);
             if !builder.is_empty() && builder.len() + bound > limit {
-                finish(&mut builder)?;
+                break;
             }
-            builder.push(&record)?;
+            builder.push(&written)?;
+            count += 1;
         }
-        if !builder.is_empty() {
-            finish(&mut builder)?;
-        }
-        Ok(done)
+        let batch = builder.finish(Compression::None, ProducerStamp::NONE)?;
+        Ok((batch, count))
     }
 }
 
@@ -262,6 +290,11 @@ fn header<'a>((key, value): (&'a str, &'a str)) -> Header<'a> {
 mod tests {
     use super::*;
 
+    const ROOM: Room = Room {
+        most: 1 << 20,
+        limit: 1 << 20,
+    };
+
     fn origin() -> Origin {
         Origin {
             topic: "orders".into(),
@@ -270,17 +303,44 @@ mod tests {
         }
     }
 
+    /// A batch of one record with so many bytes of value and headers of these names.
+    fn stored(value: usize, headers: &[&str], compression: Compression) -> Bytes {
+        let headers = headers.iter().map(|key| Header { key, value: None });
+        let headers: Vec<_> = headers.collect();
+        let mut builder = BatchBuilder::new();
+        let record = NewRecord {
+            key: Some(b"k"),
+            value: Some(&vec![7; value]),
+            headers: &headers,
+            timestamp: 1,
+        };
+        builder.push(&record).unwrap();
+        builder.finish(compression, ProducerStamp::NONE).unwrap()
+    }
+
     fn letter(ordinal: Ordinal, value: Option<usize>) -> Letter {
+        let copied = value.map(|bytes| {
+            let mut copies = Copies::default();
+            let batch = stored(bytes, &["h"], Compression::None);
+            copies.take(&batch, 0, (0, 0), ROOM).unwrap();
+            copies.found.remove(&0).expect("it is found")
+        });
         Letter {
             ordinal,
             deliveries: 2,
             why: GivenUpFor::Rejection,
-            copied: value.map(|bytes| Copied {
-                key: Some(b"k".to_vec()),
-                value: Some(vec![7; bytes]),
-                headers: vec![("h".into(), None)],
-            }),
+            copied,
         }
+    }
+
+    fn batches_of(letters: &[Letter], limit: usize) -> Vec<(Bytes, u64)> {
+        let (mut left, mut batches) = (letters, Vec::new());
+        while !left.is_empty() {
+            let (batch, count) = origin().batch(left, limit, 5).unwrap();
+            batches.push((batch, count as u64));
+            left = &left[count..];
+        }
+        batches
     }
 
     /// Offsets, lengths of values, and messages of the records of batches.
@@ -319,7 +379,7 @@ mod tests {
             letter(4, Some(1_200)),
             letter(5, Some(3_000)),
         ];
-        let batches = origin().batches(&letters, limit, 5).unwrap();
+        let batches = batches_of(&letters, limit);
         assert!(batches.len() > 2, "{}", batches.len());
         assert!(batches.iter().all(|(batch, _)| batch.len() <= limit));
         let rejected = letters[0].message().to_owned();
@@ -330,5 +390,41 @@ mod tests {
         assert_eq!(found[..4], expected);
         assert_eq!((found[4].0.as_str(), found[4].1), ("5", None));
         assert!(found[4].2.contains("too large"), "{:?}", found[4]);
+    }
+
+    /// A producer sends millions of headers of no bytes as a few thousand bytes. What a copy of them takes is counted, and no
+    /// more than the topic takes is copied at all.
+    #[test]
+    fn headers_of_no_bytes_are_counted_and_take_no_more_than_the_topic_does() {
+        let few = stored(1, &vec![""; 1_000], Compression::Gzip);
+        let many = stored(1, &vec![""; 500_000], Compression::Gzip);
+        assert!(many.len() < 2_000, "{} bytes are sent", many.len());
+        let room = Room {
+            most: 10_000,
+            ..ROOM
+        };
+        let mut copies = Copies::default();
+        let taken = (0..100).take_while(|at| copies.take(&few, *at, (0, 99), room).unwrap());
+        let taken = taken.count();
+        let bytes = |copied: &Copied| match copied {
+            Copied::Record(bytes) => bytes.len(),
+            Copied::TooLarge => 0,
+        };
+        let held: usize = copies.found.values().map(bytes).sum();
+        assert!(
+            held < 2 * room.most,
+            "{held} bytes of {taken} records and one"
+        );
+        let mut copies = Copies::default();
+        assert!(copies.take(&many, 0, (0, 0), room).unwrap());
+        assert_eq!(copies.found[&0], Copied::TooLarge);
+        // As it is if the topic takes less by now.
+        let letter = Letter {
+            copied: copies.found.remove(&0),
+            ..letter(0, None)
+        };
+        let found = read(&batches_of(&[letter], 2_000));
+        assert_eq!(found[0].1, None);
+        assert!(found[0].2.contains("too large"), "{:?}", found[0]);
     }
 }

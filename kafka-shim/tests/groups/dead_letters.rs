@@ -1,5 +1,6 @@
 //! What share groups give up goes to their dead-letter topics (KIP-1191).
 
+use bytes::Bytes;
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::{ApiKey, ProduceRequest, ProduceResponse};
@@ -7,7 +8,7 @@ use kera_coordinator::classic::shares::{ShareOpen, ShareWrite};
 use kera_coordinator::classic::{Reply, Request};
 use kera_coordinator::share::ShareState;
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
-use kera_metadata::StreamConfig;
+use kera_metadata::{Cleanup, StreamConfig};
 use kera_protocol::batch::{BatchBuilder, Compression, Header, NewRecord, ProducerStamp};
 use uuid::Uuid;
 
@@ -32,27 +33,27 @@ fn for_dead_letters(world: &World, name: &str) {
     world.create(name, config);
 }
 
-/// Sends records with a header, compressed, to a topic.
-async fn send_compressed(client: &mut Client, name: &str, records: usize) {
+/// A batch of records with these keys and headers, compressed; their values are `v0`, `v1` and so on.
+fn compressed(keys: &[Option<&str>], headers: &[Header<'_>]) -> Bytes {
     let mut builder = BatchBuilder::new();
-    let headers = [Header {
-        key: "trace",
-        value: Some(b"17"),
-    }];
-    for number in 0..records {
+    for (number, key) in keys.iter().enumerate() {
         let value = format!("v{number}");
         let record = NewRecord {
-            key: Some(b"k"),
+            key: key.map(str::as_bytes),
             value: Some(value.as_bytes()),
-            headers: &headers,
+            headers,
             timestamp: 1_000,
         };
         builder.push(&record).unwrap();
     }
-    let batch = builder.finish(Compression::Lz4, ProducerStamp::NONE);
+    let batch = builder.finish(Compression::Gzip, ProducerStamp::NONE);
+    batch.unwrap()
+}
+
+async fn send_batch(client: &mut Client, name: &str, batch: Bytes) {
     let data = PartitionProduceData::default()
         .with_index(0)
-        .with_records(Some(batch.unwrap()));
+        .with_records(Some(batch));
     let data = TopicProduceData::default()
         .with_name(topic(name))
         .with_partition_data(vec![data]);
@@ -62,6 +63,16 @@ async fn send_compressed(client: &mut Client, name: &str, records: usize) {
         .with_topic_data(vec![data]);
     let reply: ProduceResponse = client.call(ApiKey::Produce, 9, &request).await;
     assert_eq!(reply.responses[0].partition_responses[0].error_code, 0);
+}
+
+/// Sends records with a header, compressed, to a topic.
+async fn send_compressed(client: &mut Client, name: &str, records: usize) {
+    let header = Header {
+        key: "trace",
+        value: Some(b"17"),
+    };
+    let keys = vec![Some("k"); records];
+    send_batch(client, name, compressed(&keys, &[header])).await;
 }
 
 /// Looks until so many records that were given up could be written nowhere.
@@ -139,6 +150,64 @@ async fn without_copies_a_dead_letter_tells_where_it_comes_from_alone() {
     assert_eq!(letters[0].told("offset"), "1");
     assert_eq!((&letters[0].key, &letters[0].value), (&None, &None));
     assert!(!letters[0].headers.contains_key("trace"));
+}
+
+/// Compressed, a million headers of no bytes are a few thousand bytes. The owner holds no copy that the topic would not take.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_of_more_headers_than_the_topic_takes_is_a_letter_without_them() {
+    let world = World::start().await;
+    for_dead_letters(&world, "dlq.g");
+    let mut one = world.client().await;
+    let stream = begin(&world, &mut one, &[(TO, "dlq.g"), (COPY, "true")]).await;
+    let mut a = Sharer::new("g", "a");
+    a.beat(&mut one, 0, "t").await;
+    let empty = Header {
+        key: "",
+        value: None,
+    };
+    let many = compressed(&[Some("k")], &vec![empty; 1_000_000]);
+    assert!(many.len() < 5_000, "{}", many.len());
+    send_batch(&mut one, "t", many).await;
+    send_compressed(&mut one, "t", 1).await;
+    let mut got = a.acquire(&mut one, stream, 0).await;
+    if got == [(0, 0, 1)] {
+        got = a.acquire(&mut one, stream, 0).await;
+    }
+    assert_eq!(got.last().map(|run| run.1), Some(1));
+    assert_eq!(a.say(&mut one, stream, 0, (0, 1), REJECT).await, 0);
+    let letters = dead_letters(&mut one, "dlq.g", 0, 2).await;
+    assert!(letters[0].told("message").contains("too large"));
+    assert_eq!((&letters[0].key, &letters[0].value), (&None, &None));
+    assert_eq!(letters[1].value.as_deref(), Some("v0"));
+    assert_eq!(letters[1].headers["trace"], "17");
+}
+
+/// A compacted topic takes no letter without a key. The others of the batch are there all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_topic_does_not_take_costs_no_other_record_its_letter() {
+    let world = World::start().await;
+    let config = StreamConfig {
+        dead_letters: true,
+        cleanup: Cleanup::Compact,
+        ..StreamConfig::default()
+    };
+    world.create("dlq.g", config);
+    let mut one = world.client().await;
+    let stream = begin(&world, &mut one, &[(TO, "dlq.g"), (COPY, "true")]).await;
+    let mut a = Sharer::new("g", "a");
+    a.beat(&mut one, 0, "t").await;
+    let keys: Vec<Option<&str>> = (0..40)
+        .map(|at| (![0, 17, 18, 39].contains(&at)).then_some("k"))
+        .collect();
+    send_batch(&mut one, "t", compressed(&keys, &[])).await;
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(0, 39, 1)]);
+    assert_eq!(a.say(&mut one, stream, 0, (0, 39), REJECT).await, 0);
+    unwritten(&world, 4).await;
+    let letters = dead_letters(&mut one, "dlq.g", 0, 36).await;
+    let offsets = letters.iter().map(|letter| letter.told("offset"));
+    let with_keys = (0..40).filter(|at| keys[*at].is_some());
+    let with_keys: Vec<String> = with_keys.map(|at| at.to_string()).collect();
+    assert_eq!(offsets.collect::<Vec<_>>(), with_keys);
 }
 
 /// A member of a group whose dead letters go to a topic, with ten records of another that it has acquired.
