@@ -43,10 +43,10 @@ final class KeraSourceReader<T>
     private enum Idleness {
         /** It has splits, had some and waits at a barrier, or does not know yet that it gets none. */
         COUNTS,
-        /** It never had a split, and is to be marked idle. */
+        /** It never had a split, or has no range now, and is to be marked idle. */
         TO_BE_IDLE,
         IDLE,
-        /** It is idle, and has its first split now. */
+        /** It is idle, and has a split now. */
         TO_COUNT
     }
 
@@ -61,6 +61,8 @@ final class KeraSourceReader<T>
     private boolean hadSplits;
     private Idleness idleness = Idleness.COUNTS;
     private String firstSplit;
+    /** Null: not used yet. */
+    private RangeOutput<T> ranges;
 
     KeraSourceReader(
             Supplier<SplitReader<KeraRecord, LaneSplit>> readers,
@@ -90,6 +92,9 @@ final class KeraSourceReader<T>
 
     @Override
     public InputStatus pollNext(ReaderOutput<T> output) throws Exception {
+        if (order == Order.NONE) {
+            return pollRanges(output);
+        }
         if (idleness == Idleness.TO_BE_IDLE) {
             output.markIdle();
             idleness = Idleness.IDLE;
@@ -101,22 +106,44 @@ final class KeraSourceReader<T>
         return super.pollNext(output);
     }
 
+    private InputStatus pollRanges(ReaderOutput<T> output) throws Exception {
+        // The base class calls it with what it was given.
+        if (output != ranges && (ranges == null || !ranges.isOver(output))) {
+            ranges = new RangeOutput<>(output);
+        }
+        if (idleness == Idleness.TO_BE_IDLE) {
+            ranges.idle();
+            idleness = Idleness.IDLE;
+        } else if (idleness == Idleness.TO_COUNT) {
+            // Before the first record of the range, which others may be ahead of.
+            ranges.markActive();
+            idleness = Idleness.COUNTS;
+        }
+        return super.pollNext(ranges);
+    }
+
     private void becomes(Idleness next) {
         idleness = next;
         splitFetcherManager.getQueue().notifyAvailable();
     }
 
     private void had(List<LaneSplit> splits) {
-        if (hadSplits || splits.isEmpty()) {
+        if (splits.isEmpty() || order != Order.NONE && hadSplits) {
             return;
         }
         hadSplits = true;
         firstSplit = splits.get(0).splitId();
         if (idleness == Idleness.IDLE) {
             becomes(Idleness.TO_COUNT);
-        } else {
+        } else if (idleness == Idleness.TO_BE_IDLE) {
             idleness = Idleness.COUNTS;
         }
+    }
+
+    /** Whether it holds up no watermark while it has no split. */
+    private boolean mayBeIdle() {
+        // A lane may go on behind a barrier, in order; ranges have none.
+        return order == Order.NONE ? getNumberOfCurrentlyAssignedSplits() == 0 : !hadSplits;
     }
 
     @Override
@@ -160,7 +187,7 @@ final class KeraSourceReader<T>
         if (event instanceof FinishRecorded recorded) {
             ledger.acknowledged(recorded.ids());
         } else if (event instanceof WithoutSplits) {
-            if (!hadSplits && idleness == Idleness.COUNTS) {
+            if (mayBeIdle() && idleness == Idleness.COUNTS) {
                 becomes(Idleness.TO_BE_IDLE);
             }
         } else {

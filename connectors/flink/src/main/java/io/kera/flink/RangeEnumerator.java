@@ -8,6 +8,7 @@ import io.kera.flink.RangePlan.Uncut;
 import io.kera.flink.StreamLook.Fresh;
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -24,6 +25,8 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
     private static final int RANGE_BYTES = 256 << 10;
     /** While readers wait for records, lanes are looked at so often. */
     private static final long LOOK_MILLIS = 20;
+    /** A reader that waits for so many looks is idle. */
+    private static final int IDLE_LOOKS = 10;
 
     /** A range that was cut off a lane as it was known. */
     private record Cut(String stream, Uncut lane, LaneCutter.Range range) {}
@@ -34,6 +37,8 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
     private final LaneCutter cutter;
     /** Readers without a split, first come, first served. */
     private final Set<Integer> waiting = new LinkedHashSet<>();
+    /** For how many looks each of them has waited. */
+    private final Map<Integer, Integer> looks = new HashMap<>();
     /** Lanes take turns. Only for the thread that cuts. */
     private int turn;
     /** Only for the thread that cuts. */
@@ -132,6 +137,20 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
             plans.get(cut.stream()).cut(cut.lane(), cut.range().start(), cut.range().end());
         }
         serve();
+        tellIdle();
+    }
+
+    /** A reader that gets no range for a while is not to hold up watermarks. */
+    private void tellIdle() {
+        looks.keySet().retainAll(waiting);
+        // Before the first look nothing is known of what can be cut.
+        if (look.isBegun()) {
+            for (Integer reader : waiting) {
+                if (looks.merge(reader, 1, Integer::sum) == IDLE_LOOKS) {
+                    context.sendEventToSourceReader(reader, new WithoutSplits());
+                }
+            }
+        }
     }
 
     /** Gives ranges to the readers that wait, and says how many more are wanted. */
@@ -173,6 +192,7 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
     @Override
     public void handleSplitRequest(int subtask, String host) {
         waiting.add(subtask);
+        looks.remove(subtask);
         serve();
     }
 

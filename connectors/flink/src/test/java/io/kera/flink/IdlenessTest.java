@@ -20,6 +20,7 @@ import org.apache.flink.api.connector.source.ReaderOutput;
 import org.apache.flink.api.connector.source.SourceOutput;
 import org.apache.flink.configuration.CheckpointingOptions;
 import org.apache.flink.configuration.Configuration;
+import org.apache.flink.configuration.PipelineOptions;
 import org.apache.flink.connector.base.source.reader.RecordsBySplits;
 import org.apache.flink.connector.base.source.reader.RecordsWithSplitIds;
 import org.apache.flink.connector.base.source.reader.splitreader.SplitReader;
@@ -33,6 +34,8 @@ import org.apache.flink.util.CloseableIterator;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /**
  * Readers that hold up the watermarks of others, and those that do not. Interrupts do not end a wait for results: the time is
@@ -144,14 +147,14 @@ class IdlenessTest {
         }
     }
 
-    private static KeraSourceReader<String> reader() {
+    private static KeraSourceReader<String> reader(Order order) {
         SourceSettings settings = KeraSource.<String>builder()
                 .streams("s")
                 .deserializer(KeraDeserializer.values(new SimpleStringSchema()))
                 .settings(new Configuration());
         KeraSourceReader<String> reader = new KeraSourceReader<>(
                 Empty::new, KeraDeserializer.values(new SimpleStringSchema()), new TestingReaderContext(),
-                new PositionCommitter(settings), new StreamIds(), Order.LANE);
+                new PositionCommitter(settings), new StreamIds(), order);
         reader.start();
         return reader;
     }
@@ -159,7 +162,7 @@ class IdlenessTest {
     @Test
     void aReaderWithoutSplitsIsIdleUntilItHasOne() throws Exception {
         Recorded output = new Recorded("reader");
-        try (KeraSourceReader<String> reader = reader()) {
+        try (KeraSourceReader<String> reader = reader(Order.LANE)) {
             reader.pollNext(output);
             assertEquals(List.of(), output.told, "it may yet get one");
             reader.handleSourceEvents(new WithoutSplits());
@@ -178,14 +181,14 @@ class IdlenessTest {
     @Test
     void aReaderThatWaitsAtABarrierIsNotIdle() throws Exception {
         Recorded output = new Recorded("reader");
-        try (KeraSourceReader<String> reader = reader()) {
+        try (KeraSourceReader<String> reader = reader(Order.LANE)) {
             // As it is restored: what comes next is behind a barrier.
             reader.addSplits(List.of(SPLIT.asFinished()));
             reader.handleSourceEvents(new WithoutSplits());
             reader.pollNext(output);
             assertEquals(List.of(), output.told);
         }
-        try (KeraSourceReader<String> reader = reader()) {
+        try (KeraSourceReader<String> reader = reader(Order.LANE)) {
             reader.handleSourceEvents(new WithoutSplits());
             reader.addSplits(List.of(SPLIT));
             reader.pollNext(output);
@@ -193,24 +196,53 @@ class IdlenessTest {
         }
     }
 
-    /** Four readers, one lane, and a strategy that knows nothing of idleness. */
     @Test
-    void windowsEndWithMoreReadersThanLanes() throws Exception {
+    void aReaderIsIdleWhileItHasNoRange() throws Exception {
+        Recorded output = new Recorded("reader");
+        try (KeraSourceReader<String> reader = reader(Order.NONE)) {
+            reader.handleSourceEvents(new WithoutSplits());
+            reader.pollNext(output);
+            List<String> idle = List.of("no range is idle", "reader is idle");
+            assertEquals(idle, output.told);
+            reader.addSplits(List.of(LaneSplit.range("s", 0, 0, 0, 7)));
+            assertTrue(reader.isAvailable().isDone(), "it is called");
+            reader.handleSourceEvents(new WithoutSplits());
+            reader.pollNext(output);
+            reader.pollNext(output);
+            assertEquals(List.of("no range is idle", "reader is idle", "reader is active"), output.told, "it has a range");
+        }
+    }
+
+    private static void produce(TestBroker broker, int from, int to) throws Exception {
+        try (Producer producer = new Producer("s", ProducerOptions.to(broker.address()).withBatchSize(1 << 16))) {
+            for (int n = from; n < to; n++) {
+                producer.append(null, "x".getBytes(StandardCharsets.UTF_8), List.of(), 1_000 * n);
+            }
+        }
+    }
+
+    /**
+     * Four readers, one lane, and a strategy that knows nothing of idleness. What is read as a range is read long before
+     * watermarks are emitted.
+     */
+    @ParameterizedTest
+    @EnumSource(Order.class)
+    void windowsEndWithMoreReadersThanLanes(Order order) throws Exception {
         try (TestBroker broker = TestBroker.start();
                 Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
             admin.createStream("s", 1, 1);
-            try (Producer producer = new Producer("s", ProducerOptions.to(broker.address()))) {
-                for (int n = 0; n < 100; n++) {
-                    producer.append(null, "x".getBytes(StandardCharsets.UTF_8), List.of(), 1_000 * n);
-                }
-            }
+            produce(broker, 0, 100);
             Configuration config = new Configuration();
             config.set(CheckpointingOptions.CHECKPOINTING_INTERVAL, Duration.ofSeconds(1));
+            if (order == Order.NONE) {
+                config.set(PipelineOptions.AUTO_WATERMARK_INTERVAL, Duration.ofHours(1));
+            }
             StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment(config);
             env.setParallelism(4);
             KeraSource<String> source = KeraSource.<String>builder()
                     .bootstrap(broker.address())
                     .streams("s")
+                    .order(order)
                     .deserializer(KeraDeserializer.values(new SimpleStringSchema()))
                     .build(config);
             try (CloseableIterator<String> windows = env
@@ -219,7 +251,14 @@ class IdlenessTest {
                     .window(TumblingEventTimeWindows.of(Duration.ofSeconds(10)))
                     .reduce((one, other) -> one + other)
                     .executeAndCollect()) {
-                assertEquals("x".repeat(10), windows.next());
+                for (int window = 0; window < 9; window++) {
+                    assertEquals("x".repeat(10), windows.next());
+                }
+                // All readers wait by now; whichever reads goes on with event time.
+                produce(broker, 100, 200);
+                for (int window = 9; window < 19; window++) {
+                    assertEquals("x".repeat(10), windows.next());
+                }
             }
         }
     }
