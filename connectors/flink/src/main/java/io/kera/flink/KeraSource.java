@@ -9,6 +9,8 @@ import org.apache.flink.api.connector.source.SourceReaderContext;
 import org.apache.flink.api.connector.source.SplitEnumerator;
 import org.apache.flink.api.connector.source.SplitEnumeratorContext;
 import org.apache.flink.api.java.typeutils.ResultTypeQueryable;
+import org.apache.flink.configuration.ConfigOption;
+import org.apache.flink.configuration.ConfigOptions;
 import org.apache.flink.core.io.SimpleVersionedSerializer;
 import org.apache.flink.metrics.MetricGroup;
 import org.apache.flink.util.FlinkRuntimeException;
@@ -19,6 +21,8 @@ import org.apache.flink.util.UserCodeClassLoader;
  * are in checkpoints.
  */
 public final class KeraSource<T> implements Source<T, LaneSplit, EnumeratorState>, ResultTypeQueryable<T> {
+    /** In the configuration of a TaskManager: its rack, for sources that name none. */
+    static final ConfigOption<String> RACK = ConfigOptions.key("kera.rack").stringType().defaultValue("");
     private static final long serialVersionUID = 1L;
     private final SourceSettings settings;
     private final KeraDeserializer<T> deserializer;
@@ -87,10 +91,11 @@ public final class KeraSource<T> implements Source<T, LaneSplit, EnumeratorState
         });
         StreamIds ids = new StreamIds();
         ReadMetrics metrics = new ReadMetrics(context.metricGroup(), settings.order());
+        String rack = settings.rack() == null ? context.getConfiguration().get(RACK) : settings.rack();
         return new KeraSourceReader<>(
                 () -> {
                     try {
-                        return new KeraSplitReader(settings, ids, metrics);
+                        return new KeraSplitReader(settings, rack, ids, metrics);
                     } catch (java.io.IOException error) {
                         throw new FlinkRuntimeException("the source cannot read: " + error.getMessage(), error);
                     }

@@ -20,6 +20,7 @@ public final class KeraSourceBuilder<T> extends KeraConnectionBuilder<KeraSource
     private Duration discovery = Duration.ofSeconds(10);
     private boolean onDataLossFail = true;
     private String group;
+    private String rack;
     private KeraDeserializer<T> deserializer;
 
     KeraSourceBuilder() {}
@@ -83,6 +84,16 @@ public final class KeraSourceBuilder<T> extends KeraConnectionBuilder<KeraSource
         return this;
     }
 
+    /**
+     * The rack or zone that the job runs in, as brokers name theirs ({@code cluster.rack}): what lies in closed groups is read
+     * from a replica in it, unless the owner is in it too. Default: each TaskManager's, which {@code kera.rack} in its
+     * configuration names; none if it does not.
+     */
+    public KeraSourceBuilder<T> rack(String name) {
+        rack = Objects.requireNonNull(name);
+        return this;
+    }
+
     /** What records become. Required. */
     public KeraSourceBuilder<T> deserializer(KeraDeserializer<T> wanted) {
         deserializer = wanted;
@@ -113,7 +124,7 @@ public final class KeraSourceBuilder<T> extends KeraConnectionBuilder<KeraSource
             settled = Growth.UNORDERED;
         }
         return new SourceSettings(
-                bootstrap, streams, pattern, order, start, bounded, settled, noOrder, discovery.toMillis(), onDataLossFail, group, connection());
+                bootstrap, streams, pattern, order, start, bounded, settled, noOrder, discovery.toMillis(), onDataLossFail, group, connection(), rack);
     }
 
     /** Why a job cannot keep the order of keys where lanes grow; null if it can. */

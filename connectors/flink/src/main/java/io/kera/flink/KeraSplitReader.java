@@ -25,7 +25,7 @@ import org.apache.flink.util.FlinkRuntimeException;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Reads the lanes of a reader in turn, each from its owner. */
+/** Reads the lanes of a reader in turn, each from its owner, or from a replica in the reader's rack. */
 final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
     private static final Logger LOG = LoggerFactory.getLogger(KeraSplitReader.class);
     private static final int READ_BYTES = 1 << 20;
@@ -68,17 +68,19 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
     private final ReadMetrics metrics;
     private volatile boolean awake;
 
-    KeraSplitReader(SourceSettings settings, StreamIds ids, ReadMetrics metrics) throws IOException {
-        this(settings, ids, metrics, new Silence());
+    /** @param rack empty: none */
+    KeraSplitReader(SourceSettings settings, String rack, StreamIds ids, ReadMetrics metrics) throws IOException {
+        this(settings, rack, ids, metrics, new Silence());
     }
 
-    KeraSplitReader(SourceSettings settings, StreamIds ids, ReadMetrics metrics, Silence silence) throws IOException {
+    KeraSplitReader(SourceSettings settings, String rack, StreamIds ids, ReadMetrics metrics, Silence silence)
+            throws IOException {
         this.settings = settings;
         this.ids = ids;
         this.silence = silence;
         this.metrics = metrics;
         ConnectOptions options = settings.connection().options();
-        connections = new OwnerConnections(options, PATIENCE);
+        connections = new OwnerConnections(options, PATIENCE, rack);
         admin = new Admin(settings.bootstrap(), options);
     }
 
@@ -136,11 +138,13 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
         long begun = System.nanoTime();
         try {
             open(open);
+            long replicaBytes = open.reader.replicaBytes();
             List<KeraRecord> records = open.reader.read(READ_BYTES, waitMillis);
             silence.ended(id);
             open.split = open.split.at(open.reader.position());
             open.behind = open.reader.behind();
             metrics.read(records);
+            metrics.readNear(open.reader.replicaBytes() - replicaBytes);
             found.addAll(id, records);
             if (open.reader.finished()) {
                 found.addFinishedSplit(id);

@@ -8,10 +8,12 @@ import org.apache.flink.metrics.groups.SourceReaderMetricGroup;
 /** What a reader tells of itself: bytes that it has read, and how many records wait for it. */
 final class ReadMetrics {
     private final Counter bytes;
+    private final Counter replicaBytes;
     private volatile long behind;
 
     ReadMetrics(SourceReaderMetricGroup group, Order order) {
         bytes = group.getIOMetricGroup().getNumBytesInCounter();
+        replicaBytes = group.counter("numReplicaBytesIn");
         if (order == Order.LANE) {
             // Of a lane that is shared no reader knows what the others have.
             group.setPendingRecordsGauge(() -> behind);
@@ -24,6 +26,11 @@ final class ReadMetrics {
             sum += length(record.key()) + length(record.value());
         }
         bytes.inc(sum);
+    }
+
+    /** So many bytes of batches came from replicas in the reader's rack. */
+    void readNear(long read) {
+        replicaBytes.inc(read);
     }
 
     private static int length(byte[] bytes) {

@@ -15,6 +15,7 @@ import java.util.List;
  * @param onDataLossFail whether a job fails whose next record was deleted; otherwise it goes on at the earliest one
  * @param group consumer group that shows where the job stands; null: none
  * @param connection how to connect
+ * @param rack where readers are; null: where their TaskManager says ({@link KeraSource#RACK})
  */
 record SourceSettings(
         List<String> bootstrap,
@@ -28,7 +29,8 @@ record SourceSettings(
         long discoveryMillis,
         boolean onDataLossFail,
         String group,
-        Connecting connection)
+        Connecting connection,
+        String rack)
         implements Serializable {
     private static final long serialVersionUID = 1L;
 }

@@ -41,7 +41,7 @@ class AwayBrokerTest {
                 .settings(new Configuration());
         ReadMetrics metrics = new ReadMetrics(
                 InternalSourceReaderMetricGroup.mock(UnregisteredMetricGroups.createUnregisteredOperatorMetricGroup()), Order.LANE);
-        KeraSplitReader reader = new KeraSplitReader(settings, new StreamIds(), metrics, silence);
+        KeraSplitReader reader = new KeraSplitReader(settings, "", new StreamIds(), metrics, silence);
         reader.handleSplitsChanges(new SplitsAddition<>(IntStream.range(0, LANES)
                 .mapToObj(streamlet -> new LaneSplit("s", streamlet, 0, 0, 0, LaneSplit.UNBOUNDED, false))
                 .toList()));

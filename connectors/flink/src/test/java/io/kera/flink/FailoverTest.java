@@ -63,8 +63,8 @@ class FailoverTest {
         try (TestCluster cluster = TestCluster.start(3);
                 Admin admin = new Admin(cluster.addresses(), ConnectOptions.DEFAULT);
                 Transactions transactions = new Transactions(cluster.addresses(), ConnectOptions.DEFAULT)) {
-            create(cluster, "s");
-            create(cluster, "t");
+            cluster.createStream("s", "--replicas", "3", "--streamlets", "3");
+            cluster.createStream("t", "--replicas", "3", "--streamlets", "3");
             produce(cluster.addresses(), 0);
             JobClient job = start(cluster.addresses());
             for (int part = 1; part < PARTS; part++) {
@@ -84,21 +84,6 @@ class FailoverTest {
                 transactions.abortAll(open);
             }
             assertEquals(PARTS * PART, ExactlyOnceTest.written(admin));
-        }
-    }
-
-    /** Once all brokers are known. */
-    private static void create(TestCluster cluster, String stream) throws Exception {
-        long deadline = System.nanoTime() + Duration.ofSeconds(60).toNanos();
-        while (true) {
-            try {
-                cluster.any().run("", "stream", "create", stream, "--replicas", "3", "--streamlets", "3");
-                return;
-            } catch (IOException error) {
-                if (System.nanoTime() > deadline) {
-                    throw error;
-                }
-            }
         }
     }
 

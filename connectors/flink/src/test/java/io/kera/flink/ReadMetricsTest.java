@@ -35,7 +35,7 @@ class ReadMetricsTest {
                 .order(order)
                 .deserializer(KeraDeserializer.values(new SimpleStringSchema()))
                 .settings(new Configuration());
-        return new KeraSplitReader(settings, new StreamIds(), new ReadMetrics(group, order));
+        return new KeraSplitReader(settings, "", new StreamIds(), new ReadMetrics(group, order));
     }
 
     private static String lines(int count) {

@@ -91,7 +91,7 @@ class StreamMadeAgainTest {
     private static KeraSplitReader reader(TestBroker broker, Order order) throws Exception {
         ReadMetrics metrics = new ReadMetrics(
                 InternalSourceReaderMetricGroup.mock(UnregisteredMetricGroups.createUnregisteredOperatorMetricGroup()), order);
-        return new KeraSplitReader(settings(broker.address(), order), new StreamIds(), metrics);
+        return new KeraSplitReader(settings(broker.address(), order), "", new StreamIds(), metrics);
     }
 
     /** A task starts again from its checkpoint; the enumerator looks only later, if it is not started again. */

@@ -82,12 +82,12 @@ final class Connection implements AutoCloseable {
      *
      * @throws SilentBrokerException if the answer to another request has not come yet
      */
-    synchronized Asked begin(int kind, byte[] header, int waitMillis) throws IOException {
+    synchronized Asked begin(int kind, byte[] header, byte[] body, int waitMillis) throws IOException {
         // Each look takes a millisecond: many lanes that ask in turn make one.
         if (late != null && (System.nanoTime() - looked < LOOK_NANOS || answer(late, 0) == null)) {
             throw new SilentBrokerException(silent(late));
         }
-        return send(kind, header, new byte[0], waitMillis);
+        return send(kind, header, body, waitMillis);
     }
 
     /** The reply; null if it does not come within so many milliseconds and may come later. */
@@ -110,7 +110,7 @@ final class Connection implements AutoCloseable {
 
     /** What is told of a request without an answer. */
     synchronized String silent(Asked asked) {
-        return "broker " + address() + " has not answered a read for " + millisSince(asked) + " ms";
+        return "broker " + address() + " has not answered for " + millisSince(asked) + " ms";
     }
 
     private static long millisSince(Asked asked) {

@@ -1,6 +1,7 @@
 package io.kera.client;
 
 import java.io.IOException;
+import java.net.SocketTimeoutException;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
@@ -13,10 +14,22 @@ public final class LaneReader implements AutoCloseable {
     public static final int ALL_GENERATIONS = -1;
     private static final long MOST_RECORDS = (1L << 32) - 1;
 
+    private static final byte[] NO_BODY = {};
+
+    /** What an answer of the owner that is late is for. */
+    private enum Purpose {
+        READ,
+        /** Which replicas there are. */
+        LOOK,
+        /** Whether an ordinal is of the generation that is read. */
+        PROVE
+    }
+
     private final OwnerConnections connections;
     /** The connections are this reader's alone. */
     private final boolean owned;
     private final String owner;
+    private final String name;
     private final byte[] stream;
     private final int streamlet;
     private final int lane;
@@ -25,8 +38,12 @@ public final class LaneReader implements AutoCloseable {
     private long next;
     private long head;
     private boolean finished;
-    /** The read whose answer was not there in time; null: none. */
+    /** What the owner was asked for and has not answered in time; null: nothing. */
     private Connection.Asked asked;
+    private Purpose purpose;
+    /** Null: all is read from the owner. */
+    private final NearReplicas replicas;
+    private long replicaBytes;
 
     /**
      * A reader of the ordinals from {@code start} on, below {@code end}.
@@ -66,7 +83,9 @@ public final class LaneReader implements AutoCloseable {
         this.connections = connections;
         this.owned = owned;
         this.generation = generation;
+        this.name = stream.name();
         this.stream = stream.id();
+        this.replicas = connections.rack().isEmpty() ? null : new NearReplicas(connections.rack());
         this.streamlet = streamlet;
         this.lane = lane;
         this.next = start;
@@ -117,6 +136,11 @@ public final class LaneReader implements AutoCloseable {
         return next;
     }
 
+    /** How many bytes of batches were read from replicas, in place of the owner. */
+    public long replicaBytes() {
+        return replicaBytes;
+    }
+
     /**
      * How many records could be read when the last answer came, behind {@link #position} and below the end.
      */
@@ -140,11 +164,15 @@ public final class LaneReader implements AutoCloseable {
      * @throws SilentBrokerException if the broker has not answered yet, over connections with a patience
      */
     public List<KeraRecord> read(int maxBytes, int waitMillis) throws IOException {
-        List<KeraRecord> records = new ArrayList<>();
         if (finished) {
-            return records;
+            return new ArrayList<>();
         }
-        FrameChannel.Frame reply = answer(maxBytes, waitMillis);
+        List<KeraRecord> near = replicas == null ? null : readNear(maxBytes);
+        return near != null ? near : take(askOwner(Purpose.READ, request(maxBytes, waitMillis), NO_BODY, waitMillis), true);
+    }
+
+    /** @param isOwner whether what it says of the lane's end counts */
+    private List<KeraRecord> take(FrameChannel.Frame reply, boolean isOwner) throws IOException {
         int error = 0;
         String message = "";
         long then = next;
@@ -164,6 +192,7 @@ public final class LaneReader implements AutoCloseable {
         if (error != 0) {
             throw new KeraException(error, message);
         }
+        List<KeraRecord> records = new ArrayList<>();
         long from = next;
         // A read begins at the batch that holds the ordinal, and ends at a whole batch.
         Batches.read(reply.body(), record -> {
@@ -171,18 +200,100 @@ public final class LaneReader implements AutoCloseable {
                 records.add(record);
             }
         });
-        head = told;
+        // A replica knows closed groups alone.
+        head = isOwner ? told : Math.max(head, told);
         next = end == UNBOUNDED ? then : Math.min(then, end);
-        finished = ended || (end != UNBOUNDED && next >= end);
+        finished = isOwner && ended || (end != UNBOUNDED && next >= end);
         return records;
     }
 
-    private FrameChannel.Frame answer(int maxBytes, int waitMillis) throws IOException {
+    /** The next records of a replica in the rack; null: the owner is to be asked. */
+    private List<KeraRecord> readNear(int maxBytes) throws IOException {
+        if (asked != null && !asked.isOf(connections.existing(owner))) {
+            asked = null;
+        }
+        if (asked != null && purpose == Purpose.READ) {
+            return null;
+        }
+        NearReplicas.Range range = replicas.at(next);
+        if (range == null && (asked != null || replicas.toProve() >= 0
+                || replicas.isDue(next, behind() > 0, System.nanoTime()))) {
+            look();
+            range = replicas.at(next);
+        }
+        String holder = range == null ? null : replicas.holder(range, System.nanoTime());
+        return holder == null ? null : readNear(maxBytes, range, holder);
+    }
+
+    private List<KeraRecord> readNear(int maxBytes, NearReplicas.Range range, String holder) throws IOException {
+        Connection connection = null;
+        try {
+            connection = connections.to(holder);
+            Connection.Asked read = connection.begin(FrameChannel.READ, copyRequest(maxBytes, range), NO_BODY, 0);
+            FrameChannel.Frame reply = connection.answer(read, connections.patienceMillis());
+            if (reply == null) {
+                throw new IOException(connection.silent(read), new SocketTimeoutException());
+            }
+            long before = next;
+            int bytes = reply.body().remaining();
+            List<KeraRecord> records = take(reply, false);
+            if (next > before) {
+                replicaBytes += bytes;
+                return records;
+            }
+            replicas.refused(range, holder);
+        } catch (LoginException error) {
+            throw error;
+        } catch (KeraException error) {
+            // The owner knows more in every case.
+            replicas.refused(range, holder);
+        } catch (IOException error) {
+            replicas.away(holder, System.nanoTime());
+            if (connection != null) {
+                connections.forget(connection, error);
+            }
+        }
+        return null;
+    }
+
+    /** Asks the owner which replicas there are, and up to where they are of the generation that is read. */
+    private void look() throws IOException {
+        try {
+            if (asked == null ? replicas.toProve() < 0 : purpose == Purpose.LOOK) {
+                byte[] call = new Wire.Writer().number(1, Methods.FIND_COPIES).number(2, connections.timeoutMillis()).done();
+                byte[] request = NearReplicas.request(name, streamlet, lane, next);
+                FrameChannel.Frame reply = askOwner(Purpose.LOOK, FrameChannel.CALL, call, request, 0);
+                if (FrameChannel.refusal(reply.header()) != null) {
+                    replicas.none(System.nanoTime());
+                    return;
+                }
+                replicas.found(reply.body(), owner, generation != ALL_GENERATIONS, System.nanoTime());
+            }
+            while (replicas.toProve() >= 0) {
+                byte[] probe = readRequest(replicas.toProve(), replicas.toProve() + 1, 1, 0).present(9, generation).done();
+                FrameChannel.Frame reply = askOwner(Purpose.PROVE, probe, NO_BODY, 0);
+                // Behind the generation's end the owner gives nothing. A broker that was the owner knows no end behind which it has records.
+                replicas.proved(FrameChannel.refusal(reply.header()) == null && reply.body().hasRemaining());
+            }
+        } catch (SilentBrokerException error) {
+            throw error;
+        } catch (IOException error) {
+            replicas.none(System.nanoTime());
+            throw error;
+        }
+    }
+
+    private FrameChannel.Frame askOwner(Purpose what, byte[] header, byte[] body, int waitMillis) throws IOException {
+        return askOwner(what, FrameChannel.READ, header, body, waitMillis);
+    }
+
+    private FrameChannel.Frame askOwner(Purpose what, int kind, byte[] header, byte[] body, int waitMillis) throws IOException {
         Connection connection = connections.to(owner);
         try {
             boolean isLate = asked != null && asked.isOf(connection);
             if (!isLate) {
-                asked = connection.begin(FrameChannel.READ, request(maxBytes, waitMillis), waitMillis);
+                asked = connection.begin(kind, header, body, waitMillis);
+                purpose = what;
             }
             FrameChannel.Frame reply = connection.answer(asked, isLate ? 0 : connections.patienceMillis() + waitMillis);
             if (reply == null) {
@@ -200,14 +311,23 @@ public final class LaneReader implements AutoCloseable {
     }
 
     private byte[] request(int maxBytes, int waitMillis) {
-        byte[] cursor = new Wire.Writer().number(1, next).done();
-        Wire.Writer request = new Wire.Writer().bytes(1, stream).number(2, streamlet).number(3, lane);
-        request.bytes(4, cursor).number(5, end == UNBOUNDED ? 0 : end).number(6, maxBytes);
-        request.number(7, 1).number(8, waitMillis);
+        Wire.Writer request = readRequest(next, end == UNBOUNDED ? 0 : end, maxBytes, waitMillis);
         if (generation != ALL_GENERATIONS) {
             request.present(9, generation);
         }
         return request.done();
+    }
+
+    private byte[] copyRequest(int maxBytes, NearReplicas.Range range) {
+        long until = end == UNBOUNDED ? range.end() : Math.min(range.end(), end);
+        return readRequest(next, until, maxBytes, 0).number(10, 1).done();
+    }
+
+    private Wire.Writer readRequest(long from, long until, int maxBytes, int waitMillis) {
+        byte[] cursor = new Wire.Writer().number(1, from).done();
+        Wire.Writer request = new Wire.Writer().bytes(1, stream).number(2, streamlet).number(3, lane);
+        request.bytes(4, cursor).number(5, until).number(6, maxBytes);
+        return request.number(7, 1).number(8, waitMillis);
     }
 
     static long ordinal(ByteBuffer cursor) {

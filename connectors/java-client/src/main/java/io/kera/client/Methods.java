@@ -8,6 +8,7 @@ final class Methods {
     static final int ALTER_STREAM = 4;
     static final int DELETE_STREAM = 5;
     static final int FIND_ORDINALS = 6;
+    static final int FIND_COPIES = 7;
     static final int INIT_PRODUCER = 8;
     static final int FIND_COORDINATOR = 9;
     static final int JOIN = 10;

@@ -12,7 +12,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
 /**
- * Connections to the brokers that own lanes, one to each, for readers and cutters that one thread uses by turns: a lane
+ * Connections to the brokers that own lanes, or have replicas of them, one to each, for readers and cutters that one thread uses by turns: a lane
  * more costs no connection, and no login. Not thread-safe.
  */
 public final class OwnerConnections implements AutoCloseable {
@@ -22,6 +22,8 @@ public final class OwnerConnections implements AutoCloseable {
     private final ConnectOptions options;
     /** How long one broker may hold up the others; null: as long as the timeout. */
     private final Duration patience;
+    /** The rack that readers are in; empty: none. */
+    private final String rack;
     private final Map<String, Connection> connections = new HashMap<>();
     private final Map<String, CompletableFuture<Connection>> attempts = new HashMap<>();
     private final Map<String, Unreached> unreached = new HashMap<>();
@@ -39,8 +41,33 @@ public final class OwnerConnections implements AutoCloseable {
      * for the timeout. What is asked of that broker fails at once from then on, until it answers.
      */
     public OwnerConnections(ConnectOptions options, Duration patience) {
+        this(options, patience, "");
+    }
+
+    /**
+     * The same for readers in a rack, as brokers name theirs ({@code cluster.rack}): what is in closed groups is read from a
+     * replica in the same rack where there is one, unless the owner is in it too. Replicas of a group are there once it is closed.
+     *
+     * @param patience null: none
+     * @param rack empty: none
+     */
+    public OwnerConnections(ConnectOptions options, Duration patience, String rack) {
         this.options = options;
         this.patience = patience;
+        this.rack = rack;
+    }
+
+    String rack() {
+        return rack;
+    }
+
+    int timeoutMillis() {
+        return options.timeoutMillis();
+    }
+
+    /** The connection that there is; null: none. */
+    Connection existing(String owner) {
+        return connections.get(owner);
     }
 
     /** The connection to HOST:PORT. */

@@ -3,6 +3,8 @@ package io.kera.client;
 import java.io.ByteArrayOutputStream;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
 
 /** Protobuf by hand: the messages are few and small, and engines bring protobuf versions of their own. */
 final class Wire {
@@ -88,6 +90,19 @@ final class Wire {
             ByteBuffer part = in.slice(in.position(), length);
             in.position(in.position() + length);
             return part;
+        }
+
+        /** Those of a repeated field, several at once or one. */
+        List<Integer> numbers() {
+            List<Integer> numbers = new ArrayList<>();
+            if (isNumber()) {
+                numbers.add((int) varint());
+            } else {
+                for (Reader packed = new Reader(part()); packed.in.hasRemaining(); ) {
+                    numbers.add((int) packed.varint());
+                }
+            }
+            return numbers;
         }
 
         byte[] bytes() {

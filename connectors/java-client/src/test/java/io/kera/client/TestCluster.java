@@ -9,6 +9,7 @@ import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Assumptions;
@@ -28,6 +29,15 @@ public final class TestCluster implements AutoCloseable {
 
     /** Starts so many brokers; the test is skipped, and says so, where there is no etcd. */
     public static TestCluster start(int brokers) throws Exception {
+        return start(brokers, false);
+    }
+
+    /** The same where broker N, from 1 on, is in rack "rN". */
+    public static TestCluster inRacks(int brokers) throws Exception {
+        return start(brokers, true);
+    }
+
+    private static TestCluster start(int brokers, boolean inRacks) throws Exception {
         Path home = Files.createTempDirectory("kera-java-cluster");
         String[] store = new String[1];
         TestCluster cluster = new TestCluster(home, etcd(home, store));
@@ -35,9 +45,13 @@ public final class TestCluster implements AutoCloseable {
             kera("cluster", "init", "--cluster", store[0]);
             for (int id = 1; id <= brokers; id++) {
                 Path memory = Files.createDirectory(home.resolve("memory" + id));
-                cluster.brokers.add(TestBroker.start("--cluster", store[0], "--broker-id", String.valueOf(id),
+                List<String> flags = new ArrayList<>(List.of("--cluster", store[0], "--broker-id", String.valueOf(id),
                         "--cluster-allow-same-host", "--replica-store-memory-bytes", "16MiB", "--replica-store-shared-dir",
                         memory.toString(), "--replication-listen", "127.0.0.1:0"));
+                if (inRacks) {
+                    flags.addAll(List.of("--cluster-rack", "r" + id));
+                }
+                cluster.brokers.add(TestBroker.start(flags.toArray(new String[0])));
             }
             return cluster;
         } catch (Throwable error) {
@@ -104,6 +118,28 @@ public final class TestCluster implements AutoCloseable {
     /** HOST:PORT of each broker. */
     public List<String> addresses() {
         return brokers.stream().map(TestBroker::address).toList();
+    }
+
+    /** Creates a stream, once as many brokers are known as it needs. */
+    public void createStream(String name, String... flags) throws Exception {
+        List<String> words = new ArrayList<>(List.of("stream", "create", name));
+        words.addAll(List.of(flags));
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+        while (true) {
+            try {
+                any().run("", words.toArray(new String[0]));
+                return;
+            } catch (IOException error) {
+                if (System.nanoTime() > deadline) {
+                    throw error;
+                }
+            }
+        }
+    }
+
+    /** The rack of the broker at HOST:PORT, of a cluster in racks. */
+    public String rack(String address) {
+        return "r" + (addresses().indexOf(address) + 1);
     }
 
     /** The broker at HOST:PORT. */

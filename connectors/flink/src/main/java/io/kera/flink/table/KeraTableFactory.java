@@ -90,6 +90,7 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
                 KeraTableOptions.GROWTH,
                 KeraTableOptions.ON_DATA_LOSS,
                 KeraTableOptions.DISCOVERY,
+                KeraTableOptions.RACK,
                 KeraTableOptions.GROUP,
                 KeraTableOptions.GUARANTEE,
                 KeraTableOptions.TRANSACTIONAL_ID_PREFIX,

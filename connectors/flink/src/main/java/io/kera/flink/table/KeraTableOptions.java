@@ -65,6 +65,9 @@ public final class KeraTableOptions {
     public static final ConfigOption<Duration> DISCOVERY = ConfigOptions.key("scan.discovery-interval")
             .durationType().defaultValue(Duration.ofSeconds(10))
             .withDescription("How often the source looks whether lanes have grown.");
+    public static final ConfigOption<String> RACK = ConfigOptions.key("scan.rack")
+            .stringType().noDefaultValue()
+            .withDescription("The rack that the job runs in: replicas in it are read. Otherwise kera.rack of each TaskManager.");
     public static final ConfigOption<String> GROUP = ConfigOptions.key("group")
             .stringType().noDefaultValue().withDescription("The consumer group that shows where the job stands.");
     public static final ConfigOption<DeliveryGuarantee> GUARANTEE = ConfigOptions.key("sink.delivery-guarantee")
