@@ -284,13 +284,19 @@ class TablesTest {
                 }
             }
         }
-        assertEquals(5, statements.size());
+        assertEquals(7, statements.size());
+        stream("balances", 1);
         flink.executeSql(statements.get(0));
         flink.executeSql(statements.get(1)).await();
         flink.executeSql(statements.get(2));
         flink.executeSql(statements.get(4));
         List<String> sums = rows(flink.executeSql(statements.get(3)));
         assertTrue(sums.contains("+I[bob, 7]") && sums.contains("+U[ann, 8]"), sums.toString());
+        flink.executeSql(statements.get(5));
+        flink.executeSql(statements.get(6)).await();
+        flink.executeSql("CREATE TABLE balances_so_far WITH ('scan.bounded.mode' = 'latest') LIKE balances");
+        List<String> newest = rows(flink.executeSql("SELECT who, amount FROM balances_so_far"));
+        assertTrue(newest.contains("+I[bob, 7]") && newest.contains("+U[ann, 8]"), newest.toString());
         List<String> programs = ReadmePrograms.blocks("java", broker.address());
         assertEquals(1, programs.size());
         String told = ReadmePrograms.run(programs.get(0), home);

@@ -25,8 +25,8 @@ import org.apache.flink.table.types.DataType;
 
 /** Tables with {@code 'connector' = 'kera'}. */
 public final class KeraTableFactory implements DynamicTableSourceFactory, DynamicTableSinkFactory {
-    private static final String VALUE_PREFIX = "value.";
-    private static final String KEY_PREFIX = "key.";
+    static final String VALUE_PREFIX = "value.";
+    static final String KEY_PREFIX = "key.";
 
     /** Which physical columns are the key, and which the value. */
     record Columns(DataType physical, int[] key, int[] value) {
@@ -45,6 +45,15 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
                             .mapToObj(column -> DataTypes.FIELD(names.get(column), types.get(column)))
                             .toArray(DataTypes.Field[]::new))
                     .notNull();
+        }
+
+        /** The key is the primary key. */
+        static Columns of(DataType physical, int[] key) {
+            int columns = DataType.getFieldCount(physical);
+            int[] value = IntStream.range(0, columns)
+                    .filter(column -> IntStream.of(key).noneMatch(each -> each == column))
+                    .toArray();
+            return new Columns(physical, key, value);
         }
 
         static Columns of(DataType physical, List<String> keys, boolean hasKeyFormat) {
@@ -127,7 +136,7 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
         checkConnection(options);
         Columns columns =
                 Columns.of(context.getPhysicalRowDataType(), options.get(KeraTableOptions.KEY_FIELDS), key != null);
-        return new KeraTableSource(options, columns, key, value);
+        return new KeraTableSource(options, columns, key, value, false);
     }
 
     @Override
@@ -148,10 +157,10 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
         checkConnection(options);
         Columns columns =
                 Columns.of(context.getPhysicalRowDataType(), options.get(KeraTableOptions.KEY_FIELDS), key != null);
-        return new KeraTableSink(options, columns, key, value);
+        return new KeraTableSink(options, columns, key, value, false);
     }
 
-    private static void checkConnection(ReadableConfig options) {
+    static void checkConnection(ReadableConfig options) {
         boolean certificate = isGiven(options, KeraTableOptions.TLS_CERTIFICATE);
         if (certificate != isGiven(options, KeraTableOptions.TLS_KEY)
                 || (certificate && !isGiven(options, KeraTableOptions.TLS_CA))) {

@@ -23,22 +23,26 @@ final class KeraTableSink implements DynamicTableSink, SupportsWritingMetadata {
     private final Columns columns;
     private final EncodingFormat<SerializationSchema<RowData>> keyFormat;
     private final EncodingFormat<SerializationSchema<RowData>> valueFormat;
+    /** A row takes the place of the one before with its key, and what is deleted is a record without a value. */
+    private final boolean isUpsert;
     private List<String> metadata = List.of();
 
     KeraTableSink(
             ReadableConfig options,
             Columns columns,
             EncodingFormat<SerializationSchema<RowData>> keyFormat,
-            EncodingFormat<SerializationSchema<RowData>> valueFormat) {
+            EncodingFormat<SerializationSchema<RowData>> valueFormat,
+            boolean isUpsert) {
         this.options = options;
         this.columns = columns;
         this.keyFormat = keyFormat;
         this.valueFormat = valueFormat;
+        this.isUpsert = isUpsert;
     }
 
     @Override
     public ChangelogMode getChangelogMode(ChangelogMode requested) {
-        return valueFormat.getChangelogMode();
+        return isUpsert ? ChangelogMode.upsert() : valueFormat.getChangelogMode();
     }
 
     @Override
@@ -57,7 +61,8 @@ final class KeraTableSink implements DynamicTableSink, SupportsWritingMetadata {
                         getters(columns.key()),
                         getters(columns.value()),
                         place(RowMetadata.TIMESTAMP),
-                        place(RowMetadata.HEADERS)));
+                        place(RowMetadata.HEADERS),
+                        isUpsert));
         builder.transactionTimeout(options.get(KeraTableOptions.TRANSACTION_TIMEOUT));
         if (options.get(KeraTableOptions.ABORT_FORMER)) {
             builder.abortFormer();
@@ -100,7 +105,7 @@ final class KeraTableSink implements DynamicTableSink, SupportsWritingMetadata {
 
     @Override
     public DynamicTableSink copy() {
-        KeraTableSink copy = new KeraTableSink(options, columns, keyFormat, valueFormat);
+        KeraTableSink copy = new KeraTableSink(options, columns, keyFormat, valueFormat, isUpsert);
         copy.metadata = metadata;
         return copy;
     }

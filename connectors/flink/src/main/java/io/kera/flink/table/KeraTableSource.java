@@ -33,6 +33,8 @@ final class KeraTableSource implements ScanTableSource, SupportsReadingMetadata,
     private final Columns columns;
     private final DecodingFormat<DeserializationSchema<RowData>> keyFormat;
     private final DecodingFormat<DeserializationSchema<RowData>> valueFormat;
+    /** Records are the newest rows of their keys, and those without a value delete. */
+    private final boolean isUpsert;
     private List<String> metadata = List.of();
     private DataType produced;
     private WatermarkStrategy<RowData> watermarks = WatermarkStrategy.noWatermarks();
@@ -41,17 +43,19 @@ final class KeraTableSource implements ScanTableSource, SupportsReadingMetadata,
             ReadableConfig options,
             Columns columns,
             DecodingFormat<DeserializationSchema<RowData>> keyFormat,
-            DecodingFormat<DeserializationSchema<RowData>> valueFormat) {
+            DecodingFormat<DeserializationSchema<RowData>> valueFormat,
+            boolean isUpsert) {
         this.options = options;
         this.columns = columns;
         this.keyFormat = keyFormat;
         this.valueFormat = valueFormat;
+        this.isUpsert = isUpsert;
         this.produced = columns.physical();
     }
 
     @Override
     public ChangelogMode getChangelogMode() {
-        return valueFormat.getChangelogMode();
+        return isUpsert ? ChangelogMode.upsert() : valueFormat.getChangelogMode();
     }
 
     @Override
@@ -65,7 +69,8 @@ final class KeraTableSource implements ScanTableSource, SupportsReadingMetadata,
                 values,
                 columns,
                 metadata.stream().map(RowMetadata::named).toArray(RowMetadata[]::new),
-                type);
+                type,
+                isUpsert);
         boolean bounded = options.get(KeraTableOptions.BOUNDED) == KeraTableOptions.BoundedMode.LATEST;
         return new DataStreamScanProvider() {
             @Override
@@ -130,7 +135,7 @@ final class KeraTableSource implements ScanTableSource, SupportsReadingMetadata,
 
     @Override
     public DynamicTableSource copy() {
-        KeraTableSource copy = new KeraTableSource(options, columns, keyFormat, valueFormat);
+        KeraTableSource copy = new KeraTableSource(options, columns, keyFormat, valueFormat, isUpsert);
         copy.metadata = metadata;
         copy.produced = produced;
         copy.watermarks = watermarks;

@@ -14,6 +14,7 @@ import org.apache.flink.table.data.GenericRowData;
 import org.apache.flink.table.data.RowData;
 import org.apache.flink.table.types.DataType;
 import org.apache.flink.table.types.logical.LogicalType;
+import org.apache.flink.types.RowKind;
 
 /** Rows out of records: columns of the key, of the value, and metadata behind them. */
 final class RowDeserializer implements KeraDeserializer<RowData> {
@@ -24,6 +25,7 @@ final class RowDeserializer implements KeraDeserializer<RowData> {
     private final int[] valueColumns;
     private final RowMetadata[] metadata;
     private final TypeInformation<RowData> type;
+    private final boolean isUpsert;
     private final RowData.FieldGetter[] keyGetters;
     private final RowData.FieldGetter[] valueGetters;
 
@@ -32,7 +34,8 @@ final class RowDeserializer implements KeraDeserializer<RowData> {
             DeserializationSchema<RowData> values,
             Columns columns,
             RowMetadata[] metadata,
-            TypeInformation<RowData> type) {
+            TypeInformation<RowData> type,
+            boolean isUpsert) {
         this.keys = keys;
         this.values = values;
         this.keyColumns = columns.key();
@@ -41,6 +44,7 @@ final class RowDeserializer implements KeraDeserializer<RowData> {
         this.valueGetters = getters(columns.valueType());
         this.metadata = metadata;
         this.type = type;
+        this.isUpsert = isUpsert;
     }
 
     @Override
@@ -62,7 +66,7 @@ final class RowDeserializer implements KeraDeserializer<RowData> {
 
     @Override
     public void deserialize(KeraRecord record, LaneSplit from, Consumer<RowData> to) throws IOException {
-        if (record.value() == null) {
+        if (record.value() == null && !isUpsert) {
             // No row: what a deletion means is the business of tables with a primary key.
             return;
         }
@@ -71,17 +75,28 @@ final class RowDeserializer implements KeraDeserializer<RowData> {
             keys.deserialize(record.key(), KeraDeserializer.collector(key::add));
         }
         RowData keyRow = key.isEmpty() ? null : key.get(0);
-        values.deserialize(record.value(), KeraDeserializer.collector(value -> to.accept(row(keyRow, value, record, from))));
+        if (isUpsert && keyRow == null) {
+            throw new IOException("record " + record.ordinal() + " of lane " + from.splitId()
+                    + " has no key, and a table of upsert-kera needs one; read the stream by a table of kera");
+        }
+        if (record.value() == null) {
+            to.accept(row(RowKind.DELETE, keyRow, null, record, from));
+            return;
+        }
+        values.deserialize(record.value(), KeraDeserializer.collector(value -> {
+            RowKind kind = isUpsert ? RowKind.UPDATE_AFTER : value.getRowKind();
+            to.accept(row(kind, keyRow, value, record, from));
+        }));
     }
 
-    private RowData row(RowData key, RowData value, KeraRecord record, LaneSplit from) {
+    private RowData row(RowKind kind, RowData key, RowData value, KeraRecord record, LaneSplit from) {
         int physical = keyColumns.length + valueColumns.length;
-        GenericRowData row = new GenericRowData(value.getRowKind(), physical + metadata.length);
+        GenericRowData row = new GenericRowData(kind, physical + metadata.length);
         for (int n = 0; n < keyColumns.length; n++) {
             row.setField(keyColumns[n], key == null ? null : keyGetters[n].getFieldOrNull(key));
         }
         for (int n = 0; n < valueColumns.length; n++) {
-            row.setField(valueColumns[n], valueGetters[n].getFieldOrNull(value));
+            row.setField(valueColumns[n], value == null ? null : valueGetters[n].getFieldOrNull(value));
         }
         for (int n = 0; n < metadata.length; n++) {
             row.setField(physical + n, metadata[n].of(record, from));

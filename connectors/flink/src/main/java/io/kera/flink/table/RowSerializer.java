@@ -9,6 +9,7 @@ import org.apache.flink.table.data.ArrayData;
 import org.apache.flink.table.data.GenericRowData;
 import org.apache.flink.table.data.MapData;
 import org.apache.flink.table.data.RowData;
+import org.apache.flink.types.RowKind;
 
 /**
  * Records out of rows.
@@ -16,6 +17,7 @@ import org.apache.flink.table.data.RowData;
  * @param keys null: records have no key
  * @param timestampAt the field with the record's time; below 0: there is none
  * @param headersAt the field with the record's headers; below 0: there is none
+ * @param isUpsert rows that are deleted become records without a value
  */
 record RowSerializer(
         SerializationSchema<RowData> keys,
@@ -23,7 +25,8 @@ record RowSerializer(
         RowData.FieldGetter[] keyGetters,
         RowData.FieldGetter[] valueGetters,
         int timestampAt,
-        int headersAt)
+        int headersAt,
+        boolean isUpsert)
         implements KeraSerializer<RowData> {
     private static final long serialVersionUID = 1L;
     private static final int MILLIS = 3;
@@ -43,6 +46,9 @@ record RowSerializer(
 
     @Override
     public byte[] value(RowData row) {
+        if (isUpsert && (row.getRowKind() == RowKind.DELETE || row.getRowKind() == RowKind.UPDATE_BEFORE)) {
+            return null;
+        }
         return values.serialize(projected(row, valueGetters));
     }
 
@@ -72,8 +78,8 @@ record RowSerializer(
         return headers;
     }
 
-    private static RowData projected(RowData row, RowData.FieldGetter[] getters) {
-        GenericRowData projected = new GenericRowData(row.getRowKind(), getters.length);
+    private RowData projected(RowData row, RowData.FieldGetter[] getters) {
+        GenericRowData projected = new GenericRowData(isUpsert ? RowKind.INSERT : row.getRowKind(), getters.length);
         for (int n = 0; n < getters.length; n++) {
             projected.setField(n, getters[n].getFieldOrNull(row));
         }
