@@ -194,6 +194,13 @@ impl Model {
         }
     }
 
+    /// What is not stored any more is forgotten, unless it is to be a dead letter yet.
+    fn trim(&mut self) {
+        let start = self.log_start;
+        let records = &mut self.records;
+        records.retain(|ordinal, known| *ordinal >= start || known.given_up.is_some());
+    }
+
     /// True if there was anything to bury.
     fn bury(&mut self, most: u64) -> bool {
         let runs = self.partition.given_up(most);
@@ -265,6 +272,11 @@ impl Model {
                 self.partition =
                     SharePartition::new(&self.kept, MOST_DELIVERIES, self.dead_letters);
                 self.partition.forget_below(self.log_start);
+                for (ordinal, known) in &self.kept_records {
+                    if known.given_up.is_some() {
+                        self.records.entry(*ordinal).or_insert(*known);
+                    }
+                }
                 for (ordinal, known) in &mut self.records {
                     *known = self.kept_records.get(ordinal).copied().unwrap_or_default();
                     known.lock = None;
@@ -277,12 +289,13 @@ impl Model {
                                 false => GivenUpFor::Rejection,
                             });
                 }
+                self.trim();
             }
             Op::Trim(records) => {
                 self.log_start = (self.log_start + records).min(self.head);
                 self.partition.forget_below(self.log_start);
+                self.trim();
                 let start = self.log_start;
-                self.records.retain(|ordinal, _| *ordinal >= start);
                 self.batches.retain(|(_, last)| *last >= start);
             }
         }
@@ -375,6 +388,67 @@ fn what_makes_no_sense_is_delivered_again() {
     assert_eq!(ShareState::of(5, &[u64::MAX, 1]).runs(), [0_u64; 0]);
     let partition = SharePartition::new(&state, MOST_DELIVERIES, false);
     assert_eq!((partition.start(), partition.next(1)), (8, Some(8)));
+}
+
+/// Retention is no reason to forget that somebody gave a record up.
+#[test]
+fn what_is_given_up_and_trimmed_is_to_be_a_dead_letter_still() {
+    let mut partition = SharePartition::new(&ShareState::at(0), MOST_DELIVERIES, true);
+    assert_eq!(partition.acquire(1, 9, 0, &[(0, 9)], 8, 9).len(), 1);
+    partition
+        .acknowledge(1, 1, 2, Acknowledgement::Reject)
+        .expect("it is acquired");
+    partition
+        .acknowledge(1, 6, 6, Acknowledgement::Reject)
+        .expect("it is acquired");
+    // Also by the next owner, and behind all that was delivered.
+    for log_start in [5, 12] {
+        let kept = partition.state();
+        let kept = ShareState::of(kept.start, &kept.runs());
+        partition = SharePartition::new(&kept, MOST_DELIVERIES, true);
+        assert!(partition.forget_below(log_start));
+        assert!(!partition.forget_below(log_start), "once");
+        let given_up = partition.given_up(9);
+        let given_up: Vec<_> = given_up.iter().map(|run| (run.first, run.last)).collect();
+        assert_eq!(given_up, [(1, 2), (6, 6)]);
+        assert_eq!(partition.start(), 1);
+    }
+    assert_eq!((partition.next(9), partition.in_flight()), (Some(12), 3));
+    // Whoever had what is gone has nothing left to say.
+    assert_eq!(
+        partition.acknowledge(1, 0, 7, Acknowledgement::Release),
+        Ok(())
+    );
+    assert_eq!(partition.next(9), Some(12));
+    partition.buried(1, 6);
+    assert_eq!((partition.start(), partition.in_flight()), (12, 0));
+    assert!(partition.state().runs().is_empty());
+}
+
+/// What is set for a group may change while it is served.
+#[test]
+fn a_topic_for_dead_letters_may_come_and_go() {
+    let mut partition = SharePartition::new(&ShareState::at(0), MOST_DELIVERIES, false);
+    assert_eq!(partition.acquire(1, 9, 0, &[(0, 9)], 10, 10).len(), 1);
+    let say = |partition: &mut SharePartition, at, what| {
+        partition
+            .acknowledge(1, at, at, what)
+            .expect("it is acquired");
+        partition.given_up(9).len()
+    };
+    assert_eq!(say(&mut partition, 0, Acknowledgement::Reject), 0);
+    assert!(!partition.configure(MOST_DELIVERIES, true));
+    assert_eq!(say(&mut partition, 1, Acknowledgement::Reject), 1);
+    assert!(!partition.configure(1, true));
+    assert_eq!(
+        say(&mut partition, 3, Acknowledgement::Release),
+        2,
+        "its last"
+    );
+    assert!(partition.configure(MOST_DELIVERIES, false), "they are done");
+    assert_eq!((partition.has_given_up(), partition.start()), (false, 2));
+    assert_eq!(say(&mut partition, 2, Acknowledgement::Reject), 0);
+    assert_eq!((partition.start(), partition.in_flight()), (4, 6));
 }
 
 /// A group that has no dead-letter topic any more gives up at once, also what is kept as given up.

@@ -47,7 +47,12 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// Makes dead letters of what is given up in a partition, until nothing is.
 pub(super) async fn bury(attached: Attached) {
-    while let Some((given_up, version)) = attached.next_given_up(MOST_AT_ONCE) {
+    loop {
+        // They go to the topic that is set by now.
+        attached.hear_settings().await;
+        let Some((given_up, version)) = attached.next_given_up(MOST_AT_ONCE) else {
+            return;
+        };
         // What is not kept yet would be delivered again by the next owner, and may be accepted then.
         if attached.kept(version).await.is_err() {
             // Not yet, or never: then the next look finds that all has ended here.
@@ -223,7 +228,9 @@ fn refused(text: String) -> WireError {
 async fn topic_of(attached: &Attached) -> Result<Arc<Stream>, WireError> {
     let (shared, key) = (attached.shared(), attached.key());
     let config = attached.config();
-    let name = config.and_then(|config| config.dead_letter_topic());
+    let name = config
+        .as_ref()
+        .and_then(|config| config.dead_letter_topic());
     let name = name.ok_or_else(|| refused("the group has no dead-letter topic".into()))?;
     let kafka = shared.live().kafka.clone();
     if let Some(prefix) = &kafka.dead_letter_prefix

@@ -1,9 +1,10 @@
 //! A partition of a share group at its owner.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use kera_coordinator::classic::shares::{Reset, ShareConfig};
 use kera_coordinator::share::{
     Acknowledgement, Acquired, GivenUp, Holder, SharePartition, ShareState,
@@ -13,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell};
 
+use super::ask::GroupSettings;
 use super::table::{Opened, OwnedShare, ShareError, ShareKey, SharePlace, Shares, Standing};
 use super::{ask, dead_letters};
 use crate::clock::now_ms;
@@ -23,6 +25,8 @@ use crate::shared::Shared;
 const KEPT_WITHIN: Duration = Duration::from_secs(15);
 /// How often a session begins anew with a partition whose offsets are set meanwhile.
 const TRIES: usize = 3;
+/// How old what is known of the group's settings may be where records are in flight.
+const SETTINGS_AGE_MS: u64 = 5_000;
 /// Pause after the coordinator has not answered.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -183,8 +187,41 @@ impl OwnedShare {
                 ended: None,
                 runs: 0,
             }),
-            config: told.config,
+            config: ArcSwap::from_pointee(told.config),
+            asked_ms: AtomicU64::new(now_ms()),
+            asked: AtomicU64::new(0),
+            asking: tokio::sync::Mutex::new(()),
         })
+    }
+
+    /// Has the coordinator tell what is set for the group by now. What it does not tell stays as it was.
+    async fn hear_settings(&self, shared: &Arc<Shared>, opened: &Opened) {
+        let before = opened.asked.load(Ordering::Acquire);
+        let _alone = opened.asking.lock().await;
+        // Another has asked since this began, and has its answer.
+        if opened.asked.load(Ordering::Acquire) > before {
+            return;
+        }
+        opened.asked.fetch_add(1, Ordering::AcqRel);
+        opened.asked_ms.store(now_ms(), Ordering::Relaxed);
+        let wanted = GroupSettings {
+            group: self.key.group.to_string(),
+            ..GroupSettings::default()
+        };
+        let config = match ask::settings(shared, wanted).await {
+            Ok(Ok(config)) => config,
+            Ok(Err(error)) => {
+                tracing::debug!(group = %self.key.group, error, "the settings of a share group are not told");
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(group = %self.key.group, %error, "the settings of a share group are not told");
+                return;
+            }
+        };
+        if **opened.config.load() != config {
+            opened.config.store(Arc::new(config));
+        }
     }
 }
 
@@ -195,13 +232,50 @@ impl Attached {
 
     /// How many records may be in flight.
     fn most(&self, opened: &Opened) -> u64 {
-        let wanted = opened.config.record_locks();
+        let wanted = opened.config.load().record_locks();
         self.shared.shares.most_in_flight(wanted)
     }
 
     /// What is set for the group.
-    pub fn config(&self) -> Option<&ShareConfig> {
-        self.opened().map(|opened| &opened.config)
+    pub fn config(&self) -> Option<Arc<ShareConfig>> {
+        self.opened().map(|opened| opened.config.load_full())
+    }
+
+    /// Has what is set for the group by now count here. To be waited for before records are rejected or released: a
+    /// dead-letter topic that was set before that gets them.
+    pub async fn hear_settings(&self) {
+        if let Some(opened) = self.opened() {
+            self.share.hear_settings(&self.shared, opened).await;
+            self.configure(opened, &mut opened.standing.lock());
+        }
+    }
+
+    /// The same in the background, if it was not done for long.
+    fn keep_hearing(&self, opened: &Opened) {
+        let (now, asked) = (now_ms(), opened.asked_ms.load(Ordering::Relaxed));
+        if now.saturating_sub(asked) < SETTINGS_AGE_MS {
+            return;
+        }
+        // Without a runtime the broker is going down.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            opened.asked_ms.store(now, Ordering::Relaxed);
+            let (shared, share) = (self.shared.clone(), self.share.clone());
+            runtime.spawn(async move {
+                if let Some(opened) = share.opened.get() {
+                    share.hear_settings(&shared, opened).await;
+                }
+            });
+        }
+    }
+
+    /// What was told of the group's settings counts.
+    fn configure(&self, opened: &Opened, standing: &mut Standing) {
+        let config = opened.config.load();
+        let dead_letters = config.dead_letter_topic().is_some();
+        let deliveries = config.deliveries();
+        if standing.partition.configure(deliveries, dead_letters) {
+            self.changed(standing);
+        }
     }
 
     /// Where it is served from.
@@ -228,6 +302,10 @@ impl Attached {
         let opened = self.opened()?;
         let (log_start, _) = self.share.streamlet.lane_bounds(self.share.lane)?;
         let mut standing = opened.standing.lock();
+        self.configure(opened, &mut standing);
+        if standing.partition.in_flight() > 0 {
+            self.keep_hearing(opened);
+        }
         if self.end_locks(&mut standing) {
             self.changed(&mut standing);
         }
@@ -248,7 +326,7 @@ impl Attached {
             return Vec::new();
         };
         // The millisecond that it is may be over at any moment: a lock ends no sooner than was promised.
-        let until_ms = now_ms().saturating_add(opened.config.lock_ms() + 1);
+        let until_ms = now_ms().saturating_add(opened.config.load().lock_ms() + 1);
         let most = self.most(opened);
         let mut standing = opened.standing.lock();
         if standing.ended.is_some() {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use arc_swap::ArcSwap;
 use kera_coordinator::classic::shares::ShareConfig;
 use kera_coordinator::share::{Holder, SharePartition, WrongState};
 use kera_protocol::error::WireError;
@@ -141,7 +142,14 @@ pub(super) struct OwnedShare {
 /// What its coordinator told, and what became of it since.
 pub(super) struct Opened {
     pub(super) state_epoch: u64,
-    pub(super) config: ShareConfig,
+    /// What is set for the group, as it was last told.
+    pub(super) config: ArcSwap<ShareConfig>,
+    /// When that was asked for last,
+    pub(super) asked_ms: AtomicU64,
+    /// and how often,
+    pub(super) asked: AtomicU64,
+    /// by one at a time: an older answer overwrites no younger one.
+    pub(super) asking: tokio::sync::Mutex<()>,
     pub(super) standing: Mutex<Standing>,
 }
 

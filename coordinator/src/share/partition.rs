@@ -99,7 +99,7 @@ struct Sums {
 pub struct SharePartition {
     /// All records below are done.
     start: Ordinal,
-    /// Those below are not stored any more.
+    /// Those below are not stored any more: they are done, or given up and no dead letters yet.
     log_start: Ordinal,
     /// By first ordinal: each record from `start` to `end`.
     runs: BTreeMap<Ordinal, Run>,
@@ -336,7 +336,7 @@ impl SharePartition {
     ) -> Result<(), WrongState> {
         self.check(holder, first, last)?;
         let rules = self.rules();
-        let first = first.max(self.start);
+        let first = first.max(self.start).max(self.log_start);
         if first <= last {
             self.sums.set(None);
             self.each_in(first, last, |run| match what {
@@ -436,23 +436,34 @@ impl SharePartition {
         )
     }
 
-    /// Records below are not stored any more, acquired or not. True if some of them were not done.
+    /// Records below are not stored any more: they are done, acquired or not. Those that are given up and no dead letters yet
+    /// stay what they are, as a letter does not need its record. True if anything changed.
     pub fn forget_below(&mut self, log_start: Ordinal) -> bool {
-        self.log_start = self.log_start.max(log_start);
-        if log_start <= self.start {
+        let before = self.log_start;
+        self.log_start = before.max(log_start);
+        if log_start <= self.start || log_start <= before {
             return false;
         }
         self.sums.set(None);
-        if log_start >= self.end {
-            self.runs.clear();
-            (self.start, self.end) = (log_start, log_start);
-            return true;
-        }
-        self.cut(log_start);
-        self.runs = self.runs.split_off(&log_start);
-        self.start = log_start;
+        self.extend_to(log_start);
+        self.each_in(self.start, log_start - 1, |run| {
+            if !matches!(run.standing, Standing::GivenUp(_)) {
+                (run.standing, run.deliveries) = (Standing::Done, 0);
+            }
+        });
         self.advance();
         true
+    }
+
+    /// From here on a record is delivered so often at most, and what is given up is to be a dead letter, or is not. What was
+    /// to be one and is to be none any more is done. True if anything is.
+    pub fn configure(&mut self, most_deliveries: u16, dead_letters: bool) -> bool {
+        (self.most_deliveries, self.dead_letters) = (most_deliveries, dead_letters);
+        let is_over = !dead_letters && self.has_given_up();
+        if is_over {
+            self.buried(self.start, self.end);
+        }
+        is_over
     }
 
     fn give_back_if(&mut self, which: impl Fn(Holder, u64) -> bool) -> bool {

@@ -7,6 +7,7 @@ use kafka_protocol::messages::share_acknowledge_response::{
     PartitionData, ShareAcknowledgeTopicResponse,
 };
 use kafka_protocol::messages::{ShareAcknowledgeRequest, ShareAcknowledgeResponse};
+use kera_broker::shares::Attached;
 use kera_coordinator::share::Acknowledgement;
 use kera_metadata::access::Operation;
 use kera_protocol::ids::Ordinal;
@@ -89,6 +90,7 @@ fn response(outcomes: Outcomes) -> ShareAcknowledgeResponse {
 pub(super) async fn take(ctx: &Ctx, session: &ShareSession, said: Said) -> Outcomes {
     let mut outcomes = Outcomes::new();
     let mut taken = Vec::new();
+    hear_settings(session, &said).await;
     for (key, batches) in said {
         // The right may have gone since they were acquired.
         let stream = topic::with_id(&ctx.shared, key.0);
@@ -118,6 +120,16 @@ pub(super) async fn take(ctx: &Ctx, session: &ShareSession, said: Said) -> Outco
         outcomes.insert(key, kept.map_err(|error| refused(&error)));
     }
     outcomes
+}
+
+/// Where something is given back or rejected, what is set for the group by now decides what becomes of it.
+async fn hear_settings(session: &ShareSession, said: &Said) {
+    let others = said.iter().filter(|(_, batches)| {
+        let mut types = batches.iter().flat_map(|(_, _, types)| types);
+        types.any(|one| acknowledgement(*one).is_ok_and(|what| what != Acknowledgement::Accept))
+    });
+    let attached = others.filter_map(|(key, _)| session.attached.get(key));
+    futures::future::join_all(attached.map(Attached::hear_settings)).await;
 }
 
 /// What is said of which records, each run of them once.

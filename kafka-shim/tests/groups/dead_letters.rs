@@ -2,8 +2,13 @@
 
 use bytes::Bytes;
 use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::delete_records_request::{
+    DeleteRecordsPartition, DeleteRecordsTopic,
+};
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use kafka_protocol::messages::{ApiKey, ProduceRequest, ProduceResponse};
+use kafka_protocol::messages::{
+    ApiKey, DeleteRecordsRequest, DeleteRecordsResponse, ProduceRequest, ProduceResponse,
+};
 use kera_coordinator::classic::shares::{ShareOpen, ShareWrite};
 use kera_coordinator::classic::{Reply, Request};
 use kera_coordinator::share::ShareState;
@@ -298,20 +303,8 @@ async fn a_topic_for_dead_letters_is_made_where_operators_allow_that() {
     assert!(made.record.load().config.dead_letters);
 }
 
-/// An owner has what it gives up kept before it writes a dead letter. One that goes between the two leaves that to the next.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_an_owner_gave_up_before_it_went_is_a_dead_letter_of_the_next_one() {
-    let world = World::start().await;
-    for_dead_letters(&world, "dlq.g");
-    let mut one = world.client().await;
-    let set = [
-        (TO, "dlq.g"),
-        (COPY, "true"),
-        ("share.delivery.count.limit", "3"),
-    ];
-    let stream = begin(&world, &mut one, &set).await;
-    Sharer::new("g", "a").beat(&mut one, 0, "t").await;
-    send(&mut one, 5).await;
+/// Has it kept where the group stands in the partition, as an owner does that goes before it writes a dead letter.
+async fn keep(world: &World, state: ShareState) {
     let shared = world.broker.shared();
     let ask = |request: Request| async move {
         let request = AnyRequest::Classic(request);
@@ -330,15 +323,33 @@ async fn what_an_owner_gave_up_before_it_went_is_a_dead_letter_of_the_next_one()
     let Reply::ShareOpened(opened) = ask(Request::ShareOpen(open)).await else {
         panic!("it begins");
     };
-    // The first came back after its third delivery, the second was rejected after its first, the third is to come again.
     let write = ShareWrite {
         group: "g".into(),
         stream: id,
         partition: 0,
         state_epoch: opened.state_epoch,
-        state: ShareState::of(0, &[1, 3 << 1 | 1, 1, 1 << 1 | 1, 1, 1 << 1]),
+        state,
     };
     assert_eq!(ask(Request::ShareWrite(write)).await, Reply::ShareWritten);
+}
+
+/// An owner has what it gives up kept before it writes a dead letter. One that goes between the two leaves that to the next.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_owner_gave_up_before_it_went_is_a_dead_letter_of_the_next_one() {
+    let world = World::start().await;
+    for_dead_letters(&world, "dlq.g");
+    let mut one = world.client().await;
+    let set = [
+        (TO, "dlq.g"),
+        (COPY, "true"),
+        ("share.delivery.count.limit", "3"),
+    ];
+    let stream = begin(&world, &mut one, &set).await;
+    Sharer::new("g", "a").beat(&mut one, 0, "t").await;
+    send(&mut one, 5).await;
+    // The first came back after its third delivery, the second was rejected after its first, the third is to come again.
+    let state = ShareState::of(0, &[1, 3 << 1 | 1, 1, 1 << 1 | 1, 1, 1 << 1]);
+    keep(&world, state).await;
     let World { broker, dir, .. } = world;
     drop(one);
     broker.shutdown().await;
@@ -365,4 +376,71 @@ async fn what_an_owner_gave_up_before_it_went_is_a_dead_letter_of_the_next_one()
     let again = acquired(&b.fetch(&mut one, stream, 0, 500).await);
     assert_eq!(again.first().map(|run| run.0), Some(2), "{again:?}");
     dead_letters(&mut one, "dlq.g", 0, 2).await;
+}
+
+/// Retention may take what is given up before it is a letter. A letter does not need its record.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_trimmed_since_it_was_given_up_is_a_letter_all_the_same() {
+    let world = World::start().await;
+    for_dead_letters(&world, "dlq.g");
+    let mut one = world.client().await;
+    let stream = begin(&world, &mut one, &[(TO, "dlq.g"), (COPY, "true")]).await;
+    let mut a = Sharer::new("g", "a");
+    a.beat(&mut one, 0, "t").await;
+    send(&mut one, 5).await;
+    keep(&world, ShareState::of(0, &[3, 1 << 1 | 1])).await;
+    let partition = DeleteRecordsPartition::default()
+        .with_partition_index(0)
+        .with_offset(2);
+    let of = DeleteRecordsTopic::default()
+        .with_name(topic("t"))
+        .with_partitions(vec![partition]);
+    let request = DeleteRecordsRequest::default().with_topics(vec![of]);
+    let deleted: DeleteRecordsResponse = one.call(ApiKey::DeleteRecords, 2, &request).await;
+    assert_eq!(deleted.topics[0].partitions[0].low_watermark, 2);
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(3, 4, 1)]);
+    let letters = dead_letters(&mut one, "dlq.g", 0, 3).await;
+    let told: Vec<_> = letters
+        .iter()
+        .map(|letter| (letter.told("offset"), letter.value.as_deref()))
+        .collect();
+    assert_eq!(told, [("0", None), ("1", None), ("2", Some("v2"))]);
+    let counts = &world.broker.shared().shares.counts;
+    assert_eq!(counts.unwritten_dead_letters.get(), 0);
+}
+
+/// A group whose members never go hears of its topic all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_set_changed_or_taken_back_counts_for_members_that_are_there() {
+    let world = World::start().await;
+    for_dead_letters(&world, "dlq.a");
+    for_dead_letters(&world, "dlq.b");
+    let (mut one, mut operator) = (world.client().await, world.client().await);
+    let stream = begin(&world, &mut one, &[]).await;
+    let mut a = Sharer::new("g", "a");
+    a.beat(&mut one, 0, "t").await;
+    send(&mut one, 7).await;
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(0, 6, 1)]);
+    let steps = [("dlq.a", 0), ("dlq.b", 2), ("", 4), ("dlq.b", 5)];
+    for (to, first) in steps {
+        assert_eq!(alter(&mut operator, GROUP, "g", &[(TO, to)]).await, 0);
+        let last = if to.is_empty() { first } else { first + 1 };
+        assert_eq!(
+            a.say(&mut one, stream, 0, (first, last), REJECT).await,
+            0,
+            "{to}"
+        );
+        let offsets = match (to, first) {
+            ("dlq.a", _) => vec!["0", "1"],
+            ("dlq.b", 2) => vec!["2", "3"],
+            ("dlq.b", _) => vec!["2", "3", "5", "6"],
+            _ => continue,
+        };
+        let letters = dead_letters(&mut operator, to, 0, offsets.len()).await;
+        let told = letters.iter().map(|letter| letter.told("offset"));
+        assert_eq!(told.collect::<Vec<_>>(), offsets);
+    }
+    dead_letters(&mut operator, "dlq.a", 0, 2).await;
+    let counts = &world.broker.shared().shares.counts;
+    assert_eq!(counts.unwritten_dead_letters.get(), 0);
 }
