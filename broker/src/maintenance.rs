@@ -13,6 +13,7 @@ use kera_protocol::ids::StreamletKey;
 use kera_streamlet::{Job, Streamlet};
 
 use crate::clock::{now_ms, retention_ms};
+use crate::cluster::disk_watch;
 use crate::config::BrokerConfig;
 use crate::data::catalog::make_missing_dir;
 use crate::error::BrokerError;
@@ -36,13 +37,15 @@ const MIN_FREE: u64 = 8 << 20;
 const ENOUGH_FREE: u64 = 16 << 20;
 
 /// The maintenance threads of a broker: one for jobs, one that reads again what could not be read, one for intervals,
-/// one that flushes, one that compacts, one that pumps.
+/// one that looks at the disk, one that flushes, one that compacts, one that pumps.
 pub struct Maintenance {
     jobs: Arc<Jobs>,
     rereads: Arc<Jobs>,
     shared: Arc<Shared>,
     clock: Arc<Jobs>,
     flushes: Arc<Jobs>,
+    /// The looks at the disk.
+    looks: Arc<Jobs>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -81,6 +84,13 @@ impl Maintenance {
             "kera-intervals",
             Box::new(move || run_intervals(&s, &c)),
         )?);
+        let looks = Arc::new(Jobs::default());
+        let (s, l) = (shared.clone(), looks.clone());
+        // Nor for this one, for the same reason.
+        drop(spawn(
+            "kera-disk",
+            Box::new(move || disk_watch::run(&s, &l)),
+        )?);
         let flushes = shared.retimed.flushes.clone();
         let (s, f) = (shared.clone(), flushes.clone());
         threads.push(spawn("kera-flush", Box::new(move || run_flushes(&s, &f)))?);
@@ -95,13 +105,15 @@ impl Maintenance {
             shared,
             clock,
             flushes,
+            looks,
             threads,
         })
     }
 
     /// Ends jobs and intervals; the pump goes on until it is stopped itself, as closing needs it.
     pub fn stop(mut self) {
-        for queue in [&self.jobs, &self.rereads, &self.clock, &self.flushes] {
+        let all = [&self.jobs, &self.rereads, &self.clock];
+        for queue in all.into_iter().chain([&self.flushes, &self.looks]) {
             queue.stop();
         }
         self.shared.compactor.stop();

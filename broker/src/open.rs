@@ -130,6 +130,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         Some(joined) => store_restore::take_part(&*joined.store, &dir, broker_id)?,
         None => 0,
     };
+    dir.keep_restore(restore)?;
     record_broker(
         &*metadata,
         &dir,
@@ -236,7 +237,15 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     let clustered = match (joined, peers) {
         (Some(joined), Some(peers)) => {
             let forget = dir.path().join("forget");
-            let clustered = Clustered::new(joined, peers, &catalog, &recorder, forget, &image);
+            let clustered = Clustered::new(
+                joined,
+                peers,
+                &catalog,
+                &recorder,
+                forget,
+                config.cluster.disk_timeout,
+                &image,
+            );
             Some(Arc::new(clustered))
         }
         _ => None,

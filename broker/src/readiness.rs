@@ -32,6 +32,11 @@ impl Shared {
             self.data.directory.is_current(),
             self.stranger().is_some(),
         )?;
+        if self.cannot_write().is_some() {
+            return Err(
+                "files cannot be written: the broker is given no streamlets until they can; the log says what the disk answers",
+            );
+        }
         if self.is_refused() {
             return Err(
                 "certificate refused: the other brokers do not take the one in tls.certificate, and take over what this broker owned; the log says why",

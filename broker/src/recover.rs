@@ -125,7 +125,7 @@ pub(crate) fn pass_over_unknown(
     recorded: &StreamletRecord,
     recorder: &GroupRecords,
 ) -> std::io::Result<Option<(Image, StreamletRecord)>> {
-    if !recorded.awaits_jump {
+    if recorded.awaits_jumps == 0 {
         return Ok(None);
     }
     let failed = |error: &dyn std::fmt::Display| std::io::Error::other(error.to_string());

@@ -8,7 +8,8 @@
 //!   CLUSTER       the cluster of a broker that shares a store
 //!   IMPORT        the cluster to which an import of metadata.redb was begun and has not ended
 //!   REVISION      how far the broker has read that store; an operator removes it when the store was put back to an older state
-//!   PROBE         written and removed while files cannot be written, to see when they can
+//!   RESTORE       the last restore of that store that the broker knows of, by its number; nobody removes it
+//!   PROBE         written and removed from time to time, to see whether files can be written
 //!   streams/<stream uuid>/<streamlet>/<group>.<generation>.log
 //!   unknown/<stream uuid> files of streams that the metadata store did not know, and that are not known to be deleted
 //!   damaged/<stream uuid>/<streamlet>/<group>.<generation>.log  files set aside by a recovery
@@ -40,6 +41,9 @@ const IMPORT_HEADER: &str = "kera import";
 /// Names a revision that the cluster's store has been at.
 const REVISION: &str = "REVISION";
 const REVISION_HEADER: &str = "kera revision";
+/// Names the last restore of the cluster's store.
+const RESTORE: &str = "RESTORE";
+const RESTORE_HEADER: &str = "kera restore";
 /// No store that holds a cluster is below it.
 const FIRST_REVISION: u64 = 1;
 /// Tells whether files can be written.
@@ -60,6 +64,8 @@ pub struct StoreDir {
     incarnation: Incarnation,
     /// What is kept in the file; held while it is written.
     revision: Mutex<u64>,
+    /// The same of the last restore.
+    restore: Mutex<u64>,
     _lock: File,
 }
 
@@ -104,6 +110,11 @@ impl StoreDir {
             path: path.to_path_buf(),
             incarnation,
             revision: Mutex::new(read_revision(path).map_err(fail)?),
+            restore: Mutex::new(
+                read_named(path, RESTORE, RESTORE_HEADER)
+                    .map_err(fail)?
+                    .unwrap_or(0),
+            ),
             _lock: lock,
         })
     }
@@ -254,6 +265,27 @@ impl StoreDir {
                 &format!("{REVISION_HEADER} {revision}\n"),
             )?;
             *kept = revision;
+        }
+        Ok(())
+    }
+
+    /// The number of the last restore of the cluster's store that was [kept](Self::keep_restore); 0 for none.
+    pub fn restore(&self) -> u64 {
+        *self.restore.lock()
+    }
+
+    /// Remembers a restore of the cluster's store by its number, if that is higher than what is remembered. Waits for the
+    /// disk.
+    ///
+    /// # Errors
+    /// [`BrokerError::DataDir`] if it cannot be written.
+    pub fn keep_restore(&self, restore: u64) -> Result<(), BrokerError> {
+        let mut kept = self.restore.lock();
+        if restore > *kept {
+            let text = format!("{RESTORE_HEADER} {restore}\n");
+            let written = write_whole(&self.path, RESTORE, &text);
+            written.map_err(|e| self.unfit(format!("{RESTORE} cannot be written: {e}")))?;
+            *kept = restore;
         }
         Ok(())
     }

@@ -4,7 +4,8 @@ use super::{Busy, Cause, Loads, Members, Move, Picture, StreamView, StreamletVie
 use kera_protocol::ids::StreamletKey;
 use kera_records::GroupState;
 
-/// Hand-overs of what draining brokers own, at most `room` of them and one from each broker.
+/// Hand-overs of what brokers own that drain, or cannot write their own files: at most `room` of them and one from each
+/// broker.
 pub(super) fn plan(
     picture: &Picture,
     members: &Members,
@@ -15,8 +16,9 @@ pub(super) fn plan(
     let leaving: Vec<_> = picture
         .streamlets()
         .filter(|(which, stream, streamlet)| {
-            let drains = members.get(streamlet.owner()).is_some_and(|m| m.draining);
-            drains
+            let owner = members.get(streamlet.owner());
+            let leaves = owner.is_some_and(|owner| owner.draining || owner.cannot_write);
+            leaves
                 && !busy.streamlets.contains(which)
                 && keeps(stream, streamlet, members).is_none()
         })

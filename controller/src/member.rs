@@ -17,6 +17,8 @@ pub struct Member {
     pub role: Role,
     /// It serves what it owns and is to own nothing.
     pub draining: bool,
+    /// It cannot write its own files, and so is given nothing more.
+    pub cannot_write: bool,
 }
 
 impl Member {
@@ -28,12 +30,14 @@ impl Member {
             rack: None,
             role: Role::Broker,
             draining: false,
+            cannot_write: false,
         }
     }
 
-    /// True if it may own more: a broker that does not drain. A replica store never is given any.
+    /// True if it may own more: a broker that does not drain and can write its own files. A replica store never is given
+    /// any.
     fn may_own(&self) -> bool {
-        self.role == Role::Broker && !self.draining
+        self.role == Role::Broker && !self.draining && !self.cannot_write
     }
 }
 
@@ -45,6 +49,7 @@ impl From<&LiveBroker> for Member {
             rack: live.rack.clone(),
             role: live.role,
             draining: live.state == LiveState::Draining,
+            cannot_write: live.cannot_write.is_some(),
         }
     }
 }
@@ -109,7 +114,7 @@ impl Members {
         self.by_id.values()
     }
 
-    /// Those that may own more: alive, brokers, and not draining.
+    /// Those that may own more: alive, brokers, not draining, and able to write their own files.
     pub fn targets(&self) -> impl Iterator<Item = &Member> {
         self.all().filter(|member| member.may_own())
     }

@@ -74,7 +74,7 @@ impl Scenario {
                     epoch: Epoch(1),
                     next_group: GroupId(groups.len() as u64 + 1),
                     restore: 0,
-                    awaits_jump: false,
+                    awaits_jumps: 0,
                     revision: 1,
                 };
                 for (group, spec_of) in groups.iter().enumerate() {
@@ -147,6 +147,7 @@ impl Scenario {
             rack: self.racks[id as usize - 1].map(|rack| format!("rack{rack}")),
             role: self.role(id),
             draining: self.draining.contains(&id),
+            cannot_write: false,
         });
         Members::new(members, self.allow_same_host)
     }
@@ -555,6 +556,49 @@ fn who_holds_the_open_group_takes_over() {
         found.stranded[0].needs,
         Needs::OneOf(BTreeSet::from([1, 4]))
     );
+}
+
+#[test]
+fn a_broker_that_cannot_write_its_files_is_given_nothing() {
+    // Owner 1; (1 + 2) % 4 + 1 is broker 4, which holds the open group.
+    let open = GroupSpec {
+        bytes: None,
+        others: vec![2],
+        without_owner: false,
+    };
+    let mut scenario = one_stream(2, vec![open]);
+    let unwritable = |scenario: &Scenario, which: &[u32]| {
+        let mut all: Vec<_> = scenario.members().all().cloned().collect();
+        for member in &mut all {
+            member.cannot_write = which.contains(&member.id);
+        }
+        Members::new(all, false)
+    };
+    let planned = |scenario: &Scenario, which: &[u32]| {
+        let picture = Picture::of(&scenario.image());
+        let members = unwritable(scenario, which);
+        plan(&picture, &members, &UnderWay::default(), &Limits::default())
+    };
+    // What it owns goes to others, if any can write.
+    let moves = planned(&scenario, &[1]).moves;
+    assert_eq!(
+        (moves.len(), moves[0].cause),
+        (1, Cause::Drain),
+        "{moves:?}"
+    );
+    assert!(moves[0].to != 1);
+    assert!(planned(&scenario, &[1, 2, 3, 4]).moves.is_empty());
+    let picture = Picture::of(&scenario.image());
+    let farewell = farewell(&picture, &unwritable(&scenario, &[1, 4]), 1);
+    assert!([2, 3].contains(&farewell[0].to), "{farewell:?}");
+
+    scenario.gone = BTreeSet::from([1]);
+    assert_eq!(planned(&scenario, &[]).moves[0].to, 4);
+    let to = planned(&scenario, &[4]).moves[0].to;
+    assert!([2, 3].contains(&to), "{to}");
+    let nobody = planned(&scenario, &[2, 3, 4]);
+    assert!(nobody.moves.is_empty());
+    assert_eq!(nobody.stranded[0].needs, Needs::Target);
 }
 
 #[test]

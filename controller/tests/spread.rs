@@ -57,7 +57,7 @@ impl Scenario {
                 epoch: Epoch(1),
                 next_group: GroupId(groups.len() as u64 + 1),
                 restore: 0,
-                awaits_jump: false,
+                awaits_jumps: 0,
                 revision: 1,
             };
             for (at, (bytes, copies)) in groups.iter().enumerate() {
@@ -82,6 +82,7 @@ impl Scenario {
                 false => Role::Broker,
             },
             draining: self.draining.contains(&id),
+            cannot_write: false,
         });
         Members::new(members, self.allow_same_host)
     }

@@ -25,8 +25,8 @@
 mod memory;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -94,6 +94,8 @@ pub struct LiveBroker {
     pub refuses: BTreeMap<u32, String>,
     /// Another number when its files for TLS have changed; 0 without TLS between brokers.
     pub tls_files: u32,
+    /// Why it cannot write its own files, for people, while it cannot: it is given no streamlets.
+    pub cannot_write: Option<String>,
 }
 
 impl LiveBroker {
@@ -113,11 +115,17 @@ impl LiveBroker {
             cluster_version: CLUSTER_VERSION,
             refuses: BTreeMap::new(),
             tls_files: 0,
+            cannot_write: None,
         }
     }
 
-    /// True if it may be given streamlets: a broker that does not drain.
+    /// True if it may be given streamlets: a broker that does not drain and can write its own files.
     pub fn may_own(&self) -> bool {
+        self.is_to_stay() && self.cannot_write.is_none()
+    }
+
+    /// True if what it holds can be read there for longer: a broker that does not drain.
+    pub fn is_to_stay(&self) -> bool {
         self.role == Role::Broker && self.state == LiveState::Serving
     }
 
@@ -131,6 +139,7 @@ impl LiveBroker {
             ("host", Some(&self.host)),
             ("rack", self.rack.as_ref()),
             ("version", Some(&self.version)),
+            ("reason not to write of", self.cannot_write.as_ref()),
         ];
         for (name, text) in texts {
             let bytes = text.map_or(0, String::len);
@@ -276,6 +285,9 @@ pub(crate) trait Seat: Send + Sync {
     fn leave(&self);
 }
 
+/// Whether a lease may be kept; why not, for people.
+type MayHold = dyn Fn() -> Result<(), String> + Send + Sync;
+
 /// What a membership and whoever keeps its lease alive share.
 pub(crate) struct Tenure {
     base: Instant,
@@ -287,6 +299,7 @@ pub(crate) struct Tenure {
     read: AtomicU64,
     valid: watch::Sender<bool>,
     term: watch::Sender<Option<u64>>,
+    may_hold: OnceLock<Box<MayHold>>,
 }
 
 impl Tenure {
@@ -298,7 +311,13 @@ impl Tenure {
             read: AtomicU64::new(0),
             valid: watch::Sender::new(false),
             term: watch::Sender::new(None),
+            may_hold: OnceLock::new(),
         })
+    }
+
+    /// Whether the lease may be kept, or taken anew; why not.
+    pub(crate) fn may_hold(&self) -> Result<(), String> {
+        self.may_hold.get().map_or(Ok(()), |may_hold| may_hold())
     }
 
     /// A lease is about to be had that was taken at `revision`.
@@ -390,6 +409,12 @@ impl Membership {
         let valid = self.is_valid();
         let taken = self.tenure.taken.load(Ordering::Acquire);
         valid && self.tenure.read.load(Ordering::Acquire) >= taken
+    }
+
+    /// From now on the lease is kept, or taken anew, only while `may_hold` says so, which is asked from time to time
+    /// and must not block. Where it says why not, the lease is given back, so that others take over. The first call counts.
+    pub fn hold_while(&self, may_hold: impl Fn() -> Result<(), String> + Send + Sync + 'static) {
+        let _ = self.tenure.may_hold.set(Box::new(may_hold));
     }
 
     /// [`is_valid`](Self::is_valid) as it changes; may be told a little later than that.

@@ -287,7 +287,7 @@ pub fn creation_over(
             epoch,
             next_group: FIRST_GROUP,
             restore: 0,
-            awaits_jump: false,
+            awaits_jumps: 0,
             revision: 0,
         })
         .collect();

@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kera_metadata::*;
@@ -77,4 +79,34 @@ fn what_a_broker_could_not_tell_is_told_with_its_next_lease() {
     let other = opened(&etcd);
     let found = until(&mut other.living(), |living| living.contains_key(&1));
     assert_eq!(found[&1], told);
+}
+
+#[test]
+fn a_lease_that_may_not_be_kept_is_given_back_and_taken_anew_once_it_may() {
+    let Some(etcd) = cluster() else { return };
+    let store = opened(&etcd);
+    // Longer than all that follows: it does not end by itself.
+    let membership = store.join(live(1), Duration::from_secs(600)).unwrap();
+    let mut valid = membership.valid();
+    let other = opened(&etcd);
+    let mut living = other.living();
+    until(&mut living, |living| living.contains_key(&1));
+    let may = Arc::new(AtomicBool::new(true));
+    let asked = may.clone();
+    membership.hold_while(move || match asked.load(Ordering::SeqCst) {
+        true => Ok(()),
+        false => Err("planted".into()),
+    });
+    for _ in 0..2 {
+        may.store(false, Ordering::SeqCst);
+        until(&mut valid, |valid| !valid);
+        assert!(!membership.is_valid());
+        until(&mut living, |living| !living.contains_key(&1));
+        // What it tells meanwhile is for the next lease.
+        membership.update(live(1)).unwrap();
+        assert_eq!(etcd.count("/kera/m/broker/"), 0);
+        may.store(true, Ordering::SeqCst);
+        until(&mut valid, |valid| *valid);
+        until(&mut living, |living| living.contains_key(&1));
+    }
 }

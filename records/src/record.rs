@@ -146,8 +146,8 @@ pub struct StreamletRecord {
     pub next_group: GroupId,
     /// The last [restore](Self::after_restore) of the store that it was told of; 0 for none. Older versions left it out.
     pub restore: u64,
-    /// Since that restore its lanes have not gone on behind the ordinals that unknown groups may have used.
-    pub awaits_jump: bool,
+    /// How many times 2^32 ordinals its lanes have still to pass over, which unknown groups may have used.
+    pub awaits_jumps: u32,
     /// Revision of the transaction that wrote this; ignored in a write.
     pub revision: u64,
 }
@@ -182,16 +182,21 @@ impl StreamletRecord {
     ///
     /// What was recorded since that state is unknown. So epoch and group ids go up by more than any cluster uses
     /// meanwhile, or new groups would have the epochs and ids of unknown ones, of which brokers have replicas. The ordinals of
-    /// unknown groups are passed over by whoever takes it over next.
+    /// unknown groups are passed over by whoever takes it over next. A state that was put back before knows nothing of
+    /// what followed that restore either: all go up once for each restore that this record was not told of.
     pub fn after_restore(&self, restore: u64) -> Option<Self> {
-        let epoch = self.epoch.0.checked_add(UNKNOWN_EPOCHS)?;
-        let unknown = u64::from(UNKNOWN_EPOCHS) * UNRECORDED_GROUPS;
+        let times = u32::try_from(restore.saturating_sub(self.restore))
+            .ok()?
+            .max(1);
+        let epochs = UNKNOWN_EPOCHS.checked_mul(times)?;
+        let epoch = self.epoch.0.checked_add(epochs)?;
+        let unknown = u64::from(epochs) * UNRECORDED_GROUPS;
         let next_group = self.next_group.0.checked_add(unknown)?;
         (epoch <= i32::MAX as u32).then(|| Self {
             epoch: Epoch(epoch),
             next_group: GroupId(next_group),
             restore,
-            awaits_jump: true,
+            awaits_jumps: self.awaits_jumps.saturating_add(times),
             ..self.clone()
         })
     }

@@ -92,7 +92,7 @@ pub enum LaneReadError {
     /// The streamlet has copies at other brokers, and too few of them were reached to recover it; try
     /// again.
     #[error(
-        "the streamlet is not recovered yet: bring back the brokers that hold its replicas; `kera stream recover` names them"
+        "the streamlet is not recovered yet: `kera stream recover` says what it waits for, such as brokers that hold its replicas"
     )]
     NotRecovered,
     /// Its files cannot be read, and there are no replicas elsewhere; they are read again and again.

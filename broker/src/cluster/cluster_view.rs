@@ -158,7 +158,7 @@ mod tests {
             epoch: Epoch(1),
             next_group: GroupId(1),
             restore: 0,
-            awaits_jump: false,
+            awaits_jumps: 0,
             revision: 1,
         };
         let (mine, other) = (streamlet(0), streamlet(1));

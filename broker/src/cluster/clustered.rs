@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kera_metadata::{ClusterStore, Image, Membership, MetadataStore};
 
 use super::cluster_view::ClusterView;
+use super::disk_watch::DiskWatch;
 use super::ownership::joining::Joined;
 use super::ownership::members::Members;
 use super::ownership::owner_changes::Ownership;
@@ -32,21 +34,28 @@ pub struct Clustered {
     pub(crate) ownership: Ownership,
     /// Owners and replicas of all streamlets.
     pub(crate) cluster_view: Arc<ClusterView>,
+    /// Whether its disk takes what is written.
+    pub(crate) disk: Arc<DiskWatch>,
 }
 
 impl Clustered {
     /// Puts together what a broker that has `joined` the others needs. The store was read to `image`. What other
-    /// brokers are still to hear of deleted streams is kept in the directory `forget`.
+    /// brokers are still to hear of deleted streams is kept in the directory `forget`. A disk that does not answer for
+    /// `disk_timeout` costs this broker its lease.
     pub(crate) fn new(
         joined: Joined,
         peers: Peers,
         catalog: &Arc<Catalog>,
         recorder: &Arc<GroupRecords>,
         forget: PathBuf,
+        disk_timeout: Duration,
         image: &Image,
     ) -> Self {
         let cluster_view = Arc::new(ClusterView::default());
         cluster_view.load(image);
+        let disk = DiskWatch::new(disk_timeout);
+        let watch = disk.clone();
+        joined.membership.hold_while(move || watch.may_hold_lease());
         let replicated = Replicated::new(peers.primary.clone(), recorder.clone(), forget);
         Self {
             broker_id: joined.id,
@@ -62,6 +71,7 @@ impl Clustered {
             membership: joined.membership,
             ownership: Ownership::new(image.revision),
             cluster_view,
+            disk,
         }
     }
 

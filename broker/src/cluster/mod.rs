@@ -6,6 +6,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | `disk_watch` | whether its disk takes what is written |
 //! | `cluster_view` | owners and replicas of all streamlets, kept by watching the store |
 //! | `counts` | what it counts; `metrics` shows it |
 //! | `replica` | replicas: those kept for others, those of its own groups, and its own files |
@@ -26,6 +27,7 @@ pub(crate) mod cluster_view;
 mod clustered;
 mod counts;
 mod describe;
+pub(crate) mod disk_watch;
 pub(crate) mod metrics;
 pub mod ownership;
 mod peers;

@@ -9,6 +9,7 @@
 //!    record names the restore by its number. A broker that starts later finds the number in another's record, not in its
 //!    own, and takes part in the same restore. Two brokers that start at once give it the same number, and no streamlet is
 //!    told twice.
+//!    Before that, producer ids are passed over that may have been given out.
 //! 3. [`jumps`]: the next owner of such a streamlet records once, in each lane, that ordinals jump.
 //!
 //! Brokers of earlier versions know nothing of it: what they take over first goes on where the store says.
@@ -21,8 +22,8 @@ use kera_log_segments::group::{GroupSpec, MAX_GROUP_ORDINALS};
 use kera_log_segments::io::{EngineKind, Io, OpenHow, open_engine};
 use kera_log_segments::scan;
 use kera_metadata::{
-    BrokerRecord, ClusterStore, Compare, GroupRecord, Image, MetadataError, MetadataStore, Replica,
-    StreamletRecord, Transaction, Write,
+    BrokerRecord, ClusterStore, Compare, Counter, GroupRecord, Image, MetadataError, MetadataStore,
+    Replica, StreamletRecord, Transaction, Write,
 };
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{GroupId, LaneId, StreamId, StreamletId, StreamletKey};
@@ -38,6 +39,8 @@ use crate::store_dir::{DAMAGED_DIR, StoreDir};
 const TOLD_AT_ONCE: usize = 1024;
 /// How often streamlets are read again that others changed meanwhile.
 const ATTEMPTS: u32 = 32;
+/// More producer ids than were ever given out between a snapshot and its restore, and few of the 2^63 that there are.
+const PRODUCER_IDS_PASSED: u64 = 1 << 40;
 /// Generations from here on are in the names of files that are not finished.
 const UNFINISHED: u32 = 1 << 31;
 
@@ -46,7 +49,7 @@ pub(crate) fn last_known(brokers: &[BrokerRecord]) -> u64 {
     brokers.iter().map(|b| b.restore).max().unwrap_or(0)
 }
 
-/// The number of the restore for the record of broker `id`. If this is its first start after one, it tells all streamlets,
+/// The number of the restore for the record of broker `id`, which the caller keeps in the directory. If this is its first start after one, it tells all streamlets,
 /// unless another broker has done so. Blocks.
 ///
 /// # Errors
@@ -61,24 +64,56 @@ pub(crate) fn take_part(
     if !dir.is_after_restore() {
         return Ok(known);
     }
+    let kept = dir.restore();
     let store_id = dir.incarnation().store_id;
     let mut mine = brokers
         .iter()
         .filter(|b| (b.id, b.store_id) == (id, store_id));
-    if mine.next().is_some_and(|mine| mine.restore < known) {
+    // Of as many restores as this directory knows, the last is not the one that another broker has told of: it came to
+    // the same number, since it knows of fewer.
+    if kept < known && mine.next().is_some_and(|mine| mine.restore < known) {
         tracing::info!(
             restore = known,
             "the metadata store was put back to an older state; another broker has told all streamlets of it"
         );
         return Ok(known);
     }
-    let restore = known + 1;
+    // The older state may be of before a restore that this directory has seen.
+    let restore = known.max(kept) + 1;
+    pass_over_producer_ids(store)?;
     tell_streamlets(store, restore)?;
     tracing::warn!(
         restore,
         "REVISION is not in the data directory: the metadata store was put back to an older state. Each lane goes on 2^32 ordinals higher, and what groups hold that it does not know is set aside"
     );
     Ok(restore)
+}
+
+/// Ids that were given out since the older state are given to nobody else: what a new producer sends first would be taken
+/// for a duplicate of what the former one sent first.
+fn pass_over_producer_ids(store: &dyn MetadataStore) -> Result<(), MetadataError> {
+    let counter = Counter::ProducerIds;
+    for _ in 0..ATTEMPTS {
+        let value = store.counter(counter)?;
+        let passed = value.checked_add(PRODUCER_IDS_PASSED);
+        // Kafka's producer ids are signed.
+        let Some(passed) = passed.filter(|passed| i64::try_from(*passed).is_ok()) else {
+            return Err(invalid("no producer ids are left".to_owned()));
+        };
+        let compare = Compare::CounterValue { counter, value };
+        let write = Write::PutCounter {
+            counter,
+            value: passed,
+        };
+        match store.commit(Transaction::new(vec![compare], vec![write])) {
+            Ok(_) => return Ok(()),
+            Err(MetadataError::Conflict(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(invalid(format!(
+        "others took producer ids through {ATTEMPTS} attempts to pass over those that were given out before the metadata store was put back; start the broker again"
+    )))
 }
 
 /// Tells every streamlet of a restore that was not told of it yet.
@@ -126,8 +161,8 @@ fn invalid(text: String) -> MetadataError {
     WireError::new(ErrorCode::InvalidArgument, text).into()
 }
 
-/// Records that say where the lanes of a streamlet go on after a restore: 2^32 ordinals behind the end that is recorded. Each is
-/// a closed group without records, at `own`. All groups in `image` are closed, or end where `ends` says.
+/// Records that say where the lanes of a streamlet go on after a restore: 2^32 ordinals behind the end that is recorded, for
+/// each restore that it was not told of before. Each is a closed group without records, at `own`. All groups in `image` are closed, or end where `ends` says.
 ///
 /// Their ids are the last ones below the first that this epoch gives out: no earlier epoch comes so far.
 pub(crate) fn jumps(
@@ -150,7 +185,8 @@ pub(crate) fn jumps(
         let recorded = recorded.get(&lane).copied().unwrap_or(0);
         let from = ends(lane).unwrap_or(0).max(recorded);
         let id = GroupId(streamlet.next_group.0 - 1 - u64::from(lane.0));
-        let to = from.saturating_add(MAX_GROUP_ORDINALS);
+        let passed = MAX_GROUP_ORDINALS.saturating_mul(streamlet.awaits_jumps.into());
+        let to = from.saturating_add(passed);
         GroupRecord {
             closed_ms: now_ms(),
             ..GroupRecord::new(key.group(id), lane, streamlet.epoch).closed(
@@ -167,7 +203,7 @@ pub(crate) fn jumps(
 /// The streamlet's record once ordinals have jumped in all of its lanes.
 pub(crate) fn jumped(streamlet: &StreamletRecord) -> StreamletRecord {
     StreamletRecord {
-        awaits_jump: false,
+        awaits_jumps: 0,
         ..streamlet.clone()
     }
 }
@@ -366,9 +402,17 @@ mod tests {
         put(2, 0);
         let old = create("old");
         let before = of(old).expect("it is there");
+        let ids = || {
+            store
+                .allocate_producer_ids(1000)
+                .expect("some are left")
+                .start
+        };
+        let ids_before = ids();
         assert_eq!(part(1), 1);
+        assert!(ids() > ids_before + (1 << 39), "nobody has one of these");
         let told = of(old).expect("it is there");
-        assert!(told.awaits_jump && told.restore == 1);
+        assert!(told.awaits_jumps == 1 && told.restore == 1);
         assert!(told.epoch.0 > before.epoch.0 + 1000 && told.next_group.0 > 1 << 30);
         // As one that looked before the first one was done.
         assert_eq!(part(2), 1);
@@ -376,7 +420,7 @@ mod tests {
 
         put(1, 1);
         let new = create("new");
-        let is_told = |stream| of(stream).is_some_and(|one| one.awaits_jump);
+        let is_told = |stream| of(stream).is_some_and(|one| one.awaits_jumps > 0);
         assert_eq!(part(2), 1);
         assert_eq!(of(old), Some(told));
         assert!(!is_told(new), "it is of after the restore");
@@ -389,6 +433,46 @@ mod tests {
         let third = create("third");
         assert_eq!(part(2), 2);
         assert!(!is_told(third), "this broker has seen a revision");
+    }
+
+    /// The store is put back once more to a state of before a restore that the brokers have lived through.
+    #[test]
+    fn a_state_that_is_put_back_twice_is_told_of_all_that_followed_it() {
+        let (home, store) = (
+            tempfile::tempdir().expect("a directory"),
+            MemoryCluster::new(),
+        );
+        let dirs = ["1", "2"].map(|name| directory(&home.path().join(name), store.cluster()));
+        let part = |id: u32| {
+            let dir = &dirs[id as usize - 1];
+            let restore = take_part(&store, dir, id).expect("it answers");
+            let recorded = record_broker(&store, dir, id, "h:1", 0, (Role::Broker, restore));
+            recorded.expect("it is recorded");
+            dir.keep_restore(restore).expect("it is written");
+            restore
+        };
+        for (dir, id) in dirs.iter().zip(1..) {
+            let recorded = record_broker(&store, dir, id, "h:1", 0, (Role::Broker, 1));
+            recorded.expect("it is recorded");
+        }
+        let stream = StreamRecord::new("clicks", StreamConfig::default(), 0);
+        let id = store.create_stream(stream, 1).expect("it is made").0.id;
+        let streamlet = || {
+            let found = store.streamlet(id, StreamletId(0)).expect("it is read");
+            found.expect("it is there")
+        };
+        let old = streamlet();
+        // The second broker was down in the restore that the state knows nothing of.
+        dirs[0].keep_restore(2).expect("it is written");
+        dirs[1].keep_restore(1).expect("it is written");
+        assert_eq!(part(2), 2);
+        assert_eq!(part(1), 3, "that one is another");
+        let told = streamlet();
+        assert_eq!((told.restore, told.awaits_jumps - old.awaits_jumps), (3, 3));
+        assert!(told.epoch.0 > old.epoch.0 + 3 * 4000);
+        drop(dirs);
+        let again = StoreDir::open(&home.path().join("1")).expect("opens");
+        assert_eq!(again.restore(), 3);
     }
 
     #[test]
@@ -408,7 +492,7 @@ mod tests {
             epoch: Epoch(9),
             next_group: GroupId(1 << 32),
             restore: 1,
-            awaits_jump: true,
+            awaits_jumps: 2,
             revision: 0,
         };
         let group = |id: u64, lane: u32, end: u64| {
@@ -433,7 +517,7 @@ mod tests {
         for jump in &found {
             assert!(jump.is_closed() && !jump.holds_records() && jump.epoch == streamlet.epoch);
             assert!(jump.group < streamlet.next_group && jump.group.0 > 1 << 31);
-            assert_eq!(jump.next_ordinal, jump.end_ordinal + (1 << 32));
+            assert_eq!(jump.next_ordinal, jump.end_ordinal + (2 << 32));
         }
     }
 }

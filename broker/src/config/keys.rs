@@ -597,6 +597,9 @@ config_keys! {
         /// How long a broker may be silent before its streamlets go to others. Nothing else depends on it: no
         /// record depends on clocks.
         lease: Duration, Time [SECOND, 10 * MINUTE] = "5s";
+        /// A broker whose data directory takes no write for this long gives its lease back, so that its
+        /// streamlets go to others. It takes a new one once the disk answers.
+        disk_timeout: Duration, Time [SECOND, HOUR] = "30s";
         /// The machine this broker runs on, as the others are told it. `auto` is the system's host name.
         host: Option<String>, HostName [] = "auto";
         /// The rack, or zone, of that machine. Streamlets and replicas are spread over racks. Readers that name

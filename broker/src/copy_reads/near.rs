@@ -27,7 +27,7 @@ pub fn brokers_in(shared: &Shared, rack: &str) -> Vec<u32> {
     let serves = |live: &&LiveBroker| {
         live.id != shared.broker_id
             && live.rack.as_deref() == Some(rack)
-            && live.may_own()
+            && live.is_to_stay()
             && live.kafka_address.is_some()
     };
     let living = clustered.members.living();

@@ -176,7 +176,13 @@ fn of_broker(broker: &BrokerView) -> Option<Problem> {
             ),
             "see whether it runs and can be reached, and its log",
         )),
-        _ => None,
+        _ => broker.cannot_write.as_ref().map(|reason| {
+            Problem::new(
+                object,
+                format!("cannot write its own files, and others own what it owned: {reason}"),
+                "free space on its disk, or mend it",
+            )
+        }),
     }
 }
 
@@ -283,6 +289,17 @@ mod tests {
             [
                 "broker 2 has a program of before cluster version 1 (0.0.1), which cannot read all that others write; stop it, and start it with a program of the version that the others have"
             ]
+        );
+    }
+
+    #[test]
+    fn a_broker_that_cannot_write_its_files_is_told_with_why_and_what_to_do() {
+        let mut brokers = brokers(&[v1::BrokerState::Normal; 2]);
+        brokers[1].cannot_write = Some("its disk is full".into());
+        let found = health(&brokers, &[], (0, 0));
+        assert_eq!(
+            found.summary,
+            "NOT HEALTHY: broker 2 cannot write its own files, and others own what it owned: its disk is full; free space on its disk, or mend it"
         );
     }
 

@@ -33,6 +33,8 @@ pub(crate) struct BrokerView {
     pub(crate) silent: Option<String>,
     /// Who refuses its certificate, and why, if the other brokers do.
     pub(crate) refused: Option<String>,
+    /// Why it cannot write its own files, if it lives and cannot.
+    pub(crate) cannot_write: Option<String>,
 }
 
 fn told(text: String) -> Option<String> {
@@ -67,6 +69,7 @@ impl BrokerView {
             to_come_bytes: broker.to_come_bytes,
             silent: None,
             refused: told(broker.refused),
+            cannot_write: told(broker.cannot_write),
         }
     }
 

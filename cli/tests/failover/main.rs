@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod disks;
 mod import;
 mod init;
 mod isolation;

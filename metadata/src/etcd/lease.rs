@@ -24,6 +24,9 @@ const TTL: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duratio
 /// Leases that are remembered after the place could not be taken under them.
 const TRIED: usize = 64;
 
+/// How often it is asked whether a lease may be kept, or taken.
+const MAY_HOLD_AGAIN: Duration = Duration::from_millis(500);
+
 /// What is held: a lease, and the record under it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Held {
@@ -254,6 +257,11 @@ impl Keeper {
         let every = self.ttl / 3;
         loop {
             let held = *self.held.borrow();
+            if let Err(reason) = self.tenure.may_hold() {
+                self.give_back(held, &reason).await;
+                tokio::time::sleep(MAY_HOLD_AGAIN).await;
+                continue;
+            }
             let judgement = {
                 let seen = presence.borrow_and_update();
                 judge(held, seen.places.get(&self.id), seen.revision)
@@ -308,7 +316,23 @@ impl Keeper {
         }
     }
 
-    /// Waits until the next renewal is due, or what is seen of the place is not as it should be.
+    /// Gives the lease back, which may not be kept for now.
+    async fn give_back(&self, held: Held, reason: &str) {
+        if held.revision == 0 {
+            return;
+        }
+        // First: nothing is served under a lease that others may take for ended.
+        self.tenure.end();
+        tracing::error!(
+            broker = self.id,
+            reason,
+            "gives its lease back: others take over what it owns"
+        );
+        self.held.send_modify(|held| held.revision = 0);
+        self.revoke(held.lease).await;
+    }
+
+    /// Waits until the next renewal is due, the lease may not be kept, or what is seen of the place is not as it should be.
     async fn rest(
         &self,
         held: Held,
@@ -321,9 +345,15 @@ impl Keeper {
                 Judgement::Fine
             )
         });
+        let given_back = async {
+            while self.tenure.may_hold().is_ok() {
+                tokio::time::sleep(MAY_HOLD_AGAIN).await;
+            }
+        };
         tokio::select! {
             () = tokio::time::sleep_until(until.into()) => {}
             _ = wrong => {}
+            () = given_back => {}
         }
     }
 

@@ -344,6 +344,9 @@ pub(super) struct LiveMessage {
     /// Another number when its files for TLS have changed.
     #[prost(uint32, tag = "13")]
     pub(super) tls_files: u32,
+    /// Why it cannot write its own files. Versions that do not know it give it streamlets all the same.
+    #[prost(string, optional, tag = "14")]
+    pub(super) cannot_write: Option<String>,
 }
 
 /// A certificate that a living broker refuses.

@@ -96,6 +96,7 @@ pub(super) fn encode(live: &LiveBroker) -> Vec<u8> {
         cluster_version: live.cluster_version,
         refuses: live.refuses.iter().map(refusal).collect(),
         tls_files: live.tls_files,
+        cannot_write: live.cannot_write.clone(),
     };
     message.encode_to_vec()
 }
@@ -137,6 +138,7 @@ pub(super) fn decode(id: u32, value: &[u8]) -> Result<LiveBroker, &'static str> 
             .map(|one| (one.broker, one.reason))
             .collect(),
         tls_files: message.tls_files,
+        cannot_write: message.cannot_write,
     })
 }
 
@@ -243,6 +245,7 @@ mod tests {
             cluster_version: 3,
             refuses: BTreeMap::from([(7, "it has expired".into()), (8, String::new())]),
             tls_files: 5,
+            cannot_write: Some("its disk is full".into()),
             ..plain.clone()
         };
         let store = LiveBroker {

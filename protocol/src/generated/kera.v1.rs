@@ -176,6 +176,9 @@ pub struct ClusterBroker {
     /// Why the other brokers refuse its certificate, for people; empty if they do not. It owns nothing that another can own.
     #[prost(string, tag = "17")]
     pub refused: ::prost::alloc::string::String,
+    /// Why it cannot write its own files, for people; empty if it can. It is given no streamlets meanwhile.
+    #[prost(string, tag = "18")]
+    pub cannot_write: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StrandedStreamlet {

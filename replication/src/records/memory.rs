@@ -97,7 +97,7 @@ impl MemoryRecords {
                     epoch: Epoch(0),
                     next_group: GroupId(0),
                     restore: 0,
-                    awaits_jump: false,
+                    awaits_jumps: 0,
                     revision: 0,
                 },
                 groups: BTreeMap::new(),

@@ -70,7 +70,7 @@ impl Cluster {
             epoch: Epoch(1),
             next_group: GroupId(each),
             restore: 0,
-            awaits_jump: false,
+            awaits_jumps: 0,
             revision: 0,
         });
         let streamlets: Vec<_> = streamlets.collect();

@@ -101,6 +101,7 @@ pub(super) fn describe(
         .into_iter()
         .map(|id| v1::ClusterBroker {
             refused: refused.get(&id).map_or_else(String::new, refused_text),
+            cannot_write: cannot_write(living.get(&id)),
             ..broker(id, living.get(&id), counted.get(&id), share)
         })
         .collect();
@@ -193,6 +194,12 @@ fn broker(
         replica_store,
         ..Default::default()
     }
+}
+
+/// Why a broker that lives cannot write its own files.
+fn cannot_write(live: Option<&LiveBroker>) -> String {
+    live.and_then(|live| live.cannot_write.clone())
+        .unwrap_or_default()
 }
 
 /// Who refuses a broker's certificate, and why.

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use kera_controller::{Move, farewell, refused};
 use kera_metadata::{Compare, LiveState, MetadataError, StreamletRecord, Transaction, Write};
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, StreamId, StreamletId};
 use kera_replication::records::RecordsError;
 use kera_streamlet::Streamlet;
 use tokio::time::Instant;
@@ -16,6 +16,8 @@ use tokio::time::Instant;
 use super::live_state::{members, set_state};
 use super::owners::{go_on, handed};
 use crate::clock::now_ms;
+use crate::cluster::Clustered;
+use crate::data::catalog::Stream;
 use crate::shared::Shared;
 use crate::store_calls::{blocking, metadata_error};
 
@@ -91,7 +93,7 @@ async fn hand(
     let may_own = living.get(&to).is_some_and(|live| live.may_own());
     if !may_own || refused(&living).contains_key(&to) {
         let text = format!(
-            "{name}: broker {to} is not there, is draining, is a replica store, or has a certificate that the others refuse; name another"
+            "{name}: broker {to} is not there, is draining, cannot write its own files, is a replica store, or has a certificate that the others refuse; name another"
         );
         return refuse(ErrorCode::InvalidArgument, text);
     }
@@ -102,7 +104,16 @@ async fn hand(
         return refuse(ErrorCode::InvalidArgument, text);
     }
     let Some(copies) = replicated.served(&now).filter(|_| now.is_recovered()) else {
-        let text = format!("{name}: it is not recovered yet; try again");
+        let leaves = living
+            .get(&shared.broker_id)
+            .is_some_and(|me| !me.may_own());
+        if leaves {
+            return give_unrecovered(shared, clustered, &found, &now, to).await;
+        }
+        let text = match replicated.waiting().describe(now.key()).reason {
+            none if none.is_empty() => format!("{name}: it is not recovered yet; try again"),
+            reason => format!("{name}: it is not recovered yet: {reason}"),
+        };
         return refuse(ErrorCode::NotEnoughCopies, text);
     };
     if !now.is_leaving() {
@@ -118,7 +129,7 @@ async fn hand(
         return refuse(ErrorCode::Overloaded, text);
     }
     let outcome = match in_time(&name, copies.lanes().finish()).await {
-        Ok(()) => change_owner(shared, &now, to).await,
+        Ok(()) => change_owner(shared, &now, Some(now.epoch()), to).await,
         Err(error) => Err(error),
     };
     replicated.ownership_metrics().handed_over(outcome.is_ok());
@@ -147,10 +158,53 @@ async fn in_time(
     Err(WireError::new(ErrorCode::NotEnoughCopies, text))
 }
 
-/// The owner's last word: all is closed, and from now on `to` is the owner.
+/// Has another broker own a streamlet that this one owns and cannot serve; returns which.
+///
+/// # Errors
+/// [`ErrorCode::NotEnoughCopies`] if nobody else can own it now, or as of [`hand_over`].
+pub(super) async fn give_away(
+    shared: &Arc<Shared>,
+    clustered: &Arc<Clustered>,
+    stream: &Arc<Stream>,
+    streamlet: &Arc<Streamlet>,
+) -> Result<u32, WireError> {
+    let which = streamlet.key();
+    let mut moves = planned(shared).into_iter();
+    let Some(one) = moves.find(|one| one.which() == which) else {
+        let text = format!("no other broker can own streamlet {which} now");
+        return Err(WireError::new(ErrorCode::NotEnoughCopies, text));
+    };
+    give_unrecovered(shared, clustered, stream, streamlet, one.to).await?;
+    Ok(one.to)
+}
+
+/// Has `to` own a streamlet that is not recovered here. Nothing was appended since this broker became its owner, so
+/// there is nothing to close: the next owner seals the replicas and recovers it, as after the loss of this broker.
+async fn give_unrecovered(
+    shared: &Arc<Shared>,
+    clustered: &Arc<Clustered>,
+    stream: &Arc<Stream>,
+    streamlet: &Arc<Streamlet>,
+    to: u32,
+) -> Result<(), WireError> {
+    let changed = change_owner(shared, streamlet, None, to).await;
+    let metrics = clustered.replicated.ownership_metrics();
+    metrics.handed_over(changed.is_ok());
+    let record = changed?;
+    let (shared, clustered, stream) = (shared.clone(), clustered.clone(), stream.clone());
+    blocking(move || {
+        handed(&shared, &clustered, &stream, &record);
+        Ok(())
+    })
+    .await
+}
+
+/// The owner's last word: from now on `to` is the owner. All is closed in `epoch`; `None`: the streamlet is not
+/// recovered, and attempts to do so take new epochs.
 async fn change_owner(
     shared: &Arc<Shared>,
     streamlet: &Arc<Streamlet>,
+    epoch: Option<Epoch>,
     to: u32,
 ) -> Result<StreamletRecord, WireError> {
     let (shared, streamlet) = (shared.clone(), streamlet.clone());
@@ -169,7 +223,7 @@ async fn change_owner(
         };
         let gone = || WireError::new(ErrorCode::UnknownStream, "the stream was deleted");
         let now = read().map_err(|e| failed(&e))?.ok_or_else(gone)?;
-        if now.owner != shared.broker_id || now.epoch != streamlet.epoch() {
+        if now.owner != shared.broker_id || epoch.is_some_and(|epoch| now.epoch != epoch) {
             return Err(moved(&now));
         }
         let used_up = || {

@@ -78,8 +78,10 @@ async fn what_a_served_lanes_closed_group_lacks_everywhere_is_shown_and_can_be_g
     served.release_idle(u64::MAX, 0);
     trio.free_kept(to, &group).await;
 
-    assert!(by_ordinal(&served, 0..10).await.iter().all(|read| !read));
-    assert!(!path.exists(), "nothing is put in its place");
+    let wanted: Vec<_> = (0..10).map(|ordinal| ordinal != 4).collect();
+    assert_eq!(by_ordinal(&served, 0..10).await, wanted);
+    let record = trio.group(stream, group.group).expect("it is recorded");
+    assert_eq!((record.copies.len(), &record.damaged), (1, &None));
     let told = trio.shown(to, stream).await;
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].reason.contains("records 4 to 4"), "{told:?}");
@@ -87,7 +89,6 @@ async fn what_a_served_lanes_closed_group_lacks_everywhere_is_shown_and_can_be_g
     assert_eq!(told[0].unclean[0].first_ordinal, 4, "{told:?}");
 
     assert_eq!(trio.give_up(to, stream, group.group).await, [(4, 5)]);
-    let wanted: Vec<_> = (0..10).map(|ordinal| ordinal != 4).collect();
     assert_eq!(by_ordinal(&served, 0..10).await, wanted);
     // What is known is not told again.
     assert_eq!(trio.lacking(to, &served), None);

@@ -724,3 +724,5 @@ mod replica_store;
 mod stall_report;
 #[path = "owners_transactions_tests.rs"]
 mod transactions;
+#[path = "owners_unwritable_tests.rs"]
+mod unwritable;

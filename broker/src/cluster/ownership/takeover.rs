@@ -20,6 +20,7 @@ use kera_replication::transport::{CopyInfo, Request};
 use kera_streamlet::Streamlet;
 use tokio::sync::Semaphore;
 
+use super::hand_over::give_away;
 use crate::clock::now_ms;
 use crate::cluster::replica::closed_records::{
     all_of, as_found, own, store, tell_given_up, unclean, with_own, without_bytes,
@@ -38,6 +39,8 @@ use crate::store_calls::blocking;
 /// Pause before the second attempt; it doubles up to [`MAX_PAUSE`].
 const PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
+/// Attempts after which it is looked whether this broker's own files are what keeps it from serving.
+const OWN_TRIES: u32 = 3;
 /// How often an attempt looks whether the streamlet is still this broker's.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -92,6 +95,7 @@ impl TakeOver {
         let mut stopping = self.shared.stopping.subscribe();
         let mut pause = PAUSE;
         let mut told = String::new();
+        let mut failed = 0;
         let replicated = &self.clustered.replicated;
         let taken = replicated.ownership_metrics().taking_over();
         let waiting = replicated.waiting();
@@ -134,12 +138,55 @@ impl TakeOver {
                     told = reason;
                 }
             }
+            failed += 1;
+            if failed >= OWN_TRIES && self.is_given_away().await {
+                return;
+            }
             tokio::select! {
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(MAX_PAUSE),
                 () = waiting.decided() => {}
                 _ = stopping.wait_for(|stop| *stop) => return,
             }
         }
+    }
+
+    /// Gives the streamlet to another broker if it is this one's own files that keep it from being served; false if they
+    /// are not, or nobody else can own it now.
+    async fn is_given_away(&self) -> bool {
+        self.clustered.disk.doubt();
+        let Some(reason) = self.own_files_fail().await else {
+            return false;
+        };
+        let (stream, streamlet) = (self.stream.name(), self.streamlet.id().0);
+        match give_away(&self.shared, &self.clustered, &self.stream, &self.streamlet).await {
+            Ok(to) => {
+                tracing::warn!(
+                    stream,
+                    streamlet,
+                    to,
+                    reason,
+                    "this broker cannot serve it with its own files: given to another"
+                );
+                true
+            }
+            Err(error) => {
+                tracing::debug!(stream, streamlet, %error, "nobody else takes it now");
+                false
+            }
+        }
+    }
+
+    /// Why this broker cannot have files of the streamlet, if it cannot.
+    async fn own_files_fail(&self) -> Option<String> {
+        if let Some(reason) = self.shared.cannot_write() {
+            return Some(reason);
+        }
+        let (shared, streamlet) = (self.shared.clone(), self.streamlet.clone());
+        let made = move || {
+            let made = make_missing_dir(&streamlet, &shared.data.env);
+            made.map_err(|error| error.to_string())
+        };
+        blocking(made).await.err()
     }
 
     /// Returns once there is nothing to take over any more.
@@ -212,7 +259,8 @@ impl TakeOver {
         config: &StreamConfig,
     ) -> Result<bool, String> {
         let mut recorded = image.streamlets.iter();
-        let Some(recorded) = recorded.find(|record| record.epoch == epoch && record.awaits_jump)
+        let Some(recorded) =
+            recorded.find(|record| record.epoch == epoch && record.awaits_jumps > 0)
         else {
             return Ok(false);
         };

@@ -42,6 +42,9 @@ pub(crate) enum MayLack {
     LessThan(u64),
     /// Those, and these, as the operator accepts.
     Accepted(LostRecords),
+    /// Whatever is whole nowhere: there is no file of the group, so that nothing of it is served. What is missing may come
+    /// back, and no record says that it is lost.
+    ForNow,
 }
 
 impl MayLack {
@@ -54,6 +57,7 @@ impl MayLack {
     fn allows(&self, record: &GroupRecord, holes: &[Hole]) -> bool {
         match self {
             Self::Recorded => holes.iter().all(|hole| is_recorded(record, hole)),
+            Self::ForNow => true,
             Self::LessThan(own) => {
                 bytes(holes) < *own && holes.iter().all(|hole| is_recorded(record, hole))
             }

@@ -99,12 +99,17 @@ impl OwnFile {
 
     /// Whether there is a file of this name whose batches may count, though it is not whole.
     pub(super) fn has_parts(&self, record: &GroupRecord, me: BrokerId) -> bool {
-        !may_be_of_others(record, me) && self.io.exists(&self.spec.path)
+        !may_be_of_others(record, me) && self.is_there()
+    }
+
+    /// Whether there is a file of this name.
+    pub(super) fn is_there(&self) -> bool {
+        self.io.exists(&self.spec.path)
     }
 
     /// Whether there is a file of this name that is not what is recorded, as far as is known.
     pub(crate) fn is_doubtful(&self, record: &GroupRecord, me: BrokerId) -> bool {
-        may_be_of_others(record, me) && self.io.exists(&self.spec.path)
+        may_be_of_others(record, me) && self.is_there()
     }
 
     fn inspect_now(&self) -> io::Result<Option<i64>> {

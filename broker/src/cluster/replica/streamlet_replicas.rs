@@ -16,8 +16,8 @@ use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 
 use super::closed_records::{self, all_of, as_found, store, tell_given_up, without_bytes};
-use super::fetching::{MayLack, NotFetched, fetch, lacked_by, not_recorded};
-use super::own_files::{self, Leftovers};
+use super::fetching::{MayLack, NotFetched, Told, fetch, is_recorded, lacked_by, not_recorded};
+use super::own_files::{self, Leftovers, may_be_of_others};
 use super::waiting::WaitingList;
 use crate::clock::now_ms;
 use crate::group_records::GroupRecords;
@@ -109,15 +109,23 @@ struct OwnFile {
     waiting: Arc<WaitingList>,
     epoch: Epoch,
     streamlet: Weak<Streamlet>,
-    /// Groups that could be fetched from nobody.
+    /// Groups that could be fetched from nobody, or not whole.
     failed: Arc<Mutex<HashMap<GroupId, Failed>>>,
 }
 
-/// An attempt to fetch a group that brought nothing.
+/// An attempt to fetch a group that did not bring all of it.
 struct Failed {
     at: Instant,
     /// All that it lacks was given up.
     is_given_up: bool,
+}
+
+/// What was put in the place of a file.
+enum Replaced {
+    /// All that counts of the group.
+    Whole,
+    /// What of it is whole on some replica. Its record stays as it is: it names no more replicas, and no loss.
+    InPart,
 }
 
 /// Why a group was not fetched.
@@ -167,8 +175,12 @@ impl OwnFile {
         }));
         let outcome = outcome.recv_timeout(MEND_WITHIN);
         match outcome.unwrap_or_else(|error| Err(error.to_string().into())) {
-            Ok(()) => {
+            Ok(Replaced::Whole) => {
                 self.failed.lock().remove(&group);
+                true
+            }
+            Ok(Replaced::InPart) => {
+                self.note(group, false);
                 true
             }
             Err(NotReplaced {
@@ -176,13 +188,18 @@ impl OwnFile {
                 is_given_up,
             }) => {
                 tracing::error!(streamlet = %streamlet_key, %group, error = reason, "a damaged group could not be fetched from another replica");
-                let mut failed = self.failed.lock();
-                failed.retain(|_, failed| failed.at.elapsed() < MEND_AGAIN);
-                let at = Instant::now();
-                failed.insert(group, Failed { at, is_given_up });
+                self.note(group, is_given_up);
                 false
             }
         }
+    }
+
+    /// Notes that a group was not fetched, or not all of it.
+    fn note(&self, group: GroupId, is_given_up: bool) {
+        let mut failed = self.failed.lock();
+        failed.retain(|_, failed| failed.at.elapsed() < MEND_AGAIN);
+        let at = Instant::now();
+        failed.insert(group, Failed { at, is_given_up });
     }
 }
 
@@ -199,7 +216,7 @@ struct Replacing {
 impl Replacing {
     /// Says, for people, why the group could be had from nobody. What is whole nowhere stays away, and is noted, until the
     /// operator accepts that.
-    async fn replace(&self, key: GroupKey) -> Result<(), NotReplaced> {
+    async fn replace(&self, key: GroupKey) -> Result<Replaced, NotReplaced> {
         let records = self.records.clone();
         let stored = off(&**self.primary.runtime(), move || records.stored(key)).await;
         let record = match stored.map_err(|error| error.to_string())? {
@@ -215,18 +232,29 @@ impl Replacing {
             None if file.has_parts(&record, me) => {
                 MayLack::LessThan(lacked_by(&file, &record).await)
             }
-            None => MayLack::Recorded,
+            // A file with holes that may not be what is recorded would keep the next owner from serving the streamlet.
+            None if file.is_there() || may_be_of_others(&record, me) => MayLack::Recorded,
+            None => MayLack::ForNow,
         };
         let fetched = fetch(&self.primary, &file, &record, &may_lack).await;
         let (reason, lost) = match fetched {
             Ok(found) => {
+                let new = found.holes.iter().copied();
+                let new: Vec<_> = new.filter(|hole| !is_recorded(&record, hole)).collect();
+                if !new.is_empty() && matches!(may_lack, MayLack::ForNow) {
+                    let told = Told(&new);
+                    let reason = format!("{told} are whole on none of the replicas that answer");
+                    self.waiting
+                        .lacks(&record, not_recorded(&record, &new), reason);
+                    return Ok(Replaced::InPart);
+                }
                 if !found.holes.is_empty() {
                     let own = closed_records::own(me, streamlet);
                     let changed = as_found(&record, &found, own, &self.waiting);
                     self.store(changed).await?;
                 }
                 self.waiting.lacks_no_more(streamlet.key(), key.group);
-                return Ok(());
+                return Ok(Replaced::Whole);
             }
             Err(NotFetched::Untold(reason)) => return Err(reason.into()),
             // Nothing is lost: other brokers have it.
@@ -311,6 +339,10 @@ impl Mend for OwnFile {
                     true => Mended::GivenUp,
                     false => Mended::No,
                 };
+            }
+            // A part is no replica: what its store has may be worth more to others.
+            if failed.lock().contains_key(&group) {
+                return Mended::No;
             }
             // What its store has is of before it owned the streamlet: its own file stands for it.
             match primary.free_kept(copy, epoch).await {
