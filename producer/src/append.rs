@@ -12,6 +12,7 @@ use parking_lot::MutexGuard;
 use crate::delivery::BatchCell;
 use crate::error::AppendError;
 use crate::link::Flushes;
+use crate::memory::next_size;
 use crate::metrics::Counters;
 use crate::record::Record;
 use crate::shared::Shared;
@@ -120,9 +121,9 @@ impl Shared {
                     }
                     continue;
                 }
-                let counted = self.memory.next_size(open.counted, needed);
+                let counted = next_size(open.counted, needed, self.batch_bytes);
                 if counted > open.counted {
-                    if !self.memory.reserve(counted - open.counted) {
+                    if !self.family.memory.reserve(counted - open.counted) {
                         break Err(AppendError::Full);
                     }
                     open.builder.reserve_total(counted);
@@ -136,7 +137,7 @@ impl Shared {
                 if let Some(error) = &state.failed {
                     break Err(AppendError::LaneFailed(error.clone()));
                 }
-                if let Some(transactional) = &self.transactional
+                if let Some(transactional) = self.transactional()
                     && let Err(error) = transactional.check_open()
                 {
                     break Err(error);
@@ -151,7 +152,8 @@ impl Shared {
                 // Without keys one batch is open at a time and about to be filled: were it to grow while
                 // memory is short, it would wait for each step and go out half full.
                 let whole = new.key.is_none();
-                let Some((buffer, counted)) = self.memory.take(bytes, whole) else {
+                let memory = &self.family.memory;
+                let Some((buffer, counted)) = memory.take(bytes, self.batch_bytes, whole) else {
                     break Err(AppendError::Full);
                 };
                 self.tick_clock();
@@ -197,10 +199,7 @@ impl Shared {
         }
         if matches!(result, Err(AppendError::Full)) {
             Counters::add(&self.counters.appends_refused, 1);
-            // Whoever pressed before it looks has woken it.
-            if !self.pressed.swap(true, Ordering::AcqRel) {
-                self.wake_driver();
-            }
+            self.family.press();
         }
         result
     }
@@ -213,7 +212,7 @@ impl Shared {
         state: MutexGuard<'a, SlotState>,
         keyless: bool,
     ) -> Result<Option<MutexGuard<'a, SlotState>>, AppendError> {
-        if !keyless && !self.memory.is_scarce() {
+        if !keyless && !self.family.memory.is_scarce() {
             return Ok(Some(state));
         }
         drop(state);
@@ -278,6 +277,14 @@ impl Shared {
             BUSY_PATIENCE
         } else {
             self.settings.linger
+        }
+    }
+
+    /// Has open batches sent soon, since memory has run out.
+    pub(crate) fn press(&self) {
+        // Whoever pressed before the background task looks has woken it.
+        if !self.pressed.swap(true, Ordering::AcqRel) {
+            self.wake_driver();
         }
     }
 

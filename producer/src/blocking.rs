@@ -61,6 +61,16 @@ impl Producer {
         ProducerBuilder::new()
     }
 
+    /// As [`Producer::for_stream`](crate::Producer::for_stream): a producer for another stream, which shares connections, the
+    /// bound on memory and the transaction with this one.
+    ///
+    /// # Errors
+    /// As [`Producer::for_stream`](crate::Producer::for_stream), and [`BuildError::Blocking`].
+    pub fn for_stream(&self, stream: impl Into<String>) -> Result<Self, BuildError> {
+        let tasks = wait(self.tasks.for_stream(stream))??;
+        Ok(Self { tasks })
+    }
+
     /// As [`Producer::append`](crate::Producer::append): takes the record at once, and never waits.
     ///
     /// # Errors

@@ -88,7 +88,8 @@ impl ProducerBuilder {
         self
     }
 
-    /// Bytes of all batches that are open, waiting or under way. Default 64 MiB.
+    /// Bytes of all batches that are open, waiting or under way, of all streams that [share](Producer::for_stream) it. Default
+    /// 64 MiB.
     #[must_use]
     pub fn memory_limit(mut self, bytes: usize) -> Self {
         self.settings.memory_limit = bytes;
@@ -169,9 +170,7 @@ impl ProducerBuilder {
             })
         };
         let settings = self.settings;
-        if settings.stream.is_empty() {
-            return wrong("stream", "name the stream to append to");
-        }
+        settings.check_stream()?;
         if !(MIN_BATCH_BYTES..=MAX_BATCH_BYTES).contains(&settings.batch_bytes) {
             return wrong("batch_size", "use 1 KiB to 64 MiB");
         }

@@ -5,12 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_rpc::{DataConnection, FrameSink, LOOK_EVERY, Reports, RpcError, StreamMeta};
+use kera_rpc::{LOOK_EVERY, Reports, RpcError, StreamMeta};
 
 use crate::error::ProduceError;
 use crate::event::Event;
 use crate::link::{Flushes, Link};
-use crate::link_sink::LinkSink;
 use crate::metrics::Counters;
 use crate::settle::Next;
 use crate::shared::{Shared, check_slots};
@@ -43,36 +42,9 @@ struct Driver {
 }
 
 impl Shared {
-    /// Connects `link` in a task of its own; the result comes back as an event.
-    fn connect(self: &Arc<Self>, link: &Arc<Link>) {
-        let (shared, link) = (self.clone(), link.clone());
-        tokio::spawn(async move {
-            let result = shared.connect_link(&link).await;
-            shared.post(Event::Connected(link, result));
-        });
-    }
-
-    pub(crate) async fn connect_link(
-        self: &Arc<Self>,
-        link: &Arc<Link>,
-    ) -> Result<Arc<DataConnection>, RpcError> {
-        let sink: Arc<dyn FrameSink> = Arc::new(LinkSink::new(self, link));
-        self.client.connect_data(&link.address, Some(sink)).await
-    }
-
-    /// Puts a new connection to use.
-    pub(crate) fn connected(&self, link: &Arc<Link>, connection: Arc<DataConnection>) {
+    /// Sends what waits for a connection that is there now.
+    pub(crate) fn connected(&self, link: &Arc<Link>) {
         Counters::add(&self.counters.connections, 1);
-        if self.ended.load(Ordering::SeqCst) {
-            return connection.close();
-        }
-        let mut state = link.state.lock();
-        state.attempt = 0;
-        state.not_before = None;
-        let old = state.connection.replace(connection);
-        drop(state);
-        *link.trouble.lock() = None;
-        drop(old);
         let mut flushes = Flushes::default();
         for slot in self.slots.iter() {
             let mut state = slot.state.lock();
@@ -118,10 +90,11 @@ impl Shared {
 
     async fn sleep(&self, timer: &Timer, down: bool) {
         let attended = || !self.attention.lock().is_empty();
-        let busy = || self.any_watched() || attended() || self.memory.owes_a_wake();
+        let memory = &self.family.memory;
+        let busy = || self.any_watched() || attended() || memory.owes_a_wake();
         let due = self.until_due();
         let stale = self.stale.load(Ordering::Relaxed);
-        if due.is_some() || attended() || down || stale || self.memory.owes_a_wake() {
+        if due.is_some() || attended() || down || stale || memory.owes_a_wake() {
             // An append need not wake a task that looks by itself before its batch is due: all wait equally
             // long, so none is due before the first. Records' timestamps are as old as the last look.
             let pause = due.map_or(TICK, |due| due.min(TICK));
@@ -150,19 +123,10 @@ impl Shared {
         self.driver_asleep.store(false, Ordering::SeqCst);
     }
 
-    /// Batches that are submitted and not answered, to all brokers together.
-    pub(crate) fn batches_in_flight(&self) -> usize {
-        let links = self.links.lock();
-        links
-            .values()
-            .map(|link| link.in_flight.load(Ordering::Relaxed))
-            .sum()
-    }
-
     /// True if what is under way will give back enough memory soon: then batches that are not full need
     /// not go out to make room. Appends that still find none ask again whenever one has come back.
     fn much_in_flight(&self) -> bool {
-        let batches = self.batches_in_flight();
+        let batches = self.family.batches_in_flight();
         batches.saturating_mul(self.batch_bytes) >= self.settings.memory_limit / 4
     }
 
@@ -175,23 +139,6 @@ impl Shared {
 
     fn handle(self: &Arc<Self>, driver: &mut Driver, event: Event) {
         match event {
-            Event::Connected(link, result) => {
-                link.state.lock().connecting = false;
-                match result {
-                    Ok(connection) => self.connected(&link, connection),
-                    Err(error) => {
-                        let mut state = link.state.lock();
-                        let pause = self.settings.retry.pause(state.attempt);
-                        state.attempt = state.attempt.saturating_add(1);
-                        state.not_before = Some(Instant::now() + pause);
-                        tracing::debug!(broker = %link.address, %error, "cannot connect yet");
-                        drop(state);
-                        *link.trouble.lock() = Some(error.to_string());
-                        // The streamlets may have another owner by now.
-                        self.want_meta.store(true, Ordering::Relaxed);
-                    }
-                }
-            }
             Event::Identity(index, answer) => {
                 if let Some(slot) = self.slots.get(index) {
                     let mut state = slot.state.lock();
@@ -243,10 +190,9 @@ impl Shared {
 
     /// Connects links that are needed and down; true if there are any.
     fn tend_links(self: &Arc<Self>) -> bool {
-        let links: Vec<_> = self.links.lock().values().cloned().collect();
         let now = Instant::now();
         let mut down = false;
-        for link in links {
+        for link in self.family.links() {
             if link.connection().is_some() || !self.is_needed(&link) {
                 continue;
             }
@@ -255,7 +201,7 @@ impl Shared {
             if !state.connecting && state.not_before.is_none_or(|at| at <= now) {
                 state.connecting = true;
                 drop(state);
-                self.connect(&link);
+                self.family.connect(&link);
             }
         }
         down
@@ -312,11 +258,10 @@ impl Shared {
             return;
         }
         driver.next_expiry = Some(now + SLOW_TICK);
-        let links: Vec<_> = self.links.lock().values().cloned().collect();
-        for link in links {
+        for link in self.family.links() {
             if link.was_silent(now, SILENCE) {
                 tracing::debug!(broker = %link.address, "broker says nothing, looking for another owner");
-                self.want_meta.store(true, Ordering::Relaxed);
+                self.family.look_for_owners();
             }
         }
         if driver.next_report.is_none_or(|at| at <= now) {
@@ -344,7 +289,7 @@ impl Shared {
 
     /// Wakes appends for whose memory less than enough has come back for a tick.
     fn tend_memory(&self, driver: &mut Driver) {
-        if !self.memory.owes_a_wake() {
+        if !self.family.memory.owes_a_wake() {
             driver.next_wake = None;
             return;
         }
@@ -352,7 +297,7 @@ impl Shared {
         let due = *driver.next_wake.get_or_insert(now + TICK);
         if due <= now {
             driver.next_wake = None;
-            self.memory.wake();
+            self.family.memory.wake();
         }
     }
 
@@ -372,7 +317,8 @@ impl Shared {
         self.want_meta.store(false, Ordering::Relaxed);
         let shared = self.clone();
         tokio::spawn(async move {
-            let answer = shared.client.refresh(&shared.settings.stream).await;
+            let client = &shared.family.client;
+            let answer = client.refresh(&shared.settings.stream).await;
             shared.post(Event::Meta(answer));
         });
     }
@@ -388,7 +334,7 @@ impl Shared {
             };
             let mut state = slot.state.lock();
             if state.link.address != *owner {
-                state.link = self.link(owner);
+                state.link = self.family.link(owner);
                 state.attempt = 0;
                 state.not_before = None;
                 // Without an id nothing would be recognised: the former owner's answers are waited for.

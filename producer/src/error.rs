@@ -173,6 +173,9 @@ pub enum BuildError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The producer whose connections were to be shared is closed.
+    #[error("the producer is closed, and appends to no other stream either: build a new one")]
+    Closed,
     /// The broker was not reached, or refused.
     #[error(transparent)]
     Rpc(#[from] RpcError),

@@ -3,13 +3,10 @@
 use std::sync::Arc;
 
 use kera_protocol::v1;
-use kera_rpc::{DataConnection, RpcError, StreamMeta};
-
-use crate::link::Link;
+use kera_rpc::{RpcError, StreamMeta};
 
 /// What a helper task of the driver brought about.
 pub(crate) enum Event {
-    Connected(Arc<Link>, Result<Arc<DataConnection>, RpcError>),
     Identity(usize, Result<v1::InitProducerResponse, RpcError>),
     Meta(Result<Arc<StreamMeta>, RpcError>),
     /// Lanes of these slots were to become part of the transaction of a producer of this id and epoch.

@@ -32,6 +32,7 @@ mod driver;
 mod end;
 mod error;
 mod event;
+mod family;
 mod handle;
 mod link;
 mod link_sink;

@@ -7,16 +7,16 @@ use kera_protocol::frame::Frame;
 use kera_rpc::{ConnectionError, FrameSink};
 use parking_lot::Mutex;
 
+use crate::family::Family;
 use crate::link::{Flushes, Link};
-use crate::shared::Shared;
 
 /// Answers after which is sent what they made room for, although more have come: one write takes as many
 /// batches, and the broker is not to wait for more.
 const ROUND_ANSWERS: usize = 32;
 
-/// Takes a link's replies. It does not keep the producer alive.
+/// Takes a link's replies. It does not keep the producers alive.
 pub(crate) struct LinkSink {
-    shared: Weak<Shared>,
+    family: Weak<Family>,
     link: Weak<Link>,
     round: Mutex<Round>,
 }
@@ -29,9 +29,9 @@ struct Round {
 }
 
 impl LinkSink {
-    pub(crate) fn new(shared: &Arc<Shared>, link: &Arc<Link>) -> Self {
+    pub(crate) fn new(family: &Arc<Family>, link: &Arc<Link>) -> Self {
         Self {
-            shared: Arc::downgrade(shared),
+            family: Arc::downgrade(family),
             link: Arc::downgrade(link),
             round: Mutex::default(),
         }
@@ -49,10 +49,10 @@ impl FrameSink for LinkSink {
         if let Some(link) = self.link.upgrade() {
             link.in_flight.fetch_sub(1, Ordering::SeqCst);
         }
-        let Some(shared) = self.shared.upgrade() else {
+        let Some(family) = self.family.upgrade() else {
             return;
         };
-        let to_flush = shared.replied(token, reply);
+        let to_flush = family.replied(token, reply);
         let is_long = {
             let mut round = self.round.lock();
             round.answers += 1;
@@ -70,25 +70,27 @@ impl FrameSink for LinkSink {
 
     fn drained(&self) {
         self.end_round();
-        let (Some(shared), Some(link)) = (self.shared.upgrade(), self.link.upgrade()) else {
+        let (Some(family), Some(link)) = (self.family.upgrade(), self.link.upgrade()) else {
             return;
         };
         if !link.is_idle() {
             return;
         }
         // Nothing is under way that could bring back more.
-        if shared.memory.owes_a_wake() {
-            shared.memory.wake();
+        if family.memory.owes_a_wake() {
+            family.memory.wake();
         }
-        if shared.settings.linger.is_zero() {
-            shared.send_open_batches();
+        if !family.lingers {
+            for member in family.members() {
+                member.send_open_batches();
+            }
         }
     }
 
     fn closed(&self, error: &ConnectionError) {
         // Answers that it will not bring may have made room on another connection.
         self.end_round();
-        let (Some(shared), Some(link)) = (self.shared.upgrade(), self.link.upgrade()) else {
+        let (Some(family), Some(link)) = (self.family.upgrade(), self.link.upgrade()) else {
             return;
         };
         tracing::debug!(broker = %link.address, %error, "producer lost its connection");
@@ -101,8 +103,6 @@ impl FrameSink for LinkSink {
         };
         drop(dead);
         *link.trouble.lock() = Some(error.to_string());
-        // Its streamlets may have another owner soon.
-        shared.want_meta.store(true, Ordering::Relaxed);
-        shared.wake_driver();
+        family.look_for_owners();
     }
 }

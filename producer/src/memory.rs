@@ -31,7 +31,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// `full` is the size of a full batch's buffer.
+    /// `full` is the size of the buffers that are kept: a full batch's, of the first stream.
     pub(crate) fn new(limit: usize, full: usize) -> Self {
         Self {
             limit,
@@ -82,22 +82,17 @@ impl Memory {
     }
 
     /// A buffer for a new batch of at least `bytes` bytes, of a full batch at once if `whole`, and what
-    /// it counts; `None` at the limit.
-    pub(crate) fn take(&self, bytes: usize, whole: bool) -> Option<(BytesMut, usize)> {
+    /// it counts; `None` at the limit. `full` is the size of the stream's batches.
+    pub(crate) fn take(&self, bytes: usize, full: usize, whole: bool) -> Option<(BytesMut, usize)> {
         if bytes <= self.full
             && let Some(buffer) = self.pool.lock().pop()
         {
             return Some((buffer, self.full));
         }
-        let first = if whole { self.full } else { FIRST_BYTES };
-        let bytes = bytes.max(first.min(self.full));
+        let first = if whole { full } else { FIRST_BYTES };
+        let bytes = bytes.max(first.min(full));
         self.reserve(bytes)
             .then(|| (BytesMut::with_capacity(bytes), bytes))
-    }
-
-    /// What a buffer that counts `counted` bytes and must hold `needed` should count next.
-    pub(crate) fn next_size(&self, counted: usize, needed: usize) -> usize {
-        (counted * 2).max(needed).min(self.full.max(needed))
     }
 
     /// Takes back a batch's buffer.
@@ -157,6 +152,11 @@ impl Memory {
     }
 }
 
+/// What a buffer that counts `counted` bytes and must hold `needed` should count next, where a full batch has `full`.
+pub(crate) fn next_size(counted: usize, needed: usize, full: usize) -> usize {
+    (counted * 2).max(needed).min(full.max(needed))
+}
+
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -197,7 +197,7 @@ mod tests {
     /// A memory of `batches` full batches that are all taken.
     fn full_memory(batches: usize) -> Memory {
         let memory = Memory::new(batches * 1_000, 1_000);
-        assert!((0..batches).all(|_| memory.take(1_000, true).is_some()));
+        assert!((0..batches).all(|_| memory.take(1_000, 1_000, true).is_some()));
         memory
     }
 
@@ -209,7 +209,7 @@ mod tests {
             let woken = Arc::new(Woken::default());
             let waker = Waker::from(woken.clone());
             let mut context = Context::from_waker(&waker);
-            let mut waiting = pin!(memory.wait_for(|| memory.take(1_000, true)));
+            let mut waiting = pin!(memory.wait_for(|| memory.take(1_000, 1_000, true)));
             assert!(waiting.as_mut().poll(&mut context).is_pending());
             for back in 1..=wake_at {
                 assert_eq!(woken.0.load(Ordering::SeqCst), 0, "{back} of {batches}");
@@ -227,7 +227,7 @@ mod tests {
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(woken.clone());
         let mut context = Context::from_waker(&waker);
-        let take = || memory.take(1_000, true);
+        let take = || memory.take(1_000, 1_000, true);
         memory.release(1_000);
         assert!(!memory.owes_a_wake(), "nobody waits");
         assert!(take().is_some());
@@ -284,25 +284,25 @@ mod tests {
     fn full_buffers_are_kept_warm_within_half_the_limit_and_small_ones_freed() {
         let memory = Memory::new(400_000, 100_000);
         let taken: Vec<_> = (0..4)
-            .map(|_| memory.take(100_000, false).unwrap())
+            .map(|_| memory.take(100_000, 100_000, false).unwrap())
             .collect();
-        assert!(memory.take(1, false).is_none());
+        assert!(memory.take(1, 100_000, false).is_none());
         for (buffer, counted) in taken {
             memory.give(buffer.freeze(), counted);
         }
         assert_eq!(memory.used(), 200_000);
         assert_eq!(memory.pool.lock().len(), 2);
-        let (small, counted) = memory.take(1, false).unwrap();
+        let (small, counted) = memory.take(1, 100_000, false).unwrap();
         assert_eq!((small.capacity() >= 100_000, counted), (true, 100_000));
-        let _ = memory.take(1, false).unwrap();
-        let (small, counted) = memory.take(1, false).unwrap();
+        let _ = memory.take(1, 100_000, false).unwrap();
+        let (small, counted) = memory.take(1, 100_000, false).unwrap();
         assert_eq!(counted, FIRST_BYTES);
         memory.give(small.freeze(), counted);
         assert_eq!(memory.used(), 200_000);
-        let (whole, counted) = memory.take(1, true).unwrap();
+        let (whole, counted) = memory.take(1, 100_000, true).unwrap();
         assert_eq!((whole.capacity() >= 100_000, counted), (true, 100_000));
         memory.release(counted);
-        assert!(memory.take(200_001, false).is_none());
+        assert!(memory.take(200_001, 100_000, false).is_none());
     }
 
     #[test]
@@ -310,22 +310,38 @@ mod tests {
         let memory = Memory::new(400_000, 100_000);
         for _ in 0..2 {
             let taken: Vec<_> = (0..2)
-                .map(|_| memory.take(100_000, false).unwrap())
+                .map(|_| memory.take(100_000, 100_000, false).unwrap())
                 .collect();
             for (buffer, counted) in taken {
                 memory.give(buffer.freeze(), counted);
             }
         }
         assert_eq!(memory.used(), 200_000);
-        assert!(memory.take(350_000, false).is_some());
+        assert!(memory.take(350_000, 100_000, false).is_some());
         assert_eq!(memory.used(), 350_000);
     }
 
     #[test]
     fn buffers_double_up_to_the_full_size_and_beyond_only_for_large_records() {
-        let memory = Memory::new(1 << 20, 100_000);
-        assert_eq!(memory.next_size(8_192, 8_200), 16_384);
-        assert_eq!(memory.next_size(65_536, 70_000), 100_000);
-        assert_eq!(memory.next_size(8_192, 250_000), 250_000);
+        assert_eq!(next_size(8_192, 8_200, 100_000), 16_384);
+        assert_eq!(next_size(65_536, 70_000, 100_000), 100_000);
+        assert_eq!(next_size(8_192, 250_000, 100_000), 250_000);
+    }
+
+    #[test]
+    fn streams_of_other_batches_share_the_bound() {
+        let memory = Memory::new(400_000, 100_000);
+        // Larger ones are made and given back as they are, smaller ones take a kept buffer.
+        let (large, counted) = memory.take(1, 300_000, true).unwrap();
+        assert_eq!(counted, 300_000);
+        assert!(memory.take(1, 300_000, true).is_none());
+        let (whole, first) = memory.take(1, 100_000, true).unwrap();
+        memory.give(large.freeze(), counted);
+        memory.give(whole.freeze(), first);
+        assert_eq!(memory.used(), 100_000);
+        let (_, counted) = memory.take(1, 10_000, true).unwrap();
+        assert_eq!((counted, memory.used()), (100_000, 100_000));
+        let (_, counted) = memory.take(1, 10_000, true).unwrap();
+        assert_eq!((counted, memory.used()), (10_000, 110_000));
     }
 }

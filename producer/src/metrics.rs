@@ -14,7 +14,8 @@ macro_rules! counters {
         #[non_exhaustive]
         pub struct Metrics {
             $( $(#[$doc])+ pub $name: u64, )+
-            /// Bytes of batches open, waiting or under way, and of buffers kept for reuse.
+            /// Bytes of batches open, waiting or under way, and of buffers kept for reuse; also of other streams that
+            /// [share](crate::Producer::for_stream) the limit.
             pub memory_used_bytes: u64,
             /// Batches under way to a broker.
             pub batches_in_flight: u64,

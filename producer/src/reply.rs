@@ -11,6 +11,7 @@ use kera_rpc::{ConnectionError, DataConnection};
 
 use crate::delivery::Placed;
 use crate::error::ProduceError;
+use crate::family::Token;
 use crate::metrics::Counters;
 use crate::shared::{Shared, wire_error};
 use crate::slot::{Again, Mode, Slot, SlotState, Status};
@@ -85,19 +86,19 @@ pub(crate) fn asks_for_owner(code: ErrorCode) -> bool {
 }
 
 impl Shared {
-    /// Takes the reply to the batch named by `token`. Returns the connection to flush for what could be
+    /// Takes the reply to the batch that `token` names. Returns the connection to flush for what could be
     /// sent since.
     #[must_use]
     pub(crate) fn replied(
         &self,
-        token: u64,
+        token: Token,
         reply: Result<Frame, ConnectionError>,
     ) -> Option<Arc<DataConnection>> {
-        let slot = self.slots.get((token >> 32) as usize)?;
+        let slot = self.slots.get(token.slot)?;
         let mut finished = Vec::new();
         let to_flush = {
             let mut state = slot.state.lock();
-            self.judge(slot, &mut state, token as u32, verdict(reply));
+            self.judge(slot, &mut state, token.ticket, verdict(reply));
             state.pop_done(&mut finished);
             self.go_on(slot, &mut state)
         };

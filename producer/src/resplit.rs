@@ -85,7 +85,7 @@ impl Shared {
                 state.split = Split::of(meta);
                 state.closed = closed;
                 if let Some(owner) = meta.owners().get(slot.streamlet as usize) {
-                    state.link = self.link(owner);
+                    state.link = self.family.link(owner);
                 }
             }
             for (index, batches) in self.split(taken, new.count, &mut finished) {
@@ -130,7 +130,7 @@ impl Shared {
     ) {
         state.pop_done(finished);
         let uncertain = state.is_uncertain();
-        if uncertain && self.transactional.is_some() {
+        if uncertain && self.transactional().is_some() {
             self.fail_transaction(state, finished);
         }
         for sent in std::mem::take(&mut state.in_flight) {
@@ -186,7 +186,7 @@ impl Shared {
         // are still on their way would be taken for batches that get it now; where the epoch cannot be
         // raised, the lanes that they were split by still have them refused.
         state.next_sequence = state.resume_sequence;
-        if uncertain && self.transactional.is_none() {
+        if uncertain && self.transactional().is_none() {
             state.raise_epoch();
         }
         state.renumber = false;
@@ -208,7 +208,7 @@ impl Shared {
             let result = self.split_one(&batch, slots, &mut scratch, &mut parts, &mut ready);
             match result {
                 // The records live on in other batches.
-                Ok(()) => self.memory.release(batch.counted),
+                Ok(()) => self.family.memory.release(batch.counted),
                 Err(error) => {
                     let slot = batch.slot;
                     let batch = Finished {
@@ -286,7 +286,7 @@ impl Shared {
 
     fn close_part(&self, part: Part) -> ReadyBatch {
         let counted = part.builder.len();
-        self.memory.force(counted);
+        self.family.memory.force(counted);
         ReadyBatch::new(
             part.builder,
             Targets::Each(part.records),

@@ -5,6 +5,8 @@ use std::time::Duration;
 use kera_protocol::batch::Compression;
 use kera_rpc::RetryPolicy;
 
+use crate::error::BuildError;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) stream: String,
@@ -18,4 +20,17 @@ pub(crate) struct Settings {
     pub(crate) transactional_id: Option<String>,
     pub(crate) transaction_timeout: Duration,
     pub(crate) retry: RetryPolicy,
+}
+
+impl Settings {
+    /// Refuses an empty name.
+    pub(crate) fn check_stream(&self) -> Result<(), BuildError> {
+        match self.stream.is_empty() {
+            true => Err(BuildError::Setting {
+                name: "stream",
+                reason: "name the stream to append to".to_owned(),
+            }),
+            false => Ok(()),
+        }
+    }
 }

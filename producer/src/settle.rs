@@ -46,7 +46,7 @@ impl Shared {
             return (Next::Leave, None);
         }
         state.pop_done(finished);
-        if self.transactional.is_some() && is_beyond_repair(state) {
+        if self.transactional().is_some() && is_beyond_repair(state) {
             self.fail_transaction(state, finished);
             return (Next::Leave, None);
         }
@@ -208,10 +208,8 @@ impl Shared {
             let request = v1::InitProducerRequest {
                 name: shared.settings.stream.clone(),
             };
-            let answer = shared
-                .client
-                .stream_call(&shared.settings.stream, request)
-                .await;
+            let client = &shared.family.client;
+            let answer = client.stream_call(&shared.settings.stream, request).await;
             shared.post(Event::Identity(index, answer));
         });
     }

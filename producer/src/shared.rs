@@ -1,10 +1,10 @@
-//! What appending threads, the background task and the connections share.
+//! What appending threads, the background task and the connections share about one stream.
 //!
-//! Locks are taken in this order: re-splitting, a slot, then any of the small ones (links, watch
+//! Locks are taken in this order: the family's members, re-splitting, a slot, then any of the small ones (links, watch
 //! list, memory). Records are told their fate, and connections flushed, with none of them held.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -12,20 +12,18 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::FrameKind;
-use kera_protocol::ids::{ANY_LANE, StreamletId};
+use kera_protocol::ids::{ANY_LANE, StreamId, StreamletId};
 use kera_protocol::partition::lanes_of;
 use kera_protocol::v1;
-use kera_rpc::{Client, ConnectionError, DataConnection, RpcError, StreamMeta, random_u64};
+use kera_rpc::{ConnectionError, DataConnection, RpcError, StreamMeta, random_u64};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::delivery::{BatchCell, Targets};
-use crate::end::abort;
 use crate::error::ProduceError;
 use crate::event::Event;
-use crate::handle::TransactionHandle;
-use crate::link::{Flushes, Link};
-use crate::memory::Memory;
+use crate::family::{Family, MAX_SLOTS, Token};
+use crate::link::Flushes;
 use crate::metrics::Counters;
 use crate::settings::Settings;
 use crate::slot::{Finished, Identity, Mode, ReadyBatch, Slot, SlotState, Split, Status};
@@ -34,7 +32,12 @@ use crate::transactional::Transactional;
 
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
-    pub(crate) client: Client,
+    /// What it has in common with producers of other streams.
+    pub(crate) family: Arc<Family>,
+    /// Its number among them.
+    number: u32,
+    /// Batches submitted and not answered.
+    pub(crate) unanswered: Arc<AtomicUsize>,
     /// 16 bytes, as frames carry them.
     stream_id: Bytes,
     pub(crate) append_time: bool,
@@ -46,11 +49,7 @@ pub(crate) struct Shared {
     pub(crate) slots: Slots,
     /// Held while slots change hands; appends that meet such a slot wait for it.
     pub(crate) resplitting: Mutex<()>,
-    pub(crate) links: Mutex<HashMap<String, Arc<Link>>>,
     pub(crate) identity: Identity,
-    /// Of a producer with a transactional id.
-    pub(crate) transactional: Option<Transactional>,
-    pub(crate) memory: Memory,
     pub(crate) counters: Counters,
     /// Bytes at which a batch is full.
     pub(crate) batch_bytes: usize,
@@ -79,32 +78,23 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(
         settings: Settings,
-        client: Client,
-        meta: Arc<StreamMeta>,
+        meta: &StreamMeta,
         identity: Identity,
-        transactional: Option<Transactional>,
-        max_frame_bytes: usize,
+        family: Arc<Family>,
+        (number, unanswered): (u32, Arc<AtomicUsize>),
     ) -> Self {
-        let batch_bytes = settings.batch_bytes.min(meta.max_batch_bytes);
-        // What a frame's prefix and header take at most.
-        let frame_bytes = max_frame_bytes.saturating_sub(256);
-        let record_bytes = meta
-            .max_batch_bytes
-            .min(frame_bytes)
-            .min(settings.memory_limit);
-        let batch_bytes = batch_bytes.min(record_bytes);
+        let (batch_bytes, record_bytes) = largest(&settings, meta, family.max_frame_bytes);
         let shared = Self {
-            memory: Memory::new(settings.memory_limit, batch_bytes),
             slots: Slots::new(),
             settings,
-            client,
+            family,
+            number,
+            unanswered,
             stream_id: Bytes::copy_from_slice(meta.id.as_bytes()),
             append_time: meta.config.timestamp_type() == v1::TimestampType::Append,
             forgetful: meta.config.ack() == v1::AckPolicy::Memory,
             resplitting: Mutex::default(),
-            links: Mutex::default(),
             identity,
-            transactional,
             counters: Counters::default(),
             batch_bytes,
             record_bytes,
@@ -121,12 +111,21 @@ impl Shared {
             driver: Notify::new(),
             ended: AtomicBool::new(false),
         };
-        let shape = shared.prepare_slots(&meta);
+        let shape = shared.prepare_slots(meta);
         shared.slots.publish(shape);
         // Producers start in different lanes.
         let first = random_u64() as usize % shape.count.max(1);
         shared.sticky.store(first, Ordering::Relaxed);
         shared
+    }
+
+    pub(crate) fn transactional(&self) -> Option<&Transactional> {
+        self.family.transactional.as_ref()
+    }
+
+    /// True if it appends to this stream, and has not ended.
+    pub(crate) fn is_open_for(&self, stream: StreamId) -> bool {
+        !self.ended.load(Ordering::SeqCst) && self.stream_id[..] == stream.as_bytes()[..]
     }
 
     /// Makes the slots that `meta` asks for, and tells how many there shall be.
@@ -137,7 +136,7 @@ impl Shared {
             false => meta.streamlets,
         };
         let count = count as usize;
-        let identity = match &self.transactional {
+        let identity = match self.transactional() {
             Some(transactional) => Some(transactional.identity()),
             None => self.identity,
         };
@@ -150,13 +149,13 @@ impl Shared {
                 match (by_key, identity) {
                     (true, _) => lane,
                     // The lanes of a transaction are known to its coordinator.
-                    (false, Some((producer, _))) if self.transactional.is_some() => {
+                    (false, Some((producer, _))) if self.transactional().is_some() => {
                         lane_for(producer, meta, streamlet)
                     }
                     (false, _) => ANY_LANE,
                 },
                 Split::of(meta),
-                self.link(&meta.owners()[streamlet as usize]),
+                self.family.link(&meta.owners()[streamlet as usize]),
                 identity,
             )
         });
@@ -176,14 +175,6 @@ impl Shared {
             meta.name
         );
         Err(WireError::new(ErrorCode::UnknownStream, text).into())
-    }
-
-    pub(crate) fn link(&self, address: &str) -> Arc<Link> {
-        self.links
-            .lock()
-            .entry(address.to_owned())
-            .or_insert_with(|| Link::new(address))
-            .clone()
     }
 
     pub(crate) fn tick_clock(&self) {
@@ -232,8 +223,9 @@ impl Shared {
         {
             return None;
         }
-        let transactional = self.transactional.as_ref();
-        if transactional.is_some_and(|transactional| !transactional.may_send(slot.index)) {
+        let transactional = self.transactional();
+        let place = (self.number, slot.index);
+        if transactional.is_some_and(|transactional| !transactional.may_send(place)) {
             self.wake_driver();
             return None;
         }
@@ -269,7 +261,7 @@ impl Shared {
             lane: slot.lane,
             lane_generation: state.split.generation,
             partitions: state.split.uneven_partitions,
-            transactional_id: match &self.transactional {
+            transactional_id: match self.transactional() {
                 Some(transactional) => transactional.id.clone(),
                 None => String::new(),
             },
@@ -277,12 +269,19 @@ impl Shared {
         let ticket = state.ticket();
         let link = state.link.clone();
         let sent = &mut state.in_flight[index];
-        let token = (slot.index as u64) << 32 | u64::from(ticket);
+        let token = Token {
+            member: self.number,
+            slot: slot.index,
+            ticket,
+        };
+        let token = token.packed();
         // Counted before, for the reply may come at once.
         link.in_flight.fetch_add(1, Ordering::SeqCst);
+        self.unanswered.fetch_add(1, Ordering::SeqCst);
         let submitted = connection.submit(FrameKind::Append, &request, sent.bytes.clone(), token);
         if submitted.is_err() {
             link.in_flight.fetch_sub(1, Ordering::SeqCst);
+            self.unanswered.fetch_sub(1, Ordering::SeqCst);
             return submitted;
         }
         sent.ticket = ticket;
@@ -310,16 +309,16 @@ impl Shared {
                 Err(error) => {
                     tracing::debug!(%error, records, "batch given up");
                     Counters::add(&self.counters.records_failed, records);
-                    if let Some(transactional) = &self.transactional {
+                    if let Some(transactional) = self.transactional() {
                         transactional.fail(error);
                     }
                 }
             }
-            self.memory.give(batch.bytes, batch.counted);
+            self.family.memory.give(batch.bytes, batch.counted);
             batch.targets.complete(&batch.outcome);
         }
         // It wakes appends for which too little has come back to be woken at once.
-        if self.memory.owes_a_wake() && self.driver_asleep.load(Ordering::SeqCst) {
+        if self.family.memory.owes_a_wake() && self.driver_asleep.load(Ordering::SeqCst) {
             self.wake_driver();
         }
     }
@@ -362,10 +361,10 @@ impl Shared {
 
     /// Adds the lanes of slots with batches to the transaction, in a task of its own.
     pub(crate) fn tend_transaction(self: &Arc<Self>) {
-        let Some(transactional) = &self.transactional else {
+        let Some(transactional) = self.transactional() else {
             return;
         };
-        let wanted = transactional.take_wanted();
+        let wanted = transactional.take_wanted(self.number);
         if wanted.is_empty() {
             return;
         }
@@ -380,8 +379,9 @@ impl Shared {
         }];
         let (shared, identity) = (self.clone(), transactional.identity());
         tokio::spawn(async move {
-            if let Some(transactional) = &shared.transactional {
-                let added = transactional.add(&shared.client, identity, streams).await;
+            if let Some(transactional) = shared.transactional() {
+                let client = &shared.family.client;
+                let added = transactional.add(client, identity, streams).await;
                 shared.post(Event::Added(identity, wanted, added));
             }
         });
@@ -394,18 +394,12 @@ impl Shared {
         slots: &[usize],
         added: Result<u64, RpcError>,
     ) {
-        let Some(transactional) = &self.transactional else {
+        let Some(transactional) = self.transactional() else {
             return;
         };
-        if let Some(other) = transactional.added(identity, slots, added.as_ref().ok().copied()) {
-            tracing::warn!(
-                id = transactional.id,
-                "somebody has ended a transaction whose producer still appends"
-            );
-            self.fail_all(&ProduceError::Aborted);
-            let client = self.client.clone();
-            tokio::spawn(async move { abort(&client, &other).await.is_ok() });
-            return;
+        let given = added.as_ref().ok().copied();
+        if let Some(other) = transactional.added(identity, self.number, slots, given) {
+            return self.family.transaction_was_ended(other);
         }
         let refused = match added {
             Err(RpcError::Broker(error)) if !error.code.is_retryable() => {
@@ -433,17 +427,8 @@ impl Shared {
         flushes.run();
     }
 
-    /// Nothing of the transaction is sent any more. Its handle, if it has lanes.
-    pub(crate) fn give_up_transaction(&self) -> Option<TransactionHandle> {
-        let handle = self.transactional.as_ref()?.take();
-        self.fail_all(&ProduceError::Aborted);
-        // Whoever ends it is told, not the next flush.
-        self.take_given_up();
-        handle
-    }
-
     /// Gives up all batches, open ones as well.
-    fn fail_all(&self, error: &ProduceError) {
+    pub(crate) fn fail_all(&self, error: &ProduceError) {
         let mut finished = Vec::new();
         {
             let _no_resplit = self.resplitting.lock();
@@ -484,14 +469,8 @@ impl Shared {
             }
         }
         self.finish(finished);
-        let links: Vec<_> = self.links.lock().values().cloned().collect();
-        for link in links {
-            let connection = link.state.lock().connection.take();
-            if let Some(connection) = connection {
-                connection.close();
-            }
-        }
-        self.memory.wake();
+        self.family.leave();
+        self.family.memory.wake();
         self.wake_driver();
     }
 }
@@ -502,8 +481,20 @@ fn lane_for(producer: i64, meta: &StreamMeta, streamlet: u32) -> u32 {
     (producer.unsigned_abs() % u64::from(lanes)) as u32
 }
 
-/// Most slots: lanes of all streamlets.
-const MAX_SLOTS: u64 = 1 << 20;
+/// Bytes at which a batch is full, and those that a batch of one record may have.
+pub(crate) fn largest(
+    settings: &Settings,
+    meta: &StreamMeta,
+    max_frame_bytes: usize,
+) -> (usize, usize) {
+    // What a frame's prefix and header take at most.
+    let frame_bytes = max_frame_bytes.saturating_sub(256);
+    let record_bytes = meta
+        .max_batch_bytes
+        .min(frame_bytes)
+        .min(settings.memory_limit);
+    (settings.batch_bytes.min(record_bytes), record_bytes)
+}
 
 /// Refuses streams of more lanes than a producer keeps state for.
 pub(crate) fn check_slots(meta: &StreamMeta) -> Result<(), RpcError> {

@@ -15,8 +15,8 @@ use crate::transactional::Transactional;
 /// Positions in one request.
 const POSITIONS_PER_REQUEST: usize = 1_024;
 
-/// An open transaction of a [`Producer`]. Records that are appended until it is committed count all together, or not
-/// at all. One that is dropped is aborted when the next one begins, or when its time is over.
+/// An open transaction of a [`Producer`], and of those for [other streams](Producer::for_stream). Records that are appended
+/// until it is committed count all together, or not at all. One that is dropped is aborted when the next one begins, or when its time is over.
 #[must_use = "a transaction that is dropped is aborted"]
 #[derive(Debug)]
 pub struct Transaction<'a> {
@@ -182,7 +182,7 @@ impl<'a> Transaction<'a> {
     /// aborted.
     async fn close(&self) -> Result<Option<TransactionHandle>, TransactionError> {
         self.state.close();
-        let flushed = self.producer.flush().await;
+        let flushed = self.producer.flush_all().await;
         let failed = self.state.failure().or(flushed.err());
         let Some(error) = failed else {
             return Ok(self.state.take());

@@ -20,6 +20,9 @@ pub(crate) struct Transactional {
     pub(crate) beginning: tokio::sync::Mutex<()>,
 }
 
+/// The number of a stream's producer, and one of its slots.
+type SlotOfStream = (u32, usize);
+
 #[derive(Debug)]
 struct State {
     identity: (i64, i16),
@@ -31,10 +34,10 @@ struct State {
     /// Which of the id's transactions it is, once it has lanes.
     number: Option<u64>,
     /// Slots whose lanes are part of it.
-    added: HashSet<usize>,
+    added: HashSet<SlotOfStream>,
     /// Slots whose lanes are to be, and those that are asked for.
-    wanted: HashSet<usize>,
-    asked: HashSet<usize>,
+    wanted: HashSet<SlotOfStream>,
+    asked: HashSet<SlotOfStream>,
     failure: Option<ProduceError>,
     /// It failed because somebody else ended it.
     was_ended: bool,
@@ -137,6 +140,14 @@ impl Transactional {
         }
     }
 
+    /// Has the next transaction begin under another epoch, where sequences begin anew. False while one is open.
+    pub(crate) fn begins_anew(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_free = state.phase == Phase::None;
+        state.is_spoilt |= is_free;
+        is_free
+    }
+
     /// True until it is over.
     pub(crate) fn is_open(&self) -> bool {
         self.state.lock().phase != Phase::None
@@ -212,7 +223,7 @@ impl Transactional {
     }
 
     /// Whether batches of a slot may be sent. If its lane is no part of the transaction yet, it is to be.
-    pub(crate) fn may_send(&self, slot: usize) -> bool {
+    pub(crate) fn may_send(&self, slot: SlotOfStream) -> bool {
         let mut state = self.state.lock();
         if state.added.contains(&slot) {
             return true;
@@ -223,19 +234,22 @@ impl Transactional {
         false
     }
 
-    /// Slots whose lanes are to be added now; they are asked for from now on.
-    pub(crate) fn take_wanted(&self) -> Vec<usize> {
+    /// Slots of a stream whose lanes are to be added now; they are asked for from now on.
+    pub(crate) fn take_wanted(&self, stream: u32) -> Vec<usize> {
         let mut state = self.state.lock();
-        let wanted: Vec<usize> = std::mem::take(&mut state.wanted).into_iter().collect();
-        state.asked.extend(wanted.iter().copied());
+        let of_it = state.wanted.extract_if(|(of, _)| *of == stream);
+        let wanted: Vec<usize> = of_it.map(|(_, slot)| slot).collect();
+        let asked = wanted.iter().map(|slot| (stream, *slot));
+        state.asked.extend(asked);
         wanted
     }
 
-    /// The lanes of these slots were added, or not. If somebody has ended the transaction meanwhile they have begun
+    /// The lanes of these slots of a stream were added, or not. If somebody has ended the transaction meanwhile they have begun
     /// another one: this one is failed from now on, and the handle of the other is returned, which is to be aborted.
     pub(crate) fn added(
         &self,
         identity: (i64, i16),
+        stream: u32,
         slots: &[usize],
         number: Option<u64>,
     ) -> Option<TransactionHandle> {
@@ -245,7 +259,7 @@ impl Transactional {
         }
         let mut is_awaited = false;
         for slot in slots {
-            is_awaited |= state.asked.remove(slot);
+            is_awaited |= state.asked.remove(&(stream, *slot));
         }
         if !is_awaited {
             // It was given up meanwhile.
@@ -263,6 +277,7 @@ impl Transactional {
             state.wanted.clear();
             return Some(self.handle_of(&state, given));
         }
+        let slots = slots.iter().map(|slot| (stream, *slot));
         state.added.extend(slots);
         None
     }
@@ -405,19 +420,21 @@ mod tests {
         for is_late in [false, true] {
             let transactional = Transactional::of("id", 1000, IDENTITY);
             assert!(transactional.open());
-            assert!(!transactional.may_send(0));
-            assert_eq!(transactional.take_wanted(), [0]);
-            assert!(transactional.added(IDENTITY, &[0], Some(4)).is_none());
+            assert!(!transactional.may_send((0, 0)));
+            assert!(transactional.take_wanted(1).is_empty());
+            assert_eq!(transactional.take_wanted(0), [0]);
+            assert!(transactional.added(IDENTITY, 0, &[0], Some(4)).is_none());
+            assert!(transactional.may_send((0, 0)));
             if is_late {
                 // Its only batch goes to another lane then, and the answer is not waited for.
-                assert!(!transactional.may_send(1));
-                assert_eq!(transactional.take_wanted(), [1]);
+                assert!(!transactional.may_send((1, 0)));
+                assert_eq!(transactional.take_wanted(1), [0]);
             }
             assert!(transactional.take().is_some());
             transactional.settled();
             assert_eq!(transactional.state.lock().is_spoilt, is_late);
             // What comes of it is nobody's.
-            assert!(transactional.added(IDENTITY, &[1], Some(5)).is_none());
+            assert!(transactional.added(IDENTITY, 1, &[0], Some(5)).is_none());
         }
     }
 }

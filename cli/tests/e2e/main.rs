@@ -34,6 +34,7 @@ mod produce_ends;
 mod quotas;
 mod round_trip;
 mod sent_positions;
+mod several_streams;
 mod sharing;
 mod stream_metrics;
 mod streams;

@@ -3,7 +3,8 @@
 //! one; several share what is stored, as if every copy were everywhere, and one of them owns it.
 #![allow(dead_code)]
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -24,6 +25,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 
 pub(super) const STREAM_ID: [u8; 16] = [9; 16];
+
+/// Streams whose names are "s" and digits lie side by side: of stream `s1` streamlet 0 is kept as number 100.
+pub(super) const NEXT_STREAM: u32 = 100;
+
+/// Which one has this name.
+fn number_of(name: &str) -> u32 {
+    let digits = name.strip_prefix('s').expect("a name");
+    digits.parse().unwrap_or(0)
+}
 
 /// What the broker does with an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +81,8 @@ pub(super) struct State {
     next_producer: u64,
     script: Option<Box<Script>>,
     late: Vec<(v1::AppendRequest, Vec<u8>)>,
+    /// The connections by which appends came.
+    pub appending: BTreeSet<SocketAddr>,
     pub gone: bool,
     /// Brokers that have not heard of the stream.
     pub unheard: Vec<usize>,
@@ -328,6 +340,8 @@ impl Broker {
                     out.extend_from_slice(&body);
                 } else {
                     assert_eq!(frame.kind, FrameKind::Append);
+                    let from = socket.peer_addr().unwrap();
+                    self.state.lock().appending.insert(from);
                     self.appends.fetch_add(1, Ordering::SeqCst);
                     self.arrived.notify_waiters();
                     let _ = held.wait_for(|held| !held).await;
@@ -427,10 +441,14 @@ impl Broker {
     /// The control calls that producers make.
     fn call(&self, member: usize, frame: &Frame) -> Result<Vec<u8>, ErrorCode> {
         let call: v1::CallRequest = frame.message().unwrap();
-        let info = self.info(member)?;
+        let mut info = self.info(member)?;
         match call.method() {
             CallMethod::GetStream => {
                 self.asked.fetch_add(1, Ordering::SeqCst);
+                let request = v1::GetStreamRequest::decode(&frame.body[..]).unwrap();
+                let number = number_of(&request.name) as u8;
+                info.id = Bytes::copy_from_slice(&STREAM_ID.map(|byte| byte + number));
+                info.name = request.name;
                 Ok(info.encode_to_vec())
             }
             CallMethod::InitProducer => {
@@ -493,7 +511,8 @@ impl State {
         batch: &[u8],
     ) -> Result<v1::AppendResponse, ErrorCode> {
         let header = validate_records(batch, 1 << 24, &mut Vec::new()).expect("the batch is sound");
-        assert_eq!(&request.stream[..], STREAM_ID);
+        let streamlet =
+            request.streamlet + NEXT_STREAM * u32::from(request.stream[0] - STREAM_ID[0]);
         let by_producer = self.config.lane_by() == v1::LaneBy::Producer;
         assert_eq!(request.lane == ANY_LANE, by_producer);
         let lane = if by_producer {
@@ -501,7 +520,7 @@ impl State {
         } else {
             request.lane
         };
-        let key = (header.producer_id, request.streamlet, lane);
+        let key = (header.producer_id, streamlet, lane);
         if header.is_idempotent()
             && let Some(known) = self.producers.get(&key)
             && known.epoch == header.producer_epoch
@@ -519,7 +538,7 @@ impl State {
         if !by_producer && request.lane_generation != self.generation {
             return Err(ErrorCode::StaleLanes);
         }
-        let end = self.ends.entry((request.streamlet, lane)).or_default();
+        let end = self.ends.entry((streamlet, lane)).or_default();
         if header.is_idempotent() {
             if header.base_sequence != 0 && !self.producers.contains_key(&key) {
                 return Err(ErrorCode::UnknownProducer);
@@ -548,7 +567,7 @@ impl State {
         let base_ordinal = *end;
         *end += header.ordinals();
         self.lanes
-            .entry((request.streamlet, lane))
+            .entry((streamlet, lane))
             .or_default()
             .push(Bytes::copy_from_slice(batch));
         Ok(v1::AppendResponse {
