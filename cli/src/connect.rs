@@ -7,7 +7,6 @@ use clap::Args;
 use kera_grpc::v1::access_client::AccessClient;
 use kera_grpc::v1::backups_client::BackupsClient;
 use kera_grpc::v1::clusters_client::ClustersClient;
-use kera_grpc::v1::consumers_client::ConsumersClient;
 use kera_grpc::v1::quotas_client::QuotasClient;
 use kera_grpc::v1::streams_client::StreamsClient;
 use kera_grpc::v1::transaction_tools_client::TransactionToolsClient;
@@ -17,8 +16,8 @@ use kera_protocol::error::ErrorCode;
 use kera_rpc::login::{self, PasswordError};
 use kera_rpc::tls::reason_in;
 use kera_rpc::{
-    Client, ClientOptions, ClientTls, ConnectOptions, Login, RetryPolicy, RpcError, SaslMechanism,
-    TlsFiles, Way, told,
+    Admin, ChangeError, Client, ClientOptions, ClientTls, ConnectOptions, Login, RetryPolicy,
+    RpcError, SaslMechanism, TlsFiles, Way, told,
 };
 use tonic::transport::Endpoint;
 use tonic::{Code, Status};
@@ -131,8 +130,6 @@ pub(crate) struct ConnectArgs {
 pub(crate) struct Control {
     /// Streams, producers and the broker itself.
     pub streams: StreamsClient<Watched>,
-    /// Consumer groups.
-    pub consumers: ConsumersClient<Watched>,
     /// The cluster that the broker belongs to.
     pub clusters: ClustersClient<Watched>,
     /// Users with passwords.
@@ -219,6 +216,12 @@ impl ConnectArgs {
         Ok(Some(login.with_mechanism(self.sasl_mechanism)))
     }
 
+    /// Administers streams and groups. The first contact says clearly when nobody is there.
+    pub(crate) async fn admin(&self) -> Result<Admin, Failure> {
+        self.control().await?;
+        self.client().map(Admin::new)
+    }
+
     /// How data connections behave.
     pub(crate) fn options(&self) -> Result<ConnectOptions, Failure> {
         Ok(ConnectOptions {
@@ -235,6 +238,14 @@ impl ConnectArgs {
             connect: self.options()?,
         };
         Client::new(&self.bootstrap, options).map_err(failed)
+    }
+}
+
+/// What a failed change says to people.
+pub(crate) fn not_changed(change: ChangeError) -> Failure {
+    match change.earlier {
+        None => failed(change.error),
+        Some(_) => Failure::message(change.to_string()),
     }
 }
 
@@ -275,7 +286,6 @@ async fn connect(address: &str, way: &Way) -> Result<Control, Failure> {
         address: address.to_owned(),
         way: way.clone(),
         streams: StreamsClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
-        consumers: ConsumersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         users: UsersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         quotas: QuotasClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         transactions: TransactionToolsClient::new(channel.clone())

@@ -4,22 +4,17 @@ mod held;
 mod view;
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use kera_protocol::v1;
-use kera_rpc::Client;
+use kera_rpc::admin::GroupPart;
 
 use view::{DescriptionView, LaneView, PartitionView, SummaryView};
 
-use crate::connect::{ConnectArgs, failed, refused};
-use crate::failure::{Failure, Outcome};
+use crate::connect::{ConnectArgs, failed};
+use crate::failure::Outcome;
 use crate::output::{Out, OutputArgs, Table, paragraph, plain, print_json, print_line};
 use crate::parse::Start;
 use crate::stream::confirm;
-
-/// How long a group's coordinator is given before it is looked up anew.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// `kera group ...`
 #[derive(Debug, Subcommand)]
@@ -119,25 +114,10 @@ pub(crate) async fn run(command: GroupCommand) -> Outcome {
     }
 }
 
-/// A client for calls about one group. The first contact says clearly when nobody is there.
-async fn reach(connect: &ConnectArgs) -> Result<Client, Failure> {
-    connect.control().await?;
-    connect.client()
-}
-
 async fn list(args: ListArgs) -> Outcome {
-    let mut control = args.connect.control().await?;
-    let answer = control
-        .consumers
-        .list_groups(v1::ListGroupsRequest::default())
-        .await
-        .map_err(|s| refused(&s))?;
-    let views: Vec<SummaryView> = answer
-        .into_inner()
-        .groups
-        .iter()
-        .map(SummaryView::new)
-        .collect();
+    let admin = args.connect.admin().await?;
+    let groups = admin.groups().await.map_err(failed)?;
+    let views: Vec<SummaryView> = groups.iter().map(SummaryView::new).collect();
     if args.output.json {
         print_json(&views)?;
         return Ok(ExitCode::SUCCESS);
@@ -162,14 +142,8 @@ async fn list(args: ListArgs) -> Outcome {
 }
 
 async fn describe(args: DescribeArgs) -> Outcome {
-    let client = reach(&args.connect).await?;
-    let request = v1::DescribeGroupRequest {
-        group: args.group.clone(),
-    };
-    let answer = client
-        .group_call(&args.group, ANSWER_WITHIN, request)
-        .await
-        .map_err(failed)?;
+    let admin = args.connect.admin().await?;
+    let answer = admin.describe_group(&args.group).await.map_err(failed)?;
     let view = DescriptionView::new(&answer);
     if args.output.json {
         print_json(&view)?;
@@ -206,19 +180,15 @@ async fn describe(args: DescribeArgs) -> Outcome {
 }
 
 async fn reset(args: ResetArgs) -> Outcome {
-    let client = reach(&args.connect).await?;
-    let request = v1::ResetGroupRequest {
-        group: args.group.clone(),
-        to: Some(args.to.into()),
-        streamlet: args.streamlet,
-        lane: args.lane,
-        stream: args.stream,
-        partition: args.partition,
+    let admin = args.connect.admin().await?;
+    let part = match (args.streamlet.zip(args.lane), args.stream, args.partition) {
+        (Some((streamlet, lane)), ..) => GroupPart::Lane { streamlet, lane },
+        (None, Some(stream), Some(partition)) => GroupPart::Partition { stream, partition },
+        (None, Some(stream), None) => GroupPart::Stream(stream),
+        (None, None, _) => GroupPart::Whole,
     };
-    let answer = client
-        .group_call(&args.group, ANSWER_WITHIN, request)
-        .await
-        .map_err(failed)?;
+    let answer = admin.reset_group(&args.group, part, args.to).await;
+    let answer = answer.map_err(failed)?;
     let lanes: Vec<LaneView> = answer.lanes.iter().map(LaneView::new).collect();
     let partitions = answer.partitions.iter();
     let partitions: Vec<PartitionView> = partitions.map(PartitionView::new).collect();
@@ -233,14 +203,8 @@ async fn reset(args: ResetArgs) -> Outcome {
 
 async fn delete(args: DeleteArgs) -> Outcome {
     confirm(&args.group, "consumer group and its progress", args.yes)?;
-    let client = reach(&args.connect).await?;
-    let request = v1::DeleteGroupRequest {
-        group: args.group.clone(),
-    };
-    client
-        .group_call(&args.group, ANSWER_WITHIN, request)
-        .await
-        .map_err(failed)?;
+    let admin = args.connect.admin().await?;
+    admin.delete_group(&args.group).await.map_err(failed)?;
     print_line(format_args!("deleted: group {}", args.group))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_protocol::ids::Ordinal;
-use kera_protocol::v1::{self, Cursor, find_ordinals_request, start_at};
+use kera_protocol::v1::{self, Cursor};
+pub use kera_rpc::Start;
 
 use crate::batch::{SkipHook, Unpacking};
 
@@ -28,42 +29,6 @@ impl From<Order> for v1::Order {
             Order::Lane => v1::Order::Lane,
             Order::None => v1::Order::None,
             Order::Key => v1::Order::Key,
-        }
-    }
-}
-
-/// Where to start: a group that has committed nothing yet, or a reader.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Start {
-    /// At the first record stored.
-    #[default]
-    Earliest,
-    /// After the last durable record.
-    Latest,
-    /// At the first record at or after this time, milliseconds since 1970.
-    Timestamp(u64),
-    /// At this ordinal of each lane, or the nearest stored.
-    Ordinal(Ordinal),
-}
-
-impl Start {
-    pub(crate) fn start_at(self) -> v1::StartAt {
-        v1::StartAt {
-            at: Some(match self {
-                Self::Earliest => start_at::At::Earliest(true),
-                Self::Latest => start_at::At::Latest(true),
-                Self::Timestamp(time) => start_at::At::TimestampMs(time),
-                Self::Ordinal(ordinal) => start_at::At::Ordinal(ordinal),
-            }),
-        }
-    }
-
-    pub(crate) fn find(self) -> find_ordinals_request::At {
-        match self {
-            Self::Earliest => find_ordinals_request::At::Earliest(true),
-            Self::Latest => find_ordinals_request::At::Latest(true),
-            Self::Timestamp(time) => find_ordinals_request::At::TimestampMs(time),
-            Self::Ordinal(ordinal) => find_ordinals_request::At::Ordinal(ordinal),
         }
     }
 }

@@ -13,7 +13,7 @@ pub(crate) async fn find(
     start: Start,
 ) -> Result<Vec<LaneCursor>, RpcError> {
     let meta = client.stream(stream).await?;
-    client.find_ordinals(&meta, start.find()).await
+    client.find_ordinals(&meta, start.into()).await
 }
 
 /// Where one lane has it: the broker is asked unless that is known.

@@ -54,8 +54,9 @@ pub use kera_protocol::frame::FrameError;
 pub use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
 pub use kera_protocol::slices::SliceSet;
 pub use kera_protocol::v1::Cursor;
+pub use kera_rpc::admin;
 pub use kera_rpc::{
-    BlockingError, Client, ClientOptions, ClientTls, ConnectOptions, ConnectionError,
+    Admin, BlockingError, Client, ClientOptions, ClientTls, ConnectOptions, ConnectionError,
     GroupPositions, Login, LoginError, RetryPolicy, RpcError, SaslMechanism, Stall, TlsError,
     TlsFiles,
 };

@@ -81,7 +81,7 @@ impl Reader {
         chosen: Option<Vec<(u32, u32)>>,
     ) -> Result<Self, ConsumeError> {
         let meta = client.refresh(&stream).await?;
-        let found = client.find_ordinals(&meta, start.find()).await?;
+        let found = client.find_ordinals(&meta, start.into()).await?;
         let mut reader = Self::without_lanes(client, stream, &settings);
         reader.follow = follow;
         reader.all_lanes = chosen.is_none();
@@ -472,6 +472,6 @@ async fn new_lanes(
     if meta.partitions as usize == count || known.is_some_and(|id| id != meta.id) {
         return Ok(None);
     }
-    let found = client.find_ordinals(&meta, Start::Earliest.find()).await?;
+    let found = client.find_ordinals(&meta, Start::Earliest.into()).await?;
     Ok(Some((meta.id, found)))
 }

@@ -58,8 +58,9 @@ pub use error::{AppendError, BuildError, ProduceError, TransactionError};
 pub use handle::TransactionHandle;
 pub use kera_protocol::error::{ErrorCode, WireError};
 pub use kera_protocol::frame::FrameError;
+pub use kera_rpc::admin;
 pub use kera_rpc::{
-    BlockingError, Client, ClientOptions, ClientTls, ConnectOptions, ConnectionError,
+    Admin, BlockingError, Client, ClientOptions, ClientTls, ConnectOptions, ConnectionError,
     GroupPositions, Login, LoginError, RetryPolicy, RpcError, SaslMechanism, Stall, TlsError,
     TlsFiles,
 };

@@ -64,6 +64,7 @@ control_calls! {
     EndTransaction(EndTransactionRequest) -> EndTransactionResponse;
     ForgetTransaction(ForgetTransactionRequest) -> ForgetTransactionResponse;
     ListOpenTransactions(ListOpenTransactionsRequest) -> ListOpenTransactionsResponse;
+    DescribeCluster(DescribeClusterRequest) -> DescribeClusterResponse;
 }
 
 #[cfg(test)]

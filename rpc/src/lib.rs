@@ -1,10 +1,11 @@
 //! Connections to brokers, control calls, the metadata cache and retry: what clients and brokers share.
 //!
 //! [`Client`] finds brokers and streams, and makes control calls; [`DataConnection`] carries frames, pipelined;
-//! [`RetryPolicy`] says when to try again.
+//! [`RetryPolicy`] says when to try again; [`Admin`] creates, lists and deletes streams and consumer groups.
 #![warn(unnameable_types, unreachable_pub)]
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod blocking;
 mod brokers;
 mod call_links;
@@ -24,11 +25,13 @@ mod report;
 mod retry;
 pub mod scram;
 pub mod small_file;
+mod start;
 pub mod stream;
 pub mod tls;
 mod tokens;
 mod way;
 
+pub use admin::Admin;
 pub use blocking::BlockingError;
 pub use chance::random_u64;
 pub use client::{Client, ClientOptions, DEFAULT_BOOTSTRAP};
@@ -40,6 +43,7 @@ pub use meta::StreamMeta;
 pub use positions::GroupPositions;
 pub use report::{LOOK_EVERY, Reports, Stall, TOLD_AFTER, told};
 pub use retry::RetryPolicy;
+pub use start::Start;
 pub use tls::{ClientTls, TlsError, TlsFiles};
 pub use tokens::token_of_file;
 pub use way::{Way, check_address};

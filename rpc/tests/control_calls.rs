@@ -12,7 +12,7 @@ use kera_protocol::frame::{
     encode_go_away, encode_head,
 };
 use kera_protocol::v1::{self, CallMethod, LaneCursor, find_ordinals_request::At};
-use kera_rpc::{Client, ClientOptions, RetryPolicy, RpcError};
+use kera_rpc::{Admin, Client, ClientOptions, RetryPolicy, RpcError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -230,6 +230,53 @@ async fn a_call_whose_connection_ends_may_have_been_done() {
     let error = change.await.unwrap().unwrap_err();
     assert!(error.is_uncertain(), "{error}");
     assert_eq!(error.error.code(), Some(ErrorCode::ShuttingDown));
+}
+
+/// Each page is asked for after the last name of the one before; one that says that there is more and brings nothing is the
+/// last.
+#[tokio::test]
+async fn lists_are_read_page_by_page() {
+    let mut broker = Broker::start(TAKES_CALLS).await;
+    let admin = Admin::new(broker.client());
+    let listed = tokio::spawn(async move { admin.streams(true).await });
+    let pages = [(&["a", "b"][..], ""), (&["c"], "b"), (&[], "c")];
+    for (names, after) in pages {
+        let asked = broker.next().await;
+        assert_eq!(asked.request.method(), CallMethod::ListStreams);
+        let request = v1::ListStreamsRequest::decode(asked.body.clone()).unwrap();
+        assert_eq!(request.after, after);
+        assert!(request.include_internal && request.max_streams > 0);
+        let streams = names.iter().map(|name| v1::StreamInfo {
+            name: (*name).to_owned(),
+            ..v1::StreamInfo::default()
+        });
+        asked.reply(&v1::ListStreamsResponse {
+            streams: streams.collect(),
+            more: true,
+        });
+    }
+    let names: Vec<_> = listed.await.unwrap().unwrap();
+    let names: Vec<_> = names.iter().map(|stream| &stream.name[..]).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+}
+
+/// What somebody agreed to delete, by its id.
+#[tokio::test]
+async fn a_stream_that_was_looked_at_is_deleted_and_no_other() {
+    let mut broker = Broker::start(TAKES_CALLS).await;
+    let admin = Admin::new(broker.client());
+    let seen = v1::StreamInfo {
+        name: "s".to_owned(),
+        id: Bytes::from_static(&[7; 16]),
+        ..v1::StreamInfo::default()
+    };
+    let deleted = tokio::spawn(async move { admin.delete_exactly(&seen).await });
+    let asked = broker.next().await;
+    assert_eq!(asked.request.method(), CallMethod::DeleteStream);
+    let request = v1::DeleteStreamRequest::decode(asked.body.clone()).unwrap();
+    assert_eq!((&request.name[..], &request.id[..]), ("s", &[7; 16][..]));
+    asked.reply(&v1::DeleteStreamResponse {});
+    deleted.await.unwrap().unwrap();
 }
 
 /// One that is made again under its name while the request is on its way is another one.

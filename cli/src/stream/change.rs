@@ -4,11 +4,12 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 
 use kera_protocol::v1;
+use kera_rpc::admin::Trim;
 use serde::Serialize;
 
 use super::view::StreamView;
 use super::{AlterArgs, CompactArgs, DeleteArgs, TrimArgs};
-use crate::connect::refused;
+use crate::connect::{failed, not_changed};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, Table, count, paragraph, print_json, print_line, rounded_bytes};
 
@@ -23,17 +24,9 @@ pub(super) async fn alter(args: AlterArgs) -> Outcome {
             "nothing to change; name a setting, such as --lanes 8 or --retention-time 7d".into(),
         ));
     }
-    let mut control = args.connect.control().await?;
-    let request = v1::AlterStreamRequest {
-        name: args.stream,
-        config: Some(config),
-    };
-    let answer = control
-        .streams
-        .alter_stream(request)
-        .await
-        .map_err(|s| refused(&s))?;
-    let view = StreamView::new(&answer.into_inner());
+    let admin = args.connect.admin().await?;
+    let changed = admin.alter_stream(&args.stream, config).await;
+    let view = StreamView::new(&changed.map_err(not_changed)?);
     if args.output.json {
         print_json(&view)?;
     } else {
@@ -47,23 +40,10 @@ pub(super) async fn alter(args: AlterArgs) -> Outcome {
 }
 
 pub(super) async fn delete(args: DeleteArgs) -> Outcome {
-    let mut control = args.connect.control().await?;
-    let get = v1::GetStreamRequest {
-        name: args.stream.clone(),
-    };
-    let found = control.streams.get_stream(get).await;
-    let found = found.map_err(|s| refused(&s))?.into_inner();
+    let admin = args.connect.admin().await?;
+    let found = admin.stream(&args.stream).await.map_err(failed)?;
     confirm(&args.stream, "stream and all its records", args.yes)?;
-    // Not one that is made again under its name meanwhile.
-    let request = v1::DeleteStreamRequest {
-        name: args.stream.clone(),
-        id: found.id,
-    };
-    control
-        .streams
-        .delete_stream(request)
-        .await
-        .map_err(|s| refused(&s))?;
+    admin.delete_exactly(&found).await.map_err(not_changed)?;
     print_line(format_args!("deleted: stream {}", args.stream))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -110,13 +90,9 @@ struct Compacted {
 }
 
 pub(super) async fn compact(args: CompactArgs) -> Outcome {
-    let mut control = args.connect.control().await?;
-    let request = v1::CompactStreamRequest {
-        name: args.stream,
-        local: false,
-    };
-    let answer = control.streams.compact_stream(request).await;
-    let answer = answer.map_err(|s| refused(&s))?.into_inner();
+    let admin = args.connect.admin().await?;
+    let answer = admin.compact_stream(&args.stream).await;
+    let answer = answer.map_err(not_changed)?;
     let done = Compacted {
         lanes: answer.lanes,
         groups_before: answer.groups_before,
@@ -164,26 +140,16 @@ struct TrimmedLane {
 }
 
 pub(super) async fn trim(args: TrimArgs) -> Outcome {
-    use v1::trim_stream_request::To;
-    let to = match (args.before, args.ordinal) {
-        (Some(ms), _) => To::TimestampMs(ms),
-        (None, Some(ordinal)) => To::Ordinal(ordinal),
-        (None, None) => To::Everything(true),
+    let trim = match (args.before, args.ordinal) {
+        (Some(ms), _) => Trim::Before(ms),
+        (None, Some(ordinal)) => Trim::Below(ordinal),
+        (None, None) => Trim::Everything,
     };
-    let mut control = args.connect.control().await?;
-    let request = v1::TrimStreamRequest {
-        name: args.stream,
-        streamlet: args.streamlet,
-        lane: args.lane,
-        to: Some(to),
-        local: false,
-    };
-    let answer = control
-        .streams
-        .trim_stream(request)
+    let admin = args.connect.admin().await?;
+    let answer = admin
+        .trim_stream(&args.stream, args.streamlet.zip(args.lane), trim)
         .await
-        .map_err(|s| refused(&s))?;
-    let answer = answer.into_inner();
+        .map_err(not_changed)?;
     let trimmed = Trimmed {
         freed_bytes: answer.freed_bytes,
         lanes: answer

@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use kera_protocol::error::ErrorCode;
 use kera_protocol::v1;
-use tonic::Code;
 
 use super::view::StreamView;
 use super::{LaneBy, SettingArgs};
-use crate::connect::{ConnectArgs, refused};
+use crate::connect::{ConnectArgs, failed, not_changed};
 use crate::failure::Outcome;
 use crate::output::{Out, OutputArgs, next, paragraph, print_json, say};
 use crate::parse;
@@ -63,7 +63,7 @@ pub(crate) struct CreateArgs {
 }
 
 pub(super) async fn create(args: CreateArgs) -> Outcome {
-    let mut control = args.connect.control().await?;
+    let admin = args.connect.admin().await?;
     if args.min_copies.is_some() {
         say(
             "warning: --min-copies is now --min-insync-replicas; the old name goes with the next version",
@@ -82,24 +82,14 @@ pub(super) async fn create(args: CreateArgs) -> Outcome {
         min_insync_replicas: args.min_insync_replicas.or(args.min_copies),
         ..args.settings.config()
     };
-    let request = v1::CreateStreamRequest {
-        name: args.stream.clone(),
-        config: Some(config),
-    };
-    let (info, existed) = match control.streams.create_stream(request).await {
-        Ok(answer) => (answer.into_inner(), false),
-        Err(status) if args.if_not_exists && status.code() == Code::AlreadyExists => {
-            let request = v1::GetStreamRequest {
-                name: args.stream.clone(),
-            };
-            let answer = control
-                .streams
-                .get_stream(request)
-                .await
-                .map_err(|s| refused(&s))?;
-            (answer.into_inner(), true)
+    let (info, existed) = match admin.create_stream(&args.stream, config).await {
+        Ok(info) => (info, false),
+        Err(change)
+            if args.if_not_exists && change.error.code() == Some(ErrorCode::StreamExists) =>
+        {
+            (admin.stream(&args.stream).await.map_err(failed)?, true)
         }
-        Err(status) => return Err(refused(&status)),
+        Err(change) => return Err(not_changed(change)),
     };
     let view = StreamView::new(&info);
     if args.output.json {

@@ -2,31 +2,16 @@
 
 use std::process::ExitCode;
 
-use kera_protocol::v1;
-
 use super::view::{DescriptionView, GroupLagView, LaneView, StreamView, UnrecoveredView};
 use super::{DescribeArgs, ListArgs};
-use crate::connect::refused;
+use crate::connect::failed;
 use crate::failure::Outcome;
 use crate::output::{Out, Table, count, fact, lag, paragraph, print_json, rounded_bytes};
 
 pub(super) async fn list(args: ListArgs) -> Outcome {
-    let mut control = args.connect.control().await?;
-    let request = v1::ListStreamsRequest {
-        include_internal: args.internal,
-        ..v1::ListStreamsRequest::default()
-    };
-    let answer = control
-        .streams
-        .list_streams(request)
-        .await
-        .map_err(|s| refused(&s))?;
-    let views: Vec<StreamView> = answer
-        .into_inner()
-        .streams
-        .iter()
-        .map(StreamView::new)
-        .collect();
+    let admin = args.connect.admin().await?;
+    let streams = admin.streams(args.internal).await.map_err(failed)?;
+    let views: Vec<StreamView> = streams.iter().map(StreamView::new).collect();
     if args.output.json {
         print_json(&views)?;
         return Ok(ExitCode::SUCCESS);
@@ -58,25 +43,12 @@ pub(super) async fn list(args: ListArgs) -> Outcome {
 }
 
 pub(super) async fn describe(args: DescribeArgs) -> Outcome {
-    let mut control = args.connect.control().await?;
-    let request = v1::DescribeStreamRequest {
-        name: args.stream.clone(),
-        local: false,
-    };
-    let answer = control
-        .streams
-        .describe_stream(request)
-        .await
-        .map_err(|s| refused(&s))?;
-    let answer = answer.into_inner();
+    let admin = args.connect.admin().await?;
+    let answer = admin.describe_stream(&args.stream).await.map_err(failed)?;
     // Lag is the coordinator's knowledge; a stream can be described while it is still loading.
-    let groups = control
-        .consumers
-        .list_groups(v1::ListGroupsRequest::default())
-        .await;
-    let (groups, consumer_groups_error) = match groups {
-        Ok(answer) => (answer.into_inner().groups, None),
-        Err(status) => (Vec::new(), Some(refused(&status).text())),
+    let (groups, consumer_groups_error) = match admin.groups().await {
+        Ok(groups) => (groups, None),
+        Err(error) => (Vec::new(), Some(failed(error).text())),
     };
     let view = DescriptionView {
         stream: StreamView::new(&answer.stream.unwrap_or_default()),

@@ -103,6 +103,7 @@ fn request_of(method: CallMethod, id: &Bytes) -> Option<Vec<u8>> {
         CallMethod::PrepareTransaction => of!(PrepareTransactionRequest { transaction }),
         CallMethod::EndTransaction => of!(EndTransactionRequest { transaction }),
         CallMethod::ForgetTransaction => of!(ForgetTransactionRequest { transaction }),
+        CallMethod::DescribeCluster => v1::DescribeClusterRequest {}.encode_to_vec(),
         CallMethod::WatchLanes => {
             let stream = id.clone();
             of!(WatchLanesRequest { stream })

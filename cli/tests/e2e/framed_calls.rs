@@ -1,6 +1,7 @@
 //! Control calls as frames: they answer what gRPC answers, side by side, within their bounds.
 
 use bytes::Bytes;
+use kera_grpc::v1::clusters_client::ClustersClient;
 use kera_grpc::v1::consumers_client::ConsumersClient;
 use kera_grpc::v1::streams_client::StreamsClient;
 use kera_grpc::{Channels, wire_error_of_status};
@@ -56,6 +57,7 @@ struct Ways {
     runtime: Runtime,
     streams: StreamsClient<Channel>,
     consumers: ConsumersClient<Channel>,
+    clusters: ClustersClient<Channel>,
 }
 
 impl Ways {
@@ -66,12 +68,14 @@ impl Ways {
             channels.to(broker.address()).expect("an address")
         });
         let streams = StreamsClient::new(channel.clone());
-        let consumers = ConsumersClient::new(channel);
+        let consumers = ConsumersClient::new(channel.clone());
+        let clusters = ClustersClient::new(channel);
         Self {
             raw: Raw::open(broker),
             runtime,
             streams,
             consumers,
+            clusters,
         }
     }
 
@@ -282,6 +286,10 @@ fn groups_answer_as_they_do_over_grpc(ways: &mut Ways) {
     let list = v1::ListGroupsRequest::default();
     let listed = same!(ways, ListGroups, consumers.list_groups, list);
     assert_eq!(listed.map(|list| list.groups.len()), Ok(2));
+    let ask = v1::DescribeClusterRequest {};
+    let cluster = same!(ways, DescribeCluster, clusters.describe_cluster, ask);
+    let alone = cluster.expect_err("a broker with a store of its own is no cluster");
+    assert_eq!(alone.code, ErrorCode::InvalidArgument);
     let reset = ask!(ResetGroupRequest { group: group() });
     let _ = same!(ways, ResetGroup, consumers.reset_group, reset);
     let leave = ask!(LeaveRequest {

@@ -6,6 +6,7 @@ mod common;
 
 mod access;
 mod acts;
+mod administered;
 mod api;
 mod audit;
 mod backup;

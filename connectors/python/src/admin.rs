@@ -2,7 +2,7 @@
 
 use kera_protocol::error::ErrorCode;
 use kera_protocol::v1;
-use kera_rpc::{Client, RpcError, StreamMeta};
+use kera_rpc::{RpcError, StreamMeta};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -25,13 +25,10 @@ const STREAM_SETTINGS: [&str; 10] = [
     "cleanup",
 ];
 
-/// Entries that one answer lists.
-const PAGE: u32 = 1_000;
-
 /// Administers streams and consumer groups.
 #[pyclass(frozen, module = "kera")]
 pub(crate) struct Admin {
-    client: Kept<Client>,
+    admin: Kept<kera_rpc::Admin>,
 }
 
 /// A stream, as it was when it was asked for.
@@ -172,7 +169,7 @@ impl Admin {
     fn new(settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let client = Way::alone("Admin", settings)?.client()?;
         Ok(Self {
-            client: Kept::new(Home::here()?, client),
+            admin: Kept::new(Home::here()?, kera_rpc::Admin::new(client)),
         })
     }
 
@@ -185,15 +182,9 @@ impl Admin {
         if_not_exists: bool,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<StreamInfo> {
-        let mut config = config(&without(settings)?)?;
-        config.streamlets.get_or_insert(1);
-        config.lanes.get_or_insert(1);
-        let request = v1::CreateStreamRequest {
-            name: name.to_owned(),
-            config: Some(config),
-        };
-        let call = self.client.change(request);
-        match self.client.home().finish(py, call)? {
+        let config = config(&without(settings)?)?;
+        let call = self.admin.create_stream(name, config);
+        match self.admin.home().finish(py, call)? {
             Ok(info) => self.info(info),
             Err(change)
                 if if_not_exists && change.error.code() == Some(ErrorCode::StreamExists) =>
@@ -212,59 +203,35 @@ impl Admin {
         name: &str,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<StreamInfo> {
-        let request = v1::AlterStreamRequest {
-            name: name.to_owned(),
-            config: Some(config(&without(settings)?)?),
-        };
-        let call = self.client.change(request);
-        let changed = self.client.home().finish(py, call)?;
+        let config = config(&without(settings)?)?;
+        let call = self.admin.alter_stream(name, config);
+        let changed = self.admin.home().finish(py, call)?;
         self.info(changed.map_err(|change| of_change(&change))?)
     }
 
     /// Deletes a stream with all of its records.
     fn delete_stream(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let call = self.client.delete_stream(name);
-        let deleted = self.client.home().finish(py, call)?;
+        let call = self.admin.delete_stream(name);
+        let deleted = self.admin.home().finish(py, call)?;
         deleted.map_err(|change| of_change(&change))
     }
 
     /// A stream.
     fn stream(&self, py: Python<'_>, name: &str) -> PyResult<StreamInfo> {
-        let meta = self.finish(py, self.client.refresh(name))?;
+        let meta = self.finish(py, self.admin.client().refresh(name))?;
         Ok(StreamInfo::from(&*meta))
     }
 
     /// All streams, by name.
     fn streams(&self, py: Python<'_>) -> PyResult<Vec<StreamInfo>> {
-        let mut all = Vec::new();
-        let mut after = String::new();
-        loop {
-            let request = v1::ListStreamsRequest {
-                include_internal: false,
-                after: after.clone(),
-                max_streams: PAGE,
-            };
-            let call = self.client.call(request);
-            let page = self.finish(py, call)?;
-            if let Some(last) = page.streams.last() {
-                after.clone_from(&last.name);
-            }
-            for info in page.streams {
-                all.push(self.info(info)?);
-            }
-            if !page.more {
-                return Ok(all);
-            }
-        }
+        let all = self.finish(py, self.admin.streams(false))?.into_iter();
+        all.map(|info| self.info(info)).collect()
     }
 
     /// A stream's lanes.
     fn lanes(&self, py: Python<'_>, name: &str) -> PyResult<Vec<LaneInfo>> {
-        let call = self.client.call(v1::DescribeStreamRequest {
-            name: name.to_owned(),
-            local: false,
-        });
-        let lanes = self.finish(py, call)?.lanes.into_iter();
+        let described = self.finish(py, self.admin.describe_stream(name))?;
+        let lanes = described.lanes.into_iter();
         let lanes = lanes.map(|lane| LaneInfo {
             streamlet: lane.streamlet,
             lane: lane.lane,
@@ -277,25 +244,7 @@ impl Admin {
 
     /// All consumer groups, by name.
     fn groups(&self, py: Python<'_>) -> PyResult<Vec<GroupInfo>> {
-        let mut all = Vec::new();
-        let mut after = String::new();
-        loop {
-            let request = v1::ListGroupsRequest {
-                local: false,
-                after: after.clone(),
-                max_groups: PAGE,
-            };
-            let call = self.client.call(request);
-            let page = self.finish(py, call)?;
-            if let Some(last) = page.groups.last() {
-                after.clone_from(&last.group);
-            }
-            all.extend(page.groups);
-            if !page.more {
-                break;
-            }
-        }
-        let groups = all.into_iter();
+        let groups = self.finish(py, self.admin.groups())?.into_iter();
         let groups = groups.map(|group| GroupInfo {
             group: group.group,
             stream: group.stream,
@@ -312,12 +261,12 @@ impl Admin {
         py: Python<'_>,
         work: impl Future<Output = Result<T, RpcError>> + Send,
     ) -> PyResult<T> {
-        let ended = self.client.home().finish(py, work)?;
+        let ended = self.admin.home().finish(py, work)?;
         ended.map_err(|error| of_rpc(&error))
     }
 
     fn info(&self, info: v1::StreamInfo) -> PyResult<StreamInfo> {
-        let meta = StreamMeta::from_info(info, &self.client.bootstrap());
+        let meta = StreamMeta::from_info(info, &self.admin.client().bootstrap());
         Ok(StreamInfo::from(&meta.map_err(|error| of_rpc(&error))?))
     }
 }

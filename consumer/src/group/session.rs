@@ -176,7 +176,7 @@ impl Group {
             order: v1::Order::from(self.settings.order) as i32,
             client: self.settings.client_name.clone(),
             session_ms: self.settings.session.as_millis() as u32,
-            start: Some(self.settings.start.start_at()),
+            start: Some(self.settings.start.into()),
             member: before.member.clone(),
         };
         let reply = self

@@ -963,6 +963,7 @@ pub enum CallMethod {
     ForgetTransaction = 31,
     ListOpenTransactions = 32,
     SendPositions = 33,
+    DescribeCluster = 34,
 }
 impl CallMethod {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1005,6 +1006,7 @@ impl CallMethod {
             Self::ForgetTransaction => "CALL_METHOD_FORGET_TRANSACTION",
             Self::ListOpenTransactions => "CALL_METHOD_LIST_OPEN_TRANSACTIONS",
             Self::SendPositions => "CALL_METHOD_SEND_POSITIONS",
+            Self::DescribeCluster => "CALL_METHOD_DESCRIBE_CLUSTER",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1044,6 +1046,7 @@ impl CallMethod {
             "CALL_METHOD_FORGET_TRANSACTION" => Some(Self::ForgetTransaction),
             "CALL_METHOD_LIST_OPEN_TRANSACTIONS" => Some(Self::ListOpenTransactions),
             "CALL_METHOD_SEND_POSITIONS" => Some(Self::SendPositions),
+            "CALL_METHOD_DESCRIBE_CLUSTER" => Some(Self::DescribeCluster),
             _ => None,
         }
     }

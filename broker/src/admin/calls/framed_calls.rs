@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kera_grpc::serve::Caller;
+use kera_grpc::v1::clusters_server::Clusters;
 use kera_grpc::v1::consumers_server::Consumers;
 use kera_grpc::v1::lanes_server::Lanes;
 use kera_grpc::v1::streams_server::Streams;
@@ -18,6 +19,7 @@ use kera_protocol::v1::{self, CallMethod};
 use tokio::task::{Id, JoinError, JoinSet};
 use tonic::Request;
 
+use super::cluster::ClustersService;
 use super::consumers::ConsumersService;
 use super::lanes::LanesService;
 use super::streams::StreamsService;
@@ -45,6 +47,7 @@ pub(crate) struct FramedCalls {
     consumers: Guarded<ConsumersService>,
     lanes: Guarded<LanesService>,
     transactions: Guarded<TransactionsService>,
+    clusters: Guarded<ClustersService>,
     /// Calls under way, and bytes that they take.
     calls: AtomicUsize,
     bytes: AtomicUsize,
@@ -83,6 +86,7 @@ impl FramedCalls {
             consumers: super::guarded_consumers(shared),
             lanes: super::guarded_lanes(shared),
             transactions: super::guarded_transactions(shared),
+            clusters: super::guarded_clusters(shared),
             calls: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
         }
@@ -128,6 +132,7 @@ impl FramedCalls {
             EndTransaction => transactions.end_transaction(EndTransactionRequest),
             ForgetTransaction => transactions.forget_transaction(ForgetTransactionRequest),
             ListOpenTransactions => transactions.list_open_transactions(ListOpenTransactionsRequest),
+            DescribeCluster => clusters.describe_cluster(DescribeClusterRequest),
         }
     }
 }
