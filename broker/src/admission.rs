@@ -1,30 +1,65 @@
-//! How many connections there may be, and who may have those beyond.
+//! How many connections there may be, who may have those beyond, and how fast they may come.
 //!
-//! Clients and other brokers come in by the same address. A broker that cannot be reached because clients
-//! took all places holds up metadata and consumer groups of the whole cluster, so some places are kept for
-//! addresses at which brokers of the cluster are known. And one address may be kept from taking all that there are.
+//! Native clients, Kafka's clients and other brokers share one number of places. A broker that cannot be reached because
+//! clients took all of them holds up metadata and consumer groups of the whole cluster, so some places are kept for
+//! addresses at which brokers of the cluster are known. A few more are kept for programs on the broker's own machine, at the
+//! native address: whoever has to find out who fills the broker gets in there. One address may be kept from taking all that
+//! there are, and so may Kafka's clients. Connections that come faster than they may wait for their turn, for a moment.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use kera_replication::seldom::Seldom;
 use parking_lot::Mutex;
 
-use crate::config::BrokerConfig;
-use crate::peer_addresses::PeerAddresses;
-use crate::unheard::Source;
+use crate::config::{BrokerConfig, Listener};
+use crate::metrics::{Counter, Family, Labels};
+use crate::unheard::{Source, Unheard};
 use crate::{machine, process};
+
+/// What a second allows may come at once, after a pause.
+const BURST: Duration = Duration::from_secs(1);
+/// Whose turn is later than this is refused: clients give up on a connection that does not answer.
+const LONGEST_WAIT: Duration = Duration::from_secs(3);
 
 /// Why a connection is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooMany {
     /// There are so many, its limit.
     InAll(u64),
+    /// So many are of Kafka's clients, their limit.
+    OfKafka(u64),
     /// So many come from its address, the limit for one.
     FromAddress(IpAddr, u64),
     /// They come faster from its address than its quota allows.
     TooFast(IpAddr),
+    /// More come in a second than this, the limit of all.
+    TooFastInAll(u64),
+}
+
+/// The limits as metrics have them, and what made room.
+const LIMITS: [&str; 6] = [
+    "all",
+    "listener",
+    "address",
+    "rate",
+    "address_rate",
+    "silent",
+];
+
+impl TooMany {
+    /// The limit that was met, as metrics have it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::InAll(_) => "all",
+            Self::OfKafka(_) => "listener",
+            Self::FromAddress(..) => "address",
+            Self::TooFast(_) => "address_rate",
+            Self::TooFastInAll(_) => "rate",
+        }
+    }
 }
 
 impl fmt::Display for TooMany {
@@ -34,9 +69,17 @@ impl fmt::Display for TooMany {
                 f,
                 "the broker has {limit} connections, its limit; close some or raise server.max_connections"
             ),
+            Self::OfKafka(limit) => write!(
+                f,
+                "the broker has {limit} connections of Kafka's clients, their limit; close some or raise kafka.max_connections"
+            ),
             Self::TooFast(address) => write!(
                 f,
                 "connections from {address} are opened faster than its quota allows; keep connections, or raise connection_creation_rate (kera quota list)"
+            ),
+            Self::TooFastInAll(rate) => write!(
+                f,
+                "more than {rate} connections are opened in a second; keep connections, or raise server.connection_creation_rate"
             ),
             Self::FromAddress(address, limit) => write!(
                 f,
@@ -46,78 +89,457 @@ impl fmt::Display for TooMany {
     }
 }
 
-/// The limit on connections.
+/// A connection that asks for a place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Newcomer {
+    /// Where it comes in.
+    pub(crate) via: Listener,
+    /// Where it comes from.
+    pub(crate) peer: IpAddr,
+    /// Another broker of the cluster is known at that address.
+    pub(crate) is_broker: bool,
+}
+
+/// A connection that is taken.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    /// How long it waits for its turn.
+    pub(crate) wait: Duration,
+    /// It is one of those kept for programs on the broker's own machine.
+    pub(crate) is_reserved: bool,
+}
+
+/// Most connections, as far as clients have them.
+#[derive(Debug, Default)]
+struct Limits {
+    in_all: u64,
+    of_kafka: u64,
+    per_address: u64,
+    of_address: HashMap<Source, u64>,
+    reserved: u64,
+    /// In a second.
+    rate: u64,
+}
+
+/// Connections that are open.
+#[derive(Debug, Default)]
+struct Open {
+    by_source: HashMap<Source, u64>,
+    of_kafka: u64,
+    reserved: u64,
+}
+
+/// The limits on connections.
 #[derive(Debug)]
 pub struct Admission {
-    limit: AtomicU64,
-    per_address: AtomicU64,
-    /// Connections that are open, by where they come from.
-    open: Mutex<HashMap<Source, u64>>,
+    limits: Mutex<Limits>,
+    open: Mutex<Open>,
+    turns: Mutex<Turns>,
+    /// By the limit that was met.
+    told: Mutex<HashMap<&'static str, Seldom>>,
+    /// Those that were refused, by listener and by the limit that was met.
+    pub(crate) refused: Family<Labels, Counter>,
+    /// Those that had to wait for their turn.
+    pub(crate) delayed: Counter,
+}
+
+/// Whose turn it is, where so many may come in a second.
+#[derive(Debug)]
+struct Turns {
+    /// When all that have come would have come one after the other.
+    until: Instant,
+}
+
+impl Turns {
+    /// How long one waits that comes now; `None` if that is too long.
+    fn next(&mut self, rate: u64, now: Instant) -> Option<Duration> {
+        let begins = self.until.max(now);
+        let wait = (begins - now).saturating_sub(BURST);
+        if wait > LONGEST_WAIT {
+            return None;
+        }
+        self.until = begins + Duration::from_secs(1).div_f64(rate.max(1) as f64);
+        Some(wait)
+    }
 }
 
 impl Admission {
     /// As configured; fewer where the process may not open as many files.
     pub fn new(config: &BrokerConfig) -> Self {
         let admission = Self {
-            limit: AtomicU64::default(),
-            per_address: AtomicU64::default(),
+            limits: Mutex::default(),
             open: Mutex::default(),
+            turns: Mutex::new(Turns {
+                until: Instant::now(),
+            }),
+            told: Mutex::default(),
+            refused: Family::default(),
+            delayed: Counter::default(),
         };
+        // What has not happened yet is told as 0, so that a first refusal is seen as a rise.
+        for via in [Listener::Native, Listener::Kafka] {
+            for limit in LIMITS {
+                drop(admission.refused.get_or_create_owned(&labels(via, limit)));
+            }
+        }
         admission.set_most(config);
         admission
     }
 
     /// Changes how many clients may have; those that are open stay.
     pub(crate) fn set_most(&self, config: &BrokerConfig) {
-        let files = process::open_files_limit();
-        let limit = machine::most_connections(config.server.max_connections.into(), files);
-        self.limit.store(limit, Ordering::Relaxed);
-        let per_address = config.server.max_connections_per_address.into();
-        self.per_address.store(per_address, Ordering::Relaxed);
+        let (server, files) = (&config.server, process::open_files_limit());
+        let in_all = machine::most_connections(server.max_connections.into(), files);
+        let overrides = server.max_connections_per_address_overrides.iter();
+        *self.limits.lock() = Limits {
+            in_all,
+            of_kafka: config.kafka.max_connections.into(),
+            per_address: server.max_connections_per_address.into(),
+            of_address: overrides
+                .map(|one| (one.address.into(), one.most.into()))
+                .collect(),
+            reserved: server.reserved_connections.into(),
+            rate: server.connection_creation_rate.into(),
+        };
     }
 
     /// Connections that clients may have.
     pub fn limit(&self) -> u64 {
-        self.limit.load(Ordering::Relaxed)
+        self.limits.lock().in_all
     }
 
     /// One more connection is open.
-    pub(crate) fn enter(&self, source: Source) {
-        *self.open.lock().entry(source).or_default() += 1;
+    pub(crate) fn enter(&self, via: Listener, source: Source) {
+        let mut open = self.open.lock();
+        *open.by_source.entry(source).or_default() += 1;
+        open.of_kafka += u64::from(via == Listener::Kafka);
     }
 
     /// One has ended.
-    pub(crate) fn leave(&self, source: Source) {
+    pub(crate) fn leave(&self, via: Listener, source: Source, is_reserved: bool) {
         let mut open = self.open.lock();
-        if let Some(count) = open.get_mut(&source) {
+        open.of_kafka -= u64::from(via == Listener::Kafka);
+        open.reserved -= u64::from(is_reserved);
+        if let Some(count) = open.by_source.get_mut(&source) {
             *count -= 1;
             if *count == 0 {
-                open.remove(&source);
+                open.by_source.remove(&source);
             }
         }
     }
 
     /// The limit for one address, if more are open from `source`.
-    pub(crate) fn exceeded(&self, source: Source) -> Option<u64> {
-        let limit = self.per_address.load(Ordering::Relaxed);
-        let open = self.open.lock().get(&source).copied();
+    fn exceeded(&self, source: Source) -> Option<u64> {
+        let limits = self.limits.lock();
+        let limit = limits.of_address.get(&source).copied();
+        let limit = limit.unwrap_or(limits.per_address);
+        drop(limits);
+        let open = self.open.lock().by_source.get(&source).copied();
         (open.unwrap_or(0) > limit).then_some(limit)
     }
 
-    /// True if there is room for a connection from `peer`, with which `open` are open; `reserved` more are for
-    /// the other `brokers` of the cluster.
-    pub fn admits(
+    /// The limit for Kafka's clients, if more are open of them.
+    fn exceeded_by_kafka(&self) -> Option<u64> {
+        let limit = self.limits.lock().of_kafka;
+        (self.open.lock().of_kafka > limit).then_some(limit)
+    }
+
+    /// Whether a connection may stay that is counted already: `open` are open with it, and `kept` more may be of brokers. Where
+    /// there are too many, one that has not said yet what it wants makes room.
+    ///
+    /// # Errors
+    /// Which limit it is.
+    pub(crate) fn admit(
         &self,
-        open: u64,
-        peer: IpAddr,
-        reserved: u32,
-        brokers: Option<&PeerAddresses>,
-    ) -> bool {
-        let limit = self.limit();
-        if open <= limit {
-            return true;
+        newcomer: Newcomer,
+        (open, kept): (u64, u32),
+        unheard: &Unheard,
+        now: Instant,
+    ) -> Result<Place, TooMany> {
+        let Newcomer {
+            via,
+            peer,
+            is_broker,
+        } = newcomer;
+        let is_own = via == Listener::Native && peer.to_canonical().is_loopback();
+        let mut place = Place::default();
+        let mut has_reserved = || {
+            place.is_reserved = place.is_reserved || is_own && self.take_reserved();
+            place.is_reserved
+        };
+        let source = Source::from(peer);
+        if let Some(limit) = self.exceeded(source).filter(|_| !is_broker)
+            && !self.made_room(unheard.end_oldest_of(source))
+            && !has_reserved()
+        {
+            return Err(TooMany::FromAddress(peer, limit));
         }
-        let may_be = open <= limit + u64::from(reserved);
-        may_be && brokers.is_some_and(|brokers| brokers.contains(peer))
+        if let Some(limit) = self.exceeded_by_kafka().filter(|_| via == Listener::Kafka)
+            && !self.made_room(unheard.end_oldest(true))
+        {
+            return Err(TooMany::OfKafka(limit));
+        }
+        if !self.has_room(open, if is_broker { kept } else { 0 })
+            && !self.made_room(unheard.end_oldest(false))
+            && !has_reserved()
+        {
+            return Err(TooMany::InAll(self.limit()));
+        }
+        // Who has to find out who opens so many does not wait behind them.
+        if !is_broker && !is_own {
+            place.wait = self.turn(now)?;
+        }
+        Ok(place)
+    }
+
+    /// With `kept` more for brokers, beside those for the broker's own machine.
+    fn has_room(&self, open: u64, kept: u32) -> bool {
+        let limits = self.limits.lock();
+        let beyond = match kept {
+            0 => 0,
+            kept => limits.reserved + u64::from(kept),
+        };
+        open <= limits.in_all + beyond
+    }
+
+    /// Counts a silent connection that has made room, if one has.
+    fn made_room(&self, ended: Option<Listener>) -> bool {
+        if let Some(via) = ended {
+            self.count(via, "silent");
+        }
+        ended.is_some()
+    }
+
+    /// Takes one of the places that are kept for the broker's own machine; false if all are taken.
+    fn take_reserved(&self) -> bool {
+        let most = self.limits.lock().reserved;
+        let mut open = self.open.lock();
+        let is_free = open.reserved < most;
+        open.reserved += u64::from(is_free);
+        is_free
+    }
+
+    /// How long one more waits, for connections to come no faster than they may.
+    ///
+    /// # Errors
+    /// [`TooMany::TooFastInAll`] if that is too long.
+    fn turn(&self, now: Instant) -> Result<Duration, TooMany> {
+        let rate = self.limits.lock().rate;
+        let wait = self.turns.lock().next(rate, now);
+        let wait = wait.ok_or(TooMany::TooFastInAll(rate))?;
+        if !wait.is_zero() {
+            self.delayed.inc();
+            if let Some(others) = self.due("delayed", now) {
+                tracing::info!(
+                    rate,
+                    others,
+                    "connections are opened faster than server.connection_creation_rate; each waits for its turn"
+                );
+            }
+        }
+        Ok(wait)
+    }
+
+    /// Counts a connection that is refused, and tells of it in the log from time to time.
+    pub(crate) fn refuse(&self, via: Listener, peer: IpAddr, reason: TooMany) {
+        self.count(via, reason.name());
+        if let Some(others) = self.due(reason.name(), Instant::now()) {
+            tracing::warn!(listener = %via, %peer, others, "a connection is refused, and so were others lately: {reason}");
+        }
+    }
+
+    fn count(&self, via: Listener, limit: &str) {
+        let labels = labels(via, limit);
+        self.refused.get_or_create_owned(&labels).inc();
+    }
+
+    fn due(&self, what: &'static str, now: Instant) -> Option<u64> {
+        self.told.lock().entry(what).or_default().due(now)
+    }
+}
+
+fn labels(via: Listener, limit: &str) -> Labels {
+    vec![("limit", limit.to_owned()), ("listener", via.to_string())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::AddressLimit;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn what_a_second_allows_comes_at_once_and_the_rest_waits_for_a_while() {
+        let begin = Instant::now();
+        let mut turns = Turns { until: begin };
+        let waits: Vec<_> = (0..100).map_while(|_| turns.next(10, begin)).collect();
+        let at_once = waits.iter().filter(|wait| wait.is_zero()).count();
+        assert_eq!(at_once, 11, "one begins as the second ends");
+        // Each a tenth later, up to the longest wait.
+        assert_eq!(waits.len(), 11 + 30);
+        let last = waits.last().copied().expect("there are some");
+        assert!(last <= LONGEST_WAIT && last > LONGEST_WAIT - Duration::from_millis(1));
+        assert!(waits.is_sorted());
+        // What was refused has taken no turn.
+        let later = begin + Duration::from_millis(101);
+        assert!(turns.next(10, later).is_some());
+        assert!(turns.next(10, later).is_none());
+        // After a pause all is as it was.
+        let rested = begin + Duration::from_secs(60);
+        assert_eq!(turns.next(10, rested), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn an_address_may_have_a_limit_of_its_own() {
+        let mut config = BrokerConfig::default();
+        config.server.max_connections_per_address = 1;
+        config.server.max_connections_per_address_overrides = vec![
+            AddressLimit {
+                address: ip("10.0.0.1"),
+                most: 2,
+            },
+            AddressLimit {
+                address: ip("2001:db8::1"),
+                most: 0,
+            },
+        ];
+        let admission = Admission::new(&config);
+        let opens = |address: &str| {
+            let source = Source::from(ip(address));
+            admission.enter(Listener::Native, source);
+            admission.exceeded(source)
+        };
+        assert_eq!(opens("10.0.0.2"), None);
+        assert_eq!(opens("10.0.0.2"), Some(1));
+        assert_eq!(opens("10.0.0.1"), None);
+        assert_eq!(opens("::ffff:10.0.0.1"), None, "the same, mapped");
+        assert_eq!(opens("10.0.0.1"), Some(2));
+        assert_eq!(opens("2001:db8::7"), Some(0), "the same machine");
+        config.server.max_connections_per_address_overrides.clear();
+        admission.set_most(&config);
+        assert_eq!(admission.exceeded(ip("10.0.0.1").into()), Some(1));
+    }
+
+    /// Many connections that have all said what they want.
+    struct Played {
+        admission: Admission,
+        unheard: Unheard,
+        open: u64,
+        now: Instant,
+    }
+
+    impl Played {
+        fn new(config: &BrokerConfig) -> Self {
+            Self {
+                admission: Admission::new(config),
+                unheard: Unheard::default(),
+                open: 0,
+                now: Instant::now(),
+            }
+        }
+
+        fn opens_as(
+            &mut self,
+            via: Listener,
+            peer: &str,
+            is_broker: bool,
+        ) -> Result<Place, TooMany> {
+            let peer = ip(peer);
+            let newcomer = Newcomer {
+                via,
+                peer,
+                is_broker,
+            };
+            self.admission.enter(via, peer.into());
+            self.open += 1;
+            let counts = (self.open, 3);
+            let admitted = self
+                .admission
+                .admit(newcomer, counts, &self.unheard, self.now);
+            if admitted.is_err() {
+                self.admission.leave(via, peer.into(), false);
+                self.open -= 1;
+            }
+            admitted
+        }
+
+        fn opens(&mut self, via: Listener, peer: &str) -> bool {
+            self.opens_as(via, peer, false).is_ok()
+        }
+    }
+
+    #[test]
+    fn places_for_the_own_machine_and_for_brokers_are_for_nobody_else_and_come_back() {
+        let mut config = BrokerConfig::default();
+        config.server.max_connections = 2;
+        config.server.reserved_connections = 2;
+        let mut played = Played::new(&config);
+        for _ in 0..2 {
+            assert!(played.opens(Listener::Kafka, "10.0.0.1"));
+        }
+        assert!(!played.opens(Listener::Native, "10.0.0.1"));
+        assert!(
+            !played.opens(Listener::Kafka, "127.0.0.1"),
+            "its operator is native"
+        );
+        assert!(played.opens(Listener::Native, "127.0.0.1"));
+        assert!(played.opens(Listener::Native, "::ffff:127.0.0.1"));
+        let all = played.opens_as(Listener::Native, "::1", false);
+        assert_eq!(all.map(|_| ()), Err(TooMany::InAll(2)));
+        for _ in 0..3 {
+            assert!(played.opens_as(Listener::Native, "10.0.0.2", true).is_ok());
+        }
+        assert!(played.opens_as(Listener::Native, "10.0.0.2", true).is_err());
+        let admission = &played.admission;
+        admission.leave(Listener::Native, ip("127.0.0.1").into(), true);
+        played.open -= 1;
+        let again = played.opens_as(Listener::Native, "127.0.0.1", false);
+        assert!(again.is_ok_and(|place| place.is_reserved));
+    }
+
+    #[test]
+    fn kafkas_clients_leave_places_to_native_ones() {
+        let mut config = BrokerConfig::default();
+        config.kafka.max_connections = 2;
+        let mut played = Played::new(&config);
+        for _ in 0..2 {
+            assert!(played.opens(Listener::Kafka, "10.0.0.1"));
+        }
+        let refused = played.opens_as(Listener::Kafka, "10.0.0.2", false);
+        assert_eq!(refused.map(|_| ()), Err(TooMany::OfKafka(2)));
+        assert!(played.opens(Listener::Native, "10.0.0.2"));
+        let labels = vec![
+            ("limit", "silent".to_owned()),
+            ("listener", "kafka".to_owned()),
+        ];
+        let _silent = played.unheard.enter(ip("10.0.0.1").into(), Listener::Kafka);
+        assert!(played.opens(Listener::Kafka, "10.0.0.2"), "it makes room");
+        let refused = &played.admission.refused;
+        assert_eq!(refused.get_or_create_owned(&labels).get(), 1);
+    }
+
+    #[test]
+    fn neither_brokers_nor_the_own_machine_wait_for_their_turn_or_have_a_limit_of_addresses() {
+        let mut config = BrokerConfig::default();
+        config.server.connection_creation_rate = 1;
+        config.server.max_connections_per_address = 50;
+        config.server.reserved_connections = 10;
+        let mut played = Played::new(&config);
+        let clients = (0..40).filter(|_| played.opens(Listener::Native, "10.0.0.1"));
+        assert_eq!(clients.count(), 2 + 3, "one a second");
+        let too_fast = played.opens_as(Listener::Kafka, "127.0.0.1", false);
+        assert_eq!(too_fast.map(|_| ()), Err(TooMany::TooFastInAll(1)));
+        for _ in 0..60 {
+            let broker = played.opens_as(Listener::Native, "10.0.0.2", true);
+            assert!(broker.is_ok_and(|place| place.wait.is_zero()));
+            let own = played.opens_as(Listener::Native, "127.0.0.1", false);
+            assert!(own.is_ok_and(|place| place.wait.is_zero()));
+        }
+        let full = played.opens_as(Listener::Native, "127.0.0.1", false);
+        let limit = TooMany::FromAddress(ip("127.0.0.1"), 50);
+        assert_eq!(full.map(|_| ()), Err(limit));
     }
 }

@@ -3,8 +3,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use crate::admission::TooMany;
+use crate::admission::{Place, TooMany};
+use crate::config::Listener;
 use crate::shared::Shared;
 use crate::unheard::{Source, Wanted};
 
@@ -16,39 +18,65 @@ const OF_STRANGER: usize = 12 << 10;
 /// Counts a connection while it lives.
 pub struct Counted {
     pub(crate) shared: Arc<Shared>,
+    via: Listener,
     source: Source,
+    /// It has a place that is kept for programs on this machine.
+    is_reserved: bool,
     carries_data: bool,
     /// Its number among those that have not been heard.
     unheard: Option<u64>,
 }
 
+/// A connection that has a place.
+pub struct Admitted {
+    counted: Counted,
+    wanted: Wanted,
+    wait: Duration,
+}
+
+impl Admitted {
+    /// Waits for its turn, where connections come faster than they may; `None` if its place was wanted for another before.
+    pub async fn turn(self) -> Option<(Counted, Wanted)> {
+        let Self {
+            counted,
+            mut wanted,
+            wait,
+        } = self;
+        let has_place = wanted.keeps_for(wait).await;
+        has_place.then_some((counted, wanted))
+    }
+}
+
 impl Counted {
-    /// Counts one more connection, from `peer`, if there is [room](Shared::admit) for it. Until it is
+    /// Counts one more connection to `via`, from `peer`, if there is [room](Shared::admit) for it. Until it is
     /// [heard](Self::heard) it may be told that its place is wanted for another. It may be from here on, not only once
     /// its task runs: or of many that come at once those that came first would be refused for those that came last.
     ///
     /// # Errors
     /// Which limit there is. It takes no place then, or those that are refused would take the ones that are kept for
     /// brokers.
-    pub fn admit(
-        shared: &Arc<Shared>,
-        peer: IpAddr,
-        reserved: bool,
-    ) -> Result<(Self, Wanted), TooMany> {
+    pub fn admit(shared: &Arc<Shared>, via: Listener, peer: IpAddr) -> Result<Admitted, TooMany> {
         let source = Source::from(peer);
         shared.data.metrics.connections_accepted.inc();
         shared.connections.fetch_add(1, Ordering::Relaxed);
-        shared.admission.enter(source);
+        shared.admission.enter(via, source);
         let mut counted = Self {
             shared: shared.clone(),
+            via,
             source,
+            is_reserved: false,
             carries_data: false,
             unheard: None,
         };
-        shared.admit(peer, reserved)?;
-        let (number, wanted) = shared.unheard.enter(source);
+        let Place { wait, is_reserved } = shared.admit(via, peer)?;
+        counted.is_reserved = is_reserved;
+        let (number, wanted) = shared.unheard.enter(source, via);
         counted.unheard = Some(number);
-        Ok((counted, wanted))
+        Ok(Admitted {
+            counted,
+            wanted,
+            wait,
+        })
     }
 
     /// Its client has still to prove who it is, and it wants to hold so many bytes in all. False: it may not
@@ -87,7 +115,8 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.heard();
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
-        self.shared.admission.leave(self.source);
+        let (via, source) = (self.via, self.source);
+        self.shared.admission.leave(via, source, self.is_reserved);
         self.shared.data.note_freed(OF_CONNECTION);
         if self.carries_data {
             self.shared.data_connections.fetch_sub(1, Ordering::Relaxed);

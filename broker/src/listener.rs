@@ -23,12 +23,12 @@ use crate::admin::calls;
 use crate::admin::calls::framed_calls::FramedCalls;
 use crate::admission::TooMany;
 use crate::auth::{begins_with_proof, prove};
-use crate::config::TlsListener;
+use crate::config::{Listener, TlsListener};
 use crate::connection;
 use crate::counted::Counted;
 use crate::shared::Shared;
 use crate::socket::next;
-use crate::tls;
+use crate::tls::{self, ServerTls};
 use crate::unheard::Wanted;
 
 /// The first bytes of HTTP/2, which gRPC speaks.
@@ -68,10 +68,13 @@ async fn accept(
     let told = Arc::new(Semaphore::new(TOLD_AT_ONCE));
     while let Some((stream, peer)) = next(&listener, &mut stopping).await {
         let control = control.clone();
-        let reason = match Counted::admit(&shared, peer.ip(), true) {
-            Ok((guard, wanted)) => {
+        let reason = match Counted::admit(&shared, Listener::Native, peer.ip()) {
+            Ok(admitted) => {
                 let served = (control, calls.clone());
                 tokio::spawn(async move {
+                    let Some((guard, wanted)) = admitted.turn().await else {
+                        return;
+                    };
                     if let Err(error) = sniff(stream, peer, served, guard, wanted).await {
                         tracing::debug!(%peer, %error, "connection ended");
                     }
@@ -80,8 +83,12 @@ async fn accept(
             }
             Err(reason) => reason,
         };
-        shared.data.metrics.connections_refused.inc();
-        let Ok(turn) = told.clone().try_acquire_owned() else {
+        shared.refuse(Listener::Native, peer.ip(), reason);
+        // To tell it takes a handshake, which is what is to be saved.
+        let costs_much =
+            matches!(reason, TooMany::TooFastInAll(_)) && native_tls(&shared).is_some();
+        let turn = told.clone().try_acquire_owned();
+        let Some(turn) = turn.ok().filter(|_| !costs_much) else {
             continue;
         };
         let shared = shared.clone();
@@ -104,11 +111,15 @@ pub fn set_up(stream: &TcpStream) -> std::io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE_AFTER))
 }
 
+fn native_tls(shared: &Shared) -> Option<&ServerTls> {
+    let tls = shared.tls.as_deref();
+    tls.filter(|tls| tls.serves(TlsListener::Native))
+}
+
 /// What a connection begins with: TLS, where the native address has it.
 async fn begin(socket: TcpStream, peer: SocketAddr, shared: &Shared) -> std::io::Result<Stream> {
     set_up(&socket)?;
-    let tls = shared.tls.as_ref();
-    match tls.filter(|tls| tls.serves(TlsListener::Native)) {
+    match native_tls(shared) {
         None => Ok(socket.into()),
         Some(tls) => {
             let within = shared.config.server.receive_timeout;

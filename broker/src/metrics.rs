@@ -36,8 +36,6 @@ pub struct Metrics {
     pub connections_accepted: Counter,
     /// Connections closed because the peer broke the protocol.
     pub protocol_errors: Counter,
-    /// Connections refused at the limit.
-    pub connections_refused: Counter,
     /// Connections closed because the peer did not read what was sent to it.
     pub unread_connections: Counter,
     /// Replies to Kafka clients that would have been longer than `kafka.max_reply_bytes`.
@@ -79,7 +77,6 @@ impl Default for Metrics {
                 Histogram::new(exponential_buckets(100e-6, 4.0, 10))
             }),
             streams: Mutex::default(),
-            connections_refused: Counter::default(),
             unread_connections: Counter::default(),
             large_replies: Counter::default(),
         }

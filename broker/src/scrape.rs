@@ -99,11 +99,6 @@ pub(crate) fn current(shared: &Shared) -> String {
         metrics.protocol_errors.clone(),
     );
     registry.register(
-        "connections_refused",
-        "Connections refused because there were as many as there may be",
-        metrics.connections_refused.clone(),
-    );
-    registry.register(
         "unread_connections",
         "Connections closed because the peer did not read what was sent to it",
         metrics.unread_connections.clone(),
@@ -149,6 +144,16 @@ pub(crate) fn current(shared: &Shared) -> String {
         "connections_limit",
         "Connections that may be open",
         shared.admission.limit(),
+    );
+    registry.register(
+        "connections_refused",
+        "Connections refused, and silent ones closed to make room, by listener and by the limit that was met",
+        shared.admission.refused.clone(),
+    );
+    registry.register(
+        "connections_delayed",
+        "Connections that waited for their turn because of server.connection_creation_rate",
+        shared.admission.delayed.clone(),
     );
     unproven(&mut registry, shared);
     gauge(

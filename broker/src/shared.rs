@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use kera_controller::Picture;
 use kera_grpc::Channels;
@@ -16,13 +17,13 @@ use kera_telemetry::Telemetry;
 use tokio::sync::watch;
 
 use crate::access::Access;
-use crate::admission::{Admission, TooMany};
+use crate::admission::{Admission, Newcomer, Place, TooMany};
 use crate::api::Paced;
 use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::cluster::Clustered;
 use crate::compaction::Compactor;
-use crate::config::BrokerConfig;
+use crate::config::{BrokerConfig, Listener};
 use crate::coordination::Coordination;
 use crate::copy_reads::listed::Listed;
 use crate::data::DataPlane;
@@ -36,7 +37,7 @@ use crate::shares::Shares;
 use crate::store_dir::StoreDir;
 use crate::tls::ServerTls;
 use crate::transactions::Transactions;
-use crate::unheard::{Source, Unheard};
+use crate::unheard::Unheard;
 
 /// The number of a broker that is given none. To Kafka's clients every broker is number 1 of a
 /// cluster of its own.
@@ -143,38 +144,33 @@ impl Shared {
     }
 
     /// Whether a connection from `peer` may stay, which is counted already. Where there are too many, one that has not
-    /// said yet what it wants makes room. With `reserved` other brokers may have the places that are kept for them.
+    /// said yet what it wants makes room. At the native address other brokers may have the places that are kept for them,
+    /// and programs on this machine those that are kept for them.
     ///
     /// # Errors
     /// Which limit it is.
-    pub fn admit(&self, peer: IpAddr, reserved: bool) -> Result<(), TooMany> {
-        let clustered = self.clustered.as_ref().filter(|_| reserved);
+    pub(crate) fn admit(&self, via: Listener, peer: IpAddr) -> Result<Place, TooMany> {
+        let clustered = self.clustered.as_ref();
+        let clustered = clustered.filter(|_| via == Listener::Native);
         let brokers = clustered.map(|clustered| clustered.peers.backup.peers());
         let is_broker = brokers.is_some_and(|brokers| brokers.contains(peer));
         if !is_broker && !self.quotas.admits(peer) {
             return Err(TooMany::TooFast(peer));
         }
-        let source = Source::from(peer);
-        if let Some(limit) = self.admission.exceeded(source).filter(|_| !is_broker)
-            && !self.made_room(self.unheard.end_oldest_of(source))
-        {
-            return Err(TooMany::FromAddress(peer, limit));
-        }
+        let newcomer = Newcomer {
+            via,
+            peer,
+            is_broker,
+        };
         let open = self.connections.load(Ordering::Relaxed);
         let kept = self.config.cluster.reserved_connections;
-        if !self.admission.admits(open, peer, kept, brokers)
-            && !self.made_room(self.unheard.end_oldest())
-        {
-            return Err(TooMany::InAll(self.admission.limit()));
-        }
-        Ok(())
+        let now = Instant::now();
+        self.admission
+            .admit(newcomer, (open, kept), &self.unheard, now)
     }
 
-    /// Counts a silent connection that has made room as refused, if one has.
-    fn made_room(&self, has_room: bool) -> bool {
-        if has_room {
-            self.data.metrics.connections_refused.inc();
-        }
-        has_room
+    /// Counts a connection that is not taken, and tells of it in the log.
+    pub fn refuse(&self, via: Listener, peer: IpAddr, reason: TooMany) {
+        self.admission.refuse(via, peer, reason);
     }
 }

@@ -13,9 +13,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+
+use crate::config::Listener;
 
 /// Where a connection comes from, as far as limits go: an IPv4 address, or the /64 of an IPv6 address, all of which one
 /// machine may have.
@@ -46,22 +49,49 @@ const OF_ONE: u64 = 64 << 10;
 struct One {
     want: oneshot::Sender<()>,
     bytes: u64,
-    /// It has a place among the connections. Others hold bytes, and nothing else.
-    has_place: bool,
+    /// The listener where it has a place among the connections. Others hold bytes, and nothing else.
+    place: Option<Listener>,
 }
 
 #[derive(Debug, Default)]
 struct OfSource {
     waiting: BTreeMap<u64, One>,
     bytes: u64,
+    /// Those that have a place.
     places: usize,
+    /// Those of them that are Kafka's clients.
+    of_kafka: usize,
 }
 
 impl OfSource {
-    /// That began first of those that have a place.
-    fn first_with_place(&self) -> Option<u64> {
-        let mut places = self.waiting.iter().filter(|(_, one)| one.has_place);
+    /// How many have a place, or are Kafka's clients.
+    fn places(&self, of_kafka: bool) -> usize {
+        match of_kafka {
+            true => self.of_kafka,
+            false => self.places,
+        }
+    }
+
+    /// That began first of those that have a place, or are Kafka's clients.
+    fn first_with_place(&self, of_kafka: bool) -> Option<u64> {
+        if self.places(of_kafka) == 0 {
+            return None;
+        }
+        let has = |place: Option<Listener>| match of_kafka {
+            true => place == Some(Listener::Kafka),
+            false => place.is_some(),
+        };
+        let mut places = self.waiting.iter().filter(|(_, one)| has(one.place));
         places.next().map(|(number, _)| *number)
+    }
+
+    fn count(&mut self, place: Option<Listener>, change: impl Fn(&mut usize)) {
+        if place.is_some() {
+            change(&mut self.places);
+        }
+        if place == Some(Listener::Kafka) {
+            change(&mut self.of_kafka);
+        }
     }
 }
 
@@ -83,17 +113,17 @@ impl Waiting {
         let of_source = self.by_source.get_mut(&source)?;
         let one = of_source.waiting.remove(&number)?;
         of_source.bytes -= one.bytes;
-        of_source.places -= usize::from(one.has_place);
+        of_source.count(one.place, |places| *places -= 1);
         if of_source.waiting.is_empty() {
             self.by_source.remove(&source);
         }
         Some(one)
     }
 
-    /// Returns what it held.
-    fn end(&mut self, number: u64) -> u64 {
-        let Some(One { want, bytes, .. }) = self.remove(number) else {
-            return 0;
+    /// Returns what it held, and where it has a place.
+    fn end(&mut self, number: u64) -> (u64, Option<Listener>) {
+        let Some(One { want, bytes, place }) = self.remove(number) else {
+            return (0, None);
         };
         if bytes > 0 {
             self.ending.insert(number, bytes);
@@ -101,7 +131,7 @@ impl Waiting {
         }
         // It may just have ended by itself: its place is free all the same.
         let _ = want.send(());
-        bytes
+        (bytes, place)
     }
 
     fn leave(&mut self, number: u64) {
@@ -147,9 +177,25 @@ pub struct Wanted(oneshot::Receiver<()>);
 
 impl Wanted {
     /// Waits until its place is wanted; for ever, once it was heard.
-    pub async fn wait(self) {
-        if self.0.await.is_err() {
+    pub async fn wait(mut self) {
+        self.ends().await;
+    }
+
+    /// The same, and it may be asked again if it is given up before.
+    async fn ends(&mut self) {
+        if (&mut self.0).await.is_err() {
             std::future::pending().await
+        }
+    }
+
+    /// Lets as much time pass; false if its place is wanted before.
+    pub(crate) async fn keeps_for(&mut self, time: Duration) -> bool {
+        if time.is_zero() {
+            return true;
+        }
+        tokio::select! {
+            () = self.ends() => false,
+            () = tokio::time::sleep(time) => true,
         }
     }
 
@@ -169,7 +215,7 @@ pub(crate) struct Strange {
 impl Strange {
     /// Holds nothing yet.
     pub(crate) fn enter(unheard: &Arc<Unheard>, source: Source) -> (Self, Wanted) {
-        let (number, wanted) = unheard.enter_with(source, false);
+        let (number, wanted) = unheard.enter_with(source, None);
         let unheard = unheard.clone();
         (Self { unheard, number }, wanted)
     }
@@ -196,22 +242,22 @@ impl Unheard {
     }
 
     /// One more, until it [leaves](Self::leave).
-    pub(crate) fn enter(&self, source: Source) -> (u64, Wanted) {
-        self.enter_with(source, true)
+    pub(crate) fn enter(&self, source: Source, via: Listener) -> (u64, Wanted) {
+        self.enter_with(source, Some(via))
     }
 
-    fn enter_with(&self, source: Source, has_place: bool) -> (u64, Wanted) {
+    fn enter_with(&self, source: Source, place: Option<Listener>) -> (u64, Wanted) {
         let (want, wanted) = oneshot::channel();
         let mut waiting = self.waiting.lock();
         let number = waiting.next;
         waiting.next += 1;
         waiting.all.insert(number, source);
         let of_source = waiting.by_source.entry(source).or_default();
-        of_source.places += usize::from(has_place);
+        of_source.count(place, |places| *places += 1);
         let one = One {
             want,
             bytes: 0,
-            has_place,
+            place,
         };
         of_source.waiting.insert(number, one);
         (number, Wanted(wanted))
@@ -266,7 +312,7 @@ impl Unheard {
             let Some(heaviest) = waiting.heaviest() else {
                 break;
             };
-            stays -= waiting.end(heaviest);
+            stays -= waiting.end(heaviest).0;
             self.ended.fetch_add(1, Ordering::Relaxed);
             if heaviest == number {
                 break;
@@ -286,35 +332,31 @@ impl Unheard {
     }
 
     /// Of the source that has most of them, and of several such the one that began first, ends the one that has been
-    /// silent for longest; false if there is none. Looks at every source.
-    pub(crate) fn end_oldest(&self) -> bool {
+    /// silent for longest; with `of_kafka` only Kafka's clients count. Where it came in; `None` if there is none. Looks at
+    /// every source.
+    pub(crate) fn end_oldest(&self, of_kafka: bool) -> Option<Listener> {
         let mut waiting = self.waiting.lock();
         let oldest = waiting.by_source.values().filter_map(|of_source| {
-            let number = of_source.first_with_place()?;
-            Some((of_source.places, std::cmp::Reverse(number)))
+            let number = of_source.first_with_place(of_kafka)?;
+            Some((of_source.places(of_kafka), std::cmp::Reverse(number)))
         });
-        let Some((_, std::cmp::Reverse(number))) = oldest.max() else {
-            return false;
-        };
-        waiting.end(number);
-        true
+        let (_, std::cmp::Reverse(number)) = oldest.max()?;
+        waiting.end(number).1
     }
 
-    /// Ends the one of `source` that has been silent for longest; false if it has none.
-    pub(crate) fn end_oldest_of(&self, source: Source) -> bool {
+    /// Ends the one of `source` that has been silent for longest. Where it came in; `None` if it has none.
+    pub(crate) fn end_oldest_of(&self, source: Source) -> Option<Listener> {
         let mut waiting = self.waiting.lock();
-        let of_source = waiting.by_source.get(&source);
-        let Some(number) = of_source.and_then(OfSource::first_with_place) else {
-            return false;
-        };
-        waiting.end(number);
-        true
+        let number = waiting.by_source.get(&source)?.first_with_place(false)?;
+        waiting.end(number).1
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const VIA: Listener = Listener::Native;
 
     fn source(address: &str) -> Source {
         address.parse::<IpAddr>().expect("an address").into()
@@ -323,36 +365,53 @@ mod tests {
     #[tokio::test]
     async fn the_oldest_that_was_not_heard_makes_room() {
         let unheard = Unheard::default();
-        assert!(!unheard.end_oldest());
+        assert_eq!(unheard.end_oldest(false), None);
         let at = source("192.0.2.1");
-        let (heard, _kept) = unheard.enter(at);
-        let (_, oldest) = unheard.enter(at);
-        let (_, newest) = unheard.enter(at);
+        let (heard, _kept) = unheard.enter(at, VIA);
+        let (_, oldest) = unheard.enter(at, VIA);
+        let (_, newest) = unheard.enter(at, VIA);
         unheard.leave(heard);
-        assert!(unheard.end_oldest());
+        assert_eq!(unheard.end_oldest(false), Some(VIA));
         oldest.wait().await;
-        assert!(unheard.end_oldest());
+        assert_eq!(unheard.end_oldest(false), Some(VIA));
         newest.wait().await;
-        assert!(!unheard.end_oldest());
+        assert_eq!(unheard.end_oldest(false), None);
     }
 
     #[tokio::test]
     async fn who_has_most_makes_room_and_not_who_has_one() {
         let unheard = Unheard::default();
         let (alone, crowd) = (source("192.0.2.1"), source("2001:db8::1"));
-        let (honest, kept) = unheard.enter(alone);
-        let (_, first) = unheard.enter(crowd);
-        let (_, second) = unheard.enter(crowd);
-        assert!(unheard.end_oldest());
+        let (honest, kept) = unheard.enter(alone, VIA);
+        let (_, first) = unheard.enter(crowd, VIA);
+        let (_, second) = unheard.enter(crowd, VIA);
+        assert_eq!(unheard.end_oldest(false), Some(VIA));
         first.wait().await;
-        assert!(!unheard.end_oldest_of(source("192.0.2.2")));
-        assert!(unheard.end_oldest_of(crowd));
+        assert_eq!(unheard.end_oldest_of(source("192.0.2.2")), None);
+        assert_eq!(unheard.end_oldest_of(crowd), Some(VIA));
         second.wait().await;
-        assert!(unheard.end_oldest());
+        assert_eq!(unheard.end_oldest(false), Some(VIA));
         kept.wait().await;
         unheard.leave(honest);
         let waiting = unheard.waiting.lock();
         assert!(waiting.all.is_empty() && waiting.by_source.is_empty());
+    }
+
+    #[tokio::test]
+    async fn one_of_kafkas_clients_makes_room_for_another() {
+        let unheard = Unheard::default();
+        let (few, many) = (source("192.0.2.1"), source("192.0.2.2"));
+        let _native: Vec<_> = (0..3).map(|_| unheard.enter(few, VIA)).collect();
+        let (left, _left) = unheard.enter(many, Listener::Kafka);
+        let (_, first) = unheard.enter(many, Listener::Kafka);
+        let (_, second) = unheard.enter(few, Listener::Kafka);
+        unheard.leave(left);
+        for silent in [first, second] {
+            assert_eq!(unheard.end_oldest(true), Some(Listener::Kafka));
+            silent.wait().await;
+        }
+        assert_eq!(unheard.end_oldest(true), None);
+        assert_eq!(unheard.end_oldest(false), Some(VIA));
     }
 
     const MOST: u64 = 16 << 20;
@@ -360,7 +419,7 @@ mod tests {
 
     /// Connections of one source that hold a whole message each, as many as may.
     fn full(unheard: &Unheard, at: Source) -> Vec<(u64, Wanted)> {
-        let enter = || unheard.enter(at);
+        let enter = || unheard.enter(at, VIA);
         let fits = |(number, _): &(u64, Wanted)| unheard.hold(*number, WHOLE, false);
         std::iter::repeat_with(enter).take_while(fits).collect()
     }
@@ -376,14 +435,14 @@ mod tests {
         // Who came last was told to wait, and the first one makes room for it.
         assert_eq!(unheard.ended(), 1);
         // Another address has room at once, and nobody has to go for it.
-        let (honest, mut kept) = unheard.enter(alone);
+        let (honest, mut kept) = unheard.enter(alone, VIA);
         assert!(unheard.hold(honest, WHOLE, false));
         assert_eq!(unheard.ended(), 1);
         assert!(kept.0.try_recv().is_err());
         // As much as is little, and no more while all is taken.
-        let (more, _more) = unheard.enter(alone);
+        let (more, _more) = unheard.enter(alone, VIA);
         assert!(unheard.hold(more, WHOLE, false));
-        let (over, _over) = unheard.enter(alone);
+        let (over, _over) = unheard.enter(alone, VIA);
         assert!(!unheard.hold(over, WHOLE, false));
         unheard.leave(honest);
         assert!(unheard.hold(over, WHOLE, false));
@@ -394,7 +453,7 @@ mod tests {
         let unheard = Unheard::with_most(MOST);
         let at = source("192.0.2.1");
         let mut held = full(&unheard, at);
-        let (late, _late) = unheard.enter(at);
+        let (late, _late) = unheard.enter(at, VIA);
         // Asked again and again, it has as much room made as it needs, and no more.
         for _ in 0..10 {
             assert!(!unheard.hold(late, WHOLE, false));
@@ -418,13 +477,13 @@ mod tests {
     fn a_small_one_makes_no_room_and_a_large_one_may_be_the_one_that_asks() {
         let unheard = Unheard::with_most(MOST);
         let at = source("192.0.2.1");
-        let (small, mut kept) = unheard.enter(at);
+        let (small, mut kept) = unheard.enter(at, VIA);
         assert!(unheard.hold(small, 2 << 10, true));
         let held = full(&unheard, at);
         assert!(kept.0.try_recv().is_err());
         assert!(unheard.hold(small, 2 << 10, false));
         // What it holds already it holds, whatever others have to do about it.
-        let (large, mut wanted) = unheard.enter(source("192.0.2.9"));
+        let (large, mut wanted) = unheard.enter(source("192.0.2.9"), VIA);
         assert!(!unheard.hold(large, 2 * MOST as usize, true));
         wanted.0.try_recv().expect("it is told to end");
         unheard.leave(large);
@@ -439,7 +498,7 @@ mod tests {
         let unheard = Unheard::with_most(MOST);
         let mut held = Vec::new();
         for number in 0.. {
-            let (one, wanted) = unheard.enter(Source(number));
+            let (one, wanted) = unheard.enter(Source(number), VIA);
             held.push((one, wanted));
             // An honest one among them holds more than the others do.
             let bytes = if number == 100 { 20 << 10 } else { 10 << 10 };
@@ -457,10 +516,11 @@ mod tests {
         let unheard = Arc::new(Unheard::with_most(MOST));
         let at = source("192.0.2.1");
         let (strange, wanted) = Strange::enter(&unheard, at);
-        assert!(!unheard.end_oldest() && !unheard.end_oldest_of(at));
-        let (_, first) = unheard.enter(at);
+        assert_eq!(unheard.end_oldest(false), None);
+        assert_eq!(unheard.end_oldest_of(at), None);
+        let (_, first) = unheard.enter(at, VIA);
         strange.holds(WHOLE);
-        assert!(unheard.end_oldest());
+        assert_eq!(unheard.end_oldest(false), Some(VIA));
         first.wait().await;
         let _held = full(&unheard, at);
         // The oldest that holds something.

@@ -10,8 +10,6 @@ use kafka_protocol::messages::{
     ListPartitionReassignmentsResponse, TopicName,
 };
 
-use kera_metadata::access::Operation;
-
 use crate::configs::{BROKER, TOPIC};
 use crate::context::Ctx;
 use crate::refusal::text;
@@ -38,7 +36,7 @@ pub(crate) async fn list_partition_reassignments(
     _request: ListPartitionReassignmentsRequest,
 ) -> ListPartitionReassignmentsResponse {
     let response = ListPartitionReassignmentsResponse::default().with_error_message(None);
-    match ctx.check_cluster(Operation::Describe) {
+    match ctx.check_cluster() {
         Ok(()) => response,
         Err(refusal) => response
             .with_error_code(refusal.code)
@@ -55,7 +53,7 @@ pub(crate) async fn elect_leaders(
     version: i16,
     request: ElectLeadersRequest,
 ) -> ElectLeadersResponse {
-    if let Err(refusal) = ctx.check_cluster(Operation::Alter) {
+    if let Err(refusal) = ctx.check_cluster() {
         let response = ElectLeadersResponse::default();
         return match version >= ERROR_FROM {
             true => response.with_error_code(refusal.code),
@@ -94,7 +92,7 @@ pub(crate) async fn describe_quorum(
     version: i16,
     _request: DescribeQuorumRequest,
 ) -> DescribeQuorumResponse {
-    if let Err(refusal) = ctx.check_cluster(Operation::Describe) {
+    if let Err(refusal) = ctx.check_cluster() {
         return DescribeQuorumResponse::default()
             .with_error_code(refusal.code)
             .with_error_message((version >= WORDS_FROM).then(|| refusal.text()));
@@ -115,7 +113,7 @@ pub(crate) async fn list_config_resources(
     request: ListConfigResourcesRequest,
 ) -> ListConfigResourcesResponse {
     let response = ListConfigResourcesResponse::default();
-    if let Err(refusal) = ctx.check_cluster(Operation::DescribeConfigs) {
+    if let Err(refusal) = ctx.check_cluster() {
         return response.with_error_code(refusal.code);
     }
     if version < ALL_KINDS_FROM {

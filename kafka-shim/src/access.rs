@@ -1,5 +1,4 @@
-//! What a client may do, by Kafka's names: topics for streams. What each API needs is Kafka's, as its documentation
-//! lists it.
+//! What a client may do, by Kafka's names: topics for streams. What each API needs is in the [table of APIs](crate::apis).
 
 use kafka_protocol::error::ResponseError;
 use kera_broker::access::Who;
@@ -8,6 +7,7 @@ use kera_broker::config::Listener;
 use kera_metadata::access::{CLUSTER_NAME, Kind, Operation};
 use kera_protocol::error::WireError;
 
+use crate::apis::Api;
 use crate::context::Ctx;
 use crate::refusal::Refusal;
 use crate::topic::{self, TopicRef};
@@ -49,8 +49,26 @@ impl Ctx {
         self.shared.audit.attempt(self.who(), change)
     }
 
-    fn may(&self, operation: Operation, thing: (Kind, &str)) -> bool {
-        self.shared.access.permits(self.who(), operation, thing)
+    /// Whether the client may do this. What the table of APIs does not have of the request's own is a defect, and denied.
+    pub(crate) fn may_also(&self, operation: Operation, thing: (Kind, &str)) -> bool {
+        self.permits(self.api, Some(operation), thing)
+    }
+
+    /// Whether the client may do to something what a request of an API does to things of its kind.
+    pub(crate) fn may_by(&self, api: &Api, thing: (Kind, &str)) -> bool {
+        self.permits(api, api.operation(thing.0), thing)
+    }
+
+    fn permits(&self, api: &Api, operation: Option<Operation>, thing: (Kind, &str)) -> bool {
+        let access = &self.shared.access;
+        match operation.filter(|operation| api.has(thing.0, *operation)) {
+            Some(operation) => access.permits(self.who(), operation, thing),
+            None if !access.is_enforced() => true,
+            None => {
+                tracing::error!(api = api.name, kind = %thing.0, ?operation, "the table of APIs has no such right");
+                false
+            }
+        }
     }
 
     /// Checks that the rules are not too old to decide about the client's requests.
@@ -61,48 +79,50 @@ impl Ctx {
         self.shared.access.check_age(self.who())
     }
 
-    /// Whether the client may do this to a topic.
-    pub(crate) fn may_topic(&self, operation: Operation, name: &str) -> bool {
-        self.may(operation, (Kind::Stream, name))
+    /// Whether the client may do what it asks for to a topic.
+    pub(crate) fn may_topic(&self, name: &str) -> bool {
+        self.may_by(self.api, (Kind::Stream, name))
     }
 
-    /// True of a topic, by name or id, that the client may not do this to; what has no name is for others to refuse.
-    pub(crate) fn is_denied(&self, operation: Operation, topic: &TopicRef) -> bool {
+    /// True of a topic, by name or id, to which the client may not do what the API does; what has no name is for others to
+    /// refuse.
+    pub(crate) fn is_denied(&self, api: &Api, topic: &TopicRef) -> bool {
         let name = || topic.name(&self.shared);
         self.shared.access.is_enforced()
-            && name().is_some_and(|name| !self.may_topic(operation, &name))
+            && name().is_some_and(|name| !self.may_by(api, (Kind::Stream, &name)))
     }
 
-    /// Whether the client may do this to a group.
-    pub(crate) fn may_group(&self, operation: Operation, name: &str) -> bool {
-        self.may(operation, (Kind::Group, name))
+    /// Whether the client may do what it asks for to a group.
+    pub(crate) fn may_group(&self, name: &str) -> bool {
+        self.may_by(self.api, (Kind::Group, name))
     }
 
-    /// Whether the client may do this under a transactional id.
-    pub(crate) fn may_transactional_id(&self, operation: Operation, id: &str) -> bool {
-        self.may(operation, (Kind::TransactionalId, id))
+    /// Whether the client may do what it asks for under a transactional id.
+    pub(crate) fn may_transactional_id(&self, id: &str) -> bool {
+        self.may_by(self.api, (Kind::TransactionalId, id))
     }
 
-    /// Whether the client may do this to the cluster.
-    pub(crate) fn may_cluster(&self, operation: Operation) -> bool {
-        self.may(operation, (Kind::Cluster, CLUSTER_NAME))
+    /// Whether the client may do what it asks for to the cluster.
+    pub(crate) fn may_cluster(&self) -> bool {
+        self.may_by(self.api, (Kind::Cluster, CLUSTER_NAME))
     }
 
     /// Whether the client may write with sequence numbers: it may, as at Kafka, if it may write to any topic.
     pub(crate) fn may_write_idempotently(&self) -> bool {
         let access = &self.shared.access;
         let cluster = (Kind::Cluster, CLUSTER_NAME);
-        access.allows(self.who(), Operation::IdempotentWrite, cluster)
-            || access.permits_any(self.who(), Operation::Write, Kind::Stream)
+        self.api.has(Kind::Cluster, Operation::IdempotentWrite)
+            && access.allows(self.who(), Operation::IdempotentWrite, cluster)
+            || self.api.has(Kind::Stream, Operation::Write)
+                && access.permits_any(self.who(), Operation::Write, Kind::Stream)
     }
 
     /// Whether the client may make a topic of this name.
     pub(crate) fn may_create(&self, name: &str) -> bool {
-        let cluster = (Kind::Cluster, CLUSTER_NAME);
-        self.shared
-            .access
-            .allows(self.who(), Operation::Create, cluster)
-            || self.may_topic(Operation::Create, name)
+        let (access, create) = (&self.shared.access, Operation::Create);
+        self.api.has(Kind::Cluster, create)
+            && access.allows(self.who(), create, (Kind::Cluster, CLUSTER_NAME))
+            || self.may_also(create, (Kind::Stream, name))
     }
 
     /// Whether the client may see a topic in a list: nothing is counted or told where it may not.
@@ -116,30 +136,41 @@ impl Ctx {
     }
 
     fn sees(&self, thing: (Kind, &str)) -> bool {
-        self.shared
-            .access
-            .allows(self.who(), Operation::Describe, thing)
+        let access = &self.shared.access;
+        let is_asked = !access.is_enforced() || self.api.has(thing.0, Operation::Describe);
+        is_asked && access.allows(self.who(), Operation::Describe, thing)
     }
 
-    /// Checks that the client may do this to a topic.
+    /// Checks that the client may do what it asks for to a topic.
     ///
     /// # Errors
     /// Kafka's refusal, which tells nothing of whether there is such a topic.
-    pub(crate) fn check_topic(&self, operation: Operation, name: &str) -> Result<(), Refusal> {
-        match self.may_topic(operation, name) {
+    pub(crate) fn check_topic(&self, name: &str) -> Result<(), Refusal> {
+        match self.may_topic(name) {
             true => Ok(()),
             false => Err(no_topic()),
         }
     }
 
-    /// Checks that the client may do this to the cluster.
+    /// Checks that the client may do what it asks for to the cluster.
     ///
     /// # Errors
     /// Kafka's refusal.
-    pub(crate) fn check_cluster(&self, operation: Operation) -> Result<(), Refusal> {
-        match self.may_cluster(operation) {
+    pub(crate) fn check_cluster(&self) -> Result<(), Refusal> {
+        match self.may_cluster() {
             true => Ok(()),
             false => Err(no_cluster()),
+        }
+    }
+
+    /// Checks that the client may do what it asks for to a group.
+    ///
+    /// # Errors
+    /// Kafka's refusal.
+    pub(crate) fn check_group(&self, name: &str) -> Result<(), Refusal> {
+        match self.may_group(name) {
+            true => Ok(()),
+            false => Err(no_group()),
         }
     }
 

@@ -38,7 +38,7 @@ pub(crate) async fn describe_acls(
             .with_error_code(refusal.code)
             .with_error_message(Some(refusal.text()))
     };
-    if let Err(refusal) = ctx.check_cluster(Operation::Describe) {
+    if let Err(refusal) = ctx.check_cluster() {
         return refused(refusal);
     }
     let filter = filter_of(
@@ -89,7 +89,7 @@ pub(crate) async fn create_acls(
     _version: i16,
     request: CreateAclsRequest,
 ) -> CreateAclsResponse {
-    let denied = ctx.check_cluster(Operation::Alter).err();
+    let denied = ctx.check_cluster().err();
     let rules: Vec<Result<Rule, Refusal>> = request
         .creations
         .iter()
@@ -129,7 +129,7 @@ pub(crate) async fn delete_acls(
     version: i16,
     request: DeleteAclsRequest,
 ) -> DeleteAclsResponse {
-    let denied = ctx.check_cluster(Operation::Alter).err();
+    let denied = ctx.check_cluster().err();
     let filters: Vec<Result<Filter, Refusal>> = request
         .filters
         .iter()

@@ -8,7 +8,6 @@ use kafka_protocol::messages::{
     DescribeProducersRequest, DescribeProducersResponse, ProducerId, TopicName,
 };
 use kera_broker::clock::now_ms;
-use kera_metadata::access::Operation;
 use kera_streamlet::producers::ActiveProducer;
 
 use crate::context::Ctx;
@@ -61,7 +60,7 @@ fn refuse(answer: &mut PartitionResponse, refusal: &Refusal) {
 }
 
 fn active(ctx: &Ctx, name: &TopicName, index: i32) -> Result<Vec<ActiveProducer>, Refusal> {
-    ctx.check_topic(Operation::Read, name)?;
+    ctx.check_topic(name)?;
     let stream = topic::shown(&ctx.shared, name).ok_or_else(|| Refusal::no_topic(name))?;
     let Some((streamlet, lane)) = topic::lane_of(&stream, index) else {
         let text = format!("the topic has no partition {index}");

@@ -13,7 +13,6 @@ use kafka_protocol::messages::{
     DescribeLogDirsResponse, TopicName,
 };
 use kera_broker::data::catalog::Stream;
-use kera_metadata::access::Operation;
 
 use crate::access;
 use crate::brokers;
@@ -62,7 +61,7 @@ pub(crate) async fn describe_log_dirs(
     version: i16,
     request: DescribeLogDirsRequest,
 ) -> DescribeLogDirsResponse {
-    if !ctx.may_cluster(Operation::Describe) {
+    if !ctx.may_cluster() {
         let denied = DescribeLogDirsResponse::default();
         return match version >= ERROR_FROM {
             true => denied.with_error_code(access::no_cluster().code),

@@ -28,9 +28,9 @@ use kera_broker::quotas::Metered;
 use kera_broker::tls::{self, Stream};
 use kera_broker::unheard::Wanted;
 use kera_coordinator::transactions::Fault;
-use kera_metadata::access::Operation;
 use tokio::net::TcpStream;
 
+use crate::apis;
 use crate::behind::Failed;
 use crate::context::Ctx;
 use crate::dispatch::{self, DispatchError};
@@ -654,7 +654,7 @@ impl Connection {
         let request = FetchRequest::parse(body, version)?;
         let ctx = &self.ctx;
         let (sessions, shared) = (&mut self.sessions, &*ctx.shared);
-        let is_denied = |topic: &TopicRef| ctx.is_denied(Operation::Read, topic);
+        let is_denied = |topic: &TopicRef| ctx.is_denied(apis::FETCH, topic);
         let fetch = Fetch::new(request, version, correlation, sessions, shared, is_denied);
         self.current = match fetch {
             Ok(mut fetch) => {

@@ -10,6 +10,7 @@ use kera_broker::Shared;
 use kera_broker::metrics::{Counter, Histogram, Labels, Metrics};
 use kera_broker::principal::Principal;
 
+use crate::apis::Api;
 use crate::fetch::SessionRoom;
 use crate::reply_room::{ReplyRoom, Turns};
 use crate::shares::ShareSessions;
@@ -89,6 +90,8 @@ pub(crate) struct Ctx {
     pub(crate) peer: SocketAddr,
     /// Share sessions of the connection.
     pub(crate) shares: Arc<ShareSessions>,
+    /// What is asked for: the rights that it needs. Of a connection's own requests each names its API.
+    pub(crate) api: &'static Api,
     /// Of the request's reply.
     pub(crate) room: Arc<ReplyRoom>,
 }

@@ -11,8 +11,8 @@ use kafka_protocol::protocol::{Decodable, Encodable};
 use crate::context::Ctx;
 use crate::wire::{init_producer_id, walk};
 use crate::{
-    absent, acls, active_producers, cluster, configs, groups, metadata, offsets, producer_ids,
-    quotas, records, scram_users, shares, topics, transactions,
+    absent, acls, active_producers, apis, cluster, configs, groups, metadata, offsets,
+    producer_ids, quotas, records, scram_users, shares, topics, transactions,
 };
 
 /// Why a request has no answer; its connection ends.
@@ -39,13 +39,14 @@ pub(crate) enum DispatchError {
 
 /// Answers one request: the whole reply, its length first.
 pub(crate) async fn answer(
-    ctx: Ctx,
+    mut ctx: Ctx,
     key: i16,
     version: i16,
     correlation: i32,
     body: Bytes,
 ) -> Result<Bytes, DispatchError> {
     let api = ApiKey::try_from(key).map_err(|()| DispatchError::NoHandler(key))?;
+    ctx.api = apis::find(key).ok_or(DispatchError::NoHandler(key))?;
     let call = Call {
         ctx: &ctx,
         api,

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use kera_broker::config::Listener;
 use kera_broker::counted::Counted;
 use kera_broker::listener::set_up;
 use kera_broker::principal::Principal;
@@ -10,14 +11,11 @@ use kera_broker::socket::{bind, next};
 use kera_broker::{BrokerError, Shared};
 use tokio::net::TcpListener;
 
-use crate::apis::APIS;
+use crate::apis::{self, APIS};
 use crate::connection;
 use crate::context::{Ctx, KafkaSettings, ListenerInfo, RequestMetrics};
 use crate::fetch::SessionRoom;
 use crate::reply_room::Turns;
-
-/// Of so many refused connections one is logged.
-const REFUSALS_PER_WARNING: u64 = 1000;
 
 /// Listeners that serve until the broker stops.
 #[derive(Debug)]
@@ -99,14 +97,11 @@ async fn accept(
 ) {
     let mut stopping = shared.stopping.subscribe();
     while let Some((stream, peer)) = next(&listener, &mut stopping).await {
-        let (counted, wanted) = match Counted::admit(&shared, peer.ip(), false) {
+        let admitted = match Counted::admit(&shared, Listener::Kafka, peer.ip()) {
             Ok(admitted) => admitted,
             Err(reason) => {
                 // The protocol has no way to say why.
-                let before = shared.data.metrics.connections_refused.inc();
-                if before.is_multiple_of(REFUSALS_PER_WARNING) {
-                    tracing::warn!(%peer, refused = before + 1, "refusing Kafka clients: {reason}");
-                }
+                shared.refuse(Listener::Kafka, peer.ip(), reason);
                 continue;
             }
         };
@@ -121,10 +116,15 @@ async fn accept(
             settings: settings.clone(),
             client_id: None,
             peer,
+            api: apis::PRODUCE,
             shares: Arc::default(),
             room: Arc::default(),
         };
-        tokio::spawn(connection::serve(stream, ctx, counted, wanted));
+        tokio::spawn(async move {
+            if let Some((counted, wanted)) = admitted.turn().await {
+                connection::serve(stream, ctx, counted, wanted).await;
+            }
+        });
     }
 }
 

@@ -18,7 +18,6 @@ use kafka_protocol::messages::{
 };
 use kera_broker::coordination::hear_of;
 use kera_broker::data::catalog::Stream;
-use kera_metadata::access::Operation;
 use kera_metadata::validate_stream_name;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -138,13 +137,13 @@ async fn asked_topic(
             return failed(ResponseError::InvalidRequest.code());
         }
         return match topic::shown_with_id(&ctx.shared, asked.topic_id) {
-            Some(stream) if ctx.may_topic(Operation::Describe, &topic::name_of(&stream)) => {
+            Some(stream) if ctx.may_topic(&topic::name_of(&stream)) => {
                 topic_of(ctx, version, brokers, &stream).await
             }
             _ => failed(ResponseError::UnknownTopicId.code()),
         };
     };
-    if !ctx.may_topic(Operation::Describe, name) {
+    if !ctx.may_topic(name) {
         return failed(access::topic_code());
     }
     if let Some(stream) = topic::shown(&ctx.shared, name) {
@@ -268,7 +267,7 @@ pub(crate) async fn describe_topic_partitions(
         }
         let mut topic = DescribeTopicPartitionsResponseTopic::default()
             .with_name(Some(TopicName(text(name.clone()))));
-        if !ctx.may_topic(Operation::Describe, &name) {
+        if !ctx.may_topic(&name) {
             topic.error_code = access::topic_code();
             response.topics.push(topic);
             room -= 1;

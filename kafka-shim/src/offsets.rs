@@ -18,7 +18,6 @@ use kafka_protocol::messages::{
     OffsetForLeaderEpochResponse,
 };
 use kera_broker::data::catalog::Stream;
-use kera_metadata::access::Operation;
 use kera_protocol::ids::{Epoch, LaneId, Ordinal};
 use kera_streamlet::{LaneReadError, RecordAt, SearchWork, Streamlet};
 use tokio::sync::Semaphore;
@@ -75,7 +74,7 @@ pub(crate) async fn list_offsets(
     // Bytes that were decoded for the request.
     let mut searched = 0;
     for asked in request.topics {
-        let sees = ctx.may_topic(Operation::Describe, &asked.name);
+        let sees = ctx.may_topic(&asked.name);
         let stream = topic::shown(&ctx.shared, &asked.name);
         let mut seen = HashSet::new();
         let mut partitions = Vec::with_capacity(asked.partitions.len());
@@ -293,7 +292,7 @@ pub(crate) async fn offset_for_leader_epoch(
     request: OffsetForLeaderEpochRequest,
 ) -> OffsetForLeaderEpochResponse {
     let topics = request.topics.into_iter().map(|asked| {
-        let sees = ctx.may_topic(Operation::Describe, &asked.topic);
+        let sees = ctx.may_topic(&asked.topic);
         let stream = topic::named(&ctx.shared, &asked.topic);
         let ends = asked.partitions.iter();
         let ends = ends.map(|partition| match sees {

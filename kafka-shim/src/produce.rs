@@ -20,7 +20,7 @@ use kera_broker::data::traced::TracedAppend;
 use kera_broker::transactions::{BatchLane, check_id, verify_batch};
 use kera_coordinator::transactions::{Fault, Member};
 use kera_log_segments::group::{AckPolicy, Group};
-use kera_metadata::access::Operation;
+use kera_metadata::access::Kind;
 use kera_protocol::batch::{BatchError, BatchHeader, Compression, check_produced, verify};
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_streamlet::producers::SequenceError;
@@ -28,6 +28,7 @@ use kera_streamlet::transactions::TransactionError;
 use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Streamlet};
 
 use crate::access;
+use crate::apis::PRODUCE;
 use crate::behind::Failed;
 use crate::context::Ctx;
 use crate::errors;
@@ -404,7 +405,7 @@ pub(crate) fn may_write(
     topic: &TopicRef,
     stream: Result<Arc<Stream>, i16>,
 ) -> Result<Arc<Stream>, i16> {
-    match ctx.is_denied(Operation::Write, topic) {
+    match ctx.is_denied(PRODUCE, topic) {
         false => stream,
         true => Err(access::topic_code()),
     }
@@ -511,7 +512,7 @@ impl Placing<'_> {
         if let Err(text) = check_id(id) {
             return refused(ResponseError::InvalidRequest, &text);
         }
-        if !self.ctx.may_transactional_id(Operation::Write, id) {
+        if !self.ctx.may_by(PRODUCE, (Kind::TransactionalId, id)) {
             let text = "the rules of access do not let you write under this transactional id";
             return refused(ResponseError::TransactionalIdAuthorizationFailed, text);
         }

@@ -20,7 +20,6 @@ use kafka_protocol::messages::{
 use kera_broker::audit;
 use kera_broker::quotas::{self, Change};
 use kera_metadata::Quota;
-use kera_metadata::access::Operation;
 use kera_metadata::quota::{QuotaEntity, Whom};
 
 use crate::context::Ctx;
@@ -47,7 +46,7 @@ pub(crate) async fn describe_client_quotas(
             .with_error_message(Some(refusal.text()))
             .with_entries(None)
     };
-    if let Err(refusal) = ctx.check_cluster(Operation::DescribeConfigs) {
+    if let Err(refusal) = ctx.check_cluster() {
         return refused(refusal);
     }
     let filter = match Filter::of(&request) {
@@ -181,7 +180,7 @@ pub(crate) async fn alter_client_quotas(
     _version: i16,
     request: AlterClientQuotasRequest,
 ) -> AlterClientQuotasResponse {
-    let denied = ctx.check_cluster(Operation::AlterConfigs).err();
+    let denied = ctx.check_cluster().err();
     let mut seen = HashSet::new();
     let changes = request.entries.iter().map(|entry| {
         if let Some(refusal) = &denied {

@@ -9,7 +9,6 @@ use kafka_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
 use kera_broker::admin;
 use kera_broker::audit::Change;
 use kera_broker::data::catalog::Stream;
-use kera_metadata::access::Operation;
 
 use crate::context::Ctx;
 use crate::refusal::Refusal;
@@ -61,7 +60,7 @@ async fn delete_below(
     name: &str,
     asked: &DeleteRecordsPartition,
 ) -> Result<i64, Refusal> {
-    ctx.check_topic(Operation::Delete, name)?;
+    ctx.check_topic(name)?;
     let stream = stream.ok_or_else(|| Refusal::no_topic(name))?;
     let led = topic::lane_of(stream, asked.partition_index);
     if let Some((streamlet, _)) = &led

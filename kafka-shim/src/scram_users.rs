@@ -16,7 +16,6 @@ use kera_broker::audit;
 use kera_broker::auth::scram::Mechanism;
 use kera_broker::auth::{self, Change, NewCredential};
 use kera_metadata::User;
-use kera_metadata::access::Operation;
 use kera_protocol::error::{ErrorCode, WireError};
 
 use crate::context::Ctx;
@@ -33,7 +32,7 @@ pub(crate) async fn describe(
             .with_error_code(refusal.code)
             .with_error_message(Some(refusal.text()))
     };
-    if let Err(refusal) = ctx.check_cluster(Operation::Describe) {
+    if let Err(refusal) = ctx.check_cluster() {
         return refused(refusal);
     }
     let users = match auth::list(&ctx.shared).await {
@@ -107,7 +106,7 @@ pub(crate) async fn alter(
     _version: i16,
     request: AlterUserScramCredentialsRequest,
 ) -> AlterUserScramCredentialsResponse {
-    let denied = ctx.check_cluster(Operation::Alter).err();
+    let denied = ctx.check_cluster().err();
     let mut wanted: Vec<(StrBytes, Result<Change, Refusal>)> = Vec::new();
     for deletion in request.deletions {
         let mechanism = known(deletion.mechanism);

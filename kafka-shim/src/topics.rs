@@ -18,7 +18,7 @@ use kera_broker::admin;
 use kera_broker::audit::{Change, settings_text};
 use kera_broker::data::catalog::Stream;
 use kera_metadata::StreamConfig;
-use kera_metadata::access::Operation;
+use kera_metadata::access::{Kind, Operation};
 use kera_metadata::config::MAX_LANES;
 use kera_protocol::v1;
 use uuid::Uuid;
@@ -94,7 +94,7 @@ fn created(
             if version >= IDS_FROM {
                 result.topic_id = id;
             }
-            let sees = ctx.may_topic(Operation::DescribeConfigs, &asked.name);
+            let sees = ctx.may_also(Operation::DescribeConfigs, (Kind::Stream, &asked.name));
             if version >= SETTINGS_FROM && !sees {
                 result.topic_config_error_code = access::topic_code();
             } else if version >= SETTINGS_FROM {
@@ -306,7 +306,7 @@ async fn delete_one(ctx: &Ctx, name: Option<&TopicName>, id: Uuid) -> Result<Arc
             ));
         }
         Some(name) => {
-            ctx.check_topic(Operation::Delete, name)?;
+            ctx.check_topic(name)?;
             topic::named(&ctx.shared, name).ok_or_else(|| Refusal::no_topic(name))?
         }
         None => topic::with_id(&ctx.shared, id).ok_or_else(|| {
@@ -314,7 +314,7 @@ async fn delete_one(ctx: &Ctx, name: Option<&TopicName>, id: Uuid) -> Result<Arc
             Refusal::new(ResponseError::UnknownTopicId, text)
         })?,
     };
-    ctx.check_topic(Operation::Delete, &stream.name())?;
+    ctx.check_topic(&stream.name())?;
     charge(ctx, stream.record.load().config.partitions())?;
     let attempt = ctx.attempt(Change::new("delete_stream", "stream", stream.name(), ""));
     let deleted = admin::delete_stream(&ctx.shared, &stream).await;
@@ -369,7 +369,7 @@ async fn grow(
     validate_only: bool,
 ) -> Result<(), Refusal> {
     let name = asked.name.as_str();
-    ctx.check_topic(Operation::Alter, name)?;
+    ctx.check_topic(name)?;
     let stream = topic::named(&ctx.shared, name).ok_or_else(|| Refusal::no_topic(name))?;
     let config = stream.record.load().config.clone();
     let present = config.partitions();

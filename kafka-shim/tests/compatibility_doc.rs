@@ -1,5 +1,5 @@
-//! docs/kafka-compatibility.md against the code: its tables are those of the APIs and of the topic
-//! settings, and every API of Kafka is in one of them.
+//! docs/kafka-compatibility.md and docs/security.md against the code: their tables are those of the APIs, of the rights that
+//! these need, and of settings, and every API of Kafka is in one of them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,9 +7,10 @@ use std::path::PathBuf;
 
 use kafka_protocol::messages::ApiKey;
 use kera_broker::config::{ALTERABLE, BrokerConfig};
-use kera_kafka_shim::apis::APIS;
+use kera_kafka_shim::apis::{APIS, Need};
 use kera_kafka_shim::config_table::TOPIC_CONFIGS;
 use kera_kafka_shim::wire::schema::shape;
+use kera_metadata::access::Kind;
 
 #[path = "compatibility/notes.rs"]
 mod notes;
@@ -18,8 +19,10 @@ use notes::{ABSENT, BEYOND_THE_CODEC, NOTES, Support};
 
 const REGENERATE: &str = "KERA_REGENERATE=1 cargo test -p kera-kafka-shim --test compatibility_doc";
 
-fn document() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/kafka-compatibility.md")
+fn document(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../docs")
+        .join(name)
 }
 
 fn note(key: i16) -> Option<(Support, &'static str)> {
@@ -81,12 +84,11 @@ fn broker_settings() -> String {
     let mut out = String::from("\n| setting | Kera's key | default |\n|---|---|---|\n");
     let defaults = BrokerConfig::default();
     for one in ALTERABLE {
-        let default = one.kafka_value(&defaults);
-        let _ = writeln!(
-            out,
-            "| `{}` | `{}` | `{default}` |",
-            one.kafka_name, one.name
-        );
+        let default = match one.kafka_value(&defaults) {
+            empty if empty.is_empty() => "empty".to_owned(),
+            default => format!("`{default}`"),
+        };
+        let _ = writeln!(out, "| `{}` | `{}` | {default} |", one.kafka_name, one.name);
     }
     out.push('\n');
     out
@@ -105,20 +107,68 @@ fn with_part(text: &str, part: &str, content: &str) -> String {
     format!("{before}{content}{after}")
 }
 
-#[test]
-fn the_tables_are_those_of_the_code() {
-    let found = std::fs::read_to_string(document()).expect("docs/kafka-compatibility.md");
-    let expected = with_part(&found, "apis", &apis());
-    let expected = with_part(&expected, "topic settings", &topic_settings());
-    let expected = with_part(&expected, "broker settings", &broker_settings());
+fn right(need: &Need) -> String {
+    let kind = match need.kind {
+        Kind::Stream => "the topic",
+        Kind::Group => "the group",
+        Kind::Cluster => "the cluster",
+        Kind::TransactionalId => "the transactional id",
+        other => panic!("no API is about {other}"),
+    };
+    let when = match need.when {
+        "" => String::new(),
+        when => format!(" ({when})"),
+    };
+    format!("`{}` on {kind}{when}", need.operation)
+}
+
+/// What APIs need, those that need the same in one row.
+fn rights() -> String {
+    let mut rows: Vec<(String, Vec<&str>)> = Vec::new();
+    for api in APIS {
+        let rights: Vec<_> = api.needs.iter().map(right).collect();
+        let rights = match rights.is_empty() {
+            true => "nothing".to_owned(),
+            false => rights.join(", "),
+        };
+        match rows.iter_mut().find(|(same, _)| *same == rights) {
+            Some((_, apis)) => apis.push(api.name),
+            None => rows.push((rights, vec![api.name])),
+        }
+    }
+    let mut out = String::from("\n| requests | need |\n|---|---|\n");
+    for (rights, apis) in rows {
+        let _ = writeln!(out, "| {} | {rights} |", apis.join(", "));
+    }
+    out.push('\n');
+    out
+}
+
+fn check(name: &str, parts: &[(&str, String)]) {
+    let found = std::fs::read_to_string(document(name)).expect("the document");
+    let mut expected = found.clone();
+    for (part, content) in parts {
+        expected = with_part(&expected, part, content);
+    }
     if std::env::var_os("KERA_REGENERATE").is_some() {
-        std::fs::write(document(), &expected).expect("the document can be written");
+        std::fs::write(document(name), &expected).expect("the document can be written");
         return;
     }
     assert!(
         found == expected,
-        "docs/kafka-compatibility.md is not what the code says; run `{REGENERATE}`"
+        "docs/{name} is not what the code says; run `{REGENERATE}`"
     );
+}
+
+#[test]
+fn the_tables_are_those_of_the_code() {
+    let parts = [
+        ("apis", apis()),
+        ("topic settings", topic_settings()),
+        ("broker settings", broker_settings()),
+    ];
+    check("kafka-compatibility.md", &parts);
+    check("security.md", &[("rights", rights())]);
 }
 
 #[test]
@@ -171,7 +221,8 @@ fn advertised_versions_are_those_that_are_understood() {
 /// Every setting of `[kafka]` that the document names exists.
 #[test]
 fn keys_of_the_configuration_exist() {
-    let text = std::fs::read_to_string(document()).expect("docs/kafka-compatibility.md");
+    let text = std::fs::read_to_string(document("kafka-compatibility.md"))
+        .expect("docs/kafka-compatibility.md");
     let mut named = 0;
     for quoted in text.split('`').skip(1).step_by(2) {
         let section = quoted.split('.').next().unwrap_or_default();

@@ -110,6 +110,11 @@ pub const ALTERABLE: &[Alterable] = &[
         Milliseconds,
     ),
     alterable(
+        "server.connection_creation_rate",
+        "max.connection.creation.rate",
+        Count,
+    ),
+    alterable(
         "server.idle_timeout",
         "connections.max.idle.ms",
         MillisecondsOrNever,
@@ -119,6 +124,11 @@ pub const ALTERABLE: &[Alterable] = &[
         "server.max_connections_per_address",
         "max.connections.per.ip",
         Count,
+    ),
+    alterable(
+        "server.max_connections_per_address_overrides",
+        "max.connections.per.ip.overrides",
+        TextOrNone,
     ),
     alterable(
         "storage.flush_interval",

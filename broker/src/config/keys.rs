@@ -10,6 +10,7 @@ use kera_rpc::SaslMechanism;
 use kera_telemetry::Signal;
 
 use super::acl::Users;
+use super::address_limits::{AddressLimit, AddressLimits};
 use super::addresses::{AddressesOrAuto, AddressesOrOff};
 use super::api::{MaskRules, OpenPath, OpenPaths};
 use super::audit::{AuditTarget, AuditTargetKind};
@@ -247,6 +248,18 @@ config_keys! {
         /// cluster are not limited. Below `server.max_connections` it keeps one machine from taking all places; mind
         /// clients behind one address.
         max_connections_per_address: u32, Count [1, 1_000_000] = "1000000";
+        /// Limits of single addresses instead of `server.max_connections_per_address`: `10.0.0.7:500,[2001:db8::7]:20`. 0
+        /// keeps an address out. An address of IPv6 stands for its /64.
+        max_connections_per_address_overrides: Vec<AddressLimit>, AddressLimits [] = "off";
+        /// Connections reserved for programs on the broker's own machine (loopback) at `server.listen`, beyond
+        /// `server.max_connections` and `server.max_connections_per_address`: when clients have taken all, the command line
+        /// gets in there and tells who they are.
+        reserved_connections: u32, Count [0, 1000] = "8";
+        /// The most client connections that are opened in a second, native and of Kafka's clients together. What a second allows
+        /// may come at once; others wait for their turn, up to 3 seconds, and are refused if that is not enough. Other brokers
+        /// of the cluster, and programs on the broker's own machine at `server.listen`, do not wait. It keeps thousands of
+        /// clients that come back together from taking all cores with TLS handshakes and logins.
+        connection_creation_rate: u32, Count [1, 1_000_000] = "1000000";
         /// The largest frame accepted from a client. A larger one is answered FRAME_TOO_LARGE and
         /// the connection is closed. Bounds the size of a batch.
         max_frame_bytes: u64, Size [64 * KIB, GIB] = "16MiB";
@@ -324,6 +337,10 @@ config_keys! {
         /// set them when clients reach the broker by another name or through a mapped port, as
         /// from outside of a container. Port 0 stands for the port listened on.
         advertise: Vec<String>, AddressesOrAuto [] = "auto";
+        /// The most connections of Kafka's clients at a time, of all addresses of `kafka.listen` together. Below
+        /// `server.max_connections` it leaves places to native clients. At the limit a new connection replaces a silent one
+        /// of another Kafka client; if there is none, the new one is closed.
+        max_connections: u32, Count [1, 1_000_000] = "1000000";
         /// Create a topic when a client that allows it asks for one that does not exist.
         auto_create_topics: bool, Switch [] = "true";
         /// Create the dead-letter topic of a share group if there is none, Kafka's

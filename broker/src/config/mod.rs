@@ -6,6 +6,7 @@
 
 mod acl;
 mod acl_check;
+mod address_limits;
 mod addresses;
 mod alterable;
 mod api;
@@ -30,6 +31,7 @@ mod tls;
 mod tls_check;
 pub mod units;
 
+pub use address_limits::AddressLimit;
 pub use alterable::{ALTERABLE, Alterable, KafkaUnit};
 pub use api::OpenPath;
 pub use audit::AuditTarget;

@@ -9,6 +9,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use super::acl_check;
 use super::addresses::check_kafka;
+use super::alterable::ALTERABLE;
 use super::auth_check;
 use super::cluster;
 use super::exposure;
@@ -461,6 +462,15 @@ fn unknown_key(name: &str) -> String {
     if let Some((_, instead)) = GONE.iter().find(|(gone, _)| *gone == name) {
         return format!("{name} {instead}");
     }
+    if let Some(one) = ALTERABLE
+        .iter()
+        .find(|one| is_of_kafka(name, one.kafka_name))
+    {
+        return format!(
+            "unknown key `{name}`; Kafka's {} is called `{}` here",
+            one.kafka_name, one.name
+        );
+    }
     let short = name.rsplit('.').next().unwrap_or(name);
     // A key in the wrong section is as common as a slip of the fingers.
     let hint = closest(name, KEYS.iter().map(|key| key.name)).or_else(|| {
@@ -474,6 +484,16 @@ fn unknown_key(name: &str) -> String {
             format!("unknown key `{name}`; `kera config print` lists every key")
         }
     }
+}
+
+/// Whether a key is one of Kafka's, alone or behind the name of a section, with dots or as Kera writes words.
+fn is_of_kafka(name: &str, kafka_name: &str) -> bool {
+    let (name, kafka_name) = (name.replace('.', "_"), kafka_name.replace('.', "_"));
+    let section = name.strip_suffix(&kafka_name);
+    section.is_some_and(|section| {
+        let section = section.strip_suffix('_').unwrap_or(section);
+        section.is_empty() || SECTIONS.iter().any(|(known, _)| *known == section)
+    })
 }
 
 fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {

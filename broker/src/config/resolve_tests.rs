@@ -65,6 +65,23 @@ fn unknown_keys_are_refused_with_a_hint_and_a_line() {
         message(file("[log]\ncolour_of_the_sky = 1\n")),
         "kera.toml:2: unknown key `log.colour_of_the_sky`; `kera config print` lists every key"
     );
+    for (line, here) in [
+        (
+            "max_connections_per_ip = 5",
+            "Kafka's max.connections.per.ip is called `server.max_connections_per_address` here",
+        ),
+        (
+            "\"max.connection.creation.rate\" = 5",
+            "Kafka's max.connection.creation.rate is called `server.connection_creation_rate` here",
+        ),
+    ] {
+        let (section, at_top) = (
+            message(file(&format!("[server]\n{line}\n"))),
+            message(file(line)),
+        );
+        assert!(section.ends_with(here), "{section}");
+        assert!(at_top.ends_with(here), "{at_top}");
+    }
     let unknown_section = message(file("[zebra]\nx = 1\n"));
     assert!(
         unknown_section.contains("the sections are [server]"),

@@ -129,11 +129,11 @@ impl ServerTls {
         listener: TlsListener,
         within: Duration,
     ) -> io::Result<Stream> {
-        let (number, wanted) = self.under_way.enter(peer.ip().into());
+        let (number, wanted) = self.under_way.enter(peer.ip().into(), listener.kind());
         let before = self.under_way_count.fetch_add(1, Ordering::Relaxed);
         let _under_way = UnderWay { tls: self, number };
         if before >= MOST_UNDER_WAY {
-            self.under_way.end_oldest();
+            self.under_way.end_oldest(false);
         }
         let config = self.current.load().of(listener);
         let config = config.ok_or_else(|| io::Error::other("tls.broker_ca is off"))?;

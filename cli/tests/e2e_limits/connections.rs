@@ -15,6 +15,11 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// What follows the preface: settings, none of them.
 const HTTP2_SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
+/// All clients of tests are on the broker's own machine.
+const NO_RESERVE: [&str; 2] = ["--server-reserved-connections", "0"];
+/// ApiVersions 0 of Kafka's protocol, correlation 1, client "x".
+const API_VERSIONS: &[u8] = b"\0\0\0\x0b\0\x12\0\0\0\0\0\x01\0\x01x";
+
 /// Bytes of memory that the broker holds.
 fn resident(broker: &Broker) -> u64 {
     Memory::of(broker.pid()).expect("Linux tells").now
@@ -54,7 +59,8 @@ fn a_connection_without_a_hello_is_closed() {
 
 #[test]
 fn one_connection_too_many_is_refused() {
-    let broker = Broker::with(&["--server-max-connections", "4"]);
+    let flags = [["--server-max-connections", "4"], NO_RESERVE];
+    let broker = Broker::with(flags.as_flattened());
     let mut open: Vec<Raw> = (0..4).map(|_| Raw::open(&broker)).collect();
     for _ in 0..3 {
         let mut refused = Raw::connect(&broker);
@@ -105,6 +111,8 @@ fn who_has_said_nothing_makes_room() {
         "5m",
         "--kafka-listen",
         kafka.address(),
+        NO_RESERVE[0],
+        NO_RESERVE[1],
     ];
     let broker = Broker::with(&flags);
     let mut heard = vec![Raw::open(&broker)];
@@ -125,9 +133,8 @@ fn who_has_said_nothing_makes_room() {
         let _ = socket.write_all(&[0, 0, 1, 0, 0]);
     }
     broker.run(&["stream", "list"]);
-    // ApiVersions 0, correlation 1, client "x".
     let mut client = connect();
-    let asked = client.write_all(b"\0\0\0\x0b\0\x12\0\0\0\0\0\x01\0\x01x");
+    let asked = client.write_all(API_VERSIONS);
     asked.expect("it is taken");
     client.read_exact(&mut [0; 8]).expect("an answer");
     heard.push(Raw::open(&broker));
@@ -146,6 +153,8 @@ fn control_connections_count_too() {
         "4",
         "--server-hello-timeout",
         "2s",
+        NO_RESERVE[0],
+        NO_RESERVE[1],
     ];
     let broker = Broker::with(&flags);
     let open: Vec<Raw> = (0..4).map(|_| Raw::open(&broker)).collect();
@@ -237,8 +246,12 @@ fn one_address_has_its_share_of_connections_and_no_more() {
     let flags = [
         "--server-max-connections-per-address",
         "3",
+        "--server-max-connections-per-address-overrides",
+        "127.0.0.2:1,127.0.0.4:0",
         "--kafka-listen",
         kafka.address(),
+        NO_RESERVE[0],
+        NO_RESERVE[1],
     ];
     let broker = Broker::with(&flags);
     let mut open: Vec<Raw> = (0..3).map(|_| Raw::open(&broker)).collect();
@@ -252,10 +265,13 @@ fn one_address_has_its_share_of_connections_and_no_more() {
     assert!(said.contains("127.0.0.1"), "{said}");
     // Kafka's protocol has no words for it.
     let mut client = TcpStream::connect(kafka.address()).expect("it listens");
-    let _ = client.write_all(b"\0\0\0\x0b\0\x12\0\0\0\0\0\x01\0\x01x");
-    assert!(!matches!(client.read(&mut [0; 8]), Ok(read) if read > 0));
+    assert!(!is_answered(&mut client));
     let mut other = connect_from("127.0.0.2", broker.address());
     assert!(is_greeted(&mut other, &Hello::CURRENT.encode()));
+    for with_its_own in ["127.0.0.2", "127.0.0.4"] {
+        let mut refused = connect_from(with_its_own, broker.address());
+        assert!(!is_greeted(&mut refused, &Hello::CURRENT.encode()));
+    }
     assert!(open.iter_mut().all(answers), "the others do not notice");
     // One goes, one may come.
     let gone = open.pop().expect("three are open");
@@ -266,6 +282,119 @@ fn one_address_has_its_share_of_connections_and_no_more() {
         attempts += 1;
         assert!(attempts < 10_000, "its place is not given to another");
     }
+}
+
+/// Whether Kafka's listener answers, and does not close the connection.
+fn is_answered(client: &mut TcpStream) -> bool {
+    let asked = client.write_all(API_VERSIONS);
+    asked.and_then(|()| client.read_exact(&mut [0; 8])).is_ok()
+}
+
+/// A broker that listens for Kafka's clients too and tells its metrics.
+fn broker_with(flags: &[&str]) -> (Broker, String) {
+    let kafka = crate::common::ports::Reserved::new();
+    let mut all = vec!["--kafka-listen", kafka.address()];
+    all.extend(["--http-listen", "127.0.0.1:0"]);
+    all.extend(flags);
+    (Broker::with(&all), kafka.address().to_owned())
+}
+
+/// A counter of refused connections, as metrics have it.
+fn refused(broker: &Broker, limit: &str, listener: &str) -> u64 {
+    let told = crate::common::http::get(broker.http(), "/metrics");
+    let head =
+        format!("kera_connections_refused_total{{limit=\"{limit}\",listener=\"{listener}\"}} ");
+    let mut lines = told.lines();
+    let count = lines.find_map(|line| line.strip_prefix(&head));
+    count.map_or(0, |count| count.trim().parse().expect("a number"))
+}
+
+#[test]
+fn the_command_line_gets_in_on_the_brokers_machine_when_clients_have_taken_all_places() {
+    let (broker, kafka) = broker_with(&[
+        "--server-max-connections",
+        "4",
+        "--server-reserved-connections",
+        "1",
+    ]);
+    let connect = || TcpStream::connect(&kafka).expect("it listens");
+    let mut clients: Vec<_> = (0..4).map(|_| connect()).collect();
+    assert!(clients.iter_mut().all(is_answered));
+    // They take none of the places that are kept.
+    assert!(!is_answered(&mut connect()));
+    assert_eq!(refused(&broker, "all", "kafka"), 1);
+    // One command after the other, with one place.
+    for _ in 0..3 {
+        broker.run(&["stream", "list"]);
+    }
+    // The place of the last command is free once the broker has seen it go.
+    let mut operator = Raw::connect(&broker);
+    let mut attempts = 0;
+    while !is_greeted(&mut operator.socket, &Hello::CURRENT.encode()) {
+        operator = Raw::connect(&broker);
+        attempts += 1;
+        assert!(attempts < 10_000, "its place is not given to another");
+    }
+    let before = refused(&broker, "all", "native");
+    let mut second = Raw::connect(&broker);
+    second.send(&Hello::CURRENT.encode());
+    second.goes_away(ErrorCode::TooManyConnections);
+    assert_eq!(refused(&broker, "all", "native"), before + 1);
+    assert!(clients.iter_mut().all(is_answered), "the others stay");
+    let log = broker.log();
+    assert!(log.contains("raise server.max_connections"), "{log}");
+}
+
+#[test]
+fn kafkas_clients_have_a_limit_of_their_own() {
+    let (broker, kafka) = broker_with(&["--kafka-max-connections", "2"]);
+    let connect = || TcpStream::connect(&kafka).expect("it listens");
+    let _native: Vec<_> = (0..4).map(|_| Raw::open(&broker)).collect();
+    let mut first = connect();
+    assert!(is_answered(&mut first));
+    let _silent = connect();
+    let mut second = connect();
+    assert!(is_answered(&mut second), "a silent one makes room");
+    assert_eq!(refused(&broker, "silent", "kafka"), 1);
+    let mut third = connect();
+    assert!(!is_answered(&mut third));
+    assert_eq!(refused(&broker, "listener", "kafka"), 1);
+    assert!(is_answered(&mut first) && is_answered(&mut second));
+    let log = broker.log();
+    assert!(log.contains("raise kafka.max_connections"), "{log}");
+    broker.run(&["stream", "list"]);
+}
+
+#[test]
+fn connections_that_come_too_fast_wait_for_their_turn_and_are_refused_if_that_is_too_long() {
+    let (broker, kafka) = broker_with(&["--server-connection-creation-rate", "1"]);
+    let connect = || TcpStream::connect(&kafka).expect("it listens");
+    // As many as come in more than half a minute.
+    let mut clients: Vec<_> = (0..40).map(|_| connect()).collect();
+    // Who looks for the reason does not wait behind them, nor do they count him.
+    broker.run(&["stream", "list"]);
+    let answered = clients
+        .iter_mut()
+        .filter_map(|client| is_answered(client).then_some(()));
+    let answered = answered.count();
+    assert!((5..40).contains(&answered), "{answered} of 40");
+    let late = refused(&broker, "rate", "kafka");
+    assert_eq!(answered as u64 + late, 40);
+    let told = crate::common::http::get(broker.http(), "/metrics");
+    let delayed = told.lines().find_map(|line| {
+        let count = line.strip_prefix("kera_connections_delayed_total ")?;
+        count.trim().parse::<usize>().ok()
+    });
+    assert!(
+        delayed.is_some_and(|delayed| (3..answered).contains(&delayed)),
+        "{delayed:?}"
+    );
+    let log = broker.log();
+    assert!(log.contains("each waits for its turn"), "{log}");
+    assert!(
+        log.contains("raise server.connection_creation_rate"),
+        "{log}"
+    );
 }
 
 /// Connections that the broker counts, as its metrics have them.
@@ -315,6 +444,8 @@ fn who_opens_many_shuts_out_nobody_at_another_address() {
         "8",
         "--server-hello-timeout",
         "5m",
+        NO_RESERVE[0],
+        NO_RESERVE[1],
     ];
     let broker = Broker::with(&flags);
     let hello = Hello::CURRENT.encode();

@@ -15,7 +15,6 @@ use kera_broker::admin;
 use kera_broker::audit::{self, settings_text};
 use kera_broker::shares::{self, GroupSettings};
 use kera_metadata::StreamConfig;
-use kera_metadata::access::Operation;
 
 use super::{
     BROKER, Change, DELETE, GROUP, LOGGERS, SET, TOPIC, broker, flush_interval, loggers,
@@ -153,23 +152,21 @@ impl Work<'_> {
         let (kind, name) = (key.0, key.1.as_str());
         match kind {
             TOPIC => {
-                self.ctx.check_topic(Operation::AlterConfigs, name)?;
+                self.ctx.check_topic(name)?;
                 self.alter_topic(name, changes).await
             }
             BROKER => {
-                self.ctx.check_cluster(Operation::AlterConfigs)?;
+                self.ctx.check_cluster()?;
                 broker::alter(self.ctx, name, changes, self.whole, self.validate_only).await
             }
             LOGGERS => {
-                self.ctx.check_cluster(Operation::AlterConfigs)?;
+                self.ctx.check_cluster()?;
                 if self.whole {
                     return Err(loggers::one_by_one());
                 }
                 loggers::alter(self.ctx, name, changes, self.validate_only)
             }
-            GROUP if self.ctx.may_group(Operation::AlterConfigs, name) => {
-                self.alter_group(name, changes).await
-            }
+            GROUP if self.ctx.may_group(name) => self.alter_group(name, changes).await,
             GROUP => Err(access::no_group()),
             other => Err(no_resource(other)),
         }

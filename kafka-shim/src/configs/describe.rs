@@ -13,7 +13,6 @@ use kera_broker::log_levels::Logger;
 use kera_broker::shares::{self, GroupSettings};
 use kera_coordinator::classic::shares::CONFIGS;
 use kera_metadata::StreamConfig;
-use kera_metadata::access::Operation;
 
 use super::broker::{self, BrokerValue};
 use super::{BROKER, GROUP, LOGGERS, TOPIC, flush_interval, loggers, no_resource};
@@ -142,7 +141,7 @@ impl Show<'_> {
         let name = asked.resource_name.as_str();
         match asked.resource_type {
             TOPIC => {
-                self.ctx.check_topic(Operation::DescribeConfigs, name)?;
+                self.ctx.check_topic(name)?;
                 let stream = topic::shown(&self.ctx.shared, name);
                 let stream = stream.ok_or_else(|| Refusal::no_topic(name))?;
                 let config = &stream.record.load().config;
@@ -150,18 +149,18 @@ impl Show<'_> {
                 Ok(shown.map(|c| self.topic(c, config)).collect())
             }
             BROKER => {
-                self.ctx.check_cluster(Operation::DescribeConfigs)?;
+                self.ctx.check_cluster()?;
                 let values = broker::described(self.ctx, name)?.into_iter();
                 let shown = values.filter(|value| wanted(&value.name));
                 Ok(shown.filter_map(|value| self.broker(value)).collect())
             }
             LOGGERS => {
-                self.ctx.check_cluster(Operation::DescribeConfigs)?;
+                self.ctx.check_cluster()?;
                 let loggers = loggers::described(self.ctx, name)?.into_iter();
                 let shown = loggers.filter(|logger| wanted(&logger.name));
                 Ok(shown.map(|logger| self.logger(logger)).collect())
             }
-            GROUP if self.ctx.may_group(Operation::DescribeConfigs, name) => {
+            GROUP if self.ctx.may_group(name) => {
                 let asked = GroupSettings {
                     group: name.to_owned(),
                     ..GroupSettings::default()

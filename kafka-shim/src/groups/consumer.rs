@@ -16,14 +16,12 @@ use kera_coordinator::classic::consumer::{
     ConsumerBeat, ConsumerDescription, ConsumerHeartbeat, ConsumerMemberDescription, Partitions,
 };
 use kera_coordinator::classic::{Reply, Request};
-use kera_metadata::access::Operation;
 use kera_metadata::{Feature, INTERNAL_PREFIX};
 use kera_protocol::ids::StreamId;
 use uuid::Uuid;
 
 use super::membership::fresh_id;
 use super::{client_id, host, mismatch, owned, text, try_ask};
-use crate::access;
 use crate::context::Ctx;
 use crate::errors::NONE;
 use crate::refusal::Refusal;
@@ -68,12 +66,10 @@ async fn beat(
     request: ConsumerGroupHeartbeatRequest,
 ) -> Result<(String, ConsumerBeat), Refusal> {
     check_feature(ctx)?;
-    if !ctx.may_group(Operation::Read, &request.group_id) {
-        return Err(access::no_group());
-    }
+    ctx.check_group(&request.group_id)?;
     let topics = request.subscribed_topic_names;
     for name in topics.iter().flatten() {
-        ctx.check_topic(Operation::Describe, name)?;
+        ctx.check_topic(name)?;
     }
     let joins = request.member_epoch == JOIN_EPOCH;
     let member = match request.member_id.is_empty() && joins && version < OWN_IDS_FROM {
@@ -214,9 +210,7 @@ pub(super) async fn look_at(
     group: &GroupId,
     request: Request,
 ) -> Result<(ConsumerDescription, BTreeMap<StreamId, String>), Refusal> {
-    if !ctx.may_group(Operation::Describe, group) {
-        return Err(access::no_group());
-    }
+    ctx.check_group(group)?;
     let found = match try_ask(ctx, request).await? {
         Reply::ConsumerDescribed(found) => found,
         other => return Err(Refusal::of(mismatch(&other), String::new())),
@@ -241,7 +235,7 @@ fn names(ctx: &Ctx, found: &ConsumerDescription) -> Result<BTreeMap<StreamId, St
     }
     let topics = found.members.iter().flat_map(|member| &member.topics);
     for name in names.values().chain(topics) {
-        ctx.check_topic(Operation::Describe, name)?;
+        ctx.check_topic(name)?;
     }
     Ok(names)
 }

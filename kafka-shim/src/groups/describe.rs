@@ -17,7 +17,6 @@ use kera_broker::audit::Change;
 use kera_broker::coordination::CoordinatorKind;
 use kera_coordinator::classic::shares::SHARE;
 use kera_coordinator::classic::{Listing, Reply, Request};
-use kera_metadata::access::Operation;
 
 use super::{coordinator_code, mismatch, text, try_ask};
 use crate::access;
@@ -111,12 +110,9 @@ async fn coordinator_of(
     name: &str,
 ) -> Result<Endpoint, (i16, String)> {
     let (may_see, denied) = match kind {
-        CoordinatorKind::Groups => (
-            ctx.may_group(Operation::Describe, name),
-            access::group_code(),
-        ),
+        CoordinatorKind::Groups => (ctx.may_group(name), access::group_code()),
         CoordinatorKind::Transactions => (
-            ctx.may_transactional_id(Operation::Describe, name),
+            ctx.may_transactional_id(name),
             ResponseError::TransactionalIdAuthorizationFailed.code(),
         ),
     };
@@ -169,7 +165,7 @@ pub(crate) async fn describe_groups(
 
 async fn describe(ctx: &Ctx, version: i16, group: &GroupId) -> DescribedGroup {
     let described = DescribedGroup::default();
-    if !ctx.may_group(Operation::Describe, group) {
+    if !ctx.may_group(group) {
         return described.with_error_code(access::group_code());
     }
     let found = match try_ask(ctx, Request::Describe(group.to_string())).await {
@@ -266,7 +262,7 @@ pub(crate) async fn delete_groups(
 ) -> DeleteGroupsResponse {
     let mut results = Vec::with_capacity(request.groups_names.len());
     for group in request.groups_names {
-        let code = match ctx.may_group(Operation::Delete, &group) {
+        let code = match ctx.may_group(&group) {
             false => access::group_code(),
             true => delete_group(ctx, &group).await,
         };

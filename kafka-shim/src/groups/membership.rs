@@ -14,7 +14,6 @@ use kera_coordinator::classic::{
     Fault, Heartbeat, JoinGroup, LeaveGroup, Reply, Request, SyncGroup,
 };
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
-use kera_metadata::access::Operation;
 use uuid::Uuid;
 
 use super::{ask, coordinator_code, fault_code, mismatch, owned, result_code, text};
@@ -32,7 +31,7 @@ pub(crate) async fn join_group(
     request: JoinGroupRequest,
 ) -> JoinGroupResponse {
     let response = JoinGroupResponse::default().with_member_id(request.member_id.clone());
-    if !ctx.may_group(Operation::Read, &request.group_id) {
+    if !ctx.may_group(&request.group_id) {
         return response.with_error_code(access::group_code());
     }
     let client_id = ctx.client_id.as_ref().map_or("", |id| id.as_str());
@@ -115,7 +114,7 @@ pub(crate) async fn sync_group(
     request: SyncGroupRequest,
 ) -> SyncGroupResponse {
     let response = SyncGroupResponse::default();
-    if !ctx.may_group(Operation::Read, &request.group_id) {
+    if !ctx.may_group(&request.group_id) {
         return response.with_error_code(access::group_code());
     }
     if version >= 5 && (request.protocol_type.is_none() || request.protocol_name.is_none()) {
@@ -161,7 +160,7 @@ pub(crate) async fn heartbeat(
     _version: i16,
     request: HeartbeatRequest,
 ) -> HeartbeatResponse {
-    if !ctx.may_group(Operation::Read, &request.group_id) {
+    if !ctx.may_group(&request.group_id) {
         return HeartbeatResponse::default().with_error_code(access::group_code());
     }
     let beat = Heartbeat {
@@ -185,7 +184,7 @@ pub(crate) async fn leave_group(
     request: LeaveGroupRequest,
 ) -> LeaveGroupResponse {
     let response = LeaveGroupResponse::default();
-    if !ctx.may_group(Operation::Read, &request.group_id) {
+    if !ctx.may_group(&request.group_id) {
         return response.with_error_code(access::group_code());
     }
     let members = if version >= 3 {

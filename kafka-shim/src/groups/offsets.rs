@@ -24,7 +24,6 @@ use kera_coordinator::classic::{
     CommitOffsets, CommittedOffset, DeleteOffsets, Fault, FetchOffsets, OffsetToCommit,
     OffsetsOfTopic, Reply, Request,
 };
-use kera_metadata::access::Operation;
 use kera_protocol::ids::StreamId;
 use uuid::Uuid;
 
@@ -53,13 +52,13 @@ pub(crate) async fn offset_commit(
         offsets: Vec::new(),
         transaction: None,
     };
-    let denied = !ctx.may_group(Operation::Read, &request.group_id);
+    let denied = !ctx.may_group(&request.group_id);
     // Per topic and partition: the answer, or none while the coordinator has it.
     let mut topics: Vec<(TopicName, Answers)> = Vec::new();
     for topic in request.topics {
         let refused = match denied {
             true => Some(access::group_code()),
-            false if ctx.may_topic(Operation::Read, &topic.name) => None,
+            false if ctx.may_topic(&topic.name) => None,
             false => Some(access::topic_code()),
         };
         let stream = topic::named(&ctx.shared, &topic.name);
@@ -258,7 +257,7 @@ async fn fetch_group(
     wanted: Option<Wanted>,
     who: Asker,
 ) -> Result<FoundTopics, i16> {
-    if !ctx.may_group(Operation::Describe, &group) {
+    if !ctx.may_group(&group) {
         return Err(access::group_code());
     }
     let wanted = wanted.map(without_doubles);
@@ -272,7 +271,7 @@ async fn fetch_group(
     // A topic that does not exist has no offset; that is no error here, as with Kafka.
     let partitions = wanted.as_ref().map(|topics| {
         let known = topics.iter().filter_map(|(name, partitions)| {
-            let seen = Some(name).filter(|name| ctx.may_topic(Operation::Describe, name))?;
+            let seen = Some(name).filter(|name| ctx.may_topic(name))?;
             let id = topic::named(&ctx.shared, seen)?.id();
             let partitions = partitions.iter();
             Some(partitions.filter_map(move |p| Some((id, u32::try_from(*p).ok()?))))
@@ -393,14 +392,14 @@ pub(crate) async fn offset_delete(
     _version: i16,
     request: OffsetDeleteRequest,
 ) -> OffsetDeleteResponse {
-    if !ctx.may_group(Operation::Delete, &request.group_id) {
+    if !ctx.may_group(&request.group_id) {
         return OffsetDeleteResponse::default().with_error_code(access::group_code());
     }
     let mut topics = Vec::new();
     // Per topic: partitions with their answer, or none while the coordinator has them.
     let mut answers: Vec<(TopicName, Answers)> = Vec::new();
     for wanted in request.topics {
-        let denied = !ctx.may_topic(Operation::Read, &wanted.name);
+        let denied = !ctx.may_topic(&wanted.name);
         let stream = topic::named(&ctx.shared, &wanted.name);
         let mut known = Vec::new();
         let partitions = wanted.partitions.iter().map(|partition| {

@@ -14,12 +14,10 @@ use kafka_protocol::protocol::StrBytes;
 use kera_coordinator::classic::consumer::{ConsumerBeat, Partitions, ShareHeartbeat};
 use kera_coordinator::classic::{Reply, Request};
 use kera_metadata::INTERNAL_PREFIX;
-use kera_metadata::access::Operation;
 use kera_protocol::ids::StreamId;
 
 use super::consumer::{look_at, numbers, uuid_of};
 use super::{client_id, host, mismatch, owned, text, try_ask};
-use crate::access;
 use crate::context::Ctx;
 use crate::errors::NONE;
 use crate::refusal::Refusal;
@@ -48,12 +46,10 @@ pub(crate) async fn share_heartbeat(
 
 async fn beat(ctx: &Ctx, request: ShareGroupHeartbeatRequest) -> Result<ConsumerBeat, Refusal> {
     check_feature(ctx)?;
-    if !ctx.may_group(Operation::Read, &request.group_id) {
-        return Err(access::no_group());
-    }
+    ctx.check_group(&request.group_id)?;
     let topics = request.subscribed_topic_names;
     for name in topics.iter().flatten() {
-        ctx.check_topic(Operation::Describe, name)?;
+        ctx.check_topic(name)?;
     }
     // The broker's own streams are no topics.
     let topics = topics.map(|topics| {

@@ -20,12 +20,10 @@ use kafka_protocol::messages::{
 use kera_broker::audit::Change;
 use kera_coordinator::classic::shares::{ShareOffset, ShareSetOffsets};
 use kera_coordinator::classic::{Fault, Reply, Request};
-use kera_metadata::access::Operation;
 use kera_protocol::ids::StreamId;
 
 use super::consumer::uuid_of;
 use super::{fault_code, mismatch, text, try_ask};
-use crate::access;
 use crate::context::Ctx;
 use crate::errors::NONE;
 use crate::refusal::Refusal;
@@ -68,13 +66,11 @@ async fn describe(
     topics: Option<Vec<DescribeShareGroupOffsetsRequestTopic>>,
 ) -> Result<Vec<DescribeShareGroupOffsetsResponseTopic>, Refusal> {
     check_feature(ctx)?;
-    if !ctx.may_group(Operation::Describe, group) {
-        return Err(access::no_group());
-    }
+    ctx.check_group(group)?;
     // Of topics that the client may not see nothing is asked.
     let sees = |topics: &Vec<DescribeShareGroupOffsetsRequestTopic>| {
         let mut topics = topics.iter();
-        topics.any(|topic| ctx.may_topic(Operation::Describe, &topic.topic_name))
+        topics.any(|topic| ctx.may_topic(&topic.topic_name))
     };
     let known = match topics.as_ref().is_none_or(sees) {
         true => known(ctx, group).await?,
@@ -93,7 +89,7 @@ async fn describe(
                     continue;
                 };
                 let name = found.name();
-                if !ctx.may_topic(Operation::Describe, &name) {
+                if !ctx.may_topic(&name) {
                     continue;
                 }
                 let read = offsets.iter().filter(|(_, offset)| offset.start.is_some());
@@ -115,7 +111,7 @@ async fn describe(
                 if !seen.insert(name.clone()) {
                     continue;
                 }
-                let denied = !ctx.may_topic(Operation::Describe, &name);
+                let denied = !ctx.may_topic(&name);
                 let stream = topic::named(&ctx.shared, &name).filter(|_| !denied);
                 let offsets = stream.as_ref().and_then(|s| by_stream.get(&s.id()));
                 let error = match (denied, &stream) {
@@ -198,16 +194,14 @@ async fn alter(
 ) -> Result<Vec<AlterShareGroupOffsetsResponseTopic>, Refusal> {
     check_feature(ctx)?;
     let group = request.group_id.as_str();
-    if !ctx.may_group(Operation::Read, group) {
-        return Err(access::no_group());
-    }
+    ctx.check_group(group)?;
     let mut answers = Vec::with_capacity(request.topics.len());
     // What is set, by where it is answered.
     let mut wanted = Vec::new();
     let mut places = Vec::new();
     for asked in request.topics {
         let name = asked.topic_name;
-        let denied = !ctx.may_topic(Operation::Read, &name);
+        let denied = !ctx.may_topic(&name);
         let stream = topic::named(&ctx.shared, &name).filter(|_| !denied);
         let mut partitions = Vec::with_capacity(asked.partitions.len());
         for one in asked.partitions {
@@ -272,11 +266,9 @@ async fn delete(
 ) -> Result<Vec<DeleteShareGroupOffsetsResponseTopic>, Refusal> {
     check_feature(ctx)?;
     let group = request.group_id.as_str();
-    if !ctx.may_group(Operation::Delete, group) {
-        return Err(access::no_group());
-    }
+    ctx.check_group(group)?;
     let mut topics = request.topics.iter();
-    let known = match topics.any(|topic| ctx.may_topic(Operation::Read, &topic.topic_name)) {
+    let known = match topics.any(|topic| ctx.may_topic(&topic.topic_name)) {
         true => known(ctx, group).await?,
         false => Vec::new(),
     };
@@ -289,7 +281,7 @@ async fn delete(
     let mut answers = Vec::with_capacity(request.topics.len());
     for asked in request.topics {
         let name = asked.topic_name;
-        let denied = !ctx.may_topic(Operation::Read, &name);
+        let denied = !ctx.may_topic(&name);
         let stream = topic::named(&ctx.shared, &name).filter(|_| !denied);
         let error = match (denied, &stream) {
             (true, _) => Some(ResponseError::TopicAuthorizationFailed),

@@ -9,7 +9,6 @@ use kafka_protocol::messages::share_acknowledge_response::{
 use kafka_protocol::messages::{ShareAcknowledgeRequest, ShareAcknowledgeResponse};
 use kera_broker::shares::Attached;
 use kera_coordinator::share::Acknowledgement;
-use kera_metadata::access::Operation;
 use kera_protocol::ids::Ordinal;
 
 use super::session::{BEGINS, ENDS, Key, ShareSession};
@@ -94,7 +93,7 @@ pub(super) async fn take(ctx: &Ctx, session: &ShareSession, said: Said) -> Outco
     for (key, batches) in said {
         // The right may have gone since they were acquired.
         let stream = topic::with_id(&ctx.shared, key.0);
-        if stream.is_some_and(|stream| !ctx.may_topic(Operation::Read, &stream.name())) {
+        if stream.is_some_and(|stream| !ctx.may_topic(&stream.name())) {
             outcomes.insert(key, Err(access::no_topic()));
             continue;
         }

@@ -19,10 +19,8 @@ use kafka_protocol::messages::GroupId;
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::shares::ShareError;
 use kera_metadata::Feature;
-use kera_metadata::access::Operation;
 
 use self::session::MOST_NAME_BYTES;
-use crate::access;
 use crate::context::Ctx;
 use crate::refusal::Refusal;
 
@@ -47,9 +45,7 @@ fn who(
         let text = format!("names of groups and members have at most {MOST_NAME_BYTES} bytes");
         return Err(Refusal::new(ResponseError::InvalidRequest, text));
     }
-    if !ctx.may_group(Operation::Read, group) {
-        return Err(access::no_group());
-    }
+    ctx.check_group(group)?;
     Ok((group.to_string(), member.to_string()))
 }
 

@@ -6,7 +6,6 @@ use kera_broker::shares::{Attached, SharePlace};
 use kera_coordinator::classic::shares::Isolation;
 use kera_coordinator::share::Acquired;
 use kera_log_segments::read::ReadError;
-use kera_metadata::access::Operation;
 use kera_protocol::batch::{BatchHeader, batches};
 use kera_protocol::ids::Ordinal;
 use kera_streamlet::{Committed, LaneReadError, LaneReadSpec, Located};
@@ -39,7 +38,7 @@ pub(super) fn locate(ctx: &Ctx, (id, partition): Key) -> Result<SharePlace, Refu
     let stream = topic::with_id(&ctx.shared, id);
     let stream = stream
         .ok_or_else(|| Refusal::new(ResponseError::UnknownTopicId, "no topic has this id"))?;
-    if !ctx.may_topic(Operation::Read, &stream.name()) {
+    if !ctx.may_topic(&stream.name()) {
         return Err(access::no_topic());
     }
     let (streamlet, lane) = topic::lane_of(&stream, partition).ok_or_else(|| {

@@ -9,7 +9,6 @@ use kafka_protocol::messages::add_partitions_to_txn_response::{
 };
 use kafka_protocol::messages::{AddPartitionsToTxnRequest, AddPartitionsToTxnResponse};
 use kera_coordinator::transactions::{Fault, Member, Part, Reply, Request};
-use kera_metadata::access::Operation;
 
 use super::parts::add;
 use super::{Knows, ask, fault_error, mismatch};
@@ -29,7 +28,7 @@ pub(super) async fn add_batched(
     request: AddPartitionsToTxnRequest,
 ) -> AddPartitionsToTxnResponse {
     let response = AddPartitionsToTxnResponse::default();
-    if !ctx.may_cluster(Operation::ClusterAction) {
+    if !ctx.may_cluster() {
         return response.with_error_code(ResponseError::ClusterAuthorizationFailed.code());
     }
     let mut results = Vec::with_capacity(request.transactions.len());

@@ -13,7 +13,6 @@ use kafka_protocol::messages::{
 };
 use kera_broker::transactions;
 use kera_coordinator::transactions::{Described as Known, Filter, Part, Reply, Request, Stage};
-use kera_metadata::access::Operation;
 
 use super::{Knows, ask, fault_error, mismatch};
 use crate::context::Ctx;
@@ -35,7 +34,7 @@ pub(crate) async fn describe_transactions(
     for id in request.transactional_ids {
         ctx.pause().await;
         let known = async {
-            ctx.check_id(Operation::Describe, &id)?;
+            ctx.check_id(&id)?;
             match ask(ctx, Request::Describe(id.to_string())).await? {
                 Ok(Reply::Described(known)) => Ok(known),
                 Ok(other) => Err(mismatch(&other)),
@@ -68,7 +67,7 @@ fn described(ctx: &Ctx, known: Known) -> Described {
     for part in &known.parts {
         if let Part::Partition(stream, partition) = part
             && let Some(stream) = ctx.shared.data.catalog.get(*stream)
-            && ctx.may_topic(Operation::Describe, &stream.name())
+            && ctx.may_topic(&stream.name())
         {
             let partition = i32::try_from(*partition).unwrap_or(i32::MAX);
             topics.entry(stream.name()).or_default().push(partition);
@@ -138,7 +137,7 @@ pub(crate) async fn list_transactions(
     let mut states = Vec::new();
     for listed in listed {
         let is_asked_for = pattern.as_ref().is_none_or(|p| p.is_match(&listed.id));
-        if !is_asked_for || !ctx.may_transactional_id(Operation::Describe, &listed.id) {
+        if !is_asked_for || !ctx.may_transactional_id(&listed.id) {
             continue;
         }
         if !ctx.has_room_for(ID_BYTES + listed.id.len()).await {

@@ -7,9 +7,10 @@ use kera_broker::clock::now_ms;
 use kera_broker::transactions::{BatchLane, join_lanes};
 use kera_coordinator::transactions::{Fault, Member};
 use kera_log_segments::group::AckPolicy;
-use kera_metadata::access::Operation;
+use kera_metadata::access::Kind;
 use kera_protocol::batch::BatchHeader;
 
+use crate::apis::PRODUCE;
 use crate::context::Ctx;
 use crate::produce::{ProduceRequest, may_write};
 use crate::topic;
@@ -41,7 +42,7 @@ pub(crate) fn to_join(
     body: &[u8],
 ) -> Option<impl Future<Output = Option<Fault>> + Send + 'static> {
     let id = request.transactional_id.as_deref()?;
-    if !joins(version) || !ctx.may_transactional_id(Operation::Write, id) {
+    if !joins(version) || !ctx.may_by(PRODUCE, (Kind::TransactionalId, id)) {
         return None;
     }
     let shared = ctx.shared.clone();

@@ -8,7 +8,7 @@ use kafka_protocol::messages::write_txn_markers_response::{
 };
 use kafka_protocol::messages::{TopicName, WriteTxnMarkersRequest, WriteTxnMarkersResponse};
 use kera_broker::transactions::{Which, end_lost};
-use kera_metadata::access::Operation;
+use kera_metadata::access::{CLUSTER_NAME, Kind, Operation};
 use kera_protocol::error::{ErrorCode, WireError};
 
 use crate::context::Ctx;
@@ -33,7 +33,8 @@ pub(crate) async fn write_markers(
     _version: i16,
     request: WriteTxnMarkersRequest,
 ) -> WriteTxnMarkersResponse {
-    let is_allowed = ctx.may_cluster(Operation::ClusterAction) || ctx.may_cluster(Operation::Alter);
+    let is_allowed =
+        ctx.may_cluster() || ctx.may_also(Operation::Alter, (Kind::Cluster, CLUSTER_NAME));
     let mut markers = Vec::with_capacity(request.markers.len());
     for asked in request.markers {
         let wanted = Wanted {

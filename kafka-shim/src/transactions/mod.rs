@@ -16,7 +16,7 @@ pub(crate) use parts::{add_offsets, add_partitions, end};
 use kafka_protocol::error::ResponseError;
 use kera_coordinator::transactions::{Fault, Init, Reply, Request};
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
-use kera_metadata::access::Operation;
+use kera_metadata::access::{Kind, Operation};
 use kera_protocol::error::{ErrorCode, WireError};
 
 use crate::context::Ctx;
@@ -100,9 +100,9 @@ fn fault_error(fault: Fault, knows: Knows) -> ResponseError {
 }
 
 impl Ctx {
-    /// Checks that the client may do this under a transactional id.
-    fn check_id(&self, operation: Operation, id: &str) -> Result<(), ResponseError> {
-        match self.may_transactional_id(operation, id) {
+    /// Checks that the client may do what it asks for under a transactional id.
+    fn check_id(&self, id: &str) -> Result<(), ResponseError> {
+        match self.may_transactional_id(id) {
             true => Ok(()),
             false => Err(ResponseError::TransactionalIdAuthorizationFailed),
         }
@@ -125,10 +125,15 @@ pub(crate) async fn init(ctx: &Ctx, version: i16, request: Init) -> Result<Begun
     if request.id.is_empty() {
         return Err(ResponseError::InvalidRequest);
     }
-    ctx.check_id(Operation::Write, &request.id)?;
+    ctx.check_id(&request.id)?;
     if request.two_phase.is_some() {
         // As with Kafka both are told alike: what the broker's settings are is not for clients to find out.
-        ctx.check_id(Operation::TwoPhaseCommit, &request.id)?;
+        if !ctx.may_also(
+            Operation::TwoPhaseCommit,
+            (Kind::TransactionalId, &request.id),
+        ) {
+            return Err(ResponseError::TransactionalIdAuthorizationFailed);
+        }
         if !ctx.shared.live().transactions.two_phase_commit {
             tracing::warn!(
                 id = request.id,

@@ -8,7 +8,6 @@ use kafka_protocol::messages::{TxnOffsetCommitRequest, TxnOffsetCommitResponse};
 use kera_broker::transactions;
 use kera_coordinator::classic::{CommitOffsets, OfTransaction, OffsetToCommit};
 use kera_coordinator::transactions::{Fault, Member, Part};
-use kera_metadata::access::Operation;
 
 use super::{Knows, coordinator_error, fault_error};
 use crate::context::Ctx;
@@ -30,7 +29,7 @@ pub(crate) async fn offset_commit(
     let mut topics = Vec::new();
     for asked in request.topics {
         let stream = topic::named(&ctx.shared, &asked.name);
-        let may_read = ctx.may_topic(Operation::Read, &asked.name);
+        let may_read = ctx.may_topic(&asked.name);
         let mut partitions = Vec::with_capacity(asked.partitions.len());
         for wanted in asked.partitions {
             let partition = wanted.partition_index;
@@ -72,9 +71,8 @@ pub(crate) async fn offset_commit(
     };
     let committed = async {
         let refused = |error: ResponseError| error.code();
-        ctx.check_id(Operation::Write, &member.id)
-            .map_err(refused)?;
-        if !ctx.may_group(Operation::Read, &commit.group) {
+        ctx.check_id(&member.id).map_err(refused)?;
+        if !ctx.may_group(&commit.group) {
             return Err(ResponseError::GroupAuthorizationFailed.code());
         }
         let part = Part::Group(commit.group.clone());

@@ -13,7 +13,6 @@ use kafka_protocol::messages::{
 use kera_broker::{admin, transactions};
 use kera_coordinator::transactions::{End, Member, Part, Reply, Request};
 use kera_metadata::Feature;
-use kera_metadata::access::Operation;
 
 use super::batched::add_batched;
 use super::{Knows, ask, fault_error, mismatch};
@@ -43,14 +42,14 @@ pub(crate) async fn add_partitions(
         producer: request.v3_and_below_producer_id.0,
         epoch: request.v3_and_below_producer_epoch,
     };
-    let allowed = ctx.check_id(Operation::Write, &member.id);
+    let allowed = ctx.check_id(&member.id);
     // Per topic and partition: what is wrong with it.
     let mut topics = Vec::new();
     let mut parts = BTreeSet::new();
     let mut is_wrong = false;
     for asked in request.v3_and_below_topics {
         let stream = topic::named(&ctx.shared, &asked.name);
-        let may_write = ctx.may_topic(Operation::Write, &asked.name);
+        let may_write = ctx.may_topic(&asked.name);
         let mut partitions = Vec::with_capacity(asked.partitions.len());
         for partition in asked.partitions {
             let known = stream
@@ -128,8 +127,8 @@ pub(crate) async fn add_offsets(
         epoch: request.producer_epoch,
     };
     let added = async {
-        ctx.check_id(Operation::Write, &member.id)?;
-        if !ctx.may_group(Operation::Read, &request.group_id) {
+        ctx.check_id(&member.id)?;
+        if !ctx.may_group(&request.group_id) {
             return Err(ResponseError::GroupAuthorizationFailed);
         }
         if request.group_id.is_empty() {
@@ -153,7 +152,7 @@ pub(crate) async fn end(ctx: &Ctx, version: i16, request: EndTxnRequest) -> EndT
         epoch: request.producer_epoch,
     };
     let ended = async {
-        ctx.check_id(Operation::Write, &member.id)?;
+        ctx.check_id(&member.id)?;
         // Its client has heard of the feature elsewhere. Answered without another epoch it would go on with this one, and
         // its next batches could join the transaction that ends.
         if version >= RAISES_FROM && !ctx.shared.has(Feature::RaisingEnds) {

@@ -99,6 +99,25 @@ fn every_api_that_is_served_is_in_the_table() {
     assert_eq!(known, served);
 }
 
+#[test]
+fn the_table_of_the_code_is_that_of_kafkas_documentation() {
+    for api in APIS {
+        let (key, needs) = needs_of(api.key).expect("in the table");
+        let all: Vec<_> = api
+            .needs
+            .iter()
+            .map(|need| (need.kind, need.operation))
+            .collect();
+        let missing: Vec<_> = needs.iter().filter(|need| !all.contains(need)).collect();
+        assert!(missing.is_empty(), "{key:?} lacks {missing:?}");
+        let always = api.needs.iter().filter(|need| need.when.is_empty());
+        let more: Vec<_> = always
+            .filter(|need| !needs.contains(&(need.kind, need.operation)))
+            .collect();
+        assert!(more.is_empty(), "{key:?}: {more:?}");
+    }
+}
+
 /// One request and its reply, as text.
 async fn ask(client: &mut Client, api: ApiKey, version: i16, id: Uuid) -> String {
     let asked = requests::of(api, version, id).expect("a request");

@@ -23,6 +23,8 @@ async fn connect(from: &str, to: SocketAddr) -> (TcpStream, bool) {
 async fn clients_leave_places_for_other_brokers() {
     let cluster = Cluster::with(|config| {
         config.server.max_connections = 30;
+        // The clients of this test are on the same machine.
+        config.server.reserved_connections = 0;
         config.cluster.reserved_connections = 20;
     })
     .await;
