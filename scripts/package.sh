@@ -56,7 +56,7 @@ glibc=$(objdump -T "$tree/usr/bin/kera" | grep -o 'GLIBC_[0-9][0-9.]*' | cut -d 
 install -D -m 644 deploy/systemd/kera.service "$tree/usr/lib/systemd/system/kera.service"
 install -D -m 644 deploy/systemd/kera.sysusers "$tree/usr/lib/sysusers.d/kera.conf"
 install -D -m 644 deploy/systemd/kera.toml "$tree/etc/kera/kera.toml"
-for name in cluster.conf cluster.toml member.env etcd.default; do
+for name in cluster.conf cluster.toml member.env etcd.default secured.toml; do
     install -D -m 644 "deploy/systemd/$name" "$doc/examples/$name"
 done
 for name in alerts.yaml dashboard.json; do

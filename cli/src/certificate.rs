@@ -56,6 +56,9 @@ pub(crate) struct DevArgs {
     /// Valid for so many days
     #[arg(long, value_name = "DAYS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=825))]
     days: u32,
+    /// Do nothing if all of them are there already, for services that start again
+    #[arg(long, conflicts_with = "json")]
+    if_needed: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -112,6 +115,15 @@ fn dev(args: &DevArgs) -> Outcome {
         (&made.client_certificate, client.certificate, PUBLIC),
         (&made.client_key, client.key, SECRET),
     ];
+    if args.if_needed && files.iter().all(|(path, ..)| path.exists()) {
+        let mut out = Out::stdout();
+        out.line(format_args!(
+            "{} has certificates already",
+            args.dir.display()
+        ))?;
+        out.flush()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some((there, ..)) = files.iter().find(|(path, ..)| path.exists()) {
         bail_there(there)?;
     }

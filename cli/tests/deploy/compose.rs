@@ -12,6 +12,8 @@ use crate::{read, repository, yaml};
 
 /// One broker.
 const FILE: &str = "deploy/compose/compose.yaml";
+/// One that asks who clients are.
+const SECURED: &str = "deploy/compose/secured.yaml";
 /// Three, and their etcd.
 const CLUSTER: &str = "deploy/compose/cluster.yaml";
 
@@ -28,7 +30,7 @@ fn the_compose_file_fits_its_schema() {
             .arg(path);
         run(command)
     };
-    for file in [FILE, CLUSTER] {
+    for file in [FILE, CLUSTER, SECURED] {
         let verdict = check(&repository(file));
         assert!(verdict.good, "{}", verdict.said);
     }
@@ -54,7 +56,7 @@ fn with_defaults(text: &str) -> String {
 }
 
 /// The broker's variables of a service, as compose gives them to it.
-fn variables(service: &Value) -> BTreeMap<String, String> {
+pub fn variables(service: &Value) -> BTreeMap<String, String> {
     let all = service["environment"].as_object().expect("variables");
     let text = |value: &Value| match value {
         Value::String(text) => with_defaults(text),

@@ -20,6 +20,7 @@ mod probes;
 mod process;
 mod queries;
 mod sandbox;
+mod secured;
 mod settings;
 mod systemd;
 mod tools;

@@ -8,8 +8,10 @@ use crate::common::{finish, home, kera};
 use crate::{read, repository};
 
 /// Variables that are no setting of the broker: what clients and the command line read.
-const OTHERS: [&str; 5] = [
+const OTHERS: [&str; 7] = [
     "KERA_BOOTSTRAP",
+    "KERA_USER",
+    "KERA_USER_PASSWORD_FILE",
     "KERA_CONFIG",
     "KERA_TLS_CA",
     "KERA_TLS_CLIENT_CERT",
