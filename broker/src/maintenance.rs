@@ -13,7 +13,6 @@ use kera_protocol::ids::StreamletKey;
 use kera_streamlet::{Job, Streamlet};
 
 use crate::clock::{now_ms, retention_ms};
-use crate::cluster::disk_watch;
 use crate::config::BrokerConfig;
 use crate::data::catalog::make_missing_dir;
 use crate::error::BrokerError;
@@ -27,6 +26,10 @@ const RETRY: Duration = Duration::from_millis(20);
 const WRITE_OUT: Duration = Duration::from_secs(1);
 /// How often it is looked whether files can be written, while they cannot.
 const PROBE: Duration = Duration::from_secs(1);
+/// How often it is looked whether the disk is to be tried, or something of it to be told.
+const DISK_LOOK: Duration = Duration::from_secs(1);
+/// Most bytes of a reason that others are told.
+const MOST_REASON: usize = 256;
 /// How often the disk's free space is looked at.
 const SPACE_CHECK: Duration = Duration::from_millis(250);
 /// More groups than this are flushed by one flush of the file system.
@@ -87,10 +90,7 @@ impl Maintenance {
         let looks = Arc::new(Jobs::default());
         let (s, l) = (shared.clone(), looks.clone());
         // Nor for this one, for the same reason.
-        drop(spawn(
-            "kera-disk",
-            Box::new(move || disk_watch::run(&s, &l)),
-        )?);
+        drop(spawn("kera-disk", Box::new(move || watch_disk(&s, &l)))?);
         let flushes = shared.retimed.flushes.clone();
         let (s, f) = (shared.clone(), flushes.clone());
         threads.push(spawn("kera-flush", Box::new(move || run_flushes(&s, &f)))?);
@@ -293,6 +293,46 @@ fn watch_space(shared: &Arc<Shared>) {
         // What is expired may be what fills the disk.
         retain(shared);
     }
+}
+
+/// Watches the disk of a broker that shares its store with others, until `clock` is stopped.
+fn watch_disk(shared: &Arc<Shared>, clock: &Jobs) {
+    let Some(clustered) = &shared.clustered else {
+        return;
+    };
+    let mut told: Option<String> = None;
+    while clock.take(Instant::now() + DISK_LOOK).is_some() {
+        clustered.disk.look(|| shared.dir.probe());
+        let reason = shared.cannot_write();
+        // Another error of the same disk is no news to others.
+        if reason.is_some() == told.is_some() {
+            continue;
+        }
+        match &reason {
+            Some(reason) => tracing::error!(
+                reason,
+                "this broker cannot write its own files, and is to own nothing that another can own"
+            ),
+            None => tracing::info!("this broker can write its own files again"),
+        }
+        let telling = reason.clone().map(shortened);
+        match clustered
+            .members
+            .describe(|live| live.cannot_write = telling)
+        {
+            Ok(()) => told = reason,
+            Err(error) => {
+                tracing::warn!(%error, "the other brokers do not know yet whether this one can write its own files");
+            }
+        }
+    }
+}
+
+fn shortened(mut reason: String) -> String {
+    while reason.len() > MOST_REASON {
+        reason.pop();
+    }
+    reason
 }
 
 /// Looks whether files can be written again, while there are streamlets that refuse appends because

@@ -1,6 +1,7 @@
 //! Whether a broker lives, and does what it is there for.
 
 use kera_controller::refused;
+use kera_log_segments::sync::Ordering;
 
 use crate::shared::Shared;
 use crate::unreadable;
@@ -28,7 +29,7 @@ impl Shared {
         let disk_full = &self.data.env.disk_full;
         may_serve(
             *self.stopping.borrow(),
-            disk_full.load(kera_log_segments::sync::Ordering::Relaxed),
+            disk_full.load(Ordering::Relaxed),
             self.data.directory.is_current(),
             self.stranger().is_some(),
         )?;
@@ -47,6 +48,15 @@ impl Shared {
                 "consumer groups cannot be read: appends and reads go on, joins and commits wait; the log says what is wrong and where",
             ),
             false => Ok(()),
+        }
+    }
+
+    /// Why this broker cannot write its own files, for people, if it cannot and shares its store with others.
+    pub(crate) fn cannot_write(&self) -> Option<String> {
+        let clustered = self.clustered.as_ref()?;
+        match self.data.env.disk_full.load(Ordering::Relaxed) {
+            true => Some("its disk is full".to_owned()),
+            false => clustered.disk.failing(),
         }
     }
 

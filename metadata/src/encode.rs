@@ -88,6 +88,7 @@ pub(crate) fn encode_value(key: &[u8], record: &Record, revision: u64) -> Vec<u8
                 epoch: r.epoch.0,
                 next_group: r.next_group.0,
                 restore: r.restore,
+                awaits_jump: r.awaits_jumps > 0,
                 awaits_jumps: r.awaits_jumps,
             },
         ),
@@ -225,7 +226,7 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
                 epoch: Epoch(m.epoch),
                 next_group: GroupId(m.next_group),
                 restore: m.restore,
-                awaits_jumps: m.awaits_jumps,
+                awaits_jumps: m.awaits_jumps.max(m.awaits_jump.into()),
                 revision,
             })
         }

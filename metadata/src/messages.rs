@@ -247,8 +247,10 @@ pub(crate) struct StreamletMessage {
     pub(crate) next_group: u64,
     #[prost(uint64, tag = "4")]
     pub(crate) restore: u64,
-    /// Of an earlier version, which wrote true or false: 1 or 0.
-    #[prost(uint32, tag = "5")]
+    /// Of versions that know of one jump at a time.
+    #[prost(bool, tag = "5")]
+    pub(crate) awaits_jump: bool,
+    #[prost(uint32, tag = "6")]
     pub(crate) awaits_jumps: u32,
 }
 

@@ -12,20 +12,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kera_log_segments::sync::Ordering;
 use parking_lot::Mutex;
 
-use crate::job_queue::Jobs;
-use crate::shared::Shared;
-
-/// How often it is looked whether there is something to do or to tell.
-const LOOK: Duration = Duration::from_secs(1);
 /// How often the file is written while all is well; while it cannot be, at each look.
 const EVERY: Duration = Duration::from_secs(5);
 /// Failures in a row after which files count as not writable: one that passes is no reason to move anything.
 const FAILURES: u32 = 2;
-/// Most bytes of a reason that others are told.
-const MOST_REASON: usize = 256;
 
 /// What is known of the disk.
 #[derive(Debug)]
@@ -78,7 +70,7 @@ impl DiskWatch {
     }
 
     /// Why nothing can be written, if that was found.
-    fn failing(&self) -> Option<String> {
+    pub(crate) fn failing(&self) -> Option<String> {
         let state = self.state.lock();
         (state.failures >= FAILURES).then(|| {
             format!(
@@ -89,7 +81,7 @@ impl DiskWatch {
     }
 
     /// Writes by `probe` if that is due.
-    fn look(&self, probe: impl FnOnce() -> io::Result<()>) {
+    pub(crate) fn look(&self, probe: impl FnOnce() -> io::Result<()>) {
         {
             let mut state = self.state.lock();
             let rested = state.ended.is_none_or(|ended| ended.elapsed() >= EVERY);
@@ -112,57 +104,6 @@ impl DiskWatch {
             }
         }
     }
-}
-
-impl Shared {
-    /// Why this broker cannot write its own files, for people, if it cannot and shares its store with others.
-    pub(crate) fn cannot_write(&self) -> Option<String> {
-        let clustered = self.clustered.as_ref()?;
-        match self.data.env.disk_full.load(Ordering::Relaxed) {
-            true => Some("its disk is full".to_owned()),
-            false => clustered.disk.failing(),
-        }
-    }
-}
-
-/// Watches the disk of a broker that shares its store with others, until `clock` is stopped.
-pub(crate) fn run(shared: &Arc<Shared>, clock: &Jobs) {
-    let Some(clustered) = &shared.clustered else {
-        return;
-    };
-    let mut told: Option<String> = None;
-    while clock.take(Instant::now() + LOOK).is_some() {
-        clustered.disk.look(|| shared.dir.probe());
-        let reason = shared.cannot_write();
-        // Another error of the same disk is no news to others.
-        if reason.is_some() == told.is_some() {
-            continue;
-        }
-        match &reason {
-            Some(reason) => tracing::error!(
-                reason,
-                "this broker cannot write its own files, and is to own nothing that another can own"
-            ),
-            None => tracing::info!("this broker can write its own files again"),
-        }
-        let telling = reason.clone().map(shortened);
-        match clustered
-            .members
-            .describe(|live| live.cannot_write = telling)
-        {
-            Ok(()) => told = reason,
-            Err(error) => {
-                tracing::warn!(%error, "the other brokers do not know yet whether this one can write its own files");
-            }
-        }
-    }
-}
-
-fn shortened(mut reason: String) -> String {
-    while reason.len() > MOST_REASON {
-        reason.pop();
-    }
-    reason
 }
 
 #[cfg(test)]
