@@ -92,7 +92,8 @@ fn a_broker_whose_disk_is_full_owns_nothing_that_another_can_own() {
     small.fill();
     let status = ["cluster", "status"];
     trio.brokers[0].until(&status, |status| {
-        broker(status, 2)["cannot_write"] == "its disk is full" && status["healthy"] == false
+        broker(status, 2)["cannot_write"] == "its disk is full"
+            && status["health"]["healthy"] == false
     });
     let said = trio.brokers[0].attempt(&status, b"").text();
     assert!(
@@ -142,7 +143,9 @@ fn a_broker_whose_disk_stands_still_is_followed_by_others_and_comes_back() {
     assert!(!owners.contains(&2), "{owners:?}");
 
     drop(frozen);
-    trio.brokers[0].until(&["cluster", "status"], |status| status["healthy"] == true);
+    trio.brokers[0].until(&["cluster", "status"], |status| {
+        status["health"]["healthy"] == true
+    });
     let all = trio.bootstrap();
     trio.produce(&all, &lines(6000..9000));
     assert_eq!(trio.consume(&all, "clicks"), lines(0..9000));
