@@ -412,6 +412,35 @@ async fn what_does_not_fit_a_frame_is_refused_here() {
 }
 
 #[tokio::test]
+async fn what_is_said_in_place_of_a_hello_is_told() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut said = BytesMut::new();
+    let error = WireError::new(
+        ErrorCode::TooManyConnections,
+        "the broker has 4 connections",
+    );
+    encode_go_away(&mut said, &error);
+    let whole = said.len();
+    // Also one that ends in the middle is an error, and no goodbye.
+    for (bytes, told) in [(whole, "4 connections"), (whole - 1, "another protocol")] {
+        let full = async {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            socket.write_all(&said[..bytes]).await.unwrap();
+            socket.shutdown().await.unwrap();
+            socket
+        };
+        let options = ConnectOptions::default();
+        let (_socket, failed) =
+            tokio::join!(full, DataConnection::connect(&address, &options, None));
+        let failed = failed.unwrap_err();
+        assert!(failed.to_string().contains(told), "{failed}");
+        // Nothing was asked for, and there may be a place later.
+        assert!(failed.is_retryable() && !failed.is_uncertain(), "{failed}");
+    }
+}
+
+#[tokio::test]
 async fn no_broker_and_no_kera_are_clear_errors() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -19,8 +19,8 @@ use bytes::Bytes;
 use kera_protocol::Message;
 use kera_protocol::error::WireError;
 use kera_protocol::frame::{
-    Frame, FrameError, FrameKind, HELLO_REPLY_BYTES, Hello, HelloReply, PUSH_CORRELATION,
-    TAKES_CALLS,
+    Frame, FrameError, FrameHeader, FrameKind, HELLO_REPLY_BYTES, Hello, HelloReply,
+    PUSH_CORRELATION, TAKES_CALLS,
 };
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -38,6 +38,9 @@ use send::Sender;
 
 /// What a broker that wants TLS answers a hello without it,
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
+
+/// Most bytes of a goodbye that is said in place of a hello.
+const MOST_GOODBYE_BYTES: usize = 4096;
 
 /// How a data connection behaves.
 #[derive(Clone, Debug)]
@@ -488,6 +491,26 @@ async fn open(address: &str, way: &Way) -> io::Result<(Stream, HelloReply)> {
         Some(_) => error,
         None => io::Error::other(format!("no hello came back: {error}")),
     })?;
-    let reply = HelloReply::decode(&reply).map_err(io::Error::other)?;
-    Ok((stream, reply))
+    match HelloReply::decode(&reply) {
+        Ok(hello) => Ok((stream, hello)),
+        Err(error) => Err(match goodbye(&mut stream, &reply).await {
+            Some(said) => io::Error::other(said),
+            None => io::Error::other(error),
+        }),
+    }
+}
+
+/// What a broker says in place of its hello that takes no connection now; `begun` is what came. `None` if that is something
+/// else.
+async fn goodbye(stream: &mut Stream, begun: &[u8; HELLO_REPLY_BYTES]) -> Option<WireError> {
+    let header = FrameHeader::decode(begun, MOST_GOODBYE_BYTES).ok()?;
+    if header.kind != FrameKind::GoAway {
+        return None;
+    }
+    let mut whole = begun.to_vec();
+    whole.resize(header.total_bytes(), 0);
+    stream.read_exact(&mut whole[begun.len()..]).await.ok()?;
+    let frame = Frame::from_parts(&header, &whole.into());
+    let said: kera_protocol::v1::GoAway = frame.message().ok()?;
+    Some(WireError::from_number(said.error, said.message))
 }
