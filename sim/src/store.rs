@@ -414,12 +414,18 @@ impl ClusterStore for View {
     }
 
     fn join(&self, live: LiveBroker, ttl: Duration) -> Result<Membership, MetadataError> {
-        let joined = self.ask(|store| store.join(live, ttl));
+        let joined = self.ask(|store| {
+            let joined = store.join(live, ttl);
+            if joined.is_ok() {
+                // Now: while the answer is on its way the lease of the process before must not end this one.
+                let mut heard = self.store.heard.lock();
+                heard.insert(self.broker, (os::now(), false));
+            }
+            joined
+        });
         if joined.is_ok() {
             self.store.joined.lock().insert(self.broker);
             self.store.notices(self.broker);
-            let mut heard = self.store.heard.lock();
-            heard.insert(self.broker, (os::now(), false));
         }
         joined
     }
