@@ -48,7 +48,7 @@ impl Admitted {
 }
 
 impl Counted {
-    /// Counts one more connection to `via`, from `peer`, if there is [room](Shared::admit) for it. Until it is
+    /// Counts one more connection to `via`, from `peer`, if there is room for it. Until it is
     /// [heard](Self::heard) it may be told that its place is wanted for another. It may be from here on, not only once
     /// its task runs: or of many that come at once those that came first would be refused for those that came last.
     ///

@@ -156,8 +156,8 @@ mod tests {
     fn a_write_that_does_not_come_back_costs_the_lease_until_it_does() {
         let disk = DiskWatch::new(Duration::ZERO);
         assert_eq!(disk.may_hold_lease(), Ok(()));
-        let (thaw, frozen) = mpsc::channel::<()>();
-        let (begun, begins) = mpsc::channel();
+        let (thaw, frozen) = mpsc::sync_channel::<()>(1);
+        let (begun, begins) = mpsc::sync_channel(1);
         std::thread::scope(|scope| {
             let written = &disk;
             let writing = scope.spawn(move || {
