@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::{Command, Output, Stdio};
 
 /// Seeds that every change plays, from 1 on.
-const SEEDS: usize = 200;
+const SEEDS: usize = 160;
 /// Seeds with share groups that every change plays, from 300,001 on.
 const WITH_SHARES: usize = 20;
 /// Seeds beyond those whose runs failed once, for whatever reason, and what was said of them.

@@ -72,7 +72,7 @@ impl Trio {
     }
 }
 
-fn broker<'a>(status: &'a Value, number: u32) -> &'a Value {
+fn broker(status: &Value, number: u32) -> &Value {
     let brokers = status["brokers"].as_array().expect("brokers");
     let found = brokers.iter().find(|one| one["broker_id"] == number);
     found.expect("it is told")
