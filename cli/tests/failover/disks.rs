@@ -8,21 +8,10 @@ use crate::common::small_disk::SmallDisk;
 
 /// Three brokers, of which the second has its data on `disk`.
 fn trio_on(disk: &Path, flags: &[&str]) -> Option<Trio> {
-    let etcd = Etcd::start()?;
-    let made = EtcdStore::init(&etcd.address(), EtcdOptions::default());
-    made.expect("the cluster is made");
-    let store = etcd.address();
-    let more = [&["--cluster-lease", "2s"], flags].concat();
     let data = disk.join("data");
-    let start = |number, flags: &[&str]| match number {
+    Trio::started(flags, |number, flags| match number {
         2 => Broker::on(&data, flags),
         _ => Broker::with(flags),
-    };
-    let (brokers, places) = start_each(3, ["--cluster", &store], &more, start);
-    Some(Trio {
-        brokers,
-        etcd,
-        places,
     })
 }
 

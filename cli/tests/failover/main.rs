@@ -46,13 +46,18 @@ impl Trio {
 
     /// Likewise, with more flags for each broker.
     fn with(flags: &[&str]) -> Option<Self> {
+        Self::started(flags, |_, flags| Broker::with(flags))
+    }
+
+    /// Likewise; `start` gets a broker's number and all its flags.
+    fn started(flags: &[&str], start: impl FnMut(usize, &[&str]) -> Broker) -> Option<Self> {
         let etcd = Etcd::start()?;
         let made = EtcdStore::init(&etcd.address(), EtcdOptions::default());
         made.expect("the cluster is made");
         let store = etcd.address();
         let more = [&["--cluster-lease", "2s"], flags].concat();
         let cluster = ["--cluster", &store];
-        let (brokers, places) = start_each(3, cluster, &more, |_, flags| Broker::with(flags));
+        let (brokers, places) = start_each(3, cluster, &more, start);
         Some(Self {
             brokers,
             etcd,
