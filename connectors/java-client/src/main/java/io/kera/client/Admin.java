@@ -6,15 +6,21 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Creates, lists and deletes streams, and tells where their lanes are. Any broker answers; the next is asked where one does not. */
+/**
+ * Creates, lists and deletes streams, and tells where their lanes are; lists, describes, resets and deletes consumer groups. Any broker
+ * answers what is asked of streams, and the next is asked where one does not. Thread-safe.
+ */
 public final class Admin implements AutoCloseable {
-    /** Streams in one reply, positions in one request. */
+    /** Streams or groups in one reply, positions in one request. */
     private static final int PAGE = 1000;
     /** How a stream is cleaned up. */
     private static final int COMPACT = 1;
+    /** What is asked of groups is asked again for so long. */
+    private static final long GROUP_NANOS = Duration.ofSeconds(30).toNanos();
 
     private final Cluster cluster;
     private final ConnectOptions options;
+    private final CoordinatorCalls groupCalls;
 
     /**
      * Uses the first broker that answers.
@@ -22,8 +28,13 @@ public final class Admin implements AutoCloseable {
      * @param addresses HOST:PORT each
      */
     public Admin(List<String> addresses, ConnectOptions options) {
+        this(addresses, options, GROUP_NANOS);
+    }
+
+    Admin(List<String> addresses, ConnectOptions options, long groupNanos) {
         this.cluster = new Cluster(addresses, options);
         this.options = options;
+        groupCalls = new CoordinatorCalls(cluster, options, groupNanos, "group", cluster::coordinator);
     }
 
     /** Creates a stream of so many streamlets, of so many lanes each. */
@@ -176,6 +187,70 @@ public final class Admin implements AutoCloseable {
         }
     }
 
+    /**
+     * All consumer groups, by name, with their lag; without those that the user may not see. Coordinators that are reading their
+     * state are waited for: without one of them it would not be all.
+     *
+     * @throws IOException if one has not answered within 30 s
+     */
+    public List<GroupSummary> groups() throws IOException {
+        List<GroupSummary> groups = new ArrayList<>();
+        boolean more = true;
+        while (more) {
+            int before = groups.size();
+            String after = groups.isEmpty() ? "" : groups.get(before - 1).group();
+            byte[] request = new Wire.Writer().text(2, after).number(3, PAGE).done();
+            more = false;
+            Wire.Reader fields = new Wire.Reader(
+                    groupCalls.callAny("one of the coordinators of groups", Methods.LIST_GROUPS, request));
+            for (int field; (field = fields.next()) != 0; ) {
+                switch (field) {
+                    case 1 -> groups.add(GroupSummary.read(fields.part()));
+                    case 2 -> more = fields.varint() != 0;
+                    default -> fields.skip();
+                }
+            }
+            // A page without a group would be asked for again for ever.
+            more &= groups.size() > before;
+        }
+        return groups;
+    }
+
+    /**
+     * A consumer group's members, and its position and lag in each lane or partition.
+     *
+     * @throws KeraException with {@link ErrorCodes#UNKNOWN_CONSUMER_GROUP} if there is none
+     * @throws IOException if its coordinator has not answered within 30 s
+     */
+    public GroupDescription group(String group) throws IOException {
+        return GroupDescription.read(groupCalls.read(group, Methods.DESCRIBE_GROUP, named(group)));
+    }
+
+    /**
+     * Has a consumer group go on elsewhere. Its members must have left.
+     *
+     * @return where it stands now in what was reset
+     * @throws KeraException with {@link ErrorCodes#GROUP_NOT_EMPTY} if it has members, with {@link ErrorCodes#UNKNOWN_CONSUMER_GROUP} if
+     *     there is none
+     * @throws IOException if its coordinator has not answered within 30 s, or refuses after an attempt whose answer was lost: it may
+     *     have been done, which {@link #group} tells
+     */
+    public GroupProgress resetGroup(String group, GroupPart part, StartAt to) throws IOException {
+        return GroupProgress.read(groupCalls.change(group, Methods.RESET_GROUP, part.request(group, to), 0));
+    }
+
+    /**
+     * Has brokers forget a consumer group and its positions. Its members must have left; the records of its streams stay. If the answer to
+     * an attempt is lost, and the next one finds no group, it is deleted.
+     *
+     * @throws KeraException with {@link ErrorCodes#GROUP_NOT_EMPTY} if it has members, with {@link ErrorCodes#UNKNOWN_CONSUMER_GROUP} if
+     *     there is none
+     * @throws IOException as {@link #resetGroup}
+     */
+    public void deleteGroup(String group) throws IOException {
+        groupCalls.change(group, Methods.DELETE_GROUP, named(group), ErrorCodes.UNKNOWN_CONSUMER_GROUP);
+    }
+
     static byte[] positionsRequest(String group, String stream, byte[] id, List<LanePosition> positions) {
         Wire.Writer request = new Wire.Writer().text(1, group).text(2, stream);
         for (LanePosition each : positions) {
@@ -194,7 +269,7 @@ public final class Admin implements AutoCloseable {
 
     @Override
     public void close() {
-        cluster.close();
+        groupCalls.close();
     }
 
     /**

@@ -31,7 +31,12 @@ public record ConsumerOptions(
         /** One member follows a lane: its records are seen in order. */
         LANE,
         /** Ranges of a lane go to any member: members may outnumber lanes. */
-        NONE
+        NONE,
+        /**
+         * The keys of a lane, in 64 slices, are shared by members, which may outnumber lanes: the records of each key are seen in order. Each
+         * member reads all of its lanes, and passes over the keys of others.
+         */
+        KEY
     }
 
     public ConsumerOptions {
@@ -41,6 +46,7 @@ public record ConsumerOptions(
         check(!commitInterval.isNegative() && commitInterval.compareTo(Duration.ofDays(1)) <= 0,
                 "commitInterval is " + commitInterval + ": use zero to a day");
         check(memoryLimit > 0, "memoryLimit is " + memoryLimit + ": use 1 or more");
+        check(order != Order.KEY, "order is KEY: this client shows such groups, and joins none");
         check(maxLeases > 0, "maxLeases is " + maxLeases + ": use 1 or more");
     }
 

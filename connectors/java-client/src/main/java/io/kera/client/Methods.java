@@ -16,6 +16,10 @@ final class Methods {
     static final int ACQUIRE = 12;
     static final int COMMIT = 13;
     static final int LEAVE = 14;
+    static final int LIST_GROUPS = 15;
+    static final int DESCRIBE_GROUP = 16;
+    static final int RESET_GROUP = 17;
+    static final int DELETE_GROUP = 18;
     static final int GET_GENERATIONS = 22;
     static final int CUT_LANE = 23;
     static final int WATCH_LANES = 24;

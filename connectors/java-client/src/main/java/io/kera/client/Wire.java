@@ -25,6 +25,13 @@ final class Wire {
             return this;
         }
 
+        /** A number of 8 bytes, written even if it is 0. */
+        Writer fixed64(int field, long value) {
+            varint((long) field << 3 | 1);
+            out.writeBytes(ByteBuffer.allocate(8).putLong(Long.reverseBytes(value)).array());
+            return this;
+        }
+
         Writer bytes(int field, byte[] value) {
             varint((long) field << 3 | 2);
             varint(value.length);
@@ -34,6 +41,12 @@ final class Wire {
 
         Writer text(int field, String value) {
             return bytes(field, value.getBytes(StandardCharsets.UTF_8));
+        }
+
+        /** Fields that were written before. */
+        Writer message(byte[] fields) {
+            out.writeBytes(fields);
+            return this;
         }
 
         byte[] done() {
@@ -85,6 +98,11 @@ final class Wire {
             throw new IllegalArgumentException("a number has more than ten bytes");
         }
 
+        /** A number of 8 bytes. */
+        long fixed64() {
+            return Long.reverseBytes(in.getLong());
+        }
+
         ByteBuffer part() {
             int length = Math.toIntExact(varint());
             ByteBuffer part = in.slice(in.position(), length);
@@ -94,12 +112,17 @@ final class Wire {
 
         /** Those of a repeated field, several at once or one. */
         List<Integer> numbers() {
-            List<Integer> numbers = new ArrayList<>();
+            return longs().stream().map(Long::intValue).toList();
+        }
+
+        /** The same of 64 bits. */
+        List<Long> longs() {
+            List<Long> numbers = new ArrayList<>();
             if (isNumber()) {
-                numbers.add((int) varint());
+                numbers.add(varint());
             } else {
                 for (Reader packed = new Reader(part()); packed.in.hasRemaining(); ) {
-                    numbers.add((int) packed.varint());
+                    numbers.add(packed.varint());
                 }
             }
             return numbers;

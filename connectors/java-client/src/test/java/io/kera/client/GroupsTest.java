@@ -1,0 +1,235 @@
+package io.kera.client;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.OptionalLong;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** Consumer groups as {@link Admin} shows and changes them. */
+@Timeout(60)
+class GroupsTest {
+    private static final OptionalLong NOTHING = OptionalLong.empty();
+    private static TestBroker broker;
+    private static Admin admin;
+
+    @BeforeAll
+    static void start() throws Exception {
+        broker = TestBroker.start();
+        admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT);
+    }
+
+    @AfterAll
+    static void stop() throws Exception {
+        if (broker != null) {
+            admin.close();
+            broker.close();
+        }
+    }
+
+    private static OptionalLong is(long number) {
+        return OptionalLong.of(number);
+    }
+
+    private static void refused(int code, Executed what) {
+        assertEquals(code, assertThrows(KeraException.class, what::run).code());
+    }
+
+    private interface Executed {
+        void run() throws Exception;
+    }
+
+    private static List<Long> committed(GroupProgress progress) {
+        return progress.lanes().stream().map(GroupProgress.Lane::committed).toList();
+    }
+
+    /** The group once brokers have told each other where its lanes end. */
+    private static GroupDescription known(String group) throws IOException {
+        GroupDescription told = admin.group(group);
+        while (told.summary().unknownLanes() > 0) {
+            told = admin.group(group);
+        }
+        return told;
+    }
+
+    @Test
+    void aGroupIsListedDescribedResetAndDeleted() throws Exception {
+        admin.createStream("visits", 1, 2);
+        try (Producer producer = Producer.placed("visits", ProducerOptions.to(broker.address()))) {
+            for (int n = 0; n < 10; n++) {
+                producer.appendTo(n < 3 ? 1 : 0, null, ("" + n).getBytes(), List.of(), 0);
+            }
+            producer.flush();
+        }
+        ConsumerOptions options = ConsumerOptions.to(broker.address()).withCommitInterval(Duration.ZERO).withName("till");
+        try (Consumer consumer = new Consumer("visits", "billing", options)) {
+            ConsumedBatch batch = consumer.next(Duration.ofSeconds(30));
+            int lane = batch.lease().lane();
+            consumer.commit(batch);
+            GroupDescription told = known("billing");
+            assertEquals(1, told.members().size());
+            assertEquals("till", told.members().get(0).client());
+            assertEquals(2, told.members().get(0).leases());
+            assertTrue(told.members().get(0).sinceHeartbeat().toSeconds() < 60);
+            GroupProgress.Lane done = told.progress().lanes().get(lane);
+            long head = lane == 0 ? 7 : 3;
+            assertEquals(List.of(0, lane), List.of(done.streamlet(), done.lane()));
+            assertEquals(batch.next(), done.committed());
+            assertEquals(List.of(is(head), is(head - batch.next())), List.of(done.head(), done.lag()));
+            GroupProgress.HeldLease lease = done.leases().get(0);
+            assertEquals(batch.lease().id(), lease.lease());
+            assertEquals(told.members().get(0).member(), lease.member());
+            assertEquals(LaneReader.UNBOUNDED, lease.end());
+            assertEquals(10 - batch.next(), told.summary().lag());
+            refused(ErrorCodes.GROUP_NOT_EMPTY, () -> admin.resetGroup("billing", GroupPart.WHOLE, StartAt.EARLIEST));
+            refused(ErrorCodes.GROUP_NOT_EMPTY, () -> admin.deleteGroup("billing"));
+        }
+        assertEquals(List.of(7L, 3L), committed(admin.resetGroup("billing", GroupPart.WHOLE, StartAt.LATEST)));
+        GroupProgress moved = admin.resetGroup("billing", GroupPart.lane(0, 1), StartAt.ordinal(2));
+        assertEquals(List.of(2L), committed(moved), "of the lane that was moved alone");
+        assertEquals(List.of(7L, 2L), committed(admin.group("billing").progress()));
+        assertEquals(List.of(0L, 0L), committed(admin.resetGroup("billing", GroupPart.WHOLE, StartAt.timestamp(0))));
+        known("billing");
+        GroupSummary listed = admin.groups().stream().filter(group -> group.group().equals("billing")).findAny().orElseThrow();
+        assertEquals(new GroupSummary("billing", GroupSummary.Kind.NATIVE, "visits", ConsumerOptions.Order.LANE, 0, 0, 10, 0, "", "",
+                List.of()), listed);
+        admin.deleteGroup("billing");
+        assertFalse(admin.groups().stream().anyMatch(group -> group.group().equals("billing")));
+        refused(ErrorCodes.UNKNOWN_CONSUMER_GROUP, () -> admin.group("billing"));
+        refused(ErrorCodes.UNKNOWN_CONSUMER_GROUP, () -> admin.deleteGroup("billing"));
+        refused(ErrorCodes.UNKNOWN_CONSUMER_GROUP, () -> admin.resetGroup("billing", GroupPart.WHOLE, StartAt.LATEST));
+    }
+
+    @Test
+    void positionsThatWereCommittedFromOutsideAreShown() throws Exception {
+        admin.createStream("read", 1, 1);
+        broker.run("a\nb\nc\n", "produce", "read");
+        admin.commitPositions("engine", "read", List.of(new LanePosition(0, 0, 2)));
+        GroupDescription told = known("engine");
+        assertEquals(List.of(), told.members());
+        assertEquals(1, told.summary().lag());
+        assertEquals(List.of(2L), committed(told.progress()));
+    }
+
+    private static byte[] kafkaGroup() {
+        Wire.Writer lag = new Wire.Writer().text(1, "s").number(2, 4).number(3, 1);
+        Wire.Writer summary = new Wire.Writer().text(1, "k").number(4, 1).number(6, 4).number(7, 1).text(8, "Stable")
+                .bytes(9, lag.done()).text(10, "consumer").number(11, 1);
+        Wire.Writer member = new Wire.Writer().text(1, "m").text(2, "c").number(4, 1_500).text(5, "h").text(6, "i").number(7, 3)
+                .number(8, 8).number(9, 2);
+        Wire.Writer read = new Wire.Writer().text(1, "s").number(2, 5).present(3, 0).number(4, 9).number(5, 9).text(6, "m").text(7, "x");
+        Wire.Writer away = new Wire.Writer().text(1, "s").number(3, 7).number(8, 1);
+        Wire.Writer begun = new Wire.Writer().text(1, "s").number(2, 1).number(4, 6);
+        return new Wire.Writer().bytes(1, summary.done()).bytes(2, member.done()).bytes(4, read.done()).bytes(4, away.done())
+                .bytes(4, begun.done()).number(5, 8).text(6, "range").done();
+    }
+
+    @Test
+    void groupsOfKafkasClientsHavePartitions() {
+        GroupDescription told = GroupDescription.read(ByteBuffer.wrap(kafkaGroup()));
+        assertEquals(new GroupSummary("k", GroupSummary.Kind.KAFKA, "", null, 1, 0, 4, 1, "Stable", "consumer",
+                List.of(new GroupSummary.StreamLag("s", 4, 1))), told.summary());
+        assertEquals(List.of(new GroupDescription.Member("m", "c", 0, Duration.ofMillis(1_500), "h", "i", 3, 8, 2)), told.members());
+        assertEquals(List.of(
+                new GroupProgress.Partition("s", 5, is(0), is(9), is(9), "m", "x"),
+                new GroupProgress.Partition("s", 0, is(7), NOTHING, NOTHING, "", ""),
+                new GroupProgress.Partition("s", 1, NOTHING, is(6), NOTHING, "", "")), told.progress().partitions());
+        assertEquals(8, told.generation());
+        assertEquals("range", told.protocol());
+    }
+
+    @Test
+    void whatIsNotKnownIsTold() {
+        Wire.Writer slice = new Wire.Writer().number(1, 9).text(2, "m").number(3, 5).number(4, 80).fixed64(5, 1L << 63 | 6).number(6, 7);
+        Wire.Writer held = new Wire.Writer().number(1, 9).number(2, 77).number(3, 5).number(4, 8);
+        Wire.Writer lane = new Wire.Writer().number(1, 1).number(2, 2).number(3, 5).number(4, 3).bytes(7, slice.done())
+                .bytes(8, held.done()).number(9, 1).bytes(10, new byte[] {0, 4, (byte) 0x80, 1});
+        Wire.Writer summary = new Wire.Writer().number(3, 77).number(7, 9);
+        GroupDescription told = GroupDescription.read(
+                ByteBuffer.wrap(new Wire.Writer().bytes(1, summary.done()).bytes(3, lane.done()).done()));
+        assertEquals(GroupSummary.Kind.UNKNOWN, told.summary().kind());
+        assertNull(told.summary().order());
+        assertEquals(List.of(new GroupProgress.Lane(1, 2, 5, 3, NOTHING, NOTHING,
+                List.of(new GroupProgress.HeldLease(9, "m", 5, 80, 1L << 63 | 6, 7)),
+                List.of(new GroupProgress.HeldPosition(9, 77, 5, 8)), List.of(0L, 4L, 128L))), told.progress().lanes());
+    }
+
+    /** Answers the next requests with these errors, 0 for none and -1 for the end of the connection; the last one stands for all that follow. */
+    private static FakeBroker answering(Integer... errors) throws IOException {
+        List<Integer> left = new ArrayList<>(Arrays.asList(errors));
+        FakeBroker broker = FakeBroker.late(new FakeBroker.Answers() {
+            @Override
+            public byte[] body(FrameChannel.Frame request) {
+                return new byte[0];
+            }
+
+            @Override
+            public byte[] header(FrameChannel.Frame request) throws IOException {
+                synchronized (left) {
+                    int error = left.size() > 1 ? left.remove(0) : left.get(0);
+                    if (error < 0) {
+                        throw new IOException("planted");
+                    }
+                    return error == 0 ? new byte[0] : new Wire.Writer().number(1, error).text(2, "planted").done();
+                }
+            }
+        });
+        broker.goOn();
+        return broker;
+    }
+
+    private static Admin of(FakeBroker broker, Duration patience) {
+        return new Admin(List.of(broker.address()), ConnectOptions.DEFAULT, patience.toNanos());
+    }
+
+    @Test
+    void coordinatorsThatReadTheirStateAreWaitedFor() throws Exception {
+        int loading = ErrorCodes.COORDINATOR_LOADING;
+        try (FakeBroker fake = answering(loading, loading, 0); Admin of = of(fake, Duration.ofSeconds(30))) {
+            assertEquals(List.of(), of.groups());
+            assertEquals(3, fake.asked());
+        }
+        // In turn: who the coordinator is, what is asked of it, who it is then, that again.
+        try (FakeBroker fake = answering(0, ErrorCodes.NOT_COORDINATOR, 0, 0); Admin of = of(fake, Duration.ofSeconds(30))) {
+            assertEquals("", of.group("g").summary().group());
+            assertEquals(4, fake.asked());
+        }
+        try (FakeBroker fake = answering(0, loading); Admin of = of(fake, Duration.ofMillis(50))) {
+            IOException late = assertThrows(IOException.class, () -> of.deleteGroup("g"));
+            assertTrue(late.getMessage().startsWith("the coordinator of group g did not answer in time"), late.getMessage());
+            assertFalse(late.getMessage().contains("may have been done"), late.getMessage());
+        }
+    }
+
+    @Test
+    void aChangeWhoseAnswerWasLostIsNeverSaidToBeRefused() throws Exception {
+        for (int lost : new int[] {-1, ErrorCodes.TIMEOUT, ErrorCodes.SHUTTING_DOWN}) {
+            try (FakeBroker fake = answering(0, lost, 0, ErrorCodes.GROUP_NOT_EMPTY); Admin of = of(fake, Duration.ofSeconds(30))) {
+                IOException open = assertThrows(
+                        IOException.class, () -> of.resetGroup("g", GroupPart.WHOLE, StartAt.EARLIEST));
+                assertFalse(open instanceof KeraException, open.toString());
+                assertTrue(open.getMessage().contains("an earlier attempt may have done it"), open.getMessage());
+            }
+            try (FakeBroker fake = answering(0, lost, 0, ErrorCodes.UNKNOWN_CONSUMER_GROUP); Admin of = of(fake, Duration.ofSeconds(30))) {
+                of.deleteGroup("g");
+                assertEquals(4, fake.asked(), "it is gone");
+            }
+            try (FakeBroker fake = answering(0, lost, ErrorCodes.COORDINATOR_LOADING); Admin of = of(fake, Duration.ofMillis(50))) {
+                IOException open = assertThrows(IOException.class, () -> of.deleteGroup("g"));
+                assertTrue(open.getMessage().contains("may have been done"), open.getMessage());
+            }
+        }
+    }
+}
