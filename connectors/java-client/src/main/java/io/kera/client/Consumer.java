@@ -78,7 +78,7 @@ public final class Consumer implements AutoCloseable {
         }
         calls = new GroupCalls(group, this.stream, options);
         membership = new Membership(options.maxLeases(), options.commitInterval().toNanos(), System.nanoTime());
-        reads = new LeaseReads(this.stream, options.memoryLimit());
+        reads = new LeaseReads(this.stream, options);
         metadata = new MetadataWatch(stream, owners, "kera-consumer-" + group + "-owners", this::wake);
         driver = new Thread(this::run, "kera-consumer-" + group);
         driver.setDaemon(true);
@@ -146,7 +146,8 @@ public final class Consumer implements AutoCloseable {
         if (received.batch() != null) {
             try {
                 Batches.decode(received.batch(), record -> {
-                    if (record.ordinal() >= received.from() && record.ordinal() < received.next()) {
+                    boolean isWithin = record.ordinal() >= received.from() && record.ordinal() < received.next();
+                    if (isWithin && lease.slices().take(record.key(), record.ordinal())) {
                         records.add(record);
                     }
                 });
@@ -156,10 +157,18 @@ public final class Consumer implements AutoCloseable {
         }
         synchronized (lock) {
             if (damaged != null) {
-                throw reads.cannotRead(lease, received.from(), (Exception) damaged.getCause(), System.nanoTime());
+                IOException error = reads.cannotRead(lease, received.from(), (Exception) damaged.getCause(), System.nanoTime());
+                wake();
+                if (error == null) {
+                    return null;
+                }
+                throw error;
             }
             LeaseTable leases = membership.leases();
             if (received.batch() == null) {
+                if (lease.slices().areShared() && received.next() > received.from()) {
+                    leases.skip(lease, received.from(), received.next());
+                }
                 if (received.finished()) {
                     leases.finish(lease, received.next());
                 }
@@ -262,6 +271,23 @@ public final class Consumer implements AutoCloseable {
         }
     }
 
+    /**
+     * How many records of the leases that are held now can be read and are not delivered yet, as far as brokers have told; with
+     * {@link ConsumerOptions.Order#KEY} also those whose keys others have. Of the whole group it is {@link Admin#group}.
+     */
+    public long lag() {
+        synchronized (lock) {
+            return reads.behind();
+        }
+    }
+
+    /** Bytes of batches that were read from replicas in the consumer's rack. */
+    public long replicaBytes() {
+        synchronized (lock) {
+            return reads.replicaBytes();
+        }
+    }
+
     private void check() throws IOException {
         if (closed) {
             throw new IOException("the consumer is closed");
@@ -346,13 +372,13 @@ public final class Consumer implements AutoCloseable {
 
     private void send(Read read) {
         FrameLink link = links.computeIfAbsent(
-                read.owner(), owner -> new FrameLink(owner, options.connect(), "kera-consumer-" + group));
-        long patience = TimeUnit.MILLISECONDS.toNanos(LeaseReads.WAIT_MILLIS + (long) options.connect().timeoutMillis());
-        link.ask(FrameChannel.READ, read.header(), new byte[0], System.nanoTime() + patience, new FrameLink.Waiter() {
+                read.broker(), broker -> new FrameLink(broker, options.connect(), "kera-consumer-" + group));
+        long patience = TimeUnit.MILLISECONDS.toNanos(read.waitMillis() + (long) options.connect().timeoutMillis());
+        link.ask(read.kind(), read.header(), read.body(), System.nanoTime() + patience, new FrameLink.Waiter() {
             @Override
             public void answered(FrameChannel.Frame frame) {
                 tell(() -> {
-                    refusals.reached(read.owner());
+                    refusals.reached(read.broker());
                     reads.answered(read, frame, System.nanoTime());
                 });
             }
@@ -360,7 +386,7 @@ public final class Consumer implements AutoCloseable {
             @Override
             public void lost(IOException why) {
                 tell(() -> {
-                    notReached(read.owner(), why);
+                    notReached(read.broker(), why);
                     reads.lost(read, System.nanoTime());
                 });
             }

@@ -13,8 +13,10 @@ import java.util.List;
  * @param session how long after its last sign of life a member's leases end
  * @param commitInterval how often what is processed is committed; zero: only {@link Consumer#commit} commits
  * @param memoryLimit bytes that are read ahead, or one batch per lease if that is more
- * @param maxLeases lanes, or ranges of them, that the member holds at a time
+ * @param maxLeases lanes, or ranges of them, that the member holds at a time; with {@link Order#KEY} a member takes its share
  * @param name of the member, for people
+ * @param rack that the member is in, as brokers name theirs ({@code cluster.rack}): what is in closed groups is read from a replica in
+ *     the same rack where there is one, unless the owner is in it too. Empty: all is read from owners
  */
 public record ConsumerOptions(
         List<String> bootstrap,
@@ -25,7 +27,10 @@ public record ConsumerOptions(
         Duration commitInterval,
         int memoryLimit,
         int maxLeases,
-        String name) {
+        String name,
+        String rack) {
+    private static final int MAX_LEASES = 1024;
+
     /** How members of a group share lanes. All members of a group have the same. */
     public enum Order {
         /** One member follows a lane: its records are seen in order. */
@@ -46,8 +51,8 @@ public record ConsumerOptions(
         check(!commitInterval.isNegative() && commitInterval.compareTo(Duration.ofDays(1)) <= 0,
                 "commitInterval is " + commitInterval + ": use zero to a day");
         check(memoryLimit > 0, "memoryLimit is " + memoryLimit + ": use 1 or more");
-        check(order != Order.KEY, "order is KEY: this client shows such groups, and joins none");
         check(maxLeases > 0, "maxLeases is " + maxLeases + ": use 1 or more");
+        check(order != Order.KEY || maxLeases == MAX_LEASES, "maxLeases is not for order KEY, with which a member takes its share: leave it out");
     }
 
     private static void check(boolean holds, String otherwise) {
@@ -66,39 +71,44 @@ public record ConsumerOptions(
                 Duration.ofSeconds(10),
                 Duration.ofSeconds(1),
                 32 << 20,
-                1024,
+                MAX_LEASES,
+                "",
                 "");
     }
 
     public ConsumerOptions withConnect(ConnectOptions other) {
-        return new ConsumerOptions(bootstrap, other, order, start, session, commitInterval, memoryLimit, maxLeases, name);
+        return new ConsumerOptions(bootstrap, other, order, start, session, commitInterval, memoryLimit, maxLeases, name, rack);
     }
 
     public ConsumerOptions withOrder(Order other) {
-        return new ConsumerOptions(bootstrap, connect, other, start, session, commitInterval, memoryLimit, maxLeases, name);
+        return new ConsumerOptions(bootstrap, connect, other, start, session, commitInterval, memoryLimit, maxLeases, name, rack);
     }
 
     public ConsumerOptions withStart(StartAt other) {
-        return new ConsumerOptions(bootstrap, connect, order, other, session, commitInterval, memoryLimit, maxLeases, name);
+        return new ConsumerOptions(bootstrap, connect, order, other, session, commitInterval, memoryLimit, maxLeases, name, rack);
     }
 
     public ConsumerOptions withSession(Duration other) {
-        return new ConsumerOptions(bootstrap, connect, order, start, other, commitInterval, memoryLimit, maxLeases, name);
+        return new ConsumerOptions(bootstrap, connect, order, start, other, commitInterval, memoryLimit, maxLeases, name, rack);
     }
 
     public ConsumerOptions withCommitInterval(Duration other) {
-        return new ConsumerOptions(bootstrap, connect, order, start, session, other, memoryLimit, maxLeases, name);
+        return new ConsumerOptions(bootstrap, connect, order, start, session, other, memoryLimit, maxLeases, name, rack);
     }
 
     public ConsumerOptions withMemoryLimit(int bytes) {
-        return new ConsumerOptions(bootstrap, connect, order, start, session, commitInterval, bytes, maxLeases, name);
+        return new ConsumerOptions(bootstrap, connect, order, start, session, commitInterval, bytes, maxLeases, name, rack);
     }
 
     public ConsumerOptions withMaxLeases(int most) {
-        return new ConsumerOptions(bootstrap, connect, order, start, session, commitInterval, memoryLimit, most, name);
+        return new ConsumerOptions(bootstrap, connect, order, start, session, commitInterval, memoryLimit, most, name, rack);
     }
 
     public ConsumerOptions withName(String other) {
-        return new ConsumerOptions(bootstrap, connect, order, start, session, commitInterval, memoryLimit, maxLeases, other);
+        return new ConsumerOptions(bootstrap, connect, order, start, session, commitInterval, memoryLimit, maxLeases, other, rack);
+    }
+
+    public ConsumerOptions withRack(String other) {
+        return new ConsumerOptions(bootstrap, connect, order, start, session, commitInterval, memoryLimit, maxLeases, name, other);
     }
 }

@@ -8,6 +8,7 @@ public final class ErrorCodes {
     public static final int UNKNOWN_STREAMLET = 2;
     public static final int UNKNOWN_LANE = 3;
     public static final int STREAM_EXISTS = 4;
+    public static final int INVALID_ARGUMENT = 6;
     public static final int BATCH_TOO_LARGE = 9;
     public static final int SEQUENCE_GAP = 13;
     public static final int FENCED_PRODUCER = 14;

@@ -69,7 +69,7 @@ final class GroupCalls {
                 numbers(fields, giveBack, lost);
                 membership.heartbeatAnswered(call, lost, giveBack, now);
             }
-            case ACQUIRE -> membership.acquired(call, leases(fields), now);
+            case ACQUIRE -> acquired(membership, call, leases(fields), now);
             case COMMIT -> {
                 List<Long> stale = new ArrayList<>();
                 numbers(fields, stale, new ArrayList<>());
@@ -92,6 +92,17 @@ final class GroupCalls {
         membership.joinedAs(call, member, heartbeatMillis, now);
     }
 
+    private void acquired(Membership membership, Membership.Call call, List<Lease> leases, long now) {
+        boolean byKey = options.order() == ConsumerOptions.Order.KEY;
+        if (byKey && leases.stream().anyMatch(lease -> !lease.slices().areShared())) {
+            membership.failed(call, new KeraException(ErrorCodes.INVALID_ARGUMENT, "the broker that coordinates group " + group
+                    + " does not know the order of keys, and leases whole lanes: update all brokers, run `kera cluster finalize`, delete"
+                    + " the group, and start again"), now);
+            return;
+        }
+        membership.acquired(call, leases, now);
+    }
+
     /** The numbers of the fields 1 and 2, packed or not. */
     private static void numbers(Wire.Reader fields, List<Long> first, List<Long> second) {
         for (int field; (field = fields.next()) != 0; ) {
@@ -99,16 +110,7 @@ final class GroupCalls {
                 fields.skip();
                 continue;
             }
-            List<Long> to = field == 1 ? first : second;
-            if (fields.isNumber()) {
-                to.add(fields.varint());
-            } else {
-                ByteBuffer packed = fields.part();
-                Wire.Reader numbers = new Wire.Reader(packed);
-                while (packed.hasRemaining()) {
-                    to.add(numbers.varint());
-                }
-            }
+            (field == 1 ? first : second).addAll(fields.longs());
         }
     }
 
@@ -131,6 +133,8 @@ final class GroupCalls {
     private Lease lease(ByteBuffer in) {
         byte[] of = {};
         long start = 0;
+        long slices = 0;
+        List<Long> above = new ArrayList<>();
         long[] numbers = {0, 0, 0, 0, 0, 0, 0, LaneReader.ALL_GENERATIONS};
         Wire.Reader fields = new Wire.Reader(in);
         for (int field; (field = fields.next()) != 0; ) {
@@ -138,6 +142,8 @@ final class GroupCalls {
                 case 2 -> of = fields.bytes();
                 case 5 -> start = LaneReader.ordinal(fields.part());
                 case 1, 3, 4, 6, 7 -> numbers[field] = fields.varint();
+                case 8 -> slices = fields.fixed64();
+                case 9 -> above.addAll(fields.longs());
                 default -> fields.skip();
             }
         }
@@ -145,6 +151,7 @@ final class GroupCalls {
             return null;
         }
         long end = numbers[6] == 0 ? LaneReader.UNBOUNDED : numbers[6];
-        return new Lease(numbers[1], (int) numbers[3], (int) numbers[4], start, end, (int) numbers[7]);
+        Slices leased = slices == 0 ? Slices.ALL : Slices.leased(slices, start, above);
+        return new Lease(numbers[1], (int) numbers[3], (int) numbers[4], start, end, (int) numbers[7], leased);
     }
 }

@@ -26,17 +26,47 @@ final class LeaseReads {
     /** An owner may hear of a stream later than whoever named the owner. */
     private static final int UNHEARD_ATTEMPTS = 5;
 
-    /** A read to send; tell what comes of it with its number. */
-    record Read(String owner, byte[] header, long lease, int number) {}
+    private static final byte[] NO_BODY = {};
+
+    /** What a request is for. */
+    private enum Purpose {
+        READ,
+        /** Which replicas there are. */
+        LOOK,
+        /** Whether an ordinal is of the generation that is read. */
+        PROVE,
+        /** A read of a replica in the member's rack. */
+        NEAR
+    }
+
+    /**
+     * A request to send; tell what comes of it with its number.
+     *
+     * @param broker who is asked
+     * @param waitMillis how long the broker may wait before it answers
+     */
+    record Read(String broker, int kind, byte[] header, byte[] body, int waitMillis, long lease, int number) {}
 
     /** A batch as it was received; null: there is none, but for the news that the lease ends, or why it cannot be read. */
     record Received(Lease lease, ByteBuffer batch, long from, long next, boolean finished, IOException error) {}
 
-    private record Chunk(ByteBuffer body, long next, boolean finished) {}
+    /** @param replica that it was read from; null: the owner */
+    private record Chunk(ByteBuffer body, long next, boolean finished, Replica replica) {}
+
+    private record Replica(NearReplicas.Range range, String holder) {}
+
+    private record LaneKey(int streamlet, int lane) {}
 
     private static final class Source {
         private final Lease lease;
         private final ArrayDeque<Chunk> chunks = new ArrayDeque<>();
+        /** Null: all is read from owners. */
+        private final NearReplicas replicas;
+        /** Behind the last record that the broker has told of. */
+        private long head;
+        private Purpose purpose = Purpose.READ;
+        /** Which is asked. */
+        private Replica replica;
         /** Where the next read begins, */
         private long next;
         /** and up to where what was received is taken. */
@@ -49,9 +79,12 @@ final class LeaseReads {
         private long notBefore;
         private IOException error;
 
-        Source(Lease lease, long now) {
+        Source(Lease lease, NearReplicas replicas, long now) {
             this.lease = lease;
+            this.replicas = replicas;
             next = lease.start();
+            // A range is cut of what is stored.
+            head = lease.isRange() ? lease.end() : next;
             taken = next;
             ended = reached(next);
             notBefore = now;
@@ -62,27 +95,50 @@ final class LeaseReads {
             return !asked && !ended && chunks.size() < 2;
         }
 
+        /** Records behind an ordinal that can be read. */
+        private long behind(long ordinal) {
+            return LaneReader.behind(ordinal, lease.isRange() ? Math.min(head, lease.end()) : head);
+        }
+
         private boolean reached(long ordinal) {
             return lease.isRange() && ordinal >= lease.end();
         }
     }
 
+    private final String name;
     private final byte[] stream;
     private final int memoryLimit;
+    private final String rack;
+    private final int callMillis;
+    /** Of leases of ranges, which are short. */
+    private final Map<LaneKey, NearReplicas> shared = new HashMap<>();
+    private long replicaBytes;
     private final Map<Long, Source> sources = new HashMap<>();
     private final ArrayDeque<Source> ready = new ArrayDeque<>();
     private StreamInfo owners;
     private boolean refresh;
     private long skipped;
 
-    LeaseReads(StreamInfo stream, int memoryLimit) {
+    LeaseReads(StreamInfo stream, ConsumerOptions options) {
+        name = stream.name();
         this.stream = stream.id();
         this.owners = stream;
-        this.memoryLimit = memoryLimit;
+        memoryLimit = options.memoryLimit();
+        rack = options.rack();
+        callMillis = options.connect().timeoutMillis();
     }
 
     void add(List<Lease> leases, long now) {
-        leases.forEach(lease -> sources.put(lease.id(), new Source(lease, now)));
+        leases.forEach(lease -> sources.put(lease.id(), new Source(lease, replicas(lease), now)));
+    }
+
+    private NearReplicas replicas(Lease lease) {
+        if (rack.isEmpty()) {
+            return null;
+        }
+        return lease.isRange() && lease.generation() == LaneReader.ALL_GENERATIONS
+                ? shared.computeIfAbsent(new LaneKey(lease.streamlet(), lease.lane()), any -> new NearReplicas(rack))
+                : new NearReplicas(rack);
     }
 
     void remove(Collection<Lease> leases) {
@@ -108,6 +164,16 @@ final class LeaseReads {
         return skipped;
     }
 
+    /** Records that can be read of the leases, as far as brokers have told, and were not taken. */
+    long behind() {
+        return sources.values().stream().mapToLong(source -> source.behind(source.taken)).sum();
+    }
+
+    /** Bytes of batches that came from replicas in the rack. */
+    long replicaBytes() {
+        return replicaBytes;
+    }
+
     /** The reads to send now. */
     List<Read> due(long now) {
         List<Read> reads = new ArrayList<>();
@@ -124,20 +190,58 @@ final class LeaseReads {
             }
             source.asked = true;
             source.number++;
-            reads.add(new Read(owner, request(source, bytes), source.lease.id(), source.number));
+            reads.add(source.replicas == null ? ofOwner(source, owner, bytes) : next(source, owner, bytes, now));
         }
         return reads;
     }
 
-    private byte[] request(Source source, int bytes) {
+    private Read ofOwner(Source source, String owner, int bytes) {
+        source.purpose = Purpose.READ;
+        Wire.Writer out = request(source, source.next, source.lease.isRange() ? source.lease.end() : 0, bytes);
+        return read(source, owner, ofGeneration(source, out.number(8, WAIT_MILLIS)), WAIT_MILLIS);
+    }
+
+    /** Of a replica in the rack if there is one, which the owner is asked first. */
+    private Read next(Source source, String owner, int bytes, long now) {
+        NearReplicas replicas = source.replicas;
         Lease lease = source.lease;
-        Wire.Writer out = new Wire.Writer().bytes(1, stream).number(2, lease.streamlet()).number(3, lease.lane());
-        out.bytes(4, new Wire.Writer().number(1, source.next).done()).number(5, lease.isRange() ? lease.end() : 0);
-        out.number(6, bytes).number(7, 1).number(8, WAIT_MILLIS);
-        if (lease.generation() != LaneReader.ALL_GENERATIONS) {
-            out.present(9, lease.generation());
+        long toProve = replicas.toProve();
+        if (toProve >= 0) {
+            source.purpose = Purpose.PROVE;
+            return read(source, owner, ofGeneration(source, request(source, toProve, toProve + 1, 1)), 0);
         }
-        return out.done();
+        NearReplicas.Range range = replicas.at(source.next);
+        if (range == null && replicas.isDue(source.next, source.behind(source.next) > 0, now)) {
+            source.purpose = Purpose.LOOK;
+            // Who shares them asks the owner meanwhile.
+            replicas.none(now);
+            byte[] call = new Wire.Writer().number(1, Methods.FIND_COPIES).number(2, callMillis).done();
+            byte[] body = NearReplicas.request(name, lease.streamlet(), lease.lane(), source.next);
+            return new Read(owner, FrameChannel.CALL, call, body, 0, lease.id(), source.number);
+        }
+        String holder = range == null ? null : replicas.holder(range, now);
+        if (holder == null) {
+            return ofOwner(source, owner, bytes);
+        }
+        source.purpose = Purpose.NEAR;
+        source.replica = new Replica(range, holder);
+        long until = lease.isRange() ? Math.min(range.end(), lease.end()) : range.end();
+        return read(source, holder, request(source, source.next, until, bytes).number(10, 1), 0);
+    }
+
+    private static Read read(Source source, String broker, Wire.Writer request, int waitMillis) {
+        return new Read(broker, FrameChannel.READ, request.done(), NO_BODY, waitMillis, source.lease.id(), source.number);
+    }
+
+    private Wire.Writer request(Source source, long from, long until, int bytes) {
+        Wire.Writer out = new Wire.Writer().bytes(1, stream).number(2, source.lease.streamlet()).number(3, source.lease.lane());
+        out.bytes(4, new Wire.Writer().number(1, from).done()).number(5, until);
+        return out.number(6, bytes).number(7, 1);
+    }
+
+    private static Wire.Writer ofGeneration(Source source, Wire.Writer request) {
+        int generation = source.lease.generation();
+        return generation == LaneReader.ALL_GENERATIONS ? request : request.present(9, generation);
     }
 
     /** When {@link #due} may have something without anything else happening. */
@@ -166,6 +270,22 @@ final class LeaseReads {
         if (source == null) {
             return;
         }
+        switch (source.purpose) {
+            case READ -> wasRead(source, frame, now);
+            case NEAR -> wasReadNear(source, frame);
+            case LOOK -> {
+                if (FrameChannel.refusal(frame.header()) == null) {
+                    boolean ofGeneration = source.lease.generation() != LaneReader.ALL_GENERATIONS;
+                    source.replicas.found(frame.body(), read.broker(), ofGeneration, now);
+                }
+            }
+            // Behind the generation's end the owner gives nothing.
+            case PROVE -> source.replicas.proved(
+                    FrameChannel.refusal(frame.header()) == null && frame.body().hasRemaining());
+        }
+    }
+
+    private void wasRead(Source source, FrameChannel.Frame frame, long now) {
         int error = 0;
         String message = "";
         long next = source.next;
@@ -177,6 +297,7 @@ final class LeaseReads {
                 case 1 -> error = (int) fields.varint();
                 case 2 -> message = fields.text();
                 case 3 -> next = LaneReader.ordinal(fields.part());
+                case 4 -> source.head = fields.varint();
                 case 5 -> logStart = fields.varint();
                 case 7 -> finished = fields.varint() != 0;
                 default -> fields.skip();
@@ -187,25 +308,60 @@ final class LeaseReads {
             return;
         }
         boolean empty = !frame.body().hasRemaining();
+        // Without records of its own to come, a lease of some keys goes on by what is passed over.
+        boolean passes = next > source.next && source.lease.slices().areShared();
         if (next < source.next || (!empty && next == source.next)) {
             fail(source, new IOException("an answer about " + where(source) + " does not go forward"), now);
             return;
         }
         source.failures = 0;
         source.next = next;
-        if (!empty || finished || source.reached(next)) {
+        if (!empty || passes || finished || source.reached(next)) {
             source.ended = finished || source.reached(next);
-            source.chunks.add(new Chunk(frame.body(), next, source.ended));
+            source.chunks.add(new Chunk(frame.body(), next, source.ended, null));
             schedule(source);
         }
+    }
+
+    /** What a replica says of the lane's end does not count: it knows closed groups alone. */
+    private void wasReadNear(Source source, FrameChannel.Frame frame) {
+        long next = source.next;
+        Wire.Reader fields = new Wire.Reader(frame.header().duplicate());
+        for (int field; (field = fields.next()) != 0; ) {
+            switch (field) {
+                case 3 -> next = LaneReader.ordinal(fields.part());
+                case 4 -> source.head = Math.max(source.head, fields.varint());
+                default -> fields.skip();
+            }
+        }
+        if (FrameChannel.refusal(frame.header()) != null || next <= source.next) {
+            // The owner knows more in every case.
+            refusedBy(source, source.replica);
+            return;
+        }
+        source.failures = 0;
+        source.next = next;
+        source.ended = source.reached(next);
+        replicaBytes += frame.body().remaining();
+        source.chunks.add(new Chunk(frame.body(), next, source.ended, source.replica));
+        schedule(source);
+    }
+
+    private static void refusedBy(Source source, Replica replica) {
+        source.replicas.refused(replica.range(), replica.holder());
     }
 
     /** No answer comes to a read. */
     void lost(Read read, long now) {
         Source source = awaited(read);
-        if (source != null) {
+        if (source != null && source.purpose == Purpose.NEAR) {
+            source.replicas.away(source.replica.holder(), now);
+        } else if (source != null) {
             refresh = true;
             pause(source, OWNER_PAUSE, now);
+            if (source.purpose == Purpose.PROVE) {
+                source.replicas.none(now);
+            }
         }
     }
 
@@ -217,7 +373,7 @@ final class LeaseReads {
             source.next = to;
             if (source.reached(to)) {
                 source.ended = true;
-                source.chunks.add(new Chunk(ByteBuffer.allocate(0), to, true));
+                source.chunks.add(new Chunk(ByteBuffer.allocate(0), to, true, null));
                 schedule(source);
             }
             return;
@@ -289,10 +445,14 @@ final class LeaseReads {
         }
     }
 
-    /** Has what was received from an ordinal on read again, and says why. */
+    /**
+     * Has what was received from an ordinal on read again, and says why; null if it came from a replica: the owner is asked then, and nobody
+     * needs to hear of it.
+     */
     IOException cannotRead(Lease lease, long from, Exception why, long now) {
         Source source = sources.get(lease.id());
         if (source != null && source.lease == lease) {
+            Chunk chunk = source.chunks.peek();
             source.chunks.clear();
             ready.remove(source);
             source.scheduled = false;
@@ -302,6 +462,11 @@ final class LeaseReads {
             source.next = from;
             source.taken = from;
             source.notBefore = now + LONGEST_PAUSE;
+            if (chunk != null && chunk.replica() != null) {
+                refusedBy(source, chunk.replica());
+                source.notBefore = now;
+                return null;
+            }
         }
         return new IOException("a batch of streamlet " + lease.streamlet() + ", lane " + lease.lane() + " at ordinal " + from
                 + " cannot be read: " + why.getMessage(), why);

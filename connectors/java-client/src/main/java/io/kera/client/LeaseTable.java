@@ -30,6 +30,8 @@ final class LeaseTable {
         private long skippedTo;
         /** Everything up to what was skipped is processed, and that is committed although nobody commits it. */
         private boolean passed;
+        /** The same, but not before it is time for it: other members have the keys of most batches, perhaps. */
+        private boolean passedLater;
         private boolean returning;
         /** A commit with release is under way. */
         private boolean releasing;
@@ -53,7 +55,8 @@ final class LeaseTable {
         private void passSkipped() {
             if (skippedFrom <= processed && processed < skippedTo) {
                 processed = skippedTo;
-                passed = true;
+                passedLater = true;
+                passed |= !lease.slices().areShared();
             }
         }
 
@@ -136,6 +139,11 @@ final class LeaseTable {
         return true;
     }
 
+    /** It is time to commit what was skipped of leases of some keys. */
+    void commitSkipped() {
+        held.values().forEach(one -> one.passed |= one.passedLater);
+    }
+
     /** Notes that nothing of the lease is stored at or above {@code at}. */
     void finish(Lease lease, long at) {
         Held one = heldBy(lease);
@@ -214,6 +222,7 @@ final class LeaseTable {
             }
             one.committed = Math.max(one.committed, commit.next());
             one.passed &= one.processed > one.committed;
+            one.passedLater &= one.processed > one.committed;
             if (commit.release()) {
                 held.remove(commit.lease());
                 released.put(commit.lease(), one.committed);

@@ -33,6 +33,8 @@ final class Membership {
     static final int MOST_COMMITS = 512;
     static final int ACQUIRE_WAIT_MILLIS = 10_000;
 
+    /** What is passed over since others have its keys is committed so often, also where the application commits itself. */
+    private static final long SKIPPED_NANOS = TimeUnit.MILLISECONDS.toNanos(500);
     private static final long FIRST_PAUSE = TimeUnit.MILLISECONDS.toNanos(20);
     private static final long LONGEST_PAUSE = TimeUnit.SECONDS.toNanos(1);
     /** A coordinator may hear of a stream so much later than other brokers. */
@@ -99,7 +101,7 @@ final class Membership {
         this.commitNanos = commitNanos;
         this.now = now;
         joiningSince = now;
-        nextCommit = now + commitNanos;
+        nextCommit = now + commitPause();
         for (Kind kind : Kind.values()) {
             lines[kind.ordinal()] = new Line();
         }
@@ -175,9 +177,10 @@ final class Membership {
     }
 
     private void commit(List<Call> calls) {
-        if (commitNanos > 0 && nextCommit - now <= 0) {
-            nextCommit = now + commitNanos;
-            commitWanted = true;
+        if (nextCommit - now <= 0) {
+            nextCommit = now + commitPause();
+            commitWanted |= commitNanos > 0;
+            leases.commitSkipped();
         }
         if (line(Kind.COMMIT).isFree()) {
             List<LeaseCommit> due = leases.due(commitWanted || closing, MOST_COMMITS);
@@ -188,6 +191,10 @@ final class Membership {
                 calls.add(begin(Kind.COMMIT, List.of(), 0, due));
             }
         }
+    }
+
+    private long commitPause() {
+        return commitNanos > 0 ? commitNanos : SKIPPED_NANOS;
     }
 
     private Call begin(Kind kind, List<Long> listed, int room, List<LeaseCommit> commits) {
@@ -206,7 +213,7 @@ final class Membership {
                 next = line.notBefore;
             }
         }
-        return commitNanos > 0 && nextCommit - next < 0 ? nextCommit : next;
+        return nextCommit - next < 0 ? nextCommit : next;
     }
 
     /** Ends a call; false if it is not the one that is under way: what it says is of no use any more. */

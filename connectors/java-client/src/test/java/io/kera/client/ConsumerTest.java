@@ -93,7 +93,7 @@ class ConsumerTest {
             int number = number(record);
             if (!seen.add(number)) {
                 again.incrementAndGet();
-            } else if (order == Order.LANE) {
+            } else if (order != Order.NONE) {
                 String key = new String(record.key(), StandardCharsets.UTF_8);
                 Integer before = newest.merge(key, number, Math::max);
                 assertEquals(number, before, key + " has " + number + " behind " + before);
@@ -116,7 +116,7 @@ class ConsumerTest {
     private static void assertNothingLeft(String address, Order order) throws IOException {
         try (Consumer consumer = new Consumer("s", "g", ConsumerOptions.to(address).withOrder(order))) {
             long deadline = System.nanoTime() + PATIENCE.toNanos();
-            while (order == Order.LANE && consumer.leases().isEmpty()) {
+            while (order != Order.NONE && consumer.leases().isEmpty()) {
                 assertTrue(System.nanoTime() < deadline, "no lease comes");
                 assertNull(consumer.next(SOON));
             }
@@ -131,7 +131,8 @@ class ConsumerTest {
             admin.createStream("s", 2, order == Order.LANE ? 2 : 1);
             Members members = new Members();
             ConsumerOptions options = ConsumerOptions.to(broker.address())
-                    .withOrder(order).withMaxLeases(order == Order.LANE ? 8 : 2).withCommitInterval(Duration.ofMillis(50));
+                    .withOrder(order).withCommitInterval(Duration.ofMillis(50));
+            options = order == Order.KEY ? options : options.withMaxLeases(order == Order.LANE ? 8 : 2);
             members.start(3, options);
             for (int round = 0; round < 3; round++) {
                 produce(broker.address(), round * 4_000, round * 4_000 + 4_000, 40);
@@ -190,12 +191,13 @@ class ConsumerTest {
         }
     }
 
-    @Test
-    void keysKeepTheirOrderWhileLanesGrow() throws Exception {
+    @ParameterizedTest
+    @EnumSource(names = {"LANE", "KEY"})
+    void keysKeepTheirOrderWhileLanesGrow(Order order) throws Exception {
         try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker.address())) {
             admin.createStream("s", 2, 1);
             Members members = new Members();
-            members.start(3, ConsumerOptions.to(broker.address()).withCommitInterval(Duration.ofMillis(20)));
+            members.start(3, ConsumerOptions.to(broker.address()).withOrder(order).withCommitInterval(Duration.ofMillis(20)));
             int[] partitions = {6, 12};
             for (int round = 0; round < 3; round++) {
                 produce(broker.address(), round * 3_000, round * 3_000 + 3_000, 30);
@@ -205,6 +207,90 @@ class ConsumerTest {
             }
             members.await(9_000);
             assertEquals(0, members.again.get(), "nothing was lost on its way");
+        }
+    }
+
+    /** Three members share one lane's keys; what each passes over is committed, though it commits by hand. */
+    @Test
+    void theKeysOfALaneGoToSeveralMembers() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker.address())) {
+            admin.createStream("s", 1, 1);
+            ConsumerOptions options = ConsumerOptions.to(broker.address()).withOrder(Order.KEY).withCommitInterval(Duration.ZERO);
+            List<Consumer> members = new ArrayList<>();
+            for (int n = 0; n < 3; n++) {
+                members.add(new Consumer("s", "g", options));
+            }
+            long all = 0;
+            while (all != -1L || !members.stream().allMatch(ConsumerTest::hasItsShare)) {
+                all = members.stream().flatMap(member -> member.leases().stream())
+                        .mapToLong(lease -> lease.slices().bits()).reduce(0, (one, other) -> one | other);
+                Thread.onSpinWait();
+            }
+            // Of one key: two members get nothing, and what they pass over counts.
+            produce(broker.address(), 0, 200, 1);
+            int slice = Slices.of(bytes("key-0"), 0);
+            int seen = 0;
+            while (seen < 200) {
+                for (Consumer member : members) {
+                    ConsumedBatch batch = member.next(Duration.ofMillis(1));
+                    if (batch != null) {
+                        assertTrue(batch.lease().slices().contains(slice), batch.lease().toString());
+                        assertEquals(seen, number(batch.records().get(0)));
+                        seen += batch.records().size();
+                        member.commit(batch);
+                    }
+                }
+            }
+            while (admin.group("g").summary().lag() > 0) {
+                for (Consumer member : members) {
+                    assertNull(member.next(Duration.ofMillis(1)));
+                }
+            }
+            for (Consumer member : members) {
+                member.close();
+            }
+        }
+    }
+
+    /** Twenty or so of 64 slices. */
+    private static boolean hasItsShare(Consumer member) {
+        int slices = member.leases().stream().mapToInt(lease -> Long.bitCount(lease.slices().bits())).sum();
+        return slices >= 18 && slices <= 26;
+    }
+
+    @Test
+    void slicesAreThoseOfOtherClients() {
+        assertEquals(List.of(0, 1, 63), List.of(Slices.of(null, 0), Slices.of(null, 65), Slices.of(null, 127)));
+        assertEquals(Partitions.keyHash(bytes("abc")) >> 25, Slices.of(bytes("abc"), 1));
+        Slices some = Slices.leased(0b110L | 1L << 63, 100, List.of(0L, 64L, 1L));
+        for (byte[] key : List.of(bytes("a"), bytes("b"), bytes("c"), bytes("d"))) {
+            assertEquals(some.contains(Slices.of(key, 5)), some.take(key, 1_000));
+        }
+        // Without a key: slices 1, 2 and 63 of the ordinal.
+        assertTrue(some.take(null, 129) && !some.take(null, 65), "1 from 100 on");
+        assertTrue(some.take(null, 194) && !some.take(null, 130), "2 from 164 on");
+        assertTrue(some.take(null, 127) && !some.take(null, 128) && !some.take(null, 63), "63 from 101 on");
+        assertTrue(Slices.ALL.take(null, 0) && Slices.ALL.contains(63));
+        assertThrows(IllegalArgumentException.class, () -> ConsumerOptions.to("h:1").withMaxLeases(2).withOrder(Order.KEY));
+    }
+
+    @ParameterizedTest
+    @EnumSource(Order.class)
+    void theLagIsWhatIsLeftOfItsLeases(Order order) throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker.address())) {
+            admin.createStream("s", 1, 1);
+            for (int batch = 0; batch < 3; batch++) {
+                produce(broker.address(), batch * 10, batch * 10 + 10, 1);
+            }
+            try (Consumer consumer = new Consumer("s", "g", ConsumerOptions.to(broker.address()).withOrder(order))) {
+                for (int seen = 0; seen < 30; ) {
+                    ConsumedBatch batch = consumer.next(PATIENCE);
+                    seen += batch.records().size();
+                    assertEquals(30 - seen, consumer.lag());
+                }
+                assertNull(consumer.next(SOON));
+                assertEquals(0, consumer.lag());
+            }
         }
     }
 

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
@@ -149,6 +150,39 @@ class NearReplicasTest {
                 assertEquals(1, connections.count());
             }
         }
+    }
+
+    private static List<String> consumed(String stream, ConsumerOptions.Order order, String rack, long[] replicaBytes)
+            throws IOException {
+        List<String> found = new ArrayList<>();
+        ConsumerOptions options =
+                ConsumerOptions.to(cluster.addresses().toArray(new String[0])).withOrder(order).withRack(rack);
+        try (Consumer consumer = new Consumer(stream, "of-" + order + rack, options)) {
+            while (found.size() < RECORDS) {
+                consumer.next(Duration.ofSeconds(60)).records()
+                        .forEach(record -> found.add(new String(record.value(), StandardCharsets.UTF_8)));
+            }
+            replicaBytes[0] = consumer.replicaBytes();
+        }
+        return found;
+    }
+
+    @Test
+    void membersOfGroupsReadInTheirRackToo() throws Exception {
+        StreamInfo stream = stream("shared");
+        produce("shared", 0, RECORDS);
+        awaitReplicas(stream, 3);
+        long[] replicaBytes = new long[1];
+        for (ConsumerOptions.Order order : ConsumerOptions.Order.values()) {
+            List<String> found = consumed("shared", order, cluster.rack(another(stream)), replicaBytes);
+            if (order == ConsumerOptions.Order.NONE) {
+                found.sort(null);
+            }
+            assertEquals(values(0, RECORDS), found, order.toString());
+            assertTrue(replicaBytes[0] > 2 * (64 << 10), order + " in the rack: " + replicaBytes[0]);
+        }
+        assertEquals(values(0, RECORDS), consumed("shared", ConsumerOptions.Order.LANE, cluster.rack(stream.owner(0)), replicaBytes));
+        assertEquals(0, replicaBytes[0], "the owner is as near");
     }
 
     @Test
