@@ -90,7 +90,7 @@ public final class KeraSource<T> implements Source<T, LaneSplit, EnumeratorState
             }
         });
         StreamIds ids = new StreamIds();
-        ReadMetrics metrics = new ReadMetrics(context.metricGroup(), settings.order());
+        ReadMetrics metrics = new ReadMetrics(context.metricGroup());
         String rack = settings.rack() == null ? context.getConfiguration().get(RACK) : settings.rack();
         return new KeraSourceReader<>(
                 () -> {
@@ -104,7 +104,8 @@ public final class KeraSource<T> implements Source<T, LaneSplit, EnumeratorState
                 context,
                 new PositionCommitter(settings),
                 ids,
-                settings.order());
+                settings.order(),
+                metrics);
     }
 
     @Override

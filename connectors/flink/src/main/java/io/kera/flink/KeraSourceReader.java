@@ -58,6 +58,7 @@ final class KeraSourceReader<T>
     /** Splits of earlier versions get the ids that were looked up for them. */
     private final StreamIds ids;
     private final Order order;
+    private final ReadMetrics metrics;
     private boolean hadSplits;
     private Idleness idleness = Idleness.COUNTS;
     private String firstSplit;
@@ -70,11 +71,13 @@ final class KeraSourceReader<T>
             SourceReaderContext context,
             PositionCommitter committer,
             StreamIds ids,
-            Order order) {
+            Order order,
+            ReadMetrics metrics) {
         super(readers, new Emitter<>(deserializer), context.getConfiguration(), context);
         this.committer = committer;
         this.ids = ids;
         this.order = order;
+        this.metrics = metrics;
     }
 
     @Override
@@ -190,6 +193,8 @@ final class KeraSourceReader<T>
             if (mayBeIdle() && idleness == Idleness.COUNTS) {
                 becomes(Idleness.TO_BE_IDLE);
             }
+        } else if (event instanceof WaitingRecords waits) {
+            metrics.waiting(waits.records());
         } else {
             super.handleSourceEvents(event);
         }

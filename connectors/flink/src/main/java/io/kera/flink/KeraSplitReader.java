@@ -50,6 +50,7 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
 
         Open(LaneSplit split) {
             this.split = split;
+            behind = split.isRange() ? LaneReader.behind(split.position(), split.end()) : 0;
         }
     }
 
@@ -260,6 +261,7 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
     public void close() {
         connections.close();
         metrics.behind(0);
+        metrics.waiting(0);
         admin.close();
     }
 }

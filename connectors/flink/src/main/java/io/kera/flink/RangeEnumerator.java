@@ -27,6 +27,8 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
     private static final long LOOK_MILLIS = 20;
     /** A reader that waits for so many looks is idle. */
     private static final int IDLE_LOOKS = 10;
+    /** Readers are told every so many looks how many records wait. */
+    private static final int TELL_LOOKS = 25;
 
     /** A range that was cut off a lane as it was known. */
     private record Cut(String stream, Uncut lane, LaneCutter.Range range) {}
@@ -39,6 +41,10 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
     private final Set<Integer> waiting = new LinkedHashSet<>();
     /** For how many looks each of them has waited. */
     private final Map<Integer, Integer> looks = new HashMap<>();
+    private final LaneHeads heads;
+    /** The share of the records that wait which each reader was told. */
+    private final Map<Integer, Long> told = new HashMap<>();
+    private int looksSinceTold;
     /** Lanes take turns. Only for the thread that cuts. */
     private int turn;
     /** Only for the thread that cuts. */
@@ -49,6 +55,7 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
     RangeEnumerator(SplitEnumeratorContext<LaneSplit> context, SourceSettings settings, EnumeratorState restored)
             throws IOException {
         super(context, settings);
+        heads = new LaneHeads(settings, look::known);
         cutter = new LaneCutter(look.admin(), settings.connection().options(), KeraSplitReader.PATIENCE);
         if (restored != null) {
             look.begun();
@@ -60,6 +67,7 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
     @Override
     public void start() {
         super.start();
+        heads.start();
         context.callAsync(this::cut, this::wereCut, 0, LOOK_MILLIS);
     }
 
@@ -138,6 +146,29 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
         }
         serve();
         tellIdle();
+        tellWaiting();
+    }
+
+    /** Each reader adds a share of what no reader has to what waits in its own range, so that the sum of all is right. */
+    private void tellWaiting() {
+        looksSinceTold++;
+        if (looksSinceTold < TELL_LOOKS) {
+            return;
+        }
+        looksSinceTold = 0;
+        long waits = plans.values().stream().mapToLong(plan -> plan.waiting(heads.of(plan.stream()))).sum();
+        Set<Integer> readers = context.registeredReaders().keySet();
+        told.keySet().retainAll(readers);
+        int left = readers.size();
+        for (Integer reader : readers) {
+            long share = waits / left;
+            waits -= share;
+            left--;
+            Long before = told.put(reader, share);
+            if (before == null || before != share) {
+                context.sendEventToSourceReader(reader, new WaitingRecords(share));
+            }
+        }
     }
 
     /** A reader that gets no range for a while is not to hold up watermarks. */
@@ -198,12 +229,14 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
 
     @Override
     public void addReader(int subtask) {
-        // It asks for a range when it has none.
+        // It asks for a range when it has none. Another one may have been told what waits.
+        told.remove(subtask);
     }
 
     @Override
     public void addSplitsBack(List<LaneSplit> splits, int subtask) {
         waiting.remove(subtask);
+        told.remove(subtask);
         for (RangePlan plan : plans.values()) {
             plan.takeBack(splits.stream().filter(split -> split.stream().equals(plan.stream())).toList());
         }
@@ -218,6 +251,7 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
     @Override
     public void close() {
         cutter.close();
+        heads.close();
         super.close();
     }
 }

@@ -1,6 +1,7 @@
 package io.kera.flink;
 
 import io.kera.client.Generations;
+import io.kera.client.LaneReader;
 import io.kera.client.Partitions;
 import io.kera.flink.LanePlan.Bounds;
 import io.kera.flink.LanePlan.LaneId;
@@ -131,6 +132,23 @@ final class RangePlan {
     /** True if nothing is left to assign, and nothing will come. */
     boolean isAssigned() {
         return bounded && pending.isEmpty() && uncut().isEmpty();
+    }
+
+    /**
+     * Records that no reader has, as far as it is known where lanes end. Ordinals that a loss left out count nothing.
+     *
+     * @param heads of lanes that are known
+     */
+    long waiting(Map<LaneId, Long> heads) {
+        long records = 0;
+        for (LaneSplit range : pending) {
+            records += LaneReader.behind(range.position(), range.end());
+        }
+        for (Uncut lane : lanes.values()) {
+            long head = heads.getOrDefault(new LaneId(lane.streamlet(), lane.lane()), lane.next());
+            records += LaneReader.behind(lane.next(), lane.end() == LaneSplit.UNBOUNDED ? head : Math.min(head, lane.end()));
+        }
+        return records;
     }
 
     /** The state for a checkpoint. */

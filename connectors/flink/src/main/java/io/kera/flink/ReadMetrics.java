@@ -10,14 +10,13 @@ final class ReadMetrics {
     private final Counter bytes;
     private final Counter replicaBytes;
     private volatile long behind;
+    /** Where no order is asked for: its share of what is in no reader's range. */
+    private volatile long waiting;
 
-    ReadMetrics(SourceReaderMetricGroup group, Order order) {
+    ReadMetrics(SourceReaderMetricGroup group) {
         bytes = group.getIOMetricGroup().getNumBytesInCounter();
         replicaBytes = group.counter("numReplicaBytesIn");
-        if (order == Order.LANE) {
-            // Of a lane that is shared no reader knows what the others have.
-            group.setPendingRecordsGauge(() -> behind);
-        }
+        group.setPendingRecordsGauge(() -> behind + waiting);
     }
 
     void read(List<KeraRecord> records) {
@@ -35,6 +34,11 @@ final class ReadMetrics {
 
     private static int length(byte[] bytes) {
         return bytes == null ? 0 : bytes.length;
+    }
+
+    /** So many records wait for any reader, and are its share of them all. */
+    void waiting(long records) {
+        waiting = records;
     }
 
     /** So many records wait in the reader's lanes, as far as they were read. */

@@ -44,6 +44,11 @@ final class StreamLook implements AutoCloseable {
         return admin;
     }
 
+    /** The names of the streams that are known; any thread may ask. */
+    Set<String> known() {
+        return Set.copyOf(known);
+    }
+
     /** A stream is known from here on. */
     void knows(String stream) {
         known.add(stream);

@@ -40,7 +40,7 @@ class AwayBrokerTest {
                 .deserializer(KeraDeserializer.values(new SimpleStringSchema()))
                 .settings(new Configuration());
         ReadMetrics metrics = new ReadMetrics(
-                InternalSourceReaderMetricGroup.mock(UnregisteredMetricGroups.createUnregisteredOperatorMetricGroup()), Order.LANE);
+                InternalSourceReaderMetricGroup.mock(UnregisteredMetricGroups.createUnregisteredOperatorMetricGroup()));
         KeraSplitReader reader = new KeraSplitReader(settings, "", new StreamIds(), metrics, silence);
         reader.handleSplitsChanges(new SplitsAddition<>(IntStream.range(0, LANES)
                 .mapToObj(streamlet -> new LaneSplit("s", streamlet, 0, 0, 0, LaneSplit.UNBOUNDED, false))

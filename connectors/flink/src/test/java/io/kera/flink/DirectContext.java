@@ -6,12 +6,16 @@ import java.util.concurrent.Callable;
 import java.util.function.BiConsumer;
 import org.apache.flink.connector.testutils.source.reader.TestingSplitEnumeratorContext;
 
-/** The context of one reader's enumerator: what a handler throws reaches the test, where Flink's own context loses it. */
+/** The context of an enumerator of one reader, or of more: what a handler throws reaches the test, where Flink's own context loses it. */
 final class DirectContext extends TestingSplitEnumeratorContext<LaneSplit> {
     private final List<Runnable> calls = new ArrayList<>();
 
     DirectContext() {
-        super(1);
+        this(1);
+    }
+
+    DirectContext(int readers) {
+        super(readers);
     }
 
     @Override

@@ -42,7 +42,7 @@ class SplitReaderTest {
     }
 
     private KeraSplitReader reader(KeraSourceBuilder<String> source, LaneSplit... splits) throws Exception {
-        ReadMetrics metrics = new ReadMetrics(InternalSourceReaderMetricGroup.mock(listener.getMetricGroup()), Order.LANE);
+        ReadMetrics metrics = new ReadMetrics(InternalSourceReaderMetricGroup.mock(listener.getMetricGroup()));
         KeraSplitReader reader = new KeraSplitReader(source.settings(new Configuration()), "", new StreamIds(), metrics);
         reader.handleSplitsChanges(new SplitsAddition<>(List.of(splits)));
         return reader;

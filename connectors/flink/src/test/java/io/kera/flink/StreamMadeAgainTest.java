@@ -90,7 +90,7 @@ class StreamMadeAgainTest {
 
     private static KeraSplitReader reader(TestBroker broker, Order order) throws Exception {
         ReadMetrics metrics = new ReadMetrics(
-                InternalSourceReaderMetricGroup.mock(UnregisteredMetricGroups.createUnregisteredOperatorMetricGroup()), order);
+                InternalSourceReaderMetricGroup.mock(UnregisteredMetricGroups.createUnregisteredOperatorMetricGroup()));
         return new KeraSplitReader(settings(broker.address(), order), "", new StreamIds(), metrics);
     }
 
