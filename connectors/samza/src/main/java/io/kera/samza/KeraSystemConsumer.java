@@ -17,6 +17,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.samza.SamzaException;
+import org.apache.samza.metrics.Counter;
 import org.apache.samza.metrics.MetricsRegistry;
 import org.apache.samza.system.IncomingMessageEnvelope;
 import org.apache.samza.system.SystemStreamPartition;
@@ -24,7 +25,7 @@ import org.apache.samza.util.BlockingEnvelopeMap;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Reads lanes in turn, on one thread, each from its owner. */
+/** Reads lanes in turn, on one thread, each from its owner, or from a replica in the rack of the process. */
 final class KeraSystemConsumer extends BlockingEnvelopeMap {
     private static final Logger LOG = LoggerFactory.getLogger(KeraSystemConsumer.class);
     private static final int READ_BYTES = 1 << 20;
@@ -35,12 +36,15 @@ final class KeraSystemConsumer extends BlockingEnvelopeMap {
     private static final long PAUSE_NANOS = Duration.ofMillis(Retries.PAUSE_MILLIS).toNanos();
     /** Of a record in memory, beside its key and value. */
     private static final int RECORD_BYTES = 64;
+    /** What the metric is called that counts bytes of batches from replicas in the rack. */
+    static final String REPLICA_BYTES = "replica-bytes-read";
     private static final int END_MILLIS = 30_000;
 
     private final SystemSettings settings;
     private final Map<SystemStreamPartition, Position> registered = new HashMap<>();
     private final ArrayDeque<Lane> lanes = new ArrayDeque<>();
     private final long readAhead;
+    private final Counter replicaBytes;
     private StreamLook streams;
     private Admin admin;
     private OwnerConnections connections;
@@ -78,6 +82,7 @@ final class KeraSystemConsumer extends BlockingEnvelopeMap {
         super(registry);
         this.settings = settings;
         readAhead = settings.readAhead();
+        replicaBytes = registry.newCounter(KeraSystemConsumer.class.getName(), settings.system() + "-" + REPLICA_BYTES);
     }
 
     @Override
@@ -92,7 +97,7 @@ final class KeraSystemConsumer extends BlockingEnvelopeMap {
     public void start() {
         try {
             admin = settings.admin();
-            connections = new OwnerConnections(settings.connect(), PATIENCE);
+            connections = new OwnerConnections(settings.connect(), PATIENCE, settings.rack());
         } catch (IOException error) {
             throw new SamzaException("system " + settings.system() + " cannot be reached: " + error.getMessage(), error);
         }
@@ -183,7 +188,9 @@ final class KeraSystemConsumer extends BlockingEnvelopeMap {
     private boolean read(Lane lane, int waitMillis) throws InterruptedException {
         try {
             open(lane);
+            long near = lane.reader.replicaBytes();
             List<KeraRecord> records = lane.reader.read(READ_BYTES, waitMillis);
+            replicaBytes.inc(lane.reader.replicaBytes() - near);
             for (KeraRecord record : records) {
                 put(lane.partition, envelope(lane, record));
             }

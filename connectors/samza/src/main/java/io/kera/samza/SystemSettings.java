@@ -27,6 +27,7 @@ final class SystemSettings {
     static final String BOOTSTRAP = "bootstrap";
     static final String GROWTH = "growth";
     static final String ON_DATA_LOSS = "on-data-loss";
+    static final String RACK = "rack";
     static final String READ_AHEAD = "read-ahead.bytes";
     static final String COMPRESSION = "producer.compression";
     static final String LINGER = "producer.linger.ms";
@@ -40,8 +41,10 @@ final class SystemSettings {
     static final String TOKEN_FILE = "token-file";
     static final String MECHANISM = "sasl.mechanism";
 
-    private static final Set<String> KNOWN = Set.of(BOOTSTRAP, GROWTH, ON_DATA_LOSS, READ_AHEAD, COMPRESSION, LINGER, DEADLINE, TLS_CA,
+    private static final Set<String> KNOWN = Set.of(BOOTSTRAP, GROWTH, ON_DATA_LOSS, RACK, READ_AHEAD, COMPRESSION, LINGER, DEADLINE, TLS_CA,
             TLS_CERTIFICATE, TLS_KEY, USER, PASSWORD, PASSWORD_FILE, TOKEN_FILE, MECHANISM);
+    /** In the environment of a process: the rack that it is in. */
+    private static final String RACK_OF_PROCESS = "KERA_RACK";
     private static final int TIMEOUT_MILLIS = 10_000;
     private static final long MOST_READ_AHEAD = 1L << 30;
 
@@ -179,6 +182,12 @@ final class SystemSettings {
         String lower = word.toLowerCase(Locale.ROOT);
         check(lower.equals(first) || lower.equals(second), "is \"" + word + "\": use " + first + " or " + second, name);
         return lower.equals(first);
+    }
+
+    /** The rack that this process is in; empty: none. */
+    String rack() {
+        String own = System.getenv(RACK_OF_PROCESS);
+        return given.getOrDefault(RACK, own == null ? "" : own);
     }
 
     /** Bytes of records of a lane that wait for the job; no more are read then. */

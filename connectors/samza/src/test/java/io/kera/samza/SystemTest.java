@@ -12,18 +12,21 @@ import io.kera.client.Partitions;
 import io.kera.client.Producer;
 import io.kera.client.ProducerOptions;
 import io.kera.client.TestBroker;
+import io.kera.client.TestCluster;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.stream.LongStream;
 import org.apache.samza.Partition;
 import org.apache.samza.SamzaException;
 import org.apache.samza.checkpoint.CheckpointManager;
 import org.apache.samza.checkpoint.CheckpointV1;
 import org.apache.samza.config.MapConfig;
 import org.apache.samza.container.TaskName;
+import org.apache.samza.metrics.Counter;
 import org.apache.samza.metrics.MetricsRegistryMap;
 import org.apache.samza.startpoint.StartpointSpecific;
 import org.apache.samza.startpoint.StartpointTimestamp;
@@ -149,6 +152,44 @@ class SystemTest {
         TestJobs.produce(broker.address(), "s", 100, 110);
         assertEquals(List.of(100L, 101L, 102L, 103L, 104L, 105L, 106L, 107L, 108L, 109L), read(consumer, 10));
         consumer.stop();
+    }
+
+    /** How many bytes a process in a rack reads from replicas. */
+    private static long readIn(TestCluster cluster, String rack) throws Exception {
+        Map<String, String> given = TestJobs.config(cluster.any().address(), "job");
+        if (rack != null) {
+            given.put("systems.kera.kera.rack", rack);
+        }
+        MetricsRegistryMap metrics = new MetricsRegistryMap();
+        KeraSystemConsumer consumer = new KeraSystemConsumer(new SystemSettings(TestJobs.SYSTEM, new MapConfig(given)), metrics);
+        consumer.register(FIRST, "0");
+        consumer.start();
+        List<Long> ordinals = read(consumer, 4_000);
+        consumer.stop();
+        assertEquals(LongStream.range(0, 4_000).boxed().toList(), ordinals);
+        return ((Counter) metrics.getGroup(KeraSystemConsumer.class.getName()).get("kera-replica-bytes-read")).getCount();
+    }
+
+    @Test
+    void theConsumerReadsInItsRack() throws Exception {
+        try (TestCluster cluster = TestCluster.inRacks(3); Admin of = TestJobs.admin(cluster.any().address())) {
+            cluster.createStream("s", "--streamlets", "1", "--lanes", "1", "--replicas", "3", "--min-insync-replicas", "3",
+                    "--segment-size", "64KiB", "--segments-per-group", "2");
+            ProducerOptions options = ProducerOptions.to(cluster.any().address()).withBatchSize(4 << 10);
+            try (Producer producer = new Producer("s", options)) {
+                for (int n = 0; n < 4_000; n++) {
+                    producer.append(null, new byte[100]);
+                }
+            }
+            String owner = of.stream("s").owner(0);
+            String another = cluster.addresses().stream().filter(each -> !each.equals(owner)).findFirst().orElseThrow();
+            // Groups may still be on their way to the state in which all hold them.
+            while (readIn(cluster, cluster.rack(another)) < 2 * (64 << 10)) {
+                Thread.onSpinWait();
+            }
+            assertEquals(0, readIn(cluster, cluster.rack(owner)));
+            assertEquals(0, readIn(cluster, null));
+        }
     }
 
     @Test

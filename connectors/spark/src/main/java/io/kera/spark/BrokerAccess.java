@@ -9,9 +9,10 @@ import java.io.IOException;
 import java.io.Serializable;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.Optional;
 import javax.net.ssl.SSLContext;
 
-/** Which brokers to begin with, the files of TLS, and who to log in as. What is null is none. */
+/** Which brokers to begin with, the files of TLS, who to log in as, and the rack of readers. What is null is none. */
 record BrokerAccess(
         List<String> bootstrap,
         String ca,
@@ -21,9 +22,12 @@ record BrokerAccess(
         String password,
         String passwordFile,
         String tokenFile,
-        SaslMechanism mechanism) implements Serializable {
+        SaslMechanism mechanism,
+        String rack) implements Serializable {
     private static final long serialVersionUID = 1L;
     private static final int TIMEOUT_MILLIS = 10_000;
+    /** In the environment of an executor: the rack that it is in. */
+    private static final String RACK = "KERA_RACK";
 
     /** The files are read here: on the driver, and on each executor. */
     ConnectOptions connect() throws IOException {
@@ -45,6 +49,11 @@ record BrokerAccess(
         }
         Login login = passwordFile == null ? Login.of(user, password) : Login.ofFile(user, Path.of(passwordFile));
         return login.withMechanism(mechanism);
+    }
+
+    /** The rack that readers in this process are in; empty: none. */
+    String rackHere() {
+        return rack != null ? rack : Optional.ofNullable(System.getenv(RACK)).orElse("");
     }
 
     Admin admin() throws IOException {

@@ -27,6 +27,7 @@ final class KeraOptions {
     static final String GROWTH = "growth";
     static final String GROUP = "group";
     static final String FAIL_ON_DATA_LOSS = "failOnDataLoss";
+    static final String RACK = "rack";
     static final String GUARANTEE = "sink.delivery-guarantee";
     static final String ID_PREFIX = "sink.transactional-id-prefix";
     static final String TRANSACTION_TIMEOUT = "sink.transaction-timeout";
@@ -43,7 +44,7 @@ final class KeraOptions {
 
     private static final List<String> KNOWN = List.of(
             BOOTSTRAP, STREAM, STARTING_POSITION, STARTING_TIMESTAMP, ENDING_POSITION, ENDING_TIMESTAMP, MIN_PARTITIONS,
-            MAX_RECORDS, MAX_BYTES, GROWTH, GROUP, FAIL_ON_DATA_LOSS, GUARANTEE, ID_PREFIX, TRANSACTION_TIMEOUT, COMPRESSION, LINGER,
+            MAX_RECORDS, MAX_BYTES, GROWTH, GROUP, FAIL_ON_DATA_LOSS, RACK, GUARANTEE, ID_PREFIX, TRANSACTION_TIMEOUT, COMPRESSION, LINGER,
             TLS_CA, TLS_CERTIFICATE, TLS_KEY, USER, PASSWORD, PASSWORD_FILE, TOKEN_FILE, MECHANISM);
     /** Spark gives these to every source and sink. */
     private static final Set<String> SPARKS = Set.of("path", "checkpointlocation", "queryname");
@@ -130,7 +131,7 @@ final class KeraOptions {
         check(!bootstrap.isEmpty(), "the option bootstrap names no broker: use HOST:PORT, several separated by commas");
         return new BrokerAccess(bootstrap, given.get(TLS_CA), given.get(TLS_CERTIFICATE), given.get(TLS_KEY), given.get(USER),
                 given.get(PASSWORD), given.get(PASSWORD_FILE), given.get(TOKEN_FILE),
-                SaslMechanism.named(given.getOrDefault(MECHANISM, SaslMechanism.SCRAM_SHA_512.toString())));
+                SaslMechanism.named(given.getOrDefault(MECHANISM, SaslMechanism.SCRAM_SHA_512.toString())), given.get(RACK));
     }
 
     /** The streams to read. */

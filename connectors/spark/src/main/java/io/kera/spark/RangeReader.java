@@ -5,6 +5,7 @@ import io.kera.client.ErrorCodes;
 import io.kera.client.KeraException;
 import io.kera.client.KeraRecord;
 import io.kera.client.LaneReader;
+import io.kera.client.OwnerConnections;
 import io.kera.client.StreamInfo;
 import java.io.IOException;
 import java.util.Collections;
@@ -19,26 +20,26 @@ import org.apache.spark.unsafe.types.UTF8String;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Reads a range of a lane from its owner, and goes on where it stood if that becomes another one. */
+/** Reads a range of a lane from its owner, or from a replica in the executor's rack, and goes on where it stood if that becomes another one. */
 final class RangeReader implements PartitionReader<InternalRow> {
     private static final Logger LOG = LoggerFactory.getLogger(RangeReader.class);
     private static final int READ_BYTES = 1 << 20;
     private static final int WAIT_MILLIS = 100;
 
-    private final BrokerAccess access;
     private final LaneRange range;
     private final KeraColumn[] columns;
     private final boolean failOnDataLoss;
     private final UTF8String stream;
     private final Patience patience;
     private final Admin admin;
+    private final OwnerConnections connections;
+    private long replicaBytes;
     private LaneReader reader;
     private long position;
     private Iterator<KeraRecord> records = Collections.emptyIterator();
     private InternalRow row;
 
     RangeReader(BrokerAccess access, LaneRange range, KeraColumn[] columns, boolean failOnDataLoss) throws IOException {
-        this.access = access;
         this.range = range;
         this.columns = columns;
         this.failOnDataLoss = failOnDataLoss;
@@ -46,6 +47,7 @@ final class RangeReader implements PartitionReader<InternalRow> {
         patience = new Patience("records of " + range + " cannot be read");
         position = range.start();
         admin = access.admin();
+        connections = new OwnerConnections(access.connect(), null, access.rackHere());
     }
 
     @Override
@@ -79,9 +81,11 @@ final class RangeReader implements PartitionReader<InternalRow> {
                     throw new IllegalStateException(StreamLook.madeAgain(lane.stream(), range.id(), id));
                 }
                 reader = new LaneReader(stream, lane.streamlet(), lane.lane(), position, range.end(),
-                        access.connect());
+                        LaneReader.ALL_GENERATIONS, connections);
             }
+            long near = reader.replicaBytes();
             List<KeraRecord> found = reader.read(READ_BYTES, WAIT_MILLIS);
+            replicaBytes += reader.replicaBytes() - near;
             if (found.isEmpty() && reader.position() == position && !reader.finished()) {
                 // The range ends where records could be read when it was made.
                 throw new IOException("the lane has no records at " + position + " any more, or not yet again");
@@ -122,10 +126,12 @@ final class RangeReader implements PartitionReader<InternalRow> {
     }
 
     private void forget() {
-        if (reader != null) {
-            reader.close();
-            reader = null;
-        }
+        reader = null;
+    }
+
+    /** Bytes of batches that came from replicas in the rack. */
+    long replicaBytes() {
+        return replicaBytes;
     }
 
     @Override
@@ -136,6 +142,7 @@ final class RangeReader implements PartitionReader<InternalRow> {
     @Override
     public void close() {
         forget();
+        connections.close();
         admin.close();
     }
 }

@@ -12,6 +12,7 @@ import io.kera.client.Login;
 import io.kera.client.Producer;
 import io.kera.client.ProducerOptions;
 import io.kera.client.TestBroker;
+import io.kera.client.TestCluster;
 import io.kera.client.TestIssuer;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
@@ -19,8 +20,10 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.sql.Timestamp;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.stream.LongStream;
 import org.apache.spark.sql.DataFrameReader;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -236,6 +239,42 @@ class BatchReadTest {
                 assertEquals(39, rest.size());
                 assertEquals(39, rest.get(38));
             }
+        }
+    }
+
+    /** How many bytes a task in a rack reads from replicas. */
+    private static long readIn(TestCluster cluster, String rack) throws Exception {
+        Map<String, String> given = new HashMap<>(Map.of("bootstrap", String.join(",", cluster.addresses()), "stream", "s"));
+        if (rack != null) {
+            given.put("rack", rack);
+        }
+        KeraOptions options = new KeraOptions(new CaseInsensitiveStringMap(given));
+        try (RangeReader reader = range(options, id(options), 0, 4_000, true)) {
+            assertEquals(LongStream.range(0, 4_000).boxed().toList(), read(reader));
+            return reader.replicaBytes();
+        }
+    }
+
+    @Test
+    void aTaskReadsInItsRack() throws Exception {
+        try (TestCluster cluster = TestCluster.inRacks(3);
+                Admin admin = new Admin(cluster.addresses(), ConnectOptions.DEFAULT)) {
+            cluster.createStream("s", "--streamlets", "1", "--lanes", "1", "--replicas", "3", "--min-insync-replicas", "3",
+                    "--segment-size", "64KiB", "--segments-per-group", "2");
+            ProducerOptions options = ProducerOptions.to(cluster.addresses().toArray(String[]::new)).withBatchSize(4 << 10);
+            try (Producer producer = new Producer("s", options)) {
+                for (int n = 0; n < 4_000; n++) {
+                    producer.append(null, new byte[100]);
+                }
+            }
+            String owner = admin.stream("s").owner(0);
+            String another = cluster.addresses().stream().filter(each -> !each.equals(owner)).findFirst().orElseThrow();
+            // Groups may still be on their way to the state in which all hold them.
+            while (readIn(cluster, cluster.rack(another)) < 2 * (64 << 10)) {
+                Thread.onSpinWait();
+            }
+            assertEquals(0, readIn(cluster, cluster.rack(owner)));
+            assertEquals(0, readIn(cluster, null));
         }
     }
 
