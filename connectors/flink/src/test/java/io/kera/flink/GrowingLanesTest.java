@@ -55,16 +55,20 @@ import org.junit.jupiter.api.io.TempDir;
 
 /**
  * Lanes grow under a job whose tasks, TaskManager, JobManager, broker and then whole cluster fail, while one lane is far behind: each key's
- * records arrive at an operator in order, each once.
+ * records arrive at an operator in order, each once. With {@code -Dkera.long=true} there are a million of them.
  */
 @EnabledIfSystemProperty(named = "kera.program", matches = ".+")
-@Timeout(300)
+@Timeout(600)
 class GrowingLanesTest {
+    private static final boolean LONG = Boolean.getBoolean("kera.long");
     private static final int KEYS = 40;
-    private static final int EACH = 600;
+    private static final int EACH = LONG ? 24_000 : 600;
     /** A key whose records wait before the job begins, and are slow to process. */
     private static final String HEAVY = "heavy";
-    private static final int HEAVY_RECORDS = 20_000;
+    private static final int HEAVY_RECORDS = LONG ? 40_000 : 20_000;
+    /** A task fails so often. */
+    private static final int TASK_FAILURES = 3;
+    private static final int PER_FAILURE = EACH / TASK_FAILURES;
     private static final int PARALLELISM = 3;
 
     private static final Set<String> DONE = ConcurrentHashMap.newKeySet();
@@ -116,7 +120,8 @@ class GrowingLanesTest {
             }
             next.update(count + 1);
             counts = true;
-            if (context.getCurrentKey().equals("key-0") && count % 200 == 150 && FAILURES.get() < count / 200 + 1) {
+            if (context.getCurrentKey().equals("key-0") && count % PER_FAILURE == EACH / 4
+                    && FAILURES.get() < count / PER_FAILURE + 1) {
                 FAILURES.incrementAndGet();
                 throw new IllegalStateException("a failure of the test");
             }
@@ -259,9 +264,9 @@ class GrowingLanesTest {
                 }
             }
             producer.flush();
-            assertTrue(allDone.await(200, TimeUnit.SECONDS), "keys that are done: " + DONE.size());
+            assertTrue(allDone.await(LONG ? 500 : 200, TimeUnit.SECONDS), "keys that are done: " + DONE.size());
             assertEquals(null, WRONG.get());
-            assertEquals(3, FAILURES.get());
+            assertEquals(TASK_FAILURES, FAILURES.get());
             assertTrue(FROM_START.size() < KEYS + 1, "the job began anew in place of going on");
         } finally {
             if (cluster != null) {
