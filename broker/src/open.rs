@@ -282,6 +282,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
                 .map_or_else(Family::default, |tls| tls.authentications.clone()),
             audit.clone(),
         )
+        .counting(&config.mechanisms_asked())
         .with_tokens(&config.oauth),
         access: Access::new(&config.acl, image.rules.as_ref(), audit.clone()),
         audit,

@@ -219,7 +219,7 @@ pub(crate) fn current(shared: &Shared) -> String {
         );
     }
     // Where nobody is asked there is nothing to count.
-    if shared.tls.is_some() || shared.auth.is_required() {
+    if shared.tls.is_some() || shared.config.asks_clients() {
         registry.register(
             "authentications",
             "Proofs of who a client is, by mechanism and result",

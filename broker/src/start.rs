@@ -84,7 +84,7 @@ impl Broker {
         let settings = config.audit.clone();
         let audit = blocking(move || Audit::open(&settings)).await?;
         let unheard = Arc::new(Unheard::with_most(config.auth.max_unproven_bytes));
-        let tls = ServerTls::open(&config.tls, &audit, &unheard)?;
+        let tls = ServerTls::open(&config, &audit, &unheard)?;
         // First of what other brokers can see, so that brokers that start together find each other's copies.
         let backup = match &store {
             Some(_) => Some(Backup::start(&config, tls.as_ref(), true).await?),

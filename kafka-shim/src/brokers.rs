@@ -2,6 +2,7 @@
 
 use kafka_protocol::messages::BrokerId;
 use kafka_protocol::protocol::StrBytes;
+use kera_broker::config::ListenerName;
 use kera_broker::data::catalog::Stream;
 use kera_broker::data::directory::BrokerInfo;
 
@@ -56,7 +57,10 @@ fn endpoint_of(ctx: &Ctx, info: &BrokerInfo) -> Option<Endpoint> {
     let (host, port) = if info.id == ctx.shared.data.directory.me() {
         (listener.advertised_host.clone(), listener.advertised_port)
     } else {
-        let (host, port) = info.kafka_at(listener.number)?;
+        let (host, port) = info.kafka_at(
+            listener.number,
+            listener.name.as_ref().map(ListenerName::as_str),
+        )?;
         (host.to_owned(), i32::from(port))
     };
     Some(Endpoint {

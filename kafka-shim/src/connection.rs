@@ -20,7 +20,7 @@ use kafka_protocol::messages::ApiKey;
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::auth::Session;
 use kera_broker::client_link::{ClientLink, Overdue, Protocol};
-use kera_broker::config::{Listener, TlsListener};
+use kera_broker::config::Entrance;
 use kera_broker::counted::Counted;
 use kera_broker::data::append;
 use kera_broker::inbox::READ_AHEAD;
@@ -96,7 +96,7 @@ pub(crate) enum Ended {
     OldRules,
     /// It begins like TLS.
     #[error(
-        "the client speaks TLS, and this listener does not; add kafka to tls.listeners, or have the client go without (security.protocol=PLAINTEXT)"
+        "the client speaks TLS, and this listener does not; add kafka to tls.listeners, or write SSL or SASL_SSL for its name in listeners.protocols, or have the client go without (security.protocol=PLAINTEXT)"
     )]
     Tls,
     /// A batch sent without acknowledgement was refused; closing is the only way to tell.
@@ -151,7 +151,7 @@ pub(crate) async fn serve(socket: TcpStream, mut ctx: Ctx, counted: Counted, wan
     let mut link = ClientLink::new(stream, ctx.shared.clone(), counted.of_data());
     ctx.principal = link.principal.clone();
     let shared = &ctx.shared;
-    let gate = shared.auth.asks(Listener::Kafka).then(|| Gate {
+    let gate = ctx.listener.security.asks.then(|| Gate {
         step: sasl::Step::Mechanism,
         requests: 0,
         until: Instant::now() + shared.config.server.receive_timeout,
@@ -182,17 +182,18 @@ pub(crate) async fn serve(socket: TcpStream, mut ctx: Ctx, counted: Counted, wan
     connection.end(&link, &outcome);
 }
 
-/// What a connection begins with: TLS, where Kafka's addresses have it. `None` if nothing came of it.
+/// What a connection begins with: TLS, where the address has it. `None` if nothing came of it.
 async fn begin(socket: TcpStream, ctx: &Ctx) -> Option<Stream> {
     let shared = &ctx.shared;
     let tls = shared.tls.as_ref();
-    match tls.filter(|tls| tls.serves(TlsListener::Kafka)) {
+    match tls.filter(|_| ctx.listener.security.has_tls) {
         None => Some(socket.into()),
         Some(tls) => {
             let within = shared.config.server.receive_timeout;
             let mut stopping = shared.stopping.subscribe();
+            let entrance = Entrance::of_kafka(ctx.listener.name.clone());
             tokio::select! {
-                begun = Box::pin(tls.accept(socket, ctx.peer, TlsListener::Kafka, within)) => begun.ok(),
+                begun = Box::pin(tls.accept(socket, ctx.peer, entrance, within)) => begun.ok(),
                 _ = stopping.wait_for(|stop| *stop) => None,
             }
         }

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::Shared;
+use kera_broker::config::{ListenerName, Security};
 use kera_broker::metrics::{Counter, Histogram, Labels, Metrics};
 use kera_broker::principal::Principal;
 
@@ -24,6 +25,10 @@ pub(crate) struct ListenerInfo {
     pub(crate) advertised_port: i32,
     /// Its place in the configuration: clients are told other brokers' listeners of the same place.
     pub(crate) number: usize,
+    /// Its name in the configuration, if it has one: then other brokers' listeners of the same name.
+    pub(crate) name: Option<ListenerName>,
+    /// What a client needs here.
+    pub(crate) security: Security,
 }
 
 /// Settings of the Kafka side.

@@ -40,23 +40,34 @@ pub async fn start(shared: Arc<Shared>) -> Result<Listeners, BrokerError> {
             .collect(),
     });
     let mut bound = Vec::with_capacity(kafka.listen.len());
-    for (at, address) in kafka.listen.iter().enumerate() {
+    for (listen, advertise) in kafka.listeners() {
+        let address = &listen.address;
         let listener = bind(address, "kafka.listen").await?;
         let local = listener.local_addr().map_err(|error| BrokerError::Listen {
             address: address.clone(),
             key: "kafka.listen",
             error,
         })?;
-        bound.push((listener, local, kafka.advertise.get(at).cloned()));
+        bound.push((listener, local, listen.name.clone(), advertise));
     }
     let mut addresses = Vec::with_capacity(bound.len());
     let mut told = Vec::with_capacity(bound.len());
     let mut serving = Vec::with_capacity(bound.len());
-    for (number, (listener, local, advertise)) in bound.into_iter().enumerate() {
-        let info = Arc::new(advertised(local, advertise.as_deref(), number));
-        tracing::info!(address = %local, advertised = %format_args!("{}:{}", info.advertised_host, info.advertised_port), "serving Kafka clients");
+    for (number, (listener, local, name, advertise)) in bound.into_iter().enumerate() {
+        let (advertised_host, advertised_port) = advertised(local, advertise);
+        let advertised = format!("{advertised_host}:{advertised_port}");
+        let security = shared.config.security_at(Listener::Kafka, name.as_ref());
+        tracing::info!(address = %local, advertised, protocol = security.protocol().name(), "serving Kafka clients");
         addresses.push(local);
-        told.push(format!("{}:{}", info.advertised_host, info.advertised_port));
+        let text = name.as_ref().map(|name| name.as_str().to_owned());
+        told.push((text, advertised));
+        let info = Arc::new(ListenerInfo {
+            advertised_host,
+            advertised_port,
+            number,
+            name,
+            security,
+        });
         serving.push(accept(listener, info, settings.clone(), shared.clone()));
     }
     shared.data.directory.announce_kafka(told);
@@ -68,7 +79,7 @@ pub async fn start(shared: Arc<Shared>) -> Result<Listeners, BrokerError> {
 
 /// What clients are told: what is configured, or the bound address, or loopback where it is bound
 /// to every interface. Port 0 stands for the port that was bound.
-fn advertised(local: SocketAddr, configured: Option<&str>, number: usize) -> ListenerInfo {
+fn advertised(local: SocketAddr, configured: Option<&str>) -> (String, i32) {
     let (host, port) = match configured.and_then(|text| text.rsplit_once(':')) {
         Some((host, port)) => (
             host.trim_start_matches('[')
@@ -82,11 +93,7 @@ fn advertised(local: SocketAddr, configured: Option<&str>, number: usize) -> Lis
         None if local.ip().is_unspecified() => ("127.0.0.1".to_string(), local.port()),
         None => (local.ip().to_string(), local.port()),
     };
-    ListenerInfo {
-        advertised_host: host,
-        advertised_port: i32::from(port),
-        number,
-    }
+    (host, i32::from(port))
 }
 
 async fn accept(
@@ -133,8 +140,7 @@ mod tests {
     use super::*;
 
     fn at(local: &str, configured: Option<&str>) -> (String, i32) {
-        let info = advertised(local.parse().unwrap(), configured, 0);
-        (info.advertised_host, info.advertised_port)
+        advertised(local.parse().unwrap(), configured)
     }
 
     #[test]

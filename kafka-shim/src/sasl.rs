@@ -104,8 +104,10 @@ pub(crate) fn peer(ctx: &Ctx) -> Peer {
 
 fn handshake(ctx: &Ctx, step: &Step, version: i16, wanted: &str) -> (SaslHandshakeResponse, Step) {
     let auth = &ctx.shared.auth;
-    let offered = auth.mechanisms().iter();
-    let names = offered.map(|one| StrBytes::from_static_str(one.name()));
+    let mechanisms = &ctx.listener.security.mechanisms;
+    let names = mechanisms
+        .iter()
+        .map(|one| StrBytes::from_static_str(one.name()));
     let response = SaslHandshakeResponse::default().with_mechanisms(names.collect());
     let refused =
         |error: ResponseError| (response.clone().with_error_code(error.code()), Step::Failed);
@@ -115,11 +117,10 @@ fn handshake(ctx: &Ctx, step: &Step, version: i16, wanted: &str) -> (SaslHandsha
     if version < VERSION {
         return refused(ResponseError::UnsupportedVersion);
     }
-    let mut offered = auth.mechanisms().iter();
-    match offered.find(|one| one.name() == wanted) {
+    match mechanisms.iter().find(|one| one.name() == wanted) {
         Some(mechanism) => (response, Step::First(*mechanism)),
         None => {
-            let why = "the broker does not take this mechanism".to_owned();
+            let why = "the listener does not take this mechanism".to_owned();
             auth.refused(peer(ctx), wanted, "", why);
             refused(ResponseError::UnsupportedSaslMechanism)
         }

@@ -65,6 +65,30 @@ pub enum LiveState {
     Draining,
 }
 
+/// The most addresses with names that a broker tells.
+pub const MAX_ADVERTISED: usize = 64;
+
+/// An address of a broker that its configuration gives a name: clients that come in by that name, at any broker, are told
+/// this address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdvertisedAddress {
+    /// Whom it is for.
+    pub clients: ClientKind,
+    /// The name.
+    pub name: String,
+    /// `host:port`.
+    pub address: String,
+}
+
+/// The clients that an address is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientKind {
+    /// Kera's own.
+    Native,
+    /// Kafka's.
+    Kafka,
+}
+
 /// A broker that is alive, as it describes itself. Texts have at most [`MAX_MEMBER_TEXT`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveBroker {
@@ -78,6 +102,8 @@ pub struct LiveBroker {
     pub replication_address: String,
     /// `host:port` of its Kafka listeners, separated by commas, if it has any.
     pub kafka_address: Option<String>,
+    /// Those of its addresses that have a name, which the two fields above may hold as well.
+    pub named: Vec<AdvertisedAddress>,
     /// The machine it runs on: no two copies of a group lie on one.
     pub host: String,
     /// The rack, or zone, its machine stands in.
@@ -107,6 +133,7 @@ impl LiveBroker {
             address: String::new(),
             replication_address: String::new(),
             kafka_address: None,
+            named: Vec::new(),
             host: String::new(),
             rack: None,
             role: Role::Broker,
@@ -149,6 +176,15 @@ impl LiveBroker {
                     self.id
                 )));
             }
+        }
+        let named = self.named.iter();
+        let longest = named.map(|one| one.name.len().max(one.address.len())).max();
+        if self.named.len() > MAX_ADVERTISED || longest > Some(MAX_MEMBER_TEXT) {
+            return Err(MetadataError::invalid(format!(
+                "broker {} tells {} addresses with names; at most {MAX_ADVERTISED} of at most {MAX_MEMBER_TEXT} bytes can be told",
+                self.id,
+                self.named.len()
+            )));
         }
         let longest = self.refuses.values().map(String::len).max();
         if self.refuses.len() > MAX_REFUSALS || longest > Some(MAX_REFUSAL_TEXT) {

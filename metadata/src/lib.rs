@@ -124,8 +124,9 @@ pub use check::{MAX_GENERATION_STARTS, MAX_GROUP_SPAN, MAX_ORDINAL, MAX_SETTINGS
 #[cfg(any(test, feature = "testing"))]
 pub use cluster::MemoryCluster;
 pub use cluster::{
-    Change, Changes, ClusterStore, Incarnation, LiveBroker, LiveState, Living, MAX_MEMBER_TEXT,
-    MAX_REFUSAL_TEXT, MAX_REFUSALS, Membership, WatchLost, Watched,
+    AdvertisedAddress, Change, Changes, ClientKind, ClusterStore, Incarnation, LiveBroker,
+    LiveState, Living, MAX_ADVERTISED, MAX_MEMBER_TEXT, MAX_REFUSAL_TEXT, MAX_REFUSALS, Membership,
+    WatchLost, Watched,
 };
 pub use embedded::{EmbeddedOptions, EmbeddedStore, MAX_EMBEDDED_OPERATIONS};
 pub use encode::Record;

@@ -133,6 +133,21 @@ fn a_description_that_is_too_long_is_refused() {
         assert!(refused.to_string().contains("shorten"), "{refused}");
         let membership = shared.brokers[0].join(live(1), TTL).unwrap();
         assert!(membership.update(long).is_err());
+        let one = AdvertisedAddress {
+            clients: ClientKind::Kafka,
+            name: "outer".into(),
+            address: "a:1".into(),
+        };
+        let with = |one: AdvertisedAddress, number| LiveBroker {
+            named: vec![one; number],
+            ..live(1)
+        };
+        assert!(membership.update(with(one.clone(), MAX_ADVERTISED)).is_ok());
+        let many = with(one.clone(), MAX_ADVERTISED + 1);
+        assert!(membership.update(many).is_err());
+        let address = "a".repeat(MAX_MEMBER_TEXT + 1);
+        let long = with(AdvertisedAddress { address, ..one }, 1);
+        assert!(membership.update(long).is_err());
     });
 }
 

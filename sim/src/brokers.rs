@@ -166,7 +166,7 @@ impl Brokers {
         config.server.listen = format!("{here}:{PORT}");
         config.server.drain_timeout = Duration::from_secs(3);
         if self.plan.shares.is_some() {
-            config.kafka.listen = vec![format!("{here}:{KAFKA_PORT}")];
+            config.kafka.listen = vec![format!("{here}:{KAFKA_PORT}").into()];
         }
         config.http.listen = None;
         config.memory.pool = 16 << 20;

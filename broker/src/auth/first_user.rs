@@ -8,7 +8,6 @@ use kera_rpc::login::{self, MOST_PASSWORD_BYTES, PasswordError};
 use kera_rpc::scram::Mechanism;
 
 use super::alter::{Change, NewCredential, alter_if, list};
-use crate::config::SaslMechanism;
 use crate::error::BrokerError;
 use crate::shared::Shared;
 
@@ -18,11 +17,11 @@ use crate::shared::Shared;
 /// [`BrokerError::FirstUser`] says what stands in the way.
 pub(crate) async fn make_first_user(shared: &Arc<Shared>) -> Result<(), BrokerError> {
     let auth = &shared.config.auth;
-    if auth.listeners.is_empty() || !list(shared).await.map_err(refused)?.is_empty() {
+    if !shared.config.asks_clients() || !list(shared).await.map_err(refused)?.is_empty() {
         return Ok(());
     }
     let (Some(name), Some(file)) = (&auth.first_user, &auth.first_user_password_file) else {
-        if auth.mechanisms.contains(&SaslMechanism::OauthBearer) {
+        if shared.config.takes_tokens() {
             // Those who have tokens get in.
             return Ok(());
         }

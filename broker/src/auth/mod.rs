@@ -225,20 +225,7 @@ impl Auth {
         authentications: Family<Labels, Counter>,
         audit: Arc<Audit>,
     ) -> Self {
-        if !config.listeners.is_empty() {
-            // All there is to count, from the start.
-            let mechanisms = config.mechanisms.iter().map(|one| one.name());
-            let asks_http = config.listeners.contains(&Listener::Http);
-            let tokens = config.mechanisms.contains(&SaslMechanism::OauthBearer);
-            let over_http = [(basic::NAME, true), (bearer::NAME, tokens)].into_iter();
-            let over_http = over_http.filter(|(_, is_taken)| asks_http && *is_taken);
-            for mechanism in mechanisms.chain(over_http.map(|(name, _)| name)) {
-                for is_right in [true, false] {
-                    drop(authentications.get_or_create_owned(&labels(mechanism, is_right)));
-                }
-            }
-        }
-        Self {
+        let auth = Self {
             listeners: config.listeners.clone(),
             mechanisms: config.mechanisms.clone(),
             max_reauth: Some(config.max_reauth).filter(|time| !time.is_zero()),
@@ -251,12 +238,32 @@ impl Auth {
             authentications,
             audit,
             oauth: None,
+        };
+        if !config.listeners.is_empty() {
+            // All there is to count, from the start.
+            let mechanisms = config.mechanisms.iter().map(|one| one.name());
+            let asks_http = config.listeners.contains(&Listener::Http);
+            let tokens = config.mechanisms.contains(&SaslMechanism::OauthBearer);
+            let over_http = [(basic::NAME, true), (bearer::NAME, tokens)].into_iter();
+            let over_http = over_http.filter(|(_, is_taken)| asks_http && *is_taken);
+            auth.count_from_zero(mechanisms.chain(over_http.map(|(name, _)| name)));
         }
+        auth
     }
 
-    /// True if clients must prove who they are at some listener.
-    pub fn is_required(&self) -> bool {
-        !self.listeners.is_empty()
+    /// Counts proofs by these mechanisms from the start, also those that addresses with a name have of their own.
+    pub(crate) fn counting(self, mechanisms: &[SaslMechanism]) -> Self {
+        self.count_from_zero(mechanisms.iter().map(|one| one.name()));
+        self
+    }
+
+    fn count_from_zero<'a>(&self, mechanisms: impl Iterator<Item = &'a str>) {
+        for mechanism in mechanisms {
+            for is_right in [true, false] {
+                let labels = labels(mechanism, is_right);
+                drop(self.authentications.get_or_create_owned(&labels));
+            }
+        }
     }
 
     /// True if clients must prove who they are at this one.

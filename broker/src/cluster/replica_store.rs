@@ -125,7 +125,7 @@ impl BackupProcess {
         let own = [TlsListener::Http, TlsListener::Cluster];
         let unheard = Arc::new(Unheard::with_most(config.auth.max_unproven_bytes));
         let tls = match own.iter().any(|own| config.tls.listeners.contains(own)) {
-            true => ServerTls::open(&config.tls, &Audit::off(), &unheard)?,
+            true => ServerTls::open(config, &Audit::off(), &unheard)?,
             false => None,
         };
         // Before the store, which reads and seals what it finds: probes are to see a process that lives.

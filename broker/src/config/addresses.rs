@@ -1,92 +1,21 @@
-//! Lists of addresses, and what the listeners of Kafka's clients need of them together.
+//! What the listeners of Kafka's clients need of their addresses together.
 
 use super::keys::{BrokerConfig, KafkaConfig};
-use super::kinds::{Kind, Limits};
-use super::units;
-
-/// Reads addresses that stand between commas; an empty list if the text is empty or `none`.
-fn parse_list(text: &str, none: &str) -> Result<Vec<String>, String> {
-    let text = text.trim();
-    if text.is_empty() || text == none {
-        return Ok(Vec::new());
-    }
-    text.split(',').map(|part| parse_one(part.trim())).collect()
-}
-
-fn parse_one(text: &str) -> Result<String, String> {
-    if matches!(text, "auto" | "off") {
-        return Err(format!(
-            "`{text}` stands alone, for the whole list; beside others write an address in its place"
-        ));
-    }
-    // The form of Kafka's own `listeners`, which people bring along.
-    if let Some((protocol, address)) = text.split_once("://") {
-        return Err(match protocol.to_ascii_uppercase().as_str() {
-            "PLAINTEXT" | "TCP" | "KAFKA" => {
-                format!(
-                    "`{text}` is not an address; leave out `{protocol}://` and write `{address}`"
-                )
-            }
-            _ => format!(
-                "`{text}` is not an address; write `{address}` without `{protocol}://`. For TLS set tls.listeners; there is no SASL"
-            ),
-        });
-    }
-    units::check_address(text).map_err(|error| match text.rsplit_once(':') {
-        None if !text.is_empty() => format!("`{text}` has no port; write `{text}:9092`"),
-        _ => error,
-    })
-}
-
-fn show_list(value: &[String], none: &str) -> String {
-    if value.is_empty() {
-        none.into()
-    } else {
-        value.join(",")
-    }
-}
-
-/// Addresses to listen on: `Vec<String>`, empty for `off`.
-pub(super) enum AddressesOrOff {}
-
-impl Kind for AddressesOrOff {
-    type Value = Vec<String>;
-    const FORM: &'static str = "`host:port`, or several with commas between them (in a file also a list), or `off`; port 0 lets the system choose";
-    const LIST: bool = true;
-
-    fn parse(text: &str, _: &Limits) -> Result<Vec<String>, String> {
-        parse_list(text, "off")
-    }
-
-    fn show(value: &Vec<String>) -> String {
-        show_list(value, "off")
-    }
-}
-
-/// Addresses that are derived unless given: `Vec<String>`, empty for `auto`.
-pub(super) enum AddressesOrAuto {}
-
-impl Kind for AddressesOrAuto {
-    type Value = Vec<String>;
-    const FORM: &'static str =
-        "`host:port`, or several with commas between them (in a file also a list), or `auto`";
-    const LIST: bool = true;
-
-    fn parse(text: &str, _: &Limits) -> Result<Vec<String>, String> {
-        parse_list(text, "auto")
-    }
-
-    fn show(value: &Vec<String>) -> String {
-        show_list(value, "auto")
-    }
-}
+use super::named::NamedAddress;
 
 impl KafkaConfig {
     /// Each address to listen on with the address to tell clients, if one was given.
-    pub fn listeners(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
-        let advertised = |index: usize| self.advertise.get(index).map(String::as_str);
+    pub fn listeners(&self) -> impl Iterator<Item = (&NamedAddress, Option<&str>)> {
+        let by_name = self.advertise.iter().any(|one| one.name.is_some());
+        let advertised = move |index: usize, listen: &NamedAddress| match by_name {
+            true => self.advertise.iter().find(|one| one.name == listen.name),
+            false => self.advertise.get(index),
+        };
         let addresses = self.listen.iter().enumerate();
-        addresses.map(move |(index, address)| (address.as_str(), advertised(index)))
+        addresses.map(move |(index, listen)| {
+            let told = advertised(index, listen);
+            (listen, told.map(|one| one.address.as_str()))
+        })
     }
 }
 
@@ -100,7 +29,10 @@ pub(super) fn check_kafka(config: &BrokerConfig) -> Result<(), (&'static str, St
             "is set but kafka.listen is off; set kafka.listen, such as 127.0.0.1:9092".into(),
         ));
     }
-    if advertise > 0 && advertise != listen {
+    let by_name = kafka.advertise.iter().any(|one| one.name.is_some());
+    if by_name {
+        check_advertised(kafka)?;
+    } else if advertise > 0 && advertise != listen {
         return Err((
             "kafka.advertise",
             format!(
@@ -108,7 +40,16 @@ pub(super) fn check_kafka(config: &BrokerConfig) -> Result<(), (&'static str, St
             ),
         ));
     }
-    for (index, address) in kafka.listen.iter().enumerate() {
+    for (index, NamedAddress { name, address }) in kafka.listen.iter().enumerate() {
+        let before = &kafka.listen[..index];
+        if let Some(name) = name
+            && before.iter().any(|one| one.name.as_ref() == Some(name))
+        {
+            return Err((
+                "kafka.listen",
+                format!("has two addresses with the name {name}; give each its own"),
+            ));
+        }
         if address.ends_with(":0") {
             continue;
         }
@@ -124,7 +65,7 @@ pub(super) fn check_kafka(config: &BrokerConfig) -> Result<(), (&'static str, St
                 format!("{address} is http.listen already; take another port, such as 9092"),
             ));
         }
-        if kafka.listen[..index].contains(address) {
+        if before.iter().any(|one| one.address == *address) {
             return Err((
                 "kafka.listen",
                 format!("names {address} twice; leave one out"),
@@ -132,6 +73,33 @@ pub(super) fn check_kafka(config: &BrokerConfig) -> Result<(), (&'static str, St
         }
     }
     check_sessions(config)
+}
+
+/// What is wrong with addresses for clients that have names.
+fn check_advertised(kafka: &KafkaConfig) -> Result<(), (&'static str, String)> {
+    const KEY: &str = "kafka.advertise";
+    for (index, one) in kafka.advertise.iter().enumerate() {
+        let Some(name) = &one.name else {
+            let address = &one.address;
+            return Err((
+                KEY,
+                format!("{address} has no name, and others there have; write NAME={address}"),
+            ));
+        };
+        if !kafka.listen.iter().any(|listen| listen.name == one.name) {
+            return Err((
+                KEY,
+                format!("{name} is no name in kafka.listen; give an address there that name"),
+            ));
+        }
+        if kafka.advertise[..index]
+            .iter()
+            .any(|before| before.name == one.name)
+        {
+            return Err((KEY, format!("has {name} twice; leave one out")));
+        }
+    }
+    Ok(())
 }
 
 /// Whether there is a session that a member of a group may ask for.
@@ -194,21 +162,54 @@ mod tests {
             ("kafka.listen", "127.0.0.1:9092, [::1]:9093"),
             ("kafka.advertise", "a.example:19092,b.example:19093"),
         ];
+        let (first, second) = ("127.0.0.1:9092".into(), "[::1]:9093".into());
         let expected = [
-            ("127.0.0.1:9092", Some("a.example:19092")),
-            ("[::1]:9093", Some("b.example:19093")),
+            (&first, Some("a.example:19092")),
+            (&second, Some("b.example:19093")),
         ];
         let kafka = with(&flags).unwrap();
         assert_eq!(kafka.listeners().collect::<Vec<_>>(), expected);
         let derived = with(&flags[..1]).unwrap();
-        assert_eq!(derived.listeners().nth(1), Some(("[::1]:9093", None)));
+        assert_eq!(derived.listeners().nth(1), Some((&second, None)));
 
         let listed = from_file(
             "[kafka]\nlisten = [\"127.0.0.1:9092\", \"[::1]:9093\"]\nadvertise = [\"a.example:19092\", \"b.example:19093\"]\n",
         );
         assert_eq!(listed.unwrap(), kafka);
         let one = from_file("[kafka]\nlisten = \"127.0.0.1:9092\"\n").unwrap();
-        assert_eq!(one.listen, ["127.0.0.1:9092"]);
+        assert_eq!(one.listen, ["127.0.0.1:9092".into()]);
+    }
+
+    #[test]
+    fn addresses_with_names_are_told_by_their_names() {
+        let listen = (
+            "kafka.listen",
+            "inner=127.0.0.1:9092, outer=[::1]:9093,[::1]:9094",
+        );
+        let told = |advertise: &str| {
+            let kafka = with(&[listen, ("kafka.advertise", advertise)]).unwrap();
+            let told = kafka.listeners().map(|(_, told)| told.map(str::to_owned));
+            told.collect::<Vec<_>>()
+        };
+        let text = |text: &str| Some(text.to_owned());
+        // In any order, and what is left out is derived; without names it is the order that counts.
+        assert_eq!(told("outer=b:2"), [None, text("b:2"), None]);
+        assert_eq!(
+            told("outer=b:2,inner=a:1"),
+            [text("a:1"), text("b:2"), None]
+        );
+        assert_eq!(told("a:1,b:2,c:3"), [text("a:1"), text("b:2"), text("c:3")]);
+        let kafka = with(&[listen]).unwrap();
+        let names: Vec<_> = kafka.listen.iter().map(NamedAddress::to_string).collect();
+        assert_eq!(
+            names,
+            ["inner=127.0.0.1:9092", "outer=[::1]:9093", "[::1]:9094"]
+        );
+        let problem =
+            |advertise: &str| with(&[listen, ("kafka.advertise", advertise)]).unwrap_err();
+        assert!(problem("other=a:1").contains("other is no name in kafka.listen"));
+        assert!(problem("inner=a:1,b:2").contains("write NAME=b:2"));
+        assert!(problem("inner=a:1,inner=b:2").contains("has inner twice"));
     }
 
     #[test]
@@ -223,6 +224,10 @@ mod tests {
         assert!(problem(&[listen, ("server.listen", listen.1)]).contains("server.listen already"));
         assert!(problem(&[listen, ("http.listen", listen.1)]).contains("http.listen already"));
         assert!(problem(&[("kafka.listen", "a:9,a:9")]).contains("twice"));
+        assert!(problem(&[("kafka.listen", "x=a:9,y=a:9")]).contains("twice"));
+        assert!(
+            problem(&[("kafka.listen", "x=a:1,x=a:2")]).contains("two addresses with the name x")
+        );
         assert!(with(&[("kafka.listen", "a:0,a:0")]).is_ok());
         assert!(problem(&[("kafka.session_min", "1h")]).contains("kafka.session_max"));
     }
@@ -234,6 +239,11 @@ mod tests {
         assert!(alone.contains("`off` stands alone"), "{alone}");
         assert!(problem("PLAINTEXT://:9092").contains("leave out `PLAINTEXT://`"));
         assert!(problem("SSL://h:9092").contains("For TLS set tls.listeners"));
+        assert!(problem("EXTERNAL://h:9092").contains("write `EXTERNAL=h:9092`"));
+        for none in ["kafka", "true", "a b", "", "x.y"] {
+            let refused = problem(&format!("{none}=h:9092"));
+            assert!(refused.contains("is no name"), "{refused}");
+        }
         assert!(problem("localhost").contains("write `localhost:9092`"));
         assert!(problem("a:1,,b:2").contains("is not an address"));
         assert!(problem("::1:9092").contains("in brackets"));

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::addresses::check_sessions;
-use super::keys::{BrokerConfig, Key};
+use super::key::Key;
+use super::keys::BrokerConfig;
 use super::units;
 
 /// How Kafka writes a value.

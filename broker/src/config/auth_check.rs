@@ -4,7 +4,7 @@ use kera_rpc::SaslMechanism;
 
 use super::api::OpenPath;
 use super::exposure::Exposure;
-use super::keys::{AuthConfig, BrokerConfig};
+use super::keys::BrokerConfig;
 use super::kinds::ClientAuth;
 use super::listeners::Listener;
 use super::oauth::KeySource;
@@ -21,8 +21,9 @@ pub(super) fn check_auth(config: &BrokerConfig) -> Result<(), (&'static str, Str
         let problem = "has http but http.listen is off; set http.listen, or take http out";
         return Err(("auth.listeners", problem.to_owned()));
     }
-    check_first_user(&config.auth)?;
-    if open_ones(config).contains(&Listener::Http) {
+    check_first_user(config)?;
+    let open = open_ones(config);
+    if open.iter().any(|one| one.listener == Listener::Http) {
         let problem = "has http, where clients send the password itself with each request, and http.listen is neither loopback nor has TLS; add http to tls.listeners, or take http out";
         return Err(("auth.listeners", problem.to_owned()));
     }
@@ -33,20 +34,47 @@ pub(super) fn check_auth(config: &BrokerConfig) -> Result<(), (&'static str, Str
         return Err(("auth.listeners", problem.to_owned()));
     }
     check_tokens(config)?;
-    let has = |mechanism| config.auth.mechanisms.contains(&mechanism);
     let sent = [
         (SaslMechanism::Plain, "password"),
         (SaslMechanism::OauthBearer, "token"),
     ];
-    let sent = sent.into_iter().find(|(mechanism, _)| has(*mechanism));
-    if let (Some(open), Some((name, what))) = (open_ones(config).first(), sent) {
-        let problem = format!(
-            "has {name}, which sends the {what} itself, and {} is neither loopback nor has TLS; add {open} to tls.listeners, or take {name} out",
-            open.key()
-        );
-        return Err(("auth.mechanisms", problem));
+    for one in &open {
+        let ways = one.logins.as_deref().unwrap_or_default();
+        let sent = sent.iter().find(|(way, _)| ways.contains(way));
+        if let Some((way, what)) = sent {
+            let named = &config.listeners.mechanisms;
+            let is_own = named
+                .iter()
+                .any(|(name, _)| Some(name) == one.name.as_ref());
+            let key = match is_own {
+                true => "listeners.mechanisms",
+                false => "auth.mechanisms",
+            };
+            let problem = format!(
+                "has {way}, which sends the {what} itself, and {} is neither loopback nor has TLS; {}, or take {way} out",
+                place(one),
+                for_tls(one)
+            );
+            return Err((key, problem));
+        }
     }
     Ok(())
+}
+
+/// An address, for people.
+fn place(one: &Exposure) -> String {
+    match &one.name {
+        Some(name) => format!("{name} in {}", one.listener.key()),
+        None => one.listener.key().to_owned(),
+    }
+}
+
+/// What gives it TLS.
+fn for_tls(one: &Exposure) -> String {
+    match &one.name {
+        Some(name) => format!("write {name}=SASL_SSL in listeners.protocols"),
+        None => format!("add {} to tls.listeners", one.listener),
+    }
 }
 
 /// What OAUTHBEARER needs.
@@ -57,8 +85,7 @@ fn check_tokens(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
         ("oauth.audience", !oauth.audience.is_empty()),
         ("oauth.keys", oauth.keys.is_some()),
     ];
-    let mechanisms = &config.auth.mechanisms;
-    if !mechanisms.contains(&SaslMechanism::OauthBearer) {
+    if !config.takes_tokens() {
         return match needs.into_iter().find(|(_, is_set)| *is_set) {
             Some((key, _)) => Err((
                 key,
@@ -69,7 +96,7 @@ fn check_tokens(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
     }
     let problem = if let Some((key, _)) = needs.into_iter().find(|(_, is_set)| !is_set) {
         format!("has OAUTHBEARER but {key} is off; set it")
-    } else if config.auth.listeners.is_empty() {
+    } else if !config.asks_clients() {
         "has OAUTHBEARER but auth.listeners is off; name listeners there, or take OAUTHBEARER out"
             .to_owned()
     } else {
@@ -91,12 +118,13 @@ fn check_tokens(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
 }
 
 /// What a first user needs.
-fn check_first_user(auth: &AuthConfig) -> Result<(), (&'static str, String)> {
+fn check_first_user(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
+    let auth = &config.auth;
     const USER: &str = "auth.first_user";
     const FILE: &str = "auth.first_user_password_file";
     let (set, missing) = match (&auth.first_user, &auth.first_user_password_file) {
         (None, None) => return Ok(()),
-        (Some(_), Some(_)) if !auth.listeners.is_empty() => return Ok(()),
+        (Some(_), Some(_)) if config.asks_clients() => return Ok(()),
         (Some(_), Some(_)) => (USER, "auth.listeners"),
         (Some(_), None) => (USER, FILE),
         (None, Some(_)) => (FILE, USER),
@@ -108,12 +136,13 @@ fn check_first_user(auth: &AuthConfig) -> Result<(), (&'static str, String)> {
 }
 
 /// Listeners with passwords where others may listen on the way.
-fn open_ones(config: &BrokerConfig) -> Vec<Listener> {
-    let mut open = Vec::new();
+fn open_ones(config: &BrokerConfig) -> Vec<Exposure> {
+    let mut open: Vec<Exposure> = Vec::new();
     for one in Exposure::all(config) {
-        let asks = config.auth.listeners.contains(&one.listener);
-        if asks && !one.is_loopback && !one.has_tls && !open.contains(&one.listener) {
-            open.push(one.listener);
+        let is_open = one.logins.is_some() && !one.is_loopback && !one.has_tls;
+        let is_same = |known: &Exposure| known.listener == one.listener && known.name == one.name;
+        if is_open && !open.iter().any(is_same) {
+            open.push(one);
         }
     }
     open
@@ -128,7 +157,7 @@ pub(super) fn doubts(config: &BrokerConfig) -> impl Iterator<Item = String> {
     let probes = closes_probes.then(|| {
         "http.open_paths opens metrics and leaves out probes, so /livez and /readyz ask for a password, which kubelets and load balancers do not give; write `probes,metrics` to keep them open".to_owned()
     });
-    let is_asked = asks || config.auth.listeners.is_empty() || config.http.listen.is_none();
+    let is_asked = asks || !config.asks_clients() || config.http.listen.is_none();
     let shows = config.api.enabled && !is_asked;
     let api = shows.then(|| {
         let what = match config.api.acts {
@@ -139,8 +168,9 @@ pub(super) fn doubts(config: &BrokerConfig) -> impl Iterator<Item = String> {
     });
     let open = open_ones(config).into_iter().map(|open| {
         format!(
-            "auth.listeners asks clients for passwords, and {} has no TLS: passwords are not sent by SCRAM, but everything else can be read and changed on the way; add {open} to tls.listeners (docs/security.md)",
-            open.key()
+            "clients are asked for passwords at {}, which has no TLS: passwords are not sent by SCRAM, but everything else can be read and changed on the way; {} (docs/security.md)",
+            place(&open),
+            for_tls(&open)
         )
     });
     open.chain(probes).chain(api)
@@ -182,11 +212,11 @@ mod tests {
         config.auth.listeners = vec![Listener::Kafka];
         config.kafka.listen.clear();
         assert_eq!(check_auth(&config).unwrap_err().0, "auth.listeners");
-        config.kafka.listen = vec!["127.0.0.1:9092".to_owned()];
+        config.kafka.listen = vec!["127.0.0.1:9092".into()];
         config.auth.mechanisms = SaslMechanism::WITH_PASSWORDS.to_vec();
         assert_eq!(check_auth(&config), Ok(()));
         assert_eq!(doubted(&config), 0);
-        config.kafka.listen.push("0.0.0.0:9093".to_owned());
+        config.kafka.listen.push("0.0.0.0:9093".into());
         assert_eq!(check_auth(&config).unwrap_err().0, "auth.mechanisms");
         assert_eq!(doubted(&config), 1);
         config.auth.mechanisms.truncate(2);
@@ -250,7 +280,7 @@ mod tests {
         }
         config.auth.listeners.clear();
         assert!(told(&config).contains("auth.listeners is off"));
-        config.kafka.listen = vec!["127.0.0.1:9092".to_owned()];
+        config.kafka.listen = vec!["127.0.0.1:9092".into()];
         config.auth.listeners = vec![Listener::Kafka];
         assert_eq!(check_auth(&config), Ok(()));
         let server = axum::http::Uri::from_static("https://issuer.example/keys");
@@ -258,7 +288,7 @@ mod tests {
         assert!(told(&config).contains("keys_ca is off"));
         config.oauth.keys_ca = Some("/ca".into());
         assert_eq!(check_auth(&config), Ok(()));
-        config.kafka.listen.push("0.0.0.0:9093".to_owned());
+        config.kafka.listen.push("0.0.0.0:9093".into());
         assert!(told(&config).contains("sends the token itself"));
         config.tls.listeners = vec![TlsListener::Kafka];
         assert_eq!(check_auth(&config), Ok(()));

@@ -185,16 +185,12 @@ pub(super) fn check_cluster(config: &BrokerConfig) -> Result<(), (&'static str, 
     }
     let listen = &cluster.listen;
     if !listen.ends_with(":0") {
-        let taken = [
-            (
-                "server.listen",
-                std::slice::from_ref(&config.server.listen).iter(),
-            ),
-            ("http.listen", config.http.listen.as_slice().iter()),
-            ("kafka.listen", config.kafka.listen.iter()),
-        ];
-        for (key, mut addresses) in taken {
-            if addresses.any(|address| address == listen) {
+        let kafka = config.kafka.listen.iter();
+        let kafka = kafka.map(|one| ("kafka.listen", &one.address));
+        let http = config.http.listen.iter().map(|one| ("http.listen", one));
+        let native = std::iter::once(("server.listen", &config.server.listen));
+        for (key, address) in native.chain(http).chain(kafka) {
+            if address == listen {
                 return Err((
                     "cluster.listen",
                     format!("{listen} is {key} already; take another port, such as 7601"),

@@ -9,6 +9,8 @@ use super::cluster::is_loopback;
 use super::keys::BrokerConfig;
 use super::kinds::ClientAuth;
 use super::listeners::{Insecure, Listener};
+use super::named::{ListenerName, NamedAddress};
+use super::security::Security;
 use super::tls::TlsListener;
 
 /// What an open listener does: where, for whom.
@@ -16,12 +18,16 @@ use super::tls::TlsListener;
 pub struct Exposure {
     /// Which one.
     pub listener: Listener,
+    /// The name of the address, if it has one.
+    pub name: Option<ListenerName>,
     /// Where it listens.
     pub address: String,
     /// Only programs on this machine reach it.
     pub is_loopback: bool,
     /// Connections are encrypted.
     pub has_tls: bool,
+    /// Clients log in, by one of these ways, over HTTP by any.
+    pub logins: Option<Vec<SaslMechanism>>,
     /// Clients prove who they are, or who has proved nothing may do only what rules allow to everybody.
     pub is_guarded: bool,
     /// Who is let in, and to what, for people.
@@ -34,17 +40,20 @@ impl Exposure {
         let mut all = vec![Self::of_clients(
             config,
             Listener::Native,
-            &config.server.listen,
+            &config.server.listen.as_str().into(),
         )];
         let kafka = config.kafka.listen.iter();
         all.extend(kafka.map(|address| Self::of_clients(config, Listener::Kafka, address)));
         if let Some(address) = &config.http.listen {
+            let asks = config.auth.listeners.contains(&Listener::Http);
             all.push(Self {
                 listener: Listener::Http,
+                name: None,
+                logins: asks.then(Vec::new),
                 address: address.clone(),
                 is_loopback: is_loopback(address),
                 has_tls: config.tls.listeners.contains(&TlsListener::Http),
-                is_guarded: config.auth.listeners.contains(&Listener::Http),
+                is_guarded: asks,
                 lets_in: of_http(config),
             });
         }
@@ -61,6 +70,8 @@ impl Exposure {
             };
             all.push(Self {
                 listener: Listener::Cluster,
+                name: None,
+                logins: None,
                 address: config.cluster.listen.clone(),
                 is_loopback: is_loopback(&config.cluster.listen),
                 has_tls,
@@ -71,18 +82,15 @@ impl Exposure {
         all
     }
 
-    fn of_clients(config: &BrokerConfig, listener: Listener, address: &str) -> Self {
-        let tls = match listener {
-            Listener::Kafka => TlsListener::Kafka,
-            _ => TlsListener::Native,
-        };
-        let has_tls = config.tls.listeners.contains(&tls);
-        let certificates = match has_tls {
-            true => config.tls.client_auth,
-            false => ClientAuth::None,
-        };
-        let asks = config.auth.listeners.contains(&listener);
-        let proof = of_logins(&config.auth.mechanisms);
+    fn of_clients(config: &BrokerConfig, listener: Listener, at: &NamedAddress) -> Self {
+        let Security {
+            has_tls,
+            client_auth: certificates,
+            asks,
+            mechanisms,
+        } = config.security_at(listener, at.name.as_ref());
+        let address = &at.address;
+        let proof = of_logins(&mechanisms);
         let proves = asks || certificates == ClientAuth::Required;
         let who = match (asks, certificates) {
             (true, ClientAuth::Required | ClientAuth::Requested)
@@ -106,12 +114,23 @@ impl Exposure {
         };
         Self {
             listener,
-            address: address.to_owned(),
+            name: at.name.clone(),
+            address: address.clone(),
             is_loopback: is_loopback(address),
+            logins: asks.then_some(mechanisms),
             has_tls,
             is_guarded: proves || (acl.enabled && !acl.allow_without_rule),
             lets_in: format!("{who}, {what}"),
         }
+    }
+
+    /// The address with its name.
+    fn shown(&self) -> String {
+        let at = NamedAddress {
+            name: self.name.clone(),
+            address: self.address.clone(),
+        };
+        at.to_string()
     }
 
     /// Anyone who can connect to the machine can use it.
@@ -121,6 +140,13 @@ impl Exposure {
 
     /// Why a broker does not open it, and what to do.
     fn refusal(&self) -> String {
+        let (key, address) = (self.listener.key(), self.shown());
+        let lets_in = &self.lets_in;
+        if let Some(name) = &self.name {
+            return format!(
+                "{key}: {address} is beyond loopback and lets in {lets_in}; listen on 127.0.0.1, or have clients prove who they are by passwords (listeners.protocols = {name}=SASL_SSL) or certificates (listeners.client_auth = {name}=required); to accept it as it is, say so with --insecure {name}, KERA_INSECURE={name} or insecure = \"{name}\" (docs/security.md)"
+            );
+        }
         let remedy = match self.listener {
             Listener::Native => {
                 "have clients prove who they are by passwords (auth.listeners = native) or certificates (tls.client_auth = required)"
@@ -135,8 +161,7 @@ impl Exposure {
                 "have brokers prove who they are by certificates (cluster in tls.listeners)"
             }
         };
-        let (key, address, name) = (self.listener.key(), &self.address, self.listener);
-        let lets_in = &self.lets_in;
+        let name = self.listener;
         format!(
             "{key}: {address} is beyond loopback and lets in {lets_in}; listen on 127.0.0.1, or {remedy}; to accept it as it is, say so with --insecure {name}, KERA_INSECURE={name} or insecure = \"{name}\" (docs/security.md)"
         )
@@ -145,7 +170,7 @@ impl Exposure {
 
 impl fmt::Display for Exposure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (key, address) = (self.listener.key(), &self.address);
+        let (key, address) = (self.listener.key(), self.shown());
         let reach = match self.is_loopback {
             true => "from this machine",
             false => "from wherever it is reached",
@@ -214,7 +239,10 @@ pub(super) fn refused(config: &BrokerConfig, opened: &[Listener]) -> Vec<(&'stat
 }
 
 fn is_accepted(config: &BrokerConfig, one: &Exposure) -> bool {
+    let by_name = one.name.clone().map(Insecure::Named);
+    let mut ways = by_name.into_iter();
     config.insecure.contains(&Insecure::Listener(one.listener))
+        || ways.any(|way| config.insecure.contains(&way))
 }
 
 /// What is accepted and lets everybody in, for people.

@@ -11,106 +11,24 @@ use kera_telemetry::Signal;
 
 use super::acl::Users;
 use super::address_limits::{AddressLimit, AddressLimits};
-use super::addresses::{AddressesOrAuto, AddressesOrOff};
 use super::api::{MaskRules, OpenPath, OpenPaths};
 use super::audit::{AuditTarget, AuditTargetKind};
 use super::auth::{AuthListeners, Mechanisms};
 use super::cluster::{BrokerNumber, DirectoryOrAuto, HostName, RackName, StoreAddress};
 use super::etcd::{FileOrOff, UserName};
+use super::key::Key;
 use super::kinds::{
     Address, AddressOrAuto, AddressOrOff, ClientAuth, ClientAuthKind, Count, Directory,
     EngineChoice, EngineKind, Kind, Limits, LogFilter, LogFormat, LogFormatKind, PrefixOrOff, Size,
     Switch, Time, TransportChoice, TransportKind,
 };
 use super::listeners::{Accepted, Insecure, Listener};
+use super::named::{AddressesOrAuto, AddressesOrOff, ListenerName, NamedAddress};
 use super::oauth::{Algorithms, ClaimName, KeySource, KeysAt, TextOrOff, Texts, TokenAlgorithm};
+use super::protocols::{NamedClientAuth, NamedMechanisms, NamedProtocols, SecurityProtocol};
 use super::telemetry::{CollectorOrOff, Signals};
 use super::tls::{TlsListener, TlsListeners};
 use super::units::{GIB, KIB, MIB, TIB};
-
-/// A configuration key: how it is named, what it means and which values it takes.
-#[derive(Debug)]
-pub struct Key {
-    /// The name as files write it, such as `server.listen`.
-    pub name: &'static str,
-    /// The section the key stands in; empty for keys at the top of the file.
-    pub section: &'static str,
-    /// What the key means, as lines of text.
-    pub doc: &'static [&'static str],
-    /// What to write, for people.
-    pub form: &'static str,
-    /// The default as it would be written.
-    pub default: &'static str,
-    /// The limits of ordered kinds.
-    pub limits: Limits,
-    pub(super) show_limits: fn(&Limits) -> String,
-    pub(super) set: fn(&mut BrokerConfig, &str, &Limits) -> Result<(), String>,
-    pub(super) show: fn(&BrokerConfig) -> String,
-    pub(super) bare: bool,
-    pub(super) list: bool,
-}
-
-impl Key {
-    /// The key of a name, if there is one.
-    pub fn find(name: &str) -> Option<&'static Key> {
-        KEYS.iter().find(|key| key.name == name)
-    }
-
-    /// The environment variable that sets the key: `KERA_SERVER_LISTEN` for `server.listen`.
-    pub fn env(&self) -> String {
-        env_of(self.name)
-    }
-
-    /// The flag of `kera serve` that sets the key, without dashes: `server-listen`.
-    pub fn flag(&self) -> String {
-        self.name.replace(['.', '_'], "-")
-    }
-
-    /// A second, shorter flag that sets the key, without dashes.
-    pub fn short_flag(&self) -> Option<&'static str> {
-        match self.name {
-            "server.listen" => Some("listen"),
-            "cluster.broker_id" => Some("broker-id"),
-            "cluster.listen" => Some("replication-listen"),
-            "cluster.store" => Some("cluster"),
-            "cluster.rack" => Some("rack"),
-            "cluster.allow_same_host" => Some("allow-same-host"),
-            _ => None,
-        }
-    }
-
-    /// The name without its section.
-    pub fn short_name(&self) -> &'static str {
-        self.name.rsplit('.').next().unwrap_or(self.name)
-    }
-
-    /// The limits for people; empty when the kind has none.
-    pub fn limits_text(&self) -> String {
-        (self.show_limits)(&self.limits)
-    }
-
-    /// The key's value in a configuration, as it would be written.
-    pub fn value_in(&self, config: &BrokerConfig) -> String {
-        (self.show)(config)
-    }
-
-    /// The whole meaning as one paragraph.
-    pub fn paragraph(&self) -> String {
-        let mut text = String::new();
-        for line in self.doc {
-            if !text.is_empty() {
-                text.push(' ');
-            }
-            text.push_str(line.trim());
-        }
-        text
-    }
-}
-
-/// The environment variable of a key's name.
-pub(super) fn env_of(name: &str) -> String {
-    format!("KERA_{}", name.replace('.', "_").to_uppercase())
-}
 
 macro_rules! limits {
     () => {
@@ -227,7 +145,7 @@ config_keys! {
         data_dir: PathBuf, Directory [] = "/var/lib/kera";
         /// What the broker is to do without protection. It does not start with an address beyond loopback
         /// at which clients prove nothing, neither by certificate nor by password, and no rules say what strangers may
-        /// do, unless its listener is named here. `etcd`: nor with users, rules or TLS and an etcd on another machine without
+        /// do, unless its listener, or its name, is here. `etcd`: nor with users, rules or TLS and an etcd on another machine without
         /// TLS or without a proof of who the broker is. docs/security.md.
         insecure: Vec<Insecure>, Accepted [] = "false";
     }
@@ -330,13 +248,16 @@ config_keys! {
 
     /// Kafka's clients: listeners of their own, which serve the same streams as topics.
     kafka: KafkaConfig {
-        /// Where Kafka's clients connect, one address or several; `off` serves them nowhere.
-        listen: Vec<String>, AddressesOrOff [] = "off";
-        /// The addresses that Kafka's clients are told to use, one for each address of
-        /// `kafka.listen` and in the same order. `auto` derives them from the addresses listened on;
+        /// Where Kafka's clients connect, one address or several; `off` serves them nowhere. An address may have a name
+        /// (Kafka: `listeners`), by which `[listeners]` says what it protects, and by which clients that come in there are told
+        /// the addresses of all brokers: `internal=10.0.0.1:9092,external=0.0.0.0:9093`.
+        listen: Vec<NamedAddress>, AddressesOrOff [] = "off";
+        /// The addresses that Kafka's clients are told to use (Kafka: `advertised.listeners`), one for each address of
+        /// `kafka.listen` and in the same order, or by names: `external=broker1.example:9093`. `auto`, or a name that is
+        /// left out, derives them from the addresses listened on;
         /// set them when clients reach the broker by another name or through a mapped port, as
         /// from outside of a container. Port 0 stands for the port listened on.
-        advertise: Vec<String>, AddressesOrAuto [] = "auto";
+        advertise: Vec<NamedAddress>, AddressesOrAuto [] = "auto";
         /// The most connections of Kafka's clients at a time, of all addresses of `kafka.listen` together. Below
         /// `server.max_connections` it leaves places to native clients. At the limit a new connection replaces a silent one
         /// of another Kafka client; if there is none, the new one is closed.
@@ -502,6 +423,20 @@ config_keys! {
         /// How often the broker looks whether these files have changed. New connections get the new certificate;
         /// those that are open stay. Files that cannot be used are told in the log, and the certificate in use stays.
         reload_interval: Duration, Time [100 * MILLISECOND, DAY] = "30s";
+    }
+
+    /// What addresses with a name protect: docs/security.md. Those without one, and those whose name is not here, go by
+    /// `tls.listeners` and `auth.listeners`.
+    listeners: ListenersConfig {
+        /// What the addresses of a name speak (Kafka: `listener.security.protocol.map`): `internal=PLAINTEXT,external=SASL_SSL`.
+        /// `PLAINTEXT` has neither TLS nor logins, `SSL` has TLS, `SASL_PLAINTEXT` logins, `SASL_SSL` both.
+        protocols: Vec<(ListenerName, SecurityProtocol)>, NamedProtocols [] = "off";
+        /// Whether clients must have a certificate there, in place of `tls.client_auth` (Kafka:
+        /// `listener.name.NAME.ssl.client.auth`): `partners=required`.
+        client_auth: Vec<(ListenerName, ClientAuth)>, NamedClientAuth [] = "off";
+        /// How clients may log in there, in place of `auth.mechanisms` (Kafka: `listener.name.NAME.sasl.enabled.mechanisms`):
+        /// `external=SCRAM-SHA-512,external=OAUTHBEARER`.
+        mechanisms: Vec<(ListenerName, SaslMechanism)>, NamedMechanisms [] = "off";
     }
 
     /// Users with passwords, by SASL: docs/security.md.

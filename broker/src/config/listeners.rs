@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::kinds::{Kind, Limits};
+use super::named::ListenerName;
 
 /// A kind of listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,10 +51,12 @@ impl fmt::Display for Listener {
 }
 
 /// What `insecure` accepts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Insecure {
     /// A listener that lets everybody in.
     Listener(Listener),
+    /// The addresses of a name, which let everybody in.
+    Named(ListenerName),
     /// An etcd on other machines without TLS, or to which the broker does not prove who it is, though clients are asked for
     /// a proof or have rules.
     Etcd,
@@ -69,9 +72,10 @@ impl Insecure {
         Self::Etcd,
     ];
 
-    fn name(self) -> &'static str {
+    fn name(&self) -> &str {
         match self {
             Self::Listener(listener) => listener.name(),
+            Self::Named(name) => name.as_str(),
             Self::Etcd => "etcd",
         }
     }
@@ -82,7 +86,7 @@ pub(super) enum Accepted {}
 
 impl Kind for Accepted {
     type Value = Vec<Insecure>;
-    const FORM: &'static str = "`true` for all, `false`, or `native`, `kafka`, `http`, `cluster`, `etcd`, several with commas between them (in a file also a list)";
+    const FORM: &'static str = "`true` for all, `false`, or `native`, `kafka`, `http`, `cluster`, `etcd`, names of addresses, several with commas between them (in a file also a list)";
     const LIST: bool = true;
 
     fn parse(text: &str, _: &Limits) -> Result<Vec<Insecure>, String> {
@@ -94,8 +98,9 @@ impl Kind for Accepted {
         let mut accepted = Vec::new();
         for part in text.split(',').map(str::trim) {
             let known = Insecure::ALL.into_iter().find(|one| one.name() == part);
-            let one = known.ok_or_else(|| {
-                format!("`{part}` is neither a listener nor etcd; write native, kafka, http, cluster, etcd, or true or false alone")
+            let named = || ListenerName::new(part).map(Insecure::Named);
+            let one = known.map_or_else(named, Ok).map_err(|_| {
+                format!("`{part}` is neither a listener nor etcd; write native, kafka, http, cluster, etcd, names of addresses, or true or false alone")
             })?;
             if !accepted.contains(&one) {
                 accepted.push(one);

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::alterable::Alterable;
-use super::keys::{KEYS, Key, SECTIONS};
+use super::key::Key;
+use super::keys::{KEYS, SECTIONS};
 use super::resolve::Resolved;
 
 impl Resolved {

@@ -1,6 +1,6 @@
 //! Settings under the names that they had before, until the next version.
 
-use super::keys::{Key, env_of};
+use super::key::{Key, env_of};
 
 /// The name that a setting had, and the one that it has.
 pub const RENAMED: [(&str, &str); 7] = [

@@ -13,10 +13,11 @@ use super::alterable::ALTERABLE;
 use super::auth_check;
 use super::cluster;
 use super::exposure;
-use super::keys::{BrokerConfig, KEYS, Key, SECTIONS, env_of};
+use super::key::{Key, env_of};
+use super::keys::{BrokerConfig, KEYS, SECTIONS};
 use super::listeners::Listener;
 use super::renamed::{formerly, formerly_in_environment, is_former_section};
-use super::{store_check, telemetry_check, tls_check};
+use super::{security, store_check, telemetry_check, tls_check};
 
 /// Keys of earlier versions, and what to do instead.
 pub const GONE: [(&str, &str); 1] = [(
@@ -393,6 +394,9 @@ impl Resolution {
             ));
         }
         if let Err((name, message)) = check_kafka(config) {
+            wrong.push((name, message));
+        }
+        if let Err((name, message)) = security::check_names(config) {
             wrong.push((name, message));
         }
         if let Err((name, message)) = cluster::check_cluster(config) {

@@ -59,6 +59,10 @@ fn protects(config: &BrokerConfig) -> Option<&'static str> {
         ("acl.enabled", config.acl.enabled),
         ("auth.listeners", !config.auth.listeners.is_empty()),
         ("tls.listeners", !config.tls.listeners.is_empty()),
+        (
+            "listeners.protocols",
+            config.has_tls() || config.asks_clients(),
+        ),
     ];
     let set = all.into_iter().find(|(_, is_set)| *is_set);
     set.map(|(key, _)| key)

@@ -14,10 +14,10 @@ pub(super) fn check_tls(config: &BrokerConfig) -> Result<(), (&'static str, Stri
         ("tls.certificate", tls.certificate.is_some()),
         ("tls.key", tls.key.is_some()),
     ];
-    let wants_clients = tls.client_auth != ClientAuth::None;
+    let wants_clients = config.wants_certificates();
     let (listeners, has_ca) = (&tls.listeners, tls.client_ca.is_some());
     let knows_brokers = tls.broker_ca.is_some();
-    if listeners.is_empty() {
+    if !config.has_tls() {
         let unused = files.into_iter().chain([("tls.client_ca", has_ca)]);
         let unused = unused.chain([
             ("tls.client_auth", wants_clients),
@@ -34,9 +34,19 @@ pub(super) fn check_tls(config: &BrokerConfig) -> Result<(), (&'static str, Stri
     }
     if let Some((key, _)) = files.into_iter().find(|(_, is_set)| !is_set) {
         let problem = format!("is set but {key} is off; name a file in PEM there");
-        return Err(("tls.listeners", problem));
+        return match listeners.is_empty() {
+            true => Err((
+                "listeners.protocols",
+                format!("names TLS but {key} is off; name a file in PEM there"),
+            )),
+            false => Err(("tls.listeners", problem)),
+        };
     }
     if wants_clients && !has_ca {
+        if tls.client_auth == ClientAuth::None {
+            let problem = "asks clients for certificates but tls.client_ca is off; name the certificate of the authority that signs them";
+            return Err(("listeners.client_auth", problem.to_owned()));
+        }
         let problem = "asks clients for certificates but tls.client_ca is off; name the certificate of the authority that signs them";
         return Err(("tls.client_auth", problem.to_owned()));
     }

@@ -14,6 +14,8 @@ pub struct BrokerInfo {
     /// HOST:PORT for Kafka's clients, one for each listener in the order of the configuration; empty if
     /// it does not listen for them.
     pub kafka: Vec<String>,
+    /// Those of them whose listeners have names: the name and HOST:PORT.
+    pub kafka_named: Vec<(String, String)>,
     /// The machine it runs on.
     pub host: String,
     /// Its rack, if it has one.
@@ -21,10 +23,21 @@ pub struct BrokerInfo {
 }
 
 impl BrokerInfo {
-    /// HOST:PORT that a client of listener number `listener` is told; brokers are expected to have the
-    /// same listeners, and one that has fewer is named by its first. `None`: not for Kafka's clients.
-    pub fn kafka_at(&self, listener: usize) -> Option<(&str, u16)> {
-        let address = self.kafka.get(listener).or_else(|| self.kafka.first())?;
+    /// HOST:PORT that a client is told which came in by the listener of this name, or, without one, by that of number
+    /// `listener`. `None`: this broker is not for such clients.
+    ///
+    /// Without names brokers are expected to have the same listeners, and one that has fewer is named by its first. So is
+    /// one that has no names, as brokers of versions that know none. One that has some, and not this one, is not named: at
+    /// another of its listeners the client may be let in to less, or its password be read.
+    pub fn kafka_at(&self, listener: usize, name: Option<&str>) -> Option<(&str, u16)> {
+        let by_name = name.filter(|_| !self.kafka_named.is_empty());
+        let address = match by_name {
+            Some(name) => {
+                let mut named = self.kafka_named.iter();
+                &named.find(|(known, _)| known == name)?.1
+            }
+            None => self.kafka.get(listener).or_else(|| self.kafka.first())?,
+        };
         let (host, port) = address.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         Some((host, port.parse().ok()?))
@@ -81,9 +94,17 @@ pub trait Directory: Send + Sync {
     /// True if other brokers may own streamlets of the same streams.
     fn is_shared(&self) -> bool;
 
-    /// Takes note of the addresses for Kafka's clients, one for each listener, once they are bound; other
-    /// brokers are told.
-    fn announce_kafka(&self, addresses: Vec<String>);
+    /// Takes note of the addresses for Kafka's clients, one for each listener with its name if it has one, once they are
+    /// bound; other brokers are told.
+    fn announce_kafka(&self, addresses: Vec<(Option<String>, String)>);
+}
+
+/// Those addresses that have names: the name and HOST:PORT.
+pub(crate) fn with_names(
+    addresses: &[(Option<String>, String)],
+) -> impl Iterator<Item = (String, String)> {
+    let addresses = addresses.iter();
+    addresses.filter_map(|(name, address)| Some((name.clone()?, address.clone())))
 }
 
 /// A broker that works alone.
@@ -144,10 +165,11 @@ impl Directory for Alone {
         false
     }
 
-    fn announce_kafka(&self, addresses: Vec<String>) {
+    fn announce_kafka(&self, addresses: Vec<(Option<String>, String)>) {
         let mut brokers = (*self.brokers.load_full()).clone();
         for broker in &mut brokers {
-            broker.kafka.clone_from(&addresses);
+            broker.kafka = addresses.iter().map(|(_, told)| told.clone()).collect();
+            broker.kafka_named = with_names(&addresses).collect();
         }
         self.brokers.store(Arc::new(brokers));
     }
@@ -163,9 +185,29 @@ mod tests {
             kafka: vec!["a:9092".to_owned(), "[::1]:9093".to_owned()],
             ..BrokerInfo::default()
         };
-        assert_eq!(info.kafka_at(0), Some(("a", 9092)));
-        assert_eq!(info.kafka_at(1), Some(("::1", 9093)));
-        assert_eq!(info.kafka_at(2), Some(("a", 9092)));
-        assert_eq!(BrokerInfo::default().kafka_at(0), None);
+        // So does one of a version that knows no names, whatever the client came in by.
+        for name in [None, Some("outer")] {
+            assert_eq!(info.kafka_at(0, name), Some(("a", 9092)));
+            assert_eq!(info.kafka_at(1, name), Some(("::1", 9093)));
+            assert_eq!(info.kafka_at(2, name), Some(("a", 9092)));
+            assert_eq!(BrokerInfo::default().kafka_at(0, name), None);
+        }
+    }
+
+    #[test]
+    fn a_broker_with_names_is_named_by_the_same_name_and_by_no_other() {
+        let named = |name: &str, address: &str| (name.to_owned(), address.to_owned());
+        let info = BrokerInfo {
+            kafka: vec!["a:9092".to_owned(), "b:9093".to_owned()],
+            kafka_named: vec![named("inner", "a:9092"), named("outer", "b:9093")],
+            ..BrokerInfo::default()
+        };
+        for listener in 0..3 {
+            let at = |name| info.kafka_at(listener, Some(name));
+            assert_eq!(at("inner"), Some(("a", 9092)));
+            assert_eq!(at("outer"), Some(("b", 9093)));
+            assert_eq!(at("partners"), None, "not what others are let in by");
+        }
+        assert_eq!(info.kafka_at(1, None), Some(("b", 9093)));
     }
 }

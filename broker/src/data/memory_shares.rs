@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::config::{BrokerConfig, ClientAuth};
+use crate::config::BrokerConfig;
 use crate::principal::Principal;
 
 /// One part of so many of a limit is kept for those that hold little.
@@ -44,8 +44,7 @@ struct ByPrincipal {
 impl Shares {
     /// Nobody holds anything yet.
     pub(super) fn new(config: &BrokerConfig) -> Self {
-        let by_certificate = config.tls.client_auth != ClientAuth::None;
-        let prove = by_certificate || !config.auth.listeners.is_empty();
+        let prove = config.wants_certificates() || config.asks_clients();
         Self {
             by_principal: prove.then(Mutex::default),
         }

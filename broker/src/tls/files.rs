@@ -14,7 +14,7 @@ use rustls::{RootCertStore, ServerConfig};
 use super::subject::common_name;
 use super::validity::not_after;
 use super::{FRAMES, HTTP1, HTTP2};
-use crate::config::{ClientAuth, TlsConfig, TlsListener};
+use crate::config::{ClientAuth, Entrance, TlsConfig, TlsListener};
 
 /// The largest file that is read: chains have a few KiB.
 const MOST_BYTES: usize = 1 << 20;
@@ -47,6 +47,8 @@ pub(super) struct Configs {
     native: Arc<ServerConfig>,
     kafka: Arc<ServerConfig>,
     http: Arc<ServerConfig>,
+    /// Of addresses with a name.
+    named: Vec<(Entrance, Arc<ServerConfig>)>,
     /// `None` without the authorities of brokers, which `cluster` in `tls.listeners` needs.
     cluster: Option<Arc<ServerConfig>>,
     /// How this broker calls others.
@@ -54,8 +56,13 @@ pub(super) struct Configs {
 }
 
 impl Configs {
-    pub(super) fn of(&self, listener: TlsListener) -> Option<Arc<ServerConfig>> {
-        match listener {
+    pub(super) fn of(&self, entrance: &Entrance) -> Option<Arc<ServerConfig>> {
+        if entrance.name.is_some() {
+            let mut named = self.named.iter();
+            let own = named.find(|(known, _)| known == entrance);
+            return own.map(|(_, config)| config.clone());
+        }
+        match entrance.listener {
             TlsListener::Native => Some(self.native.clone()),
             TlsListener::Kafka => Some(self.kafka.clone()),
             TlsListener::Http => Some(self.http.clone()),
@@ -106,7 +113,13 @@ fn read_one(name: &str, path: &Path) -> Result<Vec<u8>, String> {
     Ok(contents)
 }
 
-pub(super) fn load(settings: &TlsConfig, contents: &Contents) -> Result<Loaded, String> {
+/// Makes of the files what listeners need: those of each kind, and the addresses with a name that have TLS, with whether
+/// clients need a certificate there.
+pub(super) fn load(
+    settings: &TlsConfig,
+    named: &[(Entrance, ClientAuth)],
+    contents: &Contents,
+) -> Result<Loaded, String> {
     let certificate = file_of(&settings.certificate);
     let chain = certificates(&contents.certificate)
         .map_err(|error| format!("tls.certificate: {certificate} {error}"))?;
@@ -116,11 +129,13 @@ pub(super) fn load(settings: &TlsConfig, contents: &Contents) -> Result<Loaded, 
     let key_file = file_of(&settings.key);
     let key = private_key(&contents.key).map_err(|error| format!("tls.key: {key_file} {error}"))?;
     let provider = Arc::new(ring::default_provider());
-    let clients: Arc<dyn ClientCertVerifier> = match &contents.client_ca {
-        None => Arc::new(NoClientAuth),
-        Some(authorities) => {
-            let file = format!("tls.client_ca: {}", file_of(&settings.client_ca));
-            verifier(&file, authorities, settings.client_auth, &provider)?
+    let clients = |asked| -> Result<Arc<dyn ClientCertVerifier>, String> {
+        match (&contents.client_ca, asked) {
+            (None, _) | (_, ClientAuth::None) => Ok(Arc::new(NoClientAuth)),
+            (Some(authorities), asked) => {
+                let file = format!("tls.client_ca: {}", file_of(&settings.client_ca));
+                verifier(&file, authorities, asked, &provider)
+            }
         }
     };
     let brokers: Option<Arc<dyn ClientCertVerifier>> = match &contents.broker_ca {
@@ -152,14 +167,24 @@ pub(super) fn load(settings: &TlsConfig, contents: &Contents) -> Result<Loaded, 
         config.alpn_protocols = protocols.iter().map(|one| one.to_vec()).collect();
         Ok::<_, String>(Arc::new(config))
     };
+    // Kafka's clients need not say what they speak, and are served whatever they say.
+    let of_kafka: &[&[u8]] = &[];
+    let of_native = &[HTTP2, FRAMES];
+    let named = named.iter().map(|(entrance, asked)| {
+        let protocols = match entrance.listener {
+            TlsListener::Kafka => of_kafka,
+            _ => of_native,
+        };
+        Ok((entrance.clone(), make(clients(*asked)?, protocols)?))
+    });
     Ok(Loaded {
         configs: Configs {
-            native: make(clients.clone(), &[HTTP2, FRAMES])?,
-            // Kafka's clients need not say what they speak, and are served whatever they say.
-            kafka: make(clients, &[])?,
+            named: named.collect::<Result<_, String>>()?,
+            native: make(clients(settings.client_auth)?, of_native)?,
+            kafka: make(clients(settings.client_auth)?, of_kafka)?,
             http: make(Arc::new(NoClientAuth), &[HTTP1])?,
             cluster: brokers
-                .map(|brokers| make(brokers, &[HTTP2, FRAMES]))
+                .map(|brokers| make(brokers, of_native))
                 .transpose()?,
             brokers: caller(settings, contents)?,
         },

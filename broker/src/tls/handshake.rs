@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::{ServerTls, principal_of};
 use crate::audit::Peer;
-use crate::config::TlsListener;
+use crate::config::{Entrance, TlsListener};
 use crate::metrics::{Counter, Family, Labels};
 use crate::principal::Principal;
 use crate::unheard::Strange;
@@ -117,7 +117,7 @@ impl Drop for UnderWay<'_> {
 }
 
 impl ServerTls {
-    /// Does the handshake of a connection to `listener`, for at most `within`. A peer that
+    /// Does the handshake of a connection that comes in by `entrance`, for at most `within`. A peer that
     /// takes long makes room for others where many handshakes are under way, first one of the address that has most.
     ///
     /// # Errors
@@ -126,17 +126,21 @@ impl ServerTls {
         &self,
         socket: TcpStream,
         peer: SocketAddr,
-        listener: TlsListener,
+        entrance: impl Into<Entrance>,
         within: Duration,
     ) -> io::Result<Stream> {
+        let entrance = entrance.into();
+        let listener = entrance.listener;
         let (number, wanted) = self.under_way.enter(peer.ip().into(), listener.kind());
         let before = self.under_way_count.fetch_add(1, Ordering::Relaxed);
         let _under_way = UnderWay { tls: self, number };
         if before >= MOST_UNDER_WAY {
             self.under_way.end_oldest(false);
         }
-        let config = self.current.load().of(listener);
-        let config = config.ok_or_else(|| io::Error::other("tls.broker_ca is off"))?;
+        let config = self.current.load().of(&entrance);
+        let config = config.ok_or_else(|| {
+            io::Error::other("there is no TLS here, as of brokers without tls.broker_ca")
+        })?;
         let (strange, room) = Strange::enter(&self.unheard, peer.ip().into());
         let handshake = Stream::accept_noting(socket, config, |bytes| strange.holds(bytes));
         let outcome = tokio::select! {
@@ -161,7 +165,7 @@ impl ServerTls {
                 self.completed.inc();
                 self.note_client(peer, listener, stream);
             }
-            Err(error) => self.note_failure(peer, listener, error),
+            Err(error) => self.note_failure(peer, &entrance, error),
         }
         outcome
     }
@@ -200,7 +204,8 @@ impl ServerTls {
         self.failed.get_or_create_owned(&failure.labels()).inc();
     }
 
-    fn note_failure(&self, peer: SocketAddr, listener: TlsListener, error: &io::Error) {
+    fn note_failure(&self, peer: SocketAddr, entrance: &Entrance, error: &io::Error) {
+        let listener = entrance.listener;
         let inner = error.get_ref();
         let found = inner.and_then(|inner| inner.downcast_ref::<TlsFailure>());
         let Some(TlsFailure { error: found, .. }) = found else {
@@ -222,7 +227,15 @@ impl ServerTls {
             let from = from(peer, listener);
             self.audit.login(from, CERTIFICATE, "", Err(&reason));
         }
-        self.tell(peer, listener, &format!("a TLS handshake failed: {reason}"));
+        let place = match &entrance.name {
+            Some(name) => format!(" at {name}"),
+            None => String::new(),
+        };
+        self.tell(
+            peer,
+            listener,
+            &format!("a TLS handshake failed{place}: {reason}"),
+        );
     }
 
     /// Tells an operator why somebody was not let in, but not of each.
@@ -275,7 +288,7 @@ fn reason(error: &Error, listener: TlsListener) -> String {
     };
     match error {
         Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
-            "the client does not speak TLS, and this listener speaks nothing else; have the client use TLS, or take the listener out of tls.listeners".to_owned()
+            "the client does not speak TLS, and this listener speaks nothing else; have the client use TLS, or take the listener out of tls.listeners, or its name out of listeners.protocols".to_owned()
         }
         Error::NoCertificatesPresented => {
             format!("the client has no certificate, and {}; give the client one", asked.0)

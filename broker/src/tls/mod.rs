@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::audit::Audit;
 use crate::clock::wall_ms;
-use crate::config::{TlsConfig, TlsListener};
+use crate::config::{BrokerConfig, ClientAuth, Entrance, TlsConfig, TlsListener};
 use crate::error::BrokerError;
 use crate::metrics::{Counter, Family, Labels};
 use crate::unheard::Unheard;
@@ -52,6 +52,8 @@ struct Seen {
 /// What the TLS listeners of a broker share.
 pub struct ServerTls {
     settings: TlsConfig,
+    /// The addresses with a name that have TLS, and whether clients need a certificate there.
+    named: Vec<(Entrance, ClientAuth)>,
     current: ArcSwap<Configs>,
     seen: Mutex<Seen>,
     /// Another number when the files in use are others.
@@ -86,17 +88,19 @@ impl ServerTls {
     /// # Errors
     /// [`BrokerError::Tls`] names the file that cannot be used.
     pub(crate) fn open(
-        settings: &TlsConfig,
+        config: &BrokerConfig,
         audit: &Arc<Audit>,
         unheard: &Arc<Unheard>,
     ) -> Result<Option<Arc<Self>>, BrokerError> {
-        if settings.listeners.is_empty() {
+        if !config.has_tls() {
             return Ok(None);
         }
+        let (settings, named) = (&config.tls, config.named_entrances());
         let contents = files::read(settings).map_err(BrokerError::Tls)?;
-        let loaded = files::load(settings, &contents).map_err(BrokerError::Tls)?;
+        let loaded = files::load(settings, &named, &contents).map_err(BrokerError::Tls)?;
         let tls = Self {
             settings: settings.clone(),
+            named,
             not_after: AtomicI64::new(loaded.not_after),
             name: loaded.name,
             files: watch::Sender::new(contents.checksum()),
@@ -120,7 +124,7 @@ impl ServerTls {
         Ok(Some(Arc::new(tls)))
     }
 
-    /// True if connections to `listener` begin with a TLS handshake.
+    /// True if connections to `listener`, at addresses without a name, begin with a TLS handshake.
     pub fn serves(&self, listener: TlsListener) -> bool {
         self.settings.listeners.contains(&listener)
     }

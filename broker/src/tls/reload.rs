@@ -45,7 +45,7 @@ fn look(tls: &ServerTls) -> bool {
         tls.is_stale.store(false, Ordering::Relaxed);
         return false;
     }
-    match files::load(&tls.settings, &contents) {
+    match files::load(&tls.settings, &tls.named, &contents) {
         Ok(loaded) => {
             tls.use_from_now(loaded, contents.checksum());
             (seen.used, seen.refused) = (contents, None);

@@ -1,13 +1,16 @@
 //! Who gets in at a listener with TLS, and who does not.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
 
 use crate::certificates::{Authority, Files};
 use crate::common::ports::Reserved;
 use crate::common::raw::Raw;
-use crate::common::{Broker, finish, home, kera};
+use crate::common::{Broker, finish, home, kera, machine};
 use crate::session::Client;
 use crate::tells;
+use crate::users::kcat;
 
 const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
 
@@ -156,6 +159,161 @@ fn who_mixes_up_tls_and_plain_is_told_of_in_the_log() {
     let plain = Broker::with(&["--kafka-listen", kafka.address()]);
     Client::trusting(&authority).fails(kafka.address());
     tells(&plain, "add kafka to tls.listeners");
+}
+
+/// A broker with three addresses for Kafka's clients, each of which protects something else, and a user.
+struct Named {
+    servers: Authority,
+    clients: Authority,
+    inner: Reserved,
+    outer: Reserved,
+    partners: Reserved,
+    files: Files,
+    broker: Broker,
+}
+
+impl Named {
+    fn start() -> Self {
+        let (servers, clients) = (Authority::new("servers"), Authority::new("clients"));
+        let files = Files::new(&servers.server(&NAMES), Some(&clients));
+        let (inner, outer, partners) = (Reserved::new(), Reserved::new(), Reserved::new());
+        let listen = format!(
+            "inner={},outer={},partners={}",
+            inner.address(),
+            outer.address(),
+            partners.address()
+        );
+        let port = |address: &str| address.rsplit_once(':').expect("a port").1.to_owned();
+        let advertise = format!("outer=localhost:{}", port(outer.address()));
+        let flags = [
+            ["--kafka-listen", &*listen],
+            ["--kafka-advertise", &advertise],
+            [
+                "--listeners-protocols",
+                "inner=PLAINTEXT,outer=SASL_SSL,partners=SSL",
+            ],
+            ["--listeners-client-auth", "partners=required"],
+            ["--listeners-mechanisms", "outer=SCRAM-SHA-512"],
+        ];
+        let broker = files.broker("off", flags.as_flattened());
+        Self {
+            servers,
+            clients,
+            inner,
+            outer,
+            partners,
+            files,
+            broker,
+        }
+    }
+}
+
+#[test]
+fn a_plain_listener_stands_beside_one_with_tls_and_logins_and_each_refuses_the_others_clients() {
+    let named = Named::start();
+    let client = Client::trusting(&named.servers);
+    let versions = |config, address: &str| {
+        let opened = client.open_with(config, address);
+        opened.and_then(|mut session| session.kafka_versions())
+    };
+    let mut session = client.open(named.outer.address()).expect("it has TLS");
+    assert_eq!(session.kafka_versions().expect("an answer"), 0);
+    let mut session = client.open(named.outer.address()).expect("it has TLS");
+    let (refused, taken) = session.sasl_handshake("PLAIN").expect("an answer");
+    assert_eq!(refused, 33, "UNSUPPORTED_SASL_MECHANISM");
+    assert_eq!(taken, ["SCRAM-SHA-512"]);
+
+    // Without TLS at the one that has it, and the other way round.
+    let mut plain = TcpStream::connect(named.outer.address()).expect("a connection");
+    let request = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 7, 0xff, 0xff];
+    plain.write_all(&request).expect("it is sent");
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert_eq!(answer.first(), Some(&0x15), "an alert: {answer:?}");
+    tells(
+        &named.broker,
+        "a TLS handshake failed at outer: the client does not speak TLS",
+    );
+    assert!(versions(client.config(), named.inner.address()).is_err());
+    tells(&named.broker, "in listeners.protocols");
+    let mut plain = TcpStream::connect(named.inner.address()).expect("a connection");
+    plain.write_all(&request).expect("it is sent");
+    let mut head = [0; 10];
+    plain.read_exact(&mut head).expect("an answer");
+    assert_eq!(head[8..], [0, 0], "no error");
+
+    // Partners have certificates. A session that proved nothing is not resumed there.
+    let nobody = client.config();
+    for _ in 0..3 {
+        assert_eq!(
+            versions(nobody.clone(), named.outer.address()).expect("an answer"),
+            0
+        );
+        assert!(versions(nobody.clone(), named.partners.address()).is_err());
+    }
+    let identity = named.clients.client("shop");
+    let known = Client {
+        identity: Some(&identity),
+        ..Client::trusting(&named.servers)
+    };
+    let mut session = known.open(named.partners.address()).expect("it gets in");
+    assert_eq!(session.kafka_versions().expect("an answer"), 0);
+}
+
+#[test]
+fn librdkafka_is_told_the_address_of_the_listener_that_it_came_in_by() {
+    let version = Command::new("kcat").arg("-V").output();
+    if !version.is_ok_and(|output| output.status.success()) {
+        machine::skip("kcat at listeners with names", "kcat is not installed");
+        return;
+    }
+    let named = Named::start();
+    named
+        .broker
+        .feed(&["user", "create", "ann"], b"long secret");
+    let ca = named.files.write("ca.pem", &named.servers.pem);
+    let ca = ca.to_str().expect("a path of the build");
+    let tls = [
+        ("security.protocol", "sasl_ssl"),
+        ("ssl.ca.location", ca),
+        ("sasl.mechanism", "SCRAM-SHA-512"),
+        ("sasl.username", "ann"),
+        ("sasl.password", "long secret"),
+    ];
+    let (inner, outer) = (named.inner.address(), named.outer.address());
+    for (address, settings, host, user) in [
+        (inner, &[][..], "127.0.0.1", "anonymous"),
+        (outer, &tls, "localhost", "ann"),
+    ] {
+        let told = kcat(address, settings, &["-L", "-m", "20"], b"");
+        let port = address.rsplit_once(':').expect("a port").1;
+        let broker = format!("broker 1 at {host}:{port}");
+        assert!(
+            told.text().contains(&broker),
+            "{}{}",
+            told.text(),
+            told.stderr
+        );
+        let produced = kcat(address, settings, &["-P", "-t", "orders"], user.as_bytes());
+        assert!(produced.status.success(), "{}", produced.stderr);
+    }
+    // The same records for whoever came in by either.
+    let read = kcat(inner, &[], &["-C", "-e", "-t", "orders"], b"");
+    assert_eq!(read.text().lines().count(), 2, "{}", read.text());
+    // A password that is sent itself is taken nowhere here, nor none at all.
+    let wrong = |mechanism: &'static str| {
+        let mut settings = tls.to_vec();
+        settings[2].1 = mechanism;
+        settings
+    };
+    for settings in [wrong("PLAIN"), wrong("SCRAM-SHA-256"), tls[..2].to_vec()] {
+        let mut settings = settings;
+        if settings.len() == 2 {
+            settings[0].1 = "ssl";
+        }
+        let told = kcat(outer, &settings, &["-L", "-m", "2"], b"");
+        assert!(!told.status.success(), "{settings:?}: {}", told.text());
+    }
 }
 
 #[test]

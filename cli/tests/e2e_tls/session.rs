@@ -114,6 +114,28 @@ impl Session {
             .to_vec()
     }
 
+    /// Names a mechanism as Kafka's clients do, and returns the error code and the mechanisms that are taken.
+    pub fn sasl_handshake(&mut self, mechanism: &str) -> io::Result<(i16, Vec<String>)> {
+        let length = u8::try_from(mechanism.len()).expect("a short name");
+        // API 17, version 1, correlation 7, no client id.
+        let mut request = vec![0, 0, 0, 12 + length, 0, 17, 0, 1, 0, 0, 0, 7, 0xff, 0xff];
+        request.extend([0, length]);
+        request.extend(mechanism.as_bytes());
+        self.0.write_all(&request)?;
+        let mut length = [0; 4];
+        self.0.read_exact(&mut length)?;
+        let mut reply = vec![0; u32::from_be_bytes(length) as usize];
+        self.0.read_exact(&mut reply)?;
+        let mut names = &reply[10..];
+        let mut taken = Vec::new();
+        while let Some((length, rest)) = names.split_at_checked(2) {
+            let (name, rest) = rest.split_at(length[1].into());
+            taken.push(String::from_utf8(name.to_vec()).expect("a name"));
+            names = rest;
+        }
+        Ok((i16::from_be_bytes([reply[4], reply[5]]), taken))
+    }
+
     /// Asks for the versions of Kafka's APIs, and returns the error code.
     pub fn kafka_versions(&mut self) -> io::Result<i16> {
         // Length, API 18, version 0, correlation 7, no client id.

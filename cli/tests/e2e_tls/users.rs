@@ -17,7 +17,7 @@ fn create(broker: &Broker, user: &str, password: &str) -> String {
 }
 
 /// kcat with a user's name and password.
-fn kcat(address: &str, settings: &[(&str, &str)], words: &[&str], input: &[u8]) -> Finished {
+pub fn kcat(address: &str, settings: &[(&str, &str)], words: &[&str], input: &[u8]) -> Finished {
     let mut command = Command::new("kcat");
     // Cargo's has a librdkafka without TLS.
     command.env_remove("LD_LIBRARY_PATH");

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use kafka_protocol::error::ResponseError;
 use kera_broker::audit;
-use kera_broker::config::{ALTERABLE, Alterable, BrokerConfig, KEYS, KafkaUnit, Key};
+use kera_broker::config::{ALTERABLE, Alterable, BrokerConfig, KEYS, KafkaUnit, Key, ListenerName};
 use kera_broker::settings::{Scope, Values};
 
 use super::{Change, DELETE, SET, broker_named};
@@ -118,9 +118,13 @@ fn values(ctx: &Ctx) -> Vec<BrokerValue> {
 fn fixed(ctx: &Ctx) -> impl Iterator<Item = BrokerValue> {
     let id = brokers::me(ctx).0.to_string();
     let listener = &ctx.listener;
+    let protocol = listener.security.protocol().name();
+    let name = listener.name.as_ref();
     let advertised = format!(
-        "PLAINTEXT://{}:{}",
-        listener.advertised_host, listener.advertised_port
+        "{}://{}:{}",
+        name.map_or(protocol, ListenerName::as_str),
+        listener.advertised_host,
+        listener.advertised_port
     );
     let fixed = [
         (

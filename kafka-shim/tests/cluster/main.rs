@@ -5,6 +5,7 @@ mod admission;
 mod common;
 mod consumers;
 mod dead_letters;
+mod named;
 mod near;
 mod planted;
 mod second_login;

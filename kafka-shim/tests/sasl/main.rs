@@ -4,6 +4,7 @@ mod anything;
 mod audit;
 #[path = "../common/mod.rs"]
 mod common;
+mod named;
 mod objectives;
 mod shares;
 mod tokens;

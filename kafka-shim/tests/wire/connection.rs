@@ -246,7 +246,7 @@ async fn each_listener_tells_its_own_address() {
     let world = World::with(|config| {
         config.kafka.listen = vec!["127.0.0.1:0".into(); 3];
         config.kafka.advertise = ["one.example:1111", "[::1]:2222", "three.example:0"]
-            .map(str::to_owned)
+            .map(Into::into)
             .to_vec();
     })
     .await;

@@ -347,6 +347,21 @@ pub(super) struct LiveMessage {
     /// Why it cannot write its own files. Versions that do not know it give it streamlets all the same.
     #[prost(string, optional, tag = "14")]
     pub(super) cannot_write: Option<String>,
+    /// Its addresses with names. Versions that do not know it go by `address` and `kafka_address`.
+    #[prost(message, repeated, tag = "15")]
+    pub(super) named: Vec<AdvertisedMessage>,
+}
+
+/// An address with a name of a living broker.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AdvertisedMessage {
+    /// 0 native clients, 1 Kafka's.
+    #[prost(uint32, tag = "1")]
+    pub(super) clients: u32,
+    #[prost(string, tag = "2")]
+    pub(super) name: String,
+    #[prost(string, tag = "3")]
+    pub(super) address: String,
 }
 
 /// A certificate that a living broker refuses.

@@ -11,7 +11,7 @@ use super::client::{Client, Pauses, pages};
 use super::follow::follow;
 use super::messages::*;
 use super::space::{Space, range_of};
-use crate::cluster::{Incarnation, LiveBroker, LiveState, Living};
+use crate::cluster::{AdvertisedAddress, ClientKind, Incarnation, LiveBroker, LiveState, Living};
 use kera_records::Role;
 
 /// Changes that wait to be taken in.
@@ -97,8 +97,33 @@ pub(super) fn encode(live: &LiveBroker) -> Vec<u8> {
         refuses: live.refuses.iter().map(refusal).collect(),
         tls_files: live.tls_files,
         cannot_write: live.cannot_write.clone(),
+        named: live.named.iter().map(named_message).collect(),
     };
     message.encode_to_vec()
+}
+
+fn named_message(one: &AdvertisedAddress) -> AdvertisedMessage {
+    AdvertisedMessage {
+        clients: match one.clients {
+            ClientKind::Native => 0,
+            ClientKind::Kafka => 1,
+        },
+        name: one.name.clone(),
+        address: one.address.clone(),
+    }
+}
+
+/// `None` of clients of a later version.
+fn named_address(message: AdvertisedMessage) -> Option<AdvertisedAddress> {
+    Some(AdvertisedAddress {
+        clients: match message.clients {
+            0 => ClientKind::Native,
+            1 => ClientKind::Kafka,
+            _ => return None,
+        },
+        name: message.name,
+        address: message.address,
+    })
 }
 
 fn refusal((broker, reason): (&u32, &String)) -> RefusalMessage {
@@ -139,6 +164,11 @@ pub(super) fn decode(id: u32, value: &[u8]) -> Result<LiveBroker, &'static str> 
             .collect(),
         tls_files: message.tls_files,
         cannot_write: message.cannot_write,
+        named: message
+            .named
+            .into_iter()
+            .filter_map(named_address)
+            .collect(),
     })
 }
 
@@ -246,6 +276,13 @@ mod tests {
             refuses: BTreeMap::from([(7, "it has expired".into()), (8, String::new())]),
             tls_files: 5,
             cannot_write: Some("its disk is full".into()),
+            named: [ClientKind::Native, ClientKind::Kafka]
+                .map(|clients| AdvertisedAddress {
+                    clients,
+                    name: "outer".into(),
+                    address: "b:3".into(),
+                })
+                .into(),
             ..plain.clone()
         };
         let store = LiveBroker {
@@ -262,6 +299,20 @@ mod tests {
         // And a later version's role is nobody's that this one could give something to.
         let later = LiveMessage { role: 2, ..old };
         assert!(decode(7, &later.encode_to_vec()).is_err());
+        // Addresses for clients that only a later version knows are nobody's here.
+        let strange = AdvertisedMessage {
+            clients: 2,
+            name: "outer".into(),
+            address: "b:4".into(),
+        };
+        let later = LiveMessage {
+            role: 0,
+            state: 0,
+            named: vec![strange],
+            ..later
+        };
+        let read = decode(7, &later.encode_to_vec()).expect("a broker");
+        assert_eq!(read.named, []);
         assert!(decode(7, b"\xff").is_err());
         assert!(decode(7, b"").is_err());
     }

@@ -11,6 +11,7 @@ use kera_streamlet::Streamlet;
 use crate::admin;
 use crate::cluster::shortage::{self, not_served};
 use crate::cluster::standing_still;
+use crate::config::NamedAddress;
 use crate::data::catalog::Stream;
 use crate::data::fetch::group_info;
 use crate::shared::Shared;
@@ -230,10 +231,14 @@ pub(crate) async fn broker_description(shared: &Shared) -> v1::DescribeBrokerRes
         groups,
         recovery_ms: shared.recovery_ms.load(Ordering::Relaxed),
         pid: std::process::id(),
-        kafka: shared.config.kafka.listen.clone(),
-        kafka_advertised: shared.config.kafka.advertise.clone(),
+        kafka: texts(&shared.config.kafka.listen),
+        kafka_advertised: texts(&shared.config.kafka.advertise),
         broker_id: shared.broker_id,
         cluster,
         settings: shared.changed_settings(),
     }
+}
+
+fn texts(addresses: &[NamedAddress]) -> Vec<String> {
+    addresses.iter().map(NamedAddress::to_string).collect()
 }

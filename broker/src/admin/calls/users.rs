@@ -50,7 +50,7 @@ impl Users for UsersService {
         });
         Ok(Response::new(v1::ListUsersResponse {
             users: users.collect(),
-            required: self.shared.auth.is_required(),
+            required: self.shared.config.asks_clients(),
         }))
     }
 

@@ -60,11 +60,18 @@ async fn brokers_on_several_machines_are_to_tell_addresses_that_others_reach() {
 async fn addresses_for_kafkas_clients_are_told_until_they_are_known() {
     let trio = Trio::start_of(2, None).await;
     trio.store.refuse_descriptions(2);
-    let told = vec!["192.0.2.1:9092".to_owned()];
-    trio.shared(1).data.directory.announce_kafka(told.clone());
+    let (inner, outer) = ("192.0.2.1:9092".to_owned(), "outer.example:9093".to_owned());
+    let told = vec![
+        (None, inner.clone()),
+        (Some("outer".to_owned()), outer.clone()),
+    ];
+    trio.shared(1).data.directory.announce_kafka(told);
     let known = || {
         let found = trio.shared(2).data.directory.broker(1);
-        found.is_some_and(|found| found.kafka == told)
+        let named = [("outer".to_owned(), outer.clone())];
+        found.is_some_and(|found| {
+            found.kafka == [inner.clone(), outer.clone()] && found.kafka_named == named
+        })
     };
     until(known).await;
     assert_eq!(trio.store.refusals_left(), 0);

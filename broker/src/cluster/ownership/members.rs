@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_metadata::{LiveBroker, Living, Membership, MetadataError, Role};
+use kera_metadata::{
+    AdvertisedAddress, ClientKind, LiveBroker, Living, Membership, MetadataError, Role,
+};
 use kera_protocol::ids::{GroupKey, Ordinal, StreamId, StreamletId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -12,7 +14,7 @@ use uuid::Uuid;
 use super::joining::Joined;
 use crate::cluster::cluster_view::ClusterView;
 use crate::data::catalog::Catalog;
-use crate::data::directory::{BrokerInfo, Directory, Owner};
+use crate::data::directory::{BrokerInfo, Directory, Owner, with_names};
 
 /// Pause before the others are told once more what they could not be told.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
@@ -90,9 +92,14 @@ fn serves(live: &&LiveBroker) -> bool {
 
 fn info_of(live: &LiveBroker) -> BrokerInfo {
     let kafka = live.kafka_address.iter().flat_map(|list| list.split(','));
+    let of_kafka = |one: &&AdvertisedAddress| one.clients == ClientKind::Kafka;
+    let named = live.named.iter().filter(of_kafka);
     BrokerInfo {
         id: live.id,
         address: live.address.clone(),
+        kafka_named: named
+            .map(|one| (one.name.clone(), one.address.clone()))
+            .collect(),
         kafka: kafka.map(str::to_owned).collect(),
         host: live.host.clone(),
         rack: live.rack.clone(),
@@ -163,7 +170,7 @@ impl Directory for Members {
         true
     }
 
-    fn announce_kafka(&self, addresses: Vec<String>) {
+    fn announce_kafka(&self, addresses: Vec<(Option<String>, String)>) {
         let (membership, live) = (Arc::downgrade(&self.membership), self.live.clone());
         let tell = move || {
             // Whoever left has nothing to tell.
@@ -171,7 +178,15 @@ impl Directory for Members {
                 return true;
             };
             let told = describe(&membership, &live, |live| {
-                live.kafka_address = (!addresses.is_empty()).then(|| addresses.join(","));
+                let all: Vec<_> = addresses.iter().map(|(_, told)| told.as_str()).collect();
+                live.kafka_address = (!all.is_empty()).then(|| all.join(","));
+                live.named.retain(|one| one.clients != ClientKind::Kafka);
+                let named = with_names(&addresses).map(|(name, address)| AdvertisedAddress {
+                    clients: ClientKind::Kafka,
+                    name,
+                    address,
+                });
+                live.named.extend(named);
             });
             match told {
                 Ok(()) | Err(MetadataError::Closed) => true,
