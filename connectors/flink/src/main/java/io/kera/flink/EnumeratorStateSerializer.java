@@ -18,8 +18,8 @@ import org.apache.flink.core.memory.DataOutputSerializer;
 
 /** The enumerator's state in checkpoints: a plan for each stream. */
 final class EnumeratorStateSerializer implements SimpleVersionedSerializer<EnumeratorState> {
-    /** Version 1 had no ranges, version 2 no ids of streams. */
-    private static final int VERSION = 3;
+    /** Version 1 had no ranges, version 2 no ids of streams, version 3 no shares of lanes' keys. */
+    private static final int VERSION = 4;
 
     @Override
     public int getVersion() {
@@ -35,6 +35,7 @@ final class EnumeratorStateSerializer implements SimpleVersionedSerializer<Enume
             out.writeBoolean(plan.byKey());
             out.writeInt(plan.streamlets());
             out.writeBoolean(plan.bounded());
+            out.writeInt(plan.shares());
             out.writeInt(plan.generations().size());
             for (GenerationState generation : plan.generations()) {
                 out.writeInt(generation.partitions());
@@ -43,6 +44,7 @@ final class EnumeratorStateSerializer implements SimpleVersionedSerializer<Enume
             out.writeInt(plan.parts().size());
             for (PartState part : plan.parts()) {
                 LaneSplitSerializer.write(part.split(), out);
+                out.writeLong(part.split().slices());
                 out.writeByte(part.status().ordinal());
             }
         }
@@ -68,15 +70,18 @@ final class EnumeratorStateSerializer implements SimpleVersionedSerializer<Enume
             boolean byKey = in.readBoolean();
             int streamlets = in.readInt();
             boolean bounded = in.readBoolean();
+            int shares = version < 4 ? LanePlan.UNSHARED : in.readInt();
             List<GenerationState> generations = new ArrayList<>();
             for (int more = in.readInt(); more > 0; more--) {
                 generations.add(new GenerationState(in.readInt(), Barrier.values()[in.readByte()]));
             }
             List<PartState> parts = new ArrayList<>();
             for (int more = in.readInt(); more > 0; more--) {
-                parts.add(new PartState(LaneSplitSerializer.read(in), Status.values()[in.readByte()]));
+                LaneSplit split = LaneSplitSerializer.read(in);
+                split = version < 4 ? split : split.ofSlices(in.readLong());
+                parts.add(new PartState(split, Status.values()[in.readByte()]));
             }
-            plans.add(new State(stream, byKey, streamlets, bounded, generations, parts));
+            plans.add(new State(stream, byKey, streamlets, bounded, shares, generations, parts));
         }
         List<RangePlan.State> ranges = new ArrayList<>();
         for (int left = version < 2 ? 0 : in.readInt(); left > 0; left--) {

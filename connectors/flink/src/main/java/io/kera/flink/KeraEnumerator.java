@@ -1,6 +1,7 @@
 package io.kera.flink;
 
 import io.kera.client.Generations;
+import io.kera.client.Slices;
 import io.kera.flink.StreamLook.Fresh;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -48,7 +49,13 @@ final class KeraEnumerator extends StreamEnumerator<LanePlan> {
     @Override
     LanePlan begin(Fresh stream) {
         return LanePlan.begin(stream.info().name(), stream.info().byKey(), stream.grown(), stream.bounds(), isOrdered(),
-                settings.bounded());
+                settings.bounded(), settings.order() == Order.KEY ? shares(stream.info().partitions()) : LanePlan.UNSHARED);
+    }
+
+    /** So many to a lane that each reader has one, if nobody says otherwise. */
+    private int shares(int lanes) {
+        int each = (context.currentParallelism() + lanes - 1) / lanes;
+        return settings.keyShares() > 0 ? settings.keyShares() : Math.min(Slices.COUNT, each);
     }
 
     @Override

@@ -52,7 +52,9 @@ public final class KeraSource<T> implements Source<T, LaneSplit, EnumeratorState
     public SplitEnumerator<LaneSplit, EnumeratorState> restoreEnumerator(
             SplitEnumeratorContext<LaneSplit> context, EnumeratorState state) throws Exception {
         boolean ranges = settings.order() == Order.NONE;
-        if (ranges ? !state.plans().isEmpty() : !state.ranges().isEmpty()) {
+        boolean byKey = settings.order() == Order.KEY;
+        boolean isOther = state.plans().stream().anyMatch(plan -> (plan.shares() != LanePlan.UNSHARED) != byKey);
+        if (ranges ? !state.plans().isEmpty() : isOther || !state.ranges().isEmpty()) {
             throw new FlinkRuntimeException(
                     "the checkpoint is of a source with another order; start from it with the order that it had");
         }

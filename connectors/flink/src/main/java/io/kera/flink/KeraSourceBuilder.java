@@ -1,5 +1,6 @@
 package io.kera.flink;
 
+import io.kera.client.Slices;
 import java.time.Duration;
 import java.util.List;
 import java.util.Objects;
@@ -21,6 +22,7 @@ public final class KeraSourceBuilder<T> extends KeraConnectionBuilder<KeraSource
     private boolean onDataLossFail = true;
     private String group;
     private String rack;
+    private int keyShares;
     private KeraDeserializer<T> deserializer;
 
     KeraSourceBuilder() {}
@@ -94,6 +96,16 @@ public final class KeraSourceBuilder<T> extends KeraConnectionBuilder<KeraSource
         return this;
     }
 
+    /**
+     * By how many readers the keys of each lane are shared, with {@link Order#KEY}: 1 to 64. A job keeps it for life, so choose what its
+     * parallelism may ever be over the number of lanes; each share reads the whole lane. Default: as many as give each reader one when the job
+     * begins.
+     */
+    public KeraSourceBuilder<T> keyShares(int shares) {
+        keyShares = shares;
+        return this;
+    }
+
     /** What records become. Required. */
     public KeraSourceBuilder<T> deserializer(KeraDeserializer<T> wanted) {
         deserializer = wanted;
@@ -115,7 +127,9 @@ public final class KeraSourceBuilder<T> extends KeraConnectionBuilder<KeraSource
         check(streams.isEmpty() != (pattern == null), "name the streams to read, or give a pattern for their names");
         check(deserializer != null, "say by a deserializer what records become");
         check(group == null || streams.size() == 1, "a group shows the positions of one stream, which is to be named");
-        check(group == null || order == Order.LANE, "a group shows positions in lanes, which a source without order has none of");
+        check(group == null || order == Order.LANE, "a group shows positions in lanes, which a source has with order lane alone");
+        check(keyShares == 0 || order == Order.KEY, "shares of a lane's keys are for order key");
+        check(keyShares >= 0 && keyShares <= Slices.COUNT, "a lane has " + keyShares + " shares of its keys: use 1 to " + Slices.COUNT);
         check(discovery.toMillis() > 0, "discovery is " + discovery + ": use 1 ms or more");
         String noOrder = growth == Growth.ORDERED ? noOrder(job) : "growth is refused by the job's settings";
         Growth settled = growth == Growth.ORDERED && noOrder != null ? Growth.REFUSED : growth;
@@ -124,7 +138,8 @@ public final class KeraSourceBuilder<T> extends KeraConnectionBuilder<KeraSource
             settled = Growth.UNORDERED;
         }
         return new SourceSettings(
-                bootstrap, streams, pattern, order, start, bounded, settled, noOrder, discovery.toMillis(), onDataLossFail, group, connection(), rack);
+                bootstrap, streams, pattern, order, start, bounded, settled, noOrder, discovery.toMillis(), onDataLossFail, group, connection(),
+                keyShares, rack);
     }
 
     /** Why a job cannot keep the order of keys where lanes grow; null if it can. */

@@ -34,6 +34,11 @@ final class KeraSourceReader<T>
         @Override
         public void emitRecord(KeraRecord record, SourceOutput<T> output, Position position) throws Exception {
             LaneSplit split = position.split;
+            if (KeraSplitReader.isPassed(record)) {
+                // Up to here others have the keys.
+                position.next = record.ordinal() + 1;
+                return;
+            }
             deserializer.deserialize(record, split, value -> output.collect(value, record.timestamp()));
             position.next = record.ordinal() + 1;
         }

@@ -8,10 +8,13 @@ import io.kera.client.KeraRecord;
 import io.kera.client.LaneReader;
 import io.kera.client.OwnerConnections;
 import io.kera.client.SilentBrokerException;
+import io.kera.client.Slices;
 import io.kera.client.StreamInfo;
 import java.io.IOException;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Collection;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -34,6 +37,10 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
     private static final long PAUSE_NANOS = Duration.ofMillis(50).toNanos();
     /** A broker that does not answer holds up the lanes of others for so long, once. */
     static final Duration PATIENCE = Duration.ofMillis(200);
+    /** How far a reader has passed over keys that others have is noted so often. */
+    private static final long PASS_NANOS = Duration.ofMillis(200).toNanos();
+    /** In place of headers: the record says only that everything up to it was read, and the others' keys are passed over. */
+    private static final List<KeraRecord.Header> PASSED = Collections.unmodifiableList(new ArrayList<>());
     /** While lanes of a stream cannot be read, who owns them is looked up so often. */
     private static final long LOOK_NANOS = Duration.ofMillis(200).toNanos();
 
@@ -45,11 +52,18 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
         private boolean paused;
         /** Records that could be read when it was read last. */
         private long behind;
+        private final Slices slices;
+        /** Up to where the source knows that it was read, */
+        private long known;
+        /** and since when. */
+        private long knownSince = System.nanoTime();
         /** When it is tried again after an error. */
         private long notBefore = System.nanoTime();
 
         Open(LaneSplit split) {
             this.split = split;
+            slices = Slices.ofBits(split.slices());
+            known = split.position();
             behind = split.isRange() ? LaneReader.behind(split.position(), split.end()) : 0;
         }
     }
@@ -143,7 +157,8 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
             List<KeraRecord> records = open.reader.read(READ_BYTES, waitMillis);
             silence.ended(id);
             open.split = open.split.at(open.reader.position());
-            open.behind = open.reader.behind();
+            open.behind = open.reader.behind() * open.slices.count() / Slices.COUNT;
+            records = own(open, records);
             metrics.read(records);
             metrics.readNear(open.reader.replicaBytes() - replicaBytes);
             found.addAll(id, records);
@@ -161,6 +176,32 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
             lost(open, error, begun);
             return false;
         }
+    }
+
+    /** Those whose keys are the split's; and, from time to time, how far the others' were passed over. */
+    private static List<KeraRecord> own(Open open, List<KeraRecord> records) {
+        if (!open.slices.areShared()) {
+            return records;
+        }
+        List<KeraRecord> own = new ArrayList<>(records);
+        own.removeIf(record -> !open.slices.contains(record.key(), record.ordinal()));
+        long now = System.nanoTime();
+        if (!own.isEmpty()) {
+            open.known = own.get(own.size() - 1).ordinal() + 1;
+            open.knownSince = now;
+        }
+        long position = open.split.position();
+        if (position > open.known && now - open.knownSince > PASS_NANOS) {
+            own.add(new KeraRecord(position - 1, 0, null, null, PASSED));
+            open.known = position;
+            open.knownSince = now;
+        }
+        return own;
+    }
+
+    /** Whether it is no record, and only says that everything up to it was read. */
+    static boolean isPassed(KeraRecord record) {
+        return record.headers() == PASSED;
     }
 
     /** Has the lane read from its owner, which may be another one than before. */

@@ -5,6 +5,7 @@ import io.kera.client.Generations.Barrier;
 import io.kera.client.Generations.Generation;
 import io.kera.client.LanePosition;
 import io.kera.client.Partitions;
+import io.kera.client.Slices;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
@@ -23,6 +24,9 @@ import java.util.function.IntPredicate;
  * may still be on their way to operators, behind those of the new part. Not thread-safe.
  */
 final class LanePlan {
+    /** In place of a number of shares: lanes are read whole. */
+    static final int UNSHARED = 0;
+
     /** What becomes of a part. */
     enum Status {
         /** Its barrier is closed, or no reader is there. */
@@ -45,12 +49,17 @@ final class LanePlan {
     /** A generation as a checkpoint has it. */
     record GenerationState(int partitions, Barrier barrier) {}
 
-    /** Everything that a checkpoint has. */
+    /**
+     * Everything that a checkpoint has.
+     *
+     * @param shares by how many readers the keys of each lane are shared; {@link #UNSHARED}
+     */
     record State(
             String stream,
             boolean byKey,
             int streamlets,
             boolean bounded,
+            int shares,
             List<GenerationState> generations,
             List<PartState> parts) {}
 
@@ -71,6 +80,7 @@ final class LanePlan {
     private final int streamlets;
     private final boolean ordered;
     private final boolean bounded;
+    private final int shares;
     private final List<GenerationState> generations = new ArrayList<>();
     /** By id, in the order in which they came. */
     private final Map<String, Part> parts = new TreeMap<>();
@@ -79,12 +89,13 @@ final class LanePlan {
     /** What was finished when each checkpoint that is under way was taken. */
     private final TreeMap<Long, Set<String>> taken = new TreeMap<>();
 
-    private LanePlan(String stream, boolean byKey, int streamlets, boolean ordered, boolean bounded) {
+    private LanePlan(String stream, boolean byKey, int streamlets, boolean ordered, boolean bounded, int shares) {
         this.stream = stream;
         this.byKey = byKey;
         this.streamlets = streamlets;
         this.ordered = ordered;
         this.bounded = bounded;
+        this.shares = shares;
     }
 
     /**
@@ -92,17 +103,19 @@ final class LanePlan {
      *
      * @param ordered whether barriers are kept
      * @param bounded whether the bounds have an end for each lane; lanes that come later are not read then
+     * @param shares by how many readers the keys of each lane are shared; {@link #UNSHARED}: each is read by one, whole
      */
     static LanePlan begin(
-            String stream, boolean byKey, Generations grown, Bounds bounds, boolean ordered, boolean bounded) {
-        LanePlan plan = new LanePlan(stream, byKey, grown.streamlets(), ordered, bounded);
+            String stream, boolean byKey, Generations grown, Bounds bounds, boolean ordered, boolean bounded, int shares) {
+        LanePlan plan = new LanePlan(stream, byKey, grown.streamlets(), ordered, bounded, shares);
         plan.add(grown, bounds);
         return plan;
     }
 
     /** The plan as a checkpoint has it. That checkpoint is complete: what it has as finished is so for good. */
     static LanePlan restore(State state, boolean ordered) {
-        LanePlan plan = new LanePlan(state.stream(), state.byKey(), state.streamlets(), ordered, state.bounded());
+        LanePlan plan = new LanePlan(
+                state.stream(), state.byKey(), state.streamlets(), ordered, state.bounded(), state.shares());
         plan.generations.addAll(state.generations());
         for (PartState part : state.parts()) {
             plan.parts.put(part.split().splitId(), new Part(part.split(), part.status()));
@@ -171,10 +184,13 @@ final class LanePlan {
         int of = byKey ? generation : LaneSplit.ANY_GENERATION;
         // On the wire an end of 0 is none: an empty part must not be read.
         boolean empty = end != LaneSplit.UNBOUNDED && start >= end;
-        LaneSplit split = new LaneSplit(stream, lane.streamlet(), lane.lane(), of, start, end, false);
-        parts.put(split.splitId(), new Part(split, empty ? Status.FINISHED : Status.PENDING));
-        if (empty) {
-            durable.add(split.splitId());
+        LaneSplit whole = new LaneSplit(stream, lane.streamlet(), lane.lane(), of, start, end, false);
+        for (int share = 0; share < Math.max(1, shares); share++) {
+            LaneSplit split = whole.ofSlices(Slices.share(share, Math.max(1, shares)).bits());
+            parts.put(split.splitId(), new Part(split, empty ? Status.FINISHED : Status.PENDING));
+            if (empty) {
+                durable.add(split.splitId());
+            }
         }
     }
 
@@ -236,7 +252,10 @@ final class LanePlan {
 
     private int reader(LaneSplit split, int parallelism) {
         int partition = split.lane() * streamlets + split.streamlet();
-        return Math.floorMod(stream.hashCode() + partition, parallelism);
+        int each = Math.max(1, shares);
+        // Shares begin at slices 64 * n / shares, rounded down.
+        int share = (Long.numberOfTrailingZeros(split.slices()) * each + Slices.COUNT - 1) / Slices.COUNT;
+        return Math.floorMod(stream.hashCode() + partition * each + share, parallelism);
     }
 
     /** True if some part waits for a reader, perhaps behind a barrier. */
@@ -323,7 +342,7 @@ final class LanePlan {
             }
         });
         taken.put(checkpoint, finished);
-        return new State(stream, byKey, streamlets, bounded, List.copyOf(generations), states);
+        return new State(stream, byKey, streamlets, bounded, shares, List.copyOf(generations), states);
     }
 
     /** A checkpoint is complete. Returns which splits each reader need not keep any more. */

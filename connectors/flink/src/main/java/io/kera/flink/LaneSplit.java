@@ -12,9 +12,11 @@ import org.apache.flink.api.connector.source.SourceSplit;
  * @param end the ordinal behind the last record; {@link #UNBOUNDED}: to the end of the generation, or for ever
  * @param finished everything was read; the split is kept only until the enumerator is known to have recorded that
  * @param streamId the stream's id in hexadecimal digits, since a name can be another stream's later; empty: not known
+ * @param slices of the lane's keys, bit n for slice n; {@link #ALL_SLICES}: its records, whatever their keys
  */
 public record LaneSplit(
-        String stream, int streamlet, int lane, int generation, long position, long end, boolean finished, String streamId)
+        String stream, int streamlet, int lane, int generation, long position, long end, boolean finished, String streamId,
+        long slices)
         implements SourceSplit {
     /** No end is known. */
     public static final long UNBOUNDED = -1;
@@ -22,6 +24,8 @@ public record LaneSplit(
     public static final int ANY_GENERATION = -1;
     /** It is a range. */
     public static final int RANGE = -2;
+    /** The keys are not shared. */
+    public static final long ALL_SLICES = -1;
 
     public LaneSplit {
         Objects.requireNonNull(stream);
@@ -29,7 +33,7 @@ public record LaneSplit(
     }
 
     LaneSplit(String stream, int streamlet, int lane, int generation, long position, long end, boolean finished) {
-        this(stream, streamlet, lane, generation, position, end, finished, "");
+        this(stream, streamlet, lane, generation, position, end, finished, "", ALL_SLICES);
     }
 
     static LaneSplit range(String stream, int streamlet, int lane, long start, long end) {
@@ -46,19 +50,25 @@ public record LaneSplit(
         if (isRange()) {
             return stream + ":" + streamlet + "/" + lane + "#" + end;
         }
-        return stream + ":" + streamlet + "/" + lane + "@" + generation;
+        String all = stream + ":" + streamlet + "/" + lane + "@" + generation;
+        return slices == ALL_SLICES ? all : all + "%" + Long.toHexString(slices);
     }
 
     LaneSplit at(long ordinal) {
-        return new LaneSplit(stream, streamlet, lane, generation, ordinal, end, finished, streamId);
+        return new LaneSplit(stream, streamlet, lane, generation, ordinal, end, finished, streamId, slices);
     }
 
     LaneSplit asFinished() {
-        return new LaneSplit(stream, streamlet, lane, generation, position, end, true, streamId);
+        return new LaneSplit(stream, streamlet, lane, generation, position, end, true, streamId, slices);
     }
 
     /** The same, of the stream with that id. */
     LaneSplit of(String id) {
-        return new LaneSplit(stream, streamlet, lane, generation, position, end, finished, id);
+        return new LaneSplit(stream, streamlet, lane, generation, position, end, finished, id, slices);
+    }
+
+    /** The same of some keys. */
+    LaneSplit ofSlices(long some) {
+        return new LaneSplit(stream, streamlet, lane, generation, position, end, finished, streamId, some);
     }
 }

@@ -9,8 +9,8 @@ import org.apache.flink.core.memory.DataOutputView;
 
 /** Splits in checkpoints. */
 final class LaneSplitSerializer implements SimpleVersionedSerializer<LaneSplit> {
-    /** Version 1 had no ids of streams. */
-    private static final int VERSION = 2;
+    /** Version 1 had no ids of streams, version 2 no slices. */
+    private static final int VERSION = 3;
 
     @Override
     public int getVersion() {
@@ -22,6 +22,7 @@ final class LaneSplitSerializer implements SimpleVersionedSerializer<LaneSplit> 
         DataOutputSerializer out = new DataOutputSerializer(64);
         write(split, out);
         out.writeUTF(split.streamId());
+        out.writeLong(split.slices());
         return out.getCopyOfBuffer();
     }
 
@@ -30,7 +31,8 @@ final class LaneSplitSerializer implements SimpleVersionedSerializer<LaneSplit> 
         checkVersion("split", version, VERSION);
         DataInputDeserializer in = new DataInputDeserializer(bytes);
         LaneSplit split = read(in);
-        return version < 2 ? split : split.of(in.readUTF());
+        split = version < 2 ? split : split.of(in.readUTF());
+        return version < 3 ? split : split.ofSlices(in.readLong());
     }
 
     static void checkVersion(String what, int version, int newest) throws IOException {
@@ -40,7 +42,7 @@ final class LaneSplitSerializer implements SimpleVersionedSerializer<LaneSplit> 
         }
     }
 
-    /** Without the stream's id, as in the enumerator's state, which has the ids of all streams elsewhere. */
+    /** Without the stream's id and the slices, as in the enumerator's state, which has the ids of all streams elsewhere. */
     static void write(LaneSplit split, DataOutputView out) throws IOException {
         out.writeUTF(split.stream());
         out.writeInt(split.streamlet());

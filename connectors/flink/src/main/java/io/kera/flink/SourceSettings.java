@@ -15,6 +15,7 @@ import java.util.List;
  * @param onDataLossFail whether a job fails whose next record was deleted; otherwise it goes on at the earliest one
  * @param group consumer group that shows where the job stands; null: none
  * @param connection how to connect
+ * @param keyShares by how many readers the keys of a lane are shared with {@link Order#KEY}; 0: as parallelism asks for
  * @param rack where readers are; null: where their TaskManager says ({@link KeraSource#RACK})
  */
 record SourceSettings(
@@ -30,6 +31,7 @@ record SourceSettings(
         boolean onDataLossFail,
         String group,
         Connecting connection,
+        int keyShares,
         String rack)
         implements Serializable {
     private static final long serialVersionUID = 1L;

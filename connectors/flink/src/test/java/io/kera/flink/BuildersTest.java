@@ -8,11 +8,16 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.kera.client.SaslMechanism;
 import java.time.Duration;
+import java.util.List;
+import java.util.Map;
 import org.apache.flink.api.common.serialization.SimpleStringSchema;
 import org.apache.flink.configuration.CheckpointingOptions;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.connector.base.DeliveryGuarantee;
+import org.apache.flink.util.FlinkRuntimeException;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 
 class BuildersTest {
     @Test
@@ -34,6 +39,34 @@ class BuildersTest {
                 assertThrows(IllegalArgumentException.class, () -> builder.build(new Configuration()));
         assertEquals("a group shows the positions of one stream, which is to be named", error.getMessage());
         assertThrows(IllegalArgumentException.class, () -> KeraSink.builder().build());
+    }
+
+    private static KeraSourceBuilder<String> source(Order order) {
+        return KeraSource.<String>builder().bootstrap("127.0.0.1:1").streams("s").order(order)
+                .deserializer(KeraDeserializer.values(new SimpleStringSchema()));
+    }
+
+    @Test
+    void sharesOfKeysAreForTheOrderOfKeys() {
+        assertEquals(3, source(Order.KEY).keyShares(3).settings(new Configuration()).keyShares());
+        assertThrows(IllegalArgumentException.class, () -> source(Order.LANE).keyShares(3).settings(new Configuration()));
+        assertThrows(IllegalArgumentException.class, () -> source(Order.KEY).keyShares(65).settings(new Configuration()));
+        assertThrows(IllegalArgumentException.class, () -> source(Order.KEY).group("g").settings(new Configuration()));
+    }
+
+    @ParameterizedTest
+    @EnumSource(Order.class)
+    void aJobCannotGoOnInAnotherOrder(Order other) throws Exception {
+        EnumeratorState key = new EnumeratorState(
+                List.of(new LanePlan.State("s", true, 1, false, 1, List.of(), List.of())), List.of(), Map.of());
+        KeraSource<String> source = source(other).build(new Configuration());
+        if (other == Order.KEY) {
+            source.restoreEnumerator(new DirectContext(), key).close();
+            return;
+        }
+        FlinkRuntimeException refused =
+                assertThrows(FlinkRuntimeException.class, () -> source.restoreEnumerator(new DirectContext(), key));
+        assertTrue(refused.getMessage().contains("with another order"), refused.getMessage());
     }
 
     @Test

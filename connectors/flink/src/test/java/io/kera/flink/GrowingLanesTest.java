@@ -22,12 +22,15 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.LockSupport;
+import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.apache.flink.api.common.JobID;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.OpenContext;
+import org.apache.flink.api.common.functions.RichMapFunction;
 import org.apache.flink.api.common.serialization.SimpleStringSchema;
 import org.apache.flink.api.common.state.ListState;
 import org.apache.flink.api.common.state.ListStateDescriptor;
@@ -48,14 +51,15 @@ import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.streaming.api.functions.KeyedProcessFunction;
 import org.apache.flink.streaming.util.TestStreamEnvironment;
 import org.apache.flink.util.Collector;
-import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfSystemProperty;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /**
  * Lanes grow under a job whose tasks, TaskManager, JobManager, broker and then whole cluster fail, while one lane is far behind: each key's
- * records arrive at an operator in order, each once. With {@code -Dkera.long=true} there are a million of them.
+ * records arrive at an operator in order, each once; whether one reader has a lane or its keys are shared by several. With {@code -Dkera.long=true} there are a million of them.
  */
 @EnabledIfSystemProperty(named = "kera.program", matches = ".+")
 @Timeout(600)
@@ -77,9 +81,22 @@ class GrowingLanesTest {
     private static final AtomicInteger SEEN = new AtomicInteger();
     /** The keys whose first record was seen since the cluster began. */
     private static final Set<String> FROM_START = ConcurrentHashMap.newKeySet();
+    /** What each reader has emitted. */
+    private static final AtomicIntegerArray EMITTED = new AtomicIntegerArray(PARALLELISM);
     /** The checkpoints that have records behind them. */
     private static final Set<Long> WITH_RECORDS = ConcurrentHashMap.newKeySet();
     private static volatile CountDownLatch allDone;
+
+    /** Counts what a reader emits. */
+    private static final class Counted extends RichMapFunction<String, String> {
+        private static final long serialVersionUID = 1L;
+
+        @Override
+        public String map(String record) {
+            EMITTED.incrementAndGet(getRuntimeContext().getTaskInfo().getIndexOfThisSubtask());
+            return record;
+        }
+    }
 
     /** Counts a key's records, and fails at some of them. */
     private static final class InOrder extends KeyedProcessFunction<String, String, String>
@@ -151,9 +168,9 @@ class GrowingLanesTest {
         private final JobID job;
 
         /** The job begins anew, or from a checkpoint. */
-        Cluster(String broker, Path checkpoints, String checkpoint) throws Exception {
+        Cluster(String broker, Order order, Path checkpoints, String checkpoint) throws Exception {
             flink.start();
-            job = begin(flink, broker, checkpoints, checkpoint);
+            job = begin(flink, broker, order, checkpoints, checkpoint);
         }
 
         /** Another JobManager takes the job over, from its last checkpoint. */
@@ -176,6 +193,17 @@ class GrowingLanesTest {
 
     private static byte[] bytes(String text) {
         return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    /** Waits until each reader has emitted something, though there are fewer lanes. */
+    private static void awaitAllEmit() {
+        long deadline = System.nanoTime() + Duration.ofSeconds(60).toNanos();
+        for (int reader = 0; reader < PARALLELISM; reader++) {
+            while (EMITTED.get(reader) == 0) {
+                assertTrue(System.nanoTime() < deadline, "not all readers emit: " + EMITTED);
+                LockSupport.parkNanos(1_000_000);
+            }
+        }
     }
 
     private static void awaitSeen(int records) {
@@ -218,22 +246,34 @@ class GrowingLanesTest {
         }
     }
 
-    @Test
-    void eachKeysRecordsPassInOrderAndOnce(@TempDir Path checkpoints) throws Exception {
+    @ParameterizedTest
+    @EnumSource(value = Order.class, names = {"LANE", "KEY"})
+    void eachKeysRecordsPassInOrderAndOnce(Order order, @TempDir Path checkpoints) throws Exception {
         allDone = new CountDownLatch(1);
+        DONE.clear();
+        WRONG.set(null);
+        FAILURES.set(0);
+        SEEN.set(0);
+        FROM_START.clear();
+        WITH_RECORDS.clear();
+        IntStream.range(0, PARALLELISM).forEach(reader -> EMITTED.set(reader, 0));
         Cluster cluster = null;
         try (TestBroker broker = TestBroker.start();
                 Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT);
-                Producer producer = new Producer("s", created(admin, broker))) {
+                Producer producer = new Producer("s", created(admin, broker, order == Order.KEY ? 1 : 2))) {
             for (int count = 0; count < HEAVY_RECORDS; count++) {
                 producer.append(bytes(HEAVY), bytes(HEAVY + " " + count));
             }
             producer.flush();
-            cluster = new Cluster(broker.address(), checkpoints, null);
+            cluster = new Cluster(broker.address(), order, checkpoints, null);
             Map<Integer, Integer> growth = Map.of(EACH / 4, 6, EACH / 2, 12);
             for (int count = 0; count < EACH; count++) {
                 for (int key = 0; key < KEYS; key++) {
                     producer.append(bytes("key-" + key), bytes("key-" + key + " " + count));
+                }
+                if (order == Order.KEY && count == EACH / 5) {
+                    producer.flush();
+                    awaitAllEmit();
                 }
                 if (growth.containsKey(count)) {
                     producer.flush();
@@ -260,7 +300,7 @@ class GrowingLanesTest {
                     assertTrue(checkpoint != null, "no checkpoint was completed");
                     broker.restart();
                     FROM_START.clear();
-                    cluster = new Cluster(broker.address(), checkpoints, checkpoint);
+                    cluster = new Cluster(broker.address(), order, checkpoints, checkpoint);
                 }
             }
             producer.flush();
@@ -275,12 +315,12 @@ class GrowingLanesTest {
         }
     }
 
-    private static ProducerOptions created(Admin admin, TestBroker broker) throws IOException {
-        admin.createStream("s", 1, 2);
+    private static ProducerOptions created(Admin admin, TestBroker broker, int lanes) throws IOException {
+        admin.createStream("s", 1, lanes);
         return ProducerOptions.to(broker.address()).withBatchSize(1 << 10);
     }
 
-    private static JobID begin(MiniCluster flink, String address, Path checkpoints, String checkpoint) throws Exception {
+    private static JobID begin(MiniCluster flink, String address, Order order, Path checkpoints, String checkpoint) throws Exception {
         Configuration config = new Configuration();
         config.set(CheckpointingOptions.CHECKPOINTING_INTERVAL, Duration.ofMillis(200));
         config.set(CheckpointingOptions.CHECKPOINTS_DIRECTORY, checkpoints.toUri().toString());
@@ -298,11 +338,13 @@ class GrowingLanesTest {
                 .bootstrap(address)
                 .streams("s")
                 .discovery(Duration.ofMillis(200))
-                .group("engine")
+                .order(order)
+                .group(order == Order.LANE ? "engine" : null)
                 .deserializer(KeraDeserializer.values(new SimpleStringSchema()))
                 .build(env.getConfiguration());
         env.fromSource(source, WatermarkStrategy.noWatermarks(), "s")
                 .uid("source")
+                .map(new Counted())
                 .keyBy(record -> record.substring(0, record.indexOf(' ')))
                 .process(new InOrder())
                 .uid("in-order")

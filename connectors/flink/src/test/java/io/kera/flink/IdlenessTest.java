@@ -227,7 +227,7 @@ class IdlenessTest {
      * watermarks are emitted.
      */
     @ParameterizedTest
-    @EnumSource(Order.class)
+    @EnumSource(value = Order.class, names = {"LANE", "NONE"})
     void windowsEndWithMoreReadersThanLanes(Order order) throws Exception {
         try (TestBroker broker = TestBroker.start();
                 Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {

@@ -9,6 +9,7 @@ import io.kera.client.Generations.Barrier;
 import io.kera.client.Generations.Generation;
 import io.kera.client.LanePosition;
 import io.kera.client.Seeds;
+import io.kera.client.Slices;
 import io.kera.flink.LanePlan.Bounds;
 import io.kera.flink.LanePlan.LaneId;
 import io.kera.flink.ModelJob.Planted;
@@ -25,15 +26,20 @@ import org.junit.jupiter.params.provider.EnumSource;
 class LanePlanTest {
     private static final int SEEDS = 1_000;
 
+    /** Whole lanes, and keys that one to four readers share. */
+    private static int shares(long seed) {
+        return Math.floorMod(seed, 5);
+    }
+
     @Test
     void recordsOfAKeyPassOnceAndInOrderWhateverFails() {
-        Seeds.play(SEEDS, seed -> new ModelJob(seed, Planted.NONE).play());
+        Seeds.play(SEEDS, seed -> new ModelJob(seed, Planted.NONE, shares(seed)).play());
     }
 
     @ParameterizedTest
     @EnumSource(value = Planted.class, mode = EnumSource.Mode.EXCLUDE, names = "NONE")
     void plantedDefectsAreFound(Planted planted) {
-        Seeds.find(planted, SEEDS, seed -> new ModelJob(seed, planted).play());
+        Seeds.find(planted, SEEDS, seed -> new ModelJob(seed, planted, shares(seed)).play());
     }
 
     @Test
@@ -41,7 +47,7 @@ class LanePlanTest {
         Generations two = ModelStream.grown(
                 new Generation(0, 1, Barrier.NONE, List.of()),
                 new Generation(1, 2, Barrier.STREAMLET, List.of(new LanePosition(0, 0, 10))));
-        LanePlan plan = LanePlan.begin("s", true, two, new Bounds(Map.of(), Map.of()), true, false);
+        LanePlan plan = LanePlan.begin("s", true, two, new Bounds(Map.of(), Map.of()), true, false, LanePlan.UNSHARED);
         int reader = plan.assign(3, any -> true).keySet().iterator().next();
         assertTrue(plan.hasPending(reader, 3), "the lane goes on behind the barrier");
         assertTrue(plan.hasPending((reader + 1) % 3, 3), "the other lane begins behind the barrier");
@@ -57,7 +63,7 @@ class LanePlanTest {
         Generations two = ModelStream.grown(
                 new Generation(0, 1, Barrier.NONE, List.of()),
                 new Generation(1, 2, Barrier.STREAMLET, List.of(new LanePosition(0, 0, 10))));
-        LanePlan plan = LanePlan.begin("s", true, two, new Bounds(Map.of(), Map.of()), true, false);
+        LanePlan plan = LanePlan.begin("s", true, two, new Bounds(Map.of(), Map.of()), true, false, LanePlan.UNSHARED);
         assertEquals(List.of("s:0/0@0"), ids(plan.assign(1, reader -> true)));
         assertTrue(plan.hasClosedBarrier());
         plan.snapshot(1);
@@ -73,7 +79,7 @@ class LanePlanTest {
     @Test
     void whatAReaderReportsBeforeItIsRegisteredIsToldItThen() throws Exception {
         Generations one = ModelStream.grown(new Generation(0, 2, Barrier.NONE, List.of()));
-        LanePlan plan = LanePlan.begin("s", true, one, new Bounds(Map.of(), Map.of()), true, false);
+        LanePlan plan = LanePlan.begin("s", true, one, new Bounds(Map.of(), Map.of()), true, false, LanePlan.UNSHARED);
         plan.assign(1, reader -> true);
         plan.finished(List.of("s:0/0@0"), 0);
         EnumeratorState state = new EnumeratorState(List.of(plan.snapshot(1)), List.of(), Map.of());
@@ -99,7 +105,7 @@ class LanePlanTest {
     @Test
     void aCheckpointThatIsAbortedIsForgotten() {
         Generations one = ModelStream.grown(new Generation(0, 1, Barrier.NONE, List.of()));
-        LanePlan plan = LanePlan.begin("s", true, one, new Bounds(Map.of(), Map.of()), true, false);
+        LanePlan plan = LanePlan.begin("s", true, one, new Bounds(Map.of(), Map.of()), true, false, LanePlan.UNSHARED);
         plan.assign(1, reader -> true);
         plan.finished(List.of("s:0/0@0"), 0);
         plan.snapshot(1);
@@ -114,7 +120,7 @@ class LanePlanTest {
         Generations one = ModelStream.grown(new Generation(0, 2, Barrier.NONE, List.of()));
         Bounds bounds = new Bounds(
                 Map.of(new LaneId(0, 0), 0L, new LaneId(0, 1), 3L), Map.of(new LaneId(0, 0), 0L, new LaneId(0, 1), 9L));
-        LanePlan plan = LanePlan.begin("s", true, one, bounds, true, true);
+        LanePlan plan = LanePlan.begin("s", true, one, bounds, true, true, LanePlan.UNSHARED);
         Map<Integer, List<LaneSplit>> assigned = plan.assign(1, reader -> true);
         assertEquals(List.of("s:0/1@0"), ids(assigned));
         LaneSplit split = assigned.get(0).get(0);
@@ -132,7 +138,7 @@ class LanePlanTest {
         Generations two = ModelStream.grown(
                 new Generation(0, 1, Barrier.NONE, List.of()), new Generation(1, 2, Barrier.NONE, List.of()));
         Generations one = ModelStream.grown(new Generation(0, 1, Barrier.NONE, List.of()));
-        LanePlan plan = LanePlan.begin("s", false, one, new Bounds(Map.of(), Map.of()), true, false);
+        LanePlan plan = LanePlan.begin("s", false, one, new Bounds(Map.of(), Map.of()), true, false, LanePlan.UNSHARED);
         assertEquals(List.of("s:0/0@-1"), ids(plan.assign(1, reader -> true)));
         plan.grown(two);
         assertEquals(List.of("s:0/1@-1"), ids(plan.assign(1, reader -> true)));
@@ -141,9 +147,27 @@ class LanePlanTest {
     @Test
     void partsAreSpreadEvenly() {
         Generations many = ModelStream.grown(new Generation(0, 12, Barrier.NONE, List.of()));
-        LanePlan plan = LanePlan.begin("s", true, many, new Bounds(Map.of(), Map.of()), true, false);
+        LanePlan plan = LanePlan.begin("s", true, many, new Bounds(Map.of(), Map.of()), true, false, LanePlan.UNSHARED);
         Map<Integer, Integer> counts = plan.assign(4, reader -> true).entrySet().stream()
                 .collect(Collectors.toMap(Map.Entry::getKey, each -> each.getValue().size()));
         assertEquals(Map.of(0, 3, 1, 3, 2, 3, 3, 3), counts);
+    }
+
+    @Test
+    void theKeysOfALaneAreSpreadOverReaders() {
+        Generations two = ModelStream.grown(new Generation(0, 2, Barrier.NONE, List.of()));
+        for (int shares = 1; shares <= Slices.COUNT; shares++) {
+            LanePlan plan = LanePlan.begin("s", true, two, new Bounds(Map.of(), Map.of()), true, false, shares);
+            Map<Integer, List<LaneSplit>> assigned = plan.assign(2 * shares, reader -> true);
+            assertEquals(2 * shares, assigned.size(), "each reader has one");
+            for (int lane = 0; lane < 2; lane++) {
+                int of = lane;
+                long all = assigned.values().stream().flatMap(List::stream).filter(split -> split.lane() == of)
+                        .mapToLong(LaneSplit::slices).reduce(0, (one, other) -> one ^ other);
+                assertEquals(LaneSplit.ALL_SLICES, all, "each slice is somebody's, once");
+            }
+            LanePlan.State state = plan.snapshot(1);
+            assertEquals(shares, LanePlan.restore(state, true).snapshot(2).shares());
+        }
     }
 }

@@ -3,6 +3,7 @@ package io.kera.flink;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.kera.client.Slices;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
@@ -29,6 +30,8 @@ final class ModelJob {
         FINISH_NOT_TAKEN_BACK,
         /** What a read gives of a batch from before the position is emitted too. */
         BELOW_A_START_DELIVERED,
+        /** A reader emits the keys of others. */
+        SLICES_IGNORED,
         /** A job that goes on from a checkpoint looks anew where the stream begins. */
         START_FORGOTTEN
     }
@@ -65,6 +68,7 @@ final class ModelJob {
     private final ModelStream stream;
     private final Planted planted;
     private final boolean bounded;
+    private final int shares;
     private LanePlan plan;
     private List<Reader> readers = new ArrayList<>();
     /** By reader: what was assigned since which checkpoint was taken. */
@@ -77,8 +81,10 @@ final class ModelJob {
     /** Records of each key from before the time at which the job begins. */
     private int[] before;
 
-    ModelJob(long seed, Planted planted) {
+    /** @param shares of the keys of each lane; {@link LanePlan#UNSHARED}: none */
+    ModelJob(long seed, Planted planted, int shares) {
         dice = new Random(seed);
+        this.shares = shares;
         this.planted = planted;
         int streamlets = 1 + dice.nextInt(3);
         stream = new ModelStream(dice, streamlets, streamlets + dice.nextInt(3), 6);
@@ -95,7 +101,7 @@ final class ModelJob {
     private void begin(int parallelism) {
         int from = stream.someTime();
         before = stream.before(from);
-        plan = LanePlan.begin("s", true, stream.generations(), stream.bounds(from), true, bounded);
+        plan = LanePlan.begin("s", true, stream.generations(), stream.bounds(from), true, bounded, shares);
         counts = before.clone();
         readers = newReaders(parallelism);
         assignedSince.put(0L, new HashMap<>());
@@ -220,7 +226,8 @@ final class ModelJob {
         LaneSplit split = reader.splits.get(id);
         ModelStream.Read read = stream.read(split, split.position());
         for (ModelStream.Item item : read.items()) {
-            if (item.ordinal() >= split.position() || planted == Planted.BELOW_A_START_DELIVERED) {
+            boolean isOwn = planted == Planted.SLICES_IGNORED || Slices.ofBits(split.slices()).contains(ModelStream.slice(item.key()));
+            if (isOwn && (item.ordinal() >= split.position() || planted == Planted.BELOW_A_START_DELIVERED)) {
                 reader.channel.add(new Emitted(item));
             }
         }
@@ -370,7 +377,7 @@ final class ModelJob {
             return;
         }
         plan = planted == Planted.START_FORGOTTEN
-                ? LanePlan.begin("s", true, stream.generations(), stream.bounds(stream.someTime()), true, bounded)
+                ? LanePlan.begin("s", true, stream.generations(), stream.bounds(stream.someTime()), true, bounded, shares)
                 : LanePlan.restore(last.plan, true);
         readers = newReaders(parallelism);
         int next = 0;

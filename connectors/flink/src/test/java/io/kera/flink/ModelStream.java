@@ -5,6 +5,7 @@ import io.kera.client.Generations.Barrier;
 import io.kera.client.Generations.Generation;
 import io.kera.client.LanePosition;
 import io.kera.client.Partitions;
+import io.kera.client.Slices;
 import io.kera.flink.LanePlan.Bounds;
 import io.kera.flink.LanePlan.LaneId;
 import java.util.ArrayList;
@@ -47,6 +48,11 @@ final class ModelStream {
 
     private LaneId lane(int partition) {
         return new LaneId(Partitions.streamlet(partition, streamlets), Partitions.lane(partition, streamlets));
+    }
+
+    /** The slice of a key. */
+    static int slice(int key) {
+        return key * 13 % Slices.COUNT;
     }
 
     int partitions() {

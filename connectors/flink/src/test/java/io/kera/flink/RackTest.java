@@ -165,7 +165,7 @@ class RackTest {
     }
 
     @ParameterizedTest
-    @EnumSource(Order.class)
+    @EnumSource(value = Order.class, names = {"LANE", "NONE"})
     void replicasInTheRackAreRead(Order order) throws Exception {
         String near = cluster.rack(another());
         String far = cluster.rack(stream.owner(0));

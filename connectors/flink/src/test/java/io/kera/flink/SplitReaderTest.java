@@ -10,6 +10,7 @@ import io.kera.client.FakeBroker;
 import io.kera.client.KeraRecord;
 import io.kera.client.Producer;
 import io.kera.client.ProducerOptions;
+import io.kera.client.Slices;
 import io.kera.client.StreamInfo;
 import io.kera.client.TestBroker;
 import java.io.IOException;
@@ -105,6 +106,50 @@ class SplitReaderTest {
                 assertEquals(ordinals(0, 200), found.get("s:0/1@0"));
                 assertEquals(ordinals(0, 300), found.get("s:0/0@0"));
             }
+        }
+    }
+
+    private static final String KEY = "ann";
+
+    /** Half of the keys each; the one that has none of the last records comes to their end all the same. */
+    @Test
+    void theKeysOfOthersArePassedOver() throws Exception {
+        try (TestBroker broker = TestBroker.start();
+                Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 1);
+            try (Producer producer = new Producer("s", ProducerOptions.to(broker.address()).withBatchSize(1 << 10))) {
+                for (int n = 0; n < 400; n++) {
+                    producer.append(n < 200 ? ("key-" + n % 20).getBytes() : KEY.getBytes(), String.valueOf(n).getBytes());
+                }
+            }
+            LaneSplit one = lane(0).ofSlices(Slices.share(0, 2).bits());
+            LaneSplit other = lane(0).ofSlices(Slices.share(1, 2).bits());
+            boolean isOnes = Slices.share(0, 2).contains(KEY.getBytes(), 0);
+            String without = (isOnes ? other : one).splitId();
+            Map<String, List<Long>> found = new TreeMap<>();
+            long passed = 0;
+            try (KeraSplitReader reader = reader(source(broker.address()).order(Order.KEY), one, other)) {
+                while (passed < 399 || found.values().stream().mapToInt(List::size).sum() < 400) {
+                    RecordsWithSplitIds<KeraRecord> fetched = reader.fetch();
+                    for (String split; (split = fetched.nextSplit()) != null; ) {
+                        for (KeraRecord record; (record = fetched.nextRecordFromSplit()) != null; ) {
+                            if (KeraSplitReader.isPassed(record)) {
+                                passed = split.equals(without) ? Math.max(passed, record.ordinal()) : passed;
+                                continue;
+                            }
+                            LaneSplit of = split.equals(one.splitId()) ? one : other;
+                            assertTrue(Slices.ofBits(of.slices()).contains(record.key(), record.ordinal()), split);
+                            found.computeIfAbsent(split, any -> new ArrayList<>()).add(record.ordinal());
+                        }
+                    }
+                }
+            }
+            assertEquals(399, passed);
+            assertTrue(found.get(without).get(found.get(without).size() - 1) < 200);
+            List<Long> all = new ArrayList<>();
+            found.values().forEach(all::addAll);
+            all.sort(null);
+            assertEquals(ordinals(0, 400), all);
         }
     }
 

@@ -21,9 +21,12 @@ class StateTest {
     private static final LaneSplit LIVE = new LaneSplit("orders", 3, 2, 1, 1L << 33, LaneSplit.UNBOUNDED, false);
     private static final LaneSplit DONE = new LaneSplit("orders", 0, 0, 0, 7, 9, true);
     private static final State PLAN = new State(
-            "orders", true, 4, false,
+            "orders", true, 4, false, LanePlan.UNSHARED,
             List.of(new GenerationState(4, Barrier.NONE), new GenerationState(12, Barrier.STREAM)),
             List.of(new PartState(LIVE, Status.ASSIGNED), new PartState(DONE, Status.FINISHED)));
+    private static final LaneSplit SOME_KEYS = LIVE.ofSlices(1L << 63 | 6);
+    private static final State SHARED = new State(
+            "orders", true, 4, false, 3, PLAN.generations(), List.of(new PartState(SOME_KEYS, Status.ASSIGNED)));
     private static final RangePlan.State RANGES = new RangePlan.State(
             "clicks", 2, true, List.of(new RangePlan.Uncut(1, 3, 70, 1L << 34)), List.of(LaneSplit.range("clicks", 0, 0, 5, 9)));
 
@@ -43,11 +46,20 @@ class StateTest {
         LaneSplitSerializer serializer = new LaneSplitSerializer();
         LaneSplit identified = LIVE.of("00112233445566778899aabbccddeeff");
         assertEquals(identified, serializer.deserialize(2, stored("split-2.hex")));
-        assertEquals(HexFormat.of().formatHex(stored("split-2.hex")), HexFormat.of().formatHex(serializer.serialize(identified)));
-        assertEquals(DONE, serializer.deserialize(2, serializer.serialize(DONE)));
+    }
+
+    @Test
+    void splitsOfVersionThreeAreRead() throws IOException {
+        LaneSplitSerializer serializer = new LaneSplitSerializer();
+        LaneSplit some = SOME_KEYS.of("00112233445566778899aabbccddeeff");
+        assertEquals(some, serializer.deserialize(3, stored("split-3.hex")));
+        assertEquals(HexFormat.of().formatHex(stored("split-3.hex")), HexFormat.of().formatHex(serializer.serialize(some)));
+        assertEquals(DONE, serializer.deserialize(3, serializer.serialize(DONE)));
         LaneSplit range = LaneSplit.range("clicks", 0, 0, 5, 9);
-        assertEquals(range.at(7), serializer.deserialize(2, serializer.serialize(range.at(7))));
+        assertEquals(range.at(7), serializer.deserialize(3, serializer.serialize(range.at(7))));
         assertEquals(range.splitId(), range.at(7).splitId());
+        assertEquals("orders:3/2@1", LIVE.splitId(), "as checkpoints of before have it");
+        assertEquals("orders:3/2@1%8000000000000006", some.splitId());
     }
 
     @Test
@@ -75,8 +87,18 @@ class StateTest {
         assertEquals(List.of(RANGES), read.ranges());
         Map<String, String> ids = Map.of("orders", "00112233445566778899aabbccddeeff");
         assertEquals(ids, read.ids());
-        byte[] written = serializer.serialize(new EnumeratorState(List.of(PLAN), List.of(RANGES), ids));
-        assertEquals(HexFormat.of().formatHex(stored("enumerator-3.hex")), HexFormat.of().formatHex(written));
+    }
+
+    @Test
+    void theEnumeratorsStateOfVersionFourIsRead() throws IOException {
+        EnumeratorStateSerializer serializer = new EnumeratorStateSerializer();
+        EnumeratorState read = serializer.deserialize(4, stored("enumerator-4.hex"));
+        assertEquals(List.of(PLAN, SHARED), read.plans());
+        assertEquals(List.of(RANGES), read.ranges());
+        Map<String, String> ids = Map.of("orders", "00112233445566778899aabbccddeeff");
+        assertEquals(ids, read.ids());
+        byte[] written = serializer.serialize(new EnumeratorState(List.of(PLAN, SHARED), List.of(RANGES), ids));
+        assertEquals(HexFormat.of().formatHex(stored("enumerator-4.hex")), HexFormat.of().formatHex(written));
     }
 
     @Test
@@ -91,7 +113,7 @@ class StateTest {
 
     @Test
     void stateOfANewerConnectorIsRefused() {
-        IOException error = assertThrows(IOException.class, () -> new LaneSplitSerializer().deserialize(3, new byte[40]));
+        IOException error = assertThrows(IOException.class, () -> new LaneSplitSerializer().deserialize(4, new byte[40]));
         assertTrue(error.getMessage().contains("newer connector"), error.getMessage());
     }
 }

@@ -65,18 +65,18 @@ class StreamMadeAgainTest {
                 stored = serializer.serialize(enumerator.snapshotState(1));
             }
             DirectContext same = new DirectContext();
-            try (StreamEnumerator<?> enumerator = enumerator(broker, order, serializer.deserialize(3, stored), same)) {
+            try (StreamEnumerator<?> enumerator = enumerator(broker, order, serializer.deserialize(serializer.getVersion(), stored), same)) {
                 enumerator.start();
                 same.runCalls();
             }
             DirectContext late = new DirectContext();
-            try (StreamEnumerator<?> running = enumerator(broker, order, serializer.deserialize(3, stored), late)) {
+            try (StreamEnumerator<?> running = enumerator(broker, order, serializer.deserialize(serializer.getVersion(), stored), late)) {
                 running.start();
                 late.runCalls();
                 String expected = madeAgain(admin);
                 assertEquals(expected, failure(late));
                 DirectContext restored = new DirectContext();
-                try (StreamEnumerator<?> enumerator = enumerator(broker, order, serializer.deserialize(3, stored), restored)) {
+                try (StreamEnumerator<?> enumerator = enumerator(broker, order, serializer.deserialize(serializer.getVersion(), stored), restored)) {
                     enumerator.start();
                     assertEquals(expected, failure(restored));
                 }
@@ -146,7 +146,7 @@ class StreamMadeAgainTest {
                     reader.isAvailable().get();
                     reader.pollNext(output);
                 }
-                assertEquals(List.of(new LaneSplit("s", 0, 0, 0, 2, LaneSplit.UNBOUNDED, false, id(admin))), reader.snapshotState(1));
+                assertEquals(List.of(new LaneSplit("s", 0, 0, 0, 2, LaneSplit.UNBOUNDED, false).of(id(admin))), reader.snapshotState(1));
             }
         }
     }

@@ -122,7 +122,7 @@ class TablesTest {
         try (Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
             admin.createStream("metro", 3, 2);
             flink.executeSql(table("metro (train STRING, at_streamlet INT METADATA FROM 'streamlet' VIRTUAL)", "metro",
-                    ", 'format' = 'raw', 'scan.bounded.mode' = 'latest'"));
+                    ", 'format' = 'raw', 'scan.bounded.mode' = 'latest', 'scan.order' = 'key', 'scan.key-shares' = '3'"));
             StringBuilder keyed = new StringBuilder();
             for (int n = 0; n < 50; n++) {
                 keyed.append(n).append('\t').append(n).append('\n');

@@ -147,7 +147,7 @@ public final class Consumer implements AutoCloseable {
             try {
                 Batches.decode(received.batch(), record -> {
                     boolean isWithin = record.ordinal() >= received.from() && record.ordinal() < received.next();
-                    if (isWithin && lease.slices().take(record.key(), record.ordinal())) {
+                    if (isWithin && lease.slices().contains(record.key(), record.ordinal())) {
                         records.add(record);
                     }
                 });

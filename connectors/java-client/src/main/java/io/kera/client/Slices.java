@@ -43,6 +43,34 @@ public final class Slices {
         return new Slices(bits, starts);
     }
 
+    /**
+     * Some of them.
+     *
+     * @param bits bit n stands for slice n
+     */
+    public static Slices ofBits(long bits) {
+        return bits == ALL.bits ? ALL : new Slices(bits, null);
+    }
+
+    /**
+     * One of several shares of all slices, which are as even as can be.
+     *
+     * @param share from 0 on
+     * @param shares how many there are, at most {@link #COUNT}
+     */
+    public static Slices share(int share, int shares) {
+        long bits = 0;
+        for (int slice = COUNT * share / shares; slice < COUNT * (share + 1) / shares; slice++) {
+            bits |= 1L << slice;
+        }
+        return ofBits(bits);
+    }
+
+    /** How many there are. */
+    public int count() {
+        return Long.bitCount(bits);
+    }
+
     /** The slice of a record: by its key, or by its ordinal if that is null. */
     public static int of(byte[] key, long ordinal) {
         return key == null ? (int) (ordinal % COUNT) : Partitions.keyHash(key) >>> SHIFT;
@@ -58,13 +86,13 @@ public final class Slices {
         return bits;
     }
 
-    /** Whether these are some of a lane's keys, and not all its records. */
-    boolean areShared() {
+    /** True if these are some of a lane's keys, and not all its records. */
+    public boolean areShared() {
         return this != ALL;
     }
 
-    /** Whether a record is of one of them, and not below where that begins. */
-    boolean take(byte[] key, long ordinal) {
+    /** Whether a record is of one of them, and not below where that begins: by its key, or by its ordinal if that is null. */
+    public boolean contains(byte[] key, long ordinal) {
         if (this == ALL) {
             return true;
         }

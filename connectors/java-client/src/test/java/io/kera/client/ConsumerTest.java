@@ -264,13 +264,24 @@ class ConsumerTest {
         assertEquals(Partitions.keyHash(bytes("abc")) >> 25, Slices.of(bytes("abc"), 1));
         Slices some = Slices.leased(0b110L | 1L << 63, 100, List.of(0L, 64L, 1L));
         for (byte[] key : List.of(bytes("a"), bytes("b"), bytes("c"), bytes("d"))) {
-            assertEquals(some.contains(Slices.of(key, 5)), some.take(key, 1_000));
+            assertEquals(some.contains(Slices.of(key, 5)), some.contains(key, 1_000));
         }
         // Without a key: slices 1, 2 and 63 of the ordinal.
-        assertTrue(some.take(null, 129) && !some.take(null, 65), "1 from 100 on");
-        assertTrue(some.take(null, 194) && !some.take(null, 130), "2 from 164 on");
-        assertTrue(some.take(null, 127) && !some.take(null, 128) && !some.take(null, 63), "63 from 101 on");
-        assertTrue(Slices.ALL.take(null, 0) && Slices.ALL.contains(63));
+        assertTrue(some.contains(null, 129) && !some.contains(null, 65), "1 from 100 on");
+        assertTrue(some.contains(null, 194) && !some.contains(null, 130), "2 from 164 on");
+        assertTrue(some.contains(null, 127) && !some.contains(null, 128) && !some.contains(null, 63), "63 from 101 on");
+        assertTrue(Slices.ALL.contains(null, 0) && Slices.ALL.contains(63));
+        for (int shares = 1; shares <= Slices.COUNT; shares++) {
+            long all = 0;
+            for (int share = 0; share < shares; share++) {
+                Slices one = Slices.share(share, shares);
+                assertTrue(one.count() >= Slices.COUNT / shares && one.count() <= Slices.COUNT / shares + 1, one.toString());
+                assertEquals(0, all & one.bits());
+                all |= one.bits();
+            }
+            assertEquals(-1, all);
+        }
+        assertTrue(!Slices.share(0, 1).areShared() && Slices.share(0, 2).areShared());
         assertThrows(IllegalArgumentException.class, () -> ConsumerOptions.to("h:1").withMaxLeases(2).withOrder(Order.KEY));
     }
 

@@ -96,6 +96,7 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
                 KeraTableOptions.STARTUP_TIMESTAMP,
                 KeraTableOptions.BOUNDED,
                 KeraTableOptions.ORDER,
+                KeraTableOptions.KEY_SHARES,
                 KeraTableOptions.GROWTH,
                 KeraTableOptions.ON_DATA_LOSS,
                 KeraTableOptions.DISCOVERY,

@@ -55,7 +55,10 @@ public final class KeraTableOptions {
             .withDescription("`latest` ends behind what is stored when the job begins.");
     public static final ConfigOption<Order> ORDER = ConfigOptions.key("scan.order")
             .enumType(Order.class).defaultValue(Order.LANE)
-            .withDescription("`none` lets several readers share a lane.");
+            .withDescription("`none` lets several readers share a lane, `key` its keys.");
+    public static final ConfigOption<Integer> KEY_SHARES = ConfigOptions.key("scan.key-shares")
+            .intType().noDefaultValue()
+            .withDescription("By how many readers the keys of a lane are shared, with scan.order = key. Otherwise as parallelism asks for.");
     public static final ConfigOption<Growth> GROWTH = ConfigOptions.key("scan.growth")
             .enumType(Growth.class).defaultValue(Growth.ORDERED)
             .withDescription("What happens where the stream's lanes grow.");

@@ -108,6 +108,7 @@ final class KeraTableSource implements ScanTableSource, SupportsReadingMetadata,
             builder.skipDeleted();
         }
         options.getOptional(KeraTableOptions.GROUP).ifPresent(builder::group);
+        options.getOptional(KeraTableOptions.KEY_SHARES).ifPresent(builder::keyShares);
         options.getOptional(KeraTableOptions.RACK).ifPresent(builder::rack);
         KeraTableFactory.connect(options, builder);
         return builder.build(job);
