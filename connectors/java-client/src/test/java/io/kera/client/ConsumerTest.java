@@ -215,7 +215,8 @@ class ConsumerTest {
     void theKeysOfALaneGoToSeveralMembers() throws Exception {
         try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker.address())) {
             admin.createStream("s", 1, 1);
-            ConsumerOptions options = ConsumerOptions.to(broker.address()).withOrder(Order.KEY).withCommitInterval(Duration.ZERO);
+            ConsumerOptions options = ConsumerOptions.to(broker.address()).withOrder(Order.KEY).withCommitInterval(Duration.ZERO)
+                    .withSession(Duration.ofSeconds(3));
             List<Consumer> members = new ArrayList<>();
             for (int n = 0; n < 3; n++) {
                 members.add(new Consumer("s", "g", options));
