@@ -8,6 +8,7 @@ import io.kera.client.ConnectOptions;
 import io.kera.client.Generations;
 import io.kera.client.KeraRecord;
 import io.kera.client.TestBroker;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -134,7 +135,9 @@ class ReadMetricsTest {
     }
 
     private static void await(DirectContext context, long... shares) {
+        long deadline = System.nanoTime() + Duration.ofSeconds(30).toNanos();
         for (int reader = 0; reader < shares.length; ) {
+            assertTrue(System.nanoTime() < deadline, "reader " + reader + " was told " + told(context, reader));
             context.runCalls();
             reader = told(context, reader) == shares[reader] ? reader + 1 : 0;
         }
@@ -168,10 +171,15 @@ class ReadMetricsTest {
                     seen += count(reader.fetch());
                     assertEquals(range - seen, pending.getValue(), "of its own range");
                 }
-                // It comes back, and to a reader that has been told nothing yet.
                 enumerator.addSplitsBack(splits, 0);
-                context.getSentEvents().clear();
                 await(context, 30, 31);
+                // A reader that is another one by now has been told nothing yet.
+                for (Runnable begins : List.<Runnable>of(() -> enumerator.addSplitsBack(List.of(), 0), () -> enumerator.addReader(0))) {
+                    context.getSentEvents().clear();
+                    begins.run();
+                    await(context, 30);
+                    assertEquals(-1, told(context, 1), "it knows");
+                }
             }
         }
     }

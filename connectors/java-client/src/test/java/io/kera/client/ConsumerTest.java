@@ -222,9 +222,11 @@ class ConsumerTest {
                 members.add(new Consumer("s", "g", options));
             }
             long all = 0;
+            long deadline = System.nanoTime() + PATIENCE.toNanos();
             while (all != -1L || !members.stream().allMatch(ConsumerTest::hasItsShare)) {
                 all = members.stream().flatMap(member -> member.leases().stream())
                         .mapToLong(lease -> lease.slices().bits()).reduce(0, (one, other) -> one | other);
+                assertTrue(System.nanoTime() < deadline, "slices that are leased: " + Long.toBinaryString(all));
                 Thread.onSpinWait();
             }
             // Of one key: two members get nothing, and what they pass over counts.
