@@ -264,6 +264,56 @@ class NearReplicasTest {
         assertNull(replicas.holder(replicas.at(30), 0), "the owner is in the rack");
     }
 
+    private static LeaseReads.Read only(LeaseReads reads) {
+        List<LeaseReads.Read> due = reads.due(0);
+        assertEquals(1, due.size(), due.toString());
+        return due.get(0);
+    }
+
+    private static FrameChannel.Frame answer(byte[] header, byte[] body) {
+        return new FrameChannel.Frame(0, 0, ByteBuffer.wrap(header), ByteBuffer.wrap(body));
+    }
+
+    /** Read up to an ordinal, which is the end if the broker knows. */
+    private static byte[] upTo(long next) {
+        return new Wire.Writer().bytes(3, new Wire.Writer().number(1, next).done()).number(4, next).number(7, 1).done();
+    }
+
+    @Test
+    void aMemberReadsOfTheOwnerWhatAReplicaDoesNotGive() {
+        ConsumerOptions options = ConsumerOptions.to("b1").withRack("a");
+        LeaseReads reads = new LeaseReads(FakeBroker.stream("s", "b1"), options);
+        reads.add(List.of(new Lease(1, 0, 0, 0, LaneReader.UNBOUNDED, 0)), 0);
+        LeaseReads.Read look = only(reads);
+        assertEquals(List.of("b1", FrameChannel.CALL), List.of(look.broker(), look.kind()));
+        byte[] groups = new byte[found("a", 0, 10, 20, 30).remaining()];
+        found("a", 0, 10, 20, 30).get(groups);
+        reads.answered(look, answer(new byte[0], groups), 0);
+        LeaseReads.Read prove = only(reads);
+        assertEquals(List.of("b1", FrameChannel.READ), List.of(prove.broker(), prove.kind()));
+        reads.answered(prove, answer(new byte[0], new byte[1]), 0);
+        LeaseReads.Read near = only(reads);
+        assertEquals("b2", near.broker());
+        // Damaged: the owner is asked, and the application does not hear of it.
+        reads.answered(near, answer(upTo(10), new byte[7]), 0);
+        assertEquals(7, reads.replicaBytes());
+        LeaseReads.Received damaged = reads.take(0);
+        assertTrue(damaged.batch() == null && damaged.error() == null && !damaged.finished(), damaged.toString());
+        LeaseReads.Read owner = only(reads);
+        assertEquals(List.of("b1", LeaseReads.WAIT_MILLIS), List.of(owner.broker(), owner.waitMillis()));
+        reads.answered(owner, answer(new Wire.Writer().bytes(3, new Wire.Writer().number(1, 10).done()).done(), new byte[0]), 0);
+        // The next group is another one; that the replica sees the end there does not count.
+        near = only(reads);
+        assertEquals("b2", near.broker());
+        reads.answered(near, answer(upTo(20), new byte[0]), 0);
+        assertTrue(!reads.take(0).finished(), "the owner alone knows the end");
+        near = only(reads);
+        assertEquals("b2", near.broker());
+        reads.lost(near, 0);
+        assertEquals("b1", only(reads).broker());
+        assertTrue(!reads.takeRefresh(), "the owner has not gone");
+    }
+
     @Test
     void rangesCountOnceTheirGenerationIsProved() {
         NearReplicas replicas = new NearReplicas("a");
