@@ -134,7 +134,7 @@ class UpsertTest {
             lines.append("{\"who\":\"").append(n % 10).append("\"}\t{\"amount\":").append(n).append("}\n");
         }
         broker.run(lines.toString(), "produce", "states", "--key-separator", "\t");
-        table("states", "upsert-kera", COLUMNS, FORMATS);
+        table("states", "upsert-kera", COLUMNS, FORMATS + ", 'scan.order' = 'key', 'scan.key-shares' = '2'");
         Map<String, Object> rows = new TreeMap<>();
         for (long n = 990; n < 1_000; n++) {
             rows.put(String.valueOf(n % 10), n);
@@ -167,7 +167,7 @@ class UpsertTest {
         table("fields", "upsert-kera", COLUMNS, FORMATS + ", 'key.fields' = 'who'");
         isRefused("leave key.fields out", () -> flink.explainSql("SELECT * FROM fields"));
         table("unordered", "upsert-kera", COLUMNS, FORMATS + ", 'scan.order' = 'none'");
-        isRefused("scan.order", () -> flink.explainSql("SELECT * FROM unordered"));
+        isRefused("use lane or key", () -> flink.explainSql("SELECT * FROM unordered"));
         table("changes", "upsert-kera", COLUMNS, ", 'key.format' = 'json', 'value.format' = 'debezium-json'");
         isRefused("use the connector kera", () -> flink.explainSql("SELECT * FROM changes"));
         table("formatless", "upsert-kera", COLUMNS, ", 'value.format' = 'json'");

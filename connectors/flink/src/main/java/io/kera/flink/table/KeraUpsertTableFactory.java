@@ -1,5 +1,6 @@
 package io.kera.flink.table;
 
+import io.kera.flink.Order;
 import io.kera.flink.table.KeraTableFactory.Columns;
 import java.util.Set;
 import org.apache.flink.api.common.serialization.DeserializationSchema;
@@ -38,12 +39,14 @@ public final class KeraUpsertTableFactory implements DynamicTableSourceFactory, 
 
     @Override
     public Set<ConfigOption<?>> optionalOptions() {
-        // Always from the beginning, and in order: otherwise a row could be another one than the newest.
+        // Always from the beginning, and each key in order: otherwise a row could be another one than the newest.
         return Set.of(
                 FactoryUtil.SOURCE_PARALLELISM,
                 FactoryUtil.SINK_PARALLELISM,
                 KeraTableOptions.BOOTSTRAP,
                 KeraTableOptions.BOUNDED,
+                KeraTableOptions.ORDER,
+                KeraTableOptions.KEY_SHARES,
                 KeraTableOptions.GROWTH,
                 KeraTableOptions.DISCOVERY,
                 KeraTableOptions.RACK,
@@ -92,6 +95,10 @@ public final class KeraUpsertTableFactory implements DynamicTableSourceFactory, 
         helper.validateExcept(KeraTableFactory.KEY_PREFIX, KeraTableFactory.VALUE_PREFIX);
         if (options.get(KeraTableOptions.STREAM).size() != 1) {
             throw new ValidationException("a table of upsert-kera has one stream");
+        }
+        if (options.get(KeraTableOptions.ORDER) == Order.NONE) {
+            throw new ValidationException(
+                    "scan.order = none reads the rows of a key in any order, and the newest could not be told: use lane or key");
         }
         KeraTableFactory.checkConnection(options);
         return options;
