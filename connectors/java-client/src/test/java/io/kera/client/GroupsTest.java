@@ -19,7 +19,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** Consumer groups as {@link Admin} shows and changes them. */
-@Timeout(60)
+@Timeout(120)
 class GroupsTest {
     private static final OptionalLong NOTHING = OptionalLong.empty();
     private static TestBroker broker;
