@@ -49,6 +49,7 @@ pub mod scan;
 pub mod ship;
 mod shipping;
 mod spec;
+mod steps;
 pub mod sync;
 mod waiters;
 mod walk;

@@ -14,6 +14,7 @@ use crate::io::is_broken_file;
 use crate::layout::{FOOTER_OFFSET, SEGMENT_HEADER_BYTES};
 use crate::pool::ChunkReader;
 use crate::scan::{self, ScanError};
+use crate::steps::Steps;
 use crate::sync::MutexGuard;
 use crate::window::{Place, Window};
 
@@ -266,11 +267,16 @@ impl Group {
 
     /// Whether a batch of an epoch may be the group's: where a job made groups one, batches keep the epochs that
     /// they were written under.
-    fn is_own_epoch(&self, epoch: Epoch) -> bool {
+    pub(crate) fn is_own_epoch(&self, epoch: Epoch) -> bool {
         epoch == self.spec.epoch || (self.spec.generation > 0 && epoch < self.spec.epoch)
     }
 
-    fn read_exact(&self, from: u64, want: usize, cached_only: bool) -> Result<Buffer, ReadError> {
+    pub(crate) fn read_exact(
+        &self,
+        from: u64,
+        want: usize,
+        cached_only: bool,
+    ) -> Result<Buffer, ReadError> {
         let file = self.file().map_err(|error| self.io_error(error))?;
         let mut buf = Buffer::take(want);
         let got = if cached_only {
@@ -309,13 +315,17 @@ impl Group {
         hint: Option<u64>,
         cached_only: bool,
     ) -> Result<Place, ReadError> {
-        self.walk(
+        let walked = self.walk(
             cached_only,
             hint.map(|address| Place { address, ordinal }),
             |index| index.floor_ordinal(ordinal),
             |header| header.next_ordinal() > ordinal,
-        )
-        .map(|(_, found)| found)
+        )?;
+        match walked.damage {
+            // Between the damage and the next place that is known nobody can tell what stands where.
+            Some(damage) if walked.found.ordinal > ordinal => Err(damage),
+            _ => Ok(walked.found),
+        }
     }
 
     /// The place of the first batch that has ordinals at or above `from` and, by its header, a record
@@ -329,7 +339,7 @@ impl Group {
         from: Ordinal,
         cached_only: bool,
     ) -> Result<Place, ReadError> {
-        let (first, found) = self.walk(
+        let walked = self.walk(
             cached_only,
             None,
             |index| {
@@ -345,31 +355,20 @@ impl Group {
             },
             |header| header.max_timestamp >= timestamp && header.next_ordinal() > from,
         )?;
-        let mut at = first.address;
-        while at < found.address {
-            let passed = self.read(ReadSpec {
-                from: at,
-                limit: found.address,
-                end_ordinal: Ordinal::MAX,
-                max_bytes: usize::try_from(found.address - at).unwrap_or(usize::MAX),
-                cached_only,
-            })?;
-            if passed.batches == 0 {
-                break;
-            }
-            at = passed.next.address;
+        match walked.damage {
+            Some(damage) => Err(damage),
+            None => Ok(walked.found),
         }
-        Ok(found)
     }
 
-    /// Steps from where `floor` says on to a batch that is `found`, or the end: where it began, and that place.
+    /// Steps from where `floor` says on to a batch that is `found`, or the end.
     fn walk(
         &self,
         cached_only: bool,
         hint: Option<Place>,
         floor: impl Fn(&crate::footer::SparseIndex) -> Option<crate::footer::IndexEntry>,
         found: impl Fn(&BatchHeader) -> bool,
-    ) -> Result<(Place, Place), ReadError> {
+    ) -> Result<Walked, ReadError> {
         let (end, first) = {
             let window = self.loaded_window(cached_only)?;
             let at = floor(&window.index).map_or(self.start(), |e| Place {
@@ -385,24 +384,40 @@ impl Group {
                 && header.base_ordinal == hint.ordinal
             {
                 let ordinal = hint.ordinal;
-                return Ok((first, Place { address, ordinal }));
+                return Ok(Walked {
+                    found: Place { address, ordinal },
+                    damage: None,
+                });
             }
         }
+        let mut steps = Steps::new(self, end, cached_only);
         let mut place = first;
-        while let Some((header, address, next)) = self.step(place, end, cached_only)? {
-            if found(&header) {
-                let ordinal = header.base_ordinal;
-                return Ok((first, Place { address, ordinal }));
-            }
-            place = next;
+        loop {
+            place = match steps.meet(place) {
+                Ok(None) => break,
+                Ok(Some(met)) if found(&met.header) => {
+                    place = met.at;
+                    break;
+                }
+                Ok(Some(met)) => steps.over(&met)?,
+                Err(error) => steps.pass(place, error)?,
+            };
         }
-        Ok((first, end))
+        let found = match place.ordinal < end.ordinal {
+            true => place,
+            false => end,
+        };
+        Ok(Walked {
+            found,
+            damage: steps.damage,
+        })
     }
 
     /// The header of the batch at `place`, its address and the place behind it; `None` at `end`, where the group ends.
     ///
     /// No checksum is looked at, and none covers a batch's ordinal: where a header does not fit what stands before it and
     /// where the group ends, one of them is damaged. To end there without a word would hide all that lies behind it.
+    /// Where damage must not lead astray, [`Steps`] go.
     pub(crate) fn step(
         &self,
         place: Place,
@@ -416,27 +431,8 @@ impl Group {
             let reason = "no batch follows, and the group goes on".to_owned();
             return Err(self.damaged(place.address, place.ordinal, reason));
         };
-        let next = Place {
-            address: address + header.total_bytes as u64,
-            ordinal: header.next_ordinal(),
-        };
-        let reason = if !self.is_own_epoch(header.epoch) || header.base_ordinal != place.ordinal {
-            format!(
-                "it belongs to epoch {}, ordinal {}",
-                header.epoch, header.base_ordinal
-            )
-        } else if next.address > end.address
-            || next.ordinal > end.ordinal
-            || (next.address == end.address && next.ordinal < end.ordinal)
-        {
-            format!(
-                "it ends at {}, ordinal {}; the group ends at {}, ordinal {}",
-                next.address, next.ordinal, end.address, end.ordinal
-            )
-        } else {
-            return Ok(Some((header, address, next)));
-        };
-        Err(self.damaged(address, place.ordinal, reason))
+        let next = self.follows(place, &header, address, end)?;
+        Ok(Some((header, address, next)))
     }
 
     /// Walks whole batches from `from` on, below the address `limit` and the ordinal `head`: at least
@@ -453,11 +449,16 @@ impl Group {
         max_ordinals: u64,
     ) -> Result<Place, ReadError> {
         let last = self.loaded_window(false)?.end;
+        let mut steps = Steps::new(self, last, false);
         let mut end = from;
         while end.address < limit {
-            let next = match self.step(end, last, false) {
-                Ok(Some((_, _, next))) => next,
+            let over = match steps.meet(end) {
+                Ok(Some(met)) => steps.over(&met),
                 Ok(None) => break,
+                Err(error) => Err(error),
+            };
+            let next = match over {
+                Ok(next) => next,
                 // What is whole before the damage is walked; the next walk meets it first.
                 Err(_) if end.address > from.address => break,
                 Err(error) => return Err(error),
@@ -650,6 +651,14 @@ impl Group {
             error,
         }
     }
+}
+
+/// Where a walk has come to.
+struct Walked {
+    /// What was sought, or the group's end.
+    found: Place,
+    /// The first damage on the way.
+    damage: Option<ReadError>,
 }
 
 /// What stands at the start of bytes loaded from a file.

@@ -6,6 +6,7 @@ use kera_protocol::ids::Ordinal;
 use crate::group::Group;
 use crate::place::Place;
 use crate::read::{ReadError, ReadSpec};
+use crate::steps::Steps;
 
 /// Bytes that are read at once.
 const AT_ONCE: usize = 1 << 20;
@@ -41,7 +42,7 @@ impl Group {
                         ordinals: Vec::new(),
                     });
                     damage.ordinals.push(at.ordinal);
-                    at = self.whole_behind(at, end);
+                    at = self.whole_from(self.behind_damaged(at, end), end);
                 }
                 Err(error) => return Err(error),
             }
@@ -50,41 +51,18 @@ impl Group {
     }
 
     /// The ordinal behind the batch that holds `ordinal`, though that may be damaged: of the next batch that proves itself, as
-    /// far as the header or the index lead. What lies between is read by nobody, since nothing leads there. None if there is no
-    /// such batch in the group. Waits for the disk.
+    /// far as anything [leads](crate::steps) there. What lies between is read by nobody, since nothing does. None if there is
+    /// no such batch in the group. Waits for the disk.
     pub fn behind(&self, ordinal: Ordinal) -> Option<Ordinal> {
         let end = self.loaded_window(false).ok()?.end;
-        let indexed = self.indexed();
-        let mut at = indexed
-            .iter()
-            .rfind(|place| place.ordinal <= ordinal)
-            .copied();
-        // As readers find it: to the batch, or to one before it that leads no further.
-        let mut led = None;
-        while let Ok(Some((_, _, next))) = self.step(at.unwrap_or(self.start()), end, false) {
-            if next.ordinal > ordinal {
-                led = Some(next);
-                break;
-            }
-            at = Some(next);
+        let mut steps = Steps::new(self, end, false);
+        // As readers find it.
+        let mut at = self.indexed_before(ordinal).ok()?;
+        while at.ordinal <= ordinal && at.ordinal < end.ordinal {
+            at = steps.behind(at).ok()?;
         }
-        let indexed = indexed.into_iter().filter(|place| place.ordinal > ordinal);
-        let mut places = led.into_iter().chain(indexed);
-        let next = places.find(|place| self.is_whole_at(*place, end))?;
-        Some(next.ordinal)
-    }
-
-    /// The places in the index.
-    fn indexed(&self) -> Vec<Place> {
-        let Ok(window) = self.loaded_window(false) else {
-            return Vec::new();
-        };
-        let entries = window.index.entries().iter();
-        let places = entries.map(|entry| Place {
-            address: entry.address,
-            ordinal: entry.ordinal,
-        });
-        places.collect()
+        let next = self.whole_from(at, end);
+        (next.ordinal < end.ordinal).then_some(next.ordinal)
     }
 
     /// Whether a batch of the group stands there and is whole.
@@ -138,18 +116,11 @@ impl Group {
         Ok(out.next)
     }
 
-    /// The first place behind a damaged batch at `at` where a whole one of the group stands, as far as its header or the
-    /// index lead; else the end.
-    fn whole_behind(&self, at: Place, end: Place) -> Place {
-        let led = self.header_at(at.address, false).ok().flatten();
-        let led = led.map(|(header, address)| Place {
-            address: address + header.total_bytes as u64,
-            ordinal: header.next_ordinal(),
-        });
-        let indexed = self.indexed();
-        let mut places = led.into_iter().chain(indexed);
-        let is_behind = |place: &Place| place.address > at.address && place.ordinal > at.ordinal;
-        let found = places.find(|place| is_behind(place) && self.is_whole_at(*place, end));
-        found.unwrap_or(end)
+    /// The first place from `at` on where a whole batch of the group stands, as far as anything leads there; else the end.
+    fn whole_from(&self, mut at: Place, end: Place) -> Place {
+        while at.ordinal < end.ordinal && !self.is_whole_at(at, end) {
+            at = self.behind_damaged(at, end);
+        }
+        at
     }
 }

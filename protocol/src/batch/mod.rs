@@ -33,7 +33,7 @@ pub use codec::{compress, decompress};
 pub use compacted::{MAX_EMPTY_ORDINALS, emptied, empty, extend, rebuild};
 pub use header::{
     BatchError, BatchHeader, Compression, HEADER_BYTES, MAX_BATCH_BYTES, MAX_DECOMPRESSED_BYTES,
-    crc32c, patch, patch_append_time, verify,
+    crc32c, length_turned_back, patch, patch_append_time, verify,
 };
 pub use marker::{Marker, mark_transactional};
 pub use record::{Header, Headers, MIN_RECORD_BYTES, Record, Records};
