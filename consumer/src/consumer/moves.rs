@@ -49,8 +49,10 @@ impl Consumer {
     ///
     /// # Errors
     /// [`ConsumeError::NotHeld`] if this member holds no lease of the lane. [`ConsumeError::Committed`] if the group has committed
-    /// what lies there. [`ConsumeError::Setting`] if the group's order is another than [`Order::Lane`], where members read what the
-    /// group deals out. [`ConsumeError::Rpc`] if the broker was asked and not reached. In all these cases nothing changes.
+    /// what lies there: of a commit that is under way the answer is waited for, no longer than [`commit`](Self::commit) does.
+    /// [`ConsumeError::Setting`] if the group's order is another than [`Order::Lane`], where members read what the
+    /// group deals out. [`ConsumeError::Rpc`] if the broker was asked and not reached, or did not answer a commit of which it
+    /// is not known then whether it has taken effect. In all these cases nothing changes.
     pub async fn seek(
         &mut self,
         streamlet: u32,
@@ -66,7 +68,7 @@ impl Consumer {
         }
         let place = (streamlet, lane);
         let to = self.group.find(place, to.into()).await?;
-        let stood = self.group.seek(place, to)?;
+        let stood = self.group.seek(place, to).await?;
         self.let_go(streamlet, lane);
         let of_lane = |(lease, _): &mut (LeaseKey, Cursor)| self.group.is_of(*lease, place);
         if let Some((lease, next)) = self.previous.take_if(of_lane)

@@ -47,6 +47,10 @@ pub(crate) struct Held {
     processed: Cursor,
     /// is committed.
     committed: Ordinal,
+    /// Up to here a commit was sent and not answered,
+    under_way: Option<Ordinal>,
+    /// or it was, and nobody knows what became of it. It is sent again.
+    perhaps: Ordinal,
     /// Nothing follows this ordinal.
     finished_at: Option<Ordinal>,
     /// Between these nothing was delivered: a batch was skipped.
@@ -73,6 +77,8 @@ impl Held {
             passed_to: start,
             processed: start,
             committed,
+            under_way: None,
+            perhaps: committed,
             finished_at: info.end.filter(|end| *end <= start.ordinal),
             skipped: None,
             passed: false,
@@ -379,6 +385,7 @@ impl LeaseTable {
             }
             if let Some(commit) = held.due(all) {
                 held.releasing = commit.release;
+                held.under_way = commit.next.map(|next| next.ordinal);
                 due.push(commit);
             }
         }
@@ -390,6 +397,18 @@ impl LeaseTable {
         for lease in leases {
             if let Some(held) = self.held.get_mut(&lease) {
                 held.releasing = false;
+                let under_way = held.under_way.take().unwrap_or(0);
+                held.perhaps = held.perhaps.max(under_way);
+            }
+        }
+    }
+
+    /// A commit was answered, and nothing of it was done.
+    pub(crate) fn commit_refused(&mut self, leases: impl IntoIterator<Item = LeaseKey>) {
+        for lease in leases {
+            if let Some(held) = self.held.get_mut(&lease) {
+                held.releasing = false;
+                held.under_way = None;
             }
         }
     }
@@ -428,6 +447,7 @@ impl LeaseTable {
             };
             if let Some(next) = commit.next {
                 held.committed = held.committed.max(next.ordinal);
+                held.under_way = None;
                 held.passed &= held.processed.ordinal > held.committed;
             }
             if commit.release

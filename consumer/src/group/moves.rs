@@ -11,6 +11,9 @@ use crate::error::ConsumeError;
 use crate::fetch::SourceSpec;
 use crate::find::find_in_lane;
 
+/// What comes of a lane that was to go back while nobody knows what is committed of it.
+const NOT_MOVED: &str = "they may have taken effect, so the lane goes on where it stood: see that the brokers can be reached, and seek again";
+
 impl Group {
     pub(crate) fn order(&self) -> Order {
         self.settings.order
@@ -42,16 +45,46 @@ impl Group {
         self.leases.lock().is_of(lease, lane)
     }
 
-    /// Has the lane go on at `to`. Up to where it was delivered before.
+    /// Has the lane go on at `to`. Up to where it was delivered before. Waits for the answer of a commit beyond that, no longer
+    /// than [`commit`](Self::commit) does.
     ///
     /// # Errors
-    /// If no lease of it is held, or what is to be delivered again is committed.
-    pub(crate) fn seek(&self, lane: Place, to: Cursor) -> Result<Ordinal, ConsumeError> {
+    /// If no lease of it is held, or what is to be delivered again is committed, or nobody knows whether it is.
+    pub(crate) async fn seek(&self, lane: Place, to: Cursor) -> Result<Ordinal, ConsumeError> {
+        let limit = self.commit_limit();
+        let moved = async {
+            loop {
+                let settled = self.settled.notified();
+                tokio::pin!(settled);
+                settled.as_mut().enable();
+                if let Some(error) = self.fatal() {
+                    return Err(error);
+                }
+                match self.try_seek(lane, to) {
+                    Ok(stood) => return Ok(stood),
+                    Err(NotMoved::UnderWay) => settled.await,
+                    Err(NotMoved::NotHeld) => {
+                        let (streamlet, lane) = lane;
+                        return Err(ConsumeError::NotHeld { streamlet, lane });
+                    }
+                    Err(NotMoved::Committed(lane, committed)) => {
+                        return Err(ConsumeError::Committed { lane, committed });
+                    }
+                }
+            }
+        };
+        match tokio::time::timeout(limit, moved).await {
+            Ok(moved) => moved,
+            Err(_) => Err(self.unanswered(limit, NOT_MOVED)),
+        }
+    }
+
+    /// As [`seek`](Self::seek), at once.
+    fn try_seek(&self, lane: Place, to: Cursor) -> Result<Ordinal, NotMoved> {
         let _reading = self.reading.lock();
         let (stood, sources, unread) = {
             let mut leases = self.leases.lock();
-            let moved = leases.seek(lane, to);
-            let (stood, sources) = moved.map_err(|error| not_moved(lane, error))?;
+            let (stood, sources) = leases.seek(lane, to)?;
             (stood, sources, leases.unread(lane))
         };
         for source in sources {
@@ -80,12 +113,5 @@ impl Group {
                 self.fetcher.remove(source);
             }
         }
-    }
-}
-
-fn not_moved((streamlet, lane): Place, error: NotMoved) -> ConsumeError {
-    match error {
-        NotMoved::NotHeld => ConsumeError::NotHeld { streamlet, lane },
-        NotMoved::Committed(lane, committed) => ConsumeError::Committed { lane, committed },
     }
 }

@@ -440,9 +440,7 @@ impl Group {
         };
         self.commits.notify_one();
         self.room.notify_one();
-        // An attempt that has just begun is given its time all the same.
-        let limit = self.client.options().retry.deadline;
-        let limit = limit.max(tasks::COMMIT_WITHIN);
+        let limit = self.commit_limit();
         match tokio::time::timeout(limit, done.answer()).await {
             Ok(answer) => answer,
             Err(_) => Err(self.unanswered(limit, SENT_ON)),
@@ -536,8 +534,14 @@ impl Group {
         self.given_up(sources);
     }
 
+    /// How long somebody waits for a commit: an attempt that has just begun is given its time all the same.
+    pub(super) fn commit_limit(&self) -> Duration {
+        let limit = self.client.options().retry.deadline;
+        limit.max(tasks::COMMIT_WITHIN)
+    }
+
     /// The error of commits that were not answered within `limit`, and what comes of that.
-    fn unanswered(&self, limit: Duration, advice: &str) -> ConsumeError {
+    pub(super) fn unanswered(&self, limit: Duration, advice: &str) -> ConsumeError {
         let text = format!(
             "commits of group {:?} on stream {:?} were not answered within {limit:?}; {advice}",
             self.settings.group, self.settings.stream
@@ -586,9 +590,9 @@ impl Group {
         let mut leases = self.leases.lock();
         leases.wait_for_transactions(keys(life, pending));
         let released = leases.commit_done(life, &done);
+        leases.commit_refused(keys_of(life, commits));
         drop(leases);
         self.forget(released, |infos| Rebalance::Released(infos));
-        self.commit_failed(life, commits);
         self.lost(life, stale);
         self.settle_waiters();
         self.settled.notify_waiters();
@@ -605,6 +609,8 @@ impl Group {
     pub(super) fn commit_failed(&self, life: u64, commits: &[LeaseCommit]) {
         let mut leases = self.leases.lock();
         leases.commit_failed(keys_of(life, commits));
+        drop(leases);
+        self.settled.notify_waiters();
     }
 
     /// Starts the tasks. Abort them to end the membership.

@@ -126,6 +126,39 @@ async fn what_is_not_committed_is_delivered_again() {
 }
 
 #[tokio::test]
+async fn a_lane_goes_back_only_once_a_commit_beyond_is_answered() {
+    let fake = leased(100).await;
+    let mut consumer = consumer(&fake).manual_commit().open().await.unwrap();
+    let batch = consumer.next_batch().await.unwrap();
+    assert_eq!(next(&mut consumer).await[0], 10);
+    fake.change(|state| state.unanswered = true);
+    let committer = consumer.committer();
+    let committed = tokio::spawn(async move { committer.commit(&batch).await });
+    // The coordinator has it, and its answer is still on its way.
+    fake.until(|state| state.commits.get(&1) == Some(&10)).await;
+    {
+        let seek = consumer.seek(0, 0, Start::Ordinal(5));
+        tokio::pin!(seek);
+        for _ in 0..1_000 {
+            assert!(seek.as_mut().now_or_never().is_none());
+            tokio::task::yield_now().await;
+        }
+        fake.change(|state| state.unanswered = false);
+        let refused = seek.await.unwrap_err();
+        assert!(
+            matches!(refused, ConsumeError::Committed { committed: 10, .. }),
+            "{refused}"
+        );
+    }
+    committed.await.unwrap().unwrap();
+    // What is not part of it goes back at once.
+    fake.change(|state| state.unanswered = true);
+    consumer.seek(0, 0, Start::Ordinal(15)).await.unwrap();
+    fake.change(|state| state.unanswered = false);
+    assert_eq!(next(&mut consumer).await[0], 15);
+}
+
+#[tokio::test]
 async fn automatic_commits_leave_out_what_is_delivered_again() {
     let fake = leased(100).await;
     let mut consumer = consumer(&fake).auto_commit(NEVER).open().await.unwrap();
