@@ -98,7 +98,8 @@ macro_rules! common_settings {
 
         /// The rack that this process runs in, as brokers name theirs (`cluster.rack`): what lies in
         /// closed groups is read from a copy in the same rack where there is one, and from its owner
-        /// otherwise. Without a rack copies are read only while the owner is away. Default none.
+        /// otherwise. Without a rack copies are read only while the owner is away. A reader that is behind asks again
+        /// each minute what lies there, and at once when the owner changes. Default none.
         ///
         /// Lanes that a group's members follow in order are read from their owners whatever the rack.
         pub fn rack(mut self, rack: impl Into<String>) -> Self {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_protocol::error::ErrorCode;
-use kera_protocol::v1;
+use kera_protocol::v1::{self, CallMethod};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -175,7 +175,7 @@ impl Client {
         let (retry, failed) = (self.inner.options.retry, &failed);
         retry
             .run_told(
-                || Some(self.waits_for()),
+                || Some(self.waits_for(R::METHOD)),
                 || async move {
                     let address = self.bootstrap();
                     let answer = self.call_at(&address, within, request).await;
@@ -288,8 +288,24 @@ impl Client {
             }
             self.finish(&address, answer).inspect_err(&failed)
         };
-        // Some of these calls wait at the coordinator for what there is to do.
-        self.inner.options.retry.run_told(|| None, attempt).await
+        let waits_for = || self.waits_for_coordinator(&of, R::METHOD);
+        self.inner.options.retry.run_told(waits_for, attempt).await
+    }
+
+    /// What a call to a coordinator waits for; `None` of a method that may wait there for what there is to do.
+    fn waits_for_coordinator(&self, of: &Coordinated, method: CallMethod) -> Option<String> {
+        let is_at_once = matches!(
+            method,
+            CallMethod::DescribeGroup | CallMethod::ResetGroup | CallMethod::DeleteGroup
+        );
+        if !is_at_once {
+            return None;
+        }
+        let known = self.inner.coordinators.lock().get(of).cloned();
+        Some(match known {
+            Some(address) => format!("broker {address} has not answered {method:?} yet"),
+            None => self.waits_for(CallMethod::FindCoordinator),
+        })
     }
 
     /// The address of the broker that coordinates it, as last heard; asked for if it is not known.
@@ -330,8 +346,11 @@ impl Client {
     }
 
     /// What a call that any broker answers waits for.
-    pub(crate) fn waits_for(&self) -> String {
-        format!("broker {} has not answered yet", self.bootstrap())
+    pub(crate) fn waits_for(&self, method: CallMethod) -> String {
+        format!(
+            "broker {} has not answered {method:?} yet",
+            self.bootstrap()
+        )
     }
 
     /// After a broker was not reached another is used.
@@ -475,5 +494,24 @@ mod tests {
         }
         let client = Client::connect_to("a:1, [::1]:2").unwrap();
         assert_eq!(&*client.bootstrap(), "a:1");
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_is_told_for_which_call() {
+        let client = Client::connect_to("a:1").unwrap();
+        let told = client.waits_for(CallMethod::DescribeStream);
+        assert_eq!(told, "broker a:1 has not answered DescribeStream yet");
+        let of = Coordinated::Group("g".to_owned());
+        let of_group = |method| client.waits_for_coordinator(&of, method);
+        assert_eq!(of_group(CallMethod::Acquire), None, "it waits for records");
+        let finding = "broker a:1 has not answered FindCoordinator yet";
+        assert_eq!(
+            of_group(CallMethod::DescribeGroup).as_deref(),
+            Some(finding)
+        );
+        let known = (of.clone(), Arc::from("b:2"));
+        client.inner.coordinators.lock().extend([known]);
+        let told = "broker b:2 has not answered DescribeGroup yet";
+        assert_eq!(of_group(CallMethod::DescribeGroup).as_deref(), Some(told));
     }
 }

@@ -60,7 +60,7 @@ impl Client {
                 Ok(info) => Ok((by, Ok(info))),
             }
         };
-        let waits_for = || Some(self.waits_for());
+        let waits_for = || Some(self.waits_for(v1::CallMethod::GetStream));
         let (by, answer) = retry.run_told(waits_for, attempt).await?;
         Ok(Told { by, answer })
     }

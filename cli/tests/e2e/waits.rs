@@ -95,7 +95,8 @@ fn commands_say_which_broker_does_not_answer() {
     broker.run(&["stream", "create", "s"]);
     broker.pause(true);
     let describe = Waiting::start(&broker, &["stream", "describe", "s", "--json"]);
-    describe.says(&["warning: ", broker.address(), "has not answered yet"]);
+    let call = "has not answered DescribeStream yet";
+    describe.says(&["warning: ", broker.address(), call]);
     broker.pause(false);
     let mut describe = describe;
     let output = describe.child.stdout.take().expect("it is piped");

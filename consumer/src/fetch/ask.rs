@@ -191,12 +191,13 @@ impl State {
     pub(super) fn set_owners(&mut self, owners: Vec<Arc<str>>, after: &mut After) {
         self.let_in(Asked::ForOwners);
         self.owners = owners;
-        let mut moved = Vec::new();
+        let (mut moved, mut changed) = (Vec::new(), Vec::new());
         for (key, source) in &mut self.sources {
             let owner = self.owners.get(source.spec.lane.streamlet.0 as usize);
             if source.owner.as_ref() == owner {
                 continue;
             }
+            changed.push(*key);
             match source.phase {
                 Phase::Idle | Phase::Paused => source.owner = owner.cloned(),
                 Phase::Asked | Phase::Subscribed => moved.push(*key),
@@ -210,6 +211,9 @@ impl State {
                 source.owner = self.owners.get(streamlet).cloned();
             }
             self.back_to_idle(key, after);
+        }
+        for key in changed {
+            self.owner_changed(key);
         }
     }
 

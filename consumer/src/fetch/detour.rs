@@ -21,6 +21,10 @@ use super::state::{Link, State};
 const LOOKS: usize = 16;
 /// Shortest time between two questions for one source.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// A source with a rack that is behind asks again after so long, also if there was nothing in its rack before.
+const LOOK_ANEW: Duration = Duration::from_secs(60);
+/// How often sources are gone through for that.
+const GO_THROUGH: Duration = Duration::from_secs(2);
 /// A broker that has not answered by then is not waited for.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
@@ -139,11 +143,17 @@ impl State {
                 break;
             }
         }
+        let anew = self.to_look_anew(now, LOOKS - self.looks_under_way - ask.len());
+        ask.extend(anew);
+        if let Some(at) = self.anew_at {
+            wake = Some(wake.map_or(at, |wake| wake.min(at)));
+        }
         for key in ask {
             let Some(source) = self.sources.get_mut(&key) else {
                 continue;
             };
             source.replicas.looking = true;
+            source.replicas.anew_at = None;
             self.looks_under_way += 1;
             looks.push(Look {
                 key,
@@ -156,6 +166,34 @@ impl State {
             });
         }
         (looks, wake)
+    }
+
+    /// Sources, at most so many, that read from their owners what replicas in the reader's rack may have by now.
+    fn to_look_anew(&mut self, now: Instant, most: usize) -> Vec<u64> {
+        if self.rack.is_none() || self.anew_at.is_some_and(|at| at > now) {
+            return Vec::new();
+        }
+        self.anew_at = Some(now + GO_THROUGH);
+        let due = self.sources.iter().filter(|(_, source)| {
+            let replicas = &source.replicas;
+            matches!(source.phase, Phase::Asked | Phase::Subscribed)
+                && source.detour.is_none()
+                && source.spec.lane_generation.is_none()
+                && source.next.ordinal < source.head
+                && !replicas.looking
+                && replicas.anew_at.is_some_and(|at| at <= now)
+        });
+        due.map(|(key, _)| *key).take(most).collect()
+    }
+
+    /// The owner of a source has changed, and so may have what else is true of its replicas.
+    pub(super) fn owner_changed(&mut self, key: u64) {
+        if let Some(source) = self.sources.get_mut(&key)
+            && source.replicas.anew_at.is_some()
+        {
+            source.replicas.anew_at = Some(Instant::now());
+            self.anew_at = None;
+        }
     }
 
     /// An answer to a question for replicas.
@@ -175,6 +213,7 @@ impl State {
         replicas.looking = false;
         replicas.wanted = false;
         replicas.not_before = Some(Instant::now() + LOOK_AGAIN);
+        replicas.anew_at = Some(Instant::now() + LOOK_ANEW);
         replicas.refused.clear();
         match answer {
             Some(found) => {
@@ -185,6 +224,12 @@ impl State {
                 replicas.ranges.clear();
                 replicas.more = false;
             }
+        }
+        // What the owner would push is nearer elsewhere.
+        let source = self.sources.get(&key);
+        if source.is_some_and(|s| s.phase == Phase::Subscribed && self.detour(s).is_some()) {
+            self.unsubscribe(key, after);
+            self.back_to_idle(key, after);
         }
         self.ask_idle(after);
     }
@@ -204,5 +249,93 @@ impl State {
         source.round = source.round.wrapping_add(1);
         self.idle.push_back(key);
         after.drive = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
+    use kera_protocol::v1::Cursor;
+
+    use super::*;
+    use crate::config::FetchSettings;
+    use crate::fetch::SourceSpec;
+
+    /// A source with a rack that reads from its owner: there was nothing in its rack.
+    fn at_its_owner(head: Ordinal) -> (State, u64) {
+        let mut state = State::new(FetchSettings {
+            rack: Some("a".into()),
+            ..FetchSettings::default()
+        });
+        state.owners = vec!["owner:1".into()];
+        let spec = SourceSpec {
+            tag: 1,
+            life: 0,
+            lane: LaneKey {
+                stream: StreamId::random(),
+                streamlet: StreamletId(0),
+                lane: LaneId(0),
+            },
+            from: Cursor::default(),
+            end: Ordinal::MAX,
+            lane_generation: None,
+            push: true,
+            slices: None,
+        };
+        let key = state.add(vec![spec], &mut After::default())[0];
+        assert_eq!(state.looks(Instant::now()).0.len(), 1, "it asks at first");
+        let nothing = v1::FindCopiesResponse::default();
+        state.looked(key, Some(nothing), &mut After::default());
+        state.idle.clear();
+        let source = state.sources.get_mut(&key).expect("it is added");
+        source.phase = Phase::Subscribed;
+        source.head = head;
+        (state, key)
+    }
+
+    fn near() -> v1::FindCopiesResponse {
+        v1::FindCopiesResponse {
+            groups: vec![v1::GroupInfo {
+                end_ordinal: 50,
+                holders: vec![2],
+                ..v1::GroupInfo::default()
+            }],
+            brokers: vec![v1::CopyHolder {
+                broker: 2,
+                address: "near:1".into(),
+                rack: "a".into(),
+            }],
+        }
+    }
+
+    #[test]
+    fn a_source_that_is_behind_looks_again_after_a_while_and_leaves_its_owner_for_what_is_near() {
+        let (mut state, key) = at_its_owner(100);
+        let now = Instant::now();
+        assert!(state.looks(now).0.is_empty());
+        assert!(state.looks(now + LOOK_ANEW / 2).0.is_empty(), "too early");
+        let later = now + LOOK_ANEW + GO_THROUGH;
+        assert_eq!(state.looks(later).0.len(), 1);
+        assert!(state.looks(later + GO_THROUGH).0.is_empty(), "it is asked");
+        state.looked(key, Some(near()), &mut After::default());
+        let source = &state.sources[&key];
+        assert_eq!(
+            (source.phase, source.detour.as_deref()),
+            (Phase::Idle, Some("near:1"))
+        );
+        assert!(state.idle.contains(&key));
+    }
+
+    #[test]
+    fn a_source_that_has_all_does_not_look_again_and_one_whose_owner_has_changed_does_at_once() {
+        let (mut state, _) = at_its_owner(0);
+        let later = Instant::now() + 2 * LOOK_ANEW;
+        assert!(state.looks(later).0.is_empty());
+        let (mut state, key) = at_its_owner(100);
+        assert!(state.looks(Instant::now()).0.is_empty());
+        state.set_owners(vec!["other:1".into()], &mut After::default());
+        state.idle.clear();
+        state.sources.get_mut(&key).expect("it is added").phase = Phase::Asked;
+        assert_eq!(state.looks(Instant::now()).0.len(), 1);
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct KnownReplicas {
     pub(super) wanted: bool,
     pub(super) looking: bool,
     pub(super) not_before: Option<Instant>,
+    /// When it is asked again though all that is known has been said: groups close, and replicas move.
+    pub(super) anew_at: Option<Instant>,
 }
 
 impl KnownReplicas {

@@ -58,6 +58,8 @@ pub(super) struct State {
     pub(super) last_subscription: u32,
     /// The reader's rack: closed groups are read from copies there.
     pub(super) rack: Option<Arc<str>>,
+    /// When sources are gone through for those that ask again who holds copies.
+    pub(super) anew_at: Option<Instant>,
     /// Questions for copies under way.
     pub(super) looks_under_way: usize,
     /// Owners of the streamlets, as last looked up.
@@ -81,6 +83,7 @@ impl State {
     pub(super) fn new(settings: FetchSettings) -> Self {
         Self {
             rack: settings.rack.clone(),
+            anew_at: None,
             looks_under_way: 0,
             settings,
             retry: RetryPolicy::default(),
