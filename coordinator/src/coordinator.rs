@@ -128,6 +128,10 @@ pub struct Coordinator {
     pub(crate) offsets_ended: BTreeMap<(String, i64), (u64, u64)>,
     /// When transactional ids are looked at for expiry again.
     pub(crate) transactions_sweep_ms: u64,
+    /// When producers sent the last heartbeats of their open transactions, by transactional id. Not kept.
+    pub(crate) transactions_heard_ms: BTreeMap<String, u64>,
+    /// When this coordinator began.
+    pub(crate) replayed_ms: u64,
     /// The time of the last call.
     pub(crate) clock_ms: u64,
     /// Groups without order in which requests wait for records, by stream.
@@ -228,6 +232,8 @@ impl Coordinator {
             markers_written: BTreeMap::new(),
             offsets_ended: BTreeMap::new(),
             transactions_sweep_ms: 0,
+            transactions_heard_ms: BTreeMap::new(),
+            replayed_ms: now_ms,
             clock_ms: now_ms,
             awaiting: BTreeMap::new(),
             last_snapshot,

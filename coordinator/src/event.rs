@@ -575,6 +575,7 @@ mod tests {
             written: Vec::new(),
             kept: None,
             two_phase: None,
+            heartbeats: false,
         };
         let read = Event::decode(b"pay", &kept).expect("it is read");
         assert_eq!((read.group.as_str(), read.snapshot), ("pay", 0));

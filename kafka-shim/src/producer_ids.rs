@@ -68,6 +68,7 @@ pub(crate) async fn init_producer_id(
         known: Some(known).filter(|(producer, epoch)| *producer >= 0 && *epoch >= 0),
         fresh_producer,
         keep: request.keep_prepared_txn,
+        heartbeats: false,
         two_phase: request.enable_2_pc.then(|| user_of(&ctx.principal)),
     };
     match transactions::init(ctx, version, init).await {

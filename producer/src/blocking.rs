@@ -262,6 +262,18 @@ impl Transactions {
         wait(self.tasks.forget(handle))?
     }
 
+    /// Aborts the open transactions whose transactional ids begin so, and fences their producers.
+    ///
+    /// # Errors
+    /// As [`Transactions::abort_by_prefix`](crate::Transactions::abort_by_prefix), and [`TransactionError::Blocking`].
+    pub fn abort_by_prefix(
+        &self,
+        prefix: &str,
+        which: transaction::AbortWhich,
+    ) -> Result<Vec<transaction::AbortedTransaction>, TransactionError> {
+        wait(self.tasks.abort_by_prefix(prefix, which))?
+    }
+
     /// The prepared transactions whose transactional ids begin so, sorted by id.
     ///
     /// # Errors

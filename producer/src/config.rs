@@ -45,6 +45,7 @@ impl ProducerBuilder {
                 idempotent: true,
                 transactional_id: None,
                 transaction_timeout: Duration::from_secs(60),
+                transaction_heartbeats: false,
                 retry: RetryPolicy::default(),
             },
         }
@@ -139,6 +140,17 @@ impl ProducerBuilder {
     #[must_use]
     pub fn transaction_timeout(mut self, timeout: Duration) -> Self {
         self.settings.transaction_timeout = timeout;
+        self
+    }
+
+    /// Whether the [timeout](Self::transaction_timeout) of a transaction runs from the producer's last sign of life, and not
+    /// from its begin: for stream engines, whose transactions are open from one checkpoint to the next, however long that
+    /// takes. While a transaction is open the producer sends heartbeats from a task of the runtime. A program that hangs and
+    /// does not end keeps its transaction open, and whoever reads what is committed waits for it. Brokers of earlier versions
+    /// count from the begin. Default false.
+    #[must_use]
+    pub fn transaction_heartbeats(mut self, heartbeats: bool) -> Self {
+        self.settings.transaction_heartbeats = heartbeats;
         self
     }
 

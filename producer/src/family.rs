@@ -5,8 +5,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use kera_protocol::error::ErrorCode;
 use kera_protocol::frame::Frame;
 use kera_protocol::ids::StreamId;
 use kera_rpc::{Client, ConnectionError, DataConnection, FrameSink, RetryPolicy, RpcError};
@@ -302,6 +303,29 @@ impl Family {
         // Whoever ends it is told, not the next flush.
         self.take_given_up();
         handle
+    }
+
+    /// Tells the coordinator every so often that the producer of the open transaction lives, until it is ended by somebody else
+    /// or nobody waits for this any more.
+    pub(crate) async fn send_heartbeats(self: Arc<Self>, every: Duration) {
+        let Some(transactional) = &self.transactional else {
+            return;
+        };
+        loop {
+            tokio::time::sleep(every).await;
+            match transactional.heartbeat(&self.client).await {
+                Ok(()) => {}
+                Err(error) if error.code() == Some(ErrorCode::FencedProducer) => {
+                    tracing::warn!(id = transactional.id, %error, "somebody has ended a transaction whose producer still lives");
+                    transactional.ended_by_others();
+                    return;
+                }
+                // The next one may. A coordinator of an earlier version knows none.
+                Err(error) => {
+                    tracing::debug!(id = transactional.id, %error, "a heartbeat did not arrive");
+                }
+            }
+        }
     }
 
     /// Somebody else has ended the transaction and begun another one, which is to be aborted.

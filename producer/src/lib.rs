@@ -67,7 +67,9 @@ pub use kera_rpc::{
 pub use metrics::Metrics;
 pub use producer::Producer;
 pub use record::{Header, Record, RecordPlace};
-pub use transaction::{PreparedTransaction, Transaction, Transactions};
+pub use transaction::{
+    AbortWhich, AbortedTransaction, PreparedTransaction, Transaction, Transactions,
+};
 
 /// The README's program compiles.
 #[cfg(doctest)]

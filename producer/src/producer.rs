@@ -260,7 +260,12 @@ impl Producer {
         }
         family.take_given_up();
         match transactional.open() {
-            true => Ok(Transaction::new(self, transactional)),
+            true => {
+                let heartbeats = transactional.heartbeat_every().map(|every| {
+                    tokio::spawn(family.clone().send_heartbeats(every)).abort_handle()
+                });
+                Ok(Transaction::new(self, transactional, heartbeats))
+            }
             false => Err(TransactionError::AlreadyOpen),
         }
     }
@@ -355,7 +360,8 @@ async fn begin_transactional(
 ) -> Result<Transactional, BuildError> {
     check_promise(meta)?;
     let timeout_ms = u32::try_from(settings.transaction_timeout.as_millis()).unwrap_or(u32::MAX);
-    Ok(Transactional::begin(client, id, timeout_ms).await?)
+    let heartbeats = settings.transaction_heartbeats;
+    Ok(Transactional::begin(client, id, timeout_ms, heartbeats).await?)
 }
 
 /// Connects to any owner, which tells the frame limit; all of one cluster have the same. After each

@@ -19,6 +19,7 @@ pub(crate) struct Settings {
     pub(crate) idempotent: bool,
     pub(crate) transactional_id: Option<String>,
     pub(crate) transaction_timeout: Duration,
+    pub(crate) transaction_heartbeats: bool,
     pub(crate) retry: RetryPolicy,
 }
 

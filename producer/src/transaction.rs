@@ -1,8 +1,10 @@
 //! Transactions: all records of one count, or none.
 
+use kera_protocol::error::WireError;
 use kera_protocol::v1;
 use kera_rpc::{Client, GroupPositions, RpcError};
 use parking_lot::Mutex;
+use tokio::task::AbortHandle;
 
 use crate::delivery::Delivery;
 use crate::end::{Lost, abort, end, unknown, until_known};
@@ -24,15 +26,22 @@ pub struct Transaction<'a> {
     state: &'a Transactional,
     /// Whoever is to be told how it ends.
     sent: Mutex<Vec<GroupPositions>>,
+    /// What sends heartbeats while it is open.
+    heartbeats: Option<AbortHandle>,
 }
 
 impl<'a> Transaction<'a> {
-    pub(crate) fn new(producer: &'a Producer, state: &'a Transactional) -> Self {
+    pub(crate) fn new(
+        producer: &'a Producer,
+        state: &'a Transactional,
+        heartbeats: Option<AbortHandle>,
+    ) -> Self {
         let sent = Mutex::default();
         Self {
             producer,
             state,
             sent,
+            heartbeats,
         }
     }
 
@@ -203,6 +212,9 @@ impl<'a> Transaction<'a> {
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
+        if let Some(heartbeats) = &self.heartbeats {
+            heartbeats.abort();
+        }
         // Nothing is left of one that was committed, prepared or aborted.
         if self.state.sends() {
             self.producer.give_up_transaction();
@@ -216,6 +228,27 @@ impl Drop for Transaction<'_> {
 #[derive(Clone, Debug)]
 pub struct Transactions {
     client: Client,
+}
+
+/// What became of a transaction that was to be [aborted](Transactions::abort_by_prefix).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AbortedTransaction {
+    /// Its handle.
+    pub handle: TransactionHandle,
+    /// It is aborted. Otherwise why it is not, or why nobody knows: its coordinator did not answer
+    /// ([`RpcError::is_retryable`]; ask again), or somebody else has ended it meanwhile.
+    pub outcome: Result<(), RpcError>,
+}
+
+/// Which transactions [`Transactions::abort_by_prefix`] aborts, beside those that are open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AbortWhich {
+    /// Those that are prepared, or open without a timeout, as well. Whoever may still end them by their handles is told so.
+    pub prepared: bool,
+    /// Only transactional ids of which all that follows the prefix is a decimal number above this: what an engine has begun
+    /// since its last checkpoint, if ids end with the number of a checkpoint.
+    pub label_above: Option<u64>,
 }
 
 /// A transaction that is prepared.
@@ -267,6 +300,44 @@ impl Transactions {
         Ok(())
     }
 
+    /// Aborts the open transactions whose transactional ids begin so, in the whole cluster, and fences their producers: what
+    /// earlier runs of a program left behind. What became of each, sorted by id. Ids for which the client has not the right
+    /// `write` are left alone and not named.
+    ///
+    /// # Errors
+    /// [`TransactionError::Rpc`] if the prefix is empty, or a broker does not answer that may have some: those before it may be
+    /// aborted. To ask again is safe.
+    pub async fn abort_by_prefix(
+        &self,
+        prefix: &str,
+        which: AbortWhich,
+    ) -> Result<Vec<AbortedTransaction>, TransactionError> {
+        let mut all = Vec::new();
+        let mut after = String::new();
+        loop {
+            let request = v1::AbortTransactionsRequest {
+                prefix: prefix.to_owned(),
+                prepared: which.prepared,
+                label_above: which.label_above,
+                after: after.clone(),
+                ..v1::AbortTransactionsRequest::default()
+            };
+            let page = self.client.call(request).await?;
+            for aborted in page.transactions {
+                let handle = handle_of(aborted.transaction.unwrap_or_default());
+                after.clone_from(&handle.transactional_id);
+                let outcome = match aborted.error {
+                    0 => Ok(()),
+                    code => Err(WireError::from_number(code, aborted.message).into()),
+                };
+                all.push(AbortedTransaction { handle, outcome });
+            }
+            if !page.more {
+                return Ok(all);
+            }
+        }
+    }
+
     /// The prepared transactions whose transactional ids begin so, sorted by id.
     ///
     /// # Errors
@@ -291,12 +362,7 @@ impl Transactions {
                 let handle = open.transaction.unwrap_or_default();
                 after.clone_from(&handle.transactional_id);
                 all.push(PreparedTransaction {
-                    handle: TransactionHandle {
-                        transactional_id: handle.transactional_id,
-                        producer: handle.producer,
-                        epoch: i16::try_from(handle.epoch).unwrap_or(-1),
-                        number: handle.number,
-                    },
+                    handle: handle_of(handle),
                     user: open.user,
                     prepared_ms: open.prepared_ms,
                 });
@@ -305,5 +371,14 @@ impl Transactions {
                 return Ok(all);
             }
         }
+    }
+}
+
+fn handle_of(handle: v1::TransactionHandle) -> TransactionHandle {
+    TransactionHandle {
+        transactional_id: handle.transactional_id,
+        producer: handle.producer,
+        epoch: i16::try_from(handle.epoch).unwrap_or(-1),
+        number: handle.number,
     }
 }

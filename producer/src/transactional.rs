@@ -1,6 +1,7 @@
 //! What a producer with a transactional id knows of its transaction.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use kera_protocol::v1;
 use kera_rpc::{Client, RpcError};
@@ -15,6 +16,7 @@ use crate::handle::{ANSWER_WITHIN, TransactionHandle};
 pub(crate) struct Transactional {
     pub(crate) id: String,
     timeout_ms: u32,
+    sends_heartbeats: bool,
     state: Mutex<State>,
     /// One transaction begins at a time.
     pub(crate) beginning: tokio::sync::Mutex<()>,
@@ -26,6 +28,8 @@ type SlotOfStream = (u32, usize);
 #[derive(Debug)]
 struct State {
     identity: (i64, i16),
+    /// How often heartbeats are expected, milliseconds; 0: none are.
+    heartbeat_ms: u32,
     /// The next transaction begins under another epoch: the one before failed, and its batches may yet arrive.
     is_spoilt: bool,
     /// Lanes were asked for when it ended that nobody waits for any more: the request may yet begin another transaction.
@@ -68,9 +72,12 @@ impl Transactional {
         client: &Client,
         id: &str,
         timeout_ms: u32,
+        sends_heartbeats: bool,
     ) -> Result<Self, RpcError> {
-        let identity = init(client, id, timeout_ms, None).await?;
-        Ok(Self::of(id, timeout_ms, identity))
+        let mut new = Self::of(id, timeout_ms, (-1, -1));
+        new.sends_heartbeats = sends_heartbeats;
+        new.init(client, None).await?;
+        Ok(new)
     }
 
     /// None is open yet.
@@ -78,8 +85,10 @@ impl Transactional {
         Self {
             id: id.to_owned(),
             timeout_ms,
+            sends_heartbeats: false,
             state: Mutex::new(State {
                 identity,
+                heartbeat_ms: 0,
                 is_spoilt: false,
                 was_asked_for: false,
                 phase: Phase::None,
@@ -107,11 +116,68 @@ impl Transactional {
             }
             state.identity
         };
-        let identity = init(client, &self.id, self.timeout_ms, Some(known)).await?;
+        let identity = self.init(client, Some(known)).await?;
+        self.state.lock().is_spoilt = false;
+        Ok(Some(identity))
+    }
+
+    /// Begins, or goes on under another epoch.
+    async fn init(
+        &self,
+        client: &Client,
+        known: Option<(i64, i16)>,
+    ) -> Result<(i64, i16), RpcError> {
+        let request = v1::InitTransactionsRequest {
+            transactional_id: self.id.clone(),
+            timeout_ms: self.timeout_ms,
+            known_producer: known.map(|(producer, _)| producer),
+            known_epoch: known.map_or(0, |(_, epoch)| epoch.into()),
+            sends_heartbeats: self.sends_heartbeats,
+        };
+        let call = client.transaction_call(&self.id, ANSWER_WITHIN, request);
+        let begun = call.await?;
+        let epoch = i16::try_from(begun.epoch).map_err(|_| {
+            let text = format!("transactional id {}: {} is no epoch", self.id, begun.epoch);
+            RpcError::BadAnswer(text)
+        })?;
+        let identity = (begun.producer, epoch);
         let mut state = self.state.lock();
         state.identity = identity;
-        state.is_spoilt = false;
-        Ok(Some(identity))
+        state.heartbeat_ms = begun.heartbeat_ms;
+        Ok(identity)
+    }
+
+    /// How often heartbeats are expected while a transaction is open; `None` if none are.
+    pub(crate) fn heartbeat_every(&self) -> Option<Duration> {
+        let ms = self.state.lock().heartbeat_ms;
+        (ms > 0).then(|| Duration::from_millis(ms.into()))
+    }
+
+    /// Tells the coordinator that the producer of the open transaction lives. Does nothing once that is over.
+    pub(crate) async fn heartbeat(&self, client: &Client) -> Result<(), RpcError> {
+        let (producer, epoch) = {
+            let state = self.state.lock();
+            if !state.phase.sends() || state.number.is_none() {
+                return Ok(());
+            }
+            state.identity
+        };
+        let request = v1::HeartbeatTransactionRequest {
+            transactional_id: self.id.clone(),
+            producer,
+            epoch: epoch.into(),
+        };
+        let call = client.transaction_call(&self.id, ANSWER_WITHIN, request);
+        call.await.map(drop)
+    }
+
+    /// Somebody else has ended the open transaction: it cannot be committed.
+    pub(crate) fn ended_by_others(&self) {
+        let mut state = self.state.lock();
+        if state.phase.sends() {
+            state.failure.get_or_insert(ProduceError::Aborted);
+            state.was_ended = true;
+        }
     }
 
     /// Records are taken from now on. False if a transaction is open.
@@ -386,27 +452,6 @@ impl Transactional {
             Err(error) => Err(unknown(&other, error)),
         }
     }
-}
-
-async fn init(
-    client: &Client,
-    id: &str,
-    timeout_ms: u32,
-    known: Option<(i64, i16)>,
-) -> Result<(i64, i16), RpcError> {
-    let request = v1::InitTransactionsRequest {
-        transactional_id: id.to_owned(),
-        timeout_ms,
-        known_producer: known.map(|(producer, _)| producer),
-        known_epoch: known.map_or(0, |(_, epoch)| epoch.into()),
-    };
-    let call = client.transaction_call(id, ANSWER_WITHIN, request);
-    let begun = call.await?;
-    let epoch = i16::try_from(begun.epoch).map_err(|_| {
-        let text = format!("transactional id {id}: {} is no epoch", begun.epoch);
-        RpcError::BadAnswer(text)
-    })?;
-    Ok((begun.producer, epoch))
 }
 
 #[cfg(test)]

@@ -323,6 +323,39 @@ fn check_transactions(v: &mut BTreeMap<&str, Vec<u8>>) {
     let call = call_of(v1::CallMethod::EndTransaction);
     let (sent, body) = ((FrameKind::Call, 12), end.encode_to_vec());
     check(v, "end-transaction", sent, &call, &body);
+
+    let lives = v1::HeartbeatTransactionRequest {
+        transactional_id: id.into(),
+        producer,
+        epoch,
+    };
+    let call = call_of(v1::CallMethod::HeartbeatTransaction);
+    let (sent, body) = ((FrameKind::Call, 14), lives.encode_to_vec());
+    check(v, "heartbeat-transaction", sent, &call, &body);
+
+    let abort = v1::AbortTransactionsRequest {
+        prefix: "pay/0/".into(),
+        label_above: Some(41),
+        ..v1::AbortTransactionsRequest::default()
+    };
+    let call = call_of(v1::CallMethod::AbortTransactions);
+    let (sent, body) = ((FrameKind::Call, 13), abort.encode_to_vec());
+    check(v, "abort-transactions", sent, &call, &body);
+    let aborted = v1::AbortTransactionsResponse {
+        transactions: vec![v1::AbortedTransaction {
+            transaction: Some(v1::TransactionHandle {
+                transactional_id: "pay/0/42".into(),
+                producer,
+                epoch,
+                number: 9,
+            }),
+            ..v1::AbortedTransaction::default()
+        }],
+        more: false,
+    };
+    let (sent, answered) = ((FrameKind::CallReply, 13), v1::CallResponse::default());
+    let body = aborted.encode_to_vec();
+    check(v, "abort-transactions-reply", sent, &answered, &body);
 }
 
 fn at(ordinal: u64) -> Option<v1::Cursor> {

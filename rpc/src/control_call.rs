@@ -64,6 +64,8 @@ control_calls! {
     EndTransaction(EndTransactionRequest) -> EndTransactionResponse;
     ForgetTransaction(ForgetTransactionRequest) -> ForgetTransactionResponse;
     ListOpenTransactions(ListOpenTransactionsRequest) -> ListOpenTransactionsResponse;
+    HeartbeatTransaction(HeartbeatTransactionRequest) -> HeartbeatTransactionResponse;
+    AbortTransactions(AbortTransactionsRequest) -> AbortTransactionsResponse;
     DescribeCluster(DescribeClusterRequest) -> DescribeClusterResponse;
 }
 

@@ -34,7 +34,7 @@ pub use alter::{Filter, add, list, remove};
 pub(crate) use granted::Granted;
 pub(crate) use hidden_streams::{hide_progress, hide_streams, may_read_all};
 pub(crate) use keep_confirmed::keep_confirmed;
-pub(crate) use native::{Guarded, Needs, attempt, may_see, via};
+pub(crate) use native::{Guarded, Needs, attempt, may_do, may_see, via};
 use rules::{Asker, Rules};
 
 /// The user that a client without a proof of who it is counts as.

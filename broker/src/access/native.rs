@@ -128,6 +128,16 @@ impl Access {
 
 /// Whether the caller may see a stream or group in a list.
 pub(crate) fn may_see(shared: &Shared, caller: Option<&Caller>, thing: (Kind, &str)) -> bool {
+    may_do(shared, caller, Operation::Describe, thing)
+}
+
+/// Whether the caller may do this to something that a call has found.
+pub(crate) fn may_do(
+    shared: &Shared,
+    caller: Option<&Caller>,
+    operation: Operation,
+    thing: (Kind, &str),
+) -> bool {
     let user = caller.and_then(|caller| caller.user.as_ref());
     let principal = Principal::of(user);
     let Some(caller) = caller else {
@@ -138,7 +148,7 @@ pub(crate) fn may_see(shared: &Shared, caller: Option<&Caller>, thing: (Kind, &s
         host: caller.address,
         via: Listener::Native,
     };
-    shared.access.allows(who, Operation::Describe, thing)
+    shared.access.allows(who, operation, thing)
 }
 
 /// A service whose calls are made only by those who may.
@@ -307,6 +317,17 @@ fn end_text(commit: bool) -> &'static str {
     }
 }
 
+/// What brokers ask each other is part of what one of them was asked.
+fn aborts_by_prefix(request: &v1::AbortTransactionsRequest) -> Option<Change> {
+    let change = Change::new(
+        "abort_transactions",
+        "transactional-id",
+        &request.prefix,
+        "",
+    );
+    request.transactions.is_empty().then_some(change)
+}
+
 fn lost_text(request: &v1::EndLostRequest) -> String {
     let place = match (request.stream.as_str(), request.partition) {
         ("", _) => String::new(),
@@ -391,6 +412,13 @@ guarded! { transactions_server::Transactions:
     forget_transaction(ForgetTransactionRequest) -> ForgetTransactionResponse
         needs |r| vec![Need::TransactionalId(Write, id_of(r.transaction.as_ref()))];
     list_open_transactions(ListOpenTransactionsRequest) -> ListOpenTransactionsResponse needs |_r| Vec::new();
+    heartbeat_transaction(HeartbeatTransactionRequest) -> HeartbeatTransactionResponse
+        needs |r| vec![Need::TransactionalId(Write, &r.transactional_id)];
+    abort_transactions(AbortTransactionsRequest) -> AbortTransactionsResponse needs |r| match r.transactions.is_empty() {
+        // Those that the caller may not abort are left out.
+        true => Vec::new(),
+        false => vec![Need::Cluster(ClusterAction)],
+    }, changes aborts_by_prefix(r);
 }
 
 // Stream engines, and brokers among themselves.

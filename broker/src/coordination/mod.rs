@@ -69,6 +69,9 @@ fn limits_of(config: &BrokerConfig) -> Limits {
         },
         transactions: transactions::Limits {
             max_timeout_ms: ms(config.transactions.max_timeout),
+            outcome_ms: u64::try_from(config.transactions.outcome_retention.as_millis())
+                .unwrap_or(u64::MAX),
+            outcomes: usize::try_from(config.transactions.max_outcomes).unwrap_or(usize::MAX),
             max_prepared_ms: (!max_prepared.is_zero())
                 .then(|| u64::try_from(max_prepared.as_millis()).unwrap_or(u64::MAX)),
             ..transactions::Limits::default()

@@ -6,6 +6,7 @@
 //! | `verify` | an owner that was told nothing asks the coordinator |
 //! | `join` | an owner makes its lanes parts of a transaction, for clients that leave that to brokers |
 //! | `native` | what native producers ask, and programs that end prepared transactions |
+//! | `by_prefix` | what earlier runs of a stream engine left open is aborted |
 //! | `positions` | a transaction commits positions of a native consumer group |
 //! | `finish` | a coordinator has decided transactions ended wherever they have parts |
 //! | `lost` | what lanes hold open and no coordinator knows, until an operator ends it |
@@ -16,6 +17,7 @@
 //! A coordinator is a state machine of [`kera_coordinator::transactions`], hosted by [`crate::coordination`]. What a lane
 //! does is in [`kera_streamlet::transactions`].
 
+mod by_prefix;
 mod finish;
 mod grant;
 mod join;
@@ -46,6 +48,7 @@ use crate::coordination::{Coordination, CoordinatorKind, Host, TRANSACTIONS_STRE
 use crate::data::catalog::stream_id;
 use crate::shared::Shared;
 
+pub(crate) use by_prefix::abort_by_prefix;
 pub use finish::drive;
 #[cfg(test)]
 pub(crate) use finish::finish;
@@ -55,7 +58,7 @@ pub use join::{add_parts, join_lanes};
 pub use lost::{Which, end_lost};
 pub(crate) use marks::durable;
 pub use marks::{end_here, settle_here};
-pub(crate) use native::{add, end, forget, id_of, init, list_open, prepare};
+pub(crate) use native::{add, end, forget, heartbeat, id_of, init, list_open, prepare};
 pub(crate) use positions::send_positions;
 pub use settle::drive as settle;
 pub use under_way::Transactions;

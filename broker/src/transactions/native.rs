@@ -25,11 +25,14 @@ use crate::shared::Shared;
 
 /// How long a transaction may be open whose producer did not say.
 const DEFAULT_TIMEOUT_MS: u32 = 60_000;
+/// So often a producer that sends heartbeats does so while its timeout runs, and no more seldom than that.
+const HEARTBEATS_PER_TIMEOUT: u32 = 4;
+const LONGEST_HEARTBEAT_MS: u32 = 30_000;
 /// A request waits so long for the transaction before to end.
 const ENDING_WITHIN: Duration = Duration::from_secs(5);
 
 /// Puts a request to the coordinator of its transactional id, again as long as the transaction before is ending.
-async fn ask(shared: &Arc<Shared>, request: Request) -> Result<Reply, WireError> {
+pub(super) async fn ask(shared: &Arc<Shared>, request: Request) -> Result<Reply, WireError> {
     let id = request.id().unwrap_or_default().to_owned();
     let reply = ask_once_ended(shared, request, ENDING_WITHIN).await?;
     // Something may have been decided.
@@ -96,13 +99,38 @@ pub(crate) async fn init(
         known,
         fresh_producer: i64::try_from(fresh).unwrap_or(i64::MAX),
         keep: false,
+        heartbeats: request.sends_heartbeats,
         two_phase: None,
+    };
+    let heartbeat_ms = match request.sends_heartbeats {
+        true => (timeout_ms / HEARTBEATS_PER_TIMEOUT).clamp(1, LONGEST_HEARTBEAT_MS),
+        false => 0,
     };
     match ask(shared, Request::Init(init)).await? {
         Reply::Begun(producer, epoch) => Ok(v1::InitTransactionsResponse {
             producer,
             epoch: epoch.into(),
+            heartbeat_ms,
         }),
+        other => Err(mismatch(&other)),
+    }
+}
+
+/// A producer with an open transaction lives.
+///
+/// # Errors
+/// As [`init`].
+pub(crate) async fn heartbeat(
+    shared: &Arc<Shared>,
+    request: v1::HeartbeatTransactionRequest,
+) -> Result<v1::HeartbeatTransactionResponse, WireError> {
+    let member = Member {
+        id: request.transactional_id,
+        producer: request.producer,
+        epoch: epoch_of(request.epoch)?,
+    };
+    match ask(shared, Request::Heartbeat(member)).await? {
+        Reply::Noted => Ok(v1::HeartbeatTransactionResponse {}),
         other => Err(mismatch(&other)),
     }
 }

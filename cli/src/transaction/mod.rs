@@ -1,5 +1,6 @@
 //! `kera transaction`.
 
+mod abort;
 mod end;
 mod lost;
 
@@ -15,12 +16,10 @@ use tonic::{Response, Status};
 
 use crate::connect::{ConnectArgs, Control, retried};
 use crate::failure::{Failure, Outcome};
-use crate::output::{
-    Out, OutputArgs, Table, count, paragraph, plain, print_json, print_line, say, short_time,
-};
-use crate::stream::confirm_to;
+use crate::output::{Out, OutputArgs, Table, count, paragraph, plain, print_json, say, short_time};
 use crate::waits::Watched;
 
+pub(crate) use abort::AbortArgs;
 pub(crate) use end::EndArgs;
 use lost::LostView;
 
@@ -31,7 +30,7 @@ pub(crate) enum TransactionCommand {
     List(ListArgs),
     /// Show a transaction: its producer, its partitions and groups, and how many records wait for it.
     Describe(DescribeArgs),
-    /// Abort an open transaction whose producer is gone. A producer that is not is fenced.
+    /// Abort an open transaction whose producer is gone, or all whose ids begin so. A producer that is not is fenced.
     Abort(AbortArgs),
     /// Commit or abort by hand a transaction that is prepared, or that no coordinator knows.
     End(EndArgs),
@@ -67,30 +66,12 @@ pub(crate) struct DescribeArgs {
     output: OutputArgs,
 }
 
-/// Arguments of `kera transaction abort`.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:
-  kera transaction abort payments --yes
-
-What the transaction wrote is not read by anyone who reads what is committed. A producer that still runs is told that
-it is fenced. One that is gone needs no help: its transaction is aborted when transaction.timeout.ms is over.")]
-pub(crate) struct AbortArgs {
-    /// The transactional id
-    #[arg(value_name = "ID")]
-    id: String,
-    /// Do not ask
-    #[arg(long, short)]
-    yes: bool,
-    #[command(flatten)]
-    connect: ConnectArgs,
-}
-
 /// Runs `kera transaction`.
 pub(crate) async fn run(command: TransactionCommand) -> Outcome {
     match command {
         TransactionCommand::List(args) => list(args).await,
         TransactionCommand::Describe(args) => describe(args).await,
-        TransactionCommand::Abort(args) => abort(args).await,
+        TransactionCommand::Abort(args) => abort::run(args).await,
         TransactionCommand::End(args) => end::run(args).await,
     }
 }
@@ -376,22 +357,6 @@ async fn waiting(control: &mut Control, told: &v1::DescribeTransactionResponse) 
         }
     }
     waiting
-}
-
-async fn abort(args: AbortArgs) -> Outcome {
-    confirm_to(("abort", "aborted"), &args.id, "transaction", args.yes)?;
-    let control = args.connect.control().await?;
-    let request = v1::AbortTransactionRequest {
-        transactional_id: args.id.clone(),
-        local: false,
-    };
-    let aborted = ask(&control, |mut stub| {
-        let request = request.clone();
-        async move { stub.abort_transaction(request).await }
-    });
-    aborted.await?;
-    print_line(format_args!("aborted: transaction of {}", args.id))?;
-    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 mod copies;
 mod planted;
+mod transactions;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};

@@ -1,5 +1,7 @@
 //! Rules of access at the native listener: every call and every frame of who has no right is denied.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use kera_grpc::v1::access_client::AccessClient;
 use kera_grpc::v1::clusters_client::ClustersClient;
@@ -103,6 +105,15 @@ fn request_of(method: CallMethod, id: &Bytes) -> Option<Vec<u8>> {
         CallMethod::PrepareTransaction => of!(PrepareTransactionRequest { transaction }),
         CallMethod::EndTransaction => of!(EndTransactionRequest { transaction }),
         CallMethod::ForgetTransaction => of!(ForgetTransactionRequest { transaction }),
+        CallMethod::HeartbeatTransaction => {
+            let transactional_id = name;
+            of!(HeartbeatTransactionRequest { transactional_id })
+        }
+        // As brokers among themselves: otherwise what may not be aborted is left out.
+        CallMethod::AbortTransactions => {
+            let transactions = transaction.into_iter().collect();
+            of!(AbortTransactionsRequest { transactions })
+        }
         CallMethod::DescribeCluster => v1::DescribeClusterRequest {}.encode_to_vec(),
         CallMethod::WatchLanes => {
             let stream = id.clone();
@@ -362,6 +373,68 @@ fn to_reset_a_group_takes_the_right_to_read_its_stream_too_and_no_stream_is_name
     enforce(&mut broker, &ENFORCED);
     reset(&broker, None).expect("it is allowed now");
     assert_eq!(lag(&broker), 2);
+}
+
+#[test]
+fn who_aborts_by_prefix_touches_and_sees_only_what_it_may_write_under() {
+    let (mut broker, _) = enforcing(&[]);
+    let enforce = |broker: &mut Broker, flags: &[&str]| {
+        broker.stop();
+        broker.set_flags(flags);
+        broker.restart();
+    };
+    enforce(&mut broker, &[]);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    for id in ["job/1", "job/2"] {
+        runtime.block_on(async {
+            let producer = kera_producer::Producer::builder()
+                .bootstrap(broker.address())
+                .stream("secret")
+                .transactional_id(id)
+                .transaction_timeout(Duration::from_secs(600));
+            let producer = producer.build().await.expect("a producer");
+            let transaction = producer.transaction().await.expect("it begins");
+            let record = kera_producer::Record::of_value(b"x");
+            transaction.append(&record).expect("it is taken");
+            producer.flush().await.expect("it is stored");
+        });
+    }
+    let user = ["acl", "add", "--allow", "User:ANONYMOUS", "--operation"];
+    broker.run(&[&user[..], &["write", "--transactional-id", "job/2"]].concat());
+    enforce(&mut broker, &ENFORCED);
+    let body = v1::AbortTransactionsRequest {
+        prefix: "job/".into(),
+        ..Default::default()
+    };
+    let aborted = loop {
+        let mut raw = Raw::open(&broker);
+        match call(
+            &mut raw,
+            CallMethod::AbortTransactions,
+            &body.encode_to_vec(),
+        ) {
+            Ok(answer) => break v1::AbortTransactionsResponse::decode(answer).expect("it fits"),
+            // The coordinators read their state.
+            Err(error) => assert_eq!(error.code, ErrorCode::CoordinatorLoading, "{error}"),
+        }
+    };
+    let ids = aborted.transactions.iter().map(|one| {
+        let handle = one.transaction.as_ref().expect("it has one");
+        (handle.transactional_id.as_str(), one.error)
+    });
+    assert_eq!(ids.collect::<Vec<_>>(), [("job/2", 0)]);
+    assert!(!aborted.more);
+    enforce(&mut broker, &[]);
+    let open = broker.json(&["transaction", "list"]);
+    let open = open.as_array().expect("a list").iter();
+    let open = open.filter(|one| one["state"] == "Ongoing");
+    let open: Vec<_> = open.map(|one| one["transactional_id"].clone()).collect();
+    assert_eq!(open, ["job/1"], "it is left alone");
+    // An operator's command does the same.
+    let told = broker.run(&["transaction", "abort", "--prefix", "job/", "--yes"]);
+    assert!(told.contains("aborted: transaction of job/1"), "{told}");
+    let told = broker.run(&["transaction", "abort", "--prefix", "job/", "--yes"]);
+    assert!(told.contains("nothing to abort"), "{told}");
 }
 
 #[test]

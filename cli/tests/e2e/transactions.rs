@@ -222,6 +222,13 @@ fn a_prepared_transaction_outlives_its_producer_and_the_broker() {
     // Another process finds them.
     let runtime = runtime();
     runtime.block_on(async {
+        // One whose producer says that it lives stays open for longer than its time.
+        let alive = builder(&broker, "alive").transaction_timeout(TIME);
+        let alive = alive.transaction_heartbeats(true);
+        let alive = alive.build().await.expect("a producer");
+        let kept = alive.transaction().await.expect("it begins");
+        append(&kept, 800..810);
+        alive.flush().await.expect("it is stored");
         // One that began later and is not prepared is aborted: their time would be over as well.
         let late = builder(&broker, "late").transaction_timeout(TIME);
         let late = late.build().await.expect("a producer");
@@ -233,6 +240,8 @@ fn a_prepared_transaction_outlives_its_producer_and_the_broker() {
         }
         let over = transaction.commit().await;
         assert!(matches!(over, Err(TransactionError::Aborted)), "{over:?}");
+        assert_eq!(count_open(&broker, "alive").await, 1);
+        kept.abort().await.expect("it is aborted");
 
         let all = transactions(&broker);
         let found = all.prepared("job/").await.expect("a list");

@@ -14,6 +14,9 @@ const PART_BYTES: usize = 32;
 /// The timeout of transactions that have none, as Kafka tells it.
 const NO_TIMEOUT_MS: u32 = i32::MAX.unsigned_abs();
 
+/// Outcomes that are forgotten at once.
+const OUTCOMES_AT_ONCE: usize = 100;
+
 /// Whoever has begun makes room for no other id for so long.
 const LATELY_MS: u64 = 900_000;
 
@@ -70,6 +73,7 @@ impl Coordinator {
                 ended: None,
                 kept: None,
                 two_phase: request.two_phase.clone(),
+                heartbeats: request.heartbeats,
                 timeout_ms,
                 stage: Stage::Empty,
                 number: 0,
@@ -118,6 +122,7 @@ impl Coordinator {
         next.ended = None;
         next.kept = None;
         next.two_phase = request.two_phase.clone();
+        next.heartbeats = request.heartbeats;
         next.stage = Stage::Empty;
         next.prepared = None;
         let begun = Reply::Begun(next.producer, next.epoch);
@@ -170,6 +175,9 @@ impl Coordinator {
         }
         let fresh: BTreeSet<Part> = parts.difference(&next.parts).cloned().collect();
         if fresh.is_empty() && is_going_on {
+            if next.heartbeats {
+                self.transactions_heard_ms.insert(member.id.clone(), now_ms);
+            }
             return Ok(Reply::Added(next.number, fresh));
         }
         next.parts.extend(fresh.iter().cloned());
@@ -200,6 +208,25 @@ impl Coordinator {
         }
     }
 
+    /// A producer gives a sign of life. It is not kept: whoever coordinates after this one counts anew.
+    pub(super) fn transaction_heartbeat(
+        &mut self,
+        now_ms: u64,
+        member: &Member,
+    ) -> Result<Reply, Fault> {
+        let known = self.transaction_of(member)?;
+        if known.stage == Stage::Ongoing && known.heartbeats {
+            self.transactions_heard_ms.insert(member.id.clone(), now_ms);
+        }
+        Ok(Reply::Noted)
+    }
+
+    /// When the time of an id's transaction is over, unless it is prepared.
+    pub(super) fn transaction_over_ms(&self, id: &str, known: &Transaction) -> u64 {
+        let heard_ms = self.transactions_heard_ms.get(id);
+        known.over_ms(heard_ms.copied().unwrap_or(self.replayed_ms))
+    }
+
     pub(super) fn transaction_verify(&self, member: &Member, part: &Part) -> Result<Reply, Fault> {
         let known = self.transaction_of(member)?;
         let is_open = known.stage == Stage::Ongoing && known.kept.is_none();
@@ -222,7 +249,11 @@ impl Coordinator {
         let mut going = Vec::new();
         if outcomes >= limits.outcomes {
             let ended = known.iter().filter(|(_, one)| is_outcome(one));
-            going.extend(ended.min_by_key(|(_, one)| one.updated_ms));
+            let mut ended: Vec<_> = ended.collect();
+            ended.sort_by_key(|(_, one)| one.updated_ms);
+            // The limit may have been lowered: then some more go each time.
+            let over = (outcomes - limits.outcomes).saturating_add(1);
+            going.extend(ended.into_iter().take(over.min(OUTCOMES_AT_ONCE)));
         }
         if known.len() - outcomes >= limits.ids {
             // Whoever began lately is about to add to it, however long its transaction may be open then.

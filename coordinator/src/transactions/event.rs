@@ -51,6 +51,9 @@ pub(crate) struct TransactionSet {
     /// The user for whom its transactions have no timeout; absent if they have one.
     #[prost(string, optional, tag = "17")]
     pub(crate) two_phase: Option<String>,
+    /// Its timeout runs from its producer's last heartbeat. Builds that know none count from a transaction's begin.
+    #[prost(bool, tag = "18")]
+    pub(crate) heartbeats: bool,
 }
 
 /// How a transaction ended, and where in the partitions that have its marker.
@@ -159,6 +162,7 @@ impl TransactionSet {
                 epoch: epoch.into(),
             }),
             two_phase: transaction.two_phase.clone(),
+            heartbeats: transaction.heartbeats,
         }
     }
 
@@ -202,6 +206,7 @@ impl TransactionSet {
             ended,
             kept,
             two_phase: self.two_phase.clone(),
+            heartbeats: self.heartbeats,
             timeout_ms: self.timeout_ms,
             stage: Stage::from_number(self.stage)?,
             number: self.number,

@@ -6,7 +6,7 @@ use kera_protocol::ids::Ordinal;
 
 use super::begin::LAST_EPOCH;
 use super::event::{MarkersWritten, TransactionEnded, TransactionSet};
-use super::request::{Decided, End, Fault, Handle, Member, Partition, Reply, Written};
+use super::request::{AbortOne, Decided, End, Fault, Handle, Member, Partition, Reply, Written};
 use super::state::{Stage, Transaction};
 use super::unsettled::{Lost, MarkedParts, OpenThere};
 use crate::coordinator::{Coordinator, Step};
@@ -172,6 +172,39 @@ impl Coordinator {
         }
     }
 
+    /// Aborts the transaction of a handle, as a list names it. One that is open is fenced, as by
+    /// [`transaction_abort`](Self::transaction_abort); of one that is prepared nothing comes late.
+    pub(super) fn transaction_abort_one(
+        &mut self,
+        now_ms: u64,
+        request: &AbortOne,
+        step: &mut Step,
+    ) -> Result<Reply, Fault> {
+        let Handle { member, number } = &request.handle;
+        let known = self.state.transactions.get(&member.id);
+        let known = known.ok_or(Fault::UnknownId)?;
+        if known.number != *number || known.of_batches().0 != member.producer {
+            return Err(Fault::NotOpen);
+        }
+        let waits = known.waits_for().is_some();
+        match known.stage {
+            Stage::Ongoing | Stage::Prepared if waits && !request.prepared => Err(Fault::Prepared),
+            Stage::Prepared => {
+                self.transaction_decide(now_ms, &member.id, known.clone(), false, step);
+                Ok(Reply::Ending(*number))
+            }
+            Stage::Ongoing => {
+                let mut next = known.clone();
+                next.updated_ms = now_ms;
+                let last = Some((known.producer, known.epoch));
+                self.transaction_fence(&member.id, next, last, step);
+                Ok(Reply::Ending(*number))
+            }
+            Stage::PrepareAbort | Stage::CompleteAbort => Ok(Reply::Ending(*number)),
+            Stage::Empty | Stage::PrepareCommit | Stage::CompleteCommit => Err(Fault::NotOpen),
+        }
+    }
+
     pub(super) fn transactions_decided(&self) -> Reply {
         let decided = self.state.transactions.iter().filter_map(|(id, known)| {
             let commit = known.stage.decision()?;
@@ -260,9 +293,9 @@ impl Coordinator {
 
     /// Aborts transactions whose time is over, and forgets ids that were silent for long.
     pub(crate) fn transactions_tick(&mut self, now_ms: u64, step: &mut Step) {
-        let over = self.state.transactions.iter().filter(|(_, known)| {
+        let over = self.state.transactions.iter().filter(|(id, known)| {
             let has_timeout = known.stage == Stage::Ongoing && known.prepared.is_none();
-            has_timeout && known.over_ms() <= now_ms
+            has_timeout && self.transaction_over_ms(id, known) <= now_ms
         });
         let over: Vec<String> = over.map(|(id, _)| id.clone()).collect();
         for id in over {
@@ -275,6 +308,11 @@ impl Coordinator {
             return;
         }
         self.transactions_sweep_ms = now_ms.saturating_add(SWEEP_MS);
+        let all = &self.state.transactions;
+        self.transactions_heard_ms.retain(|id, _| {
+            all.get(id)
+                .is_some_and(|known| known.stage == Stage::Ongoing)
+        });
         let limits = &self.limits.transactions;
         let silent = self.state.transactions.iter().filter(|(_, known)| {
             let expiry_ms = match known.prepared {

@@ -25,6 +25,8 @@
 //!   transaction is never taken for the next one's.
 //! - **A transaction may be kept** by a later instance of its producer (KIP-939), which does nothing with it but end it. The
 //!   instance before is fenced, so the producer has another epoch than the transaction's batches; markers are of those.
+//! - **The time of a transaction** runs from its begin; of a producer that sends heartbeats from the last sign of life. A
+//!   coordinator that has just replayed its events knows of none, and counts from then.
 //! - **A transaction for two-phase commit has no time** from its first part on. Its producer ends it, or a later instance that
 //!   has kept it or does not want it.
 //! - **A prepared transaction has no time.** Whoever prepared it has said that all of it is durable, and may be gone. It
@@ -48,8 +50,8 @@ mod view;
 
 pub use limits::{Limits, MAX_ID_BYTES};
 pub use request::{
-    Decided, Described, End, Fault, Filter, Handle, Init, Listed, Member, Part, Partition, Prepare,
-    Reply, Request, Written,
+    AbortOne, Decided, Described, End, Fault, Filter, Handle, Init, Listed, Member, Part,
+    Partition, Prepare, Reply, Request, Written,
 };
 pub use state::{Prepared, Stage};
 pub use unsettled::{EndedBefore, Lost, OpenThere};

@@ -40,6 +40,8 @@ pub enum Request {
     Verify(Member, Part),
     /// Commits or aborts.
     End(End),
+    /// The producer lives: the time of its open transaction begins anew, if it runs from heartbeats.
+    Heartbeat(Member),
     /// All of it is durable: from now on it has no timeout.
     Prepare(Prepare),
     /// Nobody will ask any more how this transaction ended.
@@ -50,6 +52,8 @@ pub enum Request {
     Written(Written),
     /// Aborts the open transaction of this id, at an operator's wish.
     Abort(String),
+    /// Aborts this transaction, whoever has its handle.
+    AbortOne(AbortOne),
     /// Asks for the state of this id.
     Describe(String),
     /// Asks for ids.
@@ -61,10 +65,13 @@ impl Request {
     pub fn id(&self) -> Option<&str> {
         match self {
             Self::Init(request) => Some(&request.id),
-            Self::Add(member, _) | Self::Verify(member, _) => Some(&member.id),
+            Self::Add(member, _) | Self::Verify(member, _) | Self::Heartbeat(member) => {
+                Some(&member.id)
+            }
             Self::End(request) => Some(&request.member.id),
             Self::Prepare(request) => Some(&request.handle.member.id),
             Self::Forget(handle) => Some(&handle.member.id),
+            Self::AbortOne(request) => Some(&request.handle.member.id),
             Self::Written(request) => Some(&request.id),
             Self::Abort(id) | Self::Describe(id) => Some(id),
             Self::Decided | Self::List(_) => None,
@@ -87,6 +94,8 @@ pub struct Init {
     pub keep: bool,
     /// The user for whom its transactions have no timeout: an engine outside says how they end. `None`: they have one.
     pub two_phase: Option<String>,
+    /// The timeout runs from the producer's last [heartbeat](Request::Heartbeat), and not from a transaction's begin.
+    pub heartbeats: bool,
 }
 
 /// See [`Request::End`].
@@ -109,6 +118,15 @@ pub struct Handle {
     pub member: Member,
     /// Which of its transactions.
     pub number: u64,
+}
+
+/// See [`Request::AbortOne`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AbortOne {
+    /// The transaction, as a list names it.
+    pub handle: Handle,
+    /// Also if it is prepared, or open without a timeout.
+    pub prepared: bool,
 }
 
 /// See [`Request::Prepare`].
@@ -182,7 +200,7 @@ pub enum Reply {
     Prepared,
     /// To a question what is decided.
     Decided(Vec<Decided>),
-    /// To a report of markers, or a wish to forget.
+    /// To a report of markers, a heartbeat, or a wish to forget.
     Noted,
     /// To a describe.
     Described(Described),

@@ -104,6 +104,8 @@ pub(crate) struct Transaction {
     pub(crate) kept: Option<(i64, i16)>,
     /// The user for whom the producer's transactions have no timeout; `None` if they have one.
     pub(crate) two_phase: Option<String>,
+    /// Its producer sends heartbeats while one is open: the timeout runs from the last of them.
+    pub(crate) heartbeats: bool,
     pub(crate) timeout_ms: u32,
     pub(crate) stage: Stage,
     /// Of the transaction that is open or ending, or of the last one; 0 before the first.
@@ -125,9 +127,13 @@ pub struct Prepared {
 }
 
 impl Transaction {
-    /// When its time is over, unless it is prepared.
-    pub(crate) fn over_ms(&self) -> u64 {
-        self.started_ms.saturating_add(self.timeout_ms.into())
+    /// When its time is over, unless it is prepared. `heard_ms`: when its producer gave the last sign of life that is not kept.
+    pub(crate) fn over_ms(&self, heard_ms: u64) -> u64 {
+        let since_ms = match self.heartbeats {
+            true => heard_ms.max(self.updated_ms),
+            false => self.started_ms,
+        };
+        since_ms.saturating_add(self.timeout_ms.into())
     }
 
     /// Who has a transaction that waits for its end without a timeout, and since when.

@@ -94,9 +94,10 @@ impl Coordinator {
     /// When the time of the transaction was over that is longest overdue, of those that are open or ending and not prepared.
     /// It may be to come.
     pub fn transactions_due_ms(&self) -> Option<u64> {
-        let all = self.state.transactions.values();
-        let open = all.filter(|known| known.stage.is_open() && known.waits_for().is_none());
-        open.map(Transaction::over_ms).min()
+        let all = self.state.transactions.iter();
+        let open = all.filter(|(_, known)| known.stage.is_open() && known.waits_for().is_none());
+        open.map(|(id, known)| self.transaction_over_ms(id, known))
+            .min()
     }
 
     /// Transactions that are prepared or open without a timeout, and since when the oldest is.

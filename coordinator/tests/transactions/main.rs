@@ -1,5 +1,6 @@
 //! Transactions of producers: the rules one by one.
 
+mod lingering;
 mod model;
 mod prepared;
 mod raising;
@@ -11,8 +12,8 @@ mod unsettled;
 use std::collections::{BTreeMap, BTreeSet};
 
 use kera_coordinator::transactions::{
-    Decided, Described, End, Fault, Filter, Handle, Init, Member, Part, Partition, Prepare, Reply,
-    Request, Stage, Written,
+    AbortOne, Decided, Described, End, Fault, Filter, Handle, Init, Member, Part, Partition,
+    Prepare, Reply, Request, Stage, Written,
 };
 use kera_coordinator::{
     Coordinator, Event, Limits, Replay, Reply as AnyReply, Request as AnyRequest, Step,
@@ -87,6 +88,7 @@ impl Bench {
             known,
             fresh_producer: self.fresh,
             keep: false,
+            heartbeats: false,
             two_phase: None,
         })
     }
@@ -350,6 +352,7 @@ fn a_transaction_is_open_for_as_long_as_its_producer_wants_and_operators_let_it(
             known: None,
             fresh_producer: 101,
             keep: false,
+            heartbeats: false,
             two_phase: None,
         })
     };
@@ -389,6 +392,7 @@ fn what_is_out_of_bounds_is_refused_and_nothing_open_makes_room() {
             known: None,
             fresh_producer,
             keep: false,
+            heartbeats: false,
             two_phase: None,
         })
     };
@@ -449,6 +453,7 @@ fn names_of_groups_count_among_what_all_transactions_take() {
             known: None,
             fresh_producer: producer,
             keep: false,
+            heartbeats: false,
             two_phase: None,
         });
         assert_eq!(bench.call(init), Reply::Begun(producer, 0));
@@ -504,6 +509,7 @@ fn an_id_that_was_begun_long_ago_makes_room() {
             known: None,
             fresh_producer,
             keep: false,
+            heartbeats: false,
             two_phase: None,
         }))
     };

@@ -123,6 +123,7 @@ fn a_user_prepares_no_more_than_it_may_and_outcomes_outlive_other_ids() {
             known: None,
             fresh_producer: 7,
             keep: false,
+            heartbeats: false,
             two_phase: None,
         };
         assert_eq!(bench.call(Request::Init(init)), Reply::Begun(7, 0));
@@ -163,6 +164,7 @@ fn a_user_prepares_no_more_than_it_may_and_outcomes_outlive_other_ids() {
             known: None,
             fresh_producer: 8,
             keep: false,
+            heartbeats: false,
             two_phase: None,
         })
     };
@@ -204,6 +206,7 @@ fn outcomes_make_room_for_each_other_and_drive_out_nobody_who_is_at_work() {
             known: None,
             fresh_producer: 7,
             keep: false,
+            heartbeats: false,
             two_phase: None,
         })
     };

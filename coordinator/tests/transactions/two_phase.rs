@@ -14,6 +14,7 @@ impl Bench {
             known: None,
             fresh_producer: self.fresh,
             keep,
+            heartbeats: false,
             two_phase: without_timeout.then(|| "flink".to_owned()),
         }))
     }
@@ -279,6 +280,7 @@ fn a_user_has_no_more_without_a_timeout_than_it_may_and_operators_may_limit_thei
             known: None,
             fresh_producer: producer,
             keep: false,
+            heartbeats: false,
             two_phase: Some(user.to_owned()),
         };
         assert_eq!(bench.call(Request::Init(init)), Reply::Begun(producer, 0));

@@ -1251,7 +1251,7 @@ pub mod transactions_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Each call but ListOpenTransactions goes to the broker that coordinates the transactional id: FindCoordinator names
+    /// Each call but ListOpenTransactions and AbortTransactions goes to the broker that coordinates the transactional id: FindCoordinator names
     /// it. All may be asked again: a repeated request gets the answer of the first.
     #[derive(Debug, Clone)]
     pub struct TransactionsClient<T> {
@@ -1494,6 +1494,62 @@ pub mod transactions_client {
                 .insert(GrpcMethod::new("kera.v1.Transactions", "ListOpenTransactions"));
             self.inner.unary(req, path, codec).await
         }
+        /// The producer lives: the time of its open transaction begins anew. Only for producers whose InitTransactions was answered
+        /// with heartbeat_ms. Without an open transaction it changes nothing.
+        pub async fn heartbeat_transaction(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::kera_protocol::v1::HeartbeatTransactionRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::HeartbeatTransactionResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Transactions/HeartbeatTransaction",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Transactions", "HeartbeatTransaction"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Aborts what is open of the transactional ids that begin so, and fences the producers. Any broker does it for all. Ids
+        /// without the right Write are left alone, and not named. Without an answer some may be aborted: ask again.
+        pub async fn abort_transactions(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                ::kera_protocol::v1::AbortTransactionsRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::AbortTransactionsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Transactions/AbortTransactions",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Transactions", "AbortTransactions"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1558,8 +1614,26 @@ pub mod transactions_server {
             tonic::Response<::kera_protocol::v1::ListOpenTransactionsResponse>,
             tonic::Status,
         >;
+        /// The producer lives: the time of its open transaction begins anew. Only for producers whose InitTransactions was answered
+        /// with heartbeat_ms. Without an open transaction it changes nothing.
+        async fn heartbeat_transaction(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::HeartbeatTransactionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::HeartbeatTransactionResponse>,
+            tonic::Status,
+        >;
+        /// Aborts what is open of the transactional ids that begin so, and fences the producers. Any broker does it for all. Ids
+        /// without the right Write are left alone, and not named. Without an answer some may be aborted: ask again.
+        async fn abort_transactions(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::AbortTransactionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::AbortTransactionsResponse>,
+            tonic::Status,
+        >;
     }
-    /// Each call but ListOpenTransactions goes to the broker that coordinates the transactional id: FindCoordinator names
+    /// Each call but ListOpenTransactions and AbortTransactions goes to the broker that coordinates the transactional id: FindCoordinator names
     /// it. All may be asked again: a repeated request gets the answer of the first.
     #[derive(Debug)]
     pub struct TransactionsServer<T> {
@@ -1915,6 +1989,104 @@ pub mod transactions_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListOpenTransactionsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Transactions/HeartbeatTransaction" => {
+                    #[allow(non_camel_case_types)]
+                    struct HeartbeatTransactionSvc<T: Transactions>(pub Arc<T>);
+                    impl<
+                        T: Transactions,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::HeartbeatTransactionRequest,
+                    > for HeartbeatTransactionSvc<T> {
+                        type Response = ::kera_protocol::v1::HeartbeatTransactionResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::HeartbeatTransactionRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Transactions>::heartbeat_transaction(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = HeartbeatTransactionSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Transactions/AbortTransactions" => {
+                    #[allow(non_camel_case_types)]
+                    struct AbortTransactionsSvc<T: Transactions>(pub Arc<T>);
+                    impl<
+                        T: Transactions,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::AbortTransactionsRequest,
+                    > for AbortTransactionsSvc<T> {
+                        type Response = ::kera_protocol::v1::AbortTransactionsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::AbortTransactionsRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Transactions>::abort_transactions(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AbortTransactionsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

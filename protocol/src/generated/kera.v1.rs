@@ -964,6 +964,8 @@ pub enum CallMethod {
     ListOpenTransactions = 32,
     SendPositions = 33,
     DescribeCluster = 34,
+    HeartbeatTransaction = 35,
+    AbortTransactions = 36,
 }
 impl CallMethod {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1007,6 +1009,8 @@ impl CallMethod {
             Self::ListOpenTransactions => "CALL_METHOD_LIST_OPEN_TRANSACTIONS",
             Self::SendPositions => "CALL_METHOD_SEND_POSITIONS",
             Self::DescribeCluster => "CALL_METHOD_DESCRIBE_CLUSTER",
+            Self::HeartbeatTransaction => "CALL_METHOD_HEARTBEAT_TRANSACTION",
+            Self::AbortTransactions => "CALL_METHOD_ABORT_TRANSACTIONS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1047,6 +1051,8 @@ impl CallMethod {
             "CALL_METHOD_LIST_OPEN_TRANSACTIONS" => Some(Self::ListOpenTransactions),
             "CALL_METHOD_SEND_POSITIONS" => Some(Self::SendPositions),
             "CALL_METHOD_DESCRIBE_CLUSTER" => Some(Self::DescribeCluster),
+            "CALL_METHOD_HEARTBEAT_TRANSACTION" => Some(Self::HeartbeatTransaction),
+            "CALL_METHOD_ABORT_TRANSACTIONS" => Some(Self::AbortTransactions),
             _ => None,
         }
     }
@@ -1075,6 +1081,9 @@ pub struct InitTransactionsRequest {
     pub known_producer: ::core::option::Option<i64>,
     #[prost(int32, tag = "4")]
     pub known_epoch: i32,
+    /// timeout_ms runs from the last HeartbeatTransaction, and not from a transaction's begin
+    #[prost(bool, tag = "5")]
+    pub sends_heartbeats: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct InitTransactionsResponse {
@@ -1082,7 +1091,21 @@ pub struct InitTransactionsResponse {
     pub producer: i64,
     #[prost(int32, tag = "2")]
     pub epoch: i32,
+    /// how often HeartbeatTransaction is expected while a transaction is open; 0: the broker knows none
+    #[prost(uint32, tag = "3")]
+    pub heartbeat_ms: u32,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeartbeatTransactionRequest {
+    #[prost(string, tag = "1")]
+    pub transactional_id: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub producer: i64,
+    #[prost(int32, tag = "3")]
+    pub epoch: i32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeartbeatTransactionResponse {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AddToTransactionRequest {
     #[prost(string, tag = "1")]
@@ -1187,6 +1210,46 @@ pub struct OpenTransaction {
     /// who prepared it
     #[prost(string, tag = "4")]
     pub user: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AbortTransactionsRequest {
+    /// of ids; not empty
+    #[prost(string, tag = "1")]
+    pub prefix: ::prost::alloc::string::String,
+    /// those that are prepared or have no timeout as well
+    #[prost(bool, tag = "2")]
+    pub prepared: bool,
+    /// only ids of which the rest behind the prefix is a decimal number above this
+    #[prost(uint64, optional, tag = "3")]
+    pub label_above: ::core::option::Option<u64>,
+    /// only ids above it: the last one of the page before
+    #[prost(string, tag = "4")]
+    pub after: ::prost::alloc::string::String,
+    /// of a page; 0: 1,000, which is the most
+    #[prost(uint32, tag = "5")]
+    pub max_transactions: u32,
+    /// between brokers: these, which the broker asked coordinates
+    #[prost(message, repeated, tag = "6")]
+    pub transactions: ::prost::alloc::vec::Vec<TransactionHandle>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AbortTransactionsResponse {
+    /// sorted by id
+    #[prost(message, repeated, tag = "1")]
+    pub transactions: ::prost::alloc::vec::Vec<AbortedTransaction>,
+    /// the page ends and the list does not
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AbortedTransaction {
+    #[prost(message, optional, tag = "1")]
+    pub transaction: ::core::option::Option<TransactionHandle>,
+    /// 0: it is aborted; otherwise it was left as it is, or somebody else ended it
+    #[prost(uint32, tag = "2")]
+    pub error: u32,
+    #[prost(string, tag = "3")]
+    pub message: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FindCopiesRequest {

@@ -132,6 +132,8 @@ impl FramedCalls {
             EndTransaction => transactions.end_transaction(EndTransactionRequest),
             ForgetTransaction => transactions.forget_transaction(ForgetTransactionRequest),
             ListOpenTransactions => transactions.list_open_transactions(ListOpenTransactionsRequest),
+            HeartbeatTransaction => transactions.heartbeat_transaction(HeartbeatTransactionRequest),
+            AbortTransactions => transactions.abort_transactions(AbortTransactionsRequest),
             DescribeCluster => clusters.describe_cluster(DescribeClusterRequest),
         }
     }

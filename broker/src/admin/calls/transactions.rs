@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use kera_grpc::serve::Caller;
 use kera_grpc::v1::transactions_server::Transactions;
-use kera_metadata::access::Kind;
+use kera_metadata::access::{Kind, Operation};
 use kera_protocol::v1;
 use tonic::{Request, Response, Status};
 
 use super::{page_of, status};
-use crate::access::{ANONYMOUS, may_see};
+use crate::access::{ANONYMOUS, may_do, may_see};
 use crate::shared::Shared;
 use crate::transactions;
 
@@ -90,5 +90,27 @@ impl Transactions for TransactionsService {
             more,
             coordinators: answered.into_iter().map(|streamlet| streamlet.0).collect(),
         }))
+    }
+
+    async fn heartbeat_transaction(
+        &self,
+        request: Request<v1::HeartbeatTransactionRequest>,
+    ) -> Result<Response<v1::HeartbeatTransactionResponse>, Status> {
+        let heard = transactions::heartbeat(&self.shared, request.into_inner()).await;
+        heard.map(Response::new).map_err(status)
+    }
+
+    async fn abort_transactions(
+        &self,
+        request: Request<v1::AbortTransactionsRequest>,
+    ) -> Result<Response<v1::AbortTransactionsResponse>, Status> {
+        let caller = request.extensions().get::<Caller>().cloned();
+        let request = request.into_inner();
+        let may = |id: &str| {
+            let thing = (Kind::TransactionalId, id);
+            may_do(&self.shared, caller.as_ref(), Operation::Write, thing)
+        };
+        let aborted = transactions::abort_by_prefix(&self.shared, &request, may).await;
+        aborted.map(Response::new).map_err(status)
     }
 }

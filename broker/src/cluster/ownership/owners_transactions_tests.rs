@@ -108,6 +108,7 @@ impl Untold {
                 known: None,
                 fresh_producer: PRODUCER,
                 keep: false,
+                heartbeats: false,
                 two_phase: None,
             }),
         )
@@ -300,6 +301,7 @@ async fn what_no_coordinator_knows_is_listed_and_ended_by_hand() {
         known: None,
         fresh_producer: PRODUCER,
         keep: false,
+        heartbeats: false,
         two_phase: None,
     };
     ask(coordinator, Request::Init(init)).await;
