@@ -23,7 +23,8 @@ use crate::admission::Admission;
 use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::clock::wall_ms;
-use crate::cluster::{Backup, Clustered, Joined, Peers, host_name, store_restore};
+use crate::cluster::store_restore::{self, Restored};
+use crate::cluster::{Backup, Clustered, Joined, Peers, host_name};
 use crate::cluster_version;
 use crate::config::{BrokerConfig, EngineChoice, TlsListener};
 use crate::coordination::Coordination;
@@ -64,8 +65,8 @@ pub(crate) struct Begun {
     pub(crate) tls: Option<Arc<ServerTls>>,
     /// Connections that have not said yet what they want, and what strangers hold.
     pub(crate) unheard: Arc<Unheard>,
-    /// Files that were set aside before anything was served.
-    pub(crate) set_aside: u64,
+    /// What was done because the store was put back to an older state; `None` if it was not.
+    pub(crate) restored: Option<Restored>,
 }
 
 /// Opens the store of a broker that works alone. The directory is this broker's, so whoever has the file
@@ -93,7 +94,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         freed,
         tls,
         unheard,
-        set_aside,
+        restored,
     } = begun;
     let advertised = config
         .server
@@ -126,9 +127,13 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     audit.name(broker_id);
     cluster_version::check_program(metadata.cluster_version()?)?;
     // Before any streamlet is taken over.
-    let restore = match &joined {
-        Some(joined) => store_restore::take_part(&*joined.store, &dir, broker_id)?,
-        None => 0,
+    let restore = match (&joined, restored) {
+        (_, Some(restored)) => restored.restore,
+        (Some(joined), None) => {
+            let brokers = joined.store.brokers()?;
+            store_restore::take_part(&*joined.store, &dir, (broker_id, &brokers))?
+        }
+        (None, None) => 0,
     };
     dir.keep_restore(restore)?;
     record_broker(
@@ -143,7 +148,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     let image = metadata.load()?;
     // A store that may be older than the files here says nothing of what it does not know: one of its own
     // may have been restored from a backup, and a shared one too.
-    let believed = joined.is_some() && !dir.is_after_restore();
+    let believed = joined.is_some() && restored.is_none() && !dir.is_after_restore();
     if joined.is_some()
         && let Err(error) = dir.keep_revision(image.revision)
     {
@@ -225,9 +230,10 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         disk_full: Default::default(),
         losses: Default::default(),
     });
-    env.losses
-        .files_aside
-        .fetch_add(set_aside, Ordering::Relaxed);
+    env.losses.files_aside.fetch_add(
+        restored.map_or(0, |restored| restored.set_aside),
+        Ordering::Relaxed,
+    );
     let catalog = recover_all(&image, &streamlets, is_shared, &env, &recorder)?;
     let catalog = Arc::new(catalog);
     if let Some(joined) = &joined {

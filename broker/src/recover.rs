@@ -13,6 +13,7 @@ use kera_streamlet::recorder::GroupRecorder;
 use kera_streamlet::{Env, LaneRecords, Recovery, Streamlet};
 
 use crate::clock::now_ms;
+use crate::cluster::restored_groups::starts;
 use crate::cluster::store_restore::{jumped, jumps};
 use crate::data::catalog::{Catalog, Stream, make_dirs, settings_of};
 use crate::data::directory::Owner;
@@ -140,6 +141,8 @@ pub(crate) fn pass_over_unknown(
     let ends = |lane| streamlet.head(lane).map(|head| head.ordinal());
     let jumps = jumps(&image, recorded, lanes, recorder.own(), ends);
     let mut changes: Vec<_> = jumps.into_iter().map(Write::PutGroup).collect();
+    let starts = starts(&image).into_iter();
+    changes.extend(starts.map(|(key, ordinal)| Write::PutLaneStart { key, ordinal }));
     changes.push(Write::PutStreamlet(jumped(recorded)));
     let done = recorder.record_now(recorded.epoch, changes);
     done.map_err(|error| failed(&error))?;

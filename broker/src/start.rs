@@ -18,7 +18,8 @@ use crate::auth::make_first_user;
 use crate::clock::now_ms;
 use crate::cluster::ownership::joining::open_dir;
 use crate::cluster::ownership::{takeover, watching};
-use crate::cluster::{self, Backup, store_restore};
+use crate::cluster::store_restore::{self, Restored};
+use crate::cluster::{self, Backup};
 use crate::config::{BrokerConfig, NEEDS_BROKER_CA, TlsListener};
 use crate::error::BrokerError;
 use crate::http::Http;
@@ -39,8 +40,8 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// What a start opens first.
 struct Opened {
     dir: StoreDir,
-    /// Files of groups that the store, put back to an older state, does not know.
-    set_aside: u64,
+    /// What was done because the store was put back to an older state; `None` if it was not.
+    restored: Option<Restored>,
     audit: Arc<Audit>,
     tls: Option<Arc<ServerTls>>,
     unheard: Arc<Unheard>,
@@ -80,7 +81,7 @@ impl Broker {
         let since = Instant::now();
         let (named, shared_store) = (config.clone(), store.clone());
         let opened = blocking(move || open_whole(&named, shared_store.as_deref()));
-        let (dir, set_aside) = opened.await?;
+        let (dir, restored) = opened.await?;
         let settings = config.audit.clone();
         let audit = blocking(move || Audit::open(&settings)).await?;
         let unheard = Arc::new(Unheard::with_most(config.auth.max_unproven_bytes));
@@ -92,7 +93,7 @@ impl Broker {
         };
         let opened = Opened {
             dir,
-            set_aside,
+            restored,
             audit,
             tls,
             unheard,
@@ -113,7 +114,7 @@ impl Broker {
     ) -> Result<Self, BrokerError> {
         let Opened {
             dir,
-            set_aside,
+            restored,
             audit,
             tls,
             unheard,
@@ -153,7 +154,7 @@ impl Broker {
             freed,
             tls,
             unheard,
-            set_aside,
+            restored,
         };
         let (shared, maintenance) = blocking(move || open(begun)).await?;
         machine::report(&machine::Needs::of(&shared.config, shared.data.engine()));
@@ -274,20 +275,23 @@ impl Broker {
     }
 }
 
-/// The data directory, and how many of its files were set aside since the store was put back to a state that does not know
-/// them. To be called before replicas are served: the replica store frees what no record names.
+/// The data directory, and what was done with what is in it if the store was put back to an older state since. To be called
+/// before replicas are served: the replica store frees what no record names.
 fn open_whole(
     config: &BrokerConfig,
     store: Option<&dyn ClusterStore>,
-) -> Result<(StoreDir, u64), BrokerError> {
-    let dir = open_dir(config, store, Role::Broker)?;
-    let set_aside = match store {
-        Some(store) if dir.is_after_restore() => {
-            store_restore::set_unknown_aside(&dir, config, &store.load()?)?
+) -> Result<(StoreDir, Option<Restored>), BrokerError> {
+    let (dir, brokers) = open_dir(config, store, Role::Broker)?;
+    let restored = match store {
+        // Others may know of a restore that nobody has told this directory of.
+        Some(store)
+            if dir.is_after_restore() || dir.restore() < store_restore::last_known(&brokers) =>
+        {
+            Some(store_restore::begin(store, &dir, config, &brokers)?)
         }
-        _ => 0,
+        _ => None,
     };
-    Ok((dir, set_aside))
+    Ok((dir, restored))
 }
 
 /// Checks that the other brokers will let this one do what brokers do.

@@ -57,15 +57,13 @@ pub enum ReadError {
     #[error("bytes are on disk only")]
     WouldBlock,
     /// Bytes do not match their checksum. They are not served.
-    #[error(
-        "{file} is damaged at byte {offset}, in the batch expected to hold ordinal {ordinal}: {reason}"
-    )]
+    #[error("{file} is damaged at byte {offset}{}: {reason}", expected(*ordinal))]
     Damaged {
         /// The group's file.
         file: String,
         /// Byte offset in the file.
         offset: u64,
-        /// Ordinal expected there.
+        /// Ordinal expected there; the greatest there is if none is known.
         ordinal: Ordinal,
         /// What does not fit.
         reason: String,
@@ -78,6 +76,16 @@ pub enum ReadError {
         /// The store's answer.
         error: std::io::Error,
     },
+}
+
+/// Nothing tells which ordinal is expected at a place.
+const UNKNOWN: Ordinal = Ordinal::MAX;
+
+fn expected(ordinal: Ordinal) -> String {
+    match ordinal {
+        UNKNOWN => String::new(),
+        ordinal => format!(", in the batch expected to hold ordinal {ordinal}"),
+    }
 }
 
 /// What the system answers where a disk cannot read a place: `EIO`.
@@ -297,8 +305,8 @@ impl Group {
             }
             return Err(self.damaged(
                 from + got as u64,
-                0,
-                "the file ends before the group does".into(),
+                UNKNOWN,
+                "the file ends before the group does: it was cut short or replaced; put the group's own file back, or move this one away so that it is fetched from another replica".into(),
             ));
         }
         Ok(buf)
@@ -533,7 +541,7 @@ impl Group {
         };
         header
             .map(|h| Some((h, at)))
-            .map_err(|e| self.damaged(at, 0, e.to_string()))
+            .map_err(|e| self.damaged(at, UNKNOWN, e.to_string()))
     }
 
     /// The window with index and segment ends in it, loaded first if need be.

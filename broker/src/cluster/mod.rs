@@ -17,6 +17,9 @@
 //! | `describe` | what it tells of itself and its peers |
 //! | `metrics` | what a scrape sees |
 //! | `replica_store` | a process that only keeps replicas |
+//! | `restore_plan` | what is to be recorded of a lane once the store was put back to an older state |
+//! | `restored_groups` | groups that a restored store does not know: what is whole of them here is recorded again |
+//! | `store_restore` | what a start does after that |
 //!
 //! The order of a start: the replica store waits for its predecessor to be gone, reads its seals and
 //! seals what was open ([`Backup`]), then listens, all before this broker's own streamlets are
@@ -33,6 +36,8 @@ pub mod ownership;
 mod peers;
 mod replica;
 mod replica_store;
+mod restore_plan;
+pub(crate) mod restored_groups;
 pub(crate) mod store_restore;
 
 use std::time::Duration;

@@ -136,7 +136,7 @@ impl BackupProcess {
         let (named, shared_store) = (config.clone(), store.clone());
         let opened =
             blocking(move || joining::open_dir(&named, Some(&*shared_store), Role::ReplicaStore));
-        let dir = Arc::new(opened.await?);
+        let dir = Arc::new(opened.await?.0);
         let backup = Backup::start(config, tls.as_ref(), false).await?;
         let joined = match join(config, store, &dir, &backup).await {
             Ok(joined) => joined,

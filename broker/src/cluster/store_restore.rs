@@ -3,14 +3,16 @@
 //! An operator says so by removing `REVISION` from the data directory of each broker. Groups that were recorded since the
 //! older state are unknown, and so are the ordinals, epochs and ids that they have.
 //!
-//! 1. [`set_unknown_aside`]: files and replicas of unknown groups are set aside, before anybody can free them.
-//! 2. [`take_part`]: all streamlets are told, so that each broker hears of the restore, whenever it takes a streamlet over.
+//! 1. [`take_part`]: all streamlets are told, so that each broker hears of the restore, whenever it takes a streamlet over.
 //!    Their epochs and group ids go up, so that an owner that already serves one is deposed. Once all are told, the broker's
 //!    record names the restore by its number. A broker that starts later finds the number in another's record, not in its
 //!    own, and takes part in the same restore. Two brokers that start at once give it the same number, and no streamlet is
 //!    told twice.
 //!    Before that, producer ids are passed over that may have been given out.
-//! 3. [`jumps`]: the next owner of such a streamlet records once, in each lane, that ordinals jump.
+//! 2. [`take_in`]: groups that no record names, and that are whole here, are recorded again; recorded ones that are gone since
+//!    are trimmed. What is not recorded then is set aside. All of that before anybody can free it.
+//! 3. The next owner of such a streamlet waits until the brokers that are recorded have done so, but not for ever. It records
+//!    once, in each lane, that ordinals [jump](jumps).
 //!
 //! Brokers of earlier versions know nothing of it: what they take over first goes on where the store says.
 
@@ -26,10 +28,12 @@ use kera_metadata::{
     Replica, StreamletRecord, Transaction, Write,
 };
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{GroupId, LaneId, StreamId, StreamletId, StreamletKey};
+use kera_protocol::ids::{BrokerId, GroupId, LaneId, StreamId, StreamletId, StreamletKey};
 
-use super::replica::backup::BackupOptions;
+use super::replica::backup::{self, BackupOptions};
+use super::restored_groups::{Places, Spare, take_in};
 use crate::clock::now_ms;
+use crate::cluster_version;
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
 use crate::set_aside::move_aside;
@@ -57,10 +61,9 @@ pub(crate) fn last_known(brokers: &[BrokerRecord]) -> u64 {
 pub(crate) fn take_part(
     store: &dyn ClusterStore,
     dir: &StoreDir,
-    id: u32,
+    (id, brokers): (u32, &[BrokerRecord]),
 ) -> Result<u64, MetadataError> {
-    let brokers = store.brokers()?;
-    let known = last_known(&brokers);
+    let known = last_known(brokers);
     if !dir.is_after_restore() {
         return Ok(known);
     }
@@ -84,7 +87,7 @@ pub(crate) fn take_part(
     tell_streamlets(store, restore)?;
     tracing::warn!(
         restore,
-        "REVISION is not in the data directory: the metadata store was put back to an older state. Each lane goes on 2^32 ordinals higher, and what groups hold that it does not know is set aside"
+        "REVISION is not in the data directory: the metadata store was put back to an older state. Groups that it does not know are recorded again where they are whole, and set aside where not. Each lane goes on 2^32 ordinals higher"
     );
     Ok(restore)
 }
@@ -208,21 +211,77 @@ pub(crate) fn jumped(streamlet: &StreamletRecord) -> StreamletRecord {
     }
 }
 
+/// What a start has done because the metadata store was put back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Restored {
+    /// The restore's number.
+    pub(crate) restore: u64,
+    /// Files that were set aside.
+    pub(crate) set_aside: u64,
+}
+
+/// All that a broker does at a start after a restore, before its replicas are served: the replica store frees what no record
+/// names. `brokers` are all that are recorded. Nobody may be using the directories. Blocks.
+///
+/// # Errors
+/// [`BrokerError`] if the store or the data directory cannot be used.
+pub(crate) fn begin(
+    store: &dyn ClusterStore,
+    dir: &StoreDir,
+    config: &BrokerConfig,
+    brokers: &[BrokerRecord],
+) -> Result<Restored, BrokerError> {
+    cluster_version::check_program(store.cluster_version()?)?;
+    let id = config.cluster.broker_id.ok_or(BrokerError::NoNumber)?;
+    let restore = take_part(store, dir, (id, brokers))?;
+    let spare = {
+        let io = open_engine(EngineKind::Blocking);
+        let streams = dir.streams();
+        let is_no_file =
+            |_: StreamletKey, (_, generation): (GroupId, u32)| generation >= UNFINISHED;
+        let mut own = Unknown::new();
+        match find(&*io, &streams, |_| true, &is_no_file, &mut own) {
+            Ok(()) => {
+                let names = own
+                    .into_iter()
+                    .map(|(key, files)| (key, files.into_keys().collect()));
+                let replicas = backup::open(&BackupOptions::of(config)?)?;
+                let places = Places {
+                    io: &*io,
+                    streams: &streams,
+                    incarnation: dir.incarnation(),
+                    replicas: &replicas,
+                    me: BrokerId(id),
+                    own: names.collect(),
+                };
+                take_in(store, &store.load()?, &places)?
+            }
+            Err(error) => {
+                tracing::error!(dir = %streams.display(), %error, "what is whole here of groups that the restored metadata store does not know cannot be looked for: nothing of it is recorded again");
+                Spare::new()
+            }
+        }
+    };
+    let set_aside = set_unknown_aside(dir, config, &store.load()?, &spare)?;
+    Ok(Restored { restore, set_aside })
+}
+
 /// The files of one group, with the directory of streams that they lie in.
 type Files = Vec<(PathBuf, PathBuf)>;
 /// Groups that no record names, by streamlet and by id and generation.
 type Unknown = BTreeMap<StreamletKey, BTreeMap<(GroupId, u32), Files>>;
 
-/// Sets aside what this broker has of groups that `image` does not know: own files in streams that it knows, and replicas for
-/// other brokers in all streams; how many files. What cannot be set aside is told and left. Nobody may be using the
+/// Sets aside what this broker has of groups that `image` does not know and that are not to `spare`: own files in streams that
+/// it knows, and replicas for other brokers in all streams; how many files. What cannot be set aside is told and left. Nobody may be using the
 /// directories. Blocks.
 ///
 /// # Errors
 /// [`BrokerError::DataDir`] if the data directory cannot be used.
-pub(crate) fn set_unknown_aside(
+fn set_unknown_aside(
     dir: &StoreDir,
     config: &BrokerConfig,
     image: &Image,
+    spare: &Spare,
 ) -> Result<u64, BrokerError> {
     let options = BackupOptions::of(config)?;
     let io = open_engine(EngineKind::Blocking);
@@ -233,7 +292,8 @@ pub(crate) fn set_unknown_aside(
         .collect();
     let streams: HashMap<_, _> = image.streams.iter().map(|s| (s.id, &*s.name)).collect();
     let is_recorded = |key: StreamletKey, (group, generation): (GroupId, u32)| {
-        generation >= UNFINISHED || recorded.contains(&(key, group, generation))
+        let name = (key, group, generation);
+        generation >= UNFINISHED || recorded.contains(&name) || spare.contains(&name)
     };
     let own = dir.streams();
     let mut set_aside = 0;
@@ -363,7 +423,7 @@ mod tests {
 
     use kera_metadata::{MemoryCluster, Role, StreamConfig, StreamRecord};
 
-    use kera_protocol::ids::{BrokerId, Epoch};
+    use kera_protocol::ids::Epoch;
 
     use super::*;
     use crate::open::record_broker;
@@ -392,7 +452,11 @@ mod tests {
             let recorded = record_broker(&store, dir, id, "h:1", 0, (Role::Broker, restore));
             recorded.expect("it is recorded");
         };
-        let part = |id: u32| take_part(&store, &dirs[id as usize - 1], id).expect("it answers");
+        let part = |id: u32| {
+            let brokers = store.brokers().expect("it is read");
+            let dir = &dirs[id as usize - 1];
+            take_part(&store, dir, (id, &brokers)).expect("it answers")
+        };
         let create = |name: &str| {
             let stream = StreamRecord::new(name, StreamConfig::default(), 0);
             store.create_stream(stream, 1).expect("it is made").0.id
@@ -445,7 +509,8 @@ mod tests {
         let dirs = ["1", "2"].map(|name| directory(&home.path().join(name), store.cluster()));
         let part = |id: u32| {
             let dir = &dirs[id as usize - 1];
-            let restore = take_part(&store, dir, id).expect("it answers");
+            let brokers = store.brokers().expect("it is read");
+            let restore = take_part(&store, dir, (id, &brokers)).expect("it answers");
             let recorded = record_broker(&store, dir, id, "h:1", 0, (Role::Broker, restore));
             recorded.expect("it is recorded");
             dir.keep_restore(restore).expect("it is written");

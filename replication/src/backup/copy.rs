@@ -8,6 +8,7 @@ use kera_log_segments::check::{Checked, Progress, check};
 use kera_log_segments::layout::DurableMark;
 use kera_log_segments::scan::{ScanError, ScanSpec, Scanned, scan};
 use kera_log_segments::window::Place;
+use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::Epoch;
 use parking_lot::Mutex;
 
@@ -204,6 +205,17 @@ impl Copy {
         faults: &Faults,
         seen: Option<DurableMark>,
     ) -> Result<Scanned, ScanError> {
+        self.walk(incarnation, faults, seen, |_, _| {})
+    }
+
+    /// As [`scan`](Self::scan); `visit` sees the header and the address of each whole batch.
+    pub(super) fn walk(
+        &self,
+        incarnation: Incarnation,
+        faults: &Faults,
+        seen: Option<DurableMark>,
+        visit: impl FnMut(&BatchHeader, u64),
+    ) -> Result<Scanned, ScanError> {
         let copy = &self.spec.copy;
         let file = CopyFile {
             memory: &*self.memory,
@@ -218,7 +230,7 @@ impl Copy {
             incarnation,
             verify_all: seen.is_none() && !faults.scan_trusts_length(),
         };
-        let scanned = scan(&file, &spec, |_, _| {})?;
+        let scanned = scan(&file, &spec, visit)?;
         let header = &scanned.header;
         let fits = header.stream == copy.streamlet.stream
             && header.streamlet == copy.streamlet.streamlet

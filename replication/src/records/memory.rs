@@ -105,6 +105,14 @@ impl MemoryRecords {
             });
     }
 
+    /// From now on the records count as put back to an older state, and nobody has owned the streamlet since.
+    pub fn put_back(&self, streamlet: StreamletKey) {
+        if let Some(found) = self.state.lock().streamlets.get_mut(&streamlet) {
+            found.record.restore += 1;
+            found.record.awaits_jumps += 1;
+        }
+    }
+
     /// How often a streamlet was read, or was to be.
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)

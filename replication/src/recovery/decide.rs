@@ -187,7 +187,7 @@ impl Recovery<'_> {
                 let end = (length, end_ordinal);
                 self.close(record, first_ordinal, end, decided).await?;
             }
-            Verdict::Unclean if self.is_undecided(record) => {
+            Verdict::Unclean if self.is_undecided(record) && !self.went_since(record).await => {
                 decided.out.stopped = Some(unclean(record));
             }
             Verdict::Unclean => self.accept(record, decided).await?,
@@ -201,6 +201,31 @@ impl Recovery<'_> {
             && matches!(self.verdict(record), Verdict::Unclean)
             && !self.is_alone(record)
             && !self.spec.unclean.accepts(record.group)
+    }
+
+    /// True of a group that is open in records of an older state if all who have replicas by these records have answered, and
+    /// none has any of it: it was closed since, and trimmed or compacted.
+    async fn went_since(&self, record: &GroupRecord) -> bool {
+        if !self.after_restore {
+            return false;
+        }
+        let copy = CopyId::of(record);
+        let answers = self.answers(copy);
+        let lack = |holder: &Replica| {
+            let mut of_holder = answers.iter().filter(|(by, _)| by.broker == holder.broker);
+            of_holder.any(|(_, answer)| matches!(answer, CopyAnswer::Absent | CopyAnswer::Unknown))
+        };
+        if !record.copies.iter().all(lack) {
+            return false;
+        }
+        // One of another life counts no more, and holds what it holds.
+        match self.salvage(copy, &record.copies).await {
+            Ok(None) => {
+                tracing::warn!(%copy, holders = ?recorded(record), "the metadata store was put back to an older state in which this group is open; none of its replicas is left: it was removed since by retention, a trim or compaction");
+                true
+            }
+            Ok(Some(_)) | Err(_) => false,
+        }
     }
 
     /// Where the lane's first recorded group must begin, if anything says so.

@@ -185,6 +185,7 @@ pub async fn recover(
         primary,
         spec,
         epoch,
+        after_restore: found.streamlet.awaits_jumps > 0,
         answers: BTreeMap::new(),
         sealed: BTreeSet::new(),
     };
@@ -242,6 +243,9 @@ struct Recovery<'a> {
     primary: &'a Arc<Primary>,
     spec: &'a RecoverSpec,
     epoch: Epoch,
+    /// The records were put back to an older state, and nobody has owned the streamlet since: groups that they have as open
+    /// may have been closed and trimmed.
+    after_restore: bool,
     /// What sealed holders said of each group.
     answers: BTreeMap<CopyId, Vec<(Replica, CopyAnswer)>>,
     /// Where the streamlet is sealed by this epoch.

@@ -192,3 +192,44 @@ fn a_decision_is_about_the_groups_that_were_shown() {
         assert_eq!((lane.stopped.clone(), ends), (None, vec![2, 5]));
     });
 }
+
+#[test]
+fn a_group_that_is_gone_since_an_older_state_of_the_records_stops_no_lane() {
+    for is_put_back in [false, true] {
+        case(move |case| async move {
+            let here = holder(&case).await;
+            let groups = vec![opened(0, Some(0), gone()), opened(1, Some(7), here)];
+            let revision = record(&case, groups).await;
+            let source = written(&case, 1, 7, 2).await;
+            let open = GroupRecord {
+                revision,
+                ..opened(1, Some(7), here)
+            };
+            let closed = open.closed(7, (source.end().address, 9), 9, vec![here]);
+            record(&case, vec![closed]).await;
+            if is_put_back {
+                case.stage.put_back();
+            }
+            let (_, recovered) = case.recover(OWNER, Unclean::Wait).await;
+            let lane = &recovered.lanes[0];
+            let is_stopped = matches!(lane.stopped, Some(Stopped::Unclean { .. }));
+            assert_eq!(is_stopped, !is_put_back, "{lane:?}");
+            if is_put_back {
+                assert_eq!((lane.next_ordinal, lane.gaps.clone()), (9, vec![(0, 7)]));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_group_of_which_another_life_has_some_is_decided_about_by_people_in_an_older_state_too() {
+    case(|case| async move {
+        record(&case, vec![opened(0, Some(0), gone())]).await;
+        written(&case, 0, 0, 2).await;
+        case.stage.put_back();
+        let (_, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = &recovered.lanes[0];
+        let is_stopped = matches!(lane.stopped, Some(Stopped::Unclean { .. }));
+        assert!(is_stopped, "{lane:?}");
+    });
+}

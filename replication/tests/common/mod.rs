@@ -92,6 +92,11 @@ impl SimStage {
         self.records.look(streamlet()).expect("it was created")
     }
 
+    /// The records are those of an older state, and nobody has owned the streamlet since.
+    pub fn put_back(&self) {
+        self.records.put_back(streamlet());
+    }
+
     /// The simulated disk of `node`, whose operations can be made to fail.
     pub fn failing_disk(&self, node: BrokerId) -> FaultIo {
         let disks = self.disks.as_ref();

@@ -79,7 +79,7 @@ impl Joined {
 
 /// Locks the data directory and, where brokers share `store`, checks that it is that of the configured broker. To be
 /// done before replicas are served: a replica store seals what it finds when it starts, and the replicas in a directory
-/// given by mistake are another broker's. Blocks.
+/// given by mistake are another broker's. Answers the brokers that are recorded, too. Blocks.
 ///
 /// # Errors
 /// [`BrokerError`] if another process has the directory, if it belongs to another broker or another cluster, if the
@@ -89,17 +89,19 @@ pub(crate) fn open_dir(
     config: &BrokerConfig,
     store: Option<&dyn ClusterStore>,
     role: Role,
-) -> Result<StoreDir, BrokerError> {
+) -> Result<(StoreDir, Vec<BrokerRecord>), BrokerError> {
     let dir = StoreDir::open(&config.data_dir)?;
+    let mut brokers = Vec::new();
     if let Some(store) = store {
         let id = config.cluster.broker_id.ok_or(BrokerError::NoNumber)?;
         // A new directory has seen nothing of it.
         let seen = dir.revision();
         dir.belongs_to(store.cluster())?;
         store.require(seen)?;
-        check_number(&store.brokers()?, &dir, id, role)?;
+        brokers = store.brokers()?;
+        check_number(&brokers, &dir, id, role)?;
     }
-    Ok(dir)
+    Ok((dir, brokers))
 }
 
 /// Who is alive, once that is known to be as new as the place of `live`.

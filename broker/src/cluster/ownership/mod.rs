@@ -10,6 +10,7 @@
 //! | `live_state` | the brokers that are alive, and what this one tells them of itself |
 //! | `owner_changes` | how far changes of owners are known here |
 //! | `takeover` | a streamlet is recovered from its replicas, and its own files are restored |
+//! | `overlaps` | after a restore of the store: groups end where later ones begin |
 //! | `owners` | what a change of owner does here |
 //! | `watching` | what others change in the shared store, as it comes |
 //! | `hand_over` | streamlets are given to other brokers |
@@ -26,6 +27,7 @@ pub(crate) mod hand_over;
 pub(crate) mod joining;
 pub(crate) mod live_state;
 pub(crate) mod members;
+mod overlaps;
 pub(crate) mod owner_changes;
 pub(crate) mod owners;
 mod refusal;

@@ -720,6 +720,8 @@ mod races;
 mod records;
 #[path = "replica_store_tests.rs"]
 mod replica_store;
+#[path = "owners_restored_tests.rs"]
+mod restored;
 #[path = "stall_report_tests.rs"]
 mod stall_report;
 #[path = "owners_transactions_tests.rs"]

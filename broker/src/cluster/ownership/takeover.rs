@@ -10,9 +10,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use kera_metadata::{GroupRecord, Image, StreamConfig, Transaction, Write};
+use kera_metadata::{
+    BrokerRecord, Compare, GroupRecord, Image, Role, StreamConfig, Transaction, Write,
+};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
 use kera_replication::ids::CopyId;
 use kera_replication::recovery::{RecoverSpec, Recovered, recover};
@@ -29,6 +31,7 @@ use crate::cluster::replica::fetching::{Fetched, MayLack, NotFetched, fetch, not
 use crate::cluster::replica::own_files::{Leftovers, OwnFile};
 use crate::cluster::replica::replicated::Replicated;
 use crate::cluster::replica::waiting::Stuck;
+use crate::cluster::restored_groups::starts;
 use crate::cluster::store_restore::{jumped, jumps};
 use crate::cluster::{Clustered, LATER};
 use crate::data::catalog::{Stream, make_missing_dir};
@@ -41,6 +44,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// Attempts after which it is looked whether this broker's own files are what keeps it from serving.
 const OWN_TRIES: u32 = 3;
+/// After a restore of the metadata store brokers that have not started are waited for so long.
+const OTHERS_WITHIN: Duration = Duration::from_secs(60);
 /// How often an attempt looks whether the streamlet is still this broker's.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -71,6 +76,7 @@ pub(crate) struct TakeOver {
     clustered: Arc<Clustered>,
     stream: Arc<Stream>,
     streamlet: Arc<Streamlet>,
+    since: Instant,
 }
 
 impl TakeOver {
@@ -86,6 +92,7 @@ impl TakeOver {
             clustered: clustered.clone(),
             stream: stream.clone(),
             streamlet: streamlet.clone(),
+            since: Instant::now(),
         };
         tokio::spawn(takeover.run(clustered.replicated.turns()));
     }
@@ -207,6 +214,7 @@ impl TakeOver {
     async fn attempt(&self) -> Result<(), Stuck> {
         let config = self.stream.record.load().config.clone();
         let image = self.image().await?;
+        self.await_others(&image).await?;
         let spec = RecoverSpec {
             streamlet: self.streamlet.key(),
             min_insync_replicas: config.min_insync_replicas as usize,
@@ -229,6 +237,18 @@ impl TakeOver {
             return Err(stuck);
         }
         let mut image = self.image().await?;
+        let restore = Restore {
+            shared: &self.shared,
+            replicated: &self.clustered.replicated,
+            streamlet: &self.streamlet,
+            epoch: recovered.epoch,
+        };
+        if image.streamlets.iter().any(|one| one.awaits_jumps > 0) {
+            self.clustered.peers.wait_for_other_writers().await;
+            if restore.end_overlaps(&image).await? {
+                image = self.image().await?;
+            }
+        }
         if self
             .pass_over_unknown(&image, recovered.epoch, &config)
             .await?
@@ -236,18 +256,51 @@ impl TakeOver {
             image = self.image().await?;
         }
         self.clustered.peers.wait_for_other_writers().await;
-        let restore = Restore {
-            shared: &self.shared,
-            replicated: &self.clustered.replicated,
-            streamlet: &self.streamlet,
-            epoch: recovered.epoch,
-        };
         let later = restore.before_serving(&mut image).await?;
         self.still()?;
         let epoch = recovered.epoch;
         self.serve(recovered, config, image).await?;
         self.restore_later(epoch, later);
         Ok(())
+    }
+
+    /// After a restore of the metadata store other brokers record at their next start what they have whole of groups that it
+    /// does not know. An error as long as one is awaited, which is not for ever.
+    async fn await_others(&self, image: &Image) -> Result<(), String> {
+        let mut recorded = image.streamlets.iter();
+        let Some(recorded) = recorded.find(|record| record.awaits_jumps > 0) else {
+            return Ok(());
+        };
+        if self.since.elapsed() >= OTHERS_WITHIN {
+            return Ok(());
+        }
+        let store = self.clustered.store.clone();
+        let brokers = blocking(move || store.brokers().map_err(|error| error.to_string()));
+        let brokers = brokers.await?;
+        let me = self.shared.broker_id;
+        let knows = |broker: &BrokerRecord| broker.restore >= recorded.restore;
+        if !brokers
+            .iter()
+            .any(|broker| broker.id == me && knows(broker))
+        {
+            // It was not stopped for the restore, as others may not have been.
+            return Ok(());
+        }
+        let living = self.clustered.store.living().borrow().clone();
+        // The older state may name brokers as alive. Who is so for longer was not stopped.
+        let may_be_old = self.since.elapsed() <= self.shared.config.cluster.lease;
+        let late = brokers.iter().filter(|broker| {
+            let runs = living.contains_key(&broker.id) && !may_be_old;
+            broker.role == Role::Broker && !knows(broker) && !runs
+        });
+        let late: Vec<_> = late.map(|broker| broker.id).collect();
+        if late.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "the metadata store was put back to an older state, and brokers {late:?} have not started since: they may have what it does not know. It goes on without them {} s after this broker began to wait; what they have is set aside then",
+            OTHERS_WITHIN.as_secs()
+        ))
     }
 
     /// After a restore of the metadata store the lanes go on behind what unknown groups may have held; true if that was recorded.
@@ -272,7 +325,16 @@ impl TakeOver {
             let changes = jumps.iter().cloned().map(GroupRecord::put);
             Transaction::of_groups(key, epoch, changes)
         });
-        let mut transactions: Vec<_> = transactions.collect();
+        let starts = starts(image);
+        let starts = starts.chunks(CHANGES_AT_ONCE / 2).map(|starts| {
+            let starts = starts.iter().copied();
+            let start = |(key, ordinal)| Write::PutLaneStart { key, ordinal };
+            Transaction::new(
+                vec![Compare::epoch_of(key, epoch)],
+                starts.map(start).collect(),
+            )
+        });
+        let mut transactions: Vec<_> = starts.chain(transactions).collect();
         if let Some(last) = transactions.last_mut() {
             // With the last of them nothing is awaited any more.
             last.write.push(Write::PutStreamlet(jumped(recorded)));
@@ -610,7 +672,11 @@ impl Restore<'_> {
     }
 
     /// The greatest timestamp of a group's own file, if that counts and is whole.
-    async fn inspect(&self, file: &OwnFile, record: &GroupRecord) -> Result<Option<i64>, String> {
+    pub(super) async fn inspect(
+        &self,
+        file: &OwnFile,
+        record: &GroupRecord,
+    ) -> Result<Option<i64>, String> {
         let primary = self.replicated.primary();
         let kept = match record.generation {
             0 => Vec::new(),

@@ -242,7 +242,11 @@ impl Backup {
     }
 }
 
-fn open(options: &BackupOptions) -> Result<Arc<ReplicaStore>, BrokerError> {
+/// Opens a store that nobody reaches: it waits for its predecessor to be gone, reads its seals and seals what was left open. Blocks.
+///
+/// # Errors
+/// As [`Backup::start`].
+pub(crate) fn open(options: &BackupOptions) -> Result<Arc<ReplicaStore>, BrokerError> {
     warn_about_room(options);
     let memory = ShmMemory::new(ShmOptions {
         dir: options.shared_dir.clone(),

@@ -10,6 +10,7 @@ mod round;
 mod seal;
 mod share;
 mod stats;
+mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,0 +1,108 @@
+//! Closed groups that end behind where a later one of their lane begins: there may be such once the metadata store was put back
+//! to an older state, and brokers have recorded what they have. A broker that was not the owner any more wrote the rest,
+//! which was never acknowledged. Whoever takes the streamlet over ends them where the later one begins.
+
+use std::collections::BTreeMap;
+
+use kera_log_segments::group::GroupSpec;
+use kera_log_segments::io::OpenHow;
+use kera_log_segments::scan::{self, ScanSpec};
+use kera_metadata::{GroupChange, GroupRecord, Image, Transaction, Write};
+use kera_protocol::ids::{LaneId, Ordinal};
+
+use super::takeover::Restore;
+use crate::cluster::replica::closed_records::{all_of, unclean};
+use crate::cluster::replica::fetching::{MayLack, NotFetched, fetch};
+use crate::cluster::replica::own_files::OwnFile;
+use crate::cluster::replica::waiting::Stuck;
+use crate::cluster::restore_plan::overlaps;
+use crate::store_calls::blocking;
+
+impl Restore<'_> {
+    /// Ends groups of `image` where the next ones begin; true if any was changed. Of one that nobody can read nothing is left,
+    /// if the operator has accepted that.
+    ///
+    /// # Errors
+    /// Says, for people, which group could be had from nobody.
+    pub(super) async fn end_overlaps(&self, image: &Image) -> Result<bool, Stuck> {
+        let mut lanes: BTreeMap<LaneId, Vec<&GroupRecord>> = BTreeMap::new();
+        for group in &image.groups {
+            lanes.entry(group.lane).or_default().push(group);
+        }
+        let overlapping = lanes.into_values().flat_map(overlaps);
+        let overlapping: Vec<_> = overlapping.collect();
+        for (record, to) in &overlapping {
+            let end = self.end_below(record, *to).await?;
+            let deleted = Write::delete_group(record.key(), record.revision);
+            self.change(deleted).await?;
+            let (length, end) = end.unwrap_or((0, record.start_ordinal()));
+            tracing::warn!(group = %record.key(), from = end, to = record.end_ordinal, "the metadata store was put back to an older state: a group ends where the next one of its lane begins, since what it has from there on was not acknowledged");
+            if end > record.start_ordinal() {
+                let ended = GroupRecord {
+                    length,
+                    live_bytes: length,
+                    end_ordinal: end,
+                    next_ordinal: end,
+                    revision: 0,
+                    ..record.clone()
+                };
+                self.change(ended.put()).await?;
+            }
+        }
+        Ok(!overlapping.is_empty())
+    }
+
+    async fn change(&self, change: GroupChange) -> Result<(), String> {
+        let transaction = Transaction::of_groups(self.streamlet.key(), self.epoch, [change]);
+        let committed = self.shared.metadata.commit_async(transaction).await;
+        committed.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// The last end of a batch of a group at or below an ordinal, as address and ordinal; `None` if it is given up.
+    async fn end_below(
+        &self,
+        record: &GroupRecord,
+        to: Ordinal,
+    ) -> Result<Option<(u64, Ordinal)>, Stuck> {
+        let file = OwnFile::new(self.streamlet, record);
+        if self.inspect(&file, record).await?.is_none() {
+            let primary = self.replicated.primary();
+            match fetch(primary, &file, record, &MayLack::Recorded).await {
+                Ok(_) => {}
+                Err(NotFetched::Untold(reason) | NotFetched::Blocked(reason)) => {
+                    return Err(Stuck::from(reason));
+                }
+                Err(NotFetched::Nowhere(reason) | NotFetched::Holes(reason, _)) => {
+                    let waiting = self.replicated.waiting();
+                    if waiting
+                        .accepted(record.streamlet_key(), record.group)
+                        .is_some()
+                    {
+                        return Ok(None);
+                    }
+                    let lost = all_of(record);
+                    let mut stuck = Stuck::from(reason);
+                    stuck.unclean.push(unclean(record, &lost));
+                    stuck.lost.insert(record.group, lost);
+                    return Err(stuck);
+                }
+            }
+        }
+        let name = GroupSpec::file_name(record.group, record.generation);
+        let path = self.streamlet.dir().join(name);
+        let (io, first) = (self.shared.data.env.io.clone(), record.start_ordinal());
+        let look = move || {
+            let mut end = (0, first);
+            let file = io.open(&path, OpenHow::ReadOnly, false);
+            let file = file.map_err(|error| format!("{}: {error}", path.display()))?;
+            let scanned = scan::scan(&*file, &ScanSpec::default(), |header, address| {
+                if header.next_ordinal() <= to {
+                    end = (address + header.total_bytes as u64, header.next_ordinal());
+                }
+            });
+            scanned.map_err(|error| format!("{}: {error}", path.display()))?;
+            Ok::<_, String>(end)
+        };
+        Ok(Some(blocking(look).await?))
+    }
+}

@@ -1,0 +1,462 @@
+//! What is to be recorded of a lane once the metadata store was put back to an older state, as one broker knows it by what it
+//! has.
+//!
+//! 1. A file that compaction made takes the place of all groups whose ordinals it has, where any of those is gone.
+//! 2. Groups as appended that no record names are recorded, closed where they are whole. Where a later group begins
+//!    earlier than one ends, the later one counts: what the earlier one has from there on was never acknowledged.
+//! 3. A group that is recorded as open and was closed since is closed.
+//! 4. What this broker has lost of a recorded group it is no holder of any more. Groups that no holder has, at the lower
+//!    end of the lane, were trimmed since: their records go.
+//!
+//! Each broker does so at its start, one after the other in any order. The records of all of them come to the same.
+
+use std::collections::{BTreeMap, HashSet};
+
+use kera_metadata::{Damage, GroupRecord, MAX_COPIES, Replica};
+use kera_protocol::ids::{BrokerId, Epoch, GroupId, Incarnation, LaneId, Ordinal, StreamletKey};
+use uuid::Uuid;
+
+use crate::clock::now_ms;
+
+/// Why nothing is left of a group: for people.
+const TRIMMED: &str = "the metadata store was put back to an older state, and no broker that it names has any of this group: it was trimmed since";
+
+/// A file or a replica of one group at this broker, which is whole as far as it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holding {
+    pub(crate) lane: LaneId,
+    pub(crate) group: GroupId,
+    pub(crate) generation: u32,
+    pub(crate) epoch: Epoch,
+    pub(crate) first: Ordinal,
+    pub(crate) end: Ordinal,
+    /// Where its bytes end.
+    pub(crate) length: u64,
+    pub(crate) max_timestamp_ms: i64,
+    /// Its group was closed there.
+    pub(crate) is_closed: bool,
+    /// How records name it.
+    pub(crate) replica: Replica,
+}
+
+impl Holding {
+    fn name(&self) -> (GroupId, u32) {
+        (self.group, self.generation)
+    }
+}
+
+/// What one broker has of a streamlet.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    /// Those of which anything is whole, in any order.
+    pub(crate) holdings: Vec<Holding>,
+    /// All files and replicas, by group and generation, whole or not.
+    pub(crate) here: HashSet<(GroupId, u32)>,
+    /// One that compaction made is not whole: it may have what seems to be gone.
+    pub(crate) is_torn: bool,
+    /// The stores whose replicas these are.
+    pub(crate) stores: Vec<Uuid>,
+    pub(crate) me: BrokerId,
+}
+
+impl Held {
+    /// Whether a record means this broker as it is now.
+    fn is_named(&self, replica: &Replica) -> bool {
+        replica.broker == self.me && self.stores.contains(&replica.incarnation.store_id)
+    }
+
+    /// Whether this broker has all of a recorded group.
+    fn has(&self, record: &GroupRecord) -> bool {
+        let name = (record.group, record.generation);
+        let mut named = record.copies.iter().filter(|copy| self.is_named(copy));
+        let mut whole = self.holdings.iter().filter(|one| one.name() == name);
+        let is_whole =
+            whole.any(|one| (one.length, one.end) == (record.length, record.end_ordinal));
+        is_whole || (named.next().is_some() && self.here.contains(&name))
+    }
+
+    /// Whether a record names this broker, which has nothing of the group.
+    pub(crate) fn lacks(&self, record: &GroupRecord) -> bool {
+        let is_named = record.copies.iter().any(|copy| self.is_named(copy));
+        is_named && !self.here.contains(&(record.group, record.generation))
+    }
+}
+
+/// What a lane's records are to be.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) groups: BTreeMap<GroupId, GroupRecord>,
+    /// Groups that are recorded now, or of which this broker has become a holder.
+    pub(crate) taken: Vec<(GroupId, u32)>,
+    /// Files that hold nothing that recorded groups do not hold.
+    pub(crate) spare: Vec<(GroupId, u32)>,
+    /// Ordinals of trimmed groups.
+    pub(crate) trimmed: Vec<(Ordinal, Ordinal)>,
+}
+
+/// Where a holding is to end that ends above an ordinal: the greatest end of a batch at or below it, as address and ordinal.
+pub(crate) type Cut<'a> = &'a dyn Fn(&Holding, Ordinal) -> Option<(u64, Ordinal)>;
+
+/// Plans one lane of a streamlet, of which `records` are all groups. With others' replicas elsewhere it `is_replicated`.
+pub(crate) fn plan(
+    (key, lane): (StreamletKey, LaneId),
+    records: impl IntoIterator<Item = GroupRecord>,
+    held: &Held,
+    is_replicated: bool,
+    cut: Cut<'_>,
+) -> Plan {
+    let groups = records.into_iter().map(|record| (record.group, record));
+    let plan = Plan {
+        groups: groups.collect(),
+        ..Plan::default()
+    };
+    let mut planning = Planning {
+        plan,
+        key,
+        held,
+        cut,
+    };
+    let of_lane = held.holdings.iter().filter(|one| one.lane == lane);
+    let (mut rewritten, mut appended): (Vec<_>, Vec<_>) =
+        of_lane.partition(|one| one.generation > 0);
+    // The newest first: it has what those before it have, and an earlier group ends where a later one begins.
+    rewritten.sort_by_key(|one| std::cmp::Reverse(one.name()));
+    appended.sort_by_key(|one| std::cmp::Reverse(one.name()));
+    for one in rewritten {
+        planning.rewritten(one);
+    }
+    for one in appended {
+        planning.appended(one);
+    }
+    planning.end_overlaps();
+    planning.lost(is_replicated);
+    planning.plan
+}
+
+struct Planning<'a> {
+    plan: Plan,
+    key: StreamletKey,
+    held: &'a Held,
+    cut: Cut<'a>,
+}
+
+impl Planning<'_> {
+    /// A group of its own record, closed at `end`.
+    fn record(&self, of: &Holding, (length, end): (u64, Ordinal)) -> GroupRecord {
+        let record = GroupRecord::new(self.key.group(of.group), of.lane, of.epoch);
+        GroupRecord {
+            generation: of.generation,
+            max_timestamp_ms: of.max_timestamp_ms.max(-1),
+            closed_ms: now_ms(),
+            ..record.closed(of.first, (length, end), end, vec![of.replica])
+        }
+    }
+
+    fn put(&mut self, record: GroupRecord) {
+        self.plan.taken.push((record.group, record.generation));
+        self.plan.groups.insert(record.group, record);
+    }
+
+    /// This broker is a holder of a recorded group.
+    fn joins(&mut self, one: &Holding) {
+        let Some(record) = self.plan.groups.get_mut(&one.group) else {
+            return;
+        };
+        if record.damaged.as_ref().is_some_and(|d| d.detail == TRIMMED) {
+            record.damaged = None;
+        }
+        let has_room = record.copies.len() < MAX_COPIES;
+        record.copies.retain(|copy| !is_nobody(copy));
+        if !record
+            .copies
+            .iter()
+            .any(|copy| copy.broker == one.replica.broker)
+            && has_room
+        {
+            record.copies.push(one.replica);
+            self.plan.taken.push(one.name());
+        }
+    }
+
+    fn rewritten(&mut self, one: &Holding) {
+        let known = self.plan.groups.values();
+        let has_all = known.into_iter().find(|record| {
+            let is_newer = (record.group, record.generation) >= one.name();
+            is_newer && record.generation > 0 && covers(record, one.first, one.end)
+        });
+        match has_all {
+            Some(same) if (same.group, same.generation) == one.name() => {
+                if (same.length, same.end_ordinal) == (one.length, one.end) {
+                    self.joins(one);
+                }
+                return;
+            }
+            Some(_) => {
+                self.plan.spare.push(one.name());
+                return;
+            }
+            None => {}
+        }
+        let up_to = self.plan.groups.range(..=one.group);
+        let sources: Vec<_> = up_to
+            .filter(|(id, record)| **id == one.group || reaches_into(record, one.first, one.end))
+            .map(|(id, record)| {
+                (
+                    *id,
+                    *id == one.group || is_within(record, one.first, one.end),
+                )
+            })
+            .collect();
+        let mut within = sources.iter().filter(|(_, is_within)| *is_within);
+        let is_here = |id: &GroupId| {
+            let record = self.plan.groups.get(id);
+            record.is_some_and(|record| self.held.has(record))
+        };
+        if self.hold_all(&sources, one) && within.all(|(id, _)| is_here(id)) {
+            // It was made, and perhaps not recorded: those that it was made of are what counts.
+            self.plan.spare.push(one.name());
+            return;
+        }
+        let behind = self.plan.groups.range(next(one.group)..).map(|(_, r)| r);
+        let mut starts = behind.filter_map(|record| record.first_ordinal);
+        let is_behind = starts.next().is_none_or(|start| start >= one.end);
+        // One that begins before and ends within has more than was acknowledged, or does not fit.
+        let before = self.plan.groups.clone();
+        for (id, is_within) in &sources {
+            if *is_within {
+                self.plan.groups.remove(id);
+            }
+        }
+        if !one.is_closed || !is_behind || !self.makes_way(one) {
+            self.plan.groups = before;
+            return;
+        }
+        self.put(self.record(one, (one.length, one.end)));
+    }
+
+    /// Whether recorded groups hold all of one, which was made of them.
+    fn hold_all(&self, sources: &[(GroupId, bool)], one: &Holding) -> bool {
+        let mut at = one.first;
+        for (id, _) in sources {
+            let record = self.plan.groups.get(id);
+            match record.filter(|record| record.is_closed() && record.start_ordinal() == at) {
+                Some(record) => at = record.end_ordinal,
+                None => return false,
+            }
+        }
+        at == one.end
+    }
+
+    fn appended(&mut self, one: &Holding) {
+        let behind = self.plan.groups.range(next(one.group)..).map(|(_, r)| r);
+        let behind: Vec<_> = behind.collect();
+        if behind
+            .iter()
+            .any(|r| r.generation > 0 && covers(r, one.first, one.end))
+        {
+            self.plan.spare.push(one.name());
+            return;
+        }
+        let limit = behind.iter().find_map(|record| record.first_ordinal);
+        let own_record = self.plan.groups.get(&one.group);
+        let is_longer = |record: &GroupRecord| {
+            let is_whole = record.next_ordinal == record.end_ordinal;
+            let fits = limit.is_none_or(|limit| one.end <= limit);
+            is_whole && fits && one.end > record.end_ordinal
+        };
+        match own_record {
+            Some(record) if record.generation > 0 => {
+                self.plan.spare.push(one.name());
+                return;
+            }
+            Some(record) if record.is_closed() && !record.is_given_up() && !is_longer(record) => {
+                if (record.length, record.end_ordinal) == (one.length, one.end) {
+                    self.joins(one);
+                }
+                return;
+            }
+            // Whoever takes it over closes it.
+            Some(record) if !record.is_closed() && !one.is_closed => return,
+            _ => {}
+        }
+        if limit.is_some_and(|limit| limit <= one.first) {
+            self.plan.spare.push(one.name());
+            return;
+        }
+        // Who had it while it was open has it still, unless it says otherwise.
+        let others = own_record.filter(|record| !record.is_closed());
+        let others = others.map_or_else(Vec::new, |record| record.copies.clone());
+        if !self.makes_way(one) {
+            return;
+        }
+        let mut record = self.record(one, (one.length, one.end));
+        let others = others.into_iter();
+        (record.copies).extend(others.filter(|copy| copy.broker != one.replica.broker));
+        self.put(record);
+    }
+
+    /// Drops what earlier owners have from where one begins on: it was recorded and not acknowledged. False if one does not fit.
+    fn makes_way(&mut self, one: &Holding) -> bool {
+        let before = self
+            .plan
+            .groups
+            .range(..one.group)
+            .map(|(_, record)| record);
+        let above =
+            before.filter(|record| record.holds_records() && record.end_ordinal > one.first);
+        let above: Vec<_> = above.cloned().collect();
+        if above.iter().any(|record| record.epoch >= one.epoch) {
+            return false;
+        }
+        for record in above {
+            if record.start_ordinal() >= one.first {
+                self.plan.groups.remove(&record.group);
+            }
+        }
+        true
+    }
+
+    /// Ends groups where the next ones begin, as far as this broker has them: what they have from there on was never acknowledged.
+    fn end_overlaps(&mut self) {
+        for (record, to) in overlaps(self.plan.groups.values()) {
+            let name = (record.group, record.generation);
+            let mut mine = self.held.holdings.iter();
+            let Some(mine) = mine.find(|mine| mine.name() == name && mine.generation == 0) else {
+                continue;
+            };
+            let shorter = match mine.end > to {
+                true => (self.cut)(mine, to),
+                false => Some((mine.length, mine.end)),
+            };
+            match shorter {
+                Some((_, end)) if end <= mine.first => {
+                    self.plan.groups.remove(&record.group);
+                }
+                Some(shorter) => self.put(self.record(mine, shorter)),
+                None => {}
+            }
+        }
+    }
+
+    /// What this broker is recorded to have, and has not.
+    fn lost(&mut self, is_replicated: bool) {
+        let held = self.held;
+        if held.is_torn {
+            return;
+        }
+        let last = self.plan.groups.keys().next_back().copied();
+        let mut gone = HashSet::new();
+        for record in self.plan.groups.values_mut() {
+            let is_open = !record.is_closed();
+            if is_open && (is_replicated || last == Some(record.group)) {
+                // Whoever takes it over asks all of its holders.
+                continue;
+            }
+            if !is_open && !record.holds_records() {
+                continue;
+            }
+            if held.lacks(record) {
+                let others = record.copies.iter().filter(|copy| !held.is_named(copy));
+                let others: Vec<_> = others.filter(|copy| !is_nobody(copy)).copied().collect();
+                match others.is_empty() {
+                    false => record.copies = others,
+                    true if is_replicated => record.copies = vec![nobody(held.me)],
+                    true => drop(gone.insert(record.group)),
+                }
+            }
+            if record.copies.iter().all(is_nobody) {
+                gone.insert(record.group);
+            }
+        }
+        let run = self.plan.groups.values().take_while(|record| {
+            let is_empty = record.is_closed() && !record.holds_records();
+            is_empty || gone.contains(&record.group)
+        });
+        let run: Vec<_> = run.cloned().collect();
+        let Some(up_to) = run.iter().rposition(|r| gone.contains(&r.group)) else {
+            return;
+        };
+        let is_all = up_to + 1 == self.plan.groups.len();
+        for (at, record) in run.iter().enumerate().take(up_to + 1) {
+            if gone.contains(&record.group) {
+                let first = record.first_ordinal.unwrap_or_default();
+                let trimmed = (first, record.end_ordinal.max(first));
+                self.plan.trimmed.push(trimmed);
+            }
+            if is_all && at == up_to {
+                // It says where the lane goes on.
+                let left = self.plan.groups.get_mut(&record.group);
+                if let Some(left) = left {
+                    left.damaged = Some(Damage::new(0, TRIMMED.to_owned()));
+                }
+            } else {
+                self.plan.groups.remove(&record.group);
+            }
+        }
+    }
+}
+
+/// Closed groups of a lane, oldest first, that end behind where a later one begins, and where that is: a broker that was not
+/// the owner any more wrote the rest.
+pub(crate) fn overlaps<'a>(
+    groups: impl IntoIterator<Item = &'a GroupRecord>,
+) -> Vec<(GroupRecord, Ordinal)> {
+    let with_records = groups.into_iter().filter(|record| record.holds_records());
+    let with_records: Vec<_> = with_records.collect();
+    let pairs = with_records
+        .windows(2)
+        .map(|pair| (pair[0], pair[1].start_ordinal()));
+    let overlapping = pairs.filter(|(record, next)| record.end_ordinal > *next);
+    overlapping
+        .map(|(record, next)| (record.clone(), next))
+        .collect()
+}
+
+fn next(group: GroupId) -> GroupId {
+    GroupId(group.0.saturating_add(1))
+}
+
+/// A holder of which nothing is left: it has answered.
+fn nobody(broker: BrokerId) -> Replica {
+    Replica {
+        broker,
+        incarnation: Incarnation::default(),
+    }
+}
+
+fn is_nobody(replica: &Replica) -> bool {
+    replica.incarnation == Incarnation::default()
+}
+
+fn covers(record: &GroupRecord, first: Ordinal, end: Ordinal) -> bool {
+    record.is_closed() && record.start_ordinal() <= first && end <= record.end_ordinal
+}
+
+/// Whether any ordinal of a group may lie between the two.
+fn reaches_into(record: &GroupRecord, first: Ordinal, end: Ordinal) -> bool {
+    match record.is_closed() {
+        true => {
+            let is_empty = record.start_ordinal() == record.end_ordinal;
+            let (start, to) = (record.start_ordinal(), record.end_ordinal);
+            match is_empty {
+                true => first <= start && start < end,
+                false => start < end && to > first,
+            }
+        }
+        // Of one that follows an open group nobody knows where it begins: who takes it over finds that out.
+        false => record
+            .first_ordinal
+            .is_some_and(|start| start < end && first <= start),
+    }
+}
+
+fn is_within(record: &GroupRecord, first: Ordinal, end: Ordinal) -> bool {
+    match record.is_closed() {
+        true => first <= record.start_ordinal() && record.end_ordinal <= end,
+        false => record.first_ordinal.is_some_and(|start| first <= start),
+    }
+}
+
+#[cfg(test)]
+#[path = "restore_plan_tests.rs"]
+mod tests;

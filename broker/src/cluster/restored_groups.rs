@@ -1,0 +1,506 @@
+//! Groups that a restored metadata store does not know, and that are whole in files or replicas at this broker: they are
+//! recorded again, before anybody takes their streamlet over, and before anybody can free them. [`restore_plan`](super::restore_plan) says
+//! which count; what does not is set aside.
+//!
+//! Each change raises the streamlet's epoch: who was about to take it over begins anew, with what is recorded now.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::Path;
+
+use kera_log_segments::footer::Footer;
+use kera_log_segments::group::{AckPolicy, GroupSpec, MAX_GROUP_ORDINALS};
+use kera_log_segments::io::{Io, OpenHow};
+use kera_log_segments::scan::{self, ScanSpec, Scanned};
+use kera_metadata::{
+    ClusterStore, Compare, GroupRecord, Image, MetadataError, MetadataStore, Replica, StreamRecord,
+    StreamletRecord, Transaction, Write,
+};
+use kera_protocol::batch::BatchHeader;
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::{BrokerId, GroupId, Incarnation, LaneId, LaneKey, Ordinal, StreamletKey};
+use kera_replication::backup::ReplicaStore;
+use kera_replication::transport::{CopyInfo, CopyState, Reply, Request};
+
+use super::restore_plan::{Held, Holding, Plan, plan};
+
+/// How often a streamlet is read again that others changed meanwhile.
+const ATTEMPTS: u32 = 32;
+
+/// The names of one streamlet's files.
+type Names = BTreeSet<(GroupId, u32)>;
+
+/// Where this broker has files and replicas.
+pub(crate) struct Places<'a> {
+    pub(crate) io: &'a dyn Io,
+    /// The directory of own files' streams.
+    pub(crate) streams: &'a Path,
+    /// The life of own files.
+    pub(crate) incarnation: Incarnation,
+    /// Nobody else has it open.
+    pub(crate) replicas: &'a ReplicaStore,
+    pub(crate) me: BrokerId,
+    /// All own group files there are, by streamlet.
+    pub(crate) own: BTreeMap<StreamletKey, Names>,
+}
+
+/// Files and replicas that no record names, and that hold nothing that recorded groups do not hold.
+pub(crate) type Spare = HashSet<(StreamletKey, GroupId, u32)>;
+
+/// Records what is whole here of groups that `image` does not know, in streamlets that wait for their jumps; answers what is
+/// of no use. Blocks.
+///
+/// # Errors
+/// The store's.
+pub(crate) fn take_in(
+    store: &dyn ClusterStore,
+    image: &Image,
+    places: &Places<'_>,
+) -> Result<Spare, MetadataError> {
+    let mut spare = Spare::new();
+    let Ok(Reply::Copies(replicas)) =
+        (places.replicas).handle(places.me, Request::List { streamlet: None })
+    else {
+        return Ok(spare);
+    };
+    let mut by_streamlet: BTreeMap<StreamletKey, Vec<CopyInfo>> = BTreeMap::new();
+    for replica in replicas {
+        let of_streamlet = by_streamlet.entry(replica.copy.streamlet).or_default();
+        of_streamlet.push(replica);
+    }
+    let streams: HashMap<_, _> = image.streams.iter().map(|s| (s.id, s)).collect();
+    for streamlet in &image.streamlets {
+        let key = streamlet.key();
+        let Some(stream) = streams.get(&key.stream).copied() else {
+            continue;
+        };
+        if !stream.config.is_replicated() && streamlet.owner != places.me.0 {
+            // Its files are its owner's alone.
+            continue;
+        }
+        let replicas = by_streamlet.remove(&key).unwrap_or_default();
+        let records = image.groups_of(key.stream, key.streamlet);
+        let looked = Looked {
+            places,
+            stream,
+            key,
+            replicas,
+        };
+        let Some(held) = looked.held(records) else {
+            continue;
+        };
+        let spares = looked.record(store, &held)?;
+        spare.extend(
+            spares
+                .into_iter()
+                .map(|(group, generation)| (key, group, generation)),
+        );
+    }
+    Ok(spare)
+}
+
+/// One streamlet, and what this broker has of it.
+struct Looked<'a> {
+    places: &'a Places<'a>,
+    stream: &'a StreamRecord,
+    key: StreamletKey,
+    replicas: Vec<CopyInfo>,
+}
+
+impl Looked<'_> {
+    /// What is here; `None` if the records say just that.
+    fn held(&self, records: &[GroupRecord]) -> Option<Held> {
+        let places = self.places;
+        let none = Names::new();
+        let own = places.own.get(&self.key).unwrap_or(&none);
+        let replicas = self.replicas.iter();
+        let replicas = replicas.map(|replica| (replica.copy.group, replica.copy.generation));
+        let here: HashSet<_> = own.iter().copied().chain(replicas).collect();
+        let store = places.replicas;
+        let disk = store.disk().ok().map(|disk| disk.store_id);
+        let lives = [places.incarnation.store_id, store.incarnation().store_id];
+        let mut held = Held {
+            here,
+            stores: lives.into_iter().chain(disk).collect(),
+            me: places.me,
+            ..Held::default()
+        };
+        let recorded: BTreeMap<_, _> = records
+            .iter()
+            .map(|record| ((record.group, record.generation), record))
+            .collect();
+        // What is recorded as closed and here needs no look.
+        let is_known = |name: &(GroupId, u32)| {
+            let record = recorded.get(name);
+            let is_named = |copy: &Replica| copy.broker == places.me;
+            record.is_some_and(|record| record.is_closed() && record.copies.iter().any(is_named))
+        };
+        let unknown: BTreeSet<_> = held.here.iter().copied().collect();
+        let unknown: Vec<_> = unknown.into_iter().filter(|name| !is_known(name)).collect();
+        if unknown.is_empty() && !records.iter().any(|record| held.lacks(record)) {
+            return None;
+        }
+        for name in unknown {
+            let is_recorded = recorded.contains_key(&name);
+            let found = [
+                own.contains(&name)
+                    .then(|| self.own_file(name, is_recorded, &mut held.is_torn)),
+                self.replica(name)
+                    .map(|copy| self.stored(copy, is_recorded, &mut held.is_torn)),
+            ];
+            let found = found.into_iter().flatten().flatten();
+            let found = found.filter(|one| self.is_legal(one));
+            // This broker's own file, if both are whole.
+            let found = found.reduce(|own, stored| match stored.end > own.end {
+                true => stored,
+                false => own,
+            });
+            held.holdings.extend(found);
+        }
+        Some(held)
+    }
+
+    fn replica(&self, (group, generation): (GroupId, u32)) -> Option<&CopyInfo> {
+        let mut replicas = self.replicas.iter();
+        replicas.find(|one| (one.copy.group, one.copy.generation) == (group, generation))
+    }
+
+    /// Whether it may be recorded.
+    fn is_legal(&self, one: &Holding) -> bool {
+        let config = &self.stream.config;
+        one.lane.0 < config.lanes_of(self.key.streamlet)
+            && one.length <= config.group_bytes()
+            && one.first < one.end
+            && one.end - one.first <= MAX_GROUP_ORDINALS
+    }
+
+    fn path(&self, (group, generation): (GroupId, u32)) -> std::path::PathBuf {
+        let of_stream = self.places.streams.join(self.key.stream.to_string());
+        let of_streamlet = of_stream.join(self.key.streamlet.0.to_string());
+        of_streamlet.join(GroupSpec::file_name(group, generation))
+    }
+
+    fn scan(
+        &self,
+        name: (GroupId, u32),
+        visit: impl FnMut(&BatchHeader, u64),
+    ) -> Option<(Scanned, bool)> {
+        let (io, path) = (self.places.io, self.path(name));
+        let spec = ScanSpec {
+            group: Some(name.0),
+            incarnation: self.places.incarnation,
+            verify_all: true,
+            ..ScanSpec::default()
+        };
+        let file = io.open(&path, OpenHow::ReadWrite, false).ok()?;
+        let scanned = scan::scan(&*file, &spec, visit).ok()?;
+        let header = &scanned.header;
+        let group_bytes = u64::from(header.segment_size) * u64::from(header.segments);
+        let footer = Footer::find(&*file, group_bytes).ok().flatten();
+        let is_closed = footer.is_some_and(|footer| footer.length == scanned.end.address);
+        // What counts from now on is on the disk.
+        (is_closed || file.sync_data().is_ok()).then_some((scanned, is_closed))
+    }
+
+    /// This broker's own file of a group, if it is whole.
+    fn own_file(
+        &self,
+        name: (GroupId, u32),
+        is_recorded: bool,
+        is_torn: &mut bool,
+    ) -> Option<Holding> {
+        let found = self.scan(name, |_, _| {});
+        let found = found.filter(|(scanned, _)| !scanned.damaged);
+        let Some((scanned, is_closed)) = found else {
+            *is_torn |= name.1 > 0 && !is_recorded && self.was_finished(name);
+            return None;
+        };
+        if name.1 > 0 && !is_closed {
+            // Compaction did not finish it.
+            return None;
+        }
+        let life = match scanned.header.ack {
+            AckPolicy::Synced => Incarnation::of_disk(self.places.incarnation.store_id),
+            AckPolicy::Memory | AckPolicy::Written => self.places.incarnation,
+        };
+        self.holding(name, &scanned, is_closed, life)
+    }
+
+    /// Whether a file that is not whole was: compaction's files have no mark before.
+    fn was_finished(&self, name: (GroupId, u32)) -> bool {
+        let (io, path) = (self.places.io, self.path(name));
+        let read = || {
+            let file = io.open(&path, OpenHow::ReadOnly, false).ok()?;
+            let (header, _) = scan::read_head(&*file, &ScanSpec::default()).ok()?;
+            let group_bytes = u64::from(header.segment_size) * u64::from(header.segments);
+            scan::read_mark(&*file, group_bytes).ok()?
+        };
+        read().is_some_and(|mark| mark.synced > 0)
+    }
+
+    /// The replica of a group, if it is whole; it is on the disk then.
+    fn stored(&self, replica: &CopyInfo, is_recorded: bool, is_torn: &mut bool) -> Option<Holding> {
+        let (store, copy) = (self.places.replicas, replica.copy);
+        let name = (copy.group, copy.generation);
+        let was_closed = replica.state == CopyState::Flushed;
+        let is_rewritten = copy.generation > 0;
+        let Ok(Some(scanned)) = store.whole(&copy, |_, _| {}) else {
+            *is_torn |= is_rewritten && was_closed && !is_recorded;
+            return None;
+        };
+        if scanned.batches == 0 || (!was_closed && (is_recorded || is_rewritten)) {
+            // One that is open by the records is left to who takes it over; what compaction made came as a whole.
+            return None;
+        }
+        let length = scanned.end.address;
+        let closed = true;
+        let flush = Request::Flush {
+            copy,
+            length,
+            closed,
+        };
+        if !was_closed && let Err(error) = store.handle(self.places.me, flush) {
+            tracing::warn!(%copy, %error, "a replica of a group that the restored metadata store does not know cannot be brought to the disk");
+            return None;
+        }
+        let life = match scanned.header.ack {
+            AckPolicy::Synced => store.disk().unwrap_or_else(|_| store.incarnation()),
+            AckPolicy::Memory | AckPolicy::Written => store.incarnation(),
+        };
+        // A replica that fell out of the set of its group says so of itself, too.
+        self.holding(name, &scanned, is_rewritten, life)
+    }
+
+    fn holding(
+        &self,
+        (group, generation): (GroupId, u32),
+        scanned: &Scanned,
+        is_closed: bool,
+        incarnation: Incarnation,
+    ) -> Option<Holding> {
+        let header = &scanned.header;
+        let is_of = (header.stream, header.streamlet) == (self.key.stream, self.key.streamlet)
+            && (header.group, header.generation) == (group, generation);
+        (is_of && scanned.batches > 0).then(|| Holding {
+            lane: header.lane,
+            group,
+            generation,
+            epoch: header.epoch,
+            first: header.first_ordinal,
+            end: scanned.end.ordinal,
+            length: scanned.end.address,
+            max_timestamp_ms: scanned.max_timestamp,
+            is_closed,
+            replica: Replica {
+                broker: self.places.me,
+                incarnation,
+            },
+        })
+    }
+
+    /// The end of the last batch of a holding that ends at or below an ordinal.
+    fn cut(&self, one: &Holding, below: Ordinal) -> Option<(u64, Ordinal)> {
+        let name = (one.group, one.generation);
+        let mut end = None;
+        let mut visit = |header: &BatchHeader, address: u64| {
+            if header.next_ordinal() <= below {
+                let length = header.total_bytes as u64;
+                end = Some((address + length, header.next_ordinal()));
+            }
+        };
+        if one.replica.incarnation.store_id == self.places.incarnation.store_id {
+            self.scan(name, visit)?;
+        } else {
+            let copy = self.replica(name)?.copy;
+            self.places.replicas.whole(&copy, &mut visit).ok()??;
+        }
+        Some(end.unwrap_or((0, one.first)))
+    }
+
+    /// Records what is to be recorded; answers what is of no use.
+    fn record(
+        &self,
+        store: &dyn ClusterStore,
+        held: &Held,
+    ) -> Result<Vec<(GroupId, u32)>, MetadataError> {
+        for _ in 0..ATTEMPTS {
+            let image = store.load_streamlet(self.key.stream, self.key.streamlet)?;
+            let Some(streamlet) = image.streamlets.first() else {
+                return Ok(Vec::new());
+            };
+            if streamlet.awaits_jumps == 0 {
+                // It is served again: what was not recorded by then is too late.
+                return Ok(Vec::new());
+            }
+            let mut plans = Vec::new();
+            let mut changes = Changes::default();
+            for lane in (0..self.stream.config.lanes_of(self.key.streamlet)).map(LaneId) {
+                let before: Vec<_> = image.groups.iter().filter(|g| g.lane == lane).collect();
+                let records = before.iter().map(|record| (*record).clone());
+                let plan = plan(
+                    (self.key, lane),
+                    records,
+                    held,
+                    self.stream.config.is_replicated(),
+                    &|one, below| self.cut(one, below),
+                );
+                changes.of(&before, &plan);
+                plans.push((lane, plan));
+            }
+            match changes.commit(store, streamlet) {
+                Ok(()) => {
+                    self.tell(&plans);
+                    let spare = plans.into_iter().flat_map(|(_, plan)| plan.spare);
+                    return Ok(spare.collect());
+                }
+                Err(MetadataError::Conflict(_)) => {}
+                Err(MetadataError::Invalid(error)) => {
+                    tracing::error!(stream = self.stream.name, streamlet = self.key.streamlet.0, %error, "groups that are whole here, and that the restored metadata store does not know, cannot be recorded");
+                    return Ok(Vec::new());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let text = format!(
+            "streamlet {} was changed by others through {ATTEMPTS} attempts to record what is whole here; start the broker again",
+            self.key
+        );
+        Err(WireError::new(ErrorCode::InvalidArgument, text).into())
+    }
+
+    fn tell(&self, plans: &[(LaneId, Plan)]) {
+        let (stream, streamlet) = (&*self.stream.name, self.key.streamlet.0);
+        for (lane, plan) in plans {
+            let lane = lane.0;
+            if !plan.taken.is_empty() {
+                tracing::warn!(
+                    stream,
+                    streamlet,
+                    lane,
+                    groups = plan.taken.len(),
+                    "the restored metadata store does not know what is whole here of these groups: it is recorded again, and served"
+                );
+            }
+            if let (Some((from, _)), Some((_, to))) = (plan.trimmed.first(), plan.trimmed.last()) {
+                tracing::error!(
+                    stream,
+                    streamlet,
+                    lane,
+                    groups = plan.trimmed.len(),
+                    from,
+                    to,
+                    "the restored metadata store knows groups at the beginning of this lane of which no broker that it names has anything: they count as trimmed since, and their records are removed. Without retention, trims or compaction they are lost"
+                );
+            }
+        }
+    }
+}
+
+/// Changes of a streamlet's groups.
+#[derive(Default)]
+struct Changes {
+    /// Records that make room for others with their ids.
+    first: Vec<(Compare, Write)>,
+    then: Vec<(Compare, Write)>,
+    removed: Vec<(Compare, Write)>,
+}
+
+impl Changes {
+    fn of(&mut self, before: &[&GroupRecord], plan: &Plan) {
+        let known: BTreeMap<_, _> = before
+            .iter()
+            .map(|record| (record.group, *record))
+            .collect();
+        let delete = |record: &GroupRecord| Write::delete_group(record.key(), record.revision);
+        for (id, record) in &plan.groups {
+            match known.get(id) {
+                Some(same) if *same == record => {}
+                Some(before) if follows(before, record) => {
+                    let changed = GroupRecord {
+                        revision: before.revision,
+                        ..record.clone()
+                    };
+                    self.then.push(changed.put());
+                }
+                before => {
+                    self.first.extend(before.map(|before| delete(before)));
+                    let new = GroupRecord {
+                        revision: 0,
+                        ..record.clone()
+                    };
+                    self.then.push(new.put());
+                }
+            }
+        }
+        let gone = known.iter().filter(|(id, _)| !plan.groups.contains_key(id));
+        self.removed.extend(gone.map(|(_, record)| delete(record)));
+    }
+
+    fn commit(
+        mut self,
+        store: &dyn MetadataStore,
+        streamlet: &StreamletRecord,
+    ) -> Result<(), MetadataError> {
+        self.then.append(&mut self.removed);
+        // Beside the streamlet's record, by its revision and its epoch.
+        let size = store.max_operations().saturating_sub(2).max(1);
+        let mut streamlet = streamlet.clone();
+        for changes in self.first.chunks(size).chain(self.then.chunks(size)) {
+            let Some(next) = streamlet.in_next_epoch(streamlet.owner) else {
+                let text = format!(
+                    "streamlet {} has used up its epochs; copy the stream to a new one",
+                    streamlet.key()
+                );
+                return Err(WireError::new(ErrorCode::InvalidArgument, text).into());
+            };
+            let mut compare = vec![Compare::streamlet(&streamlet), Compare::epoch(&streamlet)];
+            let mut write = vec![Write::PutStreamlet(next.clone())];
+            for (compared, written) in changes {
+                compare.push(compared.clone());
+                write.push(written.clone());
+            }
+            let committed = store.commit(Transaction::new(compare, write))?;
+            streamlet = StreamletRecord {
+                revision: committed.revision,
+                ..next
+            };
+        }
+        Ok(())
+    }
+}
+
+/// Whether a record may take the place of another one with its id.
+fn follows(before: &GroupRecord, now: &GroupRecord) -> bool {
+    let is_of =
+        (before.lane, before.epoch, before.generation) == (now.lane, now.epoch, now.generation);
+    let begins = before.first_ordinal.is_none() || before.first_ordinal == now.first_ordinal;
+    let ends = !before.is_closed()
+        || (before.length, before.end_ordinal, before.closed_ms)
+            == (now.length, now.end_ordinal, now.closed_ms);
+    is_of && begins && ends && now.is_closed()
+}
+
+/// Where lanes begin whose first groups are gone: at the first that is left, by the groups in `image`.
+pub(crate) fn starts(image: &Image) -> Vec<(LaneKey, Ordinal)> {
+    let mut first: BTreeMap<LaneId, &GroupRecord> = BTreeMap::new();
+    let may_hold = |group: &&GroupRecord| group.holds_records() || !group.is_closed();
+    for group in image.groups.iter().filter(may_hold) {
+        let known = first.entry(group.lane).or_insert(group);
+        if group.group < known.group {
+            *known = group;
+        }
+    }
+    let starts = first.into_iter().filter_map(|(lane, group)| {
+        let key = LaneKey {
+            stream: group.stream,
+            streamlet: group.streamlet,
+            lane,
+        };
+        Some((key, group.first_ordinal?))
+    });
+    let is_new = |(key, ordinal): &(LaneKey, Ordinal)| {
+        let mut known = image.lane_starts.iter();
+        let known = known.find(|start| start.key == *key);
+        *ordinal > known.map_or(0, |start| start.ordinal)
+    };
+    starts.filter(is_new).collect()
+}

@@ -1,0 +1,38 @@
+//! What is whole of a copy, by its bytes alone.
+
+use kera_log_segments::scan::{ScanError, Scanned};
+use kera_protocol::batch::BatchHeader;
+
+use super::ReplicaStore;
+use crate::backup::copy::{failed, is_lost};
+use crate::ids::CopyId;
+use crate::transport::Refusal;
+
+impl ReplicaStore {
+    /// How far a copy is whole, of whatever life it is and whatever is recorded of it: for who has lost the records. `visit`
+    /// sees the header and the address of each whole batch. `None` if it is not here, nothing of it is whole, or less
+    /// than was known to be on its disk. Takes as long as reading all of it.
+    ///
+    /// # Errors
+    /// [`Refusal::Failed`]: the disk does not answer.
+    pub fn whole(
+        &self,
+        id: &CopyId,
+        visit: impl FnMut(&BatchHeader, u64),
+    ) -> Result<Option<Scanned>, Refusal> {
+        let copy = self.control.lock().copies.get(id).cloned();
+        let Some(copy) = copy.filter(|copy| copy.still_here().is_ok()) else {
+            return Ok(None);
+        };
+        let reached = match copy.mark() {
+            Ok(mark) => mark.synced.max(mark.written),
+            Err(error) if is_lost(&error) => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        match copy.walk(self.incarnation, &self.faults, None, visit) {
+            Ok(scanned) => Ok((scanned.end.address >= reached).then_some(scanned)),
+            Err(ScanError::Io(error)) if !is_lost(&error) => Err(failed(error)),
+            Err(_) => Ok(None),
+        }
+    }
+}
