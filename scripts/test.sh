@@ -23,9 +23,17 @@ fi
 # By this name cargo hears of what is to run test binaries.
 runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z.-' 'A-Z__')_RUNNER
 
-# Runs `make $1` and keeps what it prints, how it ended and how many seconds it took.
+# Seconds of CPU that this shell's children have taken, as `times` tells them in $1.
+cpu_seconds() {
+    awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, part, /[ms]/); sum += 60 * part[1] + part[2] } printf "%d", sum }' "$1"
+}
+
+# Runs `make $1` and keeps what it prints, how it ended and how many seconds, and seconds of CPU, it took.
 stage() {
-    local name=$1 begun=$SECONDS status=0
+    local name=$1 begun=$SECONDS status=0 before
+    # In a shell of its own it would tell of that one.
+    times >"$logs/$name.times"
+    before=$(cpu_seconds "$logs/$name.times")
     printf '\n==> make %s\n' "$name"
     if [ "$name" = unit ]; then
         env "$runner=scripts/timed-test.sh" make "$name" 2>&1 | tee "$logs/$name.log"
@@ -33,7 +41,8 @@ stage() {
         make "$name" 2>&1 | tee "$logs/$name.log"
     fi
     status=${PIPESTATUS[0]}
-    printf '%d %d\n' "$status" $((SECONDS - begun)) >"$logs/$name.ended"
+    times >"$logs/$name.times"
+    printf '%d %d %d\n' "$status" $((SECONDS - begun)) $(($(cpu_seconds "$logs/$name.times") - before)) >"$logs/$name.ended"
 }
 
 # Runs the stages that the other lane has not begun. `beside` prints each when it has ended, so that none is printed in between.
@@ -59,9 +68,9 @@ ignored=0
 
 # Adds up the results that a stage reports.
 count() {
-    local name=$1 log=$logs/$1.log verdict=ok status seconds ok bad off
+    local name=$1 log=$logs/$1.log verdict=ok status seconds cpu ok bad off
     # A stage whose end is not written was cut off.
-    read -r status seconds <<<"$(cat "$logs/$name.ended" 2>/dev/null || echo '1 0')"
+    read -r status seconds cpu <<<"$(cat "$logs/$name.ended" 2>/dev/null || echo '1 0 0')"
     [ "$status" = 0 ] || verdict=FAILED
     [ -e "$log" ] || : >"$log"
     read -r ok bad off <<<"$(scripts/counts.sh "$log")"
@@ -79,7 +88,7 @@ count() {
         [ "$bad" != 0 ] || bad=1
     fi
     passed=$((passed + ok)) failed=$((failed + bad)) ignored=$((ignored + off))
-    table+=$(printf '  %-12s %-7s %5d s %6d passed %4d failed' "$name" "$verdict" "$seconds" "$ok" "$bad")$'\n'
+    table+=$(printf '  %-12s %-7s %5d s %5d s of CPU %6d passed %4d failed' "$name" "$verdict" "$seconds" "$cpu" "$ok" "$bad")$'\n'
 }
 
 # The tests of `make unit` that took longest, with their binaries. What a test runs in its turn tells no time.
