@@ -53,6 +53,10 @@ store() {
         kera consume clicks --group carts --order key --from earliest --max 1000 >/dev/null
     fi
     kera acl add --allow User:alice --operation read --stream clicks >/dev/null
+    # Roles came with cluster version 6.
+    if kera role create readers User:alice >/dev/null 2>&1; then
+        kera acl add --allow Role:readers --operation read --stream orders >/dev/null
+    fi
     echo secret >"$work/password"
     kera user create alice --password-file "$work/password" >/dev/null
 }

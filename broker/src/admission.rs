@@ -23,6 +23,10 @@ use crate::{machine, process};
 const BURST: Duration = Duration::from_secs(1);
 /// Whose turn is later than this is refused: clients give up on a connection that does not answer.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
+/// Turns later than this are for sources that have few: one that opens connections all the time does not keep others out.
+const FOR_ALL: Duration = Duration::from_millis(1_500);
+/// As many as come in this time are few.
+const OF_ONE: Duration = Duration::from_millis(187);
 
 /// Why a connection is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,17 +152,34 @@ pub struct Admission {
 struct Turns {
     /// When all that have come would have come one after the other.
     until: Instant,
+    /// The same of each source alone, of those where that is not over.
+    until_of: HashMap<Source, Instant>,
 }
 
 impl Turns {
-    /// How long one waits that comes now; `None` if that is too long.
-    fn next(&mut self, rate: u64, now: Instant) -> Option<Duration> {
+    fn new(now: Instant) -> Self {
+        Self {
+            until: now,
+            until_of: HashMap::new(),
+        }
+    }
+
+    /// How long one waits that comes now; `None` if that is too long, or it would take turns that are left for others.
+    fn next(&mut self, rate: u64, source: Source, now: Instant) -> Option<Duration> {
         let begins = self.until.max(now);
         let wait = (begins - now).saturating_sub(BURST);
-        if wait > LONGEST_WAIT {
+        let until_of = self.until_of.get(&source).copied().unwrap_or(now).max(now);
+        let is_for_others = wait > FOR_ALL && until_of - now > OF_ONE;
+        if wait > LONGEST_WAIT || is_for_others {
             return None;
         }
-        self.until = begins + Duration::from_secs(1).div_f64(rate.max(1) as f64);
+        let each = Duration::from_secs(1).div_f64(rate.max(1) as f64);
+        self.until = begins + each;
+        // There are no more of them than turns in the time that one waits at most.
+        if self.until_of.len() >= self.until_of.capacity() {
+            self.until_of.retain(|_, until| *until > now);
+        }
+        self.until_of.insert(source, until_of + each);
         Some(wait)
     }
 }
@@ -169,9 +190,7 @@ impl Admission {
         let admission = Self {
             limits: Mutex::default(),
             open: Mutex::default(),
-            turns: Mutex::new(Turns {
-                until: Instant::now(),
-            }),
+            turns: Mutex::new(Turns::new(Instant::now())),
             told: Mutex::default(),
             refused: Family::default(),
             delayed: Counter::default(),
@@ -287,7 +306,7 @@ impl Admission {
         }
         // Who has to find out who opens so many does not wait behind them.
         if !is_broker && !is_own {
-            place.wait = self.turn(now)?;
+            place.wait = self.turn(source, now)?;
         }
         Ok(place)
     }
@@ -323,9 +342,9 @@ impl Admission {
     ///
     /// # Errors
     /// [`TooMany::TooFastInAll`] if that is too long.
-    fn turn(&self, now: Instant) -> Result<Duration, TooMany> {
+    fn turn(&self, source: Source, now: Instant) -> Result<Duration, TooMany> {
         let rate = self.limits.lock().rate;
-        let wait = self.turns.lock().next(rate, now);
+        let wait = self.turns.lock().next(rate, source, now);
         let wait = wait.ok_or(TooMany::TooFastInAll(rate))?;
         if !wait.is_zero() {
             self.delayed.inc();
@@ -374,8 +393,10 @@ mod tests {
     #[test]
     fn what_a_second_allows_comes_at_once_and_the_rest_waits_for_a_while() {
         let begin = Instant::now();
-        let mut turns = Turns { until: begin };
-        let waits: Vec<_> = (0..100).map_while(|_| turns.next(10, begin)).collect();
+        let mut turns = Turns::new(begin);
+        let source = |number: u8| Source::from(IpAddr::from([10, 0, 0, number]));
+        let mut come = (0..100).map_while(|number| turns.next(10, source(number), begin));
+        let waits: Vec<_> = come.by_ref().collect();
         let at_once = waits.iter().filter(|wait| wait.is_zero()).count();
         assert_eq!(at_once, 11, "one begins as the second ends");
         // Each a tenth later, up to the longest wait.
@@ -385,11 +406,41 @@ mod tests {
         assert!(waits.is_sorted());
         // What was refused has taken no turn.
         let later = begin + Duration::from_millis(101);
-        assert!(turns.next(10, later).is_some());
-        assert!(turns.next(10, later).is_none());
-        // After a pause all is as it was.
+        assert!(turns.next(10, source(101), later).is_some());
+        assert!(turns.next(10, source(102), later).is_none());
+        // After a pause all is as it was, and nobody is remembered who has no turn to come.
         let rested = begin + Duration::from_secs(60);
-        assert_eq!(turns.next(10, rested), Some(Duration::ZERO));
+        for number in 0..=u8::MAX {
+            let at = rested + Duration::from_secs(number.into());
+            assert_eq!(turns.next(10, source(number), at), Some(Duration::ZERO));
+        }
+        assert!(turns.until_of.len() < 128, "{}", turns.until_of.len());
+    }
+
+    #[test]
+    fn who_comes_all_the_time_leaves_turns_for_others() {
+        let begin = Instant::now();
+        let mut turns = Turns::new(begin);
+        let (flood, other) = (Source::from(ip("10.0.0.1")), Source::from(ip("10.0.0.2")));
+        let flooded = (0..1000).filter_map(|_| turns.next(10, flood, begin));
+        assert_eq!(flooded.count(), 11 + 15, "half of the waiting is left");
+        for tenth in 1..100 {
+            let now = begin + Duration::from_millis(100) * tenth;
+            let flooded = (0..30).filter_map(|_| turns.next(10, flood, now));
+            assert!(flooded.count() <= 2, "as many as leave");
+            if tenth % 5 == 0 {
+                let wait = turns.next(10, other, now);
+                assert!(wait.is_some_and(|wait| wait <= LONGEST_WAIT), "{wait:?}");
+            }
+        }
+        // Alone it gets all turns that there are.
+        let later = begin + Duration::from_secs(60);
+        let each = (0..100).map(|tenth| later + Duration::from_millis(100) * tenth);
+        let flooded = each.filter_map(|now| {
+            let all = (0..30).filter_map(|_| turns.next(10, flood, now));
+            Some(all.count())
+        });
+        assert!(flooded.sum::<usize>() >= 100);
     }
 
     #[test]
@@ -528,7 +579,8 @@ mod tests {
         config.server.max_connections_per_address = 50;
         config.server.reserved_connections = 10;
         let mut played = Played::new(&config);
-        let clients = (0..40).filter(|_| played.opens(Listener::Native, "10.0.0.1"));
+        let clients = (0..40).map(|number| format!("10.0.1.{number}"));
+        let clients = clients.filter(|address| played.opens(Listener::Native, address));
         assert_eq!(clients.count(), 2 + 3, "one a second");
         let too_fast = played.opens_as(Listener::Kafka, "127.0.0.1", false);
         assert_eq!(too_fast.map(|_| ()), Err(TooMany::TooFastInAll(1)));

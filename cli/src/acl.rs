@@ -83,13 +83,14 @@ impl ThingArgs {
   kera acl add --allow User:shop --producer --stream orders
   kera acl add --allow User:billing --consumer --stream orders --group billing
   kera acl add --allow User:ops --operation describe,alter --cluster
+  kera acl add --allow Role:analysts --consumer --stream-prefix sales. --group-prefix sales.
   kera acl add --deny User:guest --operation write --stream-prefix pay.
 
 A rule that denies comes before all that allow; what no rule allows is denied. Rules decide where
 `acl.enabled` is set, and are kept elsewhere as well."
 )]
 pub(crate) struct AddArgs {
-    /// Whom to allow it, such as User:ann; `User:*` for everybody
+    /// Whom to allow it, such as User:ann; `User:*` for everybody, Role:NAME for the members of a role
     #[arg(long, value_name = "PRINCIPAL")]
     allow: Vec<String>,
     /// Whom to deny it
@@ -253,7 +254,7 @@ pub(crate) async fn run(command: AclCommand) -> Outcome {
 }
 
 #[derive(Serialize)]
-struct RuleView {
+pub(crate) struct RuleView {
     permission: String,
     principal: String,
     operation: String,
@@ -265,7 +266,7 @@ struct RuleView {
 
 impl RuleView {
     /// What this build does not know is shown as its number.
-    fn new(rule: v1::AccessRule) -> Self {
+    pub(crate) fn new(rule: v1::AccessRule) -> Self {
         fn word<T: std::fmt::Display>(number: u32, of: impl Fn(u32) -> Option<T>) -> String {
             of(number).map_or_else(|| number.to_string(), |known| known.to_string())
         }
@@ -281,7 +282,7 @@ impl RuleView {
     }
 }
 
-fn table(views: &[RuleView]) -> Table {
+pub(crate) fn table(views: &[RuleView]) -> Table {
     let headings = [
         "permission",
         "principal",

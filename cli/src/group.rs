@@ -10,7 +10,7 @@ use kera_rpc::admin::GroupPart;
 
 use view::{DescriptionView, LaneView, PartitionView, SummaryView};
 
-use crate::connect::{ConnectArgs, failed};
+use crate::connect::{ConnectArgs, failed, not_changed};
 use crate::failure::Outcome;
 use crate::output::{Out, OutputArgs, Table, paragraph, plain, print_json, print_line};
 use crate::parse::Start;
@@ -188,7 +188,7 @@ async fn reset(args: ResetArgs) -> Outcome {
         (None, None, _) => GroupPart::Whole,
     };
     let answer = admin.reset_group(&args.group, part, args.to).await;
-    let answer = answer.map_err(failed)?;
+    let answer = answer.map_err(not_changed)?;
     let lanes: Vec<LaneView> = answer.lanes.iter().map(LaneView::new).collect();
     let partitions = answer.partitions.iter();
     let partitions: Vec<PartitionView> = partitions.map(PartitionView::new).collect();
@@ -204,7 +204,8 @@ async fn reset(args: ResetArgs) -> Outcome {
 async fn delete(args: DeleteArgs) -> Outcome {
     confirm(&args.group, "consumer group and its progress", args.yes)?;
     let admin = args.connect.admin().await?;
-    admin.delete_group(&args.group).await.map_err(failed)?;
+    let deleted = admin.delete_group(&args.group).await;
+    deleted.map_err(not_changed)?;
     print_line(format_args!("deleted: group {}", args.group))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -24,6 +24,7 @@ mod parse;
 mod produce;
 mod quota;
 mod replica_store;
+mod role;
 mod segment;
 mod serve;
 mod stream;
@@ -85,6 +86,9 @@ enum Command {
     /// Say who may do what, where brokers enforce it.
     #[command(subcommand)]
     Acl(acl::AclCommand),
+    /// Name users together, so that rules can be about all of them.
+    #[command(subcommand)]
+    Role(role::RoleCommand),
     /// Make, list and delete users with passwords.
     #[command(subcommand)]
     User(user::UserCommand),
@@ -132,6 +136,7 @@ impl Command {
             Command::Group(command) => client(group::run(command)),
             Command::Transaction(command) => client(transaction::run(command)),
             Command::Acl(command) => client(acl::run(command)),
+            Command::Role(command) => client(role::run(command)),
             Command::User(command) => client(user::run(command)),
             Command::Quota(command) => client(quota::run(command)),
             Command::Segment(command) => segment::run(command),

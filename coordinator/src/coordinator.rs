@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::StreamId;
+use kera_protocol::ids::{Epoch, StreamId};
 use kera_protocol::v1;
 
 use crate::classic::{self, LiveGroup};
@@ -196,6 +196,17 @@ impl Coordinator {
     /// A coordinator without groups, for an empty streamlet.
     pub fn new(limits: Limits) -> Self {
         Self::from_state(limits, State::default(), 0, 0)
+    }
+
+    /// Has what was read count from `epoch` of the streamlet on, which no host had before: numbers of members and leases that
+    /// are given out from now on are none of an earlier host, though its last events may be lost, as with power before
+    /// they are on disk or with a metadata store that was put back. A late commit then finds no lease of its number.
+    pub fn begin_epoch(&mut self, epoch: Epoch) {
+        let first = u64::from(epoch.0) << 32;
+        for group in self.state.groups.values_mut() {
+            group.next_lease = group.next_lease.max(first);
+            group.next_member = group.next_member.max(first);
+        }
     }
 
     /// Is bounded otherwise from now on. What is there already stays, beyond new limits as well.

@@ -284,6 +284,7 @@ impl Protocol for Connection {
         if link.has_ended() && waits && !self.outlives_client(link) {
             return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
         }
+        self.check_fetch_again()?;
         self.serve_fetch(link);
         self.send_answer(link);
         if self.has_request(link) {
@@ -700,6 +701,22 @@ impl Connection {
             self.pending.pop_front();
             self.count_answer(PRODUCE, received);
             link.claims.release(bytes);
+        }
+    }
+
+    /// If the rules have changed, a fetch that waits gives nothing of what its client may not read any more.
+    fn check_fetch_again(&mut self) -> Result<(), Ended> {
+        let Current::Fetching(fetch) = &mut self.current else {
+            return Ok(());
+        };
+        if !fetch.is_outdated(&self.ctx.shared) {
+            return Ok(());
+        }
+        let is_denied = |topic: &TopicRef| self.ctx.is_denied(apis::FETCH, topic);
+        fetch.session.note_denied(is_denied);
+        match self.is_refused_for_age(FETCH) {
+            true => Err(Ended::OldRules),
+            false => Ok(()),
         }
     }
 

@@ -8,7 +8,7 @@ use kera_protocol::ids::{Ordinal, StreamletId};
 use kera_protocol::partition::lanes_of;
 
 use crate::error::{Conflict, MetadataError};
-use kera_records::access::{MAX_RULES, MAX_RULES_BYTES};
+use kera_records::access::{self, MAX_ROLES, MAX_RULES, MAX_RULES_BYTES};
 use kera_records::config::{LaneBy, MAX_LANES};
 use kera_records::key::Key;
 use kera_records::{
@@ -422,16 +422,32 @@ pub(crate) fn broker(record: &BrokerRecord) -> Result<(), MetadataError> {
 
 /// Rules of access.
 pub(crate) fn rules(record: &RulesRecord) -> Result<(), MetadataError> {
-    let rules = &record.rules;
+    let RulesRecord { rules, roles, .. } = record;
     let bytes: usize = rules.iter().map(Rule::text_bytes).sum();
+    let bytes = bytes + roles.iter().map(access::Role::text_bytes).sum::<usize>();
     if rules.len() > MAX_RULES || bytes > MAX_RULES_BYTES {
         let found = rules.len();
         return refuse(
             &Key::Rules,
             format_args!(
-                "there would be {found} of {bytes} bytes; at most {MAX_RULES} of {MAX_RULES_BYTES} bytes are kept; use prefixes, or `User:*`"
+                "there would be {found}, of {bytes} bytes with the roles; at most {MAX_RULES} of {MAX_RULES_BYTES} bytes are kept; use prefixes, roles, or `User:*`"
             ),
         );
+    }
+    if roles.len() > MAX_ROLES {
+        let found = roles.len();
+        return refuse(
+            &Key::Rules,
+            format_args!("there would be {found} roles; at most {MAX_ROLES} are kept"),
+        );
+    }
+    if !roles.is_sorted_by(|one, next| one.name < next.name) {
+        return refuse(&Key::Rules, "their roles are not in order, each once");
+    }
+    for role in roles {
+        if let Err(problem) = role.check() {
+            return refuse(&Key::Rules, problem);
+        }
     }
     if !rules.is_sorted_by(|one, next| one < next) {
         return refuse(&Key::Rules, "they are not in order, each once");

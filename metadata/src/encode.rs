@@ -14,7 +14,7 @@ use prost::Message;
 use uuid::Uuid;
 
 use crate::messages::*;
-use kera_records::access::{Kind, Operation, Pattern, Permission};
+use kera_records::access::{self, Kind, Operation, Pattern, Permission};
 use kera_records::config::{AckPolicy, BatchCheck, Cleanup, LaneBy, StreamConfig, TimestampType};
 use kera_records::key::Key;
 use kera_records::quota::{Limit, QuotaEntity, QuotaKind, Whom};
@@ -158,14 +158,18 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
                 revision,
             })
         }
-        Key::Rules => Record::Rules(RulesRecord {
-            rules: parse::<RulesMessage>(message)?
-                .rules
-                .into_iter()
-                .map(rule)
-                .collect::<Result<_, _>>()?,
-            revision,
-        }),
+        Key::Rules => {
+            let m: RulesMessage = parse(message)?;
+            let roles = m.roles.into_iter().map(|m| access::Role {
+                name: m.name,
+                members: m.members,
+            });
+            Record::Rules(RulesRecord {
+                rules: m.rules.into_iter().map(rule).collect::<Result<_, _>>()?,
+                roles: roles.collect(),
+                revision,
+            })
+        }
         Key::Group(key) => {
             let m: GroupMessage = parse(message)?;
             Record::Group(GroupRecord {
@@ -335,8 +339,13 @@ fn rules_message(record: &RulesRecord) -> RulesMessage {
         operation: rule.operation.number().into(),
         permission: rule.permission.number().into(),
     });
+    let roles = record.roles.iter().map(|role| RoleMessage {
+        name: role.name.clone(),
+        members: role.members.clone(),
+    });
     RulesMessage {
         rules: rules.collect(),
+        roles: roles.collect(),
     }
 }
 

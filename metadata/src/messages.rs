@@ -38,6 +38,18 @@ pub(crate) struct SettingsMessage {
 pub(crate) struct RulesMessage {
     #[prost(message, repeated, tag = "1")]
     pub(crate) rules: Vec<RuleMessage>,
+    /// Since cluster version 6.
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) roles: Vec<RoleMessage>,
+}
+
+/// Users that rules name together.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RoleMessage {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(string, repeated, tag = "2")]
+    pub(crate) members: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -336,6 +336,10 @@ fn a_watch_tells_rules_that_others_change() {
                 operation: access::Operation::All,
                 permission: access::Permission::Deny,
             }],
+            roles: vec![access::Role {
+                name: "readers".to_owned(),
+                members: vec!["ann".to_owned()],
+            }],
             revision: 0,
         };
         let compare = Compare::revision(Key::Rules, 0);

@@ -50,8 +50,13 @@ fn rules(user: &str) -> Write {
         operation: access::Operation::Read,
         permission: access::Permission::Allow,
     };
+    let role = |name: &str, members: &[&str]| access::Role {
+        name: name.to_owned(),
+        members: members.iter().map(|one| (*one).to_owned()).collect(),
+    };
     Write::PutRules(RulesRecord {
         rules: vec![rule],
+        roles: vec![role("readers", &[user])],
         revision: 0,
     })
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::numbered::numbered;
+use crate::user::{MAX_USER_NAME, check_user_name};
 
 /// Most rules of a store, and most bytes of their principals, hosts and names: they are one record, and etcd takes no
 /// larger one.
@@ -12,6 +13,12 @@ pub const MAX_RULES: usize = 8192;
 pub const MAX_RULES_BYTES: usize = 768 << 10;
 /// Most bytes of a principal, or of the name of what a rule is about.
 pub const MAX_RULE_TEXT: usize = 512;
+/// Most roles of a store. Their names and those of their members count against [`MAX_RULES_BYTES`].
+pub const MAX_ROLES: usize = 1024;
+/// What a principal begins with that is a user, and one that is a role.
+pub const USER: &str = "User:";
+/// See [`USER`].
+pub const ROLE: &str = "Role:";
 
 /// The name that stands for all of a kind, all hosts, and in `User:*` for all users.
 pub const ANY: &str = "*";
@@ -99,7 +106,7 @@ pub struct Rule {
     pub name: String,
     /// Which of the two it is.
     pub pattern: Pattern,
-    /// Who, such as `User:ann`; `User:*` for everybody.
+    /// Who, such as `User:ann`; `User:*` for everybody, and `Role:analysts` for the members of a [`Role`].
     pub principal: String,
     /// From which address; `*` for all.
     pub host: String,
@@ -115,10 +122,11 @@ impl Rule {
     /// # Errors
     /// What is wrong with it, and what to do.
     pub fn check(&self) -> Result<(), String> {
-        let user = self.principal.strip_prefix("User:");
-        if user.is_none_or(str::is_empty) {
+        if let Some(role) = self.role() {
+            check_role_name(role)?;
+        } else if self.principal.strip_prefix(USER).is_none_or(str::is_empty) {
             return Err(format!(
-                "the principal {:?} is not of the form `User:NAME`; everybody is `User:*`",
+                "the principal {:?} is not of the form `User:NAME` or `Role:NAME`; everybody is `User:*`",
                 shown(&self.principal)
             ));
         }
@@ -148,10 +156,63 @@ impl Rule {
         Ok(())
     }
 
+    /// The role whose members it is about; `None` if it is about users.
+    pub fn role(&self) -> Option<&str> {
+        self.principal.strip_prefix(ROLE)
+    }
+
     /// Bytes that count against [`MAX_RULES_BYTES`].
     pub fn text_bytes(&self) -> usize {
         self.name.len() + self.principal.len() + self.host.len()
     }
+}
+
+/// Users that rules name together. A rule about `Role:NAME` is about each member, as if it named that user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Role {
+    /// The name, without [`ROLE`].
+    pub name: String,
+    /// The names of its users, in order, each once. They need not have a password here: those of certificates and
+    /// tokens are members as well.
+    pub members: Vec<String>,
+}
+
+impl Role {
+    /// Checks a role by itself.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what to do.
+    pub fn check(&self) -> Result<(), String> {
+        check_role_name(&self.name)?;
+        if !self.members.is_sorted_by(|one, next| one < next) {
+            return Err(format!(
+                "the members of role {} are not in order, each once",
+                self.name
+            ));
+        }
+        self.members.iter().try_for_each(|one| check_user_name(one))
+    }
+
+    /// Bytes that count against [`MAX_RULES_BYTES`].
+    pub fn text_bytes(&self) -> usize {
+        self.name.len() + self.members.iter().map(String::len).sum::<usize>()
+    }
+}
+
+/// Checks the name of a role: 1 to 255 bytes without control characters, and without spaces at an end. It is not `*`: everybody
+/// is `User:*`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_role_name(name: &str) -> Result<(), String> {
+    let is_long = name.is_empty() || name.len() > MAX_USER_NAME;
+    if is_long || name.contains(char::is_control) || name.trim() != name || name == ANY {
+        return Err(format!(
+            "a role cannot be named {:?}; names have 1 to {MAX_USER_NAME} bytes without control characters or spaces at their ends, and everybody is `User:*`",
+            shown(name)
+        ));
+    }
+    Ok(())
 }
 
 impl fmt::Display for Rule {
@@ -177,11 +238,13 @@ fn shown(text: &str) -> String {
     text.chars().take(64).collect()
 }
 
-/// All rules of a store.
+/// All rules of a store, and the roles that they name. A rule may name a role that is not there: it is about nobody then.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RulesRecord {
     /// In order, each once.
     pub rules: Vec<Rule>,
+    /// In the order of their names, each once.
+    pub roles: Vec<Role>,
     /// Revision of the transaction that wrote this; ignored in a write.
     pub revision: u64,
 }
@@ -230,10 +293,12 @@ mod tests {
     fn what_nobody_could_match_is_refused() {
         rule().check().unwrap();
         type Change = fn(&mut Rule);
-        let broken: [(&str, Change); 9] = [
+        let broken: [(&str, Change); 11] = [
             ("not of the form", |r| r.principal = "ann".to_owned()),
             ("not of the form", |r| r.principal = "User:".to_owned()),
             ("not of the form", |r| r.principal = "Group:x".to_owned()),
+            ("cannot be named", |r| r.principal = "Role:".to_owned()),
+            ("cannot be named", |r| r.principal = "Role:*".to_owned()),
             ("no IP address", |r| r.host = "10.0.0.0/8".to_owned()),
             ("no IP address", |r| r.host = String::new()),
             ("bytes", |r| r.name = String::new()),
@@ -247,5 +312,22 @@ mod tests {
             let error = rule.check().unwrap_err();
             assert!(error.contains(reason), "{error}");
         }
+    }
+
+    #[test]
+    fn roles_have_users_in_order_each_once() {
+        let role = |members: &[&str]| Role {
+            name: "analysts".to_owned(),
+            members: members.iter().map(|one| (*one).to_owned()).collect(),
+        };
+        role(&[]).check().unwrap();
+        role(&["ann", "bob"]).check().unwrap();
+        for members in [&["bob", "ann"][..], &["ann", "ann"], &["*"], &["ANONYMOUS"]] {
+            assert!(role(members).check().is_err(), "{members:?}");
+        }
+        let mut about_role = rule();
+        about_role.principal = "Role:analysts".to_owned();
+        about_role.check().unwrap();
+        assert_eq!((about_role.role(), rule().role()), (Some("analysts"), None));
     }
 }

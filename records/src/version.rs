@@ -13,9 +13,10 @@
 //! | 3 | [consumer groups that keep the order of keys](Feature::KeyOrder) |
 //! | 4 | [share groups](Feature::ShareGroups) |
 //! | 5 | [two-phase commit of Kafka's clients](Feature::TwoPhaseCommit) |
+//! | 6 | [roles in rules of access](Feature::Roles) |
 
 /// The newest cluster version that this program can.
-pub const CLUSTER_VERSION: u32 = 5;
+pub const CLUSTER_VERSION: u32 = 6;
 
 /// What a cluster needs a version for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,6 +39,8 @@ pub enum Feature {
     /// Transactions of Kafka's clients without a timeout, and those that a later instance of their producer keeps: what
     /// coordinators remember of them.
     TwoPhaseCommit,
+    /// Rules about roles: what is recorded of their members. A broker of an earlier version would not deny what they deny.
+    Roles,
 }
 
 impl Feature {
@@ -49,6 +52,7 @@ impl Feature {
             Feature::KeyOrder => 3,
             Feature::ShareGroups => 4,
             Feature::TwoPhaseCommit => 5,
+            Feature::Roles => 6,
         }
     }
 }
@@ -63,6 +67,7 @@ impl std::fmt::Display for Feature {
             Feature::ShareGroups => "share groups",
             Feature::TwoPhaseCommit => "two-phase commit of Kafka's clients",
             Feature::SentPositions => "positions of consumer groups in native transactions",
+            Feature::Roles => "a role in rules of access",
             Feature::KeyOrder => "the order of keys in consumer groups",
         })
     }

@@ -276,19 +276,20 @@ impl Admin {
         let request = v1::DescribeGroupRequest {
             group: group.to_owned(),
         };
-        self.of_group(group, request).await
+        let call = self.client.group_call(group, ANSWER_WITHIN, request);
+        call.await
     }
 
     /// Has a group without members go on elsewhere: at a [`Start`](crate::Start) of what `part` says. Where it stands by then is told.
     ///
     /// # Errors
-    /// [`RpcError`].
+    /// [`ChangeError`].
     pub async fn reset_group(
         &self,
         group: &str,
         part: GroupPart,
         to: impl Into<StartAt>,
-    ) -> Result<ResetGroupResponse, RpcError> {
+    ) -> Result<ResetGroupResponse, ChangeError> {
         let mut request = v1::ResetGroupRequest {
             group: group.to_owned(),
             to: Some(to.into()),
@@ -306,20 +307,20 @@ impl Admin {
                 request.partition = Some(partition);
             }
         }
-        self.of_group(group, request).await
+        self.change_group(group, request).await
     }
 
     /// Commits positions of a group from outside, as for those who keep them elsewhere and want its lag to be seen; other lanes
     /// stay. A group that does not exist is made.
     ///
     /// # Errors
-    /// [`RpcError`]: refused while the group has members. Of more than 1,024 positions some may be committed then.
+    /// [`ChangeError`]: refused while the group has members. Of more than 1,024 positions some may be committed then.
     pub async fn commit_positions(
         &self,
         group: &str,
         stream: &str,
         positions: &[LanePosition],
-    ) -> Result<(), RpcError> {
+    ) -> Result<(), ChangeError> {
         let found = self.client.refresh(stream).await?;
         for positions in positions.chunks(POSITIONS_PER_REQUEST) {
             let request = v1::CommitPositionsRequest {
@@ -328,7 +329,7 @@ impl Admin {
                 positions: positions.to_vec(),
                 stream_id: found.id.as_bytes().to_vec().into(),
             };
-            self.of_group(group, request).await?;
+            self.change_group(group, request).await?;
         }
         Ok(())
     }
@@ -336,12 +337,13 @@ impl Admin {
     /// Deletes a group without members: its positions are forgotten.
     ///
     /// # Errors
-    /// [`RpcError`].
-    pub async fn delete_group(&self, group: &str) -> Result<(), RpcError> {
+    /// [`ChangeError`], with code `UNKNOWN_CONSUMER_GROUP` if there is none: perhaps since an earlier attempt of this call has
+    /// deleted it, which the error tells then.
+    pub async fn delete_group(&self, group: &str) -> Result<(), ChangeError> {
         let request = v1::DeleteGroupRequest {
             group: group.to_owned(),
         };
-        self.of_group(group, request).await.map(drop)
+        self.change_group(group, request).await.map(drop)
     }
 
     /// The brokers of the cluster, as `kera cluster status` shows them: which live, what they own, and which groups lack replicas.
@@ -353,13 +355,13 @@ impl Admin {
         self.client.call(v1::DescribeClusterRequest {}).await
     }
 
-    async fn of_group<R: ControlCall>(
+    async fn change_group<R: ControlCall>(
         &self,
         group: &str,
         request: R,
-    ) -> Result<R::Reply, RpcError> {
-        let call = self.client.group_call(group, ANSWER_WITHIN, request);
-        call.await
+    ) -> Result<R::Reply, ChangeError> {
+        let change = self.client.group_change(group, ANSWER_WITHIN, request);
+        change.await
     }
 
     /// All entries of a list that comes in pages, each of which begins after a name.

@@ -129,19 +129,9 @@ impl Client {
     /// # Errors
     /// What the last attempt came to, and whether an earlier one may have made the change.
     pub async fn change<R: ControlCall>(&self, request: R) -> Result<R::Reply, ChangeError> {
-        // Of the first attempt that may have made the change.
-        let first = Mutex::new(None);
-        let failed = |error: &RpcError| {
-            if error.is_uncertain() && error.is_retryable() {
-                first.lock().get_or_insert_with(|| error.clone());
-            }
-        };
-        let changed = self.call_any(None, &request, failed).await;
-        changed.map_err(|error| ChangeError {
-            // An error that is uncertain itself needs no other.
-            earlier: first.into_inner().filter(|_| !error.is_uncertain()),
-            error,
-        })
+        let attempts = Attempts::default();
+        let changed = self.call_any(None, &request, |error| attempts.note(error));
+        changed.await.map_err(|error| attempts.ended(error))
     }
 
     /// Deletes a stream: the one that has the name now. What arrives late, as a connection was cut off, deletes no other one that
@@ -150,11 +140,7 @@ impl Client {
     /// # Errors
     /// As [`change`](Self::change).
     pub async fn delete_stream(&self, name: &str) -> Result<(), ChangeError> {
-        let found = self.refresh(name).await;
-        let found = found.map_err(|error| ChangeError {
-            error,
-            earlier: None,
-        })?;
+        let found = self.refresh(name).await?;
         let request = v1::DeleteStreamRequest {
             name: name.to_owned(),
             id: found.id.as_bytes().to_vec().into(),
@@ -236,6 +222,23 @@ impl Client {
     ) -> Result<R::Reply, RpcError> {
         let of = Coordinated::Group(group.to_owned());
         self.coordinator_call(of, within, request, |_| ()).await
+    }
+
+    /// Makes a call that changes something of `group`, as [`group_call`](Self::group_call) does.
+    ///
+    /// # Errors
+    /// What the last attempt came to, and whether an earlier one may have made the change.
+    pub async fn group_change<R: ControlCall>(
+        &self,
+        group: &str,
+        within: Duration,
+        request: R,
+    ) -> Result<R::Reply, ChangeError> {
+        let attempts = Attempts::default();
+        let of = Coordinated::Group(group.to_owned());
+        let failed = |error: &RpcError| attempts.note(error);
+        let changed = self.coordinator_call(of, within, || request.clone(), failed);
+        changed.await.map_err(|error| attempts.ended(error))
     }
 
     /// Makes a call at the broker that coordinates a transactional id, as [`group_call`](Self::group_call) does.
@@ -469,6 +472,30 @@ fn is_unreached(error: &RpcError) -> bool {
         RpcError::Connection(_) => true,
         RpcError::Broker(error) => error.code == ErrorCode::ShuttingDown,
         RpcError::BadAddress(_) | RpcError::BadAnswer(_) => false,
+    }
+}
+
+/// Attempts to make one change.
+#[derive(Default)]
+struct Attempts {
+    /// What the first came to that may have made it.
+    first: Mutex<Option<RpcError>>,
+}
+
+impl Attempts {
+    fn note(&self, error: &RpcError) {
+        if error.is_uncertain() && error.is_retryable() {
+            self.first.lock().get_or_insert_with(|| error.clone());
+        }
+    }
+
+    /// The last of them came to `error`, which needs no other if it is uncertain itself.
+    fn ended(&self, error: RpcError) -> ChangeError {
+        let first = self.first.lock().take();
+        ChangeError {
+            earlier: first.filter(|_| !error.is_uncertain()),
+            error,
+        }
     }
 }
 

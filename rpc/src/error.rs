@@ -192,6 +192,16 @@ impl ChangeError {
     }
 }
 
+impl From<RpcError> for ChangeError {
+    /// Of the only attempt, or of one that changes nothing.
+    fn from(error: RpcError) -> Self {
+        Self {
+            error,
+            earlier: None,
+        }
+    }
+}
+
 impl std::fmt::Display for ChangeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.error.fmt(f)?;

@@ -10,7 +10,7 @@ use kera_protocol::frame::{
     Frame, FrameKind, HELLO_BYTES, Hello, HelloReply, TAKES_CALLS, encode_empty, encode_head,
 };
 use kera_protocol::v1::{self, CallMethod};
-use kera_rpc::{ChangeError, Client, ClientOptions, RetryPolicy, RpcError};
+use kera_rpc::{Admin, ChangeError, Client, ClientOptions, RetryPolicy, RpcError};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -37,6 +37,8 @@ struct World {
     created: Vec<String>,
     /// Answers to creations that are lost.
     lost: usize,
+    /// The group was deleted, which nobody was told.
+    deleted: bool,
     /// Creations that are made, and answered with SHUTTING_DOWN.
     stopping: usize,
 }
@@ -133,6 +135,13 @@ impl Broker {
                 Outcome::Refused(ErrorCode::CoordinatorLoading)
             }
             CallMethod::Leave => Outcome::Reply(Vec::new()),
+            CallMethod::DeleteGroup if world.deleted => {
+                Outcome::Refused(ErrorCode::UnknownConsumerGroup)
+            }
+            CallMethod::DeleteGroup => {
+                world.deleted = true;
+                Outcome::Broken
+            }
             other => panic!("{other:?} is not called here"),
         }
     }
@@ -292,6 +301,18 @@ async fn a_refusal_is_uncertain_only_if_an_earlier_attempt_may_have_made_the_cha
     assert_eq!(refused.error.code(), Some(ErrorCode::StreamExists));
     assert!(!refused.is_uncertain(), "{refused}");
     assert_ne!(&*not_sent.bootstrap(), nobody.to_string());
+}
+
+#[tokio::test]
+async fn a_group_that_is_gone_may_have_been_deleted_by_the_attempt_before() {
+    let world = brokers().await;
+    let admin = Admin::new(client(&address(&world, 0)));
+    let lost = admin.delete_group("g").await.unwrap_err();
+    assert_eq!(lost.error.code(), Some(ErrorCode::UnknownConsumerGroup));
+    assert!(lost.is_uncertain(), "{lost}");
+    let again = admin.delete_group("g").await.unwrap_err();
+    assert_eq!(again.error.code(), Some(ErrorCode::UnknownConsumerGroup));
+    assert!(!again.is_uncertain(), "{again}");
 }
 
 #[tokio::test]

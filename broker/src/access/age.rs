@@ -143,6 +143,7 @@ mod tests {
         };
         RulesRecord {
             rules: vec![rule],
+            roles: Vec::new(),
             revision: 7,
         }
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use kera_metadata::Rule;
 use kera_metadata::access::{ANY, Kind, Operation, Pattern, Permission};
+use kera_metadata::{Feature, Rule};
 use kera_protocol::error::{ErrorCode, WireError};
 
 use crate::replaced_record::{change_record, read_record};
@@ -97,12 +97,15 @@ pub async fn list(shared: &Arc<Shared>, filter: Filter) -> Result<Vec<Rule>, Wir
 /// Adds rules, all or none; how many were not there before.
 ///
 /// # Errors
-/// [`ErrorCode::InvalidArgument`] for a rule that nobody could match or too many of them, or what the metadata store
-/// answers.
+/// [`ErrorCode::InvalidArgument`] for a rule that nobody could match, too many of them, or one about a role before the
+/// cluster version has roles; or what the metadata store answers.
 pub async fn add(shared: &Arc<Shared>, rules: &[Rule]) -> Result<usize, WireError> {
     for rule in rules {
         rule.check()
             .map_err(|problem| WireError::new(ErrorCode::InvalidArgument, problem))?;
+    }
+    if rules.iter().any(|rule| rule.role().is_some()) {
+        shared.require(Feature::Roles)?;
     }
     change(shared, |known| {
         let before = known.len();

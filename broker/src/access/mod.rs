@@ -2,7 +2,7 @@
 //!
 //! The model is Kafka's. A rule allows or denies a principal an operation on a stream, a group or the cluster, by name
 //! or by what names begin with. One that denies comes before all that allow; what no rule allows is denied. The users
-//! of `acl.super_users` may do everything. Rules are looked at once for each request and stream, never for a record.
+//! of `acl.super_users` may do everything. A rule may be about a role, and so about its members. Rules are looked at once for each request and stream, never for a record.
 
 mod age;
 mod alter;
@@ -10,6 +10,7 @@ mod granted;
 mod hidden_streams;
 mod keep_confirmed;
 mod native;
+mod roles;
 mod rules;
 
 use std::collections::HashSet;
@@ -35,6 +36,7 @@ pub(crate) use granted::Granted;
 pub(crate) use hidden_streams::{hide_progress, hide_streams, may_read_all};
 pub(crate) use keep_confirmed::keep_confirmed;
 pub(crate) use native::{Guarded, Needs, attempt, may_do, may_see, via};
+pub(crate) use roles::{Alter, Seen, alter_role, delete_role, list_roles};
 use rules::{Asker, Rules};
 
 /// The user that a client without a proof of who it is counts as.
@@ -138,7 +140,7 @@ impl Access {
     }
 
     /// Another number whenever the rules have changed, or count no more; what was allowed before has to be asked again.
-    pub(crate) fn revision(&self) -> u64 {
+    pub fn revision(&self) -> u64 {
         let enforced = self.enforced.as_ref();
         let revision = enforced.map_or(0, |enforced| enforced.rules.load().revision);
         match self.age.as_ref().is_some_and(Age::is_over) {

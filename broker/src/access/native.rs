@@ -19,7 +19,8 @@ use tonic::{Request, Response, Status};
 
 use super::{Access, Who};
 use crate::audit::{
-    Attempt, Change, mechanisms_text, recovery_text, reset_text, settings_text, trim_text,
+    Attempt, Change, mechanisms_text, members_text, recovery_text, reset_text, settings_text,
+    trim_text,
 };
 use crate::config::Listener;
 use crate::data::catalog::Catalog;
@@ -485,4 +486,9 @@ guarded! { access_server::Access:
     list_rules(ListRulesRequest) -> ListRulesResponse needs |_r| vec![Need::Cluster(Describe)];
     add_rules(AddRulesRequest) -> AddRulesResponse needs |_r| vec![Need::Cluster(Alter)];
     remove_rules(RemoveRulesRequest) -> RemoveRulesResponse needs |_r| vec![Need::Cluster(Alter)];
+    list_roles(ListRolesRequest) -> ListRolesResponse needs |_r| vec![Need::Cluster(Describe)];
+    alter_role(AlterRoleRequest) -> AlterRoleResponse needs |r| vec![Need::Cluster(Alter)],
+        changes Change::new("alter_role", "role", &r.name, members_text(r));
+    delete_role(DeleteRoleRequest) -> DeleteRoleResponse needs |r| vec![Need::Cluster(Alter)],
+        changes Change::new("delete_role", "role", &r.name, format!("with_rules={}", r.with_rules));
 }

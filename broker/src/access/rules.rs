@@ -1,16 +1,48 @@
 //! What rules say, found by name.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use kera_metadata::access::{ANY, Kind, Operation, Pattern, Permission};
+use kera_metadata::access::{ANY, Kind, Operation, Pattern, Permission, USER};
 use kera_metadata::{Rule, RulesRecord};
+
+/// The members of a role.
+type Members = Arc<HashSet<String>>;
+
+/// Whom a rule is about.
+#[derive(Clone, Debug)]
+enum Whom {
+    Everybody,
+    User(Box<str>),
+    Role(Members),
+}
+
+impl Whom {
+    /// A role that is not there has nobody.
+    fn of(rule: &Rule, roles: &HashMap<&str, Members>) -> Self {
+        if let Some(role) = rule.role() {
+            return Self::Role(roles.get(role).cloned().unwrap_or_default());
+        }
+        match rule.principal.strip_prefix(USER).unwrap_or_default() {
+            ANY => Self::Everybody,
+            user => Self::User(user.into()),
+        }
+    }
+
+    fn is(&self, user: &str) -> bool {
+        match self {
+            Self::Everybody => true,
+            Self::User(known) => **known == *user,
+            Self::Role(members) => members.contains(user),
+        }
+    }
+}
 
 /// Whom a rule is about, and what of the thing it stands at.
 #[derive(Clone, Debug)]
 struct Entry {
-    /// The user; `None`: everybody.
-    user: Option<Box<str>>,
+    whom: Whom,
     /// From where; `None`: from everywhere.
     host: Option<IpAddr>,
     operation: Operation,
@@ -18,10 +50,9 @@ struct Entry {
 }
 
 impl Entry {
-    fn of(rule: &Rule) -> Self {
-        let user = rule.principal.strip_prefix("User:").unwrap_or_default();
+    fn of(rule: &Rule, roles: &HashMap<&str, Members>) -> Self {
         Self {
-            user: (user != ANY).then(|| user.into()),
+            whom: Whom::of(rule, roles),
             // A host is `*` or an address: see `Rule::check`.
             host: rule
                 .host
@@ -34,8 +65,7 @@ impl Entry {
     }
 
     fn is_about(&self, user: &str, host: IpAddr) -> bool {
-        let user = self.user.as_deref().is_none_or(|known| known == user);
-        user && self.host.is_none_or(|known| known == host)
+        self.whom.is(user) && self.host.is_none_or(|known| known == host)
     }
 }
 
@@ -91,6 +121,11 @@ pub(super) struct Asker<'a> {
 
 impl Rules {
     pub(super) fn of(record: &RulesRecord) -> Self {
+        let roles = record.roles.iter().map(|role| {
+            let members: HashSet<_> = role.members.iter().cloned().collect();
+            (&*role.name, Arc::new(members))
+        });
+        let roles: HashMap<&str, Members> = roles.collect();
         let mut kinds: HashMap<Kind, OfKind> = HashMap::new();
         for rule in &record.rules {
             let kind = kinds.entry(rule.kind).or_default();
@@ -102,7 +137,7 @@ impl Rules {
                 }
             };
             let entries = names.entry(rule.name.clone()).or_default();
-            entries.push(Entry::of(rule));
+            entries.push(Entry::of(rule, &roles));
         }
         let revision = record.revision;
         Self { kinds, revision }

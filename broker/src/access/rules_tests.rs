@@ -1,5 +1,6 @@
 use std::net::Ipv4Addr;
 
+use kera_metadata::access::Role;
 use proptest::prelude::*;
 
 use super::*;
@@ -30,6 +31,7 @@ fn rule(
 fn rules(of: Vec<Rule>) -> Rules {
     Rules::of(&RulesRecord {
         rules: of,
+        roles: Vec::new(),
         revision: 7,
     })
 }
@@ -64,6 +66,48 @@ fn reading_lets_see_and_changing_settings_lets_see_them() {
     assert!(!may(&rules, "ann", DescribeConfigs, "clicks"));
     assert!(may(&rules, "bob", DescribeConfigs, "clicks"));
     assert!(!may(&rules, "bob", Describe, "clicks"));
+}
+
+#[test]
+fn a_rule_about_a_role_is_about_its_members_and_nobody_else() {
+    let about = |permission, role: &str, operation, name| Rule {
+        principal: format!("Role:{role}"),
+        ..rule(permission, "", operation, name)
+    };
+    let role = |name: &str, members: &[&str]| Role {
+        name: name.to_owned(),
+        members: members.iter().map(|one| (*one).to_owned()).collect(),
+    };
+    let record = |roles| RulesRecord {
+        rules: vec![
+            about(Allow, "readers", Read, (Prefixed, "sales.")),
+            about(Deny, "guests", Read, (Literal, "sales.prices")),
+            about(Allow, "nobody", All, (Literal, "*")),
+            rule(Allow, "zoe", Read, (Literal, "sales.prices")),
+        ],
+        roles,
+        revision: 7,
+    };
+    let roles = vec![
+        role("guests", &["bob", "zoe"]),
+        role("readers", &["ann", "bob"]),
+    ];
+    let rules = Rules::of(&record(roles));
+    assert!(may(&rules, "ann", Read, "sales.prices"));
+    assert!(may(&rules, "bob", Read, "sales.orders"));
+    // A denial counts for members as for users that are named, and before what names them.
+    assert!(!may(&rules, "bob", Read, "sales.prices"));
+    assert!(!may(&rules, "zoe", Read, "sales.prices"));
+    // Neither a role's name nor one that looks like a rule's principal is a user's.
+    for user in ["readers", "Role:readers", "nobody", "", ANY, "cy"] {
+        assert!(!may(&rules, user, Read, "sales.orders"), "{user}");
+    }
+    assert!(rules.allow_any(asker("ann"), Read, Kind::Stream, false));
+    assert!(!rules.allow_any(asker("zoe"), Write, Kind::Stream, false));
+    // Without members the same rules are about nobody.
+    let rules = Rules::of(&record(vec![role("readers", &[])]));
+    assert!(!may(&rules, "ann", Read, "sales.orders"));
+    assert!(may(&rules, "zoe", Read, "sales.prices"));
 }
 
 #[test]

@@ -84,6 +84,16 @@ pub(crate) fn mechanisms_text(request: &v1::PutUserRequest) -> String {
     names.collect::<Vec<_>>().join(" ")
 }
 
+/// What a change of a role's members asks for.
+pub(crate) fn members_text(request: &v1::AlterRoleRequest) -> String {
+    let part = |key: &str, names: &[String]| match names {
+        [] => None,
+        names => Some(format!("{key}={}", names.join(","))),
+    };
+    let parts = [part("add", &request.add), part("remove", &request.remove)];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
 fn with_place<const N: usize>(place: [(&str, Option<u32>); N], what: String) -> String {
     let place = place.into_iter();
     let named = place.filter_map(|(key, number)| Some(format!("{key}={}", number?)));

@@ -283,7 +283,8 @@ impl Host {
             }
             from = found.next;
         }
-        let (coordinator, report) = replay.finish(self.limits.lock().clone(), now);
+        let (mut coordinator, report) = replay.finish(self.limits.lock().clone(), now);
+        coordinator.begin_epoch(self.epoch);
         self.passed_over
             .store(report.passed_over, Ordering::Relaxed);
         self.told_below.fetch_max(from.ordinal, Ordering::Relaxed);

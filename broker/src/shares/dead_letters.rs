@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::ask::stream_of;
-use super::letters::{Copies, Letter, Origin, Room, read_copies};
+use super::letters::{Copied, Copies, Letter, Origin, Room, read_copies};
 use super::owned::Attached;
 use crate::admin;
 use crate::clock::{now_ms, wall_ms};
@@ -109,7 +109,8 @@ async fn write(attached: &Attached, given_up: &[GivenUp]) -> bool {
     let mut attempt = 0;
     while !unwritten.0.is_empty() {
         let before = unwritten.letters();
-        let Err(error) = write_first(attached, &origin, &mut unwritten).await else {
+        let last = attempt + 1 == ATTEMPTS;
+        let Err(error) = write_first(attached, &origin, &mut unwritten, last).await else {
             continue;
         };
         if unwritten.letters() < before {
@@ -138,11 +139,12 @@ fn is_passing(error: &WireError) -> bool {
 /// Makes dead letters of the first records: of all that are copied at a time.
 ///
 /// # Errors
-/// One that is not about a letter: what is left has its turn in the next attempt, if there is one.
+/// One that is not about a letter: what is left has its turn in the next attempt, unless this is the `last`.
 async fn write_first(
     attached: &Attached,
     origin: &Origin,
     unwritten: &mut Unwritten,
+    last: bool,
 ) -> Result<(), WireError> {
     let copy = attached.config().is_some_and(|c| c.copies_dead_letters());
     let topic = topic_of(attached).await?;
@@ -152,7 +154,7 @@ async fn write_first(
         false => None,
     };
     let limit = topic.record.load().config.max_batch_bytes as usize;
-    let letters = read(attached, unwritten, copy, limit).await;
+    let letters = read(attached, unwritten, copy, limit, last).await?;
     let (mut at, mut most) = (0, letters.len());
     while at < letters.len() {
         let first = &letters[at..letters.len().min(at + most)];
@@ -184,39 +186,51 @@ async fn write_first(
 }
 
 /// The first letters, with copies up to [`MOST_BYTES`] of records and one more.
-async fn read(attached: &Attached, unwritten: &Unwritten, copy: bool, limit: usize) -> Vec<Letter> {
+///
+/// # Errors
+/// As [`read_run`]. What this owner cannot read in the `last` attempt counts as gone.
+async fn read(
+    attached: &Attached,
+    unwritten: &Unwritten,
+    copy: bool,
+    limit: usize,
+    last: bool,
+) -> Result<Vec<Letter>, WireError> {
     let (mut letters, mut bytes) = (Vec::new(), 0);
     for run in &unwritten.0 {
         let mut copies = match copy {
             true => {
                 let most = MOST_BYTES.saturating_sub(bytes);
-                read_run(attached, run, Room { most, limit }).await
+                match read_run(attached, run, Room { most, limit }).await {
+                    Err(_) if last && attached.ended().is_none() => Copies::none(run.last + 1),
+                    read => read?,
+                }
             }
-            false => Copies {
-                until: run.last + 1,
-                ..Copies::default()
-            },
+            false => Copies::none(run.last + 1),
         };
         bytes += copies.bytes;
+        let mut copied = |at| match copy {
+            true => Some(copies.found.remove(&at).unwrap_or(Copied::Gone)),
+            false => None,
+        };
         let ordinals = run.first..copies.until;
-        letters.extend(ordinals.map(|at| Letter::of(run, at, copies.found.remove(&at))));
+        letters.extend(ordinals.map(|at| Letter::of(run, at, copied(at))));
         if bytes >= MOST_BYTES || copies.until <= run.last {
             break;
         }
     }
-    letters
+    Ok(letters)
 }
 
-/// Records of a run as they are stored. Those that cannot be had become dead letters without what was in them.
-async fn read_run(attached: &Attached, run: &GivenUp, room: Room) -> Copies {
+/// Records of a run as they are stored. Those that are gone become dead letters without what was in them.
+///
+/// # Errors
+/// They may be read later, or by another owner.
+async fn read_run(attached: &Attached, run: &GivenUp, room: Room) -> Result<Copies, WireError> {
     // It is never closed.
     let _one_of_few = READING.acquire().await;
     let (place, first, last) = (attached.place(), run.first, run.last);
-    let read = blocking(move || Ok::<_, WireError>(read_copies(&place, first, last, room)));
-    read.await.unwrap_or_else(|_| Copies {
-        until: last + 1,
-        ..Copies::default()
-    })
+    blocking(move || read_copies(&place, first, last, room)).await
 }
 
 /// An error that stays.

@@ -8,10 +8,12 @@ use kera_protocol::batch::{
     BatchBuilder, BatchError, BatchHeader, Compression, Header, MAX_BATCH_BYTES, NewRecord,
     ProducerStamp, Record, Records, batches,
 };
+use kera_protocol::error::WireError;
 use kera_protocol::ids::{Epoch, Ordinal};
 use kera_streamlet::{LaneReadError, LaneReadSpec, Located};
 
 use super::table::SharePlace;
+use crate::data::fetch::code_of;
 
 /// Kafka's names of the headers.
 const TOPIC: &str = "__dlq.errors.topic";
@@ -38,6 +40,8 @@ pub(super) enum Copied {
     Record(Vec<u8>),
     /// A letter with the record would be larger than the topic takes.
     TooLarge,
+    /// It is not there any more, or cannot be read.
+    Gone,
 }
 
 impl Copied {
@@ -66,7 +70,7 @@ impl Copied {
     fn bytes(&self) -> usize {
         match self {
             Self::Record(bytes) => bytes.len() + RECORD_BYTES,
-            Self::TooLarge => RECORD_BYTES,
+            Self::TooLarge | Self::Gone => RECORD_BYTES,
         }
     }
 }
@@ -104,9 +108,17 @@ pub(super) struct Room {
     pub(super) limit: usize,
 }
 
-/// Reads the records from `first` to `last`, or as many of the first of them as there is room for. Those that cannot be
-/// read, or are not there any more, are not found. Waits for the disk.
-pub(super) fn read_copies(place: &SharePlace, first: Ordinal, last: Ordinal, room: Room) -> Copies {
+/// Reads the records from `first` to `last`, or as many of the first of them as there is room for. Those that are damaged, or are
+/// not there any more, are not found. Waits for the disk.
+///
+/// # Errors
+/// They may be read later, or by another owner.
+pub(super) fn read_copies(
+    place: &SharePlace,
+    first: Ordinal,
+    last: Ordinal,
+    room: Room,
+) -> Result<Copies, WireError> {
     let mut copies = Copies {
         until: first,
         ..Copies::default()
@@ -129,19 +141,26 @@ pub(super) fn read_copies(place: &SharePlace, first: Ordinal, last: Ordinal, roo
                 copies.until = log_start;
                 continue;
             }
-            Ok(_) | Err(_) => break,
+            Ok(_) => break,
+            Err(error) => {
+                let code = code_of(&error, place.streamlet.has_copies());
+                match code.is_retryable() {
+                    true => return Err(WireError::new(code, error.to_string())),
+                    false => break,
+                }
+            }
         };
         let (whole, before) = (found.bufs.concat(), copies.until);
         for batch in batches(&whole) {
             let Ok((header, bytes)) = batch else {
                 copies.until = last + 1;
-                return copies;
+                return Ok(copies);
             };
             if !header.is_control() {
                 let taken = copies.take(bytes, header.base_ordinal, (first, last), room);
                 // What of the batch was not taken has its turn in the next round.
                 if taken.is_ok_and(|is_whole| !is_whole) {
-                    return copies;
+                    return Ok(copies);
                 }
             }
             copies.until = copies.until.max(header.next_ordinal());
@@ -151,10 +170,18 @@ pub(super) fn read_copies(place: &SharePlace, first: Ordinal, last: Ordinal, roo
         }
     }
     copies.until = last + 1;
-    copies
+    Ok(copies)
 }
 
 impl Copies {
+    /// Nothing below `until` was found.
+    pub(super) fn none(until: Ordinal) -> Self {
+        Self {
+            until,
+            ..Self::default()
+        }
+    }
+
     /// Takes those records of a batch that are wanted and were not looked for yet; false if there is room for no more.
     fn take(
         &mut self,
@@ -192,7 +219,7 @@ pub(super) struct Letter {
     pub(super) ordinal: Ordinal,
     pub(super) deliveries: u16,
     pub(super) why: GivenUpFor,
-    /// The record itself, if it is to be copied and was found.
+    /// The record itself, or why it is not there, if it is to be copied.
     pub(super) copied: Option<Copied>,
 }
 
@@ -253,8 +280,13 @@ impl Origin {
             .map(header);
             let record = letter.copied.as_ref().and_then(Copied::record);
             let record = record.filter(|record| bound_with(record, &own) <= limit);
-            if letter.copied.is_some() && record.is_none() {
-                text = format!("{}; it is too large to be copied", letter.message());
+            let without = match &letter.copied {
+                Some(Copied::Gone) => Some("it could not be read to be copied"),
+                Some(_) if record.is_none() => Some("it is too large to be copied"),
+                _ => None,
+            };
+            if let Some(why) = without {
+                text = format!("{}; {why}", letter.message());
                 own[own.len() - 1] = header((MESSAGE, &text));
             }
             // Those of an earlier dead letter come first: whoever looks for the last of a name finds these.
@@ -408,7 +440,7 @@ mod tests {
         let taken = taken.count();
         let bytes = |copied: &Copied| match copied {
             Copied::Record(bytes) => bytes.len(),
-            Copied::TooLarge => 0,
+            Copied::TooLarge | Copied::Gone => 0,
         };
         let held: usize = copies.found.values().map(bytes).sum();
         assert!(
@@ -426,5 +458,38 @@ mod tests {
         let found = read(&batches_of(&[letter], 2_000));
         assert_eq!(found[0].1, None);
         assert!(found[0].2.contains("too large"), "{:?}", found[0]);
+    }
+
+    #[test]
+    fn a_letter_without_its_record_says_why() {
+        let letter = Letter {
+            copied: Some(Copied::Gone),
+            ..letter(0, None)
+        };
+        let found = read(&batches_of(&[letter], 2_000));
+        assert_eq!(found[0].1, None);
+        assert!(found[0].2.contains("could not be read"), "{:?}", found[0]);
+    }
+
+    #[test]
+    fn what_another_owner_has_or_a_disk_refuses_for_now_is_no_record_that_is_gone() {
+        let later = [
+            LaneReadError::NotOwner,
+            LaneReadError::NotRecovered,
+            LaneReadError::Unreadable {
+                cause: "a file".into(),
+            },
+        ];
+        for error in later {
+            assert!(code_of(&error, false).is_retryable(), "{error}");
+        }
+        let of_range = LaneReadError::OutOfRange {
+            ordinal: 5,
+            log_start: 0,
+            head: 3,
+        };
+        for error in [LaneReadError::Deleted, of_range] {
+            assert!(!code_of(&error, false).is_retryable(), "{error}");
+        }
     }
 }

@@ -210,6 +210,9 @@ fn the_calls_that_are_no_frames_are_denied_as_well() {
             access.list_rules(ListRulesRequest {});
             access.add_rules(AddRulesRequest {});
             access.remove_rules(RemoveRulesRequest {});
+            access.list_roles(ListRolesRequest {});
+            access.alter_role(AlterRoleRequest {});
+            access.delete_role(DeleteRoleRequest {});
             users.list_users(ListUsersRequest {});
             users.put_user(PutUserRequest {});
             users.delete_user(DeleteUserRequest {});

@@ -211,6 +211,67 @@ fn users_do_what_rules_let_them_and_are_told_what_they_lack() {
 }
 
 #[test]
+fn members_of_a_role_may_what_rules_about_it_say() {
+    let World {
+        broker,
+        admin,
+        shop,
+        guest,
+        ..
+    } = world();
+    let at = broker.address();
+    let admin = |words: &[&str]| admin.run(at, words, b"");
+    admin(&["stream", "create", "orders", "--streamlets", "1"]);
+    admin(&["role", "create", "writers", "User:shop", "User:guest"]);
+    admin(&["role", "create", "banned", "User:guest"]);
+    let told = admin(&[
+        "acl",
+        "add",
+        "--allow",
+        "Role:writers",
+        "--producer",
+        "--stream",
+        "orders",
+    ]);
+    assert!(told.contains("added: 3 rules"), "{told}");
+    admin(&[
+        "acl",
+        "add",
+        "--deny",
+        "Role:banned",
+        "--operation",
+        "write",
+        "--stream",
+        "*",
+    ]);
+    let produce = ["produce", "orders", "--quiet"];
+    shop.run(at, &produce, b"one\n");
+    // A denial by one role comes before what another allows.
+    guest.denied(at, &produce, b"two\n");
+    // Members change nothing of it.
+    shop.denied(at, &["role", "remove", "banned", "User:guest"], b"");
+    shop.denied(at, &["role", "list"], b"");
+    let told = admin(&["role", "remove", "banned", "User:guest"]);
+    assert!(told.contains("removed 1 from role banned"), "{told}");
+    guest.run(at, &produce, b"two\n");
+    admin(&["role", "remove", "writers", "User:shop"]);
+    shop.denied(at, &produce, b"three\n");
+    let listed = admin(&["role", "list", "--member", "guest"]);
+    assert!(
+        listed.contains("writers") && !listed.contains("banned"),
+        "{listed}"
+    );
+    let deleted = admin(&["role", "delete", "writers", "--with-rules", "--yes"]);
+    assert!(deleted.contains("deleted role writers"), "{deleted}");
+    let rules = admin(&["acl", "list"]);
+    assert!(
+        rules.contains("Role:banned") && !rules.contains("Role:writers"),
+        "{rules}"
+    );
+    guest.denied(at, &produce, b"four\n");
+}
+
+#[test]
 fn a_subscription_ends_with_the_right_to_read() {
     let World {
         broker,

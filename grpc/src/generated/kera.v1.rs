@@ -158,6 +158,73 @@ pub mod access_client {
                 .insert(GrpcMethod::new("kera.v1.Access", "RemoveRules"));
             self.inner.unary(req, path, codec).await
         }
+        pub async fn list_roles(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::ListRolesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::ListRolesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/kera.v1.Access/ListRoles");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Access", "ListRoles"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Makes a role where there is none, and adds and removes members, all at once.
+        pub async fn alter_role(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::AlterRoleRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::AlterRoleResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/kera.v1.Access/AlterRole");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Access", "AlterRole"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Refused while rules name the role, unless they are to be removed with it.
+        pub async fn delete_role(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::DeleteRoleRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::DeleteRoleResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Access/DeleteRole",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Access", "DeleteRole"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -194,6 +261,29 @@ pub mod access_server {
             request: tonic::Request<::kera_protocol::v1::RemoveRulesRequest>,
         ) -> std::result::Result<
             tonic::Response<::kera_protocol::v1::RemoveRulesResponse>,
+            tonic::Status,
+        >;
+        async fn list_roles(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::ListRolesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::ListRolesResponse>,
+            tonic::Status,
+        >;
+        /// Makes a role where there is none, and adds and removes members, all at once.
+        async fn alter_role(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::AlterRoleRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::AlterRoleResponse>,
+            tonic::Status,
+        >;
+        /// Refused while rules name the role, unless they are to be removed with it.
+        async fn delete_role(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::DeleteRoleRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::DeleteRoleResponse>,
             tonic::Status,
         >;
     }
@@ -398,6 +488,147 @@ pub mod access_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RemoveRulesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Access/ListRoles" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListRolesSvc<T: Access>(pub Arc<T>);
+                    impl<
+                        T: Access,
+                    > tonic::server::UnaryService<::kera_protocol::v1::ListRolesRequest>
+                    for ListRolesSvc<T> {
+                        type Response = ::kera_protocol::v1::ListRolesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::ListRolesRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Access>::list_roles(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListRolesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Access/AlterRole" => {
+                    #[allow(non_camel_case_types)]
+                    struct AlterRoleSvc<T: Access>(pub Arc<T>);
+                    impl<
+                        T: Access,
+                    > tonic::server::UnaryService<::kera_protocol::v1::AlterRoleRequest>
+                    for AlterRoleSvc<T> {
+                        type Response = ::kera_protocol::v1::AlterRoleResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::AlterRoleRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Access>::alter_role(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AlterRoleSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Access/DeleteRole" => {
+                    #[allow(non_camel_case_types)]
+                    struct DeleteRoleSvc<T: Access>(pub Arc<T>);
+                    impl<
+                        T: Access,
+                    > tonic::server::UnaryService<::kera_protocol::v1::DeleteRoleRequest>
+                    for DeleteRoleSvc<T> {
+                        type Response = ::kera_protocol::v1::DeleteRoleResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::DeleteRoleRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Access>::delete_role(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DeleteRoleSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -14,7 +14,9 @@ use kafka_protocol::protocol::StrBytes;
 use kera_broker::admin;
 use kera_broker::audit::{self, settings_text};
 use kera_broker::shares::{self, GroupSettings};
+use kera_coordinator::classic::shares::DEAD_LETTER_TOPIC;
 use kera_metadata::StreamConfig;
+use kera_metadata::access::{Kind, Operation};
 
 use super::{
     BROKER, Change, DELETE, GROUP, LOGGERS, SET, TOPIC, broker, flush_interval, loggers,
@@ -203,6 +205,7 @@ impl Work<'_> {
             };
             wanted.changes.push((change.name.to_owned(), value));
         }
+        self.check_dead_letters(&wanted)?;
         let texts = wanted.changes.iter().map(|(name, value)| {
             let value = value.as_deref().unwrap_or("default");
             format!("{}={}", short(name), short(value))
@@ -226,6 +229,19 @@ impl Work<'_> {
             }
         }
         set
+    }
+
+    /// Brokers write there for the group, whoever its members are: who has them do so may write there too.
+    fn check_dead_letters(&self, wanted: &GroupSettings) -> Result<(), Refusal> {
+        let topics = wanted.changes.iter();
+        let mut topics = topics.filter_map(|(name, value)| match name.as_str() {
+            DEAD_LETTER_TOPIC => value.as_deref().filter(|topic| !topic.is_empty()),
+            _ => None,
+        });
+        match topics.all(|topic| self.ctx.may_also(Operation::Write, (Kind::Stream, topic))) {
+            true => Ok(()),
+            false => Err(access::no_topic()),
+        }
     }
 
     async fn alter_topic(&self, name: &str, changes: &[Change<'_>]) -> Result<(), Refusal> {

@@ -43,6 +43,8 @@ pub(crate) struct Fetch {
     /// What came from the disk for this request, by entry.
     from_disk: Vec<(usize, FromDisk)>,
     near: Near,
+    /// Of the rules that said which topics the client may read.
+    rules: u64,
 }
 
 /// What there is of one partition.
@@ -156,17 +158,18 @@ fn look(
     read: Option<FromDisk>,
     near: &mut Near,
 ) -> Result<Part, DiskRead> {
-    let read = match read {
-        Some(FromDisk::Copy(read)) => return Ok(near::given(entry, index, shared, read)),
-        Some(FromDisk::Lane(read)) => Some(read),
-        None => None,
-    };
+    // Also of what was read from the disk while the right to it went.
     if entry.is_denied {
         return Ok(Part::failed(
             index,
             ResponseError::TopicAuthorizationFailed.code(),
         ));
     }
+    let read = match read {
+        Some(FromDisk::Copy(read)) => return Ok(near::given(entry, index, shared, read)),
+        Some(FromDisk::Lane(read)) => Some(read),
+        None => None,
+    };
     let from = entry.from();
     let wanted_epoch = entry.wanted.leader_epoch;
     let target = match entry.locate(shared) {
@@ -364,6 +367,8 @@ impl Fetch {
         is_denied: impl Fn(&TopicRef) -> bool,
     ) -> Result<Self, i16> {
         let mut session = sessions.take(&mut request)?;
+        // Should they change while they are asked, they are asked again.
+        let rules = shared.access.revision();
         session.note_denied(is_denied);
         let near = Near::of(request.rack.as_deref(), shared, &mut sessions.sent);
         for entry in &mut session.entries {
@@ -401,7 +406,14 @@ impl Fetch {
             parked: false,
             from_disk: Vec::new(),
             near,
+            rules,
         })
+    }
+
+    /// Whether rules have changed since they said what the client may read; true once for each change.
+    pub(crate) fn is_outdated(&mut self, shared: &Shared) -> bool {
+        let rules = shared.access.revision();
+        std::mem::replace(&mut self.rules, rules) != rules
     }
 
     /// Takes what was read from the disk.

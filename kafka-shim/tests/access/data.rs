@@ -1,17 +1,24 @@
 //! Records and groups under rules: what a right that comes or goes changes for a client that is connected.
 
 use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::incremental_alter_configs_request::{
+    AlterConfigsResource, AlterableConfig,
+};
 use kafka_protocol::messages::{
-    ApiKey, DescribeClusterRequest, DescribeClusterResponse, FetchResponse, ListGroupsRequest,
+    ApiKey, DescribeClusterRequest, DescribeClusterResponse, FetchResponse,
+    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, ListGroupsRequest,
     ListGroupsResponse, MetadataRequest, MetadataResponse, ProduceResponse,
 };
 use kera_broker::access;
 use kera_metadata::Rule;
 use kera_metadata::access::{Kind, Operation, Pattern, Permission};
+use kera_protocol::ids::{LaneId, StreamletId};
 use uuid::Uuid;
 
 use crate::common::{Client, World};
-use crate::{TOPIC, allow, deny, enforce, forget_rules, one_partition, requests, rule, world};
+use crate::{
+    GROUP, TOPIC, allow, deny, enforce, forget_rules, one_partition, requests, rule, words, world,
+};
 
 const PRODUCE: i16 = 9;
 const FETCH: i16 = 12;
@@ -37,10 +44,8 @@ async fn nothing_is_stored_of_who_may_not_write_and_rights_count_at_once() {
     assert_eq!(produce(&mut client).await, denied, "a denial comes first");
     let shared = world.broker.shared();
     let stream = shared.data.catalog.named(TOPIC).unwrap();
-    let streamlet = stream
-        .streamlet(kera_protocol::ids::StreamletId(0))
-        .unwrap();
-    let bounds = streamlet.lane_bounds(kera_protocol::ids::LaneId(0));
+    let streamlet = stream.streamlet(StreamletId(0)).unwrap();
+    let bounds = streamlet.lane_bounds(LaneId(0));
     assert_eq!(
         bounds,
         Some((0, 1)),
@@ -89,6 +94,38 @@ async fn a_fetch_session_ends_with_the_right_to_read() {
     next.session_epoch = 2;
     let again: FetchResponse = client.call(ApiKey::Fetch, FETCH, &next).await;
     assert_eq!(again.responses[0].partitions[0].error_code, 0);
+}
+
+/// One that waits for more than there is, with bytes that it was allowed to read as they were written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fetch_that_waits_ends_with_the_right_to_read_and_gives_nothing() {
+    let world = world().await;
+    world.create(TOPIC, one_partition());
+    let (mut reader, mut writer) = (world.client().await, world.client().await);
+    allow(&world, Kind::Stream, Operation::Read).await;
+    allow(&world, Kind::Stream, Operation::Write).await;
+    assert_eq!(produce(&mut writer).await, 0);
+    let mut request = requests::fetch(FETCH, Uuid::nil());
+    (request.min_bytes, request.max_wait_ms) = (1 << 20, i32::MAX);
+    let stream = world.broker.shared().data.catalog.named(TOPIC).unwrap();
+    let streamlet = stream.streamlet(StreamletId(0)).unwrap();
+    let head = streamlet.head(LaneId(0)).unwrap();
+    let correlation = reader.send(ApiKey::Fetch, FETCH, &request).await;
+    while head.waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    deny(&world, Kind::Stream, Operation::Read).await;
+    assert_eq!(produce(&mut writer).await, 0);
+    let reply: FetchResponse = reader.receive(ApiKey::Fetch, FETCH, correlation).await;
+    let partition = &reply.responses[0].partitions[0];
+    let expected = ResponseError::TopicAuthorizationFailed.code();
+    assert_eq!(partition.error_code, expected);
+    assert!(
+        partition
+            .records
+            .as_ref()
+            .is_none_or(|bytes| bytes.is_empty())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -175,4 +212,44 @@ async fn rules_outlive_a_restart_and_decide_from_the_first_request() {
     let reply: FetchResponse = client.call(ApiKey::Fetch, FETCH, &request).await;
     let denied = ResponseError::TopicAuthorizationFailed.code();
     assert_eq!(reply.responses[0].partitions[0].error_code, denied);
+}
+
+/// Brokers write there what others give up: whoever has them do so may write there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_gets_dead_letters_by_the_word_of_who_may_write_to_it() {
+    let world = world().await;
+    world.create(TOPIC, one_partition());
+    let mut client = world.client().await;
+    allow(&world, Kind::Group, Operation::AlterConfigs).await;
+    let mut set = async |topic: &str| {
+        let config = AlterableConfig::default()
+            .with_name(words("errors.deadletterqueue.topic.name"))
+            .with_value(Some(words(topic)));
+        let resource = AlterConfigsResource::default()
+            .with_resource_type(32)
+            .with_resource_name(words(&format!("{GROUP}-shares")))
+            .with_configs(vec![config]);
+        let request = IncrementalAlterConfigsRequest::default()
+            .with_validate_only(true)
+            .with_resources(vec![resource]);
+        loop {
+            let reply: IncrementalAlterConfigsResponse = client
+                .call(ApiKey::IncrementalAlterConfigs, 1, &request)
+                .await;
+            let code = reply.responses[0].error_code;
+            match ResponseError::try_from_code(code) {
+                Some(
+                    ResponseError::CoordinatorLoadInProgress
+                    | ResponseError::CoordinatorNotAvailable,
+                ) => {}
+                _ => break code,
+            }
+        }
+    };
+    let denied = ResponseError::TopicAuthorizationFailed.code();
+    assert_eq!(set(TOPIC).await, denied);
+    assert_eq!(set("").await, 0, "none is none of anybody's");
+    allow(&world, Kind::Stream, Operation::Write).await;
+    assert_ne!(set(TOPIC).await, denied);
+    assert_eq!(set("another").await, denied);
 }

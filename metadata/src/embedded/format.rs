@@ -15,8 +15,8 @@ use crate::image::corrupt;
 /// The format of a new file, and the newest that this build reads. Raised when an older build could no longer
 /// use the file; fields may be added to records without it. Version 2 added the floor of epochs. Version 3 says that
 /// records may be of cluster version 1; older files become one when that is finalized, and not before, so that there
-/// is a way back. Versions 4 to 7 say the same of cluster versions 2 to 5.
-pub(super) const FORMAT_VERSION: u32 = 7;
+/// is a way back. Versions 4 to 8 say the same of cluster versions 2 to 6.
+pub(super) const FORMAT_VERSION: u32 = 8;
 /// The format of a file whose records any build reads that knows the floor of epochs.
 const BEFORE_VERSIONS: u32 = 2;
 

@@ -62,8 +62,8 @@ pub use self::options::EtcdOptions;
 
 /// The format of what is stored; a store of a newer one is refused.
 /// Format 2 says that records may be of cluster version 1 from the first one on, format 3 of cluster version 2, format 4 of cluster
-/// version 3, formats 5 and 6 of cluster versions 4 and 5; none is ever written over an older one.
-const FORMAT: u32 = 6;
+/// version 3, formats 5 to 7 of cluster versions 4 to 6; none is ever written over an older one.
+const FORMAT: u32 = 7;
 /// The format of clusters that were made before they had versions.
 const BEFORE_VERSIONS: u32 = 1;
 /// Operations of etcd's transactions that are kept for comparisons that callers know nothing of.

@@ -1,6 +1,8 @@
 //! Rules of access.
 
-use kera_metadata::access::{ANY, Kind, MAX_RULES, Operation, Pattern, Permission};
+use kera_metadata::access::{
+    ANY, Kind, MAX_ROLES, MAX_RULES, Operation, Pattern, Permission, Role,
+};
 use kera_metadata::quota::{Limit, MAX_QUOTAS, QuotaEntity, QuotaKind, Whom};
 
 use super::*;
@@ -17,6 +19,13 @@ fn rule(name: &str, permission: Permission) -> Rule {
     }
 }
 
+fn role(name: &str, members: &[&str]) -> Role {
+    Role {
+        name: name.to_owned(),
+        members: members.iter().map(|one| (*one).to_owned()).collect(),
+    }
+}
+
 fn put(store: &dyn MetadataStore, record: &RulesRecord) -> Result<Committed, MetadataError> {
     let compare = Compare::revision(Key::Rules, record.revision);
     let write = Write::PutRules(record.clone());
@@ -30,6 +39,7 @@ fn rules_are_replaced_by_whoever_knows_them() {
         assert_eq!(store.load().unwrap().rules, None);
         let mut record = RulesRecord {
             rules: vec![rule("a", Permission::Deny), rule("a", Permission::Allow)],
+            roles: vec![role("readers", &["ann", "bob"]), role("writers", &[])],
             revision: 0,
         };
         record.revision = put(&*store, &record).unwrap().revision;
@@ -46,8 +56,24 @@ fn rules_are_replaced_by_whoever_knows_them() {
 
         let with = |rules: Vec<Rule>| RulesRecord {
             rules,
+            roles: Vec::new(),
             revision: record.revision,
         };
+        let with_roles = |roles: Vec<Role>| RulesRecord {
+            roles,
+            ..with(Vec::new())
+        };
+        for (roles, problem) in [
+            (vec![role("b", &[]), role("a", &[])], "in order"),
+            (vec![role("a", &[]), role("a", &[])], "in order"),
+            (vec![role("a", &["bob", "ann"])], "in order"),
+            (vec![role("*", &[])], "cannot be named"),
+        ] {
+            assert_invalid(put(&*store, &with_roles(roles)), problem);
+        }
+        let names = (0..=MAX_ROLES).map(|number| format!("{number:06}"));
+        let many = names.map(|name| role(&name, &[])).collect();
+        assert_invalid(put(&*store, &with_roles(many)), "at most");
         let (one, other) = (rule("a", Permission::Allow), rule("b", Permission::Allow));
         let unordered = [vec![other.clone(), one.clone()], vec![one.clone(), one]];
         for rules in unordered {
@@ -69,6 +95,7 @@ fn rules_are_replaced_by_whoever_knows_them() {
         let revision = put(&*store, &with(Vec::new())).unwrap().revision;
         let none = RulesRecord {
             rules: Vec::new(),
+            roles: Vec::new(),
             revision,
         };
         assert_eq!(store.rules().unwrap(), none);
@@ -82,6 +109,7 @@ fn the_most_rules_are_kept() {
         let names = (0..MAX_RULES).map(|number| format!("{number:080}"));
         let record = RulesRecord {
             rules: names.map(|name| rule(&name, Permission::Allow)).collect(),
+            roles: Vec::new(),
             revision: 0,
         };
         put(&*store, &record).unwrap();

@@ -10,7 +10,7 @@ pub struct AccessRule {
     /// 3 literal, 4 prefixed
     #[prost(uint32, tag = "3")]
     pub pattern: u32,
-    /// "User:NAME"; "User:\*": everybody
+    /// "User:NAME"; "User:\*": everybody; "Role:NAME": the members of a role
     #[prost(string, tag = "4")]
     pub principal: ::prost::alloc::string::String,
     /// an IP address, or "\*"
@@ -76,6 +76,69 @@ pub struct RemoveRulesRequest {
 pub struct RemoveRulesResponse {
     /// those that were removed
     #[prost(message, repeated, tag = "1")]
+    pub rules: ::prost::alloc::vec::Vec<AccessRule>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AccessRole {
+    /// without "Role:"
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// names of users, without "User:", in order
+    #[prost(string, repeated, tag = "2")]
+    pub members: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// how many rules name it
+    #[prost(uint32, tag = "3")]
+    pub rules: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListRolesRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListRolesResponse {
+    /// by name
+    #[prost(message, repeated, tag = "1")]
+    pub roles: ::prost::alloc::vec::Vec<AccessRole>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AlterRoleRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// refused where there is one of that name
+    #[prost(bool, tag = "2")]
+    pub only_new: bool,
+    /// refused where there is none
+    #[prost(bool, tag = "3")]
+    pub only_known: bool,
+    /// names of users
+    #[prost(string, repeated, tag = "4")]
+    pub add: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "5")]
+    pub remove: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AlterRoleResponse {
+    /// as it is then
+    #[prost(message, optional, tag = "1")]
+    pub role: ::core::option::Option<AccessRole>,
+    /// members that were none before
+    #[prost(uint32, tag = "2")]
+    pub added: u32,
+    #[prost(uint32, tag = "3")]
+    pub removed: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteRoleRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(bool, tag = "2")]
+    pub with_rules: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeleteRoleResponse {
+    /// as it was
+    #[prost(message, optional, tag = "1")]
+    pub role: ::core::option::Option<AccessRole>,
+    /// those that were removed with it
+    #[prost(message, repeated, tag = "2")]
     pub rules: ::prost::alloc::vec::Vec<AccessRule>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

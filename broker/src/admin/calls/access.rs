@@ -11,7 +11,7 @@ use kera_protocol::v1;
 use tonic::{Request, Response, Status};
 
 use super::status;
-use crate::access::{self, Filter, attempt};
+use crate::access::{self, Alter, Filter, Seen, attempt};
 use crate::audit::{Attempt, Change};
 use crate::shared::Shared;
 
@@ -90,6 +90,64 @@ impl Access for AccessService {
         Ok(Response::new(v1::RemoveRulesResponse {
             rules: removed.map(message_of).collect(),
         }))
+    }
+
+    async fn list_roles(
+        &self,
+        _request: Request<v1::ListRolesRequest>,
+    ) -> Result<Response<v1::ListRolesResponse>, Status> {
+        let roles = access::list_roles(&self.shared).await.map_err(status)?;
+        Ok(Response::new(v1::ListRolesResponse {
+            roles: roles.into_iter().map(role_of).collect(),
+        }))
+    }
+
+    async fn alter_role(
+        &self,
+        request: Request<v1::AlterRoleRequest>,
+    ) -> Result<Response<v1::AlterRoleResponse>, Status> {
+        let request = request.into_inner();
+        let alter = Alter {
+            name: request.name,
+            only_new: request.only_new,
+            only_known: request.only_known,
+            add: request.add,
+            remove: request.remove,
+        };
+        let altered = access::alter_role(&self.shared, &alter)
+            .await
+            .map_err(status)?;
+        let count = |of: usize| u32::try_from(of).unwrap_or(u32::MAX);
+        Ok(Response::new(v1::AlterRoleResponse {
+            added: count(altered.added),
+            removed: count(altered.removed),
+            role: Some(role_of(altered.seen)),
+        }))
+    }
+
+    async fn delete_role(
+        &self,
+        request: Request<v1::DeleteRoleRequest>,
+    ) -> Result<Response<v1::DeleteRoleResponse>, Status> {
+        let v1::DeleteRoleRequest { name, with_rules } = request.into_inner();
+        let deleted = access::delete_role(&self.shared, &name, with_rules).await;
+        let (role, rules) = deleted.map_err(status)?;
+        let seen = Seen {
+            rules: rules.len(),
+            role,
+        };
+        Ok(Response::new(v1::DeleteRoleResponse {
+            role: Some(role_of(seen)),
+            rules: rules.into_iter().map(message_of).collect(),
+        }))
+    }
+}
+
+fn role_of(seen: Seen) -> v1::AccessRole {
+    v1::AccessRole {
+        name: seen.role.name,
+        members: seen.role.members,
+        rules: u32::try_from(seen.rules).unwrap_or(u32::MAX),
     }
 }
 

@@ -14,7 +14,7 @@ const DELIVERY_COUNT_LIMIT: &str = "share.delivery.count.limit";
 const MAX_RECORD_LOCKS: &str = "share.partition.max.record.locks";
 
 /// The topic that gets what the group gives up (KIP-1191); empty: none.
-const DEAD_LETTER_TOPIC: &str = "errors.deadletterqueue.topic.name";
+pub const DEAD_LETTER_TOPIC: &str = "errors.deadletterqueue.topic.name";
 /// Whether a dead letter has the key, the value and the headers of its record.
 const DEAD_LETTER_COPY: &str = "errors.deadletterqueue.copy.record.enable";
 /// Longest name of a topic.

@@ -16,7 +16,7 @@ mod record;
 mod request;
 mod serve;
 
-pub use config::{CONFIGS, Isolation, Reset, ShareConfig};
+pub use config::{CONFIGS, DEAD_LETTER_TOPIC, Isolation, Reset, ShareConfig};
 pub use request::{
     ShareConfigure, ShareOffset, ShareOpen, ShareOpened, ShareSetOffsets, ShareWrite,
 };
