@@ -83,7 +83,7 @@ pub(crate) fn take_part(
     }
     // The older state may be of before a restore that this directory has seen.
     let restore = known.max(kept) + 1;
-    pass_over_producer_ids(store)?;
+    pass_over_producer_ids(store, restore)?;
     tell_streamlets(store, restore)?;
     tracing::warn!(
         restore,
@@ -93,12 +93,19 @@ pub(crate) fn take_part(
 }
 
 /// Ids that were given out since the older state are given to nobody else: what a new producer sends first would be taken
-/// for a duplicate of what the former one sent first.
-fn pass_over_producer_ids(store: &dyn MetadataStore) -> Result<(), MetadataError> {
+/// for a duplicate of what the former one sent first. From restore to restore they begin at another place, also where the same
+/// state was put back twice, and whichever brokers tell of it.
+fn pass_over_producer_ids(store: &dyn MetadataStore, restore: u64) -> Result<(), MetadataError> {
     let counter = Counter::ProducerIds;
     for _ in 0..ATTEMPTS {
         let value = store.counter(counter)?;
-        let passed = value.checked_add(PRODUCER_IDS_PASSED);
+        // Behind the place of the restore after this one are those of a state whose restores had no places yet.
+        let begin = restore.saturating_mul(PRODUCER_IDS_PASSED);
+        let passed = match value {
+            value if value < begin => Some(begin),
+            value if value - begin < PRODUCER_IDS_PASSED => return Ok(()),
+            value => value.checked_add(PRODUCER_IDS_PASSED),
+        };
         // Kafka's producer ids are signed.
         let Some(passed) = passed.filter(|passed| i64::try_from(*passed).is_ok()) else {
             return Err(invalid("no producer ids are left".to_owned()));
@@ -538,6 +545,46 @@ mod tests {
         drop(dirs);
         let again = StoreDir::open(&home.path().join("1")).expect("opens");
         assert_eq!(again.restore(), 3);
+    }
+
+    #[test]
+    fn producer_ids_of_each_restore_are_none_of_another() {
+        let counter = Counter::ProducerIds;
+        // The same state each time.
+        let snapshot = |given: u64| {
+            let store = MemoryCluster::new();
+            give(&store, given);
+            store
+        };
+        let ids = |store: &MemoryCluster| store.counter(counter).expect("it answers");
+        let mut begins = Vec::new();
+        for restore in 1..4 {
+            let store = snapshot(3_000);
+            pass_over_producer_ids(&store, restore).expect("there are more");
+            begins.push(ids(&store));
+            // Another broker tells of the same one, when some were given out.
+            give(&store, 1_000);
+            pass_over_producer_ids(&store, restore).expect("it is passed already");
+            assert_eq!(ids(&store), begins[begins.len() - 1] + 1_000);
+        }
+        assert!(begins.is_sorted_by(|one, next| one + PRODUCER_IDS_PASSED <= *next));
+        // Of a state whose restores had no places yet.
+        let store = snapshot(9 * PRODUCER_IDS_PASSED);
+        pass_over_producer_ids(&store, 4).expect("there are more");
+        assert_eq!(ids(&store), 10 * PRODUCER_IDS_PASSED);
+    }
+
+    /// Gives out so many producer ids.
+    fn give(store: &MemoryCluster, many: u64) {
+        let counter = Counter::ProducerIds;
+        let value = store.counter(counter).expect("it answers");
+        let compare = Compare::CounterValue { counter, value };
+        let write = Write::PutCounter {
+            counter,
+            value: value + many,
+        };
+        let put = Transaction::new(vec![compare], vec![write]);
+        store.commit(put).expect("it is written");
     }
 
     #[test]
