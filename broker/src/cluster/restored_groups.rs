@@ -280,7 +280,7 @@ impl Looked<'_> {
         let header = &scanned.header;
         let is_of = (header.stream, header.streamlet) == (self.key.stream, self.key.streamlet)
             && (header.group, header.generation) == (group, generation);
-        (is_of && scanned.batches > 0).then(|| Holding {
+        (is_of && scanned.batches > 0).then_some(Holding {
             lane: header.lane,
             group,
             generation,

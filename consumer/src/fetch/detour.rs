@@ -143,7 +143,7 @@ impl State {
                 break;
             }
         }
-        let anew = self.to_look_anew(now, LOOKS - self.looks_under_way - ask.len());
+        let anew = self.take_those_to_look_anew(now, LOOKS - self.looks_under_way - ask.len());
         ask.extend(anew);
         if let Some(at) = self.anew_at {
             wake = Some(wake.map_or(at, |wake| wake.min(at)));
@@ -169,7 +169,7 @@ impl State {
     }
 
     /// Sources, at most so many, that read from their owners what replicas in the reader's rack may have by now.
-    fn to_look_anew(&mut self, now: Instant, most: usize) -> Vec<u64> {
+    fn take_those_to_look_anew(&mut self, now: Instant, most: usize) -> Vec<u64> {
         if self.rack.is_none() || self.anew_at.is_some_and(|at| at > now) {
             return Vec::new();
         }
