@@ -704,22 +704,6 @@ impl Connection {
         }
     }
 
-    /// If the rules have changed, a fetch that waits gives nothing of what its client may not read any more.
-    fn check_fetch_again(&mut self) -> Result<(), Ended> {
-        let Current::Fetching(fetch) = &mut self.current else {
-            return Ok(());
-        };
-        if !fetch.is_outdated(&self.ctx.shared) {
-            return Ok(());
-        }
-        let is_denied = |topic: &TopicRef| self.ctx.is_denied(apis::FETCH, topic);
-        fetch.session.note_denied(is_denied);
-        match self.is_refused_for_age(FETCH) {
-            true => Err(Ended::OldRules),
-            false => Ok(()),
-        }
-    }
-
     fn serve_fetch(&mut self, link: &mut ClientLink) {
         let Current::Fetching(fetch) = &mut self.current else {
             return;

@@ -1,12 +1,13 @@
-//! How the client of a connection proves who it is, and proves it anew.
+//! How the client of a connection proves who it is, and proves it anew; and what it may still read.
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use kera_broker::client_link::ClientLink;
 
-use super::{Connection, Current, Gate};
-use crate::{sasl, versions};
+use super::{Connection, Current, Ended, FETCH, Gate};
+use crate::topic::TopicRef;
+use crate::{apis, sasl, versions};
 
 /// As with Kafka, a client does not begin more often to prove anew who it is.
 const RENEWED_ONCE_IN: Duration = Duration::from_secs(1);
@@ -62,6 +63,22 @@ impl Connection {
     pub(super) fn is_refused_for_age(&self, key: i16) -> bool {
         let is_open = [versions::KEY, sasl::HANDSHAKE, sasl::AUTHENTICATE].contains(&key);
         !is_open && self.ctx.check_age().is_err()
+    }
+
+    /// If the rules have changed, a fetch that waits gives nothing of what its client may not read any more.
+    pub(super) fn check_fetch_again(&mut self) -> Result<(), Ended> {
+        let Current::Fetching(fetch) = &mut self.current else {
+            return Ok(());
+        };
+        if !fetch.is_outdated(&self.ctx.shared) {
+            return Ok(());
+        }
+        let is_denied = |topic: &TopicRef| self.ctx.is_denied(apis::FETCH, topic);
+        fetch.session.note_denied(is_denied);
+        match self.is_refused_for_age(FETCH) {
+            true => Err(Ended::OldRules),
+            false => Ok(()),
+        }
     }
 
     /// A client that proves anew who it is has time for its next message from the broker's answer on: that left behind all
