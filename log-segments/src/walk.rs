@@ -51,7 +51,7 @@ impl Group {
     }
 
     /// The ordinal behind the batch that holds `ordinal`, though that may be damaged: of the next batch that proves itself, as
-    /// far as anything [leads](crate::steps) there. What lies between is read by nobody, since nothing does. None if there is
+    /// far as anything leads there. What lies between is read by nobody, since nothing does. None if there is
     /// no such batch in the group. Waits for the disk.
     pub fn behind(&self, ordinal: Ordinal) -> Option<Ordinal> {
         let end = self.loaded_window(false).ok()?.end;
