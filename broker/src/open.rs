@@ -289,7 +289,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
             audit.clone(),
         )
         .counting(&config.mechanisms_asked())
-        .with_tokens(&config.oauth),
+        .with_tokens(&config.oauth, config.takes_tokens()),
         access: Access::new(&config.acl, image.rules.as_ref(), audit.clone()),
         audit,
         quotas: Arc::new(Quotas::new(

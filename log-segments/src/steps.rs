@@ -184,11 +184,15 @@ impl Group {
         if !is_it || header.next_ordinal() > anchor.ordinal {
             return None;
         }
-        if let Some(total) = self.length_turned_back(address, anchor) {
-            return Some(next(total));
+        let lands = |place: &Place| self.lands(*place, anchor, end);
+        let turned = self.length_turned_back(address, anchor);
+        let turned = turned.map(next).filter(lands);
+        let stated = Some(next(header.total_bytes)).filter(lands);
+        match (turned, stated) {
+            // Whoever wrote the payload can have both lead on, and nobody can tell which is meant.
+            (Some(turned), Some(stated)) if turned != stated => None,
+            (turned, stated) => turned.or(stated),
         }
-        let led = next(header.total_bytes);
-        self.lands(led, anchor, end).then_some(led)
     }
 
     /// The length of the batch at an address, if the damage is one turned bit of it.

@@ -15,6 +15,8 @@ pub const MAX_RULES_BYTES: usize = 768 << 10;
 pub const MAX_RULE_TEXT: usize = 512;
 /// Most roles of a store. Their names and those of their members count against [`MAX_RULES_BYTES`].
 pub const MAX_ROLES: usize = 1024;
+/// Bytes in front of a name in a role as it is stored, at most.
+const NAME_LENGTH_BYTES: usize = 8;
 /// What a principal begins with that is a user, and one that is a role.
 pub const USER: &str = "User:";
 /// See [`USER`].
@@ -193,9 +195,10 @@ impl Role {
         self.members.iter().try_for_each(|one| check_user_name(one))
     }
 
-    /// Bytes that count against [`MAX_RULES_BYTES`].
+    /// Bytes that count against [`MAX_RULES_BYTES`], with those in front of each name.
     pub fn text_bytes(&self) -> usize {
-        self.name.len() + self.members.iter().map(String::len).sum::<usize>()
+        let names = self.members.iter().chain([&self.name]);
+        names.map(|name| name.len() + NAME_LENGTH_BYTES).sum()
     }
 }
 

@@ -318,17 +318,6 @@ fn end_text(commit: bool) -> &'static str {
     }
 }
 
-/// What brokers ask each other is part of what one of them was asked.
-fn aborts_by_prefix(request: &v1::AbortTransactionsRequest) -> Option<Change> {
-    let change = Change::new(
-        "abort_transactions",
-        "transactional-id",
-        &request.prefix,
-        "",
-    );
-    request.transactions.is_empty().then_some(change)
-}
-
 fn lost_text(request: &v1::EndLostRequest) -> String {
     let place = match (request.stream.as_str(), request.partition) {
         ("", _) => String::new(),
@@ -400,9 +389,19 @@ fn adds(request: &v1::AddToTransactionRequest) -> Vec<Need<'_>> {
     needs
 }
 
+/// To write under the transactional id; and where heartbeats keep a transaction open beyond its time, what any transaction without
+/// a timeout needs.
+fn inits(request: &v1::InitTransactionsRequest) -> Vec<Need<'_>> {
+    let id = &request.transactional_id;
+    let without_end = request.sends_heartbeats;
+    let without_end = without_end.then_some(Need::TransactionalId(TwoPhaseCommit, id));
+    std::iter::once(Need::TransactionalId(Write, id))
+        .chain(without_end)
+        .collect()
+}
+
 guarded! { transactions_server::Transactions:
-    init_transactions(InitTransactionsRequest) -> InitTransactionsResponse
-        needs |r| vec![Need::TransactionalId(Write, &r.transactional_id)];
+    init_transactions(InitTransactionsRequest) -> InitTransactionsResponse needs |r| inits(r);
     add_to_transaction(AddToTransactionRequest) -> AddToTransactionResponse needs |r| adds(r);
     prepare_transaction(PrepareTransactionRequest) -> PrepareTransactionResponse needs |r| {
         let id = id_of(r.transaction.as_ref());
@@ -415,11 +414,12 @@ guarded! { transactions_server::Transactions:
     list_open_transactions(ListOpenTransactionsRequest) -> ListOpenTransactionsResponse needs |_r| Vec::new();
     heartbeat_transaction(HeartbeatTransactionRequest) -> HeartbeatTransactionResponse
         needs |r| vec![Need::TransactionalId(Write, &r.transactional_id)];
+    // The service writes down each transaction that it has aborted.
     abort_transactions(AbortTransactionsRequest) -> AbortTransactionsResponse needs |r| match r.transactions.is_empty() {
         // Those that the caller may not abort are left out.
         true => Vec::new(),
         false => vec![Need::Cluster(ClusterAction)],
-    }, changes aborts_by_prefix(r);
+    };
 }
 
 // Stream engines, and brokers among themselves.

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::basic::NotProved;
 use super::{Auth, Busy, Place};
 use crate::audit::Peer;
-use crate::config::Listener;
+use crate::config::{Listener, SaslMechanism};
 
 /// As the audit log and the metrics name it.
 pub(super) const NAME: &str = "BEARER";
@@ -71,9 +71,9 @@ impl ProvedTokens {
 }
 
 impl Auth {
-    /// True if requests over HTTP may bring tokens.
+    /// True if requests over HTTP may bring tokens: what only listeners with names take is for their clients.
     pub(crate) fn takes_tokens(&self) -> bool {
-        self.oauth.is_some()
+        self.oauth.is_some() && self.mechanisms.contains(&SaslMechanism::OauthBearer)
     }
 
     /// Who sends a request to `http.listen` from `host`, by a password or, where tokens are taken, by a token.

@@ -25,7 +25,7 @@ fn auth(keys: &[&Key]) -> Auth {
     config.oauth.issuer = Some("https://issuer.example".to_owned());
     config.oauth.audience = vec![AUDIENCE.to_owned()];
     let auth = Auth::new(&config.auth, None, Family::default(), Audit::off());
-    let auth = auth.with_tokens(&config.oauth);
+    let auth = auth.with_tokens(&config.oauth, config.takes_tokens());
     let keys: Vec<_> = keys.iter().map(|key| key.public()).collect();
     auth.have_keys(json!({"keys": keys}).to_string().as_bytes());
     auth

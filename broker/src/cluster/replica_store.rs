@@ -155,7 +155,8 @@ impl BackupProcess {
         let told = Arc::new(State {
             backup,
             joined,
-            auth: Auth::new(&config.auth, None, counts, Audit::off()).with_tokens(&config.oauth),
+            auth: Auth::new(&config.auth, None, counts, Audit::off())
+                .with_tokens(&config.oauth, config.takes_tokens()),
             access: Access::new(&config.acl, None, Audit::off()),
             stopping: AtomicBool::new(false),
         });

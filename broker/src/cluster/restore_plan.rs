@@ -3,7 +3,8 @@
 //!
 //! 1. A file that compaction made takes the place of all groups whose ordinals it has, where any of those is gone.
 //! 2. Groups as appended that no record names are recorded, closed where they are whole. Where a later group begins
-//!    earlier than one ends, the later one counts: what the earlier one has from there on was never acknowledged.
+//!    earlier than one ends, the later one counts: what the earlier one has from there on was never acknowledged. What was gone
+//!    already when the older state was taken stays gone: below where the lane begins, and before a group that is open.
 //! 3. A group that is recorded as open and was closed since is closed.
 //! 4. What this broker has lost of a recorded group it is no holder of any more. Groups that no holder has, at the lower
 //!    end of the lane, were trimmed since: their records go.
@@ -97,9 +98,10 @@ pub(crate) struct Plan {
 /// Where a holding is to end that ends above an ordinal: the greatest end of a batch at or below it, as address and ordinal.
 pub(crate) type Cut<'a> = &'a dyn Fn(&Holding, Ordinal) -> Option<(u64, Ordinal)>;
 
-/// Plans one lane of a streamlet, of which `records` are all groups. With others' replicas elsewhere it `is_replicated`.
+/// Plans one lane of a streamlet that begins at `start`, of which `records` are all groups. With others' replicas elsewhere it
+/// `is_replicated`.
 pub(crate) fn plan(
-    (key, lane): (StreamletKey, LaneId),
+    (key, lane, start): (StreamletKey, LaneId, Ordinal),
     records: impl IntoIterator<Item = GroupRecord>,
     held: &Held,
     is_replicated: bool,
@@ -117,8 +119,11 @@ pub(crate) fn plan(
         cut,
     };
     let of_lane = held.holdings.iter().filter(|one| one.lane == lane);
+    let (of_lane, trimmed): (Vec<_>, Vec<_>) = of_lane.partition(|one| one.end > start);
+    let trimmed = trimmed.into_iter().map(Holding::name);
+    planning.plan.spare.extend(trimmed);
     let (mut rewritten, mut appended): (Vec<_>, Vec<_>) =
-        of_lane.partition(|one| one.generation > 0);
+        of_lane.into_iter().partition(|one| one.generation > 0);
     // The newest first: it has what those before it have, and an earlier group ends where a later one begins.
     rewritten.sort_by_key(|one| std::cmp::Reverse(one.name()));
     appended.sort_by_key(|one| std::cmp::Reverse(one.name()));
@@ -259,6 +264,11 @@ impl Planning<'_> {
         }
         let limit = behind.iter().find_map(|record| record.first_ordinal);
         let own_record = self.plan.groups.get(&one.group);
+        // Groups of a lane are recorded in their order, and brokers record none as open here: it was removed before that one.
+        if own_record.is_none() && behind.iter().any(|record| !record.is_closed()) {
+            self.plan.spare.push(one.name());
+            return;
+        }
         let is_longer = |record: &GroupRecord| {
             let is_whole = record.next_ordinal == record.end_ordinal;
             let fits = limit.is_none_or(|limit| one.end <= limit);
@@ -396,20 +406,22 @@ impl Planning<'_> {
     }
 }
 
-/// Closed groups of a lane, oldest first, that end behind where a later one begins, and where that is: a broker that was not
-/// the owner any more wrote the rest.
+/// Closed groups of a lane, which come oldest first, that end behind where any later one begins, and where that is: a broker that
+/// was not the owner any more wrote the rest.
 pub(crate) fn overlaps<'a>(
     groups: impl IntoIterator<Item = &'a GroupRecord>,
 ) -> Vec<(GroupRecord, Ordinal)> {
     let with_records = groups.into_iter().filter(|record| record.holds_records());
     let with_records: Vec<_> = with_records.collect();
-    let pairs = with_records
-        .windows(2)
-        .map(|pair| (pair[0], pair[1].start_ordinal()));
-    let overlapping = pairs.filter(|(record, next)| record.end_ordinal > *next);
+    let mut limit = Ordinal::MAX;
+    let mut overlapping = Vec::new();
+    for record in with_records.into_iter().rev() {
+        if record.end_ordinal > limit {
+            overlapping.push((record.clone(), limit));
+        }
+        limit = limit.min(record.start_ordinal());
+    }
     overlapping
-        .map(|(record, next)| (record.clone(), next))
-        .collect()
 }
 
 fn next(group: GroupId) -> GroupId {

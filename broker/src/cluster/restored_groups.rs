@@ -336,8 +336,11 @@ impl Looked<'_> {
             for lane in (0..self.stream.config.lanes_of(self.key.streamlet)).map(LaneId) {
                 let before: Vec<_> = image.groups.iter().filter(|g| g.lane == lane).collect();
                 let records = before.iter().map(|record| (*record).clone());
+                let mut starts = image.lane_starts.iter();
+                let start = starts.find(|start| start.key.lane == lane);
+                let start = start.map_or(0, |start| start.ordinal);
                 let plan = plan(
-                    (self.key, lane),
+                    (self.key, lane, start),
                     records,
                     held,
                     self.stream.config.is_replicated(),

@@ -256,7 +256,8 @@ impl Walk<'_> {
             if is_late || is_foreign || total as u64 > left || ends > length {
                 return Err(damaged("the batch does not follow".into()));
             }
-            if peeked.next_ordinal() > self.walked.ordinal {
+            let is_wanted = peeked.next_ordinal() > self.walked.ordinal;
+            if is_wanted {
                 if !self.walked.bufs.is_empty() && self.walked.bytes + total > at_most {
                     break;
                 }
@@ -265,12 +266,15 @@ impl Walk<'_> {
                     self.walked.stops_at_transaction = true;
                     break;
                 }
-                let batch = self.reader.at(address, total, at_most.max(BLOCK))?;
-                if let Err(error) = batch::verify(&batch)
-                    && !Rule::CopyNotChecked.is_broken()
-                {
-                    return Err(damaged(error.to_string()));
-                }
+            }
+            // Also of one that is passed over: a length that is damaged may lead into a payload.
+            let batch = self.reader.at(address, total, at_most.max(BLOCK))?;
+            if let Err(error) = batch::verify(&batch)
+                && !Rule::CopyNotChecked.is_broken()
+            {
+                return Err(damaged(error.to_string()));
+            }
+            if is_wanted {
                 self.walked.bufs.push(batch);
                 self.walked.bytes += total;
                 self.walked.ordinal = peeked.next_ordinal();

@@ -26,17 +26,24 @@ impl BrokerInfo {
     /// HOST:PORT that a client is told which came in by the listener of this name, or, without one, by that of number
     /// `listener`. `None`: this broker is not for such clients.
     ///
-    /// Without names brokers are expected to have the same listeners, and one that has fewer is named by its first. So is
-    /// one that has no names, as brokers of versions that know none. One that has some, and not this one, is not named: at
-    /// another of its listeners the client may be let in to less, or its password be read.
+    /// Without names brokers are expected to have the same listeners, and one that has fewer is named by its first. One that has
+    /// no names, as brokers of versions that know none, is named to a client with one by the listener of the same number. One that has some,
+    /// and not this one, is not named: at another of its listeners the client may be let in to less, or its password be
+    /// read. So it is with a client without a name at a broker that has only listeners with names.
     pub fn kafka_at(&self, listener: usize, name: Option<&str>) -> Option<(&str, u16)> {
-        let by_name = name.filter(|_| !self.kafka_named.is_empty());
-        let address = match by_name {
-            Some(name) => {
+        let address = match (name, self.kafka_named.is_empty()) {
+            (None, true) => self.kafka.get(listener).or_else(|| self.kafka.first())?,
+            (Some(_), true) => self.kafka.get(listener)?,
+            (Some(name), false) => {
                 let mut named = self.kafka_named.iter();
                 &named.find(|(known, _)| known == name)?.1
             }
-            None => self.kafka.get(listener).or_else(|| self.kafka.first())?,
+            (None, false) => {
+                let has_name =
+                    |one: &String| self.kafka_named.iter().any(|(_, named)| named == one);
+                let same = self.kafka.get(listener).filter(|one| !has_name(one));
+                same.or_else(|| self.kafka.iter().find(|one| !has_name(one)))?
+            }
         };
         let (host, port) = address.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -185,13 +192,18 @@ mod tests {
             kafka: vec!["a:9092".to_owned(), "[::1]:9093".to_owned()],
             ..BrokerInfo::default()
         };
-        // So does one of a version that knows no names, whatever the client came in by.
+        // One of a version that knows no names is named by the place in its list, whatever the client came in by.
         for name in [None, Some("outer")] {
             assert_eq!(info.kafka_at(0, name), Some(("a", 9092)));
             assert_eq!(info.kafka_at(1, name), Some(("::1", 9093)));
-            assert_eq!(info.kafka_at(2, name), Some(("a", 9092)));
             assert_eq!(BrokerInfo::default().kafka_at(0, name), None);
         }
+        assert_eq!(info.kafka_at(2, None), Some(("a", 9092)));
+        assert_eq!(
+            info.kafka_at(2, Some("outer")),
+            None,
+            "it may be an inner one"
+        );
     }
 
     #[test]
@@ -208,6 +220,15 @@ mod tests {
             assert_eq!(at("outer"), Some(("b", 9093)));
             assert_eq!(at("partners"), None, "not what others are let in by");
         }
-        assert_eq!(info.kafka_at(1, None), Some(("b", 9093)));
+        // Nor is one without a name told what others are let in by.
+        assert_eq!(info.kafka_at(1, None), None);
+        let mixed = BrokerInfo {
+            kafka: vec!["a:9092".to_owned(), "c:9094".to_owned()],
+            kafka_named: vec![named("inner", "a:9092")],
+            ..BrokerInfo::default()
+        };
+        for listener in 0..3 {
+            assert_eq!(mixed.kafka_at(listener, None), Some(("c", 9094)));
+        }
     }
 }

@@ -111,8 +111,12 @@ async fn write(attached: &Attached, given_up: &[GivenUp]) -> bool {
         let before = unwritten.letters();
         let last = attempt + 1 == ATTEMPTS;
         let Err(error) = write_first(attached, &origin, &mut unwritten, last).await else {
+            attempt = 0;
             continue;
         };
+        if attached.ended().is_some() {
+            return false;
+        }
         if unwritten.letters() < before {
             attempt = 0;
         }

@@ -145,6 +145,8 @@ pub(super) fn read_copies(
             Err(error) => {
                 let code = code_of(&error, place.streamlet.has_copies());
                 match code.is_retryable() {
+                    // Those before it have their letters first.
+                    true if copies.until > first => return Ok(copies),
                     true => return Err(WireError::new(code, error.to_string())),
                     false => break,
                 }

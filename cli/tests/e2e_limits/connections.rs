@@ -377,7 +377,8 @@ fn connections_that_come_too_fast_wait_for_their_turn_and_are_refused_if_that_is
         .iter_mut()
         .filter_map(|client| is_answered(client).then_some(()));
     let answered = answered.count();
-    assert!((5..40).contains(&answered), "{answered} of 40");
+    // Two at once; beyond what comes in 1.5 s the turns are left for others.
+    assert!((3..40).contains(&answered), "{answered} of 40");
     let late = refused(&broker, "rate", "kafka");
     assert_eq!(answered as u64 + late, 40);
     let told = crate::common::http::get(broker.http(), "/metrics");
@@ -386,7 +387,7 @@ fn connections_that_come_too_fast_wait_for_their_turn_and_are_refused_if_that_is
         count.trim().parse::<usize>().ok()
     });
     assert!(
-        delayed.is_some_and(|delayed| (3..answered).contains(&delayed)),
+        delayed.is_some_and(|delayed| (1..answered).contains(&delayed)),
         "{delayed:?}"
     );
     let log = broker.log();

@@ -62,7 +62,11 @@ impl Group {
                 }
                 match self.try_seek(lane, to) {
                     Ok(stood) => return Ok(stood),
-                    Err(NotMoved::UnderWay) => settled.await,
+                    Err(NotMoved::UnderWay) => {
+                        // Its answer may be lost, and whoever made it may wait no more: then nobody sends it again.
+                        self.commit_marked();
+                        settled.await;
+                    }
                     Err(NotMoved::NotHeld) => {
                         let (streamlet, lane) = lane;
                         return Err(ConsumeError::NotHeld { streamlet, lane });

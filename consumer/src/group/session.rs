@@ -448,7 +448,7 @@ impl Group {
     }
 
     /// What was marked in other leases goes with each commit, also with one that has nothing to do itself.
-    fn commit_marked(&self) {
+    pub(super) fn commit_marked(&self) {
         self.waiters.want();
         self.commits.notify_one();
     }

@@ -250,10 +250,14 @@ impl Coordinator {
         if outcomes >= limits.outcomes {
             let ended = known.iter().filter(|(_, one)| is_outcome(one));
             let mut ended: Vec<_> = ended.collect();
-            ended.sort_by_key(|(_, one)| one.updated_ms);
             // The limit may have been lowered: then some more go each time.
             let over = (outcomes - limits.outcomes).saturating_add(1);
-            going.extend(ended.into_iter().take(over.min(OUTCOMES_AT_ONCE)));
+            let over = over.min(OUTCOMES_AT_ONCE).min(ended.len());
+            if let Some(last) = over.checked_sub(1) {
+                // There are very many of them: only these are put apart.
+                ended.select_nth_unstable_by_key(last, |(_, one)| one.updated_ms);
+                going.extend(ended.into_iter().take(over));
+            }
         }
         if known.len() - outcomes >= limits.ids {
             // Whoever began lately is about to add to it, however long its transaction may be open then.

@@ -273,8 +273,10 @@ fn other_quotas(own: &Image, there: &Image) -> Option<String> {
 
 fn other_rules(own: &Image, there: &Image) -> Option<String> {
     let (own, there) = (own.rules.as_ref()?, there.rules.as_ref()?);
-    (own.rules != there.rules && !own.rules.is_empty()).then(|| {
-        "this broker and the cluster both have rules of access, and they differ; give both the same ones with `kera acl`".to_owned()
+    let differ = (&own.rules, &own.roles) != (&there.rules, &there.roles);
+    let has_some = !own.rules.is_empty() || !own.roles.is_empty();
+    (differ && has_some).then(|| {
+        "this broker and the cluster both have rules of access, and these or their roles differ; give both the same ones with `kera acl` and `kera role`".to_owned()
     })
 }
 

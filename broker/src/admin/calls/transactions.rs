@@ -5,11 +5,13 @@ use std::sync::Arc;
 use kera_grpc::serve::Caller;
 use kera_grpc::v1::transactions_server::Transactions;
 use kera_metadata::access::{Kind, Operation};
+use kera_protocol::error::WireError;
 use kera_protocol::v1;
 use tonic::{Request, Response, Status};
 
 use super::{page_of, status};
-use crate::access::{ANONYMOUS, may_do, may_see};
+use crate::access::{ANONYMOUS, attempt, may_do, may_see};
+use crate::audit::Change;
 use crate::shared::Shared;
 use crate::transactions;
 
@@ -111,6 +113,28 @@ impl Transactions for TransactionsService {
             may_do(&self.shared, caller.as_ref(), Operation::Write, thing)
         };
         let aborted = transactions::abort_by_prefix(&self.shared, &request, may).await;
-        aborted.map(Response::new).map_err(status)
+        let aborted = aborted.map_err(status)?;
+        // Whoever asks for a prefix under which there is nothing has changed nothing.
+        for one in &aborted.transactions {
+            let id = one
+                .transaction
+                .as_ref()
+                .map(|handle| &*handle.transactional_id);
+            let change = Change::new(
+                "abort_transaction",
+                "transactional-id",
+                id.unwrap_or_default(),
+                "",
+            );
+            if let Some(attempt) = attempt(&self.shared, caller.as_ref(), change) {
+                match one.error {
+                    0 => attempt.made(),
+                    error => {
+                        attempt.end(Err::<&(), _>(&WireError::from_number(error, &one.message)))
+                    }
+                }
+            }
+        }
+        Ok(Response::new(aborted))
     }
 }

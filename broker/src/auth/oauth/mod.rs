@@ -150,9 +150,8 @@ impl Oauth {
 }
 
 impl Auth {
-    /// The same with tokens, if [`OAUTHBEARER`](SaslMechanism::OauthBearer) is among the mechanisms.
-    pub(crate) fn with_tokens(self, config: &OauthConfig) -> Self {
-        let is_offered = self.mechanisms.contains(&SaslMechanism::OauthBearer);
+    /// The same with tokens, if [`OAUTHBEARER`](SaslMechanism::OauthBearer) `is_offered` at any listener.
+    pub(crate) fn with_tokens(self, config: &OauthConfig, is_offered: bool) -> Self {
         let oauth = is_offered.then(|| Arc::new(Oauth::new(config.clone())));
         Self { oauth, ..self }
     }

@@ -218,7 +218,7 @@ fn auth(config: OauthConfig) -> Auth {
     let mut asking = BrokerConfig::default().auth;
     asking.listeners = vec![Listener::Kafka];
     asking.mechanisms = vec![SaslMechanism::OauthBearer];
-    Auth::new(&asking, None, Family::default(), Audit::off()).with_tokens(&config)
+    Auth::new(&asking, None, Family::default(), Audit::off()).with_tokens(&config, true)
 }
 
 async fn login(auth: &Auth, token: &str) -> Result<Proof, TokenRefusal> {

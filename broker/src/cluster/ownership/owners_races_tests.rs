@@ -283,7 +283,9 @@ async fn an_owner_that_is_sealed_out_tells_nobody_where_its_lanes_end() {
     };
     let told = admin::find_ordinals(trio.shared(old), &found, request).await;
     let error = told.expect_err("its successor may have more");
-    assert_eq!(error.code, ErrorCode::NotOwner, "{error}");
+    // It may be about to take it over anew by then.
+    let is_refused = [ErrorCode::NotOwner, ErrorCode::NotEnoughCopies].contains(&error.code);
+    assert!(is_refused, "{error}");
     let mut described = stream_description(trio.shared(old), &found)
         .await
         .expect("it describes what it serves");

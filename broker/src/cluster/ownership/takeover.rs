@@ -45,7 +45,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// Attempts after which it is looked whether this broker's own files are what keeps it from serving.
 const OWN_TRIES: u32 = 3;
 /// After a restore of the metadata store brokers that have not started are waited for so long.
-const OTHERS_WITHIN: Duration = Duration::from_secs(60);
+const OTHERS_WITHIN: Duration = Duration::from_secs(600);
 /// How often an attempt looks whether the streamlet is still this broker's.
 const LOOK: Duration = Duration::from_millis(50);
 
