@@ -285,7 +285,7 @@ impl Planning<'_> {
                 }
                 return;
             }
-            // Whoever takes it over closes it.
+            // The next owner closes it.
             Some(record) if !record.is_closed() && !one.is_closed => return,
             _ => {}
         }
@@ -359,7 +359,7 @@ impl Planning<'_> {
         for record in self.plan.groups.values_mut() {
             let is_open = !record.is_closed();
             if is_open && (is_replicated || last == Some(record.group)) {
-                // Whoever takes it over asks all of its holders.
+                // The next owner asks all of its holders.
                 continue;
             }
             if !is_open && !record.holds_records() {

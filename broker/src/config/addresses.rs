@@ -192,7 +192,8 @@ mod tests {
             told.collect::<Vec<_>>()
         };
         let text = |text: &str| Some(text.to_owned());
-        // In any order, and what is left out is derived; without names it is the order that counts.
+        // With names the order does not matter, and a name that is left out gets the address that it listens at. Without
+        // names the order counts.
         assert_eq!(told("outer=b:2"), [None, text("b:2"), None]);
         assert_eq!(
             told("outer=b:2,inner=a:1"),

@@ -391,8 +391,8 @@ config_keys! {
         /// A prepared transaction that nobody has ended for this long is aborted, and whoever has its handle is told so: a job
         /// that is restored later from a checkpoint which has it fails. 0 has it wait for as long as it takes.
         max_prepared: Duration, Time [0, 3650 * DAY] = "0";
-        /// How long a coordinator remembers how a prepared transaction ended: whoever has its handle is told so, however often
-        /// it asks. After that it is told `UNKNOWN_TRANSACTION`, and a stream engine that is restored from a checkpoint which
+        /// How long a coordinator remembers how a prepared transaction ended, for programs that have its handle and ask. After
+        /// that they are told `UNKNOWN_TRANSACTION`, and a stream engine that is restored from a checkpoint which
         /// has the handle fails: use more than the age of the oldest checkpoint that may be restored. An outcome goes earlier
         /// if its id begins another transaction or is forgotten by call, or beyond `transactions.max_outcomes`.
         outcome_retention: Duration, Time [MINUTE, 3650 * DAY] = "30d";

@@ -149,23 +149,7 @@ fn outcomes_are_remembered_for_as_long_and_as_many_as_is_set() {
     limits.transactions.outcome_ms = 60_000;
     let mut bench = Bench::with(limits.clone());
     let end = |bench: &mut Bench, id: &str| {
-        let member = Member {
-            id: id.into(),
-            producer: 7,
-            epoch: 0,
-        };
-        let init = Init {
-            id: id.into(),
-            timeout_ms: TIMEOUT_MS,
-            known: None,
-            fresh_producer: 7,
-            keep: false,
-            heartbeats: false,
-            two_phase: None,
-        };
-        assert_eq!(bench.call(Request::Init(init)), Reply::Begun(7, 0));
-        bench.call(Request::Add(member.clone(), [part(1)].into()));
-        let handle = Handle { member, number: 1 };
+        let handle = bench.begin_as(id);
         assert_eq!(bench.prepare(handle.clone()), Reply::Prepared);
         assert_eq!(bench.end_by(handle.clone(), true), Reply::Ended(true));
         bench.write_markers();

@@ -113,6 +113,28 @@ impl Bench {
         }))
     }
 
+    /// An id that nobody had before begins its first transaction, of one lane.
+    fn begin_as(&mut self, id: &str) -> Handle {
+        let member = Member {
+            id: id.into(),
+            producer: 7,
+            epoch: 0,
+        };
+        let init = Init {
+            id: id.into(),
+            timeout_ms: TIMEOUT_MS,
+            known: None,
+            fresh_producer: 7,
+            keep: false,
+            heartbeats: false,
+            two_phase: None,
+        };
+        assert_eq!(self.call(Request::Init(init)), Reply::Begun(7, 0));
+        let added = self.call(Request::Add(member.clone(), [part(1)].into()));
+        assert!(matches!(added, Reply::Added(1, _)));
+        Handle { member, number: 1 }
+    }
+
     fn prepare(&mut self, handle: Handle) -> Reply {
         self.call(Request::Prepare(Prepare {
             handle,

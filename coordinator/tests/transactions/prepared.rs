@@ -111,29 +111,9 @@ fn a_user_prepares_no_more_than_it_may_and_outcomes_outlive_other_ids() {
     limits.transactions.prepared_per_user = 2;
     limits.transactions.ids = 3;
     let mut bench = Bench::with(limits);
-    let begin = |bench: &mut Bench, id: &str| {
-        let member = Member {
-            id: id.into(),
-            producer: 7,
-            epoch: 0,
-        };
-        let init = Init {
-            id: id.into(),
-            timeout_ms: TIMEOUT_MS,
-            known: None,
-            fresh_producer: 7,
-            keep: false,
-            heartbeats: false,
-            two_phase: None,
-        };
-        assert_eq!(bench.call(Request::Init(init)), Reply::Begun(7, 0));
-        let added = bench.call(Request::Add(member.clone(), [part(1)].into()));
-        assert!(matches!(added, Reply::Added(1, _)));
-        Handle { member, number: 1 }
-    };
-    let a = begin(&mut bench, "a");
-    let b = begin(&mut bench, "b");
-    let c = begin(&mut bench, "c");
+    let a = bench.begin_as("a");
+    let b = bench.begin_as("b");
+    let c = bench.begin_as("c");
     assert_eq!(bench.prepare(a.clone()), Reply::Prepared);
     assert_eq!(bench.prepare(b.clone()), Reply::Prepared);
     let refused = Reply::Refused(Fault::TooManyPrepared);

@@ -29,6 +29,19 @@ async fn produce(client: &mut Client) -> i16 {
     reply.responses[0].partition_responses[0].error_code
 }
 
+/// It says that its one partition may not be read, and gives nothing of it.
+fn is_denied(reply: &FetchResponse) {
+    let partition = &reply.responses[0].partitions[0];
+    let expected = ResponseError::TopicAuthorizationFailed.code();
+    assert_eq!(partition.error_code, expected);
+    assert!(
+        partition
+            .records
+            .as_ref()
+            .is_none_or(|bytes| bytes.is_empty())
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_stored_of_who_may_not_write_and_rights_count_at_once() {
     let world = world().await;
@@ -80,15 +93,7 @@ async fn a_fetch_session_ends_with_the_right_to_read() {
     forget_rules(&world).await;
     next.session_epoch = 1;
     let denied: FetchResponse = client.call(ApiKey::Fetch, FETCH, &next).await;
-    let partition = &denied.responses[0].partitions[0];
-    let expected = ResponseError::TopicAuthorizationFailed.code();
-    assert_eq!(partition.error_code, expected);
-    assert!(
-        partition
-            .records
-            .as_ref()
-            .is_none_or(|bytes| bytes.is_empty())
-    );
+    is_denied(&denied);
 
     allow(&world, Kind::Stream, Operation::Read).await;
     next.session_epoch = 2;
@@ -117,15 +122,7 @@ async fn a_fetch_that_waits_ends_with_the_right_to_read_and_gives_nothing() {
     deny(&world, Kind::Stream, Operation::Read).await;
     assert_eq!(produce(&mut writer).await, 0);
     let reply: FetchResponse = reader.receive(ApiKey::Fetch, FETCH, correlation).await;
-    let partition = &reply.responses[0].partitions[0];
-    let expected = ResponseError::TopicAuthorizationFailed.code();
-    assert_eq!(partition.error_code, expected);
-    assert!(
-        partition
-            .records
-            .as_ref()
-            .is_none_or(|bytes| bytes.is_empty())
-    );
+    is_denied(&reply);
 }
 
 #[tokio::test(flavor = "multi_thread")]

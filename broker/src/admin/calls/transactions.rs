@@ -114,7 +114,7 @@ impl Transactions for TransactionsService {
         };
         let aborted = transactions::abort_by_prefix(&self.shared, &request, may).await;
         let aborted = aborted.map_err(status)?;
-        // Whoever asks for a prefix under which there is nothing has changed nothing.
+        // A call that aborts nothing has no line.
         for one in &aborted.transactions {
             let id = one
                 .transaction

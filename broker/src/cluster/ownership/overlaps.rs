@@ -1,6 +1,6 @@
 //! Closed groups that end behind where a later one of their lane begins: there may be such once the metadata store was put back
 //! to an older state, and brokers have recorded what they have. A broker that was not the owner any more wrote the rest,
-//! which was never acknowledged. Whoever takes the streamlet over ends them where the later one begins.
+//! which was never acknowledged. The next owner of the streamlet ends them where the later one begins.
 
 use std::collections::BTreeMap;
 

@@ -242,7 +242,8 @@ impl Backup {
     }
 }
 
-/// Opens a store that nobody reaches: it waits for its predecessor to be gone, reads its seals and seals what was left open. Blocks.
+/// Opens the replica store, which does not answer requests yet. Waits until the earlier process has let go of it, reads its seals,
+/// and seals what that process left open. Blocks.
 ///
 /// # Errors
 /// As [`Backup::start`].
