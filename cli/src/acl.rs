@@ -7,7 +7,7 @@ use kera_metadata::access::{ANY, CLUSTER_NAME, Kind, Operation, Pattern, Permiss
 use kera_protocol::v1;
 use serde::Serialize;
 
-use crate::connect::{ConnectArgs, refused};
+use crate::connect::{ConnectArgs, not_made, refused};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, OutputArgs, Table, plural, print_json, say};
 use crate::stream::confirm;
@@ -326,7 +326,12 @@ async fn add(args: AddArgs) -> Outcome {
         .access
         .add_rules(v1::AddRulesRequest { rules })
         .await;
-    let added = u64::from(added.map_err(|s| refused(&s))?.into_inner().added);
+    let added = u64::from(
+        added
+            .map_err(|s| not_made(&s, "kera acl list"))?
+            .into_inner()
+            .added,
+    );
     let already_there = (views.len() as u64).saturating_sub(added);
     let enforced = are_enforced(&mut control).await;
     // Rules that nobody enforces look like protection.
@@ -411,7 +416,10 @@ async fn remove(args: RemoveArgs) -> Outcome {
     let mut control = args.connect.control().await?;
     let request = v1::RemoveRulesRequest { filters };
     let removed = control.access.remove_rules(request).await;
-    let removed = removed.map_err(|s| refused(&s))?.into_inner().rules;
+    let removed = removed
+        .map_err(|s| not_made(&s, "kera acl list"))?
+        .into_inner()
+        .rules;
     let views: Vec<_> = removed.into_iter().map(RuleView::new).collect();
     if args.output.json {
         print_json(&views)?;

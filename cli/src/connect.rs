@@ -1,6 +1,7 @@
 //! How client commands find a broker and read its refusals.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::Args;
@@ -11,7 +12,7 @@ use kera_grpc::v1::quotas_client::QuotasClient;
 use kera_grpc::v1::streams_client::StreamsClient;
 use kera_grpc::v1::transaction_tools_client::TransactionToolsClient;
 use kera_grpc::v1::users_client::UsersClient;
-use kera_grpc::{Connector, wire_error_of_status};
+use kera_grpc::{Connector, error_of_status, wire_error_of_status};
 use kera_protocol::error::ErrorCode;
 use kera_rpc::login::{self, PasswordError};
 use kera_rpc::tls::reason_in;
@@ -313,28 +314,95 @@ fn unreachable_broker(bootstrap: &str, error: &(dyn std::error::Error + 'static)
 }
 
 /// Calls a broker, and again for a while where it says that this may succeed later.
-pub(crate) async fn retried<T, F>(mut call: impl FnMut() -> F) -> Result<T, Failure>
+pub(crate) async fn retried<T, F>(call: impl FnMut() -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<tonic::Response<T>, Status>>,
 {
+    match attempted(call, |_| ()).await {
+        Ok(answer) => answer.map_err(|status| refused(&status)),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// As [`retried`], of a call that changes something. `look`: the command by which people find out whether it did.
+pub(crate) async fn changed<T, F>(call: impl FnMut() -> F, look: &str) -> Result<T, Failure>
+where
+    F: Future<Output = Result<tonic::Response<T>, Status>>,
+{
+    let earlier = OnceLock::new();
+    let note = |error: &RpcError| {
+        if error.is_uncertain() && error.is_retryable() {
+            earlier.get_or_init(|| error.to_string());
+        }
+    };
+    let (failure, is_uncertain) = match attempted(call, note).await {
+        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Err(status)) => (refused(&status), is_uncertain(&status)),
+        Err(error) => {
+            let is_uncertain = error.is_uncertain();
+            (failed(error), is_uncertain)
+        }
+    };
+    Err(match (is_uncertain, earlier.into_inner()) {
+        (true, _) => uncertain(&failure, look),
+        (false, None) => failure,
+        (false, Some(earlier)) => Failure::message(format!(
+            "{}; an earlier attempt may have done it: {earlier}",
+            failure.text()
+        )),
+    })
+}
+
+async fn attempted<T, F>(
+    mut call: impl FnMut() -> F,
+    failed: impl Fn(&RpcError),
+) -> Result<Result<T, Status>, RpcError>
+where
+    F: Future<Output = Result<tonic::Response<T>, Status>>,
+{
+    let failed = &failed;
     let attempt = || {
         let answer = call();
         async move {
             match answer.await {
                 Ok(response) => Ok(Ok(response.into_inner())),
                 Err(status) => match wire_error_of_status(&status) {
-                    Some(error) => Err(RpcError::from(error)),
+                    Some(error) => Err(RpcError::from(error)).inspect_err(failed),
                     None => Ok(Err(status)),
                 },
             }
         }
     };
     let policy = RetryPolicy::within(RETRY_WITHIN);
-    match policy.run_told(|| None, attempt).await {
-        Ok(answer) => answer.map_err(|status| refused(&status)),
-        Err(error) => Err(failed(error)),
+    policy.run_told(|| None, attempt).await
+}
+
+/// What the failure of a change says to people: as [`refused`], and where no answer says whether it was made, that. `look`: the
+/// command that tells.
+pub(crate) fn not_made(status: &Status, look: &str) -> Failure {
+    let failure = refused(status);
+    match is_uncertain(status) {
+        true => uncertain(&failure, look),
+        false => failure,
     }
 }
+
+/// True if the broker may have done what it was asked for.
+fn is_uncertain(status: &Status) -> bool {
+    // Whoever answers so knows no such call.
+    let knows_it = status.code() != Code::Unimplemented && !status.message().contains(HTTP_1);
+    knows_it && error_of_status("", status).is_uncertain()
+}
+
+fn uncertain(failure: &Failure, look: &str) -> Failure {
+    let text = failure.text();
+    Failure::message(format!(
+        "{text}; whether the change was made is not known: see `{look}`"
+    ))
+}
+
+/// What an HTTP/1 server says to HTTP/2.
+const HTTP_1: &str = "505";
 
 /// What a broker's refusal says to people: its own message and its code.
 pub(crate) fn refused(status: &Status) -> Failure {
@@ -361,8 +429,7 @@ pub(crate) fn refused(status: &Status) -> Failure {
         None if status.code() == Code::Unimplemented => Failure::message(
             "no broker answers there that knows this call; name its server.listen, by default port 7600, and use a `kera` of its own version",
         ),
-        // What an HTTP/1 server says to HTTP/2.
-        None if status.message().contains("505") => Failure::message(
+        None if status.message().contains(HTTP_1) => Failure::message(
             "this is an address for browsers; name the broker's server.listen, by default port 7600",
         ),
         None if status.code() == Code::Unavailable => Failure::message(format!(
@@ -378,6 +445,9 @@ pub(crate) fn refused(status: &Status) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use kera_grpc::status_of;
+    use kera_protocol::error::WireError;
+
     use super::*;
 
     #[test]
@@ -395,6 +465,40 @@ mod tests {
         assert_eq!(
             format!("{:?}", refused(&plain)),
             "Failed(boom; see the broker's log)"
+        );
+    }
+
+    #[test]
+    fn a_change_without_an_answer_may_have_been_made() {
+        let said = |status: &Status| not_made(status, "kera user list").text();
+        let known = "; whether the change was made is not known: see `kera user list`";
+        assert!(said(&Status::unavailable("broken pipe")).ends_with(known));
+        let broken = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        assert!(said(&Status::from_error(Box::new(broken))).ends_with(known));
+        assert!(said(&status_of(&WireError::new(ErrorCode::Timeout, "slow"))).ends_with(known));
+        for refusal in [
+            status_of(&WireError::new(ErrorCode::NotAuthorized, "no")),
+            Status::unimplemented(""),
+            Status::unknown("HTTP status 505"),
+        ] {
+            assert!(!said(&refusal).contains("not known"), "{refusal}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_an_earlier_attempt_may_have_done_is_told_with_the_refusal() {
+        let mut codes = [ErrorCode::Timeout, ErrorCode::UnknownTransaction].into_iter();
+        let call = || {
+            let code = codes.next().expect("it ends with the second");
+            let refusal = status_of(&WireError::new(code, "planted"));
+            std::future::ready(Err::<tonic::Response<()>, _>(refusal))
+        };
+        let failure = changed(call, "kera transaction list").await.unwrap_err();
+        let told = failure.text();
+        assert!(told.contains("UNKNOWN_TRANSACTION"), "{told}");
+        assert!(
+            told.contains("an earlier attempt may have done it"),
+            "{told}"
         );
     }
 

@@ -10,7 +10,7 @@ use kera_metadata::quota::QuotaKind;
 use kera_protocol::v1;
 use serde::Serialize;
 
-use crate::connect::{ConnectArgs, refused};
+use crate::connect::{ConnectArgs, not_made, refused};
 use crate::failure::{Failure, Outcome};
 use crate::output::{OutputArgs, Table, print_json, print_line};
 use crate::parse;
@@ -214,7 +214,7 @@ async fn set(args: SetArgs) -> Outcome {
         remove: Vec::new(),
     };
     let altered = control.quotas.alter_quota(request).await;
-    altered.map_err(|s| refused(&s))?;
+    altered.map_err(|s| not_made(&s, "kera quota list"))?;
     match args.output.json {
         true => print_json(&Set {
             set: QuotaView::of(entity, limits),
@@ -312,7 +312,7 @@ async fn delete(args: DeleteArgs) -> Outcome {
         remove,
     };
     let altered = control.quotas.alter_quota(request).await;
-    altered.map_err(|s| refused(&s))?;
+    altered.map_err(|s| not_made(&s, "kera quota list"))?;
     match args.output.json {
         true => print_json(&Deleted {
             deleted: QuotaView::of(entity, removed),

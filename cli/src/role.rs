@@ -7,7 +7,7 @@ use kera_protocol::v1;
 use serde::Serialize;
 
 use crate::acl::{RuleView, table as table_of_rules};
-use crate::connect::{ConnectArgs, refused};
+use crate::connect::{ConnectArgs, not_made, refused};
 use crate::failure::Outcome;
 use crate::output::{Out, OutputArgs, Table, plural, print_json};
 use crate::stream::confirm;
@@ -145,7 +145,9 @@ async fn alter(args: MembersArgs, act: Act) -> Outcome {
         remove,
     };
     let altered = control.access.alter_role(request).await;
-    let altered = altered.map_err(|s| refused(&s))?.into_inner();
+    let altered = altered
+        .map_err(|s| not_made(&s, "kera role list"))?
+        .into_inner();
     let changed = Changed {
         role: RoleView::new(altered.role.unwrap_or_default()),
         added: altered.added,
@@ -212,7 +214,9 @@ async fn delete(args: DeleteArgs) -> Outcome {
         with_rules: args.with_rules,
     };
     let deleted = control.access.delete_role(request).await;
-    let deleted = deleted.map_err(|s| refused(&s))?.into_inner();
+    let deleted = deleted
+        .map_err(|s| not_made(&s, "kera role list"))?
+        .into_inner();
     let view = Deleted {
         deleted: RoleView::new(deleted.role.unwrap_or_default()),
         rules: deleted.rules.into_iter().map(RuleView::new).collect(),

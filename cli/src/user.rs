@@ -9,7 +9,7 @@ use kera_protocol::v1;
 use kera_rpc::scram::Mechanism;
 use serde::Serialize;
 
-use crate::connect::{ConnectArgs, password_from_input, password_in, refused};
+use crate::connect::{ConnectArgs, not_made, password_from_input, password_in, refused};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, OutputArgs, Table, next, print_json, print_line, say};
 use crate::stream::confirm;
@@ -123,7 +123,7 @@ async fn create(args: CreateArgs) -> Outcome {
         passwords,
     };
     let put = control.users.put_user(request).await;
-    put.map_err(|s| refused(&s))?;
+    put.map_err(|s| not_made(&s, "kera user list"))?;
     let name = &args.user;
     if args.output.json {
         let credentials = Mechanism::ALL.map(|mechanism| CredentialView {
@@ -231,7 +231,7 @@ async fn delete(args: DeleteArgs) -> Outcome {
         name: args.user.clone(),
     };
     let deleted = control.users.delete_user(request).await;
-    deleted.map_err(|s| refused(&s))?;
+    deleted.map_err(|s| not_made(&s, "kera user list"))?;
     match args.output.json {
         true => print_json(&Deleted {
             deleted: &args.user,

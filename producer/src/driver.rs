@@ -151,6 +151,7 @@ impl Shared {
                 match answer {
                     Ok(meta) => {
                         driver.meta_attempt = 0;
+                        *self.hidden.lock() = None;
                         self.learn(&meta);
                     }
                     Err(error) => {
@@ -158,6 +159,11 @@ impl Shared {
                         tracing::debug!(%error, "cannot refresh the stream yet");
                         if error.code() == Some(ErrorCode::UnknownStream) {
                             self.fail_everything(&error);
+                        }
+                        if let RpcError::Broker(error) = error
+                            && error.code == ErrorCode::NotAuthorized
+                        {
+                            *self.hidden.lock() = Some(error);
                         }
                     }
                 }

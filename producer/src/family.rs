@@ -55,6 +55,20 @@ struct Members {
     streams: HashSet<StreamId>,
 }
 
+impl Members {
+    /// A number for another stream: one that was given back, or the next. While a transaction is open none is given again: the
+    /// lanes that are part of it go by the number of their stream's producer, which may be closed before it ends.
+    fn number(&self, in_transaction: bool) -> usize {
+        let mut known = self.by_number.iter();
+        let free = known.position(|member| {
+            !in_transaction
+                && member.shared.strong_count() == 0
+                && member.unanswered.load(Ordering::SeqCst) == 0
+        });
+        free.unwrap_or(self.by_number.len())
+    }
+}
+
 /// The producer of one stream.
 struct Member {
     shared: Weak<Shared>,
@@ -138,15 +152,18 @@ impl Family {
                 ));
             }
         }
-        let mut free = members.by_number.iter();
-        let free = free.position(|member| {
-            member.shared.strong_count() == 0 && member.unanswered.load(Ordering::SeqCst) == 0
-        });
-        let number = free.unwrap_or(members.by_number.len());
+        let in_transaction = self
+            .transactional
+            .as_ref()
+            .is_some_and(Transactional::is_open);
+        let number = members.number(in_transaction);
         if number >= MAX_STREAMS {
-            return Err(wrong(
-                "4,096 streams are open: close some, or open another producer",
-            ));
+            return Err(wrong(match in_transaction {
+                true => {
+                    "4,096 streams are open, or were in this transaction: end the transaction and close some, or open another producer"
+                }
+                false => "4,096 streams are open: close some, or open another producer",
+            }));
         }
         let unanswered = Arc::new(AtomicUsize::new(0));
         let shared = Arc::new(make(number as u32, unanswered.clone()));

@@ -115,6 +115,19 @@ impl Shared {
         let Some(index) = found else {
             return;
         };
+        let verdict = match (verdict, &*self.hidden.lock()) {
+            // It is not unknown, but may not be seen, and asking again is of no use.
+            (
+                Verdict::Again {
+                    uncertain, error, ..
+                },
+                Some(hidden),
+            ) if error.code == ErrorCode::UnknownStream => Verdict::Refused {
+                uncertain,
+                error: hidden.clone(),
+            },
+            (verdict, _) => verdict,
+        };
         state.waiting -= 1;
         let is_last = index + 1 == state.in_flight.len();
         let sent = &mut state.in_flight[index];

@@ -68,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) paused: AtomicBool,
     pub(crate) stale: AtomicBool,
     pub(crate) want_meta: AtomicBool,
+    /// What brokers said when the stream was last asked for, if this client may not see it: owners call it unknown then.
+    pub(crate) hidden: Mutex<Option<WireError>>,
     /// Memory ran out: open batches are sent without waiting.
     pub(crate) pressed: AtomicBool,
     pub(crate) driver_asleep: AtomicBool,
@@ -106,6 +108,7 @@ impl Shared {
             paused: AtomicBool::new(false),
             stale: AtomicBool::new(false),
             want_meta: AtomicBool::new(false),
+            hidden: Mutex::default(),
             pressed: AtomicBool::new(false),
             driver_asleep: AtomicBool::new(false),
             driver: Notify::new(),

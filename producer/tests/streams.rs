@@ -166,6 +166,31 @@ async fn a_late_reply_is_nobody_elses() {
     assert_eq!(broker.values()[&THIRD], ["next"]);
 }
 
+/// Lanes are part of a transaction by the number of their stream's producer: that of a producer that is closed meanwhile is
+/// given to no other one before the transaction ends.
+#[tokio::test]
+async fn lanes_of_a_stream_that_takes_a_closed_ones_place_are_added_to_the_transaction() {
+    let broker = Broker::start(1, 1).await;
+    let settings = broker.eager().transactional_id("t");
+    let first = settings.build().await.unwrap();
+    let transaction = first.transaction().await.unwrap();
+    for stream in ["s1", "s2"] {
+        let producer = first.for_stream(stream).await.unwrap();
+        let stored = producer.append(&Record::of_value(b"x")).unwrap();
+        stored.await.unwrap();
+        producer.close().await.unwrap();
+        drop(producer);
+        // Its background task ends.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let added = broker.state.lock().in_transaction.clone();
+    let numbers = added.iter().map(|id| id[0] - fake::STREAM_ID[0]);
+    assert_eq!(numbers.collect::<Vec<_>>(), [1, 2]);
+    transaction.commit().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_stream_that_is_not_there_is_told() {
     let broker = Broker::start(1, 1).await;

@@ -474,6 +474,26 @@ async fn when_lanes_grow_waiting_records_are_split_anew() {
     }
 }
 
+/// An owner calls a stream unknown that the client may not see; who is asked by name says what is missing.
+#[tokio::test]
+async fn a_stream_that_may_not_be_seen_any_more_is_not_waited_for() {
+    let broker = Broker::start(1, 1).await;
+    let producer = broker.eager().build().await.unwrap();
+    broker.state.lock().hidden = true;
+    broker.script(|_, _| Action::Deny(ErrorCode::UnknownStream));
+    let delivery = producer.append(&Record::of_value(b"v")).unwrap();
+    let error = delivery.await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::NotAuthorized));
+    // The right may come back.
+    broker.state.lock().hidden = false;
+    broker.behave();
+    let mut stored = producer.append(&Record::of_value(b"w")).unwrap().await;
+    while stored.is_err() {
+        stored = producer.append(&Record::of_value(b"w")).unwrap().await;
+    }
+    assert_eq!(broker.values()[&(0, 0)], ["w"]);
+}
+
 #[tokio::test]
 async fn a_deleted_stream_fails_what_is_waiting() {
     let broker = Broker::start(1, 1).await;

@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use kera_metadata::access::{Kind, Operation};
-use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::error::WireError;
 use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
 
 use super::Who;
 use crate::config::Listener;
-use crate::data::catalog::stream_id;
+use crate::data::catalog::{stream_id, unknown_id};
 use crate::principal::Principal;
 use crate::shared::Shared;
 
@@ -24,6 +24,8 @@ pub(crate) struct Granted {
     host: IpAddr,
     revision: u64,
     streams: HashSet<(Operation, StreamId)>,
+    /// Streams of which something was allowed: their names are no secret here any more, whatever the rules say since.
+    known: HashSet<StreamId>,
 }
 
 impl Granted {
@@ -33,6 +35,7 @@ impl Granted {
             host,
             revision: 0,
             streams: HashSet::new(),
+            known: HashSet::new(),
         }
     }
 
@@ -71,8 +74,8 @@ impl Granted {
     /// Checks that the client may do this to a stream.
     ///
     /// # Errors
-    /// [`ErrorCode::NotAuthorized`]. While rules decide, [`ErrorCode::UnknownStream`] as well: what has no name has no
-    /// rules.
+    /// As [`Access::require_of_id`](super::Access::require_of_id), and while rules decide the same answer about an id that no
+    /// stream has: what has no name has no rules.
     pub(crate) fn require(
         &mut self,
         shared: &Shared,
@@ -89,8 +92,7 @@ impl Granted {
             return Ok(());
         }
         let Some(stream) = shared.data.catalog.get(id) else {
-            let text = format!("no stream has id {id}; it may have been deleted");
-            return Err(WireError::new(ErrorCode::UnknownStream, text));
+            return Err(unknown_id(id));
         };
         let who = Who {
             principal: &self.principal,
@@ -99,7 +101,14 @@ impl Granted {
         };
         let record = stream.record.load();
         let access = &shared.access;
-        access.require(who, operation, (Kind::Stream, &record.name))?;
+        match self.known.contains(&id) {
+            true => access.require(who, operation, (Kind::Stream, &record.name))?,
+            false => access.require_of_id(who, operation, id.as_bytes(), &record.name)?,
+        }
+        if self.known.len() >= MOST {
+            self.known.clear();
+        }
+        self.known.insert(id);
         if revision == self.revision {
             if self.streams.len() >= MOST {
                 self.streams.clear();

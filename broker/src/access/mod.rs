@@ -27,6 +27,7 @@ use parking_lot::Mutex;
 
 use crate::audit::{Audit, Peer};
 use crate::config::{AclConfig, Listener};
+use crate::data::catalog::{stream_id, unknown_id};
 use crate::metrics::Counter;
 use crate::principal::Principal;
 
@@ -198,6 +199,12 @@ impl Access {
             });
     }
 
+    /// False if users may do the same from every address.
+    pub(crate) fn hosts_matter(&self) -> bool {
+        let enforced = self.enforced.as_ref();
+        enforced.is_some_and(|enforced| enforced.rules.load().names_hosts)
+    }
+
     /// Whether somebody may do something, without a word if not: for lists that leave out what may not be seen.
     pub fn allows(&self, who: Who<'_>, operation: Operation, (kind, name): (Kind, &str)) -> bool {
         self.decides(who, |rules, otherwise| {
@@ -258,6 +265,29 @@ impl Access {
             "User:{user} may not {operation} {what}; who may change rules can allow it: kera acl add --allow User:{user} --operation {operation} {flag}"
         );
         Err(WireError::new(ErrorCode::NotAuthorized, text))
+    }
+
+    /// Checks that somebody may do something to a stream of which they name the id.
+    ///
+    /// # Errors
+    /// As [`Self::require`]; [`ErrorCode::UnknownStream`], as of an id that no stream has, to who may not even see the stream: an
+    /// id that somebody once knew tells no name.
+    pub(crate) fn require_of_id(
+        &self,
+        who: Who<'_>,
+        operation: Operation,
+        id: &[u8],
+        name: &str,
+    ) -> Result<(), WireError> {
+        let thing = (Kind::Stream, name);
+        let required = self.require(who, operation, thing);
+        let is_denied = |error: &WireError| error.code == ErrorCode::NotAuthorized;
+        match required {
+            Err(error) if is_denied(&error) && !self.allows(who, Operation::Describe, thing) => {
+                Err(stream_id(id).map_or_else(|malformed| malformed, unknown_id))
+            }
+            required => required,
+        }
     }
 
     fn note_denied(&self, who: Who<'_>, operation: Operation, (kind, name): (Kind, &str)) {

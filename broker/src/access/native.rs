@@ -95,8 +95,8 @@ impl Access {
                 }
                 Need::StreamOfId(operation, id) => {
                     if !self.allows(who, ClusterAction, cluster) {
-                        let stream = catalog.of_id(id)?;
-                        self.require(who, operation, (Kind::Stream, &stream.name()))?;
+                        let name = catalog.of_id(id)?.name();
+                        self.require_of_id(who, operation, id, &name)?;
                     }
                 }
                 Need::Group(operation, name) => {

@@ -109,6 +109,8 @@ impl OfKind {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rules {
     kinds: HashMap<Kind, OfKind>,
+    /// A rule counts only for one address.
+    pub(super) names_hosts: bool,
     pub(super) revision: u64,
 }
 
@@ -139,8 +141,11 @@ impl Rules {
             let entries = names.entry(rule.name.clone()).or_default();
             entries.push(Entry::of(rule, &roles));
         }
-        let revision = record.revision;
-        Self { kinds, revision }
+        Self {
+            kinds,
+            names_hosts: record.rules.iter().any(|rule| rule.host != ANY),
+            revision: record.revision,
+        }
     }
 
     /// Whether the rules let somebody do something. `otherwise` is the answer where no rule is about the thing, whoever

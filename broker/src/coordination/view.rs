@@ -112,6 +112,10 @@ impl LaneView for View<'_> {
         names
     }
 
+    fn hosts_matter(&self) -> bool {
+        self.shared.access.hosts_matter()
+    }
+
     fn stream_by_id(&self, id: StreamId) -> Option<StreamShape> {
         self.shared.data.catalog.get(id).map(|s| shape(&s))
     }

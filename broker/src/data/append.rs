@@ -7,7 +7,7 @@ use std::time::Instant;
 use kera_log_segments::group::{AckPolicy, Group};
 use kera_protocol::batch::{self, BatchError, BatchHeader};
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{ANY_LANE, Ordinal, StreamId, StreamletId};
+use kera_protocol::ids::{ANY_LANE, Ordinal, StreamletId};
 use kera_protocol::v1;
 use kera_streamlet::producers::{REMEMBERED_BATCHES, SequenceError};
 use kera_streamlet::transactions::TransactionError;
@@ -15,7 +15,7 @@ use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Strea
 
 use super::DataPlane;
 use super::accept;
-use super::catalog::stream_id;
+use super::catalog::{stream_id, unknown_id};
 use super::traced::TracedAppend;
 use crate::clock::{now_ms, wall_ms};
 use crate::fault_rules::Rule;
@@ -470,7 +470,7 @@ pub fn find_streamlet(
     match data.catalog.streamlet(id, StreamletId(streamlet)) {
         Some(found) if !found.is_over() => Ok(found),
         Some(found) if found.is_moved() => Err(elsewhere(data, &found)),
-        Some(_) => Err(unknown_stream(id)),
+        Some(_) => Err(unknown_id(id)),
         None => match data.catalog.get(id) {
             Some(stream) => Err(WireError::new(
                 ErrorCode::UnknownStreamlet,
@@ -480,7 +480,7 @@ pub fn find_streamlet(
                     stream.streamlets.len()
                 ),
             )),
-            None => Err(unknown_stream(id)),
+            None => Err(unknown_id(id)),
         },
     }
 }
@@ -510,13 +510,6 @@ fn elsewhere(data: &DataPlane, streamlet: &Streamlet) -> WireError {
         at.as_deref().unwrap_or("another broker")
     );
     WireError::new(ErrorCode::NotOwner, text)
-}
-
-fn unknown_stream(id: StreamId) -> WireError {
-    WireError::new(
-        ErrorCode::UnknownStream,
-        format!("no stream has id {id}; it may have been deleted: look its name up again"),
-    )
 }
 
 /// What a batch that is wrong means to its sender.

@@ -342,10 +342,7 @@ impl Catalog {
     /// [`ErrorCode::UnknownStream`], or [`ErrorCode::InvalidArgument`] if it is no id.
     pub fn of_id(&self, id: &[u8]) -> Result<Arc<Stream>, WireError> {
         let id = stream_id(id)?;
-        self.get(id).ok_or_else(|| {
-            let text = format!("no stream has id {id}; it may have been deleted");
-            WireError::new(ErrorCode::UnknownStream, text)
-        })
+        self.get(id).ok_or_else(|| unknown_id(id))
     }
 
     /// A streamlet.
@@ -359,6 +356,12 @@ impl Catalog {
         streams.sort_by_cached_key(|s| s.name());
         streams
     }
+}
+
+/// The answer about an id that no stream has.
+pub(crate) fn unknown_id(id: StreamId) -> WireError {
+    let text = format!("no stream has id {id}; it may have been deleted: look its name up again");
+    WireError::new(ErrorCode::UnknownStream, text)
 }
 
 /// The id of a stream as it came over the wire.

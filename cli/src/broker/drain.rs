@@ -7,7 +7,7 @@ use clap::Args;
 use kera_protocol::v1;
 use serde::Serialize;
 
-use crate::connect::{ConnectArgs, refused};
+use crate::connect::{ConnectArgs, not_made, refused};
 use crate::failure::{Failure, Outcome};
 use crate::members::{Asked, answering, progress};
 use crate::output::{Out, OutputArgs, Steps, Table, count, end, rfc3339, rounded_bytes};
@@ -150,7 +150,10 @@ pub(super) async fn run(args: DrainArgs) -> Outcome {
         passed_on: false,
     };
     let answer = control.clusters.set_draining(request).await;
-    let changed = answer.map_err(|s| refused(&s))?.into_inner().changed;
+    let changed = answer
+        .map_err(|s| not_made(&s, "kera broker list"))?
+        .into_inner()
+        .changed;
     if args.cancel {
         return cancelled(&args, changed);
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tonic::Code;
 
 use super::agree::agree;
-use crate::connect::{ConnectArgs, refused};
+use crate::connect::{ConnectArgs, not_made};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, OutputArgs, print_json};
 
@@ -60,7 +60,7 @@ pub(super) async fn run(args: FinalizeArgs) -> Outcome {
         Code::Unimplemented => Failure::message(
             "the broker that answers has an earlier version, which knows no cluster versions; update it, and run this again",
         ),
-        _ => refused(&status),
+        _ => not_made(&status, "kera cluster status"),
     })?;
     let answer = answer.into_inner();
     let view = View {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::RecoverArgs;
 use super::confirm_to;
 use super::view::{UncleanView, UnrecoveredView};
-use crate::connect::{Control, refused};
+use crate::connect::{Control, not_made, refused};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, Table, print_json};
 
@@ -68,6 +68,7 @@ async fn ask(
     control: &mut Control,
     give_up: Vec<v1::GroupToGiveUp>,
 ) -> Result<Recovered, Failure> {
+    let changes = !give_up.is_empty();
     let request = v1::RecoverStreamRequest {
         name: args.stream.clone(),
         streamlet: args.streamlet,
@@ -77,7 +78,11 @@ async fn ask(
         give_up,
     };
     let answer = control.streams.recover_stream(request).await;
-    let answer = answer.map_err(|s| refused(&s))?.into_inner();
+    let answer = answer.map_err(|status| match changes {
+        true => not_made(&status, &format!("kera stream recover {}", args.stream)),
+        false => refused(&status),
+    })?;
+    let answer = answer.into_inner();
     let accepted = answer.accepted.iter().map(|loss| AcceptedView {
         streamlet: loss.streamlet,
         lane: loss.lane,

@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args};
 use kera_producer::{AbortWhich, Transactions};
 use kera_protocol::v1;
 
-use super::ask;
+use super::change;
 use crate::connect::ConnectArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{plain, print_line};
@@ -61,7 +61,7 @@ async fn one(args: &AbortArgs, id: &str) -> Outcome {
         transactional_id: id.to_owned(),
         local: false,
     };
-    let aborted = ask(&control, |mut stub| {
+    let aborted = change(&control, |mut stub| {
         let request = request.clone();
         async move { stub.abort_transaction(request).await }
     });

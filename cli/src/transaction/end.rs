@@ -7,7 +7,7 @@ use kera_protocol::v1;
 use serde::Serialize;
 
 use super::lost::{LostView, table_of, views};
-use super::{DescriptionView, ask, describe_id, waiting};
+use super::{DescriptionView, change, describe_id, waiting};
 use crate::connect::{ConnectArgs, Control};
 use crate::failure::{Failure, Outcome};
 use crate::output::{OutputArgs, paragraph, plain, print_json, print_line};
@@ -107,7 +107,7 @@ async fn prepared(mut control: Control, args: &EndArgs, id: &str) -> Outcome {
         commit: args.commit,
         local: false,
     };
-    let ended = ask(&control, |mut stub| {
+    let ended = change(&control, |mut stub| {
         let request = request.clone();
         async move { stub.end_prepared(request).await }
     });
@@ -138,7 +138,7 @@ async fn lost(control: Control, args: &EndArgs, producer: i64) -> Outcome {
         stream: args.stream.clone().unwrap_or_default(),
         partition: args.partition,
     };
-    let ended = ask(&control, |mut stub| {
+    let ended = change(&control, |mut stub| {
         let request = request.clone();
         async move { stub.end_lost(request).await }
     });

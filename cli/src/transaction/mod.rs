@@ -14,7 +14,7 @@ use kera_protocol::v1;
 use serde::Serialize;
 use tonic::{Response, Status};
 
-use crate::connect::{ConnectArgs, Control, retried};
+use crate::connect::{ConnectArgs, Control, changed, retried};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, OutputArgs, Table, count, paragraph, plain, print_json, say, short_time};
 use crate::waits::Watched;
@@ -247,6 +247,21 @@ where
     F: Future<Output = Result<Response<T>, Status>>,
 {
     retried(|| call(control.transactions.clone())).await
+}
+
+/// Changes a transaction, as [`ask`] asks.
+async fn change<T, F>(
+    control: &Control,
+    mut call: impl FnMut(TransactionToolsClient<Watched>) -> F,
+) -> Result<T, Failure>
+where
+    F: Future<Output = Result<Response<T>, Status>>,
+{
+    changed(
+        || call(control.transactions.clone()),
+        "kera transaction list --all",
+    )
+    .await
 }
 
 async fn list(args: ListArgs) -> Outcome {

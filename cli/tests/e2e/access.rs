@@ -13,6 +13,7 @@ use kera_grpc::wire_error_of_status;
 use kera_protocol::Message;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::FrameKind;
+use kera_protocol::ids::StreamId;
 use kera_protocol::v1::{self, CallMethod};
 use serde_json::json;
 use tonic::Status;
@@ -140,6 +141,14 @@ fn call(raw: &mut Raw, method: CallMethod, body: &[u8]) -> Result<Bytes, WireErr
     }
 }
 
+/// To who may not see a stream its id says nothing: the answer is that to an id that no stream has.
+fn is_unknown(error: &WireError, id: &Bytes) {
+    assert_eq!(error.code, ErrorCode::UnknownStream, "{error}");
+    let id = StreamId::from_slice(id).expect("an id");
+    let text = format!("no stream has id {id}; it may have been deleted: look its name up again");
+    assert_eq!(error.message, text);
+}
+
 #[test]
 fn every_call_is_denied_without_a_right_and_says_what_to_do() {
     let (broker, id) = enforcing(&[]);
@@ -150,6 +159,10 @@ fn every_call_is_denied_without_a_right_and_says_what_to_do() {
             continue;
         };
         let error = call(&mut raw, method, &body).expect_err("it is denied");
+        if matches!(method, CallMethod::CutLane | CallMethod::WatchLanes) {
+            is_unknown(&error, &id);
+            continue;
+        }
         assert_eq!(error.code, ErrorCode::NotAuthorized, "{method:?}: {error}");
         let advice = "kera acl add --allow User:ANONYMOUS --operation";
         assert!(error.message.contains(advice), "{method:?}: {error}");
@@ -183,6 +196,13 @@ fn the_calls_that_are_no_frames_are_denied_as_well() {
         let mut users = UsersClient::new(channel.clone());
         let mut quotas = QuotasClient::new(channel.clone());
         let mut transactions = TransactionToolsClient::new(channel);
+        let watch = v1::WatchLanesRequest {
+            stream: id.clone(),
+            ..Default::default()
+        };
+        let hidden = lanes.watch_lanes(watch).await.expect_err("it is denied");
+        let hidden = wire_error_of_status(&hidden).expect("the broker's error");
+        is_unknown(&hidden, &id);
         macro_rules! denied_all {
             ($($stub:ident.$call:ident($request:ident { $($field:ident: $value:expr)? });)*) => {
                 $({
@@ -194,8 +214,6 @@ fn the_calls_that_are_no_frames_are_denied_as_well() {
             };
         }
         denied_all! {
-            lanes.watch_lanes(WatchLanesRequest { stream: id.clone() });
-            lanes.cut_lane(CutLaneRequest { stream: id.clone() });
             lanes.cut_for_growth(CutForGrowthRequest { stream: id.clone() });
             lanes.give_up_growth(GiveUpGrowthRequest { stream: id.clone() });
             lanes.list_unended(ListUnendedRequest { stream: id.clone() });
@@ -251,11 +269,13 @@ fn read(raw: &mut Raw, stream: &Bytes, from_copy: bool) -> (u32, Bytes) {
 #[test]
 fn records_are_neither_stored_nor_told_without_a_right() {
     let denied = ErrorCode::NotAuthorized as u32;
+    let unknown = ErrorCode::UnknownStream as u32;
     let (broker, id) = enforcing(&[]);
     let mut raw = Raw::open(&broker);
-    assert_eq!(append(&mut raw, &id), denied);
-    assert_eq!(read(&mut raw, &id, false).0, denied);
-    assert_eq!(read(&mut raw, &id, true).0, denied);
+    // Nothing may be seen, and an id tells no name.
+    assert_eq!(append(&mut raw, &id), unknown);
+    assert_eq!(read(&mut raw, &id, false).0, unknown);
+    assert_eq!(read(&mut raw, &id, true).0, unknown);
     let subscribe = v1::SubscribeRequest {
         subscription: 1,
         stream: id.clone(),
@@ -265,10 +285,15 @@ fn records_are_neither_stored_nor_told_without_a_right() {
     raw.send(&frame_of(FrameKind::Subscribe, 4, &subscribe, &[]));
     let frame = raw.next().expect("it is answered");
     let told: v1::SubscribeResponse = frame.message().expect("a reply");
-    assert_eq!(told.error, denied);
-    // A stream that is not there is no secret: nothing of it can be told.
+    assert_eq!(told.error, unknown);
+    let named = StreamId::from_slice(&id).expect("an id");
+    assert!(
+        told.message
+            .starts_with(&format!("no stream has id {named};")),
+        "{}",
+        told.message
+    );
     let nothing = Bytes::from(vec![7; 16]);
-    let unknown = ErrorCode::UnknownStream as u32;
     assert_eq!(append(&mut raw, &nothing), unknown);
     assert_eq!(read(&mut raw, &nothing, true).0, unknown);
 

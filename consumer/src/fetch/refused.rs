@@ -1,5 +1,6 @@
 //! Brokers that do not let the user in any more: told to whoever reads.
 
+use kera_protocol::error::ErrorCode;
 use kera_rpc::RpcError;
 
 use super::After;
@@ -22,7 +23,7 @@ pub(super) struct Refused {
 
 impl State {
     /// Has a reader told that it is not let in any more, if that is what `error` says and it is final. True if it is.
-    /// Attempts go on: the user may be made anew.
+    /// Attempts go on: the user may be made anew, or be given the right.
     pub(super) fn not_let_in(
         &mut self,
         stream: &str,
@@ -30,7 +31,9 @@ impl State {
         asked: Asked,
         after: &mut After,
     ) -> bool {
-        if !error.is_shut_out() {
+        // Whoever may not see a stream is told by its owner that there is none.
+        let is_denied = error.code() == Some(ErrorCode::NotAuthorized);
+        if !error.is_shut_out() && !is_denied {
             return false;
         }
         if self.sources.values().any(|source| !source.has_ended()) {
@@ -50,6 +53,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use kera_protocol::error::WireError;
     use kera_rpc::{ConnectionError, LoginError};
 
     use super::super::Popped;
@@ -88,6 +92,18 @@ mod tests {
             "{text}"
         );
         assert!(matches!(state.pop(&mut after), Popped::Empty));
+    }
+
+    #[test]
+    fn who_may_not_see_the_stream_any_more_is_told_so() {
+        let (mut state, _) = state();
+        let mut after = After::default();
+        let error = WireError::new(ErrorCode::NotAuthorized, "ann may not describe it");
+        assert!(state.not_let_in("orders", error.into(), Asked::ForOwners, &mut after));
+        let Popped::Failed(error) = state.pop(&mut after) else {
+            panic!("it is not told");
+        };
+        assert_eq!(error.code(), Some(ErrorCode::NotAuthorized));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use kera_coordinator::classic::consumer::{
 use kera_coordinator::classic::{Fault, FetchOffsets, GroupState, Reply, Request};
 
 use crate::driver::{GROUP, World};
+use crate::support::NO_VIEW;
 
 /// A member as its client is.
 #[derive(Clone, Debug)]
@@ -359,6 +360,38 @@ fn patterns_find_topics_that_the_user_may_see() {
             matches!(refused, Err(Fault::InvalidPattern(_))),
             "{bad}: {refused:?}"
         );
+    }
+}
+
+#[test]
+fn patterns_find_topics_that_may_be_seen_from_the_members_own_host() {
+    for first in [NO_VIEW, "127.0.0.1"] {
+        let mut world = World::six();
+        let mut owned = |id: &str, host: &str| {
+            let beat = ConsumerHeartbeat {
+                topics: None,
+                pattern: Some("s".into()),
+                user: Some("alice".into()),
+                client_host: format!("/{host}"),
+                ..world.whole(&Client::new(id))
+            };
+            let beat = world.beat_with(beat).expect("it joins");
+            beat.assignment
+                .unwrap_or_default()
+                .into_values()
+                .flatten()
+                .count()
+        };
+        let second = if first == NO_VIEW {
+            "127.0.0.1"
+        } else {
+            NO_VIEW
+        };
+        let both = [(first, owned("a", first)), (second, owned("b", second))];
+        for (host, partitions) in both {
+            let expected = if host == NO_VIEW { 0 } else { 6 };
+            assert_eq!(partitions, expected, "at {host}");
+        }
     }
 }
 

@@ -96,14 +96,21 @@ impl FakeStream {
     }
 }
 
+/// From here nobody may see anything.
+pub const NO_VIEW: &str = "192.0.2.9";
+
 impl LaneView for FakeStream {
     fn stream_by_name(&self, name: &str) -> Option<StreamShape> {
         (name == self.shape.name && !self.deleted).then(|| self.shape.clone())
     }
 
-    fn topics_seen_by(&self, user: Option<&str>, _host: &str) -> Vec<String> {
-        let seen = !self.deleted && user != Some("nobody");
+    fn topics_seen_by(&self, user: Option<&str>, host: &str) -> Vec<String> {
+        let seen = !self.deleted && user != Some("nobody") && host != NO_VIEW;
         seen.then(|| self.shape.name.clone()).into_iter().collect()
+    }
+
+    fn hosts_matter(&self) -> bool {
+        true
     }
 
     fn stream_by_id(&self, id: StreamId) -> Option<StreamShape> {

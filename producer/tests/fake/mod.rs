@@ -84,6 +84,10 @@ pub(super) struct State {
     /// The connections by which appends came.
     pub appending: BTreeSet<SocketAddr>,
     pub gone: bool,
+    /// Streams whose lanes were added to the transaction, in order.
+    pub in_transaction: Vec<Bytes>,
+    /// The client may not see the stream: whoever it asks by name says so.
+    pub hidden: bool,
     /// Brokers that have not heard of the stream.
     pub unheard: Vec<usize>,
     /// The broker that owns all streamlets; the others refuse appends.
@@ -460,12 +464,39 @@ impl Broker {
                 };
                 Ok(made.encode_to_vec())
             }
+            CallMethod::FindCoordinator => {
+                Ok(v1::FindCoordinatorResponse::default().encode_to_vec())
+            }
+            CallMethod::InitTransactions => {
+                let begun = v1::InitTransactionsResponse {
+                    producer: 7,
+                    ..v1::InitTransactionsResponse::default()
+                };
+                Ok(begun.encode_to_vec())
+            }
+            CallMethod::AddToTransaction => {
+                let request = v1::AddToTransactionRequest::decode(&frame.body[..]).unwrap();
+                let added = request.streams.into_iter().map(|added| added.stream);
+                self.state.lock().in_transaction.extend(added);
+                let answer = v1::AddToTransactionResponse { number: 1 };
+                Ok(answer.encode_to_vec())
+            }
+            CallMethod::EndTransaction => {
+                let request = v1::EndTransactionRequest::decode(&frame.body[..]).unwrap();
+                let ended = v1::EndTransactionResponse {
+                    committed: request.commit,
+                };
+                Ok(ended.encode_to_vec())
+            }
             other => panic!("producers do not call {other:?}"),
         }
     }
 
     fn info(&self, member: usize) -> Result<v1::StreamInfo, ErrorCode> {
         let state = self.state.lock();
+        if state.hidden {
+            return Err(ErrorCode::NotAuthorized);
+        }
         if state.gone || state.unheard.contains(&member) {
             return Err(ErrorCode::UnknownStream);
         }

@@ -400,7 +400,9 @@ impl Coordinator {
 
 /// True if the work may be divided otherwise for what a member says now.
 fn wants_other(before: &ConsumerMember, member: &ConsumerMember) -> bool {
+    let looks_from_elsewhere = before.client_host != member.client_host;
     before.topics != member.topics
+        || (looks_from_elsewhere && !member.pattern.is_empty())
         || (&before.pattern, &before.user, &before.assignor)
             != (&member.pattern, &member.user, &member.assignor)
 }

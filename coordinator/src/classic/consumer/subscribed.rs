@@ -1,5 +1,6 @@
 //! From names and patterns to streams.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -32,17 +33,35 @@ pub(crate) struct Subscribed {
     sets: usize,
 }
 
-/// Names that patterns match, by pattern and user, so that they are matched again only when there are other names.
+/// Names that patterns match, by pattern, so that they are matched again only when there are other names.
 #[derive(Debug, Default)]
-pub(crate) struct Matches(BTreeMap<(String, Option<String>), Matched>);
+pub(crate) struct Matches(BTreeMap<String, Matched>);
 
 #[derive(Debug)]
 struct Matched {
     pattern: Pattern,
-    /// Of the names that were looked at.
-    names: u64,
-    /// Places among those names.
-    found: Arc<[u32]>,
+    /// Places among the names that were looked at, by the hash of these: not all members see the same.
+    found: BTreeMap<u64, Arc<[u32]>>,
+}
+
+/// Who sees names: a user, and from where, as far as that makes a difference.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Viewer {
+    user: Option<String>,
+    host: String,
+}
+
+impl Viewer {
+    fn of(member: &ConsumerMember, view: &dyn LaneView) -> Self {
+        let host = match view.hosts_matter() {
+            true => member.client_host.trim_start_matches('/'),
+            false => "",
+        };
+        Self {
+            user: member.user.clone(),
+            host: host.to_owned(),
+        }
+    }
 }
 
 /// A pattern that is ready to match.
@@ -53,9 +72,9 @@ pub(super) struct Pattern {
     bytes: usize,
 }
 
-/// Topics that users may see.
+/// Topics that may be seen, by who sees them.
 #[derive(Debug, Default)]
-pub(crate) struct Seen(BTreeMap<Option<String>, SeenNames>);
+pub(crate) struct Seen(BTreeMap<Viewer, SeenNames>);
 
 #[derive(Clone, Debug)]
 struct SeenNames {
@@ -65,17 +84,23 @@ struct SeenNames {
 
 impl Seen {
     fn of(&mut self, member: &ConsumerMember, view: &dyn LaneView) -> SeenNames {
-        let seen = self.0.entry(member.user.clone()).or_insert_with(|| {
-            let host = member.client_host.trim_start_matches('/');
-            let names = view.topics_seen_by(member.user.as_deref(), host);
-            let mut hasher = DefaultHasher::new();
-            names.hash(&mut hasher);
-            SeenNames {
-                hash: hasher.finish(),
-                names: names.into(),
-            }
-        });
-        seen.clone()
+        let viewer = Viewer::of(member, view);
+        if let Some(seen) = self.0.get(&viewer) {
+            return seen.clone();
+        }
+        let names = view.topics_seen_by(viewer.user.as_deref(), &viewer.host);
+        let mut hasher = DefaultHasher::new();
+        names.hash(&mut hasher);
+        let hash = hasher.finish();
+        // Members at many addresses mostly see the same.
+        let same = self.0.values().find(|known| known.hash == hash);
+        let names = match same.filter(|known| *known.names == names[..]) {
+            Some(known) => known.names.clone(),
+            None => names.into(),
+        };
+        let seen = SeenNames { hash, names };
+        self.0.insert(viewer, seen.clone());
+        seen
     }
 
     /// Whether a member's pattern may be matched against what it may see.
@@ -110,54 +135,58 @@ impl Pattern {
 impl Matches {
     /// Names that a member's pattern matches as a whole: places among those that it may see.
     fn of(&mut self, member: &ConsumerMember, seen: &SeenNames) -> Arc<[u32]> {
-        let key = (member.pattern.clone(), member.user.clone());
-        let known = self.0.get(&key);
-        if let Some(known) = known.filter(|known| known.names == seen.hash) {
-            return known.found.clone();
+        if !self.0.contains_key(&member.pattern) {
+            // It was read when the member joined.
+            let Ok(pattern) = read(&member.pattern) else {
+                return Arc::default();
+            };
+            let found = BTreeMap::new();
+            let matched = Matched { pattern, found };
+            self.0.insert(member.pattern.clone(), matched);
         }
-        // It was read when the member joined.
-        let Ok(pattern) = known.map_or_else(|| read(&member.pattern), |of| Ok(of.pattern.clone()))
-        else {
+        let Some(Matched { pattern, found }) = self.0.get_mut(&member.pattern) else {
             return Arc::default();
         };
-        let names = seen.names.iter().zip(0..);
-        let found = names.filter(|(name, _)| pattern.regex.is_match(name.as_bytes()));
-        let found: Arc<[u32]> = found.map(|(_, place)| place).collect();
-        let matched = Matched {
-            pattern,
-            names: seen.hash,
-            found: found.clone(),
+        let find = || {
+            let names = seen.names.iter().zip(0..);
+            let found = names.filter(|(name, _)| pattern.regex.is_match(name.as_bytes()));
+            found.map(|(_, place)| place).collect()
         };
-        self.0.insert(key, matched);
-        found
+        found.entry(seen.hash).or_insert_with(find).clone()
     }
 
     /// Takes what others know, and these do not.
     pub(super) fn learn(&mut self, others: Self) {
-        for (key, matched) in others.0 {
-            self.0.entry(key).or_insert(matched);
+        for (pattern, matched) in others.0 {
+            match self.0.entry(pattern) {
+                Entry::Vacant(place) => drop(place.insert(matched)),
+                Entry::Occupied(mut known) => known.get_mut().found.extend(matched.found),
+            }
         }
     }
 
     pub(super) fn has(&self, member: &ConsumerMember) -> bool {
-        let key = (member.pattern.clone(), member.user.clone());
-        member.pattern.is_empty() || self.0.contains_key(&key)
+        member.pattern.is_empty() || self.0.contains_key(&member.pattern)
     }
 
     /// About the memory that they take: of each pattern itself, what matching it takes, and places.
     pub(super) fn memory(&self) -> usize {
-        let patterns = self.0.iter().map(|((pattern, _), matched)| {
-            pattern.len() + 2 * matched.pattern.bytes + matched.found.len() * size_of::<u32>()
+        let patterns = self.0.iter().map(|(pattern, matched)| {
+            let found: usize = matched.found.values().map(|found| found.len()).sum();
+            pattern.len() + 2 * matched.pattern.bytes + found * size_of::<u32>()
         });
         patterns.sum()
     }
 
-    /// Forgets patterns that no member has any more.
-    fn keep(&mut self, group: &ConsumerGroup) {
+    /// Forgets patterns that no member has any more, and what was found among names that none of them sees.
+    fn keep(&mut self, group: &ConsumerGroup, seen: &Seen) {
         let members = group.members.values();
-        let used: BTreeSet<_> = members.map(|m| (&m.pattern, &m.user)).collect();
-        self.0
-            .retain(|(pattern, user), _| used.contains(&(pattern, user)));
+        let used: BTreeSet<_> = members.map(|member| &member.pattern).collect();
+        let names: BTreeSet<_> = seen.0.values().map(|seen| seen.hash).collect();
+        self.0.retain(|pattern, matched| {
+            matched.found.retain(|of, _| names.contains(of));
+            used.contains(pattern)
+        });
     }
 }
 
@@ -195,21 +224,20 @@ impl Subscribed {
         view: &dyn LaneView,
         max_bytes: usize,
     ) -> Self {
-        matches.keep(group);
         let mut subscribed = Self::default();
         // Most members subscribe to the same.
-        let mut kinds: BTreeMap<(&BTreeSet<String>, &String, &Option<String>), Streams> =
+        let mut kinds: BTreeMap<(&BTreeSet<String>, &String, Option<u64>), Streams> =
             BTreeMap::new();
         for (id, member) in &group.members {
-            let kind = (&member.topics, &member.pattern, &member.user);
+            let of_viewer = (!member.pattern.is_empty()).then(|| seen.of(member, view));
+            let hash = of_viewer.as_ref().map(|seen| seen.hash);
+            let kind = (&member.topics, &member.pattern, hash);
             let streams = kinds.entry(kind).or_insert_with(|| {
                 let mut names: Vec<&String> = member.topics.iter().collect();
-                let of_user;
-                if !member.pattern.is_empty() {
-                    of_user = seen.of(member, view);
-                    let places = matches.of(member, &of_user);
+                if let Some(of_viewer) = &of_viewer {
+                    let places = matches.of(member, of_viewer);
                     let places = places.iter().map(|place| *place as usize);
-                    names.extend(places.filter_map(|place| of_user.names.get(place)));
+                    names.extend(places.filter_map(|place| of_viewer.names.get(place)));
                 }
                 let shapes = names
                     .into_iter()
@@ -224,6 +252,7 @@ impl Subscribed {
             });
             subscribed.by_member.insert(id.clone(), streams.clone());
         }
+        matches.keep(group, seen);
         subscribed.keep_within(max_bytes);
         subscribed
     }
