@@ -49,14 +49,14 @@ const LOOKS_AT_ALL: u32 = 10;
 /// The socket's, or `TimedOut` for one that was idle for too long.
 pub(crate) async fn serve(
     stream: Stream,
-    (peer, session): (SocketAddr, Session),
+    (peer, caller, session): (SocketAddr, Caller, Session),
     shared: Arc<Shared>,
     calls: Arc<FramedCalls>,
     counted: Counted,
 ) -> io::Result<()> {
     let mut link = ClientLink::new(stream, shared, counted);
     link.set_principal(session.principal);
-    let mut connection = Connection::new(peer, calls, &link.principal);
+    let mut connection = Connection::new((peer, &caller), calls, &link.principal);
     connection.until = session.until;
     let outcome = link.serve(&mut connection).await;
     connection.forget(&link);
@@ -304,13 +304,13 @@ fn max_frame(link: &ClientLink) -> usize {
 }
 
 impl Connection {
-    fn new(peer: SocketAddr, calls: Arc<FramedCalls>, principal: &Principal) -> Self {
-        let caller = Caller {
-            address: peer.ip(),
-            user: principal.user(),
-        };
+    fn new(
+        (peer, caller): (SocketAddr, &Caller),
+        calls: Arc<FramedCalls>,
+        principal: &Principal,
+    ) -> Self {
         Self {
-            granted: Granted::new(principal.clone(), peer.ip()),
+            granted: Granted::new(principal.clone(), caller),
             peer,
             partial: Partial::default(),
             charged: None,
@@ -323,7 +323,7 @@ impl Connection {
             last_pushed: 0,
             disk: mpsc::channel(MAX_DISK_READS),
             disk_reads: 0,
-            calls: ConnectionCalls::new(calls, caller),
+            calls: ConnectionCalls::new(calls, caller.clone()),
             quiet: false,
             closing: false,
             until: None,

@@ -145,7 +145,7 @@ impl Watched {
             let who = Who {
                 principal: &Principal::of(caller.user.as_ref()),
                 host: caller.address,
-                via: Listener::Http,
+                via: Listener::Http.into(),
             };
             // They name streams and groups, as the overview of the API does.
             let thing = (Kind::Cluster, CLUSTER_NAME);

@@ -41,6 +41,7 @@ pub(crate) async fn asking(
             let caller = Caller {
                 address,
                 user: Some(user),
+                listener: None,
             };
             Ok(Asking { caller, until })
         }

@@ -22,13 +22,14 @@ use tokio::time::timeout;
 use crate::admin::calls;
 use crate::admin::calls::framed_calls::FramedCalls;
 use crate::admission::TooMany;
+use crate::audit::{Peer, Via};
 use crate::auth::{begins_with_proof, prove};
-use crate::config::{Listener, TlsListener};
+use crate::config::{BrokerConfig, Entrance, Listener, ListenerName, Security};
 use crate::connection;
 use crate::counted::Counted;
 use crate::shared::Shared;
 use crate::socket::next;
-use crate::tls::{self, ServerTls};
+use crate::tls;
 use crate::unheard::Wanted;
 
 /// The first bytes of HTTP/2, which gRPC speaks.
@@ -44,24 +45,41 @@ const TOLD_AT_ONCE: usize = 64;
 /// About what HTTP/2 takes beside that.
 const OF_CONTROL_CONNECTION: usize = 16 << 10;
 
-/// Accepts until the broker stops.
-pub fn serve(listener: TcpListener, shared: Arc<Shared>) -> Vec<JoinHandle<()>> {
-    let (control, ended) = calls::server(&shared);
-    vec![
-        tokio::spawn(ended.wait()),
-        tokio::spawn(accept(
-            listener,
-            control,
-            Arc::new(FramedCalls::new(&shared)),
-            shared,
-        )),
-    ]
+/// How clients come in at a native address.
+pub struct Way {
+    name: Option<ListenerName>,
+    security: Security,
+}
+
+impl Way {
+    /// At the address of this name.
+    pub fn new(config: &BrokerConfig, name: Option<ListenerName>) -> Arc<Self> {
+        let security = config.security_at(Listener::Native, name.as_ref());
+        Arc::new(Self { name, security })
+    }
+
+    fn name(&self) -> Option<&'static str> {
+        self.name.as_ref().map(ListenerName::as_str)
+    }
+}
+
+/// Accepts at each address until the broker stops.
+pub fn serve(listening: Vec<(TcpListener, Arc<Way>)>, shared: &Arc<Shared>) -> Vec<JoinHandle<()>> {
+    let (control, ended) = calls::server(shared);
+    let calls = Arc::new(FramedCalls::new(shared));
+    let accepting = listening.into_iter().map(|(listener, way)| {
+        let served = (control.clone(), calls.clone());
+        tokio::spawn(accept(listener, way, served, shared.clone()))
+    });
+    let mut tasks: Vec<_> = accepting.collect();
+    tasks.push(tokio::spawn(ended.wait()));
+    tasks
 }
 
 async fn accept(
     listener: TcpListener,
-    control: CallServer,
-    calls: Arc<FramedCalls>,
+    way: Arc<Way>,
+    (control, calls): (CallServer, Arc<FramedCalls>),
     shared: Arc<Shared>,
 ) {
     let mut stopping = shared.stopping.subscribe();
@@ -70,12 +88,12 @@ async fn accept(
         let control = control.clone();
         let reason = match Counted::admit(&shared, Listener::Native, peer.ip()) {
             Ok(admitted) => {
-                let served = (control, calls.clone());
+                let (way, served) = (way.clone(), (control, calls.clone()));
                 tokio::spawn(async move {
                     let Some((guard, wanted)) = admitted.turn().await else {
                         return;
                     };
-                    if let Err(error) = sniff(stream, peer, served, guard, wanted).await {
+                    if let Err(error) = sniff(stream, (peer, way), served, guard, wanted).await {
                         tracing::debug!(%peer, %error, "connection ended");
                     }
                 });
@@ -85,15 +103,15 @@ async fn accept(
         };
         shared.refuse(Listener::Native, peer.ip(), reason);
         // To tell it takes a handshake, which is what is to be saved.
-        let costs_much =
-            matches!(reason, TooMany::TooFastInAll(_)) && native_tls(&shared).is_some();
+        let costs_much = matches!(reason, TooMany::TooFastInAll(_)) && way.security.has_tls;
         let turn = told.clone().try_acquire_owned();
         let Some(turn) = turn.ok().filter(|_| !costs_much) else {
             continue;
         };
-        let shared = shared.clone();
+        let (shared, way) = (shared.clone(), way.clone());
         tokio::spawn(async move {
-            if let Err(error) = tell_refused(stream, peer, control, reason, &shared).await {
+            let told = tell_refused(stream, (peer, &way), control, reason, &shared);
+            if let Err(error) = told.await {
                 tracing::debug!(%peer, %error, "a refused connection ended");
             }
             drop(turn);
@@ -111,19 +129,25 @@ pub fn set_up(stream: &TcpStream) -> std::io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE_AFTER))
 }
 
-fn native_tls(shared: &Shared) -> Option<&ServerTls> {
-    let tls = shared.tls.as_deref();
-    tls.filter(|tls| tls.serves(TlsListener::Native))
-}
-
-/// What a connection begins with: TLS, where the native address has it.
-async fn begin(socket: TcpStream, peer: SocketAddr, shared: &Shared) -> std::io::Result<Stream> {
+/// What a connection begins with: TLS, where the address has it.
+async fn begin(
+    socket: TcpStream,
+    (peer, way): (SocketAddr, &Way),
+    shared: &Shared,
+) -> std::io::Result<Stream> {
     set_up(&socket)?;
-    match native_tls(shared) {
-        None => Ok(socket.into()),
+    if !way.security.has_tls {
+        return Ok(socket.into());
+    }
+    match shared.tls.as_deref() {
+        // A defect: whoever would be served without TLS here has to stay out.
+        None => Err(std::io::Error::other(
+            "the broker has no TLS, which this address is to have",
+        )),
         Some(tls) => {
             let within = shared.config.server.receive_timeout;
-            tls.accept(socket, peer, TlsListener::Native, within).await
+            let entrance = Entrance::of_native(way.name.clone());
+            tls.accept(socket, peer, entrance, within).await
         }
     }
 }
@@ -131,13 +155,13 @@ async fn begin(socket: TcpStream, peer: SocketAddr, shared: &Shared) -> std::io:
 /// Says, as long as the peer may take for a hello, why there are too many.
 async fn tell_refused(
     socket: TcpStream,
-    peer: SocketAddr,
+    (peer, way): (SocketAddr, &Way),
     control: CallServer,
     reason: TooMany,
     shared: &Shared,
 ) -> std::io::Result<()> {
     let patience = shared.config.server.hello_timeout;
-    let begun = timeout(patience, begin(socket, peer, shared)).await;
+    let begun = timeout(patience, begin(socket, (peer, way), shared)).await;
     let mut stream = begun.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
     let first = async {
         let proves = begins_with_proof(&stream).await?;
@@ -162,7 +186,7 @@ async fn tell_refused(
 
 async fn sniff(
     socket: TcpStream,
-    peer: SocketAddr,
+    (peer, way): (SocketAddr, Arc<Way>),
     (control, calls): (CallServer, Arc<FramedCalls>),
     mut guard: Counted,
     wanted: Wanted,
@@ -170,13 +194,14 @@ async fn sniff(
     let shared = guard.shared.clone();
     let patience = shared.config.server.hello_timeout;
     let first = async {
-        let mut stream = Box::pin(begin(socket, peer, &shared)).await?;
+        let mut stream = Box::pin(begin(socket, (peer, &way), &shared)).await?;
         let within = shared.config.server.receive_timeout;
-        let proved = timeout(
-            within,
-            Box::pin(prove(&shared.auth, &mut stream, &guard, peer)),
-        )
-        .await;
+        let needed = (&shared.auth, &way.security);
+        let from = Peer {
+            via: Via::new(Listener::Native, way.name()),
+            host: peer.ip(),
+        };
+        let proved = timeout(within, Box::pin(prove(needed, &mut stream, &guard, from))).await;
         let proved = proved.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
         let first = timeout(patience, first_words(&mut stream)).await;
         let first = first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
@@ -201,11 +226,12 @@ async fn sniff(
         return Ok(());
     };
     guard.heard();
+    let caller = Caller {
+        address: peer.ip(),
+        user: session.principal.user(),
+        listener: way.name(),
+    };
     let Some(bytes) = first else {
-        let caller = Caller {
-            address: peer.ip(),
-            user: session.principal.user(),
-        };
         Box::pin(control.connection_until(stream, caller, None, session.until)).await;
         shared.data.note_freed(OF_CONTROL_CONNECTION);
         return Ok(());
@@ -227,7 +253,7 @@ async fn sniff(
     drop(control);
     Box::pin(connection::serve(
         stream,
-        (peer, session),
+        (peer, caller, session),
         shared,
         calls,
         guard.of_data(),
@@ -268,7 +294,7 @@ fn tell_of_tls(shared: &Shared, peer: SocketAddr) {
     shared.data.metrics.protocol_errors.inc();
     let due = shared.bad_connections.lock().due(Instant::now());
     if let Some(others) = due {
-        tracing::info!(%peer, others, "server.listen: a client speaks TLS, and this listener does not; add native to tls.listeners, or have the client go without");
+        tracing::info!(%peer, others, "server.listen: a client speaks TLS, and this listener does not; add native to tls.listeners, or write SSL or SASL_SSL for its name in listeners.protocols, or have the client go without");
     }
 }
 

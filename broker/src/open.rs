@@ -30,7 +30,7 @@ use crate::config::{BrokerConfig, EngineChoice, TlsListener};
 use crate::coordination::Coordination;
 use crate::copy_reads::listed::Listed;
 use crate::data::DataPlane;
-use crate::data::directory::{Alone, BrokerInfo, Directory};
+use crate::data::directory::{Alone, BrokerInfo, Directory, with_names};
 use crate::error::BrokerError;
 use crate::group_records::GroupRecords;
 use crate::job_queue::{Jobs, Retimed};
@@ -55,8 +55,8 @@ pub(crate) struct Begun {
     pub(crate) config: BrokerConfig,
     pub(crate) dir: StoreDir,
     pub(crate) audit: Arc<Audit>,
-    /// The native address.
-    pub(crate) local: SocketAddr,
+    /// The native addresses, in the order of the configuration.
+    pub(crate) local: Vec<SocketAddr>,
     pub(crate) backup: Option<Arc<Backup>>,
     /// The store that it shares with other brokers; `None` for one of its own.
     pub(crate) store: Option<Arc<dyn ClusterStore>>,
@@ -96,11 +96,17 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         unheard,
         restored,
     } = begun;
-    let advertised = config
-        .server
-        .advertise
-        .clone()
-        .unwrap_or_else(|| advertised_address(local));
+    let told = config.server.listeners().zip(&local);
+    let told = told.map(|((listen, told), local)| {
+        let told = told.map_or_else(|| advertised_address(*local), str::to_owned);
+        let name = listen.name.as_ref().map(|name| name.as_str().to_owned());
+        (name, told)
+    });
+    let told: Vec<_> = told.collect();
+    let advertised = told
+        .first()
+        .map_or_else(String::new, |(_, one)| one.clone());
+    let named: Vec<_> = with_names(&told).collect();
     let started_ms = wall_ms();
     let joined = match store {
         Some(store) => Some(Joined::join(
@@ -108,7 +114,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
             &config,
             &dir,
             backup.as_deref(),
-            &advertised,
+            (&advertised, &named),
             Role::Broker,
         )?),
         None => None,
@@ -262,6 +268,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
             let me = BrokerInfo {
                 id: broker_id,
                 address: advertised.clone(),
+                native_named: named,
                 host: config.cluster.host.clone().unwrap_or_else(host_name),
                 rack: config.cluster.rack.clone(),
                 ..BrokerInfo::default()

@@ -23,6 +23,7 @@ use crate::cluster::{self, Backup};
 use crate::config::{BrokerConfig, NEEDS_BROKER_CA, TlsListener};
 use crate::error::BrokerError;
 use crate::http::Http;
+use crate::listener::Way;
 use crate::maintenance::Maintenance;
 use crate::open::{Begun, open};
 use crate::shared::Shared;
@@ -51,7 +52,8 @@ struct Opened {
 /// A running broker.
 pub struct Broker {
     shared: Arc<Shared>,
-    local: SocketAddr,
+    /// The native addresses, in the order of the configuration.
+    local: Vec<SocketAddr>,
     http: Option<Http>,
     maintenance: Maintenance,
     tasks: Vec<tokio::task::JoinHandle<()>>,
@@ -130,14 +132,18 @@ impl Broker {
         if config.acl.enabled && store.is_some() {
             check_own_name(&config, tls.as_deref())?;
         }
-        let listening = socket::bind(&config.server.listen, "server.listen").await?;
-        let local = listening
-            .local_addr()
-            .map_err(|error| BrokerError::Listen {
-                address: config.server.listen.clone(),
+        let (mut listening, mut local) = (Vec::new(), Vec::new());
+        for listen in config.server.listen.iter() {
+            let address = &listen.address;
+            let bound = socket::bind(address, "server.listen").await?;
+            let at = bound.local_addr().map_err(|error| BrokerError::Listen {
+                address: address.clone(),
                 key: "server.listen",
                 error,
             })?;
+            listening.push((bound, Way::new(&config, listen.name.clone())));
+            local.push(at);
+        }
         // Before recovery, which may take its time: probes are to see a broker that lives.
         let http = match &config.http.listen {
             Some(address) => Some(Http::start(address, &config, tls.clone(), &unheard).await?),
@@ -148,7 +154,7 @@ impl Broker {
             config,
             dir,
             audit,
-            local,
+            local: local.clone(),
             backup,
             store,
             freed,
@@ -171,8 +177,8 @@ impl Broker {
         shared
             .recovery_ms
             .store(took.as_millis() as u64, Ordering::Relaxed);
-        tracing::info!(address = %local, streams = shared.data.catalog.all().len(), ms = took.as_millis() as u64, "serving");
-        let mut tasks = listener::serve(listening, shared.clone());
+        tracing::info!(address = %local[0], streams = shared.data.catalog.all().len(), ms = took.as_millis() as u64, "serving");
+        let mut tasks = listener::serve(listening, &shared);
         if let Some(tls) = &shared.tls {
             let calling = shared.clone();
             let changed = move |tls: &ServerTls| {
@@ -212,9 +218,14 @@ impl Broker {
         self.exporter = Some(telemetry::start(telemetry, &self.shared));
     }
 
-    /// The native address.
+    /// The native address, the first if there are several.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local
+        self.local[0]
+    }
+
+    /// The native addresses, in the order of the configuration.
+    pub fn local_addrs(&self) -> &[SocketAddr] {
+        &self.local
     }
 
     /// The address of metrics and health, if they are served.

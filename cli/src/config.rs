@@ -347,6 +347,11 @@ mod tests {
             assert_eq!(given, [("cluster.peers".to_owned(), "2@a:1".to_owned())]);
         }
         let twice = flags(&["serve", "--listen", "a:1", "--listen", "a:2"]);
+        assert_eq!(
+            twice.unwrap(),
+            [("server.listen".to_owned(), "a:1,a:2".to_owned())]
+        );
+        let twice = flags(&["serve", "--rack", "a", "--rack", "b"]);
         assert!(twice.is_err());
     }
 }

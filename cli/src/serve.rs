@@ -118,6 +118,9 @@ pub(crate) fn stopped_hard() -> Failure {
 fn announce(broker: &Broker, kafka: &Listeners, data_dir: &Path) -> Result<(), Failure> {
     let mut out = Out::stdout();
     out.line(format_args!("listening on {}", broker.local_addr()))?;
+    for address in &broker.local_addrs()[1..] {
+        out.line(format_args!("native clients on {address} too"))?;
+    }
     for address in &kafka.addresses {
         out.line(format_args!("Kafka clients on {address}"))?;
     }

@@ -75,6 +75,8 @@ pub struct Caller {
     pub address: IpAddr,
     /// The user that the caller has proved to be, if it has.
     pub user: Option<Arc<str>>,
+    /// The name of the address that the caller came in by, if it has one: it is told the addresses of that name.
+    pub listener: Option<&'static str>,
 }
 
 /// A caller that has proved nothing.
@@ -83,6 +85,7 @@ impl From<IpAddr> for Caller {
         Self {
             address,
             user: None,
+            listener: None,
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use kafka_protocol::error::ResponseError;
 use kera_broker::access::Who;
-use kera_broker::audit::{Attempt, Change};
-use kera_broker::config::Listener;
+use kera_broker::audit::{Attempt, Change, Via};
+use kera_broker::config::{Listener, ListenerName};
 use kera_metadata::access::{CLUSTER_NAME, Kind, Operation};
 use kera_protocol::error::WireError;
 
@@ -40,8 +40,14 @@ impl Ctx {
         Who {
             principal: &self.principal,
             host: self.peer.ip(),
-            via: Listener::Kafka,
+            via: self.via(),
         }
+    }
+
+    /// The listener that the client came in by.
+    pub(crate) fn via(&self) -> Via {
+        let name = self.listener.name.as_ref();
+        Via::new(Listener::Kafka, name.map(ListenerName::as_str))
     }
 
     /// The client, who may do so, begins to change something.

@@ -185,9 +185,12 @@ pub(crate) async fn serve(socket: TcpStream, mut ctx: Ctx, counted: Counted, wan
 /// What a connection begins with: TLS, where the address has it. `None` if nothing came of it.
 async fn begin(socket: TcpStream, ctx: &Ctx) -> Option<Stream> {
     let shared = &ctx.shared;
-    let tls = shared.tls.as_ref();
-    match tls.filter(|_| ctx.listener.security.has_tls) {
-        None => Some(socket.into()),
+    if !ctx.listener.security.has_tls {
+        return Some(socket.into());
+    }
+    match shared.tls.as_ref() {
+        // A defect: whoever would be served without TLS here has to stay out.
+        None => None,
         Some(tls) => {
             let within = shared.config.server.receive_timeout;
             let mut stopping = shared.stopping.subscribe();

@@ -10,7 +10,7 @@ use kafka_protocol::protocol::{Decodable, StrBytes};
 use kera_broker::audit::Peer;
 use kera_broker::auth::Session;
 use kera_broker::auth::scram::Exchange;
-use kera_broker::config::{Listener, SaslMechanism};
+use kera_broker::config::SaslMechanism;
 
 use crate::context::Ctx;
 use crate::dispatch::{self, DispatchError};
@@ -97,7 +97,7 @@ pub(crate) async fn answer(
 /// From where the client asks.
 pub(crate) fn peer(ctx: &Ctx) -> Peer {
     Peer {
-        via: Listener::Kafka,
+        via: ctx.via(),
         host: ctx.peer.ip(),
     }
 }

@@ -163,7 +163,7 @@ impl Brokers {
             ..BrokerConfig::default()
         };
         let here = os::address_of(broker);
-        config.server.listen = format!("{here}:{PORT}");
+        config.server.listen = format!("{here}:{PORT}").into();
         config.server.drain_timeout = Duration::from_secs(3);
         if self.plan.shares.is_some() {
             config.kafka.listen = vec![format!("{here}:{KAFKA_PORT}").into()];

@@ -153,7 +153,7 @@ mod tests {
         let who = Who {
             principal: &Principal::of(Some(&name)),
             host: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            via: Listener::Native,
+            via: Listener::Native.into(),
         };
         access.require(who, Operation::Read, (Kind::Stream, "s"))
     }

@@ -3,12 +3,15 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
+use kera_grpc::serve::Caller;
 use kera_metadata::access::{Kind, Operation};
 use kera_protocol::error::WireError;
 use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
 
 use super::Who;
+use super::native::via_of;
+use crate::audit::Via;
 use crate::config::Listener;
 use crate::data::catalog::{stream_id, unknown_id};
 use crate::principal::Principal;
@@ -22,6 +25,7 @@ const MOST: usize = 1024;
 pub(crate) struct Granted {
     principal: Principal,
     host: IpAddr,
+    via: Via,
     revision: u64,
     streams: HashSet<(Operation, StreamId)>,
     /// Streams of which something was allowed: their names are no secret here any more, whatever the rules say since.
@@ -29,10 +33,11 @@ pub(crate) struct Granted {
 }
 
 impl Granted {
-    pub(crate) fn new(principal: Principal, host: IpAddr) -> Self {
+    pub(crate) fn new(principal: Principal, caller: &Caller) -> Self {
         Self {
             principal,
-            host,
+            host: caller.address,
+            via: via_of(Listener::Native, caller),
             revision: 0,
             streams: HashSet::new(),
             known: HashSet::new(),
@@ -65,7 +70,7 @@ impl Granted {
         let who = Who {
             principal: &self.principal,
             host: self.host,
-            via: Listener::Native,
+            via: self.via,
         };
         let thing = (Kind::TransactionalId, request.transactional_id.as_str());
         shared.access.require(who, Operation::Write, thing)
@@ -97,7 +102,7 @@ impl Granted {
         let who = Who {
             principal: &self.principal,
             host: self.host,
-            via: Listener::Native,
+            via: self.via,
         };
         let record = stream.record.load();
         let access = &shared.access;

@@ -7,6 +7,7 @@ use kera_metadata::access::{Kind, Operation};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 
+use super::native::via_of;
 use super::{Who, may_see};
 use crate::config::Listener;
 use crate::principal::Principal;
@@ -70,7 +71,7 @@ pub(crate) fn may_read_all(
     let who = Who {
         principal: &principal,
         host: caller.address,
-        via,
+        via: via_of(via, caller),
     };
     for stream in streams_of(group) {
         let thing = (Kind::Stream, stream);

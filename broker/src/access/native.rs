@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 
 use super::{Access, Who};
 use crate::audit::{
-    Attempt, Change, mechanisms_text, members_text, recovery_text, reset_text, settings_text,
+    Attempt, Change, Via, mechanisms_text, members_text, recovery_text, reset_text, settings_text,
     trim_text,
 };
 use crate::config::Listener;
@@ -83,7 +83,7 @@ impl Access {
         let who = Who {
             principal: &principal,
             host: caller.address,
-            via,
+            via: via_of(via, caller),
         };
         // Before the first need: some are told whether they may without a refusal.
         self.check_age(who)?;
@@ -147,7 +147,7 @@ pub(crate) fn may_do(
     let who = Who {
         principal: &principal,
         host: caller.address,
-        via: Listener::Native,
+        via: via_of(Listener::Native, caller),
     };
     shared.access.allows(who, operation, thing)
 }
@@ -211,6 +211,11 @@ pub(crate) fn via<R>(request: &Request<R>) -> Listener {
     told.copied().unwrap_or(Listener::Native)
 }
 
+/// The same with the name of the address, which only the native listener's have here.
+pub(super) fn via_of(listener: Listener, caller: &Caller) -> Via {
+    Via::new(listener, caller.listener)
+}
+
 /// A change that a caller makes from now on; `None` if nobody knows who calls, which is a defect.
 pub(crate) fn attempt(shared: &Shared, caller: Option<&Caller>, change: Change) -> Option<Attempt> {
     attempt_via(shared, Listener::Native, caller, change)
@@ -227,7 +232,7 @@ fn attempt_via(
     let who = Who {
         principal: &principal,
         host: caller.address,
-        via,
+        via: via_of(via, caller),
     };
     Some(shared.audit.attempt(who, change))
 }

@@ -377,7 +377,7 @@ fn who<'a>(principal: &'a Principal, caller: &Caller) -> Who<'a> {
     Who {
         principal,
         host: caller.address,
-        via: Listener::Http,
+        via: Listener::Http.into(),
     }
 }
 

@@ -105,7 +105,7 @@ pub(super) async fn describe(
         sees_settings,
     }: Asked,
 ) -> Result<StreamDetail, WireError> {
-    let mut described = stream_description(shared, stream).await?;
+    let mut described = stream_description(shared, stream, None).await?;
     if shared.data.directory.is_shared() {
         let others = admin::describe_elsewhere(shared, stream, ANSWER_WITHIN).await;
         join(stream, &mut described, others);

@@ -107,7 +107,7 @@ impl Attempt {
         let may_be_made = matches!(event, Event::Changed | Event::ChangeUncertain);
         if may_be_made {
             let (_, result) = event.names();
-            tracing::info!(user = self.user, %host, listener = %via, kind, name, detail, result, "{action}");
+            tracing::info!(user = self.user, %host, listener = %via.listener, listener_name = via.name, kind, name, detail, result, "{action}");
         }
         let audit = &self.audit;
         // A change that was made, or may have been, is never left out.

@@ -26,7 +26,7 @@ fn lines(path: &Path) -> Vec<serde_json::Value> {
 
 fn peer(host: IpAddr) -> Peer {
     Peer {
-        via: Listener::Kafka,
+        via: Listener::Kafka.into(),
         host,
     }
 }
@@ -35,7 +35,7 @@ fn who(principal: &Principal) -> Who<'_> {
     Who {
         principal,
         host: HERE,
-        via: Listener::Native,
+        via: Listener::Native.into(),
     }
 }
 

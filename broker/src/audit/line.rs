@@ -65,6 +65,8 @@ pub(super) struct Line<'a> {
     pub(super) host: Option<IpAddr>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) listener: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) listener_name: Option<&'static str>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) mechanism: String,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -88,7 +90,8 @@ impl Line<'_> {
             event,
             result,
             host: Some(peer.host.to_canonical()),
-            listener: peer.via.to_string(),
+            listener: peer.via.listener.to_string(),
+            listener_name: peer.via.name,
             ..Self::default()
         }
     }

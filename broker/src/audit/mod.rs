@@ -47,9 +47,32 @@ const TEXT: usize = 1024;
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     /// The listener that the client connected to.
-    pub via: Listener,
+    pub via: Via,
     /// The client's address.
     pub host: IpAddr,
+}
+
+/// The listener that a client connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Via {
+    /// Its kind.
+    pub listener: Listener,
+    /// The name of the address, if it has one.
+    pub name: Option<&'static str>,
+}
+
+impl Via {
+    /// An address of this name.
+    pub fn new(listener: Listener, name: Option<&'static str>) -> Self {
+        Self { listener, name }
+    }
+}
+
+impl From<Listener> for Via {
+    /// An address without a name.
+    fn from(listener: Listener) -> Self {
+        Self::new(listener, None)
+    }
 }
 
 /// The audit log of one broker.

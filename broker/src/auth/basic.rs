@@ -119,7 +119,7 @@ impl Auth {
         headers: &HeaderMap,
     ) -> Result<Arc<str>, NotProved> {
         let peer = Peer {
-            via: Listener::Http,
+            via: Listener::Http.into(),
             host,
         };
         let (user, password) = match read(headers) {

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::basic::NotProved;
 use super::{Auth, Busy, Place};
 use crate::audit::Peer;
-use crate::config::{Listener, SaslMechanism};
+use crate::config::Listener;
 
 /// As the audit log and the metrics name it.
 pub(super) const NAME: &str = "BEARER";
@@ -73,7 +73,7 @@ impl ProvedTokens {
 impl Auth {
     /// True if requests over HTTP may bring tokens: what only listeners with names take is for their clients.
     pub(crate) fn takes_tokens(&self) -> bool {
-        self.oauth.is_some() && self.mechanisms.contains(&SaslMechanism::OauthBearer)
+        self.oauth.is_some() && self.has_tokens
     }
 
     /// Who sends a request to `http.listen` from `host`, by a password or, where tokens are taken, by a token.
@@ -96,7 +96,7 @@ impl Auth {
 
     async fn prove_bearer(&self, host: IpAddr, token: &[u8]) -> Result<Asker, NotProved> {
         let peer = Peer {
-            via: Listener::Http,
+            via: Listener::Http.into(),
             host,
         };
         let digest = self.proved.digest(host, "", token);

@@ -26,7 +26,7 @@ pub(crate) async fn make_first_user(shared: &Arc<Shared>) -> Result<(), BrokerEr
             return Ok(());
         }
         tracing::warn!(
-            "auth.listeners asks clients for passwords, and there is no user: nobody gets in there but who has a certificate; name a user in auth.first_user with auth.first_user_password_file and start again, or make one with a certificate (`kera user create NAME`)"
+            "a listener asks clients for passwords, and there is no user: nobody gets in there but who has a certificate; name a user in auth.first_user with auth.first_user_password_file and start again, or make one with a certificate (`kera user create NAME`)"
         );
         return Ok(());
     };

@@ -158,9 +158,6 @@ pub struct Busy;
 
 /// Who the users are, and how clients prove it.
 pub struct Auth {
-    /// The listeners that ask for it.
-    listeners: Vec<Listener>,
-    mechanisms: Vec<SaslMechanism>,
     /// How long a proof by a password counts; `None`: as long as the connection.
     max_reauth: Option<Duration>,
     known: ArcSwap<Known>,
@@ -177,6 +174,8 @@ pub struct Auth {
     audit: Arc<Audit>,
     /// What tokens are checked with.
     oauth: Option<Arc<Oauth>>,
+    /// `auth.mechanisms` has OAUTHBEARER.
+    has_tokens: bool,
 }
 
 /// A place among the passwords of one address that wait.
@@ -226,8 +225,6 @@ impl Auth {
         audit: Arc<Audit>,
     ) -> Self {
         let auth = Self {
-            listeners: config.listeners.clone(),
-            mechanisms: config.mechanisms.clone(),
             max_reauth: Some(config.max_reauth).filter(|time| !time.is_zero()),
             known: ArcSwap::from_pointee(recorded.map(Known::of).unwrap_or_default()),
             derives: Arc::new(Semaphore::new(DERIVED_AT_ONCE)),
@@ -238,13 +235,13 @@ impl Auth {
             authentications,
             audit,
             oauth: None,
+            has_tokens: config.mechanisms.contains(&SaslMechanism::OauthBearer),
         };
         if !config.listeners.is_empty() {
             // All there is to count, from the start.
             let mechanisms = config.mechanisms.iter().map(|one| one.name());
             let asks_http = config.listeners.contains(&Listener::Http);
-            let tokens = config.mechanisms.contains(&SaslMechanism::OauthBearer);
-            let over_http = [(basic::NAME, true), (bearer::NAME, tokens)].into_iter();
+            let over_http = [(basic::NAME, true), (bearer::NAME, auth.has_tokens)].into_iter();
             let over_http = over_http.filter(|(_, is_taken)| asks_http && *is_taken);
             auth.count_from_zero(mechanisms.chain(over_http.map(|(name, _)| name)));
         }
@@ -264,16 +261,6 @@ impl Auth {
                 drop(self.authentications.get_or_create_owned(&labels));
             }
         }
-    }
-
-    /// True if clients must prove who they are at this one.
-    pub fn asks(&self, listener: Listener) -> bool {
-        self.listeners.contains(&listener)
-    }
-
-    /// The ways to do so.
-    pub fn mechanisms(&self) -> &[SaslMechanism] {
-        &self.mechanisms
     }
 
     /// Takes in what is recorded, unless something newer is known.

@@ -1,7 +1,6 @@
 //! How clients of the native listener prove who they are, before the hello of frames or HTTP/2's preface.
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use kera_protocol::login::{
@@ -12,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{Auth, Proof, Session};
 use crate::audit::Peer;
-use crate::config::{Listener, SaslMechanism};
+use crate::config::{SaslMechanism, Security};
 use crate::counted::Counted;
 use crate::principal::Principal;
 use crate::tls::principal_of;
@@ -31,40 +30,41 @@ const ROOM_PAUSE: Duration = Duration::from_millis(50);
 /// # Errors
 /// The stream's. `PermissionDenied` for a proof that is wrong, which the client was told.
 pub(crate) async fn prove(
-    auth: &Auth,
+    (auth, security): (&Auth, &Security),
     stream: &mut Stream,
     counted: &Counted,
-    peer: SocketAddr,
+    peer: Peer,
 ) -> io::Result<Option<Session>> {
     let known = principal_of(stream);
-    if !auth.asks(Listener::Native) {
+    if !security.asks {
         return Ok(Some(Session::endless(known)));
     }
     stream.take_little(true);
     counted.holds(stream.held());
-    let proved = prove_little(auth, stream, counted, peer, known).await;
+    let needed = (auth, &*security.mechanisms);
+    let proved = prove_little(needed, stream, counted, peer, known).await;
     stream.take_little(false);
     proved
 }
 
 async fn prove_little(
-    auth: &Auth,
+    (auth, offered): (&Auth, &[SaslMechanism]),
     stream: &mut Stream,
     counted: &Counted,
-    peer: SocketAddr,
+    peer: Peer,
     known: Principal,
 ) -> io::Result<Option<Session>> {
     if !begins_with_proof(stream).await? {
         if known == Principal::Anonymous {
             let why = "the client has not proved who it is".to_owned();
-            auth.refused(of(peer), "", "", why);
+            auth.refused(peer, "", "", why);
             return Ok(None);
         }
         return Ok(Some(Session::endless(known)));
     }
-    let outcome = exchange(auth, stream, counted, of(peer)).await?;
+    let outcome = exchange((auth, offered), stream, counted, peer).await?;
     let entered = outcome.and_then(|(proof, last)| {
-        let session = auth.let_in(of(peer), proof, None)?;
+        let session = auth.let_in(peer, proof, None)?;
         Ok((session, last))
     });
     match entered {
@@ -73,7 +73,7 @@ async fn prove_little(
             Ok(Some(session))
         }
         Err(why) => {
-            tracing::debug!(%peer, why, "a native client did not prove who it is");
+            tracing::debug!(peer = %peer.host, why, "a native client did not prove who it is");
             stream
                 .write_all(&reply(Status::Refused, why.as_bytes()))
                 .await?;
@@ -86,15 +86,8 @@ async fn prove_little(
 /// What the client has proved, and the last message to it; or what it is told.
 type Outcome = Result<(Proof, Vec<u8>), String>;
 
-fn of(peer: SocketAddr) -> Peer {
-    Peer {
-        via: Listener::Native,
-        host: peer.ip(),
-    }
-}
-
 async fn exchange(
-    auth: &Auth,
+    (auth, offered): (&Auth, &[SaslMechanism]),
     stream: &mut Stream,
     counted: &Counted,
     peer: Peer,
@@ -102,7 +95,6 @@ async fn exchange(
     let refused = |mechanism: &str, why| auth.refused(peer, mechanism, "", why);
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head).await?;
-    let offered = auth.mechanisms();
     let number = match read_head(&head) {
         Some((VERSION, number)) => Some(number),
         _ => None,

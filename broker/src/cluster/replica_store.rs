@@ -227,11 +227,18 @@ async fn join(
 ) -> Result<Joined, BrokerError> {
     let (config, dir, backup) = (config.clone(), dir.clone(), backup.clone());
     blocking(move || {
-        let advertise = config.server.advertise.clone();
+        let advertise = config.server.first_advertised().map(str::to_owned);
         let advertised = advertise.unwrap_or_else(|| advertised_address(backup.local_addr()));
         let role = Role::ReplicaStore;
         cluster_version::check_program(store.cluster_version()?)?;
-        let joined = Joined::join(store, &config, &dir, Some(&*backup), &advertised, role)?;
+        let joined = Joined::join(
+            store,
+            &config,
+            &dir,
+            Some(&*backup),
+            (&advertised, &[]),
+            role,
+        )?;
         let address = &joined.live.replication_address;
         let restore = last_known(&joined.store.brokers()?);
         let role = (role, restore);

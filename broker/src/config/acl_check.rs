@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::keys::BrokerConfig;
 use super::kinds::ClientAuth;
-use super::tls::TlsListener;
 
 /// A new leader of etcd, or one lost packet, takes seconds.
 const SHORTEST_AGE: Duration = Duration::from_secs(10);
@@ -41,8 +40,7 @@ pub(super) fn check_acl(config: &BrokerConfig) -> Result<(), (&'static str, Stri
             return Err(("acl.max_age", problem.to_owned()));
         }
     }
-    let native = config.tls.listeners.contains(&TlsListener::Native);
-    let proven = native && config.tls.client_auth != ClientAuth::None;
+    let proven = config.security_of_brokers().client_auth != ClientAuth::None;
     if config.cluster.store.is_some() && !proven {
         let problem = "is true but the brokers of the cluster cannot prove to each other who they are; add native to tls.listeners, set tls.client_auth to requested or required, and name the brokers' certificates in acl.super_users";
         return Err(("acl.enabled", problem.to_owned()));
@@ -52,6 +50,7 @@ pub(super) fn check_acl(config: &BrokerConfig) -> Result<(), (&'static str, Stri
 
 #[cfg(test)]
 mod tests {
+    use super::super::tls::TlsListener;
     use super::*;
 
     #[test]

@@ -1,102 +1,139 @@
-//! What the listeners of Kafka's clients need of their addresses together.
+//! What listeners need of their addresses together.
 
-use super::keys::{BrokerConfig, KafkaConfig};
-use super::named::NamedAddress;
+use kera_metadata::MAX_MEMBER_TEXT;
+
+use super::keys::{BrokerConfig, KafkaConfig, ServerConfig};
+use super::named::{NamedAddress, with_advertised};
 
 impl KafkaConfig {
     /// Each address to listen on with the address to tell clients, if one was given.
     pub fn listeners(&self) -> impl Iterator<Item = (&NamedAddress, Option<&str>)> {
-        let by_name = self.advertise.iter().any(|one| one.name.is_some());
-        let advertised = move |index: usize, listen: &NamedAddress| match by_name {
-            true => self.advertise.iter().find(|one| one.name == listen.name),
-            false => self.advertise.get(index),
-        };
-        let addresses = self.listen.iter().enumerate();
-        addresses.map(move |(index, listen)| {
-            let told = advertised(index, listen);
-            (listen, told.map(|one| one.address.as_str()))
-        })
+        with_advertised(self.listen.iter(), &self.advertise)
     }
 }
 
-/// What is wrong between the keys of Kafka's listeners: the key and what to do, one at a time.
+impl ServerConfig {
+    /// The same of the native addresses.
+    pub fn listeners(&self) -> impl Iterator<Item = (&NamedAddress, Option<&str>)> {
+        with_advertised(self.listen.iter(), &self.advertise)
+    }
+
+    /// What the first address is told as, if that was given.
+    pub fn first_advertised(&self) -> Option<&str> {
+        self.listeners().next().and_then(|(_, told)| told)
+    }
+}
+
+/// What is wrong between the keys of the listeners: the key and what to do, one at a time.
 pub(super) fn check_kafka(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
-    let kafka = &config.kafka;
-    let (listen, advertise) = (kafka.listen.len(), kafka.advertise.len());
-    if listen == 0 && advertise > 0 {
+    const NATIVE: [&str; 2] = ["server.listen", "server.advertise"];
+    const KAFKA: [&str; 2] = ["kafka.listen", "kafka.advertise"];
+    let (kafka, server) = (&config.kafka, &config.server);
+    if kafka.listen.is_empty() && !kafka.advertise.is_empty() {
         return Err((
             "kafka.advertise",
             "is set but kafka.listen is off; set kafka.listen, such as 127.0.0.1:9092".into(),
         ));
     }
-    let by_name = kafka.advertise.iter().any(|one| one.name.is_some());
-    if by_name {
-        check_advertised(kafka)?;
-    } else if advertise > 0 && advertise != listen {
-        return Err((
-            "kafka.advertise",
-            format!(
-                "has {advertise} addresses and kafka.listen has {listen}; write one for each, in the same order"
-            ),
-        ));
-    }
-    for (index, NamedAddress { name, address }) in kafka.listen.iter().enumerate() {
-        let before = &kafka.listen[..index];
-        if let Some(name) = name
-            && before.iter().any(|one| one.name.as_ref() == Some(name))
-        {
-            return Err((
-                "kafka.listen",
-                format!("has two addresses with the name {name}; give each its own"),
-            ));
-        }
-        if address.ends_with(":0") {
-            continue;
-        }
-        if *address == config.server.listen {
-            return Err((
-                "kafka.listen",
-                format!("{address} is server.listen already; take another port, such as 9092"),
-            ));
-        }
-        if config.http.listen.as_ref() == Some(address) {
-            return Err((
-                "kafka.listen",
-                format!("{address} is http.listen already; take another port, such as 9092"),
-            ));
-        }
-        if before.iter().any(|one| one.address == *address) {
-            return Err((
-                "kafka.listen",
-                format!("names {address} twice; leave one out"),
-            ));
+    let native: Vec<_> = server.listen.iter().collect();
+    let of_kafka: Vec<_> = kafka.listen.iter().collect();
+    check_advertised(NATIVE, &native, &server.advertise)?;
+    check_advertised(KAFKA, &of_kafka, &kafka.advertise)?;
+    for ([key, _], listen) in [(NATIVE, &native), (KAFKA, &of_kafka)] {
+        for (index, NamedAddress { name, address }) in listen.iter().enumerate() {
+            let before = &listen[..index];
+            if let Some(name) = name
+                && before.iter().any(|one| one.name.as_ref() == Some(name))
+            {
+                return Err((
+                    key,
+                    format!("has two addresses with the name {name}; give each its own"),
+                ));
+            }
+            if address.ends_with(":0") {
+                continue;
+            }
+            if key == "kafka.listen" && native.iter().any(|one| one.address == *address) {
+                return Err((
+                    key,
+                    format!("{address} is server.listen already; take another port, such as 9092"),
+                ));
+            }
+            if config.http.listen.as_ref() == Some(address) {
+                return Err((
+                    key,
+                    format!("{address} is http.listen already; take another port"),
+                ));
+            }
+            if before.iter().any(|one| one.address == *address) {
+                return Err((key, format!("names {address} twice; leave one out")));
+            }
         }
     }
+    check_told(config)?;
     check_sessions(config)
 }
 
-/// What is wrong with addresses for clients that have names.
-fn check_advertised(kafka: &KafkaConfig) -> Result<(), (&'static str, String)> {
-    const KEY: &str = "kafka.advertise";
-    for (index, one) in kafka.advertise.iter().enumerate() {
+/// Other brokers are told all addresses for Kafka's clients in one text.
+fn check_told(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
+    let of_one = |(listen, told): (&NamedAddress, Option<&str>)| {
+        let text = told.unwrap_or(&listen.address);
+        // The system may choose the port, and the address of every interface is told as another one.
+        text.len().max("255.255.255.255:65535".len())
+    };
+    let all = config.kafka.listeners().map(of_one);
+    let bytes = all.map(|of_one| of_one + ",".len()).sum::<usize>();
+    if config.cluster.store.is_none() || bytes <= MAX_MEMBER_TEXT {
+        return Ok(());
+    }
+    let key = match config.kafka.advertise.is_empty() {
+        true => "kafka.listen",
+        false => "kafka.advertise",
+    };
+    let problem = format!(
+        "takes about {bytes} bytes with commas, and other brokers can be told {MAX_MEMBER_TEXT}; write fewer addresses, or shorter names of hosts"
+    );
+    Err((key, problem))
+}
+
+/// What is wrong with the addresses that clients are told.
+fn check_advertised(
+    [listen_key, key]: [&'static str; 2],
+    listen: &[&NamedAddress],
+    advertise: &[NamedAddress],
+) -> Result<(), (&'static str, String)> {
+    if !advertise.iter().any(|one| one.name.is_some()) {
+        let (told, all) = (advertise.len(), listen.len());
+        return match told {
+            0 => Ok(()),
+            _ if told == all => Ok(()),
+            _ => Err((
+                key,
+                format!(
+                    "has {told} addresses and {listen_key} has {all}; write one for each, in the same order"
+                ),
+            )),
+        };
+    }
+    for (index, one) in advertise.iter().enumerate() {
         let Some(name) = &one.name else {
             let address = &one.address;
             return Err((
-                KEY,
+                key,
                 format!("{address} has no name, and others there have; write NAME={address}"),
             ));
         };
-        if !kafka.listen.iter().any(|listen| listen.name == one.name) {
+        if !listen.iter().any(|listen| listen.name == one.name) {
             return Err((
-                KEY,
-                format!("{name} is no name in kafka.listen; give an address there that name"),
+                key,
+                format!("{name} is no name in {listen_key}; give an address there that name"),
             ));
         }
-        if kafka.advertise[..index]
+        if advertise[..index]
             .iter()
             .any(|before| before.name == one.name)
         {
-            return Err((KEY, format!("has {name} twice; leave one out")));
+            return Err((key, format!("has {name} twice; leave one out")));
         }
     }
     Ok(())

@@ -8,7 +8,6 @@ use super::keys::BrokerConfig;
 use super::kinds::ClientAuth;
 use super::listeners::Listener;
 use super::oauth::KeySource;
-use super::tls::TlsListener;
 
 /// What is wrong between the keys of `[auth]` and others: the key and what to do.
 pub(super) fn check_auth(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
@@ -27,11 +26,15 @@ pub(super) fn check_auth(config: &BrokerConfig) -> Result<(), (&'static str, Str
         let problem = "has http, where clients send the password itself with each request, and http.listen is neither loopback nor has TLS; add http to tls.listeners, or take http out";
         return Err(("auth.listeners", problem.to_owned()));
     }
-    let has_tls = config.tls.listeners.contains(&TlsListener::Native);
-    let brokers_prove = has_tls && config.tls.client_auth != ClientAuth::None;
-    if asks(Listener::Native) && config.cluster.store.is_some() && !brokers_prove {
-        let problem = "has native but the brokers of the cluster cannot prove to each other who they are; add native to tls.listeners, and set tls.client_auth to requested or required";
-        return Err(("auth.listeners", problem.to_owned()));
+    let of_brokers = config.security_of_brokers();
+    let brokers_prove = of_brokers.client_auth != ClientAuth::None;
+    if of_brokers.asks && config.cluster.store.is_some() && !brokers_prove {
+        let asking = config.asks_by_name(&config.server.listen.first);
+        let (key, problem) = match asking {
+            Some(name) => ("listeners.protocols", format!("has the brokers of the cluster log in at {name}, the first address of server.listen, where they cannot prove to each other who they are; write {name}=SASL_SSL there, and {name}=requested or {name}=required in listeners.client_auth, or put another address first")),
+            None => ("auth.listeners", "has native but the brokers of the cluster cannot prove to each other who they are; add native to tls.listeners, and set tls.client_auth to requested or required".to_owned()),
+        };
+        return Err((key, problem));
     }
     check_tokens(config)?;
     let sent = [
@@ -125,7 +128,10 @@ fn check_first_user(config: &BrokerConfig) -> Result<(), (&'static str, String)>
     let (set, missing) = match (&auth.first_user, &auth.first_user_password_file) {
         (None, None) => return Ok(()),
         (Some(_), Some(_)) if config.asks_clients() => return Ok(()),
-        (Some(_), Some(_)) => (USER, "auth.listeners"),
+        (Some(_), Some(_)) => {
+            let problem = "is set but nobody is asked to log in; set auth.listeners, or give a name SASL_SSL in listeners.protocols, or remove this";
+            return Err((USER, problem.to_owned()));
+        }
         (Some(_), None) => (USER, FILE),
         (None, Some(_)) => (FILE, USER),
     };
@@ -179,6 +185,7 @@ pub(super) fn doubts(config: &BrokerConfig) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::super::listeners::Insecure;
+    use super::super::tls::TlsListener;
     use super::*;
 
     fn doubted(config: &BrokerConfig) -> usize {
@@ -226,7 +233,7 @@ mod tests {
         assert_eq!(check_auth(&config), Ok(()));
         assert_eq!(doubted(&config), 0);
         // The native listener is another, and has no TLS.
-        config.server.listen = "0.0.0.0:7600".to_owned();
+        config.server.listen = "0.0.0.0:7600".into();
         assert_eq!(check_auth(&config), Ok(()), "it asks nobody");
         config.auth.listeners.push(Listener::Native);
         assert!(check_auth(&config).unwrap_err().1.contains("server.listen"));
@@ -311,7 +318,7 @@ mod tests {
             check_auth(&config)
                 .unwrap_err()
                 .1
-                .contains("auth.listeners is off")
+                .contains("nobody is asked to log in")
         );
         config.auth.listeners = vec![Listener::Native];
         assert_eq!(check_auth(&config), Ok(()));

@@ -188,7 +188,8 @@ pub(super) fn check_cluster(config: &BrokerConfig) -> Result<(), (&'static str, 
         let kafka = config.kafka.listen.iter();
         let kafka = kafka.map(|one| ("kafka.listen", &one.address));
         let http = config.http.listen.iter().map(|one| ("http.listen", one));
-        let native = std::iter::once(("server.listen", &config.server.listen));
+        let native = config.server.listen.iter();
+        let native = native.map(|one| ("server.listen", &one.address));
         for (key, address) in native.chain(http).chain(kafka) {
             if address == listen {
                 return Err((
@@ -216,14 +217,14 @@ fn doubt_of_addresses(config: &BrokerConfig, store: &str) -> Option<String> {
     let told = [
         (
             "cluster.listen",
-            &cluster.listen,
-            &cluster.advertise,
+            cluster.listen.as_str(),
+            cluster.advertise.as_deref(),
             "cluster.advertise",
         ),
         (
             "server.listen",
-            &server.listen,
-            &server.advertise,
+            server.listen.first.address.as_str(),
+            server.first_advertised(),
             "server.advertise",
         ),
     ];

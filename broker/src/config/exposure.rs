@@ -37,11 +37,9 @@ pub struct Exposure {
 impl Exposure {
     /// All that a configuration opens, address by address.
     pub fn all(config: &BrokerConfig) -> Vec<Self> {
-        let mut all = vec![Self::of_clients(
-            config,
-            Listener::Native,
-            &config.server.listen.as_str().into(),
-        )];
+        let native = config.server.listen.iter();
+        let native = native.map(|address| Self::of_clients(config, Listener::Native, address));
+        let mut all: Vec<_> = native.collect();
         let kafka = config.kafka.listen.iter();
         all.extend(kafka.map(|address| Self::of_clients(config, Listener::Kafka, address)));
         if let Some(address) = &config.http.listen {

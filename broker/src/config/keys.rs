@@ -23,7 +23,9 @@ use super::kinds::{
     Switch, Time, TransportChoice, TransportKind,
 };
 use super::listeners::{Accepted, Insecure, Listener};
-use super::named::{AddressesOrAuto, AddressesOrOff, ListenerName, NamedAddress};
+use super::named::{
+    AddressesOrAuto, AddressesOrOff, ListenerName, NamedAddress, NativeAddressList, NativeAddresses,
+};
 use super::oauth::{Algorithms, ClaimName, KeySource, KeysAt, TextOrOff, Texts, TokenAlgorithm};
 use super::protocols::{NamedClientAuth, NamedMechanisms, NamedProtocols, SecurityProtocol};
 use super::telemetry::{CollectorOrOff, Signals};
@@ -152,11 +154,14 @@ config_keys! {
 
     /// What clients connect to.
     server: ServerConfig {
-        /// The one native address, for control calls and data.
-        listen: String, Address [] = "127.0.0.1:7600";
-        /// The address that clients are told to use. `auto` is the address listened on; set it
+        /// The native address, for control calls and data, or several. Other brokers go to the first. An address may have a
+        /// name, by which `[listeners]` says what it protects, and by which clients that come in there are told the addresses of
+        /// all brokers: `internal=10.0.0.1:7600,external=0.0.0.0:7610`.
+        listen: NativeAddresses, NativeAddressList [] = "127.0.0.1:7600";
+        /// The address that clients are told to use, or one for each of `server.listen` in the same order, or by names:
+        /// `external=broker1.example:7610`. `auto`, or a name that is left out, is the address listened on; set it
         /// when clients reach the broker by another name or through a mapped port.
-        advertise: Option<String>, AddressOrAuto [] = "auto";
+        advertise: Vec<NamedAddress>, AddressesOrAuto [] = "auto";
         /// The most client connections at a time. Fewer if the process may not open as many files. At the limit
         /// a new connection replaces the one that has been silent for longest: no hello, or no whole request.
         /// If none is silent, the broker answers the new one with TOO_MANY_CONNECTIONS and closes it.
@@ -408,7 +413,7 @@ config_keys! {
 
     /// TLS 1.3 and 1.2 at the listeners for clients. What it protects, and what not: docs/security.md.
     tls: TlsConfig {
-        /// The listeners that have TLS: `native` is `server.listen`, `kafka` all addresses of `kafka.listen`,
+        /// The listeners that have TLS: `native` is all addresses of `server.listen`, `kafka` those of `kafka.listen`,
         /// `http` is `http.listen`, which asks nobody for a certificate: probes have none. `cluster` is `cluster.listen`, which
         /// asks everybody for a broker's certificate. Such a listener takes no connections without TLS. With `native` and
         /// `cluster.store` the brokers call each other with TLS, see `tls.broker_ca`.
@@ -450,7 +455,7 @@ config_keys! {
 
     /// Users with passwords, by SASL: docs/security.md.
     auth: AuthConfig {
-        /// The listeners that ask clients who they are: `native` is `server.listen`, `kafka` all addresses of `kafka.listen`,
+        /// The listeners that ask clients who they are: `native` is all addresses of `server.listen`, `kafka` those of `kafka.listen`,
         /// `http` is `http.listen` but for `http.open_paths`. A client that does not prove it, with a user's password, gets
         /// nothing there. At the native listener a certificate with a name proves it as well, as those of the cluster's brokers
         /// do. Over HTTP the password or the token itself is sent, so `http` must be in `tls.listeners` unless it listens on

@@ -52,7 +52,7 @@ pub use keys::{
 };
 pub use kinds::{ClientAuth, EngineChoice, Limits, LogFormat, TransportChoice};
 pub use listeners::{Insecure, Listener};
-pub use named::{ListenerName, NamedAddress};
+pub use named::{ListenerName, NamedAddress, NativeAddresses};
 pub use oauth::{KeySource, TokenAlgorithm};
 pub use print::reference_markdown;
 pub use protocols::SecurityProtocol;

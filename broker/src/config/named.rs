@@ -1,7 +1,9 @@
 //! Names of addresses, and lists of addresses that may have one.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::kinds::{Kind, Limits};
 use super::units;
@@ -15,7 +17,20 @@ const TAKEN: [&str; 9] = [
 
 /// A name of addresses, such as `external`: letters, digits, dashes and underscores.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ListenerName(Arc<str>);
+pub struct ListenerName(&'static str);
+
+/// All names, so that whatever tells of a client says by which one it came in without a copy. They stay: configurations name few.
+static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+
+fn kept(name: &str) -> &'static str {
+    let mut names = NAMES.lock();
+    if let Some(known) = names.get(name) {
+        return known;
+    }
+    let name: &'static str = Box::leak(name.into());
+    names.insert(name);
+    name
+}
 
 impl ListenerName {
     /// The name as it is written.
@@ -35,18 +50,18 @@ impl ListenerName {
                 "`{text}` is no name of addresses, it stands for something else; take another, such as internal or external"
             ));
         }
-        Ok(Self(text.into()))
+        Ok(Self(kept(text)))
     }
 
     /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
+    pub fn as_str(&self) -> &'static str {
+        self.0
     }
 }
 
 impl fmt::Display for ListenerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.0)
     }
 }
 
@@ -83,6 +98,54 @@ impl fmt::Display for NamedAddress {
             None => f.write_str(&self.address),
         }
     }
+}
+
+/// The native addresses to listen on. Other brokers, and programs on the broker's own machine, go to the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NativeAddresses {
+    /// The first.
+    pub first: NamedAddress,
+    /// Those behind it.
+    pub more: Vec<NamedAddress>,
+}
+
+impl NativeAddresses {
+    /// All of them, in the order of the configuration.
+    pub fn iter(&self) -> impl Iterator<Item = &NamedAddress> + Clone {
+        std::iter::once(&self.first).chain(&self.more)
+    }
+}
+
+impl From<String> for NativeAddresses {
+    /// One address without a name.
+    fn from(address: String) -> Self {
+        Self {
+            first: address.into(),
+            more: Vec::new(),
+        }
+    }
+}
+
+impl From<&str> for NativeAddresses {
+    /// One address without a name.
+    fn from(address: &str) -> Self {
+        address.to_owned().into()
+    }
+}
+
+/// Each address to listen on with the address to tell clients, if one was given: by its name, or in the same order.
+pub(super) fn with_advertised<'a>(
+    listen: impl Iterator<Item = &'a NamedAddress>,
+    advertise: &'a [NamedAddress],
+) -> impl Iterator<Item = (&'a NamedAddress, Option<&'a str>)> {
+    let by_name = advertise.iter().any(|one| one.name.is_some());
+    listen.enumerate().map(move |(index, listen)| {
+        let told = match by_name {
+            true => advertise.iter().find(|one| one.name == listen.name),
+            false => advertise.get(index),
+        };
+        (listen, told.map(|one| one.address.as_str()))
+    })
 }
 
 /// Reads addresses that stand between commas; an empty list if the text is empty or `none`.
@@ -149,6 +212,31 @@ impl Kind for AddressesOrOff {
 
     fn show(value: &Vec<NamedAddress>) -> String {
         show_list(value, "off")
+    }
+}
+
+/// Native addresses, one at least.
+pub(super) enum NativeAddressList {}
+
+impl Kind for NativeAddressList {
+    type Value = NativeAddresses;
+    const FORM: &'static str = "`host:port`, or several with commas between them (in a file also a list), with names or without (`external=host:port`); port 0 lets the system choose";
+    const LIST: bool = true;
+
+    fn parse(text: &str, _: &Limits) -> Result<NativeAddresses, String> {
+        let mut all = parse_list(text, "")?.into_iter();
+        let first = all
+            .next()
+            .ok_or_else(|| "it is empty; write host:port, such as 127.0.0.1:7600".to_owned())?;
+        Ok(NativeAddresses {
+            first,
+            more: all.collect(),
+        })
+    }
+
+    fn show(value: &NativeAddresses) -> String {
+        let all: Vec<_> = value.iter().cloned().collect();
+        show_list(&all, "")
     }
 }
 

@@ -416,6 +416,7 @@ impl Resolution {
         }
         self.warnings.extend(cluster::doubts(config));
         self.warnings.extend(tls_check::doubts(config));
+        self.warnings.extend(security::doubts(config));
         self.warnings.extend(auth_check::doubts(config));
         self.warnings.extend(exposure::doubt(config));
         self.warnings.extend(store_check::doubt(config));

@@ -32,7 +32,7 @@ fn flag_before_environment_before_file_before_default() {
         .resolve_with(Some((Path::new("kera.toml"), text)))
         .unwrap();
     let config = &resolved.config;
-    assert_eq!(config.server.listen, "0.0.0.0:3");
+    assert_eq!(config.server.listen, "0.0.0.0:3".into());
     assert_eq!(config.server.idle_timeout, Duration::from_secs(120));
     assert_eq!(config.server.max_connections, 10);
     assert_eq!(config.server.max_frame_bytes, 16 << 20);

@@ -42,6 +42,14 @@ pub struct Entrance {
 }
 
 impl Entrance {
+    /// An address of `server.listen`.
+    pub fn of_native(name: Option<ListenerName>) -> Self {
+        Self {
+            listener: TlsListener::Native,
+            name,
+        }
+    }
+
     /// An address of `kafka.listen`.
     pub fn of_kafka(name: Option<ListenerName>) -> Self {
         Self {
@@ -99,16 +107,30 @@ impl BrokerConfig {
 
     /// The addresses that clients connect to, but for those over HTTP.
     fn addresses(&self) -> impl Iterator<Item = (Listener, &NamedAddress)> {
+        let native = self.server.listen.iter();
         let kafka = self.kafka.listen.iter();
-        kafka.map(|address| (Listener::Kafka, address))
+        let kafka = kafka.map(|address| (Listener::Kafka, address));
+        native
+            .map(|address| (Listener::Native, address))
+            .chain(kafka)
+    }
+
+    /// What the other brokers need, which come to the first native address.
+    pub(crate) fn security_of_brokers(&self) -> Security {
+        let first = self.server.listen.first.name.as_ref();
+        self.security_at(Listener::Native, first)
+    }
+
+    /// The name of an address, if `listeners.protocols` says by it what the address protects.
+    pub(super) fn asks_by_name<'a>(&self, address: &'a NamedAddress) -> Option<&'a ListenerName> {
+        let name = address.name.as_ref();
+        name.filter(|_| of(&self.listeners.protocols, name).is_some())
     }
 
     /// What clients need at each of them.
     fn securities(&self) -> impl Iterator<Item = Security> {
         let all = self.addresses();
-        let all = all.map(|(listener, one)| self.security_at(listener, one.name.as_ref()));
-        let native = self.security_at(Listener::Native, None);
-        all.chain(std::iter::once(native))
+        all.map(|(listener, one)| self.security_at(listener, one.name.as_ref()))
     }
 
     /// True if clients have to prove by a login who they are, at some listener.
@@ -164,14 +186,17 @@ impl BrokerConfig {
 pub(super) fn check_names(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
     let named = &config.listeners;
     let addresses = config.addresses();
-    let known: Vec<_> = addresses.filter_map(|(_, one)| one.name.as_ref()).collect();
+    let mut known: Vec<_> = addresses.filter_map(|(_, one)| one.name.as_ref()).collect();
     if known.len() > MOST_NAMED {
         let problem = format!(
             "has {} addresses with names; at most {MOST_NAMED} may have one",
             known.len()
         );
-        return Err(("kafka.listen", problem));
+        return Err(("listeners.protocols", problem));
     }
+    // A name may stand in both keys, and means the same there.
+    known.sort_by_key(|name| name.as_str());
+    known.dedup();
     let insecure = config.insecure.iter().filter_map(|one| match one {
         Insecure::Named(name) => Some(("insecure", name)),
         _ => None,
@@ -206,6 +231,38 @@ pub(super) fn check_names(config: &BrokerConfig) -> Result<(), (&'static str, St
     Ok(())
 }
 
+/// Keys of all addresses of a kind by which none of them goes, for people: names say something else of each.
+pub(super) fn doubts(config: &BrokerConfig) -> Vec<String> {
+    let goes_by_key = |listener: Listener| {
+        let mut all = config.addresses().filter(move |(of, _)| *of == listener);
+        all.any(|(_, one)| config.asks_by_name(one).is_none())
+    };
+    let kinds = [Listener::Native, Listener::Kafka];
+    let overridden = kinds.into_iter().filter(|kind| !goes_by_key(*kind));
+    let unused = overridden.flat_map(|kind| {
+        let of_tls = config.tls.listeners.iter().any(|one| one.kind() == kind);
+        let of_auth = config.auth.listeners.contains(&kind);
+        let keys = [(of_tls, "tls.listeners"), (of_auth, "auth.listeners")];
+        let keys = keys.into_iter().filter(|(is_set, _)| *is_set);
+        keys.map(move |(_, key)| {
+            format!(
+                "{key} has {kind}, by which no address of {} goes: listeners.protocols says of each by its name what it protects; take {kind} out",
+                kind.key()
+            )
+        })
+    });
+    let asks = config.tls.client_auth != ClientAuth::None;
+    let mut with_tls = config
+        .addresses()
+        .filter(|(listener, one)| config.security_at(*listener, one.name.as_ref()).has_tls);
+    let goes_by_it =
+        with_tls.any(|(_, one)| of(&config.listeners.client_auth, one.name.as_ref()).is_none());
+    let certificates = (asks && config.has_tls() && !goes_by_it).then(|| {
+        "tls.client_auth is set, and no address goes by it: none for clients has TLS, or listeners.client_auth says so of each by its name; take it out".to_owned()
+    });
+    unused.chain(certificates).collect()
+}
+
 fn names_of<'a, V>(
     key: &'static str,
     list: &'a [(ListenerName, V)],
@@ -221,11 +278,16 @@ fn unknown(key: &str, name: &ListenerName, known: &[&ListenerName]) -> String {
     let hint = match (known.iter().find(alike), known) {
         (Some(alike), _) => format!("did you mean {alike}?"),
         (None, []) => {
-            format!("no address has a name; write {name}=host:port in kafka.listen")
+            format!(
+                "no address has a name; write {name}=host:port in kafka.listen or server.listen"
+            )
         }
         (None, known) => {
             let known: Vec<_> = known.iter().map(|one| one.as_str()).collect();
-            format!("the names in kafka.listen are {}", known.join(", "))
+            format!(
+                "the names in server.listen and kafka.listen are {}",
+                known.join(", ")
+            )
         }
     };
     match key {

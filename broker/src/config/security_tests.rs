@@ -116,7 +116,7 @@ fn what_contradicts_itself_is_refused_with_what_to_do() {
         ),
         (
             &[("insecure", "nobody")],
-            "the names in kafka.listen are inner, outer",
+            "the names in server.listen and kafka.listen are inner, outer",
         ),
         (
             &[("listeners.client_auth", "inner=required"), CA],
@@ -141,7 +141,7 @@ fn what_contradicts_itself_is_refused_with_what_to_do() {
     let bare = ("kafka.listen", "127.0.0.1:9092");
     let error = resolve(&[bare, ("listeners.protocols", "outer=SSL")]).unwrap_err();
     assert!(
-        error.contains("write outer=host:port in kafka.listen"),
+        error.contains("write outer=host:port in kafka.listen or server.listen"),
         "{error}"
     );
     let error = resolve(&[LISTEN, PROTOCOLS]).unwrap_err();
@@ -158,4 +158,106 @@ fn what_contradicts_itself_is_refused_with_what_to_do() {
         error.contains("listeners.mechanisms: has PLAIN, which sends the password itself, and outer in kafka.listen is neither loopback nor has TLS"),
         "{error}"
     );
+}
+
+#[test]
+fn native_addresses_have_names_too_and_brokers_go_to_the_first() {
+    let listen = ("server.listen", "inner=10.0.0.1:7600,outer=0.0.0.0:7610");
+    let told = ("server.advertise", "outer=broker1.example:7610");
+    let insecure = ("insecure", "inner");
+    let settings = [&[listen, told, PROTOCOLS, insecure][..], &FILES].concat();
+    let config = resolve(&settings).expect("it fits together");
+    let outer = config.security_at(Listener::Native, Some(&name("outer")));
+    assert!(outer.has_tls && outer.asks);
+    let brokers = config.security_of_brokers();
+    assert!(!brokers.has_tls && !brokers.asks);
+    assert_eq!(config.server.first_advertised(), None);
+    let told = config.server.listeners().map(|(_, told)| told);
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [None, Some("broker1.example:7610")]
+    );
+    let entrances = config.named_entrances();
+    let expected = Entrance::of_native(Some(name("outer")));
+    assert_eq!(entrances, [(expected, ClientAuth::None)]);
+    // The same name stands for the addresses of both keys.
+    let kafka = ("kafka.listen", "127.0.0.1:9092,outer=0.0.0.0:9093");
+    let config = resolve(&[&settings[..], &[kafka]].concat()).expect("it fits together");
+    assert_eq!(config.named_entrances().len(), 2);
+    for (listen, told) in [
+        ("", "it is empty"),
+        ("inner=a:1,inner=a:2", "two addresses with the name inner"),
+        ("a:1,a:1", "names a:1 twice"),
+    ] {
+        let error = resolve(&[("server.listen", listen)]).expect_err(told);
+        assert!(error.contains(told), "{error}");
+    }
+    // Other brokers come to the first, and have to prove who they are where it asks.
+    let cluster = [
+        ("server.listen", "outer=127.0.0.1:7610,inner=127.0.0.1:7600"),
+        PROTOCOLS,
+        ("cluster.store", "etcd://127.0.0.1:2379"),
+        ("cluster.broker_id", "1"),
+        ("tls.broker_ca", "/ca.pem"),
+    ];
+    let settings = [&cluster[..], &FILES].concat();
+    let error = resolve(&settings).unwrap_err();
+    assert!(error.contains("cannot prove to each other"), "{error}");
+    let proven = [("listeners.client_auth", "outer=requested"), CA];
+    assert!(resolve(&[&settings[..], &proven].concat()).is_ok());
+}
+
+#[test]
+fn keys_that_no_address_goes_by_are_told() {
+    let listen = ("kafka.listen", "inner=127.0.0.1:9092,outer=0.0.0.0:9093");
+    let certificates = [("listeners.client_auth", "outer=required"), CA];
+    let settings = [&[listen, PROTOCOLS][..], &FILES, &certificates].concat();
+    let told = |more: &[(&str, &str)]| {
+        let all = [&settings[..], more].concat();
+        doubts(&resolve(&all).expect("it fits together"))
+    };
+    assert_eq!(told(&[]), [String::new(); 0]);
+    let all = [
+        ("auth.listeners", "kafka"),
+        ("tls.listeners", "kafka"),
+        ("tls.client_auth", "required"),
+    ];
+    for (key, _) in all {
+        let told = told(&all);
+        assert!(
+            told.iter().any(|one| one.starts_with(key)),
+            "{key}: {told:?}"
+        );
+    }
+    // An address without a name goes by them.
+    let bare = "127.0.0.1:9094,inner=127.0.0.1:9092,outer=0.0.0.0:9093";
+    let told = told(&[&all[..], &[("kafka.listen", bare)]].concat());
+    assert_eq!(told, [String::new(); 0]);
+}
+
+#[test]
+fn more_than_other_brokers_can_be_told_is_refused() {
+    let host = "h".repeat(60);
+    let advertise = |count: usize| {
+        let all: Vec<_> = (0..count).map(|n| format!("{host}:{}", 9000 + n)).collect();
+        all.join(",")
+    };
+    let tells = |count: usize, store: bool| {
+        let listen: Vec<_> = (0..count)
+            .map(|n| format!("127.0.0.1:{}", 9000 + n))
+            .collect();
+        let (listen, told) = (listen.join(","), advertise(count));
+        let mut all = vec![("kafka.listen", &*listen), ("kafka.advertise", &*told)];
+        if store {
+            all.extend([
+                ("cluster.store", "etcd://127.0.0.1:2379"),
+                ("cluster.broker_id", "1"),
+            ]);
+        }
+        resolve(&all)
+    };
+    assert!(tells(15, true).is_ok());
+    assert!(tells(16, false).is_ok(), "it tells nobody");
+    let error = tells(16, true).unwrap_err();
+    assert!(error.contains("other brokers can be told 1024"), "{error}");
 }

@@ -69,8 +69,8 @@ pub(super) fn check_tls(config: &BrokerConfig) -> Result<(), (&'static str, Stri
         let problem = "is set but tls.listeners has no cluster, so replicas have no TLS on any way; add cluster there, or remove this";
         return Err(("cluster.trusted_fabric", problem.to_owned()));
     }
-    let calls_brokers = clustered
-        && (listeners.contains(&TlsListener::Native) || listeners.contains(&TlsListener::Cluster));
+    let by_calls = config.security_of_brokers().has_tls;
+    let calls_brokers = clustered && (by_calls || listeners.contains(&TlsListener::Cluster));
     if calls_brokers && !knows_brokers {
         return Err(("tls.listeners", NEEDS_BROKER_CA.to_owned()));
     }
@@ -106,13 +106,13 @@ fn check_cluster(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
 /// What is allowed and leaves more open than it may seem.
 pub(super) fn doubts(config: &BrokerConfig) -> impl Iterator<Item = String> {
     let listeners = &config.tls.listeners;
-    let is_doubtful = !listeners.is_empty()
+    let is_doubtful = config.has_tls()
         && !listeners.contains(&TlsListener::Cluster)
         && config.cluster.store.is_some();
     let uncovered = is_doubtful.then(|| {
-        let native = listeners.contains(&TlsListener::Native);
+        let native = config.security_of_brokers().has_tls;
         let calls = if native { "" } else { ", nor server.listen, at which brokers call each other" };
-        format!("tls.listeners does not cover cluster.listen{calls}: records travel to replicas on other brokers without TLS (docs/security.md)")
+        format!("TLS does not cover cluster.listen{calls}: records travel to replicas on other brokers without TLS; add cluster to tls.listeners (docs/security.md)")
     });
     let by_cards = config.cluster.trusted_fabric.then(|| {
         "as cluster.trusted_fabric says, only brokers are on the network of the cards that RDMA uses: whoever else is there reads records on their way to replicas, and writes replicas (docs/security.md)".to_owned()

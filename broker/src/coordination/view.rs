@@ -98,7 +98,7 @@ impl LaneView for View<'_> {
         let who = Who {
             principal: &principal,
             host,
-            via: Listener::Kafka,
+            via: Listener::Kafka.into(),
         };
         let streams = self.shared.data.catalog.all().into_iter();
         let shown = streams.filter(|stream| !stream.record.load().internal);

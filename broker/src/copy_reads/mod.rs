@@ -13,6 +13,7 @@ mod walk;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use kera_grpc::serve::Caller;
 use kera_metadata::GroupRecord;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
@@ -292,6 +293,7 @@ pub fn find(
     shared: &Arc<Shared>,
     stream: StreamId,
     request: &v1::FindCopiesRequest,
+    caller: Option<&Caller>,
 ) -> Result<v1::FindCopiesResponse, WireError> {
     let streamlet = StreamletId(request.streamlet);
     let known = shared.listed.of(&*shared.metadata, stream, streamlet)?;
@@ -303,14 +305,16 @@ pub fn find(
         found.groups = groups.map(group_info).collect();
     }
     let names = |id: u32| found.groups.iter().any(|group| group.holders.contains(&id));
+    let listener = caller.and_then(|caller| caller.listener.as_deref());
     let brokers = shared.data.directory.brokers();
     let holders = brokers.iter().filter(|broker| names(broker.id));
-    found.brokers = holders
-        .map(|broker| v1::CopyHolder {
+    let reached = holders.filter_map(|broker| {
+        Some(v1::CopyHolder {
             broker: broker.id,
-            address: broker.address.clone(),
+            address: broker.native_at(listener)?.to_owned(),
             rack: broker.rack.clone().unwrap_or_default(),
         })
-        .collect();
+    });
+    found.brokers = reached.collect();
     Ok(found)
 }

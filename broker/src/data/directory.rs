@@ -11,6 +11,8 @@ pub struct BrokerInfo {
     pub id: u32,
     /// HOST:PORT for native clients.
     pub address: String,
+    /// Its native addresses with names: the name and HOST:PORT.
+    pub native_named: Vec<(String, String)>,
     /// HOST:PORT for Kafka's clients, one for each listener in the order of the configuration; empty if
     /// it does not listen for them.
     pub kafka: Vec<String>,
@@ -23,6 +25,17 @@ pub struct BrokerInfo {
 }
 
 impl BrokerInfo {
+    /// HOST:PORT that a native client is told which came in by the address of this name. As of
+    /// [`kafka_at`](Self::kafka_at); without a name it is the first.
+    pub fn native_at(&self, name: Option<&str>) -> Option<&str> {
+        let Some(name) = name.filter(|_| !self.native_named.is_empty()) else {
+            return Some(&self.address);
+        };
+        let mut named = self.native_named.iter();
+        let found = named.find(|(known, _)| known == name);
+        found.map(|(_, address)| address.as_str())
+    }
+
     /// HOST:PORT that a client is told which came in by the listener of this name, or, without one, by that of number
     /// `listener`. `None`: this broker is not for such clients.
     ///
@@ -230,5 +243,20 @@ mod tests {
         for listener in 0..3 {
             assert_eq!(mixed.kafka_at(listener, None), Some(("c", 9094)));
         }
+    }
+
+    #[test]
+    fn native_clients_are_told_the_address_of_the_name_that_they_came_in_by() {
+        let mut info = BrokerInfo {
+            address: "a:7600".to_owned(),
+            ..BrokerInfo::default()
+        };
+        for name in [None, Some("inner"), Some("outer")] {
+            assert_eq!(info.native_at(name), Some("a:7600"), "it knows no names");
+        }
+        info.native_named = vec![("outer".to_owned(), "b:7601".to_owned())];
+        assert_eq!(info.native_at(None), Some("a:7600"));
+        assert_eq!(info.native_at(Some("outer")), Some("b:7601"));
+        assert_eq!(info.native_at(Some("partners")), None);
     }
 }

@@ -11,8 +11,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{ServerTls, principal_of};
-use crate::audit::Peer;
-use crate::config::{Entrance, TlsListener};
+use crate::audit::{Peer, Via};
+use crate::config::{Entrance, ListenerName, TlsListener};
 use crate::metrics::{Counter, Family, Labels};
 use crate::principal::Principal;
 use crate::unheard::Strange;
@@ -163,7 +163,7 @@ impl ServerTls {
         match &outcome {
             Ok(stream) => {
                 self.completed.inc();
-                self.note_client(peer, listener, stream);
+                self.note_client(peer, &entrance, stream);
             }
             Err(error) => self.note_failure(peer, &entrance, error),
         }
@@ -171,15 +171,15 @@ impl ServerTls {
     }
 
     /// Counts and logs who the client has proved to be, if it has a certificate.
-    fn note_client(&self, peer: SocketAddr, listener: TlsListener, stream: &Stream) {
+    fn note_client(&self, peer: SocketAddr, entrance: &Entrance, stream: &Stream) {
         if stream.peer_certificate().is_none() {
             return;
         }
         let principal = principal_of(stream);
-        let key = listener.key();
+        let key = entrance.listener.key();
         tracing::debug!(%peer, %principal, "{key}: a client has a certificate");
         let login = |user: &str, outcome| {
-            let from = from(peer, listener);
+            let from = from(peer, entrance);
             self.audit.login(from, CERTIFICATE, user, outcome);
         };
         self.note_authentication(match &principal {
@@ -224,7 +224,7 @@ impl ServerTls {
             Error::NoCertificatesPresented | Error::InvalidCertificate(_)
         ) {
             self.note_authentication("failure");
-            let from = from(peer, listener);
+            let from = from(peer, entrance);
             self.audit.login(from, CERTIFICATE, "", Err(&reason));
         }
         let place = match &entrance.name {
@@ -266,9 +266,10 @@ pub(super) fn failures() -> Family<Labels, Counter> {
     counted
 }
 
-fn from(peer: SocketAddr, listener: TlsListener) -> Peer {
+fn from(peer: SocketAddr, entrance: &Entrance) -> Peer {
+    let name = entrance.name.as_ref().map(ListenerName::as_str);
     Peer {
-        via: listener.kind(),
+        via: Via::new(entrance.listener.kind(), name),
         host: peer.ip(),
     }
 }

@@ -54,6 +54,8 @@ pub struct ServerTls {
     settings: TlsConfig,
     /// The addresses with a name that have TLS, and whether clients need a certificate there.
     named: Vec<(Entrance, ClientAuth)>,
+    /// Other brokers come to the native address, and this one to theirs, with TLS.
+    calls_brokers: bool,
     current: ArcSwap<Configs>,
     seen: Mutex<Seen>,
     /// Another number when the files in use are others.
@@ -101,6 +103,7 @@ impl ServerTls {
         let tls = Self {
             settings: settings.clone(),
             named,
+            calls_brokers: config.security_of_brokers().has_tls,
             not_after: AtomicI64::new(loaded.not_after),
             name: loaded.name,
             files: watch::Sender::new(contents.checksum()),
@@ -124,9 +127,12 @@ impl ServerTls {
         Ok(Some(Arc::new(tls)))
     }
 
-    /// True if connections to `listener`, at addresses without a name, begin with a TLS handshake.
+    /// True if connections to `listener` begin with a TLS handshake, those of other brokers where it has several addresses.
     pub fn serves(&self, listener: TlsListener) -> bool {
-        self.settings.listeners.contains(&listener)
+        match listener {
+            TlsListener::Native => self.calls_brokers,
+            other => self.settings.listeners.contains(&other),
+        }
     }
 
     /// How listeners of this kind at other brokers are reached, which have TLS if this one has. Changes with the files.

@@ -134,12 +134,22 @@ struct KafkaListener {
 }
 
 fn kafka_listeners(answer: &v1::DescribeBrokerResponse) -> Vec<KafkaListener> {
-    let advertised = |index: usize| answer.kafka_advertised.get(index).cloned();
+    let all = &answer.kafka_advertised;
+    let named = |text: &'_ str| text.split_once('=').map(|(name, _)| name.to_owned());
+    // By names, if they have any, and otherwise in the same order.
+    let by_name = all.iter().any(|one| named(one).is_some());
+    let advertised = |index: usize, address: &str| match by_name {
+        true => all.iter().find(|one| named(one) == named(address)),
+        false => all.get(index),
+    };
     let addresses = answer.kafka.iter().enumerate();
     addresses
         .map(|(index, address)| KafkaListener {
             address: address.clone(),
-            advertised: advertised(index),
+            advertised: advertised(index, address).map(|told| match told.split_once('=') {
+                Some((_, told)) => told.to_owned(),
+                None => told.clone(),
+            }),
         })
         .collect()
 }
@@ -333,6 +343,27 @@ async fn describe(args: DescribeArgs) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_told_with_what_clients_are_told_of_each() {
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        let told = |kafka: &[&str], advertised: &[&str]| {
+            kafka_text(&kafka_listeners(&v1::DescribeBrokerResponse {
+                kafka: texts(kafka),
+                kafka_advertised: texts(advertised),
+                ..v1::DescribeBrokerResponse::default()
+            }))
+        };
+        let named = ["inner=a:1", "b:2", "outer=c:3"];
+        assert_eq!(
+            told(&named, &["outer=far:9"]),
+            "inner=a:1, b:2, outer=c:3 as far:9"
+        );
+        assert_eq!(
+            told(&["a:1", "b:2"], &["x:1", "y:2"]),
+            "a:1 as x:1, b:2 as y:2"
+        );
+    }
 
     #[test]
     fn a_changed_setting_is_told_with_what_the_broker_was_started_with() {

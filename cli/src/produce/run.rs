@@ -320,7 +320,7 @@ mod tests {
             data_dir: home.path().join("data"),
             ..BrokerConfig::default()
         };
-        config.server.listen = "127.0.0.1:0".to_owned();
+        config.server.listen = "127.0.0.1:0".into();
         config.http.listen = None;
         (Broker::start(config).await.unwrap(), home)
     }

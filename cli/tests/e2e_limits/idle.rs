@@ -65,7 +65,7 @@ async fn an_idle_control_connection_is_ended_and_its_client_notices_nothing() {
         data_dir: home.path().join("data"),
         ..BrokerConfig::default()
     };
-    config.server.listen = "127.0.0.1:0".to_owned();
+    config.server.listen = "127.0.0.1:0".into();
     // Long enough for who is held up between its connection and its call.
     config.server.control_idle_timeout = Duration::from_secs(1);
     config.server.hello_timeout = Duration::from_secs(5);

@@ -37,7 +37,7 @@ impl Small {
             data_dir: home.path().join("data"),
             ..BrokerConfig::default()
         };
-        config.server.listen = "127.0.0.1:0".to_owned();
+        config.server.listen = "127.0.0.1:0".into();
         config.http.listen = None;
         config.memory.pool = 16 << 20;
         let broker = Broker::start(config).await.expect("the broker starts");

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::certificates::{Authority, Files, Identity};
 use crate::common::place::{Place, start_each};
+use crate::common::ports::Reserved;
 use crate::common::{Broker, Finished, PATIENCE, finish, kera};
 use crate::tells;
 
@@ -72,6 +73,18 @@ impl Trio {
         listeners: &str,
         more: &[&str],
     ) -> Option<Self> {
+        Self::with_each(authority, identity, listeners, |_| {
+            more.iter().copied().map(str::to_owned).collect()
+        })
+    }
+
+    /// The same, each with more flags of its own.
+    pub fn with_each(
+        authority: &Authority,
+        identity: impl Fn(usize) -> Identity,
+        listeners: &str,
+        more: impl Fn(usize) -> Vec<String>,
+    ) -> Option<Self> {
         let etcd = Etcd::start()?;
         let made = EtcdStore::init(&etcd.address(), EtcdOptions::default());
         made.expect("the cluster is made");
@@ -84,7 +97,9 @@ impl Trio {
             ca = of_broker.write("ca.pem", &authority.pem);
             let ca = text(&ca);
             let tls = ["--tls-broker-ca", &ca, "--tls-reload-interval", "100ms"];
-            let broker = of_broker.broker(listeners, &[flags, &tls, more].concat());
+            let more = more(number);
+            let more: Vec<_> = more.iter().map(String::as_str).collect();
+            let broker = of_broker.broker(listeners, &[flags, &tls, &more].concat());
             files.push(of_broker);
             broker
         });
@@ -147,6 +162,92 @@ pub fn records(described: &Value) -> u64 {
 
 fn text(path: &Path) -> String {
     path.to_str().expect("a path of the build").to_owned()
+}
+
+/// Brokers, and whoever has a certificate, come to the first native address; clients with passwords to another one, without TLS.
+#[test]
+fn clients_of_another_native_address_are_told_it_of_all_brokers() {
+    let authority = Authority::new("all");
+    let plain: Vec<_> = (0..3).map(|_| Reserved::new()).collect();
+    let flags = |number: usize| {
+        let listen = format!("plain={}", plain[number - 1].address());
+        let flags = [
+            ["--tls-client-auth", "required"],
+            ["--listen", &*listen],
+            ["--listeners-protocols", "plain=SASL_PLAINTEXT"],
+            ["--listeners-mechanisms", "plain=SCRAM-SHA-512"],
+        ];
+        flags
+            .as_flattened()
+            .iter()
+            .copied()
+            .map(str::to_owned)
+            .collect()
+    };
+    let identity = |_| authority.broker(&NAMES);
+    let Some(trio) = Trio::with_each(&authority, identity, "native", flags) else {
+        return;
+    };
+    let password = trio.files[0].write("password", "long secret\n");
+    trio.run(0, &["user", "create", "ann"], b"long secret\n");
+    let create = [
+        "stream",
+        "create",
+        "clicks",
+        "--streamlets",
+        "3",
+        "--replicas",
+        "3",
+    ];
+    trio.until(0, &["cluster", "status", "--json"], |status| {
+        status["brokers"]
+            .as_array()
+            .is_some_and(|all| all.len() == 3)
+    });
+    trio.run(0, &create, b"");
+    // Without TLS nobody gets on at the other address, so who gets on was told this one.
+    let ask = |at: usize, words: &[&str], input: &[u8]| {
+        let begin = Instant::now();
+        loop {
+            let mut command = kera();
+            command
+                .args(words)
+                .env("KERA_BOOTSTRAP", plain[at].address())
+                .env("KERA_USER", "ann")
+                .env("KERA_USER_PASSWORD_FILE", &password);
+            let finished = finish(command, input);
+            if finished.status.success() {
+                return finished.text();
+            }
+            // A broker hears of a user, and of a stream's owners, when it does.
+            assert!(begin.elapsed() < PATIENCE, "{words:?}: {}", finished.stderr);
+        }
+    };
+    let listed = ask(1, &["stream", "list"], b"");
+    assert!(listed.contains("clicks"), "{listed}");
+    let input: String = (0..300).map(|number| format!("{number}\n")).collect();
+    ask(1, &["produce", "clicks", "-q"], input.as_bytes());
+    for at in 0..3 {
+        let group = format!("group-{at}");
+        let read = ask(at, &["consume", "clicks", "--group", &group], b"");
+        assert_eq!(read.lines().count(), 300);
+        let status = ask(at, &["cluster", "status", "--json"], b"");
+        for (number, one) in plain.iter().enumerate() {
+            let first = trio.brokers[number].address();
+            assert!(
+                status.contains(one.address()) && !status.contains(first),
+                "{status}"
+            );
+        }
+    }
+    // And who came in by the other address goes on there.
+    let read = trio.run(2, &["consume", "clicks", "--group", "proven"], b"");
+    assert_eq!(read.lines().count(), 300);
+    let status = trio.run(2, &["cluster", "status", "--json"], b"");
+    assert!(
+        plain.iter().all(|one| !status.contains(one.address())),
+        "{status}"
+    );
 }
 
 #[test]

@@ -316,6 +316,65 @@ fn librdkafka_is_told_the_address_of_the_listener_that_it_came_in_by() {
     }
 }
 
+/// Native clients come in by the plain address of the broker's own machine, or by one with TLS and logins.
+#[test]
+fn native_clients_go_on_at_the_address_of_the_listener_that_they_came_in_by() {
+    let servers = Authority::new("servers");
+    // Not for 127.0.0.1: whoever is sent there does not get in.
+    let files = Files::new(&servers.server(&["localhost"]), None);
+    let ca = files.write("ca.pem", &servers.pem);
+    let password = files.write("password", "long secret\n");
+    let outer = Reserved::new();
+    let (_, port) = outer.address().rsplit_once(':').expect("a port");
+    let (listen, place) = (
+        format!("outer={}", outer.address()),
+        format!("localhost:{port}"),
+    );
+    let advertise = format!("outer={place}");
+    let flags = [
+        ["--listen", &*listen],
+        ["--server-advertise", &advertise],
+        ["--listeners-protocols", "outer=SASL_SSL"],
+        ["--listeners-mechanisms", "outer=SCRAM-SHA-512"],
+    ];
+    let broker = files.broker("off", flags.as_flattened());
+    broker.feed(&["user", "create", "ann"], b"long secret");
+    broker.run(&["stream", "create", "clicks"]);
+    let ask = |words: &[&str], tls: bool, user: bool, input: &[u8]| {
+        let mut command = kera();
+        command.args(words).env("KERA_BOOTSTRAP", &place);
+        if tls {
+            command.env("KERA_TLS_CA", &ca);
+        }
+        if user {
+            command
+                .env("KERA_USER", "ann")
+                .env("KERA_USER_PASSWORD_FILE", &password);
+        }
+        finish(command, input)
+    };
+    // Producers and consumers connect to the owner, at the address that they are told.
+    let sent = ask(&["produce", "clicks"], true, true, b"from outside\n");
+    assert!(sent.status.success(), "{}", sent.stderr);
+    for group in [&[][..], &["--group", "g", "--max", "1"]] {
+        let words = [&["consume", "clicks"][..], group].concat();
+        let read = ask(&words, true, true, b"");
+        assert_eq!(read.text(), "from outside\n", "{}", read.stderr);
+    }
+    assert_eq!(broker.run(&["consume", "clicks"]), "from outside\n");
+    for (tls, user, why) in [(true, false, "who you are"), (false, true, "TLS")] {
+        let refused = ask(&["stream", "list"], tls, user, b"");
+        assert!(!refused.status.success(), "{}", refused.text());
+        assert!(refused.stderr.contains(why), "{}", refused.stderr);
+    }
+    // The other way round: TLS where there is none.
+    let mut command = kera();
+    command
+        .args(["stream", "list", "--bootstrap", broker.address()])
+        .env("KERA_TLS_CA", &ca);
+    assert!(!finish(command, b"").status.success());
+}
+
 #[test]
 fn files_that_cannot_be_used_are_refused_at_the_start_with_what_to_do() {
     let (ours, other) = (Authority::new("ours"), Authority::new("other"));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kera_grpc::serve::Caller;
 use kera_grpc::v1::clusters_server::Clusters;
 use kera_protocol::v1;
 use tonic::{Request, Response, Status};
@@ -28,10 +29,21 @@ impl ClustersService {
 impl Clusters for ClustersService {
     async fn describe_cluster(
         &self,
-        _request: Request<v1::DescribeClusterRequest>,
+        request: Request<v1::DescribeClusterRequest>,
     ) -> Answer<v1::DescribeClusterResponse> {
+        let caller = request.extensions().get::<Caller>();
+        let listener = caller.and_then(|caller| caller.listener.clone());
         let described = cluster::describe_cluster(&self.shared).await;
-        described.map(Response::new).map_err(status)
+        let mut described = described.map_err(status)?;
+        if let Some(listener) = listener {
+            for one in &mut described.brokers {
+                if let Some(info) = self.shared.data.directory.broker(one.id) {
+                    let told = info.native_at(Some(&listener));
+                    one.address = told.unwrap_or_default().to_owned();
+                }
+            }
+        }
+        Ok(Response::new(described))
     }
 
     async fn plan_moves(

@@ -192,6 +192,7 @@ impl Consumers for ConsumersService {
         &self,
         request: Request<v1::FindCoordinatorRequest>,
     ) -> Result<Response<v1::FindCoordinatorResponse>, Status> {
+        let caller = request.extensions().get::<Caller>().cloned();
         let request = request.into_inner();
         let (kind, name) = match request.transactional_id.is_empty() {
             true => (CoordinatorKind::Groups, request.group),
@@ -217,9 +218,16 @@ impl Consumers for ConsumersService {
             );
             return Err(status(WireError::new(ErrorCode::CoordinatorLoading, text)));
         };
+        let listener = caller.and_then(|caller| caller.listener);
+        let Some(address) = broker.native_at(listener.as_deref()) else {
+            let text = format!(
+                "{one} is coordinated by broker {broker_id}, which has no address with the name of the listener that was asked; give all brokers the same names in server.listen, or ask at another address"
+            );
+            return Err(status(WireError::new(ErrorCode::NotCoordinator, text)));
+        };
         Ok(Response::new(v1::FindCoordinatorResponse {
             broker_id,
-            address: broker.address,
+            address: address.to_owned(),
         }))
     }
 

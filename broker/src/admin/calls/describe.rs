@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use kera_grpc::serve::Caller;
 use kera_protocol::error::WireError;
 use kera_protocol::v1;
 use kera_replication::primary::ReplicaPosition;
@@ -17,15 +18,21 @@ use crate::data::fetch::group_info;
 use crate::shared::Shared;
 use crate::store_calls::{blocking, metadata_error};
 
-/// What clients need of a stream.
-pub(crate) fn stream_info(shared: &Shared, stream: &Stream) -> v1::StreamInfo {
+/// What clients need of a stream, at the addresses of the listener that `caller` came in by.
+pub(crate) fn stream_info(
+    shared: &Shared,
+    stream: &Stream,
+    caller: Option<&Caller>,
+) -> v1::StreamInfo {
     let record = stream.record.load();
+    let listener = caller.and_then(|caller| caller.listener.as_deref());
     let brokers = shared.data.directory.brokers();
     // Empty while the owner is away, or this broker cannot know: others are to be asked.
     let address = |streamlet: &Streamlet| {
         let owner = shared.named_owner(streamlet);
         let owner = brokers.iter().find(|broker| Some(broker.id) == owner);
-        owner.map_or_else(String::new, |broker| broker.address.clone())
+        let reached = owner.and_then(|broker| broker.native_at(listener));
+        reached.unwrap_or_default().to_owned()
     };
     v1::StreamInfo {
         name: record.name.clone(),
@@ -58,6 +65,7 @@ pub(crate) fn stream_info(shared: &Shared, stream: &Stream) -> v1::StreamInfo {
 pub(crate) async fn stream_description(
     shared: &Arc<Shared>,
     stream: &Arc<Stream>,
+    caller: Option<Caller>,
 ) -> Result<v1::DescribeStreamResponse, WireError> {
     let mut lanes = Vec::new();
     let mut unrecovered = shortage::unrecovered(shared, stream);
@@ -106,7 +114,7 @@ pub(crate) async fn stream_description(
         let short = shortage::under_replicated(&of, &stream);
         let under_replicated_groups = short.map_err(|error| metadata_error(&error))?;
         Ok(v1::DescribeStreamResponse {
-            stream: Some(stream_info(&of, &stream)),
+            stream: Some(stream_info(&of, &stream, caller.as_ref())),
             lanes,
             under_replicated_groups,
             unrecovered,

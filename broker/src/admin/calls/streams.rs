@@ -63,7 +63,11 @@ impl Streams for StreamsService {
         self.charge(caller.as_ref(), wanted.partitions())?;
         let created = admin::create_stream(&self.shared, &request.name, &config).await;
         let stream = created.map_err(status)?;
-        Ok(Response::new(stream_info(&self.shared, &stream)))
+        Ok(Response::new(stream_info(
+            &self.shared,
+            &stream,
+            caller.as_ref(),
+        )))
     }
 
     async fn list_streams(
@@ -86,24 +90,33 @@ impl Streams for StreamsService {
             });
         let (streams, more) = page_of(shown, request.max_streams);
         let streams = streams.into_iter();
-        let streams = streams.map(|s| stream_info(&self.shared, s)).collect();
+        let streams = streams
+            .map(|s| stream_info(&self.shared, s, caller.as_ref()))
+            .collect();
         Ok(Response::new(v1::ListStreamsResponse { streams, more }))
     }
 
     async fn get_stream(&self, request: Request<v1::GetStreamRequest>) -> Answer<v1::StreamInfo> {
+        let caller = request.extensions().get::<Caller>().cloned();
         let found = admin::named_anywhere(&self.shared, &request.into_inner().name).await;
         let stream = found.map_err(status)?;
-        Ok(Response::new(stream_info(&self.shared, &stream)))
+        Ok(Response::new(stream_info(
+            &self.shared,
+            &stream,
+            caller.as_ref(),
+        )))
     }
 
     async fn find_copies(
         &self,
         request: Request<v1::FindCopiesRequest>,
     ) -> Answer<v1::FindCopiesResponse> {
+        let caller = request.extensions().get::<Caller>().cloned();
         let request = request.into_inner();
         let stream = self.named(&request.name)?.id();
         let shared = self.shared.clone();
-        let found = blocking(move || copy_reads::find(&shared, stream, &request));
+        let find = move || copy_reads::find(&shared, stream, &request, caller.as_ref());
+        let found = blocking(find);
         found.await.map(Response::new).map_err(status)
     }
 
@@ -111,9 +124,10 @@ impl Streams for StreamsService {
         &self,
         request: Request<v1::DescribeStreamRequest>,
     ) -> Answer<v1::DescribeStreamResponse> {
+        let caller = request.extensions().get::<Caller>().cloned();
         let request = request.into_inner();
         let stream = self.named(&request.name)?;
-        let described = stream_description(&self.shared, &stream).await;
+        let described = stream_description(&self.shared, &stream, caller).await;
         let mut described = described.map_err(status)?;
         if !request.local && self.shared.data.directory.is_shared() {
             let others =
@@ -140,7 +154,11 @@ impl Streams for StreamsService {
         admin::alter_stream(&self.shared, &stream, &config)
             .await
             .map_err(status)?;
-        Ok(Response::new(stream_info(&self.shared, &stream)))
+        Ok(Response::new(stream_info(
+            &self.shared,
+            &stream,
+            caller.as_ref(),
+        )))
     }
 
     async fn recover_stream(

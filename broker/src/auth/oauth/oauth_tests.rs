@@ -224,7 +224,7 @@ fn auth(config: OauthConfig) -> Auth {
 async fn login(auth: &Auth, token: &str) -> Result<Proof, TokenRefusal> {
     let message = format!("n,,\u{1}auth=Bearer {token}\u{1}\u{1}");
     let peer = Peer {
-        via: Listener::Kafka,
+        via: Listener::Kafka.into(),
         host: IpAddr::from([127, 0, 0, 1]),
     };
     auth.prove_token(peer, message.as_bytes()).await
@@ -358,7 +358,7 @@ async fn a_token_gives_nobody_elses_rights() {
     let keys = KeySet::read(&set(&[key.public()])).unwrap();
     auth.oauth().unwrap().keys.store(Some(Arc::new(keys)));
     let peer = Peer {
-        via: Listener::Kafka,
+        via: Listener::Kafka.into(),
         host: IpAddr::from([127, 0, 0, 1]),
     };
     for (name, is_in) in [("ann", true), ("bob", false)] {

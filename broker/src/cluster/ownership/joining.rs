@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_metadata::{
-    BrokerRecord, ClusterStore, EtcdAccess, EtcdOptions, EtcdStore, Incarnation, LiveBroker,
-    Living, Membership, MetadataError, ReadFile, Role, Stranger,
+    AdvertisedAddress, BrokerRecord, ClientKind, ClusterStore, EtcdAccess, EtcdOptions, EtcdStore,
+    Incarnation, LiveBroker, Living, Membership, MetadataError, ReadFile, Role, Stranger,
 };
 use kera_rpc::small_file::{self, Takes};
 
@@ -48,7 +48,7 @@ impl Joined {
         config: &BrokerConfig,
         dir: &StoreDir,
         backup: Option<&Backup>,
-        advertised: &str,
+        (advertised, named): (&str, &[(String, String)]),
         role: Role,
     ) -> Result<Self, BrokerError> {
         let id = config.cluster.broker_id.ok_or(BrokerError::NoNumber)?;
@@ -60,6 +60,12 @@ impl Joined {
         live.role = role;
         if role == Role::Broker {
             live.address = advertised.to_owned();
+            let named = named.iter().map(|(name, address)| AdvertisedAddress {
+                clients: ClientKind::Native,
+                name: name.clone(),
+                address: address.clone(),
+            });
+            live.named = named.collect();
         }
         live.replication_address = replication_address(config, backup, advertised);
         live.host = config.cluster.host.clone().unwrap_or_else(host_name);

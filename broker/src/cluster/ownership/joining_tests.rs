@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use kera_rpc::Client;
+
 use super::*;
+use crate::config::{ListenerName, NamedAddress};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn brokers_on_several_machines_are_to_tell_addresses_that_others_reach() {
@@ -75,6 +78,90 @@ async fn addresses_for_kafkas_clients_are_told_until_they_are_known() {
     };
     until(known).await;
     assert_eq!(trio.store.refusals_left(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn native_addresses_with_names_are_told_to_the_others() {
+    let trio = Trio::start_of(2, None).await;
+    let view: Arc<dyn ClusterStore> = Arc::new(View {
+        store: trio.store.clone(),
+        held: Held::default(),
+        streams_read: Arc::default(),
+        late: trio.late[2].subscribe(),
+        starting: trio.starting[2].subscribe(),
+    });
+    let mut config = trio.config(3);
+    let named = |name: &str, address: &str| NamedAddress {
+        name: Some(ListenerName::new(name).expect("a name")),
+        address: address.to_owned(),
+    };
+    config.server.listen.first = named("inner", "127.0.0.1:0");
+    config.server.listen.more = vec![named("outer", "127.0.0.1:0")];
+    config.server.advertise = vec![named("outer", "outer.example:7601")];
+    let third = Broker::start_sharing(config, Some(view)).await;
+    let third = third.unwrap_or_else(|error| panic!("it joins: {error}"));
+    let first = third.local_addr().to_string();
+    let at_first = |name: Option<&str>| {
+        let found = trio.shared(1).data.directory.broker(3);
+        found.and_then(|found| found.native_at(name).map(str::to_owned))
+    };
+    until(|| at_first(None).as_ref() == Some(&first)).await;
+    assert_eq!(at_first(Some("inner")), Some(first));
+    assert_eq!(
+        at_first(Some("outer")).as_deref(),
+        Some("outer.example:7601")
+    );
+    assert_eq!(at_first(Some("partners")), None);
+
+    // What clients hear that come in there: of brokers without names their only address.
+    let stream = trio.create(1, "clicks").await;
+    for number in 0..3 {
+        trio.assign(stream, number, number + 1);
+    }
+    let plain = |id: u32| {
+        let found = third.shared().data.directory.broker(id);
+        found.expect("it lives").address
+    };
+    let told = [
+        plain(1),
+        plain(2),
+        third.local_addr().to_string(),
+        "outer.example:7601".to_owned(),
+    ];
+    for (at, of_third) in third.local_addrs().iter().zip(&told[2..]) {
+        let client = Client::connect_to(&at.to_string()).expect("an address");
+        let request = v1::GetStreamRequest {
+            name: "clicks".to_owned(),
+        };
+        let heard = loop {
+            let found = client.call(request.clone()).await.expect("it is known");
+            let heard = found
+                .streamlets
+                .into_iter()
+                .map(|one| (one.broker, one.owner));
+            let heard: Vec<_> = heard.collect();
+            let is_known = |number: usize, one: &(Option<u32>, String)| {
+                one.0 == Some(number as u32 + 1) && !one.1.is_empty()
+            };
+            if heard
+                .iter()
+                .enumerate()
+                .all(|(number, one)| is_known(number, one))
+            {
+                break heard;
+            }
+            tokio::task::yield_now().await;
+        };
+        for (id, address) in heard {
+            let expected = match id {
+                Some(1) => &told[0],
+                Some(2) => &told[1],
+                _ => of_third,
+            };
+            assert_eq!(&address, expected, "broker {id:?} by {at}");
+        }
+    }
+    third.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -92,14 +92,17 @@ fn serves(live: &&LiveBroker) -> bool {
 
 fn info_of(live: &LiveBroker) -> BrokerInfo {
     let kafka = live.kafka_address.iter().flat_map(|list| list.split(','));
-    let of_kafka = |one: &&AdvertisedAddress| one.clients == ClientKind::Kafka;
-    let named = live.named.iter().filter(of_kafka);
+    let named = |clients: ClientKind| {
+        let named = live.named.iter().filter(|one| one.clients == clients);
+        named
+            .map(|one| (one.name.clone(), one.address.clone()))
+            .collect()
+    };
     BrokerInfo {
         id: live.id,
         address: live.address.clone(),
-        kafka_named: named
-            .map(|one| (one.name.clone(), one.address.clone()))
-            .collect(),
+        native_named: named(ClientKind::Native),
+        kafka_named: named(ClientKind::Kafka),
         kafka: kafka.map(str::to_owned).collect(),
         host: live.host.clone(),
         rack: live.rack.clone(),

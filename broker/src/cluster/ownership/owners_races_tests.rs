@@ -286,7 +286,7 @@ async fn an_owner_that_is_sealed_out_tells_nobody_where_its_lanes_end() {
     // It may be about to take it over anew by then.
     let is_refused = [ErrorCode::NotOwner, ErrorCode::NotEnoughCopies].contains(&error.code);
     assert!(is_refused, "{error}");
-    let mut described = stream_description(trio.shared(old), &found)
+    let mut described = stream_description(trio.shared(old), &found, None)
         .await
         .expect("it describes what it serves");
     assert_eq!(described.lanes, []);
