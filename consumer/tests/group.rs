@@ -264,6 +264,33 @@ async fn a_lease_that_ended_is_told_from_one_that_holds() {
     assert!(!fake.state.lock().commits.contains_key(&1));
 }
 
+/// As a coordinator does that hears heartbeats without a lease that it granted a while ago.
+#[tokio::test]
+async fn a_lease_that_ended_before_its_grant_was_heard_is_not_read() {
+    let fake = Fake::start(1, 2).await;
+    fake.fill((0, 0), 10, 10);
+    fake.fill((0, 1), 10, 10);
+    fake.change(|state| state.untold = true);
+    let forgotten = fake.grant((0, 0), 0, 0);
+    let held = fake.grant((0, 1), 0, 0);
+    // Two heartbeats, 20 ms apart, last longer than a third of it.
+    let session = Duration::from_millis(60);
+    let consumer = consumer(&fake).manual_commit().session(session);
+    let mut consumer = consumer.open().await.unwrap();
+    fake.until(|state| state.held.len() == 2).await;
+    let heard = fake.state.lock().heartbeats;
+    fake.until(|state| state.heartbeats >= heard + 3).await;
+    fake.change(|state| {
+        state.held.remove(&forgotten);
+        state.untold = false;
+    });
+    let batch = consumer.next_batch().await.unwrap();
+    assert_eq!(batch.lease(), Some(held));
+    let leases = consumer.leases();
+    let leases: Vec<u64> = leases.iter().map(|lease| lease.lease).collect();
+    assert_eq!(leases, [held]);
+}
+
 #[tokio::test]
 async fn a_lease_is_given_back_after_what_was_delivered_is_processed() {
     for fetch in [Fetch::Push, Fetch::Pull] {

@@ -9,7 +9,7 @@ const SEEDS: usize = 160;
 /// Seeds with share groups that every change plays, from 300,001 on.
 const WITH_SHARES: usize = 20;
 /// Seeds beyond those whose runs failed once, for whatever reason, and what was said of them.
-const FAILED_ONCE: [&[&str]; 14] = [
+const FAILED_ONCE: [&[&str]; 16] = [
     &["--seed", "46", "--no-losses", "--transactions", "0"],
     &["--seed", "103"],
     &["--seed", "109"],
@@ -24,6 +24,19 @@ const FAILED_ONCE: [&[&str]; 14] = [
     &["--seed", "100011"],
     &["--seed", "100023"],
     &["--seed", "200003"],
+    &[
+        "--seed",
+        "400024",
+        "--without",
+        "1",
+        "--transactions",
+        "0",
+        "--table",
+        "0",
+        "--shares",
+        "0",
+    ],
+    &["--seed", "400136"],
 ];
 
 fn sim(args: &[&str]) -> Output {

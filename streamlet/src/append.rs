@@ -100,12 +100,12 @@ pub enum AppendError {
         /// There are.
         lanes: u32,
     },
-    /// The client split its records by an older number of lanes.
+    /// The client split its records by another number of lanes, an older one, or one that this owner has not heard of.
     #[error(
-        "the stream's lanes have grown to generation {current}, the batch was built for {found}"
+        "the batch was built for generation {found} of the stream's lanes, and here they are at {current}, or about to be"
     )]
     StaleLanes {
-        /// In force.
+        /// In force, or about to be.
         current: u32,
         /// The batch's.
         found: u32,
@@ -329,10 +329,9 @@ impl Streamlet {
             && let Some(found) = spec.lane_generation
             && found != tail.lane_generation
         {
-            return Err(AppendError::StaleLanes {
-                current: tail.lane_generation,
-                found,
-            });
+            let present = settings.lane_generation;
+            let current = present + u32::from(found == present);
+            return Err(AppendError::StaleLanes { current, found });
         }
         verdict?;
         match marker {

@@ -9,6 +9,11 @@ use kera_protocol::ids::{LaneId, Ordinal};
 
 use crate::streamlet::{Carry, Inner, Lane, LaneSlot, Prepared, Settings, Streamlet};
 
+/// The lane generation of lanes that are cut: no batch is of it. Those of the present one come too late. Those of the next
+/// one come too early: its producer has heard of the growth before this owner has, and until then readers of the
+/// present generation would not stop at the boundary.
+const CUT: u32 = u32::MAX;
+
 /// Where a lane generation ends in an old lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneCut {
@@ -19,7 +24,7 @@ pub struct LaneCut {
 }
 
 impl Streamlet {
-    /// Stops appends of the present generation and returns each lane's boundary;
+    /// Stops appends, also those of the next generation, and returns each lane's boundary;
     /// [`Self::finish_growth`] or [`Self::abort_growth`] must follow. `None` if a lane is recovering
     /// or a growth is under way; try again.
     ///
@@ -37,14 +42,13 @@ impl Streamlet {
         {
             return None;
         }
-        let next = present + 1;
-        inner.lane_generation = next;
+        inner.lane_generation = CUT;
         let cuts = inner.lanes.iter().enumerate().map(|(index, lane)| {
             let ordinal = match &lane.slot {
                 LaneSlot::Active(active) => {
                     // An appender that already holds the group is refused by its lane generation.
                     let mut tail = active.tail.lock();
-                    tail.lane_generation = next;
+                    tail.lane_generation = CUT;
                     tail.writer.next_ordinal()
                 }
                 LaneSlot::Idle(carry) => carry.next_ordinal,

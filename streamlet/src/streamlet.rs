@@ -175,8 +175,8 @@ pub(crate) struct Inner {
     pub(crate) announcing: Vec<GroupId>,
     /// Files of groups that are recorded ahead, or about to be; `None` while one is being made.
     pub(crate) made_ahead: HashMap<GroupId, Option<MadeFile>>,
-    /// The lane generation of groups that begin now. While lanes are cut for a growth it is the one to come, and
-    /// nothing split by the old number is appended any more.
+    /// The lane generation of groups that begin now. While lanes are cut for a growth it is none, and nothing that was split
+    /// by keys is appended.
     pub(crate) lane_generation: u32,
 }
 

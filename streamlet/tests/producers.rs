@@ -258,11 +258,13 @@ fn growth_refuses_the_old_split_but_not_its_retries() {
             }
         );
     }
-    // An idle lane refuses as well.
-    assert!(matches!(
-        node.place_as(1, Some(1), &mut plain(9..10, 10)),
-        Err(AppendError::StaleLanes { .. })
-    ));
+    // An idle lane refuses as well, and what is split by more lanes than this owner knows of.
+    for (lane, found) in [(1, 1), (0, 2), (1, 2)] {
+        assert!(matches!(
+            node.place_as(lane, Some(found), &mut plain(9..10, 10)),
+            Err(AppendError::StaleLanes { .. })
+        ));
+    }
     assert!(
         node.place_as(0, Some(1), &mut stored)
             .expect("a duplicate")

@@ -127,8 +127,9 @@ impl Target {
         self.parked = None;
     }
 
-    /// The exclusive end: what was asked for, or the lane generation's boundary if that is nearer.
-    /// The head must have been read before, so that a boundary cut since is seen.
+    /// The exclusive end: what was asked for, or the lane generation's boundary if that is nearer. Nothing of the next
+    /// generation is appended before this broker knows the boundary: all below a head that was read before is of this one
+    /// or lies behind an end that is seen here.
     fn end(&self) -> Ordinal {
         let boundary = self.generation.and_then(|generation| {
             self.stream
@@ -146,11 +147,15 @@ impl Target {
     /// Reads on, what counts: nothing of open transactions, and neither aborted batches nor markers. `Err` with
     /// [`ReadError::WouldBlock`] inside means: from a thread that may wait.
     fn read(&self, max_bytes: usize, cached_only: bool) -> Result<Found, LaneReadError> {
-        let _ = self.head.ordinal();
+        // Read first: what is appended after that may lie behind a boundary that was not known yet.
+        let known = match self.generation {
+            Some(_) => self.head.ordinal(),
+            None => Ordinal::MAX,
+        };
         let spec = LaneReadSpec {
             lane: self.lane,
             from: self.at,
-            end_ordinal: self.end(),
+            end_ordinal: self.end().min(known),
             max_bytes: max_bytes.clamp(1, MAX_READ_BYTES),
             cached_only,
         };
@@ -162,6 +167,8 @@ impl Target {
             },
             false => self.streamlet.read_committed(spec)?,
         };
+        // Whoever waits for more waits from there.
+        read.found.head = read.found.head.min(known);
         if Rule::AbortedShown.is_broken() {
             read.aborted.clear();
         }

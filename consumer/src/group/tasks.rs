@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_protocol::v1;
+use kera_rpc::RpcError;
 use tokio::time::Instant;
 
 use super::session::Group;
@@ -21,6 +22,8 @@ pub(super) const COMMIT_WITHIN: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(2);
 /// How often what is passed, of keys that others have, is committed where the application alone says what is.
 const PASS_EVERY: Duration = Duration::from_millis(500);
+/// After this part of a session a coordinator takes a lease that no heartbeat lists for forgotten.
+const FORGOTTEN_AFTER: u32 = 3;
 /// Commits in one request.
 const COMMITS_PER_REQUEST: usize = 512;
 
@@ -73,6 +76,7 @@ pub(super) async fn acquires(group: Arc<Group>) {
             continue;
         }
         let session = group.session();
+        let asked = Instant::now();
         let request = v1::AcquireRequest {
             group: group.settings.group.clone(),
             member: session.member.clone(),
@@ -85,16 +89,50 @@ pub(super) async fn acquires(group: Arc<Group>) {
             .group_call(&group.settings.group, ACQUIRE_WITHIN, request)
             .await;
         match answer {
-            Ok(reply) => {
-                attempt = 0;
-                group.granted(session.life, reply.leases);
-            }
+            Ok(reply) => match still_held(&group, &session.member, asked, reply.leases).await {
+                Ok(leases) => {
+                    attempt = 0;
+                    group.granted(session.life, leases);
+                }
+                Err(error) => {
+                    group.recover(error, session.epoch, attempt).await;
+                    attempt += 1;
+                }
+            },
             Err(error) => {
                 group.recover(error, session.epoch, attempt).await;
                 attempt += 1;
             }
         }
     }
+}
+
+/// Those of some leases that the coordinator still counts as ours. It takes a lease that heartbeats do not list for one
+/// whose grant was lost on its way, once a third of the session is over, and gives its records to others. Where the
+/// answer came so late that this may have happened, the coordinator is asked before anything of them is read.
+async fn still_held(
+    group: &Group,
+    member: &str,
+    asked: Instant,
+    granted: Vec<v1::Lease>,
+) -> Result<Vec<v1::Lease>, RpcError> {
+    if granted.is_empty() || asked.elapsed() < group.settings.session / FORGOTTEN_AFTER {
+        return Ok(granted);
+    }
+    let reply = group
+        .client
+        .group_call_anew(&group.settings.group, ANSWER_WITHIN, || {
+            let mut leases = group.leases.lock().ids();
+            leases.extend(granted.iter().map(|lease| lease.lease));
+            v1::HeartbeatRequest {
+                group: group.settings.group.clone(),
+                member: member.to_owned(),
+                leases,
+            }
+        })
+        .await?;
+    let is_held = |lease: &v1::Lease| !reply.lost.contains(&lease.lease);
+    Ok(granted.into_iter().filter(is_held).collect())
 }
 
 /// Commits that wait for transactions which commit positions of the same leases.

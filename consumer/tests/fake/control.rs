@@ -162,15 +162,20 @@ impl Control {
 
     async fn heartbeat(&self, request: v1::HeartbeatRequest) -> Answered<v1::HeartbeatResponse> {
         self.enter(Some(&request.member))?;
-        let state = self.0.state.lock();
-        Ok(v1::HeartbeatResponse {
-            give_back: state.give_back.clone(),
-            lost: request
-                .leases
-                .into_iter()
-                .filter(|lease| !state.held.contains_key(lease))
-                .collect(),
-        })
+        let answer = {
+            let mut state = self.0.state.lock();
+            state.heartbeats += 1;
+            v1::HeartbeatResponse {
+                give_back: state.give_back.clone(),
+                lost: request
+                    .leases
+                    .into_iter()
+                    .filter(|lease| !state.held.contains_key(lease))
+                    .collect(),
+            }
+        };
+        self.0.changed.notify_waiters();
+        Ok(answer)
     }
 
     async fn acquire(&self, request: v1::AcquireRequest) -> Answered<v1::AcquireResponse> {
@@ -192,6 +197,7 @@ impl Control {
             };
             if !leases.is_empty() || tokio::time::timeout_at(deadline, changed).await.is_err() {
                 self.0.changed.notify_waiters();
+                self.0.until(|state| !state.untold).await;
                 return Ok(v1::AcquireResponse { leases });
             }
         }

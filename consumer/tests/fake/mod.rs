@@ -66,6 +66,10 @@ pub(super) struct State {
     pub commits: BTreeMap<u64, u64>,
     /// Commits are made and not answered.
     pub unanswered: bool,
+    /// Leases are granted, and nobody is told.
+    pub untold: bool,
+    /// Heartbeats that were answered.
+    pub heartbeats: u64,
     pub released: Vec<u64>,
     /// Leases of which a transaction commits positions, and how often that was told.
     pub sent: BTreeSet<u64>,
