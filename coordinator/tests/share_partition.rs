@@ -273,7 +273,8 @@ impl Model {
                     SharePartition::new(&self.kept, MOST_DELIVERIES, self.dead_letters);
                 self.partition.forget_below(self.log_start);
                 for (ordinal, known) in &self.kept_records {
-                    if known.given_up.is_some() {
+                    let is_over = !known.done && known.deliveries > MOST_DELIVERIES;
+                    if known.given_up.is_some() || self.dead_letters && is_over {
                         self.records.entry(*ordinal).or_insert(*known);
                     }
                 }
@@ -288,6 +289,10 @@ impl Model {
                                 true => GivenUpFor::Deliveries,
                                 false => GivenUpFor::Rejection,
                             });
+                    // Acquired once more than the limit, it comes back no more.
+                    if !known.done && known.deliveries > MOST_DELIVERIES {
+                        known.give_up(self.dead_letters, GivenUpFor::Deliveries);
+                    }
                 }
                 self.trim();
             }
@@ -378,6 +383,29 @@ proptest! {
         }
         model.finish();
         prop_assert!(dead_letters || model.letters.is_empty());
+    }
+}
+
+/// Each owner gives a record to a member, keeps that with what others acknowledge, and goes. The first one that comes after its
+/// last delivery gives it out once more, as nobody knows what became of it; the next one does not.
+#[test]
+fn a_record_whose_owners_go_passes_the_limit_by_one() {
+    for dead_letters in [false, true] {
+        let mut kept = ShareState::at(0);
+        for delivery in 1..=MOST_DELIVERIES + 1 {
+            let mut partition = SharePartition::new(&kept, MOST_DELIVERIES, dead_letters);
+            let taken = partition.acquire(1, LOCK_MS, 0, &[(0, 0)], 1, MOST_IN_FLIGHT);
+            assert_eq!(taken.first().map(|one| one.deliveries), Some(delivery));
+            kept = ShareState::of(0, &partition.state().runs());
+        }
+        let mut partition = SharePartition::new(&kept, MOST_DELIVERIES, dead_letters);
+        let taken = partition.acquire(1, LOCK_MS, 0, &[(0, 0)], 1, MOST_IN_FLIGHT);
+        assert!(taken.is_empty(), "{taken:?}");
+        let letters = partition.given_up(1);
+        assert_eq!(letters.len(), usize::from(dead_letters));
+        assert!(letters.iter().all(|one| one.why == GivenUpFor::Deliveries));
+        partition.buried(0, 0);
+        assert_eq!(partition.start(), 1);
     }
 }
 

@@ -176,6 +176,10 @@ impl Streamlet {
     /// Removes the file of a group that is no longer recorded.
     pub(crate) fn remove_file(&self, group: &Group) {
         group.retire_file();
+        // This broker may own it again, and have another file of this name.
+        if self.is_moved() {
+            return;
+        }
         if let Err(error) = self.env.io.remove_file(&group.spec().path)
             && error.kind() != ErrorKind::NotFound
         {

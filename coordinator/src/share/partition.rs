@@ -129,15 +129,18 @@ impl SharePartition {
         for run in &state.runs {
             let first = partition.end;
             partition.end += run.length;
+            // What was acquired comes back with its owner, once more than the limit at most: counts of it are kept with
+            // what others acknowledge, so that each owner in a row would deliver it once more.
+            let is_over = !run.done && run.deliveries > most_deliveries;
             let standing = match run.done {
-                false => Standing::Available,
-                true if dead_letters && run.is_given_up() => {
+                false if !is_over => Standing::Available,
+                _ if dead_letters && (is_over || run.is_given_up()) => {
                     Standing::GivenUp(match run.deliveries >= most_deliveries {
                         true => GivenUpFor::Deliveries,
                         false => GivenUpFor::Rejection,
                     })
                 }
-                true => Standing::Done,
+                _ => Standing::Done,
             };
             let run = Run {
                 last: partition.end - 1,

@@ -37,9 +37,17 @@ impl Pass<'_> {
             Ok(()) => {}
             // The record may name the new file, or come to.
             Err(_) if streamlet.is_unsettled(self.lane) => {}
-            Err(_) => made.rewrite.give_up(),
+            Err(_) => self.give_up(&made),
         }
         result
+    }
+
+    /// Removes a file that is not finished. Where this broker has lost the streamlet it may own it again meanwhile, and
+    /// the name may be that of a recorded group's file by now; whatever no record names is removed by others then.
+    pub(super) fn give_up(&self, made: &Made) {
+        if !self.streamlet.is_over() {
+            made.rewrite.give_up();
+        }
     }
 
     /// What is to be recorded of the new group.

@@ -379,7 +379,7 @@ impl Pass<'_> {
             let rewritten = match done {
                 Ok(rewritten) => rewritten,
                 Err(error) => {
-                    made.rewrite.give_up();
+                    self.give_up(&made);
                     return Err(error);
                 }
             };
@@ -476,6 +476,9 @@ impl Pass<'_> {
             path: self.streamlet.dir().join(name),
             ..last.spec().clone()
         };
+        if self.streamlet.is_over() {
+            return Err(CompactError::Stopped);
+        }
         // What an earlier pass left there counts for nothing: no record names it.
         let io = self.streamlet.io();
         let begun = match io.remove_file(&spec.path) {

@@ -114,6 +114,22 @@ fn other_brokers_have_what_is_rewritten_before_a_record_names_them() {
     assert_same(&read_all(&node).0, &model.written, "the lane");
 }
 
+/// The broker loses the streamlet while a file is on its way to others, and may own it again before the pass ends: a recorded
+/// file may have the name by then.
+#[test]
+fn a_pass_whose_broker_lost_the_streamlet_removes_nothing() {
+    let (machine, node, _) = some_groups(11);
+    node.streamlet.serve(Arc::new(Elsewhere::default()));
+    let fault = machine.fault.clone().expect("a fault engine");
+    let (now, before) = (node.now_ms as i64, fault.paths().len());
+    let ended = compact_with(&node, now, &|_| {
+        node.streamlet.mark_moved();
+        Err(ShipError::TooFew("one is away".into()))
+    });
+    assert!(matches!(ended, Err(CompactError::Replicas(_))), "{ended:?}");
+    assert_eq!(fault.paths().len(), before + 1, "its file stays");
+}
+
 #[test]
 fn tombstones_stay_while_others_may_answer_from_what_was_replaced() {
     let mut machine = Machine::fault(2);
