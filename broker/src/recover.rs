@@ -13,7 +13,7 @@ use kera_streamlet::recorder::GroupRecorder;
 use kera_streamlet::{Env, LaneRecords, Recovery, Streamlet};
 
 use crate::clock::now_ms;
-use crate::cluster::restored_groups::starts;
+use crate::cluster::restored_groups::{starts, tell_holes};
 use crate::cluster::store_restore::{jumped, jumps};
 use crate::data::catalog::{Catalog, Stream, make_dirs, settings_of};
 use crate::data::directory::Owner;
@@ -80,6 +80,8 @@ pub(crate) fn recover_all(
             && let Some((image, recorded)) = pass_over_unknown(&streamlet, recorded, recorder)
                 .map_err(|error| stuck(stream, error))?
         {
+            let holes = tell_holes(&stream.name, &image);
+            env.losses.groups.fetch_add(holes, Ordering::Relaxed);
             let again = recover_one(&image, stream, &recorded, shared, env);
             let (again, recovery) = again.map_err(|error| stuck(stream, error))?;
             settle(&stream.name, &again, recovery, env, recorder)?;

@@ -4,10 +4,12 @@
 
 use std::io::{Error, ErrorKind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use kera_streamlet::Streamlet;
 
+use crate::cluster::restored_groups::tell_holes;
 use crate::coordination::CoordinatorKind;
 use crate::data::catalog::{Stream, make_missing_dir};
 use crate::recover::{pass_over_unknown, recover_again, settle};
@@ -106,6 +108,8 @@ fn attempt(shared: &Shared, stream: &Stream, streamlet: &Arc<Streamlet>) -> Resu
     settled.map_err(|error| error.to_string())?;
     let passed = pass_over_unknown(streamlet, recorded, &shared.recorder);
     if let Some((image, recorded)) = passed.map_err(|error| error.to_string())? {
+        let holes = tell_holes(&stream.name(), &image);
+        env.losses.groups.fetch_add(holes, Ordering::Relaxed);
         let recovery = recover_again(&image, &recorded, streamlet);
         let recovery = recovery.map_err(|error| error.to_string())?;
         let settled = settle(&stream.name(), streamlet, recovery, env, &shared.recorder);

@@ -135,6 +135,7 @@ impl Scenario {
             copies: brokers.into_iter().map(copy).collect(),
             damaged: None,
             file_made: false,
+            restore: 0,
             revision: 1,
         }
     }

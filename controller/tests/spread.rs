@@ -114,6 +114,7 @@ fn group(streamlet: &StreamletRecord, id: GroupId, bytes: u64, copies: &[u32]) -
         copies: copies.iter().map(copy).collect(),
         damaged: None,
         file_made: false,
+        restore: 0,
         revision: 1,
     }
 }

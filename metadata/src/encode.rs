@@ -206,6 +206,7 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
                     lost: d.lost.iter().map(|lost| lost.from..lost.to).collect(),
                 }),
                 file_made: m.file_made,
+                restore: m.restore,
                 revision,
             })
         }
@@ -397,6 +398,7 @@ fn group_message(r: &GroupRecord) -> GroupMessage {
             lost: d.lost.stretches().iter().map(lost_message).collect(),
         }),
         file_made: r.file_made,
+        restore: r.restore,
     }
 }
 
@@ -620,6 +622,7 @@ mod tests {
                 lost: [1..2, 4..5].into_iter().collect(),
             }),
             file_made: true,
+            restore: 4,
             revision: 77,
         };
         (Key::Group(key), Record::Group(record))

@@ -55,6 +55,8 @@
 //!   streamlet's present epoch only. While it is open its copies cannot change, so that every copy
 //!   of the set holds what was acknowledged. It is closed once, by the owner or by whoever has the
 //!   next epoch; then its end is final, and jobs change only copies, generation and live bytes.
+//!   While a streamlet waits for its jumps after a restore of the store, a closed group may take the place of any record
+//!   with its id.
 //! * **Ids and ordinals are never reused.** Every group is below its streamlet's `next_group`, which
 //!   never falls; a new group raises it in the same transaction, and a new epoch by more than an owner
 //!   can have used without a record. Log starts and counters never fall.

@@ -297,6 +297,8 @@ pub(crate) struct GroupMessage {
     pub(crate) damaged: Option<DamageMessage>,
     #[prost(bool, tag = "14")]
     pub(crate) file_made: bool,
+    #[prost(uint64, tag = "15")]
+    pub(crate) restore: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]

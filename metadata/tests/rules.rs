@@ -762,5 +762,7 @@ mod lanes;
 
 #[path = "rules/access.rs"]
 mod access;
+#[path = "rules/restored.rs"]
+mod restored;
 #[path = "rules/settings.rs"]
 mod settings;

@@ -258,6 +258,18 @@ impl Damage {
         }
     }
 
+    /// What of it lies below `length` and `end`, where its group ends now; `None` if nothing does.
+    pub fn below(&self, length: u64, end: Ordinal) -> Option<Self> {
+        let stretches = self.lost.stretches().iter();
+        let below = stretches.map(|one| one.start..one.end.min(end));
+        let lost: LostRecords = below.filter(|one| !one.is_empty()).collect();
+        let is_left = self.address < length && self.lost.is_empty() == lost.is_empty();
+        is_left.then(|| Self {
+            lost,
+            ..self.clone()
+        })
+    }
+
     /// Whether records of which the first lies at `address` are known to be lost.
     pub fn covers(&self, address: u64, ordinals: &Range<Ordinal>) -> bool {
         match self.lost.is_empty() {
@@ -306,6 +318,9 @@ pub struct GroupRecord {
     /// Its owner's file was there, with a durable mark in it, before this was recorded: a file that is gone was
     /// lost. Builds that do not know of it wrote false.
     pub file_made: bool,
+    /// The restore of the store after which a broker has recorded this from what it had; 0 if it was recorded as it was
+    /// written.
+    pub restore: u64,
     /// Revision of the transaction that wrote this; ignored in a write.
     pub revision: u64,
 }
@@ -334,6 +349,7 @@ impl GroupRecord {
             copies: Vec::new(),
             damaged: None,
             file_made: false,
+            restore: 0,
             revision: 0,
         }
     }

@@ -115,7 +115,8 @@ pub enum Write {
     /// [`Compare::Revision`], unless the same transaction creates the stream.
     PutStreamlet(StreamletRecord),
     /// Creates or changes a group. Requires [`Compare::StreamletEpoch`] and
-    /// [`Compare::Revision`].
+    /// [`Compare::Revision`]. A closed group only changes where it may, unless its streamlet waits for its jumps after a
+    /// restore of the store.
     PutGroup(GroupRecord),
     /// Deletes a group. Requires [`Compare::StreamletEpoch`] and [`Compare::Revision`] of the
     /// group as it is.

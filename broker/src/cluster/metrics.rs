@@ -40,6 +40,12 @@ pub(crate) fn register_backup(registry: &mut Registry, backup: &Backup) {
     );
     gauge(
         registry,
+        "replica_store_unreadable_directories",
+        "Directories of replicas that the start could not make out, and without which this broker runs",
+        stats.unreadable_dirs,
+    );
+    gauge(
+        registry,
         "replica_store_primaries",
         "Brokers that have a connection for data here",
         backup.primaries() as u64,

@@ -53,7 +53,9 @@ pub(crate) struct Held {
     pub(crate) holdings: Vec<Holding>,
     /// All files and replicas, by group and generation, whole or not.
     pub(crate) here: HashSet<(GroupId, u32)>,
-    /// One that compaction made is not whole: it may have what seems to be gone.
+    /// Groups as appended whose replicas this broker has freed by their owner's word.
+    pub(crate) removed: HashSet<GroupId>,
+    /// One that compaction made is not whole, or not all could be looked at: there may be what seems to be gone.
     pub(crate) is_torn: bool,
     /// The stores whose replicas these are.
     pub(crate) stores: Vec<Uuid>,
@@ -61,15 +63,19 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Whether a record means this broker as it is now.
-    fn is_named(&self, replica: &Replica) -> bool {
-        replica.broker == self.me && self.stores.contains(&replica.incarnation.store_id)
+    /// Whether a record means this broker as it is now, of what it has and of what it has freed. A store in memory has
+    /// another id after a reboot.
+    fn is_named(&self, record: &GroupRecord, replica: &Replica) -> bool {
+        let is_of_store = self.stores.contains(&replica.incarnation.store_id);
+        let was_removed = record.generation == 0 && self.removed.contains(&record.group);
+        replica.broker == self.me && (is_of_store || was_removed)
     }
 
     /// Whether this broker has all of a recorded group.
     fn has(&self, record: &GroupRecord) -> bool {
         let name = (record.group, record.generation);
-        let mut named = record.copies.iter().filter(|copy| self.is_named(copy));
+        let copies = record.copies.iter();
+        let mut named = copies.filter(|copy| self.is_named(record, copy));
         let mut whole = self.holdings.iter().filter(|one| one.name() == name);
         let is_whole =
             whole.any(|one| (one.length, one.end) == (record.length, record.end_ordinal));
@@ -78,7 +84,8 @@ impl Held {
 
     /// Whether a record names this broker, which has nothing of the group.
     pub(crate) fn lacks(&self, record: &GroupRecord) -> bool {
-        let is_named = record.copies.iter().any(|copy| self.is_named(copy));
+        let mut copies = record.copies.iter();
+        let is_named = copies.any(|copy| self.is_named(record, copy));
         is_named && !self.here.contains(&(record.group, record.generation))
     }
 }
@@ -98,13 +105,24 @@ pub(crate) struct Plan {
 /// Where a holding is to end that ends above an ordinal: the greatest end of a batch at or below it, as address and ordinal.
 pub(crate) type Cut<'a> = &'a dyn Fn(&Holding, Ordinal) -> Option<(u64, Ordinal)>;
 
-/// Plans one lane of a streamlet that begins at `start`, of which `records` are all groups. With others' replicas elsewhere it
-/// `is_replicated`.
+/// A lane of a streamlet after a restore of the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RestoredLane {
+    pub(crate) key: StreamletKey,
+    pub(crate) lane: LaneId,
+    /// Where its log begins.
+    pub(crate) start: Ordinal,
+    /// The restore's number.
+    pub(crate) restore: u64,
+    /// Others have replicas of its groups.
+    pub(crate) is_replicated: bool,
+}
+
+/// Plans one lane, of which `records` are all groups.
 pub(crate) fn plan(
-    (key, lane, start): (StreamletKey, LaneId, Ordinal),
+    of: RestoredLane,
     records: impl IntoIterator<Item = GroupRecord>,
     held: &Held,
-    is_replicated: bool,
     cut: Cut<'_>,
 ) -> Plan {
     let groups = records.into_iter().map(|record| (record.group, record));
@@ -114,12 +132,12 @@ pub(crate) fn plan(
     };
     let mut planning = Planning {
         plan,
-        key,
+        of,
         held,
         cut,
     };
-    let of_lane = held.holdings.iter().filter(|one| one.lane == lane);
-    let (of_lane, trimmed): (Vec<_>, Vec<_>) = of_lane.partition(|one| one.end > start);
+    let of_lane = held.holdings.iter().filter(|one| one.lane == of.lane);
+    let (of_lane, trimmed): (Vec<_>, Vec<_>) = of_lane.partition(|one| one.end > of.start);
     let trimmed = trimmed.into_iter().map(Holding::name);
     planning.plan.spare.extend(trimmed);
     let (mut rewritten, mut appended): (Vec<_>, Vec<_>) =
@@ -134,13 +152,13 @@ pub(crate) fn plan(
         planning.appended(one);
     }
     planning.end_overlaps();
-    planning.lost(is_replicated);
+    planning.lost();
     planning.plan
 }
 
 struct Planning<'a> {
     plan: Plan,
-    key: StreamletKey,
+    of: RestoredLane,
     held: &'a Held,
     cut: Cut<'a>,
 }
@@ -148,11 +166,12 @@ struct Planning<'a> {
 impl Planning<'_> {
     /// A group of its own record, closed at `end`.
     fn record(&self, of: &Holding, (length, end): (u64, Ordinal)) -> GroupRecord {
-        let record = GroupRecord::new(self.key.group(of.group), of.lane, of.epoch);
+        let record = GroupRecord::new(self.of.key.group(of.group), of.lane, of.epoch);
         GroupRecord {
             generation: of.generation,
             max_timestamp_ms: of.max_timestamp_ms.max(-1),
             closed_ms: now_ms(),
+            restore: self.of.restore,
             ..record.closed(of.first, (length, end), end, vec![of.replica])
         }
     }
@@ -167,7 +186,7 @@ impl Planning<'_> {
         let Some(record) = self.plan.groups.get_mut(&one.group) else {
             return;
         };
-        if record.damaged.as_ref().is_some_and(|d| d.detail == TRIMMED) {
+        if is_trimmed(record) {
             record.damaged = None;
         }
         let has_room = record.copies.len() < MAX_COPIES;
@@ -190,6 +209,18 @@ impl Planning<'_> {
             is_newer && record.generation > 0 && covers(record, one.first, one.end)
         });
         match has_all {
+            // Made twice, the first time without a record: which of them is the same for all brokers, and the longer one has what
+            // was still needed when the shorter one was made.
+            Some(same)
+                if (same.group, same.generation) == one.name()
+                    && same.restore == self.of.restore
+                    && (same.start_ordinal(), same.end_ordinal) == (one.first, one.end)
+                    && same.length < one.length
+                    && one.is_closed =>
+            {
+                self.put(self.record(one, (one.length, one.end)));
+                return;
+            }
             Some(same) if (same.group, same.generation) == one.name() => {
                 if (same.length, same.end_ordinal) == (one.length, one.end) {
                     self.joins(one);
@@ -269,10 +300,12 @@ impl Planning<'_> {
             self.plan.spare.push(one.name());
             return;
         }
+        // What the older state has as closed was acknowledged up to its end, and no further.
         let is_longer = |record: &GroupRecord| {
+            let is_of_now = record.restore == self.of.restore;
             let is_whole = record.next_ordinal == record.end_ordinal;
             let fits = limit.is_none_or(|limit| one.end <= limit);
-            is_whole && fits && one.end > record.end_ordinal
+            is_of_now && is_whole && fits && one.end > record.end_ordinal
         };
         match own_record {
             Some(record) if record.generation > 0 => {
@@ -285,8 +318,17 @@ impl Planning<'_> {
                 }
                 return;
             }
-            // The next owner closes it.
-            Some(record) if !record.is_closed() && !one.is_closed => return,
+            // The next owner closes it. Who was not in its set was given it once it was closed.
+            Some(record)
+                if !record.is_closed()
+                    && !one.is_closed
+                    && record
+                        .copies
+                        .iter()
+                        .any(|copy| copy.broker == one.replica.broker) =>
+            {
+                return;
+            }
             _ => {}
         }
         if limit.is_some_and(|limit| limit <= one.first) {
@@ -349,8 +391,8 @@ impl Planning<'_> {
     }
 
     /// What this broker is recorded to have, and has not.
-    fn lost(&mut self, is_replicated: bool) {
-        let held = self.held;
+    fn lost(&mut self) {
+        let (held, is_replicated) = (self.held, self.of.is_replicated);
         if held.is_torn {
             return;
         }
@@ -362,11 +404,15 @@ impl Planning<'_> {
                 // The next owner asks all of its holders.
                 continue;
             }
+            if is_trimmed(record) {
+                gone.insert(record.group);
+            }
             if !is_open && !record.holds_records() {
                 continue;
             }
             if held.lacks(record) {
-                let others = record.copies.iter().filter(|copy| !held.is_named(copy));
+                let copies = record.copies.iter();
+                let others = copies.filter(|copy| !held.is_named(record, copy));
                 let others: Vec<_> = others.filter(|copy| !is_nobody(copy)).copied().collect();
                 match others.is_empty() {
                     false => record.copies = others,
@@ -386,21 +432,26 @@ impl Planning<'_> {
         let Some(up_to) = run.iter().rposition(|r| gone.contains(&r.group)) else {
             return;
         };
-        let is_all = up_to + 1 == self.plan.groups.len();
+        let mut behind = self.plan.groups.values().skip(up_to + 1);
+        let is_told_behind = behind.any(GroupRecord::is_closed);
+        // Without another that is closed the last of them says where the lane goes on.
+        let mut removed = run[..=up_to].iter();
+        let last = removed.rposition(|r| r.is_closed() && gone.contains(&r.group));
+        let left = last.filter(|_| !is_told_behind);
         for (at, record) in run.iter().enumerate().take(up_to + 1) {
-            if gone.contains(&record.group) {
+            if gone.contains(&record.group) && !is_trimmed(record) {
                 let first = record.first_ordinal.unwrap_or_default();
                 let trimmed = (first, record.end_ordinal.max(first));
                 self.plan.trimmed.push(trimmed);
             }
-            if is_all && at == up_to {
-                // It says where the lane goes on.
-                let left = self.plan.groups.get_mut(&record.group);
-                if let Some(left) = left {
-                    left.damaged = Some(Damage::new(0, TRIMMED.to_owned()));
+            match left == Some(at) {
+                true => {
+                    let left = self.plan.groups.get_mut(&record.group);
+                    if let Some(left) = left {
+                        left.damaged = Some(Damage::new(0, TRIMMED.to_owned()));
+                    }
                 }
-            } else {
-                self.plan.groups.remove(&record.group);
+                false => drop(self.plan.groups.remove(&record.group)),
             }
         }
     }
@@ -422,6 +473,30 @@ pub(crate) fn overlaps<'a>(
         limit = limit.min(record.start_ordinal());
     }
     overlapping
+}
+
+/// Ordinals between groups of a lane, which come oldest first, of which no record is left: what was there is lost.
+pub(crate) fn holes<'a>(
+    groups: impl IntoIterator<Item = &'a GroupRecord>,
+) -> Vec<(Ordinal, Ordinal)> {
+    let mut holes = Vec::new();
+    // What lies before the first that is left was trimmed.
+    let mut end: Option<Ordinal> = None;
+    for record in groups.into_iter().filter(|record| record.is_closed()) {
+        match end {
+            Some(to) if record.start_ordinal() > to => holes.push((to, record.start_ordinal())),
+            None if !record.holds_records() => continue,
+            _ => {}
+        }
+        end = Some(record.next_ordinal.max(end.unwrap_or_default()));
+    }
+    holes
+}
+
+/// Whether a record stands for groups that were trimmed.
+fn is_trimmed(record: &GroupRecord) -> bool {
+    let damaged = record.damaged.as_ref();
+    damaged.is_some_and(|damaged| damaged.detail == TRIMMED)
 }
 
 fn next(group: GroupId) -> GroupId {

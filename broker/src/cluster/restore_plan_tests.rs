@@ -1,9 +1,10 @@
 //! Lanes as they may be once the metadata store was put back, and what is recorded of them then.
 
-use kera_metadata::GroupState;
+use kera_metadata::{GroupState, Write};
 use kera_protocol::ids::{StreamId, StreamletId};
 
 use super::*;
+use crate::cluster::restored_groups::Changes;
 
 const LANE: LaneId = LaneId(0);
 /// Bytes of a record in these tests.
@@ -23,6 +24,17 @@ fn replica(broker: u32) -> Replica {
             store_id: Uuid::from_u128(broker.into()),
             boot_id: Uuid::from_u128(1),
         },
+    }
+}
+
+/// Of the first restore.
+fn lane(start: Ordinal, is_replicated: bool) -> RestoredLane {
+    RestoredLane {
+        key: key(),
+        lane: LANE,
+        start,
+        restore: 1,
+        is_replicated,
     }
 }
 
@@ -90,7 +102,7 @@ fn held(id: u32, files: &[Holding], recorded: &[u64]) -> Held {
 
 /// Batches of these tests have five records each.
 fn cut(one: &Holding, below: Ordinal) -> Option<(u64, Ordinal)> {
-    let end = one.first + (below - one.first) / 5 * 5;
+    let end = one.first + below.saturating_sub(one.first) / 5 * 5;
     Some(((end - one.first) * BYTES, end))
 }
 
@@ -128,7 +140,7 @@ fn after(records: &[GroupRecord], brokers: &[Held], is_replicated: bool) -> Vec<
     for order in orders(brokers) {
         let mut now = records.to_vec();
         for held in order {
-            let plan = plan((key(), LANE, 0), now, held, is_replicated, &cut);
+            let plan = plan(lane(0, is_replicated), now, held, &cut);
             now = plan.groups.into_values().collect();
             for record in &now {
                 assert!(!record.copies.is_empty(), "{record:?}");
@@ -175,7 +187,7 @@ fn what_compaction_made_and_nobody_recorded_is_of_no_use() {
     let brokers = [held(1, &files, &[1, 2]), held(2, &[], &[1, 2])];
     let found = after(&records, &brokers, true);
     assert_eq!(found, records);
-    let plan = plan((key(), LANE, 0), found, &brokers[0], true, &cut);
+    let plan = plan(lane(0, true), found, &brokers[0], &cut);
     assert_eq!(plan.spare, [(GroupId(2), 1)]);
 }
 
@@ -198,6 +210,9 @@ fn groups_that_were_trimmed_since_go_and_later_ones_are_recorded() {
         seen(&found),
         [(200, 0, 40, 50, both.clone()), (201, 0, 50, 60, both)]
     );
+    // Retention goes by the times of their records, as before.
+    let newest = found.iter().map(|record| record.max_timestamp_ms);
+    assert_eq!(newest.collect::<Vec<_>>(), [3, 3]);
     // One of them has not started, and may have what is recorded there.
     let found = after(&records, &brokers[..2], true);
     let found = seen(&found);
@@ -226,7 +241,7 @@ fn a_lane_of_which_nothing_is_left_says_where_it_goes_on() {
     assert_eq!(found[0].next_ordinal, 20);
     // It comes to light after all.
     let late = held(3, &[file((2, 0), (10, 20))], &[]);
-    let plan = plan((key(), LANE, 0), found, &late, true, &cut);
+    let plan = plan(lane(0, true), found, &late, &cut);
     let left: Vec<_> = plan.groups.into_values().collect();
     assert_eq!(seen(&left), [(2, 0, 10, 20, vec![3])]);
     assert!(left[0].holds_records());
@@ -284,6 +299,35 @@ fn of_an_unknown_group_the_longest_replica_counts() {
 }
 
 #[test]
+fn where_the_older_state_has_a_group_as_closed_it_ends() {
+    // Broker 3 was deposed with records that nobody acknowledged, and nothing was appended since.
+    let records = [closed(3, (20, 30), &[1, 2])];
+    let brokers = [
+        held(1, &[], &[3]),
+        held(3, &[open_file(3, (20, 40))], &[]),
+        held(2, &[], &[3]),
+    ];
+    assert_eq!(after(&records, &brokers, true), records);
+}
+
+#[test]
+fn of_two_files_that_compaction_gave_one_name_all_brokers_take_the_same() {
+    let longer = file((5, 1), (0, 50));
+    let shorter = Holding {
+        length: longer.length - BYTES,
+        ..longer.clone()
+    };
+    let brokers = [
+        held(1, &[shorter], &[]),
+        held(2, &[longer.clone()], &[]),
+        held(3, &[longer.clone()], &[]),
+    ];
+    let found = after(&[], &brokers, true);
+    assert_eq!(seen(&found), [(5, 1, 0, 50, vec![2, 3])]);
+    assert_eq!(found[0].length, longer.length);
+}
+
+#[test]
 fn a_group_that_was_closed_since_is_closed() {
     let records = [open(3, Some(20), &[1, 2])];
     let brokers = [
@@ -304,17 +348,17 @@ fn what_was_gone_before_the_older_state_was_taken_stays_gone() {
     let found = vec![open(5, None, &[1, 2])];
     let files = [file((3, 0), (0, 50)), file((4, 0), (50, 80))];
     let held_by = held(1, &files, &[]);
-    let planned = plan((key(), LANE, 80), found.clone(), &held_by, true, &cut);
+    let planned = plan(lane(80, true), found.clone(), &held_by, &cut);
     assert_eq!(planned.groups.into_values().collect::<Vec<_>>(), found);
     assert_eq!(planned.spare.len(), 2);
     // One that a former owner made longer reaches beyond the start; it was removed before the open one was recorded.
     let longer = held(1, &[file((4, 0), (50, 95))], &[]);
-    let planned = plan((key(), LANE, 80), found.clone(), &longer, true, &cut);
+    let planned = plan(lane(80, true), found.clone(), &longer, &cut);
     assert_eq!(planned.groups.into_values().collect::<Vec<_>>(), found);
     // Below the start none comes back, whatever is recorded behind it.
     let found = vec![closed(6, (80, 90), &[1])];
     let held_by = held(1, &files, &[6]);
-    let planned = plan((key(), LANE, 80), found.clone(), &held_by, true, &cut);
+    let planned = plan(lane(80, true), found.clone(), &held_by, &cut);
     assert_eq!(planned.groups.into_values().collect::<Vec<_>>(), found);
 }
 
@@ -478,6 +522,28 @@ impl History {
     }
 }
 
+/// What is recorded after so many of a broker's changes, one by one; all of them for none.
+fn after_changes(records: Vec<GroupRecord>, held: &Held, most: Option<usize>) -> Vec<GroupRecord> {
+    let plan = plan(lane(0, true), records.clone(), held, &cut);
+    let mut changes = Changes::default();
+    changes.of(&records.iter().collect::<Vec<_>>(), &plan);
+    let mut now: BTreeMap<_, _> = records.into_iter().map(|r| (r.group, r)).collect();
+    let parts = changes.parts(1);
+    for (_, write) in parts.into_iter().flatten().take(most.unwrap_or(usize::MAX)) {
+        match write {
+            Write::PutGroup(record) => drop(now.insert(record.group, record)),
+            Write::DeleteGroup(key) => drop(now.remove(&key.group)),
+            other => panic!("{other:?}"),
+        }
+    }
+    if most.is_none() {
+        let now: Vec<_> = now.values().cloned().collect();
+        let planned: Vec<_> = plan.groups.into_values().collect();
+        assert_eq!(seen(&now), seen(&planned));
+    }
+    now.into_values().collect()
+}
+
 #[test]
 fn whatever_happened_since_what_counted_is_recorded_and_nothing_else_in_its_place() {
     for seed in 0..4000 {
@@ -499,9 +565,14 @@ fn whatever_happened_since_what_counted_is_recorded_and_nothing_else_in_its_plac
             brokers.swap(0, 1);
         }
         for id in brokers {
-            let held = held(id, &history.files[id as usize - 1], &[]);
-            let plan = plan((key(), LANE, 0), records, &held, true, &cut);
-            records = plan.groups.into_values().collect();
+            // Some end within their changes, and start again; others are done before that.
+            let (ends, at) = (1 + history.roll(5) as u32, history.roll(6) as usize);
+            for (id, most) in [(ends, Some(at)), (id, None)] {
+                if id <= 3 {
+                    let held = held(id, &history.files[id as usize - 1], &[]);
+                    records = after_changes(records, &held, most);
+                }
+            }
         }
         // As who takes it over does, with what a holder has.
         for (record, to) in overlaps(&records) {
@@ -538,4 +609,74 @@ fn whatever_happened_since_what_counted_is_recorded_and_nothing_else_in_its_plac
             assert_eq!(at, one.end, "{seed}: {one:?} of {now:?}");
         }
     }
+}
+
+#[test]
+fn a_broker_that_was_given_a_group_after_its_end_has_all_of_it() {
+    // The older state has it open at others, all of which have freed it since.
+    let records = [closed(1, (0, 20), &[4]), open(3, Some(20), &[1, 2])];
+    let holder = held(4, &[open_file(3, (20, 30))], &[1]);
+    let found = after(&records, &[holder], true);
+    assert!(found[1].is_closed());
+    let found = after(&found, &[1, 2].map(|id| held(id, &[], &[])), true);
+    assert_eq!(seen(&found)[1], (3, 0, 20, 30, vec![4]));
+}
+
+#[test]
+fn a_store_of_which_memory_is_gone_still_tells_what_it_has_freed() {
+    let records = [closed(1, (0, 10), &[1, 2]), closed(2, (10, 20), &[1, 2])];
+    let files = [file((200, 0), (40, 50))];
+    let rebooted = |id: u32, freed: &[u64]| Held {
+        stores: vec![Uuid::from_u128(100 + u128::from(id))],
+        removed: freed.iter().copied().map(GroupId).collect(),
+        ..held(id, &files, &[])
+    };
+    let brokers = [rebooted(1, &[1, 2]), rebooted(2, &[1, 2])];
+    let found = seen(&after(&records, &brokers, true));
+    assert_eq!(found, [(200, 0, 40, 50, vec![1, 2])]);
+    // One of them has lost the second one: that may have been acknowledged.
+    let brokers = [rebooted(1, &[1, 2]), rebooted(2, &[1])];
+    let found = seen(&after(&records, &brokers, true));
+    assert_eq!(found[0], (2, 0, 10, 20, vec![2]));
+}
+
+#[test]
+fn a_lane_goes_on_behind_what_was_trimmed_though_a_group_is_open_behind_it() {
+    let records = [
+        closed(1, (0, 10), &[1, 2]),
+        closed(2, (10, 20), &[1, 2]),
+        open(3, None, &[1, 2]),
+    ];
+    let brokers = [held(1, &[], &[]), held(2, &[], &[])];
+    let found = after(&records, &brokers, true);
+    assert_eq!(found.len(), 2);
+    assert!(found[0].is_given_up() && found[0].next_ordinal == 20);
+    // Another has what followed: that says it, whoever comes first.
+    let brokers = [held(1, &[], &[]), held(2, &[file((200, 0), (40, 50))], &[])];
+    let found = seen(&after(&records, &brokers, true));
+    let ids: Vec<_> = found.iter().map(|one| one.0).collect();
+    assert_eq!(ids, [3, 200]);
+}
+
+#[test]
+fn holes_lie_between_groups_and_not_before_them() {
+    let groups = [
+        closed(2, (10, 20), &[1]),
+        closed(3, (25, 30), &[1]),
+        open(4, None, &[1]),
+        closed(5, (30, 40), &[1]),
+    ];
+    assert_eq!(holes(&groups), [(20, 25)]);
+    let carrier = GroupRecord {
+        damaged: Some(Damage::new(0, TRIMMED.to_owned())),
+        ..closed(1, (0, 5), &[1])
+    };
+    let trimmed: Vec<_> = [carrier].into_iter().chain(groups).collect();
+    assert_eq!(holes(&trimmed), [(20, 25)]);
+    // Ordinals that were passed over are none.
+    let jumped = GroupRecord {
+        next_ordinal: 25,
+        ..closed(2, (10, 20), &[1])
+    };
+    assert!(holes(&[jumped, closed(3, (25, 30), &[1])]).is_empty());
 }

@@ -6,14 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
+use std::time::Duration;
 
 use kera_log_segments::footer::Footer;
 use kera_log_segments::group::{AckPolicy, GroupSpec, MAX_GROUP_ORDINALS};
 use kera_log_segments::io::{Io, OpenHow};
 use kera_log_segments::scan::{self, ScanSpec, Scanned};
 use kera_metadata::{
-    ClusterStore, Compare, GroupRecord, Image, MetadataError, MetadataStore, Replica, StreamRecord,
-    StreamletRecord, Transaction, Write,
+    ClusterStore, Compare, GroupChange, GroupRecord, Image, MetadataError, MetadataStore, Replica,
+    StreamRecord, StreamletRecord, Transaction, Write,
 };
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::error::{ErrorCode, WireError};
@@ -21,10 +22,13 @@ use kera_protocol::ids::{BrokerId, GroupId, Incarnation, LaneId, LaneKey, Ordina
 use kera_replication::backup::ReplicaStore;
 use kera_replication::transport::{CopyInfo, CopyState, Reply, Request};
 
-use super::restore_plan::{Held, Holding, Plan, plan};
+use super::restore_plan::{Held, Holding, Plan, RestoredLane, holes, plan};
 
 /// How often a streamlet is read again that others changed meanwhile.
 const ATTEMPTS: u32 = 32;
+/// The pause after the first of them; it doubles so often.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const MOST_DOUBLED: u32 = 6;
 
 /// The names of one streamlet's files.
 type Names = BTreeSet<(GroupId, u32)>;
@@ -57,10 +61,13 @@ pub(crate) fn take_in(
     places: &Places<'_>,
 ) -> Result<Spare, MetadataError> {
     let mut spare = Spare::new();
-    let Ok(Reply::Copies(replicas)) =
-        (places.replicas).handle(places.me, Request::List { streamlet: None })
-    else {
-        return Ok(spare);
+    let list = Request::List { streamlet: None };
+    let (replicas, is_listed) = match places.replicas.handle(places.me, list) {
+        Ok(Reply::Copies(replicas)) => (replicas, true),
+        other => {
+            tracing::error!(answer = ?other, "the replicas that this broker has for others cannot be listed: none of them is recorded again, and what is not whole here counts as held elsewhere");
+            (Vec::new(), false)
+        }
     };
     let mut by_streamlet: BTreeMap<StreamletKey, Vec<CopyInfo>> = BTreeMap::new();
     for replica in replicas {
@@ -84,6 +91,7 @@ pub(crate) fn take_in(
             stream,
             key,
             replicas,
+            is_blind: !is_listed || places.replicas.is_hidden(&key),
         };
         let Some(held) = looked.held(records) else {
             continue;
@@ -104,6 +112,8 @@ struct Looked<'a> {
     stream: &'a StreamRecord,
     key: StreamletKey,
     replicas: Vec<CopyInfo>,
+    /// There may be more replicas.
+    is_blind: bool,
 }
 
 impl Looked<'_> {
@@ -121,6 +131,7 @@ impl Looked<'_> {
         let mut held = Held {
             here,
             stores: lives.into_iter().chain(disk).collect(),
+            is_torn: self.is_blind,
             me: places.me,
             ..Held::default()
         };
@@ -128,6 +139,13 @@ impl Looked<'_> {
             .iter()
             .map(|record| ((record.group, record.generation), record))
             .collect();
+        let mine = records.iter().filter(|record| {
+            let is_here = held.here.contains(&(record.group, record.generation));
+            let mut copies = record.copies.iter();
+            record.generation == 0 && !is_here && copies.any(|copy| copy.broker == places.me)
+        });
+        let removed = mine.filter(|record| store.was_removed(self.key, record.group));
+        held.removed = removed.map(|record| record.group).collect();
         // What is recorded as closed and here needs no look.
         let is_known = |name: &(GroupId, u32)| {
             let record = recorded.get(name);
@@ -322,7 +340,7 @@ impl Looked<'_> {
         store: &dyn ClusterStore,
         held: &Held,
     ) -> Result<Vec<(GroupId, u32)>, MetadataError> {
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
             let image = store.load_streamlet(self.key.stream, self.key.streamlet)?;
             let Some(streamlet) = image.streamlets.first() else {
                 return Ok(Vec::new());
@@ -339,13 +357,14 @@ impl Looked<'_> {
                 let mut starts = image.lane_starts.iter();
                 let start = starts.find(|start| start.key.lane == lane);
                 let start = start.map_or(0, |start| start.ordinal);
-                let plan = plan(
-                    (self.key, lane, start),
-                    records,
-                    held,
-                    self.stream.config.is_replicated(),
-                    &|one, below| self.cut(one, below),
-                );
+                let of = RestoredLane {
+                    key: self.key,
+                    lane,
+                    start,
+                    restore: streamlet.restore,
+                    is_replicated: self.stream.config.is_replicated(),
+                };
+                let plan = plan(of, records, held, &|one, below| self.cut(one, below));
                 changes.of(&before, &plan);
                 plans.push((lane, plan));
             }
@@ -355,7 +374,10 @@ impl Looked<'_> {
                     let spare = plans.into_iter().flat_map(|(_, plan)| plan.spare);
                     return Ok(spare.collect());
                 }
-                Err(MetadataError::Conflict(_)) => {}
+                // Others do the same at their starts.
+                Err(MetadataError::Conflict(_)) => {
+                    std::thread::sleep(FIRST_PAUSE * (1 << attempt.min(MOST_DOUBLED)));
+                }
                 Err(MetadataError::Invalid(error)) => {
                     tracing::error!(stream = self.stream.name, streamlet = self.key.streamlet.0, %error, "groups that are whole here, and that the restored metadata store does not know, cannot be recorded");
                     return Ok(Vec::new());
@@ -398,56 +420,52 @@ impl Looked<'_> {
     }
 }
 
-/// Changes of a streamlet's groups.
+/// Changes of a streamlet's groups, in an order in which no part of them takes away what only the rest brings: a broker that ends
+/// in between leaves records from which its next start, or another's, comes to the same.
 #[derive(Default)]
-struct Changes {
-    /// Records that make room for others with their ids.
-    first: Vec<(Compare, Write)>,
-    then: Vec<(Compare, Write)>,
-    removed: Vec<(Compare, Write)>,
+pub(crate) struct Changes {
+    put: Vec<GroupChange>,
+    removed: Vec<GroupChange>,
 }
 
 impl Changes {
-    fn of(&mut self, before: &[&GroupRecord], plan: &Plan) {
+    /// Adds what makes a `plan` of the records of a lane.
+    pub(crate) fn of(&mut self, before: &[&GroupRecord], plan: &Plan) {
         let known: BTreeMap<_, _> = before
             .iter()
             .map(|record| (record.group, *record))
             .collect();
-        let delete = |record: &GroupRecord| Write::delete_group(record.key(), record.revision);
-        for (id, record) in &plan.groups {
-            match known.get(id) {
-                Some(same) if *same == record => {}
-                Some(before) if follows(before, record) => {
-                    let changed = GroupRecord {
-                        revision: before.revision,
-                        ..record.clone()
-                    };
-                    self.then.push(changed.put());
-                }
-                before => {
-                    self.first.extend(before.map(|before| delete(before)));
-                    let new = GroupRecord {
-                        revision: 0,
-                        ..record.clone()
-                    };
-                    self.then.push(new.put());
-                }
+        // The last first: an earlier one ends where a later one begins.
+        for (id, record) in plan.groups.iter().rev() {
+            let before = known.get(id);
+            if before.is_none_or(|before| *before != record) {
+                let changed = GroupRecord {
+                    revision: before.map_or(0, |before| before.revision),
+                    ..record.clone()
+                };
+                self.put.push(changed.put());
             }
         }
         let gone = known.iter().filter(|(id, _)| !plan.groups.contains_key(id));
-        self.removed.extend(gone.map(|(_, record)| delete(record)));
+        let gone = gone.map(|(_, record)| Write::delete_group(record.key(), record.revision));
+        self.removed.extend(gone);
+    }
+
+    /// Transactions of at most so many changes each, one after the other.
+    pub(crate) fn parts(mut self, size: usize) -> Vec<Vec<GroupChange>> {
+        self.put.append(&mut self.removed);
+        self.put.chunks(size.max(1)).map(<[_]>::to_vec).collect()
     }
 
     fn commit(
-        mut self,
+        self,
         store: &dyn MetadataStore,
         streamlet: &StreamletRecord,
     ) -> Result<(), MetadataError> {
-        self.then.append(&mut self.removed);
         // Beside the streamlet's record, by its revision and its epoch.
-        let size = store.max_operations().saturating_sub(2).max(1);
+        let size = store.max_operations().saturating_sub(2);
         let mut streamlet = streamlet.clone();
-        for changes in self.first.chunks(size).chain(self.then.chunks(size)) {
+        for changes in self.parts(size) {
             let Some(next) = streamlet.in_next_epoch(streamlet.owner) else {
                 let text = format!(
                     "streamlet {} has used up its epochs; copy the stream to a new one",
@@ -458,8 +476,8 @@ impl Changes {
             let mut compare = vec![Compare::streamlet(&streamlet), Compare::epoch(&streamlet)];
             let mut write = vec![Write::PutStreamlet(next.clone())];
             for (compared, written) in changes {
-                compare.push(compared.clone());
-                write.push(written.clone());
+                compare.push(compared);
+                write.push(written);
             }
             let committed = store.commit(Transaction::new(compare, write))?;
             streamlet = StreamletRecord {
@@ -471,15 +489,28 @@ impl Changes {
     }
 }
 
-/// Whether a record may take the place of another one with its id.
-fn follows(before: &GroupRecord, now: &GroupRecord) -> bool {
-    let is_of =
-        (before.lane, before.epoch, before.generation) == (now.lane, now.epoch, now.generation);
-    let begins = before.first_ordinal.is_none() || before.first_ordinal == now.first_ordinal;
-    let ends = !before.is_closed()
-        || (before.length, before.end_ordinal, before.closed_ms)
-            == (now.length, now.end_ordinal, now.closed_ms);
-    is_of && begins && ends && now.is_closed()
+/// Tells of records that are lost between groups of `image`; how many stretches of them there are.
+pub(crate) fn tell_holes(stream: &str, image: &Image) -> u64 {
+    let mut lanes: BTreeMap<_, Vec<&GroupRecord>> = BTreeMap::new();
+    for group in &image.groups {
+        let of_lane = lanes.entry((group.streamlet, group.lane)).or_default();
+        of_lane.push(group);
+    }
+    let mut told = 0;
+    for ((streamlet, lane), groups) in lanes {
+        for (from, to) in holes(groups) {
+            told += 1;
+            tracing::error!(
+                stream,
+                streamlet = streamlet.0,
+                lane = lane.0,
+                from,
+                to,
+                "the restored metadata store does not know the groups between these ordinals, and no broker has them whole: their records are lost. Brokers that were down may have them: look into the folders damaged"
+            );
+        }
+    }
+    told
 }
 
 /// Where lanes begin whose first groups are gone: at the first that is left, by the groups in `image`.

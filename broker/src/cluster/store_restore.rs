@@ -241,17 +241,17 @@ pub(crate) fn begin(
     cluster_version::check_program(store.cluster_version()?)?;
     let id = config.cluster.broker_id.ok_or(BrokerError::NoNumber)?;
     let restore = take_part(store, dir, (id, brokers))?;
-    let spare = {
+    let mut own = Unknown::new();
+    let (spare, own) = {
         let io = open_engine(EngineKind::Blocking);
         let streams = dir.streams();
         let is_no_file =
             |_: StreamletKey, (_, generation): (GroupId, u32)| generation >= UNFINISHED;
-        let mut own = Unknown::new();
-        match find(&*io, &streams, |_| true, &is_no_file, &mut own) {
+        match find(&*io, &streams, &is_no_file, &mut own) {
             Ok(()) => {
                 let names = own
-                    .into_iter()
-                    .map(|(key, files)| (key, files.into_keys().collect()));
+                    .iter()
+                    .map(|(key, files)| (*key, files.keys().copied().collect()));
                 let replicas = backup::open(&BackupOptions::of(config)?)?;
                 let places = Places {
                     io: &*io,
@@ -261,15 +261,15 @@ pub(crate) fn begin(
                     me: BrokerId(id),
                     own: names.collect(),
                 };
-                take_in(store, &store.load()?, &places)?
+                (take_in(store, &store.load()?, &places)?, Some(own))
             }
             Err(error) => {
-                tracing::error!(dir = %streams.display(), %error, "what is whole here of groups that the restored metadata store does not know cannot be looked for: nothing of it is recorded again");
-                Spare::new()
+                tracing::error!(dir = %streams.display(), %error, "what is whole here of groups that the restored metadata store does not know cannot be looked for: nothing of it is recorded again or set aside. Later these files count as nobody's, and are removed; copy the directory elsewhere if you need what it holds");
+                (Spare::new(), None)
             }
         }
     };
-    let set_aside = set_unknown_aside(dir, config, &store.load()?, &spare)?;
+    let set_aside = set_unknown_aside(dir, config, &store.load()?, (own, &spare))?;
     Ok(Restored { restore, set_aside })
 }
 
@@ -280,7 +280,7 @@ type Unknown = BTreeMap<StreamletKey, BTreeMap<(GroupId, u32), Files>>;
 
 /// Sets aside what this broker has of groups that `image` does not know and that are not to `spare`: own files in streams that
 /// it knows, and replicas for other brokers in all streams; how many files. What cannot be set aside is told and left. Nobody may be using the
-/// directories. Blocks.
+/// directories. Own files are those of `own`, if they could be listed. Blocks.
 ///
 /// # Errors
 /// [`BrokerError::DataDir`] if the data directory cannot be used.
@@ -288,7 +288,7 @@ fn set_unknown_aside(
     dir: &StoreDir,
     config: &BrokerConfig,
     image: &Image,
-    spare: &Spare,
+    (own, spare): (Option<Unknown>, &Spare),
 ) -> Result<u64, BrokerError> {
     let options = BackupOptions::of(config)?;
     let io = open_engine(EngineKind::Blocking);
@@ -302,17 +302,17 @@ fn set_unknown_aside(
         let name = (key, group, generation);
         generation >= UNFINISHED || recorded.contains(&name) || spare.contains(&name)
     };
-    let own = dir.streams();
     let mut set_aside = 0;
-    for (roots, is_own) in [
-        (vec![own], true),
-        (vec![options.disk_dir, options.shared_dir], false),
-    ] {
-        let mut unknown = Unknown::new();
+    // Own files of unknown streams are set aside with their directory.
+    let mut unknown_own = own.unwrap_or_default();
+    unknown_own.retain(|key, groups| {
+        groups.retain(|group, _| !is_recorded(*key, *group));
+        streams.contains_key(&key.stream)
+    });
+    let for_others = vec![options.disk_dir, options.shared_dir];
+    for (roots, mut unknown) in [(Vec::new(), unknown_own), (for_others, Unknown::new())] {
         for root in roots {
-            // Own files of unknown streams are set aside with their directory.
-            let takes = |stream| !is_own || streams.contains_key(&stream);
-            if let Err(error) = find(&*io, &root, takes, &is_recorded, &mut unknown) {
+            if let Err(error) = find(&*io, &root, &is_recorded, &mut unknown) {
                 tracing::error!(dir = %root.display(), %error, "files of groups that the restored metadata store does not know cannot be looked for here: later they count as nobody's, and are removed; copy the directory elsewhere if you need what it holds");
             }
         }
@@ -374,12 +374,11 @@ fn holds_records(io: &dyn Io, file: &Path) -> io::Result<bool> {
 fn find(
     io: &dyn Io,
     root: &Path,
-    takes: impl Fn(StreamId) -> bool,
     is_recorded: &impl Fn(StreamletKey, (GroupId, u32)) -> bool,
     found: &mut Unknown,
 ) -> io::Result<()> {
     for name in names(io, root)? {
-        let Some(stream) = name.parse().ok().filter(|stream| takes(*stream)) else {
+        let Ok(stream) = name.parse() else {
             continue;
         };
         let of_stream = root.join(name);

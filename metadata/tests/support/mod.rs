@@ -79,6 +79,7 @@ pub fn open_group(streamlet: &StreamletRecord, group: u64, lane: u32) -> GroupRe
         }],
         damaged: None,
         file_made: false,
+        restore: 0,
         revision: 0,
     }
 }

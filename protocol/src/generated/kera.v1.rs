@@ -2620,9 +2620,16 @@ pub mod sealed_copy_answer {
         Damaged(super::CopyDamaged),
     }
 }
-/// The store is not the one that the record names.
+/// The store is not the one that the record names, or had the copy and has it no more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct CopyUnknown {}
+pub struct CopyUnknown {
+    /// Nothing of it is here: it was freed since no record named it any more, or what is named is a file that is not there.
+    #[prost(bool, tag = "1")]
+    pub gone: bool,
+    /// What is named is a file.
+    #[prost(bool, tag = "2")]
+    pub is_file: bool,
+}
 /// The store is the recorded one and has never opened this copy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CopyAbsent {}

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use kera_log_segments::io::ReadAt;
 use kera_log_segments::layout::{DurableMark, MARK_BYTES};
-use kera_protocol::ids::StreamId;
+use kera_protocol::ids::{StreamId, StreamletId};
 
 use super::StartError;
 use super::mapping::Window;
 use super::seals::SealTable;
 use crate::faults::Faults;
-use crate::ids::{CopyId, Incarnation};
+use crate::ids::{CopyId, Incarnation, StreamletKey};
 
 /// Whether nothing more can be stored where something was to be.
 pub(super) fn is_full(error: &io::Error) -> bool {
@@ -76,6 +76,24 @@ pub struct TakenOver {
     pub seals: SealTable,
     /// The copies, in no order.
     pub copies: Vec<Found>,
+    /// Of which there may be copies that could not be looked for.
+    pub hidden: Vec<Hidden>,
+}
+
+/// A stream, or one streamlet of it, of which a directory cannot be made out: what is in it nobody knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hidden {
+    /// The stream.
+    pub stream: StreamId,
+    /// `None` for all of its streamlets.
+    pub streamlet: Option<StreamletId>,
+}
+
+impl Hidden {
+    /// Whether this is about a streamlet.
+    pub fn is_of(&self, key: &StreamletKey) -> bool {
+        self.stream == key.stream && self.streamlet.is_none_or(|one| one == key.streamlet)
+    }
 }
 
 /// Where a store keeps copies and seals.

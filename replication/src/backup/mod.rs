@@ -47,7 +47,7 @@ mod store;
 pub use copy::Region;
 pub use error::StartError;
 pub use mapping::Window;
-pub use memory::{CopyMemory, CopySpec, Found, Memory, TakenOver};
+pub use memory::{CopyMemory, CopySpec, Found, Hidden, Memory, TakenOver};
 pub use owner_files::Beside;
 pub use registrar::{Registrar, Registration};
 pub use seals::SealTable;

@@ -1,8 +1,9 @@
 //! Which epochs have lost their right to write, as a store remembers it.
 //!
 //! ```text
-//! "KERASEAL" | version u32 | entries u32 | entry... | crc32c of all before, u32 | zeros
+//! "KERASEAL" | version u32 | entries u32 | entry... | crc32c of all before, u32 | removed | zeros
 //! entry: stream uuid (16) | streamlet u32 | sealed epoch u32 | ranges u32 | (first u64 | last u64)...
+//! removed: "KERAGONE" | version u32 | entries u32 | entry... | crc32c of all of it before, u32
 //! ```
 //! Numbers are little-endian. The zeros are room for more, of any length; version 1 had none. The ranges are of groups of which a copy was freed: such a group is
 //! never opened again, and nobody is told that it was never here. There are at most
@@ -10,6 +11,9 @@
 //! as freed too. Opening it costs its primary a roll; and where it was recorded and never opened, its
 //! next owner hears "unknown" here instead of "never opened", so that it needs another holder's word
 //! to go on. It costs nobody a record.
+//!
+//! What was removed are those of the freed groups whose copies were freed by an owner's word, since no record named them. Of
+//! these the lowest are forgotten where there are too many. Builds that do not know of it leave it out.
 
 use std::collections::HashMap;
 
@@ -21,6 +25,8 @@ use crate::ids::StreamletKey;
 
 const MAGIC: [u8; 8] = *b"KERASEAL";
 const VERSION: u32 = 2;
+const REMOVED_MAGIC: [u8; 8] = *b"KERAGONE";
+const REMOVED_VERSION: u32 = 1;
 const HEAD_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 28;
 const RANGE_BYTES: usize = 16;
@@ -32,27 +38,44 @@ struct Entry {
     sealed: Epoch,
     /// Sorted, apart from each other; both ends are within.
     freed: Vec<(u64, u64)>,
+    /// Those of which no record named the copy any more; as `freed`, and exact.
+    removed: Vec<(u64, u64)>,
+}
+
+fn holds(ranges: &[(u64, u64)], group: u64) -> bool {
+    let at = ranges.partition_point(|(_, last)| *last < group);
+    ranges.get(at).is_some_and(|(first, _)| *first <= group)
+}
+
+fn insert(ranges: &mut Vec<(u64, u64)>, range: (u64, u64)) {
+    let at = ranges.partition_point(|(first, _)| *first < range.0);
+    ranges.insert(at, range);
+    ranges.dedup_by(|later, earlier| {
+        let joined = later.0 <= earlier.1.saturating_add(1);
+        if joined {
+            earlier.1 = earlier.1.max(later.1);
+        }
+        joined
+    });
 }
 
 impl Entry {
     fn holds(&self, group: u64) -> bool {
-        let at = self.freed.partition_point(|(_, last)| *last < group);
-        self.freed.get(at).is_some_and(|(first, _)| *first <= group)
+        holds(&self.freed, group)
     }
 
     fn add(&mut self, range: (u64, u64)) {
-        let at = self.freed.partition_point(|(first, _)| *first < range.0);
-        self.freed.insert(at, range);
-        self.freed.dedup_by(|later, earlier| {
-            let joined = later.0 <= earlier.1.saturating_add(1);
-            if joined {
-                earlier.1 = earlier.1.max(later.1);
-            }
-            joined
-        });
+        insert(&mut self.freed, range);
         if self.freed.len() > MAX_RANGES {
             let lowest = self.freed.remove(0);
             self.freed[0].0 = lowest.0;
+        }
+    }
+
+    fn has_removed(&mut self, range: (u64, u64)) {
+        insert(&mut self.removed, range);
+        if self.removed.len() > MAX_RANGES {
+            self.removed.remove(0);
         }
     }
 }
@@ -73,6 +96,12 @@ impl SealTable {
     pub fn was_freed(&self, streamlet: &StreamletKey, group: GroupId) -> bool {
         let entry = self.entries.get(streamlet);
         entry.is_some_and(|e| e.holds(group.0))
+    }
+
+    /// True if a copy of `group` was freed here since no record named it any more, as far as is remembered.
+    pub fn was_removed(&self, streamlet: &StreamletKey, group: GroupId) -> bool {
+        let entry = self.entries.get(streamlet);
+        entry.is_some_and(|e| holds(&e.removed, group.0))
     }
 
     /// Raises a seal; true if anything changed.
@@ -104,6 +133,15 @@ impl SealTable {
         new
     }
 
+    /// As [`free`](Self::free), of a copy that no record names any more.
+    pub fn remove(&mut self, streamlet: StreamletKey, group: GroupId) -> bool {
+        let is_new = self.free(streamlet, group);
+        let entry = self.entries.entry(streamlet).or_default();
+        let was_known = holds(&entry.removed, group.0);
+        entry.has_removed((group.0, group.0));
+        is_new || !was_known
+    }
+
     /// Takes over what `other` knows beyond this table.
     pub fn merge(&mut self, other: &SealTable) {
         for (streamlet, theirs) in &other.entries {
@@ -111,6 +149,9 @@ impl SealTable {
             entry.sealed = entry.sealed.max(theirs.sealed);
             for range in &theirs.freed {
                 entry.add(*range);
+            }
+            for range in &theirs.removed {
+                entry.has_removed(*range);
             }
         }
     }
@@ -148,70 +189,111 @@ impl SealTable {
     /// The table as it is stored.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEAD_BYTES + self.entries.len() * ENTRY_BYTES + 4);
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&(self.entries.len() as u32).to_le_bytes());
-        for (streamlet, entry) in &self.entries {
-            out.extend_from_slice(streamlet.stream.as_bytes());
-            out.extend_from_slice(&streamlet.streamlet.0.to_le_bytes());
-            out.extend_from_slice(&entry.sealed.0.to_le_bytes());
-            out.extend_from_slice(&(entry.freed.len() as u32).to_le_bytes());
-            for (first, last) in &entry.freed {
-                out.extend_from_slice(&first.to_le_bytes());
-                out.extend_from_slice(&last.to_le_bytes());
-            }
+        let all = self.entries.iter();
+        let freed = all.map(|(key, entry)| (*key, entry.sealed, &*entry.freed));
+        write_table(&mut out, (MAGIC, VERSION), freed.collect());
+        let some = self.entries.iter();
+        let some = some.filter(|(_, entry)| !entry.removed.is_empty());
+        let removed = some.map(|(key, entry)| (*key, entry.sealed, &*entry.removed));
+        let removed: Vec<_> = removed.collect();
+        if !removed.is_empty() {
+            write_table(&mut out, (REMOVED_MAGIC, REMOVED_VERSION), removed);
         }
-        let crc = crc32c(&out);
-        out.extend_from_slice(&crc.to_le_bytes());
         out
     }
 
     /// Reads a stored table; `Err` says what is wrong with it.
     pub fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
-        let (head, mut rest) = bytes
-            .split_first_chunk::<HEAD_BYTES>()
-            .ok_or("it is cut short")?;
-        if head[..8] != MAGIC {
-            return Err("it does not hold seals");
-        }
-        let version = read_u32(head, 8);
-        if version > VERSION {
-            return Err("a newer build wrote it; use the newer build");
-        }
-        let body = &bytes[..body_bytes(bytes).ok_or("it is cut short")?];
-        let (crc, room) = bytes[body.len()..]
-            .split_first_chunk::<4>()
-            .ok_or("it is cut short")?;
-        if crc32c(body) != u32::from_le_bytes(*crc) {
-            return Err("its checksum does not match");
-        }
+        let (version, freed, room) = read_table(bytes, MAGIC, VERSION)?;
         if version == 1 && !room.is_empty() {
             return Err("it is longer than it says");
         }
-        let count = read_u32(head, 12) as usize;
         let mut entries = HashMap::new();
-        for _ in 0..count {
-            let (entry, ranges) = rest
-                .split_first_chunk::<ENTRY_BYTES>()
-                .ok_or("it is shorter than it says")?;
-            let stream = StreamId::from_slice(&entry[..16]).ok_or("it holds no stream id")?;
-            let streamlet = StreamletId(read_u32(entry, 16));
-            let mut value = Entry {
-                sealed: Epoch(read_u32(entry, 20)),
-                freed: Vec::new(),
+        for (streamlet, sealed, ranges) in freed {
+            let mut entry = Entry {
+                sealed,
+                ..Entry::default()
             };
-            rest = ranges;
-            for _ in 0..read_u32(entry, 24) {
-                let (range, tail) = rest
-                    .split_first_chunk::<RANGE_BYTES>()
-                    .ok_or("it is shorter than it says")?;
-                value.add((read_u64(range, 0), read_u64(range, 8)));
-                rest = tail;
-            }
-            entries.insert(StreamletKey { stream, streamlet }, value);
+            ranges.into_iter().for_each(|range| entry.add(range));
+            entries.insert(streamlet, entry);
+        }
+        // What a later build wrote of it says nothing here.
+        let removed = read_table(room, REMOVED_MAGIC, REMOVED_VERSION).ok();
+        for (streamlet, _, ranges) in removed.into_iter().flat_map(|(_, removed, _)| removed) {
+            let entry: &mut Entry = entries.entry(streamlet).or_default();
+            let ranges = ranges.into_iter();
+            ranges.for_each(|range| entry.has_removed(range));
         }
         Ok(Self { entries })
     }
+}
+
+/// Of each streamlet its seal and ranges of groups.
+type Row<R> = (StreamletKey, Epoch, R);
+
+fn write_table(out: &mut Vec<u8>, (magic, version): ([u8; 8], u32), rows: Vec<Row<&[(u64, u64)]>>) {
+    let begin = out.len();
+    out.extend_from_slice(&magic);
+    out.extend_from_slice(&version.to_le_bytes());
+    out.extend_from_slice(&(rows.len() as u32).to_le_bytes());
+    for (streamlet, sealed, ranges) in rows {
+        out.extend_from_slice(streamlet.stream.as_bytes());
+        out.extend_from_slice(&streamlet.streamlet.0.to_le_bytes());
+        out.extend_from_slice(&sealed.0.to_le_bytes());
+        out.extend_from_slice(&(ranges.len() as u32).to_le_bytes());
+        for (first, last) in ranges {
+            out.extend_from_slice(&first.to_le_bytes());
+            out.extend_from_slice(&last.to_le_bytes());
+        }
+    }
+    let crc = crc32c(&out[begin..]);
+    out.extend_from_slice(&crc.to_le_bytes());
+}
+
+/// A table at the beginning of `bytes`: its version, its rows, and what follows it.
+#[expect(clippy::type_complexity, reason = "it is taken apart where it is read")]
+fn read_table(
+    bytes: &[u8],
+    magic: [u8; 8],
+    latest: u32,
+) -> Result<(u32, Vec<Row<Vec<(u64, u64)>>>, &[u8]), &'static str> {
+    let (head, mut rest) = bytes
+        .split_first_chunk::<HEAD_BYTES>()
+        .ok_or("it is cut short")?;
+    if head[..8] != magic {
+        return Err("it does not hold seals");
+    }
+    let version = read_u32(head, 8);
+    if version > latest {
+        return Err("a newer build wrote it; use the newer build");
+    }
+    let body = &bytes[..body_bytes(bytes).ok_or("it is cut short")?];
+    let (crc, room) = bytes[body.len()..]
+        .split_first_chunk::<4>()
+        .ok_or("it is cut short")?;
+    if crc32c(body) != u32::from_le_bytes(*crc) {
+        return Err("its checksum does not match");
+    }
+    let mut rows = Vec::new();
+    for _ in 0..read_u32(head, 12) {
+        let (entry, ranges) = rest
+            .split_first_chunk::<ENTRY_BYTES>()
+            .ok_or("it is shorter than it says")?;
+        let stream = StreamId::from_slice(&entry[..16]).ok_or("it holds no stream id")?;
+        let streamlet = StreamletId(read_u32(entry, 16));
+        let sealed = Epoch(read_u32(entry, 20));
+        let mut found = Vec::new();
+        rest = ranges;
+        for _ in 0..read_u32(entry, 24) {
+            let (range, tail) = rest
+                .split_first_chunk::<RANGE_BYTES>()
+                .ok_or("it is shorter than it says")?;
+            found.push((read_u64(range, 0), read_u64(range, 8)));
+            rest = tail;
+        }
+        rows.push((StreamletKey { stream, streamlet }, sealed, found));
+    }
+    Ok((version, rows, room))
 }
 
 /// Bytes before the checksum, as the numbers of entries and ranges say; `None` if there are not so many.
@@ -293,6 +375,35 @@ mod tests {
         assert!((10..2000).all(|group| table.was_freed(&a, GroupId(group * 2))));
         assert!(!table.was_freed(&a, GroupId(3997)), "the latest are exact");
         assert_eq!(SealTable::decode(&table.encode()), Ok(table));
+    }
+
+    #[test]
+    fn what_was_removed_by_the_records_is_told_from_what_was_freed_and_exactly() {
+        let (a, mut table) = (key(1), SealTable::default());
+        assert!(table.free(a, GroupId(3)) && table.remove(a, GroupId(3)));
+        assert!(table.remove(a, GroupId(4)) && !table.remove(a, GroupId(4)));
+        table.free(a, GroupId(5));
+        let removed = |table: &SealTable| -> Vec<_> {
+            (0..8)
+                .filter(|id| table.was_removed(&a, GroupId(*id)))
+                .collect()
+        };
+        assert_eq!(removed(&table), [3, 4]);
+        assert!(table.was_freed(&a, GroupId(4)));
+        let stored = table.encode();
+        assert_eq!(SealTable::decode(&stored), Ok(table.clone()));
+        let padded = [&stored[..], &[0; 64]].concat();
+        assert_eq!(SealTable::decode(&padded), Ok(table.clone()));
+        // As a build of before it reads it: its own table, and what follows is room.
+        let without = &stored[..body_bytes(&stored).expect("a table") + 4];
+        let old = SealTable::decode(without).expect("a table");
+        assert!(removed(&old).is_empty() && old.was_freed(&a, GroupId(4)));
+        for group in 10..2000 {
+            table.remove(a, GroupId(group * 2));
+        }
+        // None that was not; the lowest are forgotten.
+        assert!((10..2000).all(|group| !table.was_removed(&a, GroupId(group * 2 + 1))));
+        assert!(removed(&table).is_empty() && table.was_removed(&a, GroupId(3998)));
     }
 
     #[test]

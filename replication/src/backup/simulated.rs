@@ -236,6 +236,7 @@ impl Memory for SimMemory {
             },
             copies: copies.collect(),
             seals,
+            hidden: Vec::new(),
         })
     }
 

@@ -362,6 +362,12 @@ impl Primary {
         self.own.is_some() && backup == self.me
     }
 
+    /// True if what a record names is one of this broker's own files, of the life that they have now.
+    pub(crate) fn is_own_file(&self, replica: &Replica) -> bool {
+        let own = self.own.as_ref().filter(|_| replica.broker == self.me);
+        own.is_some_and(|own| own.incarnation().includes(replica.incarnation))
+    }
+
     /// The replica once its bytes have left the memory of this process.
     pub(crate) fn in_file(&self, replica: Replica) -> Replica {
         let own = self.own.as_ref().filter(|_| replica.broker == self.me);

@@ -16,9 +16,12 @@ use crate::transport::CopyAnswer;
 const UNCLEAN: &str = "no replica counts";
 
 /// What the copies of an open group say together.
-enum Verdict {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
     /// Nothing was ever acknowledged in it, and nothing of it is whole.
     Empty,
+    /// The records are of an older state: it was used since, and removed.
+    Removed,
     /// The longest whole copy.
     Longest {
         length: u64,
@@ -125,8 +128,10 @@ impl Recovery<'_> {
             return Ok(decided.out);
         }
         let mut left = groups.iter();
-        for record in left.by_ref() {
-            self.group(record, &mut decided).await?;
+        while let Some(record) = left.next() {
+            let closed = left.clone().find(|next| next.is_closed());
+            let next = closed.map(GroupRecord::start_ordinal);
+            self.group(record, next, &mut decided).await?;
             if decided.out.stopped.is_some() {
                 break;
             }
@@ -165,17 +170,32 @@ impl Recovery<'_> {
         Ok(out)
     }
 
-    async fn group(&self, record: &GroupRecord, decided: &mut Decided) -> Result<(), RecoverError> {
+    /// Decides about a group. The next one that is closed begins at `next`.
+    async fn group(
+        &self,
+        record: &GroupRecord,
+        next: Option<Ordinal>,
+        decided: &mut Decided,
+    ) -> Result<(), RecoverError> {
         if record.is_closed() {
             decided.go_on(record.start_ordinal());
             decided.chain.counts(record.next_ordinal, None);
             decided.out.groups.push(record.clone());
             return Ok(());
         }
-        match self.verdict(record) {
+        let Some(verdict) = self.with_other_lives(record, self.verdict(record)).await else {
+            decided.out.stopped = Some(unclean(record));
+            return Ok(());
+        };
+        match verdict {
             Verdict::Empty => decided.discard(record),
+            Verdict::Removed => {
+                tracing::warn!(copy = %CopyId::of(record), holders = ?recorded(record), "the metadata store was put back to an older state in which this group is open; its replicas were freed since: it was removed by retention, a trim or compaction");
+                self.leave(record, decided);
+            }
             Verdict::Longest { first_ordinal, .. }
-                if !self.follows(first_ordinal, &decided.chain) =>
+                if !self.follows(first_ordinal, &decided.chain)
+                    && (!self.after_restore || first_ordinal < decided.chain.end()) =>
             {
                 decided.discard(record);
             }
@@ -184,10 +204,22 @@ impl Recovery<'_> {
                 first_ordinal,
                 end_ordinal,
             } => {
+                if !self.follows(first_ordinal, &decided.chain) {
+                    // What lay before it is not in the records of the older state.
+                    decided.chain.loses(Some(UNCLEAN));
+                }
                 let end = (length, end_ordinal);
                 self.close(record, first_ordinal, end, decided).await?;
             }
-            Verdict::Unclean if self.is_undecided(record) && !self.went_since(record).await => {
+            // Between the groups before it and the next one there is no ordinal.
+            Verdict::Unclean
+                if self.after_restore
+                    && decided.chain.lost().is_none()
+                    && next == Some(decided.chain.end()) =>
+            {
+                decided.discard(record);
+            }
+            Verdict::Unclean if self.is_undecided(record) => {
                 decided.out.stopped = Some(unclean(record));
             }
             Verdict::Unclean => self.accept(record, decided).await?,
@@ -203,31 +235,6 @@ impl Recovery<'_> {
             && !self.spec.unclean.accepts(record.group)
     }
 
-    /// True of a group that is open in records of an older state if all who have replicas by these records have answered, and
-    /// none has any of it: it was closed since, and trimmed or compacted.
-    async fn went_since(&self, record: &GroupRecord) -> bool {
-        if !self.after_restore {
-            return false;
-        }
-        let copy = CopyId::of(record);
-        let answers = self.answers(copy);
-        let lack = |holder: &Replica| {
-            let mut of_holder = answers.iter().filter(|(by, _)| by.broker == holder.broker);
-            of_holder.any(|(_, answer)| matches!(answer, CopyAnswer::Absent | CopyAnswer::Unknown))
-        };
-        if !record.copies.iter().all(lack) {
-            return false;
-        }
-        // One of another life counts no more, and holds what it holds.
-        match self.salvage(copy, &record.copies).await {
-            Ok(None) => {
-                tracing::warn!(%copy, holders = ?recorded(record), "the metadata store was put back to an older state in which this group is open; none of its replicas is left: it was removed since by retention, a trim or compaction");
-                true
-            }
-            Ok(Some(_)) | Err(_) => false,
-        }
-    }
-
     /// Where the lane's first recorded group must begin, if anything says so.
     fn start(&self, lane: LaneId, groups: &[GroupRecord]) -> Option<Ordinal> {
         let known = groups.iter().find_map(|record| record.first_ordinal);
@@ -238,11 +245,20 @@ impl Recovery<'_> {
         chain.continues(first_ordinal) || self.primary.faults.ordinal_gap_accepted()
     }
 
-    fn answers(&self, copy: CopyId) -> &[(Replica, CopyAnswer)] {
+    pub(super) fn answers(&self, copy: CopyId) -> &[(Replica, CopyAnswer)] {
         self.answers.get(&copy).map_or(&[], Vec::as_slice)
     }
 
     fn verdict(&self, record: &GroupRecord) -> Verdict {
+        let verdict = self.counted(record);
+        match self.after_restore {
+            true => self.of_older_state(record).verdict(verdict),
+            false => verdict,
+        }
+    }
+
+    /// What those say that count.
+    fn counted(&self, record: &GroupRecord) -> Verdict {
         let mut verdict = Verdict::Unclean;
         let mut longest = 0;
         for (holder, answer) in self.answers(CopyId::of(record)) {
@@ -250,7 +266,7 @@ impl Recovery<'_> {
                 continue;
             }
             match answer {
-                CopyAnswer::Unknown | CopyAnswer::Damaged { .. } => {}
+                CopyAnswer::Unknown | CopyAnswer::Gone { .. } | CopyAnswer::Damaged { .. } => {}
                 CopyAnswer::Absent | CopyAnswer::Scanned { length: 0, .. } => {
                     if longest == 0 {
                         verdict = Verdict::Empty;
@@ -285,7 +301,7 @@ impl Recovery<'_> {
     ) -> Result<(), RecoverError> {
         decided.go_on(first_ordinal);
         let copy = CopyId::of(record);
-        let whole: Vec<Whole> = self
+        let mut whole: Vec<Whole> = self
             .answers(copy)
             .iter()
             .filter_map(|(holder, answer)| match answer {
@@ -300,6 +316,12 @@ impl Recovery<'_> {
                 _ => None,
             })
             .collect();
+        // Nobody of the recorded lives may have as much.
+        if !whole.iter().any(|one| one.length >= end.0)
+            && let Ok(Some((_, others))) = self.salvage(copy, &self.of_other_lives(record)).await
+        {
+            whole.extend(others);
+        }
         let ack = asked_of(&record.copies);
         let place = Place {
             address: end.0,
@@ -351,31 +373,32 @@ impl Recovery<'_> {
             }
         };
         let found = found.filter(|(found, _)| decided.chain.continues(found.first_ordinal));
-        let (length, first, end, holders) = match found {
-            Some((found, whole)) => {
-                decided.go_on(found.first_ordinal);
-                let ack = asked_of(&record.copies);
-                let end = Place {
-                    address: found.length,
-                    ordinal: found.end_ordinal,
-                };
-                let holders = self.complete(copy, end, whole, ack).await?;
-                (
-                    found.length,
-                    found.first_ordinal,
-                    found.end_ordinal,
-                    holders,
-                )
-            }
-            // Nothing is left of it; the record stays to carry the jump.
-            None => {
-                let end = decided.chain.end();
-                (0, end, end, record.copies.clone())
-            }
+        let Some((found, whole)) = found else {
+            self.leave(record, decided);
+            return Ok(());
         };
-        let closed = record.clone().closed(first, (length, end), end, holders);
+        decided.go_on(found.first_ordinal);
+        let ack = asked_of(&record.copies);
+        let end = Place {
+            address: found.length,
+            ordinal: found.end_ordinal,
+        };
+        let holders = self.complete(copy, end, whole, ack).await?;
+        let end = (found.length, found.end_ordinal);
+        let closed = record
+            .clone()
+            .closed(found.first_ordinal, end, end.1, holders);
         self.finish(closed, Some(UNCLEAN), decided);
         Ok(())
+    }
+
+    /// Nothing is left of a group; the record stays to carry the jump.
+    fn leave(&self, record: &GroupRecord, decided: &mut Decided) {
+        let end = decided.chain.end();
+        let closed = record
+            .clone()
+            .closed(end, (0, end), end, record.copies.clone());
+        self.finish(closed, Some(UNCLEAN), decided);
     }
 
     async fn commit(&self, changes: Vec<GroupChange>) -> Result<(), RecordsError> {

@@ -10,6 +10,7 @@
 
 mod copies;
 mod decide;
+mod older_state;
 mod seal;
 mod unreachable;
 

@@ -105,7 +105,11 @@ impl Recovery<'_> {
                 copies.push((CopyId::of(record), holder.incarnation));
             }
             let of = record.copies.len();
-            let enough = of.min(self.spec.min_insync_replicas.max(1));
+            let enough = match self.after_restore {
+                // It may have been closed since, without any of them.
+                true => of,
+                false => of.min(self.spec.min_insync_replicas.max(1)),
+            };
             wanted.insert(CopyId::of(record), (enough, record));
         }
         let sealing = (self.spec.streamlet, self.epoch);
@@ -116,7 +120,7 @@ impl Recovery<'_> {
         let enough = |answered: &Answered| {
             for answer in &answered.answers {
                 if let Some((more, record)) = wanted.get_mut(&answer.copy)
-                    && self.counts(answered.backup, record, &answer.answer)
+                    && (self.after_restore || self.counts(answered.backup, record, &answer.answer))
                 {
                     *more = more.saturating_sub(1);
                 }
@@ -163,13 +167,18 @@ impl Recovery<'_> {
         answer: &CopyAnswer,
     ) -> bool {
         match answer {
-            CopyAnswer::Unknown | CopyAnswer::Damaged { .. } => false,
+            CopyAnswer::Unknown | CopyAnswer::Gone { .. } | CopyAnswer::Damaged { .. } => false,
             // A backup remembers what it freed. A file that was made before the record was removed since. Before
             // that was told, one that is not there proved nothing, unless there was no other replica.
             CopyAnswer::Absent => {
-                !self.primary.is_own(backup) || (!record.file_made && record.copies.len() <= 1)
+                !self.is_file(backup, record) || (!record.file_made && record.copies.len() <= 1)
             }
             CopyAnswer::Scanned { .. } => true,
         }
+    }
+    /// True if what a record names at `backup` is a file of this broker's own.
+    pub(super) fn is_file(&self, backup: BrokerId, record: &GroupRecord) -> bool {
+        let mut holders = record.copies.iter();
+        holders.any(|holder| holder.broker == backup && self.primary.is_own_file(holder))
     }
 }

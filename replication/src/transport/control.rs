@@ -255,6 +255,12 @@ pub struct SealedCopy {
 pub enum CopyAnswer {
     /// The store is not the one that the record names: whatever it holds says nothing.
     Unknown,
+    /// Nothing of it is here, whatever was. A store freed its copy since no record named it any more. Of an own file the
+    /// disk and the boot are the recorded ones.
+    Gone {
+        /// What the record names is a file.
+        is_file: bool,
+    },
     /// The store is the recorded one and has never opened this copy: nothing in this group was ever
     /// acknowledged.
     Absent,

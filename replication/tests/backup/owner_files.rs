@@ -196,7 +196,8 @@ fn a_file_that_is_gone_is_no_answer() {
         let files = Arc::new(Files::default());
         store.set_beside(files.clone());
         let (id, recorded) = (copy(1, 7), files.incarnation());
-        assert_eq!(store.seal(&id, 9, recorded), Ok(CopyAnswer::Unknown));
+        let gone = CopyAnswer::Gone { is_file: true };
+        assert_eq!(store.seal(&id, 9, recorded), Ok(gone));
         // What was to be in the store, and never came to it, is known.
         let answered = store.seal(&id, 9, store.incarnation());
         assert_eq!(answered, Ok(CopyAnswer::Absent));

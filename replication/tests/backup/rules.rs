@@ -223,7 +223,8 @@ fn a_freed_copy_is_unknown_and_never_made_anew() {
         for _ in 0..2 {
             let store = stage.store();
             assert_eq!(store.open_first(&id), Err(Refusal::Unknown));
-            assert_eq!(store.seal(&id, 1, here), Ok(CopyAnswer::Unknown));
+            let gone = CopyAnswer::Gone { is_file: false };
+            assert_eq!(store.seal(&id, 1, here), Ok(gone));
             drop(store);
             stage.restart();
         }

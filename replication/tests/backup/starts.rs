@@ -4,10 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kera_protocol::ids::StreamletId;
 use kera_replication::backup::{ReplicaStore, ShmMemory, StartError};
 use kera_replication::faults::Faults;
-use kera_replication::ids::CopyId;
-use kera_replication::transport::CopyAnswer;
+use kera_replication::ids::{CopyId, StreamletKey};
+use kera_replication::transport::{CopyAnswer, Refusal};
 
 use crate::content::{copy, segment};
 use crate::stage::{Ask, limits, options, shared_dir, whole};
@@ -304,4 +305,48 @@ fn closed_copies_take_no_descriptors() {
         matches!(answer, Ok(CopyAnswer::Damaged { .. })),
         "{answer:?}"
     );
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_out_hides_what_is_in_it_and_no_more() {
+    for root in ["shared", "disk"] {
+        let (dir, id) = (shared_dir(), copy(3, 7));
+        let other = CopyId {
+            streamlet: StreamletKey {
+                streamlet: StreamletId(id.streamlet.streamlet.0 + 1),
+                ..id.streamlet
+            },
+            ..id
+        };
+        let (store, content) = half_flushed(dir.path(), &id);
+        let of_other = segment(&other, 3, 700);
+        store.fill(&other, &of_other).expect("fills");
+        let here = store.incarnation();
+        drop(store);
+        // A file stands in the place of the directory, as a check of the file system may leave it.
+        let streamlet = file(dir.path(), root, &id, "log");
+        let streamlet = streamlet.parent().expect("a directory");
+        let away = dir.path().join("away");
+        fs::rename(streamlet, &away).expect("is moved");
+        fs::write(streamlet, b"").expect("writes");
+        let store = start(dir.path());
+        assert_eq!(store.stats().unreadable_dirs, 1, "{root}");
+        let never = copy(4, 7);
+        for unknown in [id, never] {
+            let said = store.seal(&unknown, 8, here);
+            assert_eq!(said, Ok(CopyAnswer::Unknown), "{root}: nobody knows");
+        }
+        assert!(store.is_hidden(&id.streamlet) && !store.is_hidden(&other.streamlet));
+        // Nothing is made beside what may be there.
+        let made = store.complete(&never, 8, 0, &segment(&never, 1, 100).bytes);
+        assert!(matches!(made, Err(Refusal::Failed(_))), "{made:?}");
+        assert_eq!(store.seal(&other, 8, here), Ok(whole(&of_other)), "{root}");
+        drop(store);
+        // Put right, all is there.
+        fs::remove_file(streamlet).expect("is removed");
+        fs::rename(&away, streamlet).expect("is moved back");
+        let store = start(dir.path());
+        assert_eq!(store.stats().unreadable_dirs, 0);
+        assert_eq!(store.seal(&id, 9, here), Ok(whole(&content)), "{root}");
+    }
 }

@@ -7,6 +7,7 @@ use kera_records::{GroupRecord, GroupState, Transaction};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, Replica};
 use kera_replication::records::{commit, take_epoch};
 use kera_replication::recovery::{Stopped, Unclean};
+use kera_replication::transport::Request;
 
 use crate::suite::Stage;
 use crate::suite::scenario::streamlet;
@@ -193,32 +194,51 @@ fn a_decision_is_about_the_groups_that_were_shown() {
     });
 }
 
+/// Whether the lane waits for people where an older state has two groups, of which the first is gone.
+fn gone_since(is_put_back: bool, is_freed: bool) {
+    case(move |case| async move {
+        let here = holder(&case).await;
+        let first = match is_freed {
+            true => here,
+            false => gone(),
+        };
+        let groups = vec![opened(0, Some(0), first), opened(1, Some(7), here)];
+        let revision = record(&case, groups).await;
+        let source = written(&case, 1, 7, 2).await;
+        if is_freed {
+            written(&case, 0, 0, 7).await;
+            let free = Request::free(copy(0), EPOCH, None);
+            case.ask(NODE, free).await;
+        }
+        let open = GroupRecord {
+            revision,
+            ..opened(1, Some(7), here)
+        };
+        let closed = open.closed(7, (source.end().address, 9), 9, vec![here]);
+        record(&case, vec![closed]).await;
+        if is_put_back {
+            case.stage.put_back();
+        }
+        let (_, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = &recovered.lanes[0];
+        let is_stopped = matches!(lane.stopped, Some(Stopped::Unclean { .. }));
+        assert_eq!(is_stopped, !(is_put_back && is_freed), "{lane:?}");
+        if !is_stopped {
+            assert_eq!((lane.next_ordinal, lane.gaps.clone()), (9, vec![(0, 7)]));
+        }
+    });
+}
+
 #[test]
-fn a_group_that_is_gone_since_an_older_state_of_the_records_stops_no_lane() {
-    for is_put_back in [false, true] {
-        case(move |case| async move {
-            let here = holder(&case).await;
-            let groups = vec![opened(0, Some(0), gone()), opened(1, Some(7), here)];
-            let revision = record(&case, groups).await;
-            let source = written(&case, 1, 7, 2).await;
-            let open = GroupRecord {
-                revision,
-                ..opened(1, Some(7), here)
-            };
-            let closed = open.closed(7, (source.end().address, 9), 9, vec![here]);
-            record(&case, vec![closed]).await;
-            if is_put_back {
-                case.stage.put_back();
-            }
-            let (_, recovered) = case.recover(OWNER, Unclean::Wait).await;
-            let lane = &recovered.lanes[0];
-            let is_stopped = matches!(lane.stopped, Some(Stopped::Unclean { .. }));
-            assert_eq!(is_stopped, !is_put_back, "{lane:?}");
-            if is_put_back {
-                assert_eq!((lane.next_ordinal, lane.gaps.clone()), (9, vec![(0, 7)]));
-            }
-        });
-    }
+fn a_group_that_was_freed_since_an_older_state_of_the_records_stops_no_lane() {
+    gone_since(true, true);
+}
+
+#[test]
+fn a_group_that_was_lost_or_that_records_of_now_name_stops_its_lane() {
+    gone_since(true, false);
+    gone_since(false, true);
+    gone_since(false, false);
 }
 
 #[test]
@@ -232,4 +252,24 @@ fn a_group_of_which_another_life_has_some_is_decided_about_by_people_in_an_older
         let is_stopped = matches!(lane.stopped, Some(Stopped::Unclean { .. }));
         assert!(is_stopped, "{lane:?}");
     });
+}
+
+#[test]
+fn a_group_behind_what_an_older_state_does_not_know_is_kept() {
+    for is_put_back in [false, true] {
+        case(move |case| async move {
+            let here = holder(&case).await;
+            record(&case, vec![opened(0, Some(0), here), opened(1, None, here)]).await;
+            written(&case, 0, 0, 2).await;
+            written(&case, 1, 5, 3).await;
+            if is_put_back {
+                case.stage.put_back();
+            }
+            let (_, recovered) = case.recover(OWNER, Unclean::Wait).await;
+            let lane = &recovered.lanes[0];
+            let ends: Vec<_> = lane.groups.iter().map(|group| group.end_ordinal).collect();
+            let kept = if is_put_back { vec![2, 8] } else { vec![2] };
+            assert_eq!(ends, kept, "{lane:?}");
+        });
+    }
 }

@@ -15,6 +15,7 @@ async fn brokers_on_several_machines_are_to_tell_addresses_that_others_reach() {
     let view: Arc<dyn ClusterStore> = Arc::new(View {
         store: trio.store.clone(),
         held: Held::default(),
+        stops: Arc::default(),
         streams_read: Arc::default(),
         late: trio.late[2].subscribe(),
         starting: trio.starting[2].subscribe(),
@@ -86,6 +87,7 @@ async fn native_addresses_with_names_are_told_to_the_others() {
     let view: Arc<dyn ClusterStore> = Arc::new(View {
         store: trio.store.clone(),
         held: Held::default(),
+        stops: Arc::default(),
         streams_read: Arc::default(),
         late: trio.late[2].subscribe(),
         starting: trio.starting[2].subscribe(),
@@ -180,6 +182,7 @@ async fn a_number_and_a_directory_belong_to_one_broker() {
     let view: Arc<dyn ClusterStore> = Arc::new(View {
         store: trio.store.clone(),
         held: Held::default(),
+        stops: Arc::default(),
         late: trio.late[0].subscribe(),
         streams_read: trio.streams_read[0].clone(),
         starting: trio.starting[0].subscribe(),

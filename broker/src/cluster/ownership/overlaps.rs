@@ -32,22 +32,22 @@ impl Restore<'_> {
         let overlapping = lanes.into_values().flat_map(overlaps);
         let overlapping: Vec<_> = overlapping.collect();
         for (record, to) in &overlapping {
-            let end = self.end_below(record, *to).await?;
-            let deleted = Write::delete_group(record.key(), record.revision);
-            self.change(deleted).await?;
-            let (length, end) = end.unwrap_or((0, record.start_ordinal()));
+            let end = match *to <= record.start_ordinal() {
+                // Whoever has it: nothing of it counts.
+                true => None,
+                false => self.end_below(record, *to).await?,
+            };
+            let ended = end.and_then(|end| ended(record, end));
+            let end = ended
+                .as_ref()
+                .map_or(record.start_ordinal(), |ended| ended.end_ordinal);
+            // One change: whoever ends in between leaves all or nothing of it.
+            let change = match ended {
+                Some(ended) => ended.put(),
+                None => Write::delete_group(record.key(), record.revision),
+            };
+            self.change(change).await?;
             tracing::warn!(group = %record.key(), from = end, to = record.end_ordinal, "the metadata store was put back to an older state: a group ends where the next one of its lane begins, since what it has from there on was not acknowledged");
-            if end > record.start_ordinal() {
-                let ended = GroupRecord {
-                    length,
-                    live_bytes: length,
-                    end_ordinal: end,
-                    next_ordinal: end,
-                    revision: 0,
-                    ..record.clone()
-                };
-                self.change(ended.put()).await?;
-            }
         }
         Ok(!overlapping.is_empty())
     }
@@ -105,4 +105,17 @@ impl Restore<'_> {
         };
         Ok(Some(blocking(look).await?))
     }
+}
+
+/// A closed group that ends earlier, at an address and an ordinal; `None` if nothing is left of it.
+fn ended(record: &GroupRecord, (length, end): (u64, Ordinal)) -> Option<GroupRecord> {
+    let damaged = record.damaged.as_ref();
+    (end > record.start_ordinal()).then(|| GroupRecord {
+        length,
+        live_bytes: length.min(record.live_bytes),
+        end_ordinal: end,
+        next_ordinal: end,
+        damaged: damaged.and_then(|damage| damage.below(length, end)),
+        ..record.clone()
+    })
 }

@@ -1,5 +1,7 @@
 //! A store that is put back to an older state, and what brokers have of what it does not know.
 
+use kera_log_segments::io::{EngineKind, OpenHow, open_engine};
+use kera_log_segments::scan::{ScanSpec, scan};
 use kera_metadata::GroupRecord;
 
 use super::*;
@@ -21,7 +23,16 @@ impl Trio {
     }
 
     /// The store knows these groups of a streamlet and no others, and an operator says so to brokers 1 and 2.
-    fn put_back(&self, (stream, number): (StreamId, u32), groups: &[GroupRecord]) {
+    fn put_back(&self, of: (StreamId, u32), groups: &[GroupRecord]) {
+        self.record_as(of, groups);
+        for id in 1..=2 {
+            let revision = self.config(id).data_dir.join("REVISION");
+            std::fs::remove_file(revision).expect("it is there");
+        }
+    }
+
+    /// The store knows these groups of a streamlet and no others.
+    fn record_as(&self, (stream, number): (StreamId, u32), groups: &[GroupRecord]) {
         let epoch = || {
             let found = self.store.streamlet(stream, StreamletId(number));
             Compare::epoch(&found.expect("it is read").expect("it is recorded"))
@@ -43,9 +54,29 @@ impl Trio {
         let compare = std::iter::once(epoch()).chain(compare).collect();
         let committed = self.store.commit(Transaction::new(compare, write));
         committed.expect("nobody was faster");
-        for id in 1..=2 {
-            let revision = self.config(id).data_dir.join("REVISION");
-            std::fs::remove_file(revision).expect("it is there");
+    }
+
+    /// A group as one that ends behind its first batches, of which broker 1 has a file.
+    fn shorter(&self, group: &GroupRecord, batches: usize) -> GroupRecord {
+        let of = self.config(1).data_dir.join("streams");
+        let of = of.join(group.stream.to_string());
+        let name = kera_log_segments::group::GroupSpec::file_name(group.group, 0);
+        let path = of.join(group.streamlet.0.to_string()).join(name);
+        let io = open_engine(EngineKind::Blocking);
+        let file = io.open(&path, OpenHow::ReadOnly, false);
+        let mut ends = Vec::new();
+        let file = file.expect("it is there");
+        let scanned = scan(&*file, &ScanSpec::default(), |header, address| {
+            ends.push((address + header.total_bytes as u64, header.next_ordinal()));
+        });
+        assert!(!scanned.expect("it is whole").damaged);
+        let (length, end) = ends[batches - 1];
+        GroupRecord {
+            length,
+            live_bytes: length,
+            end_ordinal: end,
+            next_ordinal: end,
+            ..group.clone()
         }
     }
 
@@ -60,12 +91,17 @@ impl Trio {
         clustered.replicated.waiting().describe(key).reason
     }
 
-    /// A streamlet of broker 1, written in two lives of all brokers; and its groups after the first one.
-    async fn written_twice(&mut self) -> ((StreamId, u32), Vec<GroupRecord>) {
-        let stream = self.create(1, "clicks").await;
+    /// A streamlet of broker 1.
+    async fn of_broker_1(&self, name: &str) -> (StreamId, u32) {
+        let stream = self.create(1, name).await;
         let mut numbers = 0..3;
         let number = numbers.find(|number| self.owner(1, stream, *number).broker == 1);
-        let number = number.expect("they are spread");
+        (stream, number.expect("they are spread"))
+    }
+
+    /// A streamlet of broker 1, written in two lives of all brokers; and its groups after the first one.
+    async fn written_twice(&mut self) -> ((StreamId, u32), Vec<GroupRecord>) {
+        let (stream, number) = self.of_broker_1("clicks").await;
         let streamlet = self.streamlet(1, stream, number);
         append_all(self.shared(1), &streamlet, 0..5).await;
         drop(streamlet);
@@ -115,4 +151,52 @@ async fn what_brokers_have_whole_that_a_restored_store_does_not_know_is_served()
     append_all(trio.shared(1), &served, 10..12).await;
     assert_eq!(values(&served).await, expected(0..12));
     assert_eq!(served.head(LANE).expect("a lane").ordinal(), JUMP + 12);
+}
+
+/// Each change of groups that it makes is refused at first, as if it had ended before it: what it has changed by then is what the
+/// next attempt finds.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_ends_while_a_group_is_ended_where_the_next_begins_leaves_all_of_its_records() {
+    let mut trio = Trio::start().await;
+    let of = trio.of_broker_1("clicks").await;
+    let streamlet = trio.streamlet(1, of.0, of.1);
+    append_all(trio.shared(1), &streamlet, 0..5).await;
+    drop(streamlet);
+    trio.end_all().await;
+    let recorded = trio.recorded(of);
+    let whole = recorded.iter().find(|group| group.holds_records());
+    let whole = whole.expect("it is closed").clone();
+    // Of five records an owner had shown three when another took over.
+    trio.record_as(of, &[trio.shorter(&whole, 3)]);
+    for id in 1..=3 {
+        trio.begin(id).await;
+    }
+    let streamlet = trio.served(1, of.0, of.1).await;
+    let new: Vec<_> = (3..8).map(|at| format!("new {at}").into_bytes()).collect();
+    for (sequence, value) in (3..8).zip(&new) {
+        let appended = append_value(&streamlet, trio.shared(1), sequence, value);
+        let appended = appended.expect("it is taken");
+        assert_eq!(outcome(&appended).await, Outcome::Durable);
+    }
+    drop(streamlet);
+    trio.end_all().await;
+    // A store of before the takeover, in which brokers have recorded what they have.
+    let mut groups = trio.recorded(of);
+    for group in groups.iter_mut().filter(|group| group.group == whole.group) {
+        group.clone_from(&whole);
+    }
+    trio.put_back(of, &groups);
+    trio.begin(1).await;
+    trio.stops[0].store(1, Ordering::SeqCst);
+    trio.begin(2).await;
+    trio.begin(3).await;
+    let served = trio.served(1, of.0, of.1).await;
+    assert!(trio.stops[0].load(Ordering::SeqCst) > 4, "it was stopped");
+    let expected = expected(0..3).into_iter().chain(new);
+    assert_eq!(values(&served).await, expected.collect::<Vec<_>>());
+    let recorded = trio.recorded(of);
+    let mut ended = recorded.iter().filter(|group| group.group == whole.group);
+    let ended = ended.next().expect("it is recorded");
+    assert_eq!((ended.length < whole.length, ended.end_ordinal), (true, 3));
+    assert_eq!(ended.copies.len(), whole.copies.len());
 }

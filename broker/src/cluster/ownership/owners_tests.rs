@@ -41,6 +41,8 @@ struct View {
     held: Held,
     /// How often its broker has read a stream's record.
     streams_read: Arc<AtomicU64>,
+    /// If not 0, every other change of groups is refused.
+    stops: Arc<AtomicU64>,
 }
 
 /// What a broker wants recorded, while that is held back.
@@ -80,6 +82,14 @@ impl MetadataStore for View {
         }
         if let Some(held) = &mut *self.held.lock() {
             return held.push((transaction, done));
+        }
+        let is_group = |write: &Write| matches!(write, Write::PutGroup(_) | Write::DeleteGroup(_));
+        if self.stops.load(Ordering::SeqCst) > 0
+            && transaction.write.iter().any(is_group)
+            && self.stops.fetch_add(1, Ordering::SeqCst) % 2 == 1
+        {
+            let refused = WireError::new(ErrorCode::InvalidArgument, "it stops here");
+            return done(Err(MetadataError::Invalid(refused)));
         }
         self.store.submit(transaction, done);
     }
@@ -146,6 +156,8 @@ struct Trio {
     /// Which of them do not get beyond their lease when they start.
     starting: Vec<watch::Sender<bool>>,
     held: Vec<Held>,
+    /// Of which of them every other change of groups is refused.
+    stops: [Arc<AtomicU64>; 3],
     /// How often jobs are at it, if not as usual.
     repair: Option<Duration>,
     /// A controller that decides nothing, so that streamlets move as the tests say.
@@ -186,6 +198,7 @@ impl Trio {
             streams_read: Default::default(),
             starting: (0..3).map(|_| watch::Sender::new(false)).collect(),
             held: (0..3).map(|_| Held::default()).collect(),
+            stops: Default::default(),
             repair,
         };
         for id in 1..=brokers {
@@ -240,6 +253,7 @@ impl Trio {
             starting: self.starting[id as usize - 1].subscribe(),
             held: self.held[id as usize - 1].clone(),
             streams_read: self.streams_read[id as usize - 1].clone(),
+            stops: self.stops[id as usize - 1].clone(),
         })
     }
 

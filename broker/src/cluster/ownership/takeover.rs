@@ -9,7 +9,7 @@
 //! byte for byte, and checked as any bytes that come from elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, atomic};
 use std::time::{Duration, Instant};
 
 use kera_metadata::{
@@ -31,7 +31,7 @@ use crate::cluster::replica::fetching::{Fetched, MayLack, NotFetched, fetch, not
 use crate::cluster::replica::own_files::{Leftovers, OwnFile};
 use crate::cluster::replica::replicated::Replicated;
 use crate::cluster::replica::waiting::Stuck;
-use crate::cluster::restored_groups::starts;
+use crate::cluster::restored_groups::{starts, tell_holes};
 use crate::cluster::store_restore::{jumped, jumps};
 use crate::cluster::{Clustered, LATER};
 use crate::data::catalog::{Stream, make_missing_dir};
@@ -350,6 +350,9 @@ impl TakeOver {
                 .waiting()
                 .lost(key, lane, from, to);
         }
+        let holes = tell_holes(&self.stream.name(), image);
+        let losses = &self.shared.data.env.losses;
+        losses.groups.fetch_add(holes, atomic::Ordering::Relaxed);
         tracing::warn!(
             stream = self.stream.name(),
             streamlet = self.streamlet.id().0,

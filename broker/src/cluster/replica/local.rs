@@ -68,11 +68,6 @@ impl LocalReplicas {
         let (own, kept): (Vec<_>, Vec<_>) = copies.partition(|(_, life)| own.includes(*life));
         let seal = |copies| Request::Seal(Seal { copies, ..*seal });
         let mut answers = sealed_of(self.store.handle(self.me, seal(kept))?);
-        for answer in &mut answers {
-            if answer.answer == CopyAnswer::Absent {
-                answer.answer = CopyAnswer::EMPTY;
-            }
-        }
         answers.extend(sealed_of(self.files.handle(seal(own))?));
         Ok(Reply::Sealed(answers))
     }
@@ -406,11 +401,11 @@ impl Beside for OwnWriters {
         };
         let mut reply = self.files.handle(request)?;
         if let Reply::Sealed(answers) = &mut reply {
-            // A file may have been removed: that it is not there proves nothing.
+            // A file may have been removed: that it is not there says nothing of what was in it.
             let absent = answers
                 .iter_mut()
                 .filter(|a| a.answer == CopyAnswer::Absent);
-            absent.for_each(|a| a.answer = CopyAnswer::Unknown);
+            absent.for_each(|a| a.answer = CopyAnswer::Gone { is_file: true });
         }
         Ok(reply)
     }

@@ -40,7 +40,7 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::StartError;
-use super::memory::{CopyMemory, CopySpec, Found, Memory, TakenOver, is_full};
+use super::memory::{CopyMemory, CopySpec, Found, Hidden, Memory, TakenOver, is_full};
 use super::seals::SealTable;
 use crate::faults::Faults;
 use crate::ids::{CopyId, Incarnation, StreamletKey};
@@ -144,25 +144,33 @@ impl ShmMemory {
         seals: &mut SealTable,
         spares: &Arc<Spares>,
         locks: &[Arc<File>],
+        hidden: &mut Vec<Hidden>,
     ) -> Result<Vec<Found>, StartError> {
         let took = &mut *self.took.lock();
         // The disk first: what is damaged there must be out of the way before a copy in memory goes
         // on with it.
         let (mut flushed, mut lost) = (BTreeMap::new(), Vec::new());
-        if let Some(disk) = &self.options.disk {
-            for (group, paths, found) in look_at(Self::io(disk, find(disk))?, took)? {
-                match found {
-                    Look::Copy { spec, kept, .. } => {
-                        flushed.insert(group, (spec, kept.whole, paths));
-                    }
-                    Look::Nothing => {}
-                    Look::Damaged => lost.push((group, paths)),
+        let root = &self.options.dir;
+        let mut there = Self::io(root, find(root, hidden))?;
+        let mut on_disk = match &self.options.disk {
+            Some(disk) => Self::io(disk, find(disk, hidden))?,
+            None => FoundFiles::new(),
+        };
+        // What one of the two has of them says nothing without the other, and stays as it is.
+        for found in [&mut there, &mut on_disk] {
+            found.retain(|((key, ..), _)| !hidden.iter().any(|one| one.is_of(key)));
+        }
+        for (group, paths, found) in look_at(on_disk, took)? {
+            match found {
+                Look::Copy { spec, kept, .. } => {
+                    flushed.insert(group, (spec, kept.whole, paths));
                 }
+                Look::Nothing => {}
+                Look::Damaged => lost.push((group, paths)),
             }
         }
         let mut copies = Vec::new();
-        let root = &self.options.dir;
-        for (group, paths, found) in look_at(Self::io(root, find(root))?, took)? {
+        for (group, paths, found) in look_at(there, took)? {
             match found {
                 Look::Copy { spec, kept, bytes } => {
                     let disk = flushed.remove(&group);
@@ -350,7 +358,8 @@ impl Memory for ShmMemory {
         let spares = Arc::new(Self::io(dir, spares)?);
         let begun = Instant::now();
         *self.took.lock() = Took::default();
-        let copies = self.open_found(store_id, &mut seals, &spares, &locks)?;
+        let mut hidden = Vec::new();
+        let copies = self.open_found(store_id, &mut seals, &spares, &locks, &mut hidden)?;
         tracing::info!(copies = copies.len(), took = ?begun.elapsed(), dir = %dir.display(), "replicas of the last run are taken over");
         let found: u64 = copies.iter().map(|found| found.reserved).sum();
         spares.grow(found);
@@ -364,6 +373,7 @@ impl Memory for ShmMemory {
             disk: self.life_of_disk(disk_id),
             seals,
             copies,
+            hidden,
         })
     }
 
@@ -467,13 +477,21 @@ type Name = (StreamletKey, GroupId, u32);
 type FoundFiles = Vec<(Name, Paths)>;
 
 /// The copies of which `root` holds a file. What is named like nothing of a store's is left alone.
-fn find(root: &Path) -> io::Result<FoundFiles> {
+/// A directory that cannot be made out is told of, and what may be in it is `hidden`.
+fn find(root: &Path, hidden: &mut Vec<Hidden>) -> io::Result<FoundFiles> {
     let mut out = FoundFiles::new();
     for (stream, dir) in children(root)? {
         let Ok(stream) = stream.parse::<StreamId>() else {
             continue;
         };
-        for (streamlet, dir) in children(&dir)? {
+        let Some(streamlets) = children_if_whole(&dir)? else {
+            hidden.push(Hidden {
+                stream,
+                streamlet: None,
+            });
+            continue;
+        };
+        for (streamlet, dir) in streamlets {
             let Ok(streamlet) = streamlet.parse::<u32>() else {
                 continue;
             };
@@ -481,7 +499,13 @@ fn find(root: &Path) -> io::Result<FoundFiles> {
                 stream,
                 streamlet: StreamletId(streamlet),
             };
-            let names = children(&dir)?;
+            let Some(names) = children_if_whole(&dir)? else {
+                hidden.push(Hidden {
+                    stream,
+                    streamlet: Some(key.streamlet),
+                });
+                continue;
+            };
             for (name, path) in &names {
                 // What a process left that was killed while it stored a record.
                 if name.ends_with(".copy.new") {
@@ -506,6 +530,18 @@ fn find(root: &Path) -> io::Result<FoundFiles> {
         }
     }
     Ok(out)
+}
+
+/// What is in a directory; `None` if it cannot be made out, and never will be as it is. It keeps no store from starting: of what
+/// may be in it nobody is told that it is not here.
+fn children_if_whole(dir: &Path) -> io::Result<Option<Vec<(String, PathBuf)>>> {
+    match children(dir) {
+        Err(error) if is_broken_file(&error) => {
+            tracing::error!(dir = %dir.display(), %error, "a directory of replicas cannot be made out: this broker starts without what is in it, and takes no replicas of its streamlet. Others have replicas of the same groups; check the file system, put the directory right or remove it, and start the broker again");
+            Ok(None)
+        }
+        listed => listed.map(Some),
+    }
 }
 
 fn children(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {

@@ -22,7 +22,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::backup::StartError;
 use crate::backup::copy::{Copy, Life, PAGE, Region, State, failed};
-use crate::backup::memory::{CopySpec, Memory, is_full};
+use crate::backup::memory::{CopySpec, Hidden, Memory, is_full};
 use crate::backup::owner_files::Beside;
 use crate::backup::registrar::Registrar;
 use crate::backup::seals::SealTable;
@@ -89,6 +89,8 @@ pub struct ReplicaStore {
     /// Copies that a start found to be whole by their records, until their marks are looked at.
     unread: Mutex<Vec<CopyId>>,
     control: Mutex<Control>,
+    /// Of which there may be copies that the start could not look for.
+    hidden: Vec<Hidden>,
     /// What links may write, by key.
     buffers: RwLock<Buffers>,
     /// Who lets network cards at buffers, if there are any.
@@ -161,6 +163,7 @@ impl ReplicaStore {
             doubles: Mutex::default(),
             unread: Mutex::new(unread),
             control: Mutex::new(control),
+            hidden: found.hidden,
             buffers: RwLock::default(),
             registrar: OnceLock::new(),
             beside: OnceLock::new(),
@@ -170,6 +173,12 @@ impl ReplicaStore {
             unreleased: Mutex::default(),
             unsealed: Mutex::default(),
         }))
+    }
+
+    /// Whether there may be copies of a streamlet that the start could not look for. Nobody is told that they are not here, and
+    /// none is made beside them.
+    pub fn is_hidden(&self, streamlet: &StreamletKey) -> bool {
+        self.hidden.iter().any(|one| one.is_of(streamlet))
     }
 
     /// The broker may have copies beside this store. Until [`set_beside`](Self::set_beside) says which, what
@@ -397,6 +406,8 @@ impl ReplicaStore {
 
     fn free(&self, id: &CopyId, epoch: Epoch, version: Option<CopyVersion>) -> Result<(), Refusal> {
         let beside = self.beside(id);
+        // A record may name the file that stands in its place.
+        let has_file = self.beside.get().is_some_and(|beside| beside.has(id));
         let (copy, stored) = {
             let mut control = self.control.lock();
             let by = control.seals.sealed(&id.streamlet);
@@ -420,9 +431,12 @@ impl ReplicaStore {
                 return Ok(());
             };
             same_version(&copy.state.lock(), version)?;
-            if control.seals.free(id.streamlet, id.group) {
-                control.version += 1;
-            }
+            let (streamlet, group) = (id.streamlet, id.group);
+            let is_new = match has_file {
+                true => control.seals.free(streamlet, group),
+                false => control.seals.remove(streamlet, group),
+            };
+            control.version += u64::from(is_new);
             (copy, control.version)
         };
         // Stored before the copy goes: a start must not find it absent. Where there is no room for that,

@@ -124,6 +124,11 @@ impl ReplicaStore {
         spec: &CopySpec,
         life: Life,
     ) -> Result<Arc<Copy>, Refusal> {
+        if self.is_hidden(&spec.copy.streamlet) {
+            return Err(Refusal::Failed(
+                "a directory with replicas of this streamlet could not be read when the broker started; put it right and start the broker again".into(),
+            ));
+        }
         let mut others = control.copies.range(of_group(&spec.copy));
         // A compaction's file is made while the one that it replaces still counts.
         if let Some((other, _)) = others.find(|(other, _)| other.epoch != spec.copy.epoch) {

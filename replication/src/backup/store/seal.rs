@@ -116,7 +116,7 @@ impl ReplicaStore {
         Ok(match asked? {
             Reply::Sealed(mut answers) => match answers.pop().map(|sealed| sealed.answer) {
                 // A file is made before it is recorded, and may have been removed since: what it held nobody knows.
-                Some(CopyAnswer::Absent) => Some(CopyAnswer::Unknown),
+                Some(CopyAnswer::Absent) => Some(CopyAnswer::Gone { is_file: true }),
                 answer => answer,
             },
             _ => None,
@@ -124,14 +124,27 @@ impl ReplicaStore {
     }
 
     fn answer(&self, id: &CopyId, recorded: Incarnation) -> Result<CopyAnswer, Refusal> {
+        if self.is_hidden(&id.streamlet) {
+            return Ok(CopyAnswer::Unknown);
+        }
+        let (copy, freed, removed) = {
+            let control = self.control.lock();
+            let copy = control.copies.get(id).cloned();
+            let freed = control.seals.was_freed(&id.streamlet, id.group);
+            (
+                copy,
+                freed,
+                control.seals.was_removed(&id.streamlet, id.group),
+            )
+        };
+        // That it was freed is known in later lives as well. A file may stand in its place.
+        let has_file = || self.beside.get().is_some_and(|beside| beside.has(id));
+        if copy.is_none() && removed && !has_file() {
+            return Ok(CopyAnswer::Gone { is_file: false });
+        }
         if !self.is_mine(recorded) && !self.faults.old_incarnation_answers() {
             return Ok(CopyAnswer::Unknown);
         }
-        let (copy, freed) = {
-            let control = self.control.lock();
-            let copy = control.copies.get(id).cloned();
-            (copy, control.seals.was_freed(&id.streamlet, id.group))
-        };
         match copy {
             // What was built here stands where a copy was not, in either life.
             Some(copy)

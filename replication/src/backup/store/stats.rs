@@ -29,6 +29,8 @@ pub struct StoreStats {
     pub refused_sealed: u64,
     /// Requests refused for any other reason.
     pub refused_other: u64,
+    /// Directories that the start could not make out.
+    pub unreadable_dirs: u64,
 }
 
 impl StoreStats {
@@ -80,6 +82,7 @@ impl ReplicaStore {
             refused_no_room: count(&self.asked.no_room),
             refused_sealed: count(&self.asked.sealed),
             refused_other: count(&self.asked.other),
+            unreadable_dirs: self.hidden.len() as u64,
             ..StoreStats::default()
         };
         for copy in copies {

@@ -2,13 +2,26 @@
 
 use kera_log_segments::scan::{ScanError, Scanned};
 use kera_protocol::batch::BatchHeader;
+use kera_protocol::ids::GroupId;
 
 use super::ReplicaStore;
 use crate::backup::copy::{failed, is_lost};
-use crate::ids::CopyId;
+use crate::ids::{CopyId, StreamletKey};
 use crate::transport::Refusal;
 
 impl ReplicaStore {
+    /// Whether a replica of a group as appended was freed here by an owner's word, since no record named it any more, and
+    /// there is none now. False for one of which that is not remembered.
+    pub fn was_removed(&self, streamlet: StreamletKey, group: GroupId) -> bool {
+        if self.is_hidden(&streamlet) {
+            return false;
+        }
+        let control = self.control.lock();
+        let mut copies = control.copies.range(CopyId::all_of(streamlet));
+        let is_here = copies.any(|(id, _)| (id.group, id.generation) == (group, 0));
+        !is_here && control.seals.was_removed(&streamlet, group)
+    }
+
     /// How far a copy is whole, of whatever life it is and whatever is recorded of it: for who has lost the records. `visit`
     /// sees the header and the address of each whole batch. `None` if it is not here, nothing of it is whole, or less
     /// than was known to be on its disk. Takes as long as reading all of it.

@@ -226,7 +226,11 @@ pub(super) fn sealed_to(sealed: &[SealedCopy]) -> v1::StreamletSealed {
     use v1::sealed_copy_answer::Answer;
     let copies = sealed.iter().map(|sealed| {
         let answer = match &sealed.answer {
-            CopyAnswer::Unknown => Answer::Unknown(v1::CopyUnknown {}),
+            CopyAnswer::Unknown => Answer::Unknown(v1::CopyUnknown::default()),
+            CopyAnswer::Gone { is_file } => Answer::Unknown(v1::CopyUnknown {
+                gone: true,
+                is_file: *is_file,
+            }),
             CopyAnswer::Absent => Answer::Absent(v1::CopyAbsent {}),
             CopyAnswer::Scanned {
                 length,
@@ -255,6 +259,10 @@ pub(super) fn sealed_from(sealed: v1::StreamletSealed) -> Parsed<Vec<SealedCopy>
     use v1::sealed_copy_answer::Answer;
     let copies = sealed.copies.into_iter().map(|sealed| {
         let answer = match sealed.answer {
+            Some(Answer::Unknown(v1::CopyUnknown {
+                gone: true,
+                is_file,
+            })) => CopyAnswer::Gone { is_file },
             // An answer of a kind that this build does not know says nothing.
             None | Some(Answer::Unknown(_)) => CopyAnswer::Unknown,
             Some(Answer::Absent(_)) => CopyAnswer::Absent,
@@ -464,6 +472,8 @@ mod tests {
         };
         let answers = [
             CopyAnswer::Unknown,
+            CopyAnswer::Gone { is_file: false },
+            CopyAnswer::Gone { is_file: true },
             CopyAnswer::Absent,
             CopyAnswer::Scanned {
                 length: 1,
