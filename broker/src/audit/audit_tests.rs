@@ -53,7 +53,11 @@ fn a_line_says_who_did_what_and_what_came_of_it() {
     audit.login(far, "PLAIN", "ann\n", Ok(()));
     audit.login(far, "PLAIN", "ann\n", Err("wrong"));
     let ann = Principal::User("ann".into());
-    audit.denied(who(&ann), Operation::Write, (Kind::Stream, "pay"));
+    let named = Who {
+        via: Via::new(Listener::Native, Some("outer")),
+        ..who(&ann)
+    };
+    audit.denied(named, Operation::Write, (Kind::Stream, "pay"));
     let long = "x".repeat(100_000);
     let change = Change::new("create_stream", "stream", &long, &long);
     let attempt = || audit.attempt(who(&ann), change.clone());
@@ -82,6 +86,7 @@ fn a_line_says_who_did_what_and_what_came_of_it() {
     assert_eq!(of("user")[1..3], ["User:ann\u{FFFD}", "User:ann"]);
     assert_eq!(of("host")[..3], ["10.0.0.1", "10.0.0.1", "127.0.0.1"]);
     assert_eq!(of("listener")[1..3], ["kafka", "native"]);
+    assert_eq!(of("listener_name")[1..4], ["-", "outer", "-"]);
     assert_eq!(of("action")[2..4], ["write", "create_stream"]);
     assert_eq!(of("reason")[4..6], ["no room", "no room"]);
     assert!(lines[3].to_string().len() < 2048, "names are cut");

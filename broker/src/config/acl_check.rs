@@ -42,8 +42,17 @@ pub(super) fn check_acl(config: &BrokerConfig) -> Result<(), (&'static str, Stri
     }
     let proven = config.security_of_brokers().client_auth != ClientAuth::None;
     if config.cluster.store.is_some() && !proven {
-        let problem = "is true but the brokers of the cluster cannot prove to each other who they are; add native to tls.listeners, set tls.client_auth to requested or required, and name the brokers' certificates in acl.super_users";
-        return Err(("acl.enabled", problem.to_owned()));
+        let to_do = match config.asks_by_name(&config.server.listen.first) {
+            Some(name) => format!(
+                "write {name}=SSL in listeners.protocols, for the first address of server.listen, and {name}=requested or {name}=required in listeners.client_auth"
+            ),
+            None => "add native to tls.listeners, set tls.client_auth to requested or required"
+                .to_owned(),
+        };
+        let problem = format!(
+            "is true but the brokers of the cluster cannot prove to each other who they are; {to_do}, and name the brokers' certificates in acl.super_users"
+        );
+        return Err(("acl.enabled", problem));
     }
     Ok(())
 }

@@ -203,6 +203,13 @@ fn native_addresses_have_names_too_and_brokers_go_to_the_first() {
     let settings = [&cluster[..], &FILES].concat();
     let error = resolve(&settings).unwrap_err();
     assert!(error.contains("cannot prove to each other"), "{error}");
+    assert!(error.contains("outer=requested"), "{error}");
+    let alone = settings.iter().filter(|(key, _)| *key != "tls.broker_ca");
+    let error = resolve(&alone.copied().collect::<Vec<_>>()).unwrap_err();
+    assert!(
+        error.contains("listeners.protocols: gives TLS to outer"),
+        "{error}"
+    );
     let proven = [("listeners.client_auth", "outer=requested"), CA];
     assert!(resolve(&[&settings[..], &proven].concat()).is_ok());
 }

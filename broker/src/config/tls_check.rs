@@ -72,10 +72,18 @@ pub(super) fn check_tls(config: &BrokerConfig) -> Result<(), (&'static str, Stri
     let by_calls = config.security_of_brokers().has_tls;
     let calls_brokers = clustered && (by_calls || listeners.contains(&TlsListener::Cluster));
     if calls_brokers && !knows_brokers {
-        return Err(("tls.listeners", NEEDS_BROKER_CA.to_owned()));
+        return Err(match config.asks_by_name(&config.server.listen.first) {
+            Some(name) if by_calls => (
+                "listeners.protocols",
+                format!(
+                    "gives TLS to {name}, the first address of server.listen, but tls.broker_ca is off: the brokers that share cluster.store call each other there; name the certificate of the authority that signed the brokers' certificates, or put another address first"
+                ),
+            ),
+            _ => ("tls.listeners", NEEDS_BROKER_CA.to_owned()),
+        });
     }
     if knows_brokers && !calls_brokers {
-        let problem = "is set but brokers call each other with TLS only where tls.listeners has native or cluster, and cluster.store is set; set these, or remove this";
+        let problem = "is set but brokers call each other with TLS only where tls.listeners has native or cluster, or a name gives TLS to the first address of server.listen, and cluster.store is set; set these, or remove this";
         return Err(("tls.broker_ca", problem.to_owned()));
     }
     Ok(())

@@ -96,6 +96,13 @@ fn brokers_that_share_a_store_are_never_silently_without_tls() {
     let (_, warnings) = with(&[NATIVE, CERTIFICATE, KEY, STORE, ID, authority]).unwrap();
     let told = |warning: &String| warning.contains("does not cover cluster.listen");
     assert!(warnings.iter().any(told), "{warnings:?}");
+    // Also where only clients at a name have TLS.
+    let named = [
+        ("kafka.listen", "outer=127.0.0.1:9093"),
+        ("listeners.protocols", "outer=SSL"),
+    ];
+    let (_, warnings) = with(&[&named[..], &[CERTIFICATE, KEY, STORE, ID]].concat()).unwrap();
+    assert!(warnings.iter().any(told), "{warnings:?}");
     let both = ("tls.listeners", "native,cluster");
     let (_, warnings) = with(&[both, CERTIFICATE, KEY, STORE, ID, authority]).unwrap();
     assert!(!warnings.iter().any(told), "{warnings:?}");

@@ -305,7 +305,7 @@ pub fn find(
         found.groups = groups.map(group_info).collect();
     }
     let names = |id: u32| found.groups.iter().any(|group| group.holders.contains(&id));
-    let listener = caller.and_then(|caller| caller.listener.as_deref());
+    let listener = caller.and_then(|caller| caller.listener);
     let brokers = shared.data.directory.brokers();
     let holders = brokers.iter().filter(|broker| names(broker.id));
     let reached = holders.filter_map(|broker| {

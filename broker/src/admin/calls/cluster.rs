@@ -32,13 +32,13 @@ impl Clusters for ClustersService {
         request: Request<v1::DescribeClusterRequest>,
     ) -> Answer<v1::DescribeClusterResponse> {
         let caller = request.extensions().get::<Caller>();
-        let listener = caller.and_then(|caller| caller.listener.clone());
+        let listener = caller.and_then(|caller| caller.listener);
         let described = cluster::describe_cluster(&self.shared).await;
         let mut described = described.map_err(status)?;
         if let Some(listener) = listener {
             for one in &mut described.brokers {
                 if let Some(info) = self.shared.data.directory.broker(one.id) {
-                    let told = info.native_at(Some(&listener));
+                    let told = info.native_at(Some(listener));
                     one.address = told.unwrap_or_default().to_owned();
                 }
             }

@@ -219,7 +219,7 @@ impl Consumers for ConsumersService {
             return Err(status(WireError::new(ErrorCode::CoordinatorLoading, text)));
         };
         let listener = caller.and_then(|caller| caller.listener);
-        let Some(address) = broker.native_at(listener.as_deref()) else {
+        let Some(address) = broker.native_at(listener) else {
             let text = format!(
                 "{one} is coordinated by broker {broker_id}, which has no address with the name of the listener that was asked; give all brokers the same names in server.listen, or ask at another address"
             );

@@ -25,7 +25,7 @@ pub(crate) fn stream_info(
     caller: Option<&Caller>,
 ) -> v1::StreamInfo {
     let record = stream.record.load();
-    let listener = caller.and_then(|caller| caller.listener.as_deref());
+    let listener = caller.and_then(|caller| caller.listener);
     let brokers = shared.data.directory.brokers();
     // Empty while the owner is away, or this broker cannot know: others are to be asked.
     let address = |streamlet: &Streamlet| {
