@@ -57,6 +57,8 @@ store() {
     if kera role create readers User:alice >/dev/null 2>&1; then
         kera acl add --allow Role:readers --operation read --stream orders >/dev/null
     fi
+    # Pins came with cluster version 7.
+    kera pin create clicks savepoint --policy wait >/dev/null 2>&1 || true
     echo secret >"$work/password"
     kera user create alice --password-file "$work/password" >/dev/null
 }

@@ -51,6 +51,7 @@ pub mod others;
 pub mod outbox;
 pub mod panicked_threads;
 pub mod peer_addresses;
+mod pins;
 pub mod principal;
 pub mod process;
 pub mod quotas;

@@ -17,6 +17,7 @@ use crate::config::BrokerConfig;
 use crate::data::catalog::make_missing_dir;
 use crate::error::BrokerError;
 use crate::job_queue::Jobs;
+use crate::pins::Round;
 use crate::retention::doomed;
 use crate::shared::Shared;
 
@@ -357,14 +358,15 @@ fn probe_files(shared: &Arc<Shared>) {
     }
 }
 
-/// Rolls old groups, then trims what retention no longer keeps.
+/// Rolls old groups, then trims what retention no longer keeps and no pin needs.
 fn retain(shared: &Arc<Shared>) {
     let (now, old) = (now_ms(), retention_ms());
+    let mut round = Round::begin(shared);
     for stream in shared.data.catalog.all() {
         for streamlet in &stream.streamlets {
             streamlet.age_out(now);
         }
-        for (streamlet, lane, ordinal) in doomed(&stream, old) {
+        for (streamlet, lane, ordinal) in round.spare(&stream, doomed(&stream, old), old) {
             let Some(target) = stream.streamlets.get(streamlet) else {
                 continue;
             };
@@ -373,4 +375,5 @@ fn retain(shared: &Arc<Shared>) {
             }
         }
     }
+    round.end();
 }

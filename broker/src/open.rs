@@ -334,6 +334,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         stopping: watch::channel(false).0,
         producer_ids: Default::default(),
         observed: Default::default(),
+        pins: Default::default(),
         compactor: Default::default(),
         fallen: Fallen::default(),
         log_levels,

@@ -21,6 +21,7 @@ mod members;
 mod notify;
 mod output;
 mod parse;
+mod pin;
 mod produce;
 mod quota;
 mod replica_store;
@@ -80,6 +81,9 @@ enum Command {
     /// List, describe, reset and delete consumer groups.
     #[command(subcommand)]
     Group(group::GroupCommand),
+    /// Pin positions of a stream, so that retention spares what a job still needs.
+    #[command(subcommand)]
+    Pin(pin::PinCommand),
     /// List, describe and abort transactions of producers.
     #[command(subcommand)]
     Transaction(transaction::TransactionCommand),
@@ -134,6 +138,7 @@ impl Command {
             Command::Produce(args) => client(produce::run(args)),
             Command::Consume(args) => client(consume::run(args)),
             Command::Group(command) => client(group::run(command)),
+            Command::Pin(command) => client(pin::run(command)),
             Command::Transaction(command) => client(transaction::run(command)),
             Command::Acl(command) => client(acl::run(command)),
             Command::Role(command) => client(role::run(command)),

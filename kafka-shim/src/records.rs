@@ -84,7 +84,7 @@ async fn delete_below(
     };
     let detail = format!("partition={} ordinal={below}", asked.partition_index);
     let attempt = ctx.attempt(Change::new("trim_stream", "stream", name, detail));
-    let trimmed = admin::trim_lane(&streamlet, lane, below).await;
+    let trimmed = admin::trim_lane(&ctx.shared, &streamlet, lane, below).await;
     attempt.end(trimmed.as_ref());
     let trimmed = trimmed?;
     Ok(i64::try_from(trimmed.log_start).unwrap_or(i64::MAX))

@@ -12,8 +12,8 @@ use kera_records::access::{self, MAX_ROLES, MAX_RULES, MAX_RULES_BYTES};
 use kera_records::config::{LaneBy, MAX_LANES};
 use kera_records::key::Key;
 use kera_records::{
-    BrokerRecord, Damage, GroupRecord, GroupState, MAX_COPIES, MAX_DAMAGE_DETAIL, QuotasRecord,
-    Rule, RulesRecord, SettingsRecord, StreamRecord, StreamletRecord, UsersRecord,
+    BrokerRecord, Damage, GroupRecord, GroupState, MAX_COPIES, MAX_DAMAGE_DETAIL, PinRecord,
+    QuotasRecord, Rule, RulesRecord, SettingsRecord, StreamRecord, StreamletRecord, UsersRecord,
 };
 use kera_records::{validate_internal_name, validate_stream_name};
 
@@ -472,6 +472,25 @@ pub(crate) fn quotas(record: &QuotasRecord) -> Result<(), MetadataError> {
     record
         .check()
         .or_else(|problem| refuse(&Key::Quotas, problem))
+}
+
+/// A pin, in its stream.
+pub(crate) fn pin(record: &PinRecord, limits: StreamLimits) -> Result<(), MetadataError> {
+    let key = Key::Pin(record.key());
+    if let Err(problem) = record.check() {
+        return refuse(&key, problem);
+    }
+    let (found, lanes) = (record.positions.len(), limits.partitions as usize);
+    if found > lanes {
+        return refuse(
+            &key,
+            format_args!("it has {found} positions, and the stream {lanes} lanes"),
+        );
+    }
+    if record.positions.iter().any(|o| *o > MAX_ORDINAL) {
+        return refuse(&key, format_args!("an ordinal is above {MAX_ORDINAL}"));
+    }
+    Ok(())
 }
 
 /// Settings by themselves.

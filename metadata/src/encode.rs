@@ -14,14 +14,15 @@ use prost::Message;
 use uuid::Uuid;
 
 use crate::messages::*;
+use crate::pin_form;
 use kera_records::access::{self, Kind, Operation, Pattern, Permission};
 use kera_records::config::{AckPolicy, BatchCheck, Cleanup, LaneBy, StreamConfig, TimestampType};
 use kera_records::key::Key;
 use kera_records::quota::{Limit, QuotaEntity, QuotaKind, Whom};
 use kera_records::{
-    BrokerRecord, Damage, GroupRecord, GroupState, LaneGeneration, LaneStart, Quota, QuotasRecord,
-    Replica, Role, Rule, RulesRecord, SettingsRecord, StreamRecord, StreamletRecord, User,
-    UserCredential, UsersRecord,
+    BrokerRecord, Damage, GroupRecord, GroupState, LaneGeneration, LaneStart, PinRecord, Quota,
+    QuotasRecord, Replica, Role, Rule, RulesRecord, SettingsRecord, StreamRecord, StreamletRecord,
+    User, UserCredential, UsersRecord,
 };
 
 /// Any one record, as it is read back by its [`Key`].
@@ -40,6 +41,8 @@ pub enum Record {
     Users(UsersRecord),
     /// How much clients may do.
     Quotas(QuotasRecord),
+    /// A pin.
+    Pin(PinRecord),
     /// A group.
     Group(GroupRecord),
     /// The log start of a lane.
@@ -72,6 +75,7 @@ pub(crate) fn encode_value(key: &[u8], record: &Record, revision: u64) -> Vec<u8
         Record::Rules(r) => append(&mut out, rules_message(r)),
         Record::Users(r) => append(&mut out, users_message(r)),
         Record::Quotas(r) => append(&mut out, quotas_message(r)),
+        Record::Pin(r) => append(&mut out, pin_form::message(r)),
         Record::Group(r) => append(&mut out, group_message(r)),
         Record::LaneStart(r) => append(&mut out, NumberMessage { value: r.ordinal }),
         Record::StreamName(id) => append(
@@ -158,6 +162,7 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
                 revision,
             })
         }
+        Key::Pin(key) => Record::Pin(pin_form::record(key, parse(message)?, revision)?),
         Key::Rules => {
             let m: RulesMessage = parse(message)?;
             let roles = m.roles.into_iter().map(|m| access::Role {
@@ -568,7 +573,11 @@ fn uuid(bytes: &[u8]) -> Result<Uuid, String> {
 }
 
 /// What `of` makes of a field's number, which may be a newer build's.
-fn known<T>(field: &str, number: u32, of: impl Fn(u32) -> Option<T>) -> Result<T, String> {
+pub(crate) fn known<T>(
+    field: &str,
+    number: u32,
+    of: impl Fn(u32) -> Option<T>,
+) -> Result<T, String> {
     of(number).ok_or_else(|| unknown(field, number))
 }
 

@@ -193,6 +193,16 @@ pub(crate) fn evaluate(
                         revision,
                     )?;
                 }
+                Write::PutPin(r) => {
+                    guards.require_revision(write)?;
+                    let limits = view.limits(r.stream)?;
+                    check::pin(r, limits)?;
+                    view.put(&write.key(), &Record::Pin(r.clone()), revision);
+                }
+                Write::DeletePin(_) => {
+                    guards.require_existing(write)?;
+                    view.changes.insert(write.key().encode(), None);
+                }
                 Write::PutRules(r) => {
                     view.replace(
                         write,

@@ -51,6 +51,7 @@ impl<'a> ImageBuilder<'a> {
             Record::Rules(r) => self.image.rules = Some(r),
             Record::Users(r) => self.image.users = Some(r),
             Record::Quotas(r) => self.image.quotas = Some(r),
+            Record::Pin(r) => self.image.pins.push(r),
             Record::Group(r) => self.image.groups.push(r),
             Record::LaneStart(r) => self.image.lane_starts.push(r),
             Record::StreamName(id) => {
@@ -84,6 +85,7 @@ impl<'a> ImageBuilder<'a> {
         image.streamlets.retain(|s| is_whole(s.stream));
         image.groups.retain(|g| is_whole(g.stream));
         image.lane_starts.retain(|l| is_whole(l.key.stream));
+        image.pins.retain(|p| is_whole(p.stream));
     }
 
     /// What was collected, once it is known to fit together.
@@ -144,6 +146,9 @@ impl<'a> ImageBuilder<'a> {
                 l.key.streamlet,
                 Some(l.key.lane),
             )?;
+        }
+        for pin in &image.pins {
+            place(Key::Pin(pin.key()), pin.stream, StreamletId(0), None)?;
         }
         Ok(image)
     }

@@ -63,7 +63,7 @@
 //!   A closed group's `next_ordinal` is at least its end.
 //! * **A stream is one piece.** Name, streamlets, `lane_by` and sizes are fixed at creation, lanes
 //!   only grow, and a generation of lanes that was recorded stays. Deleting a stream deletes its
-//!   name, streamlets, groups and log starts in the same transaction, and frees the name.
+//!   name, streamlets, groups, log starts and pins in the same transaction, and frees the name.
 //! * **Epochs rise for a name as well.** A deletion leaves its streamlets' highest epoch as the store's
 //!   floor, and streamlets that are created later begin above it: a client that knew the deleted
 //!   stream takes nothing of the new one for older than what it has seen.
@@ -117,6 +117,7 @@ mod image;
 #[cfg(any(test, feature = "testing"))]
 mod memory;
 mod messages;
+mod pin_form;
 mod queue;
 mod store;
 mod wrong_store;
@@ -141,10 +142,11 @@ pub use etcd::{
 pub use kera_records::{
     AckPolicy, BatchCheck, BrokerRecord, CLUSTER_VERSION, Cleanup, Committed, Compare, Counter,
     Damage, Feature, GroupChange, GroupKey, GroupRecord, GroupState, INTERNAL_PREFIX, Image, Key,
-    LaneBy, LaneGeneration, LaneStart, LostRecords, MAX_COPIES, MAX_DAMAGE_DETAIL, MAX_NAME_LENGTH,
-    Quota, QuotasRecord, Replica, Role, Rule, RulesRecord, SettingsRecord, StreamConfig,
-    StreamRecord, StreamletRecord, TimestampType, Transaction, User, UserCredential, UsersRecord,
-    Write, access, config, quota, user, validate_internal_name, validate_stream_name,
+    LaneBy, LaneGeneration, LaneStart, LossCause, LostRecords, MAX_COPIES, MAX_DAMAGE_DETAIL,
+    MAX_NAME_LENGTH, PinKey, PinLoss, PinPolicy, PinRecord, Quota, QuotasRecord, Replica, Role,
+    Rule, RulesRecord, SettingsRecord, StreamConfig, StreamRecord, StreamletRecord, TimestampType,
+    Transaction, User, UserCredential, UsersRecord, Write, access, config, pin, quota, user,
+    validate_internal_name, validate_stream_name,
 };
 #[cfg(any(test, feature = "testing"))]
 pub use memory::{Asked, Fault, MemoryStore};

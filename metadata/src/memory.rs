@@ -448,6 +448,13 @@ impl MetadataStore for MemoryStore {
         Ok(builder.finish().streamlets)
     }
 
+    fn records_of(&self, kind: u8, stream: Option<StreamId>) -> Result<Image, MetadataError> {
+        self.asked.lock().reads += 1;
+        let state = self.state.lock();
+        let prefix = key::kind_prefix(kind, stream);
+        Ok(Self::scan(&state.values, &state.path, &[prefix])?.finish())
+    }
+
     fn submit(&self, transaction: Transaction, done: Done) {
         let operations = transaction.compare.len() + transaction.write.len();
         {

@@ -52,6 +52,45 @@ pub(crate) struct RoleMessage {
     pub(crate) members: Vec<String>,
 }
 
+/// Since cluster version 7.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct PinMessage {
+    #[prost(string, tag = "1")]
+    pub(crate) job: String,
+    #[prost(string, tag = "2")]
+    pub(crate) owner: String,
+    #[prost(uint64, tag = "3")]
+    pub(crate) created_ms: u64,
+    /// By partition.
+    #[prost(uint64, repeated, tag = "4")]
+    pub(crate) positions: Vec<u64>,
+    #[prost(uint64, tag = "5")]
+    pub(crate) max_age_ms: u64,
+    #[prost(uint64, tag = "6")]
+    pub(crate) max_bytes: u64,
+    /// 1 warn, 2 wait.
+    #[prost(uint32, tag = "7")]
+    pub(crate) policy: u32,
+    #[prost(message, optional, tag = "8")]
+    pub(crate) lost: Option<PinLossMessage>,
+}
+
+/// The first records that a pin has lost.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct PinLossMessage {
+    #[prost(uint32, tag = "1")]
+    pub(crate) streamlet: u32,
+    #[prost(uint32, tag = "2")]
+    pub(crate) lane: u32,
+    #[prost(uint64, tag = "3")]
+    pub(crate) ordinal: u64,
+    /// 1 retention, 2 age, 3 bytes, 4 trim.
+    #[prost(uint32, tag = "4")]
+    pub(crate) cause: u32,
+    #[prost(uint64, tag = "5")]
+    pub(crate) at_ms: u64,
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct QuotasMessage {
     #[prost(message, repeated, tag = "1")]

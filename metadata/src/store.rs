@@ -8,10 +8,10 @@ use crate::answer::CommitFuture;
 use crate::check::MAX_ORDINAL;
 use crate::encode::Record;
 use crate::error::{Conflict, MetadataError};
-use kera_records::key::Key;
+use kera_records::key::{self, Key};
 use kera_records::{
-    BrokerRecord, Counter, GroupKey, GroupRecord, Image, QuotasRecord, RulesRecord, SettingsRecord,
-    StreamRecord, StreamletRecord, UsersRecord,
+    BrokerRecord, Counter, GroupKey, GroupRecord, Image, LaneStart, PinRecord, QuotasRecord,
+    RulesRecord, SettingsRecord, StreamRecord, StreamletRecord, UsersRecord,
 };
 use kera_records::{Committed, Compare, Transaction, Write};
 
@@ -67,6 +67,13 @@ pub trait MetadataStore: Send + Sync + 'static {
 
     /// Every streamlet of every stream. Blocks.
     fn streamlets(&self) -> Result<Vec<StreamletRecord>, MetadataError>;
+
+    /// Every record of one kind of [`OF_STREAMS`](kera_records::key::OF_STREAMS), of a stream or of all. The image's other
+    /// lists are empty. Blocks.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    fn records_of(&self, kind: u8, stream: Option<StreamId>) -> Result<Image, MetadataError>;
 
     /// Hands a transaction over and returns at once. `done` runs exactly once, on the store's thread,
     /// when the transaction is durable or was refused; it must be short, and must not wait for this
@@ -162,6 +169,16 @@ pub trait MetadataStore: Send + Sync + 'static {
     /// How much clients may do; no quotas and revision 0 where there were never any.
     fn quotas(&self) -> Result<QuotasRecord, MetadataError> {
         record_of!(self.read(&Key::Quotas), Quotas).map(Option::unwrap_or_default)
+    }
+
+    /// The pins of a stream, or of all, by stream and name.
+    fn pins(&self, stream: Option<StreamId>) -> Result<Vec<PinRecord>, MetadataError> {
+        Ok(self.records_of(key::PIN, stream)?.pins)
+    }
+
+    /// The log starts of a stream, by lane; one that is absent begins at 0.
+    fn lane_starts(&self, stream: StreamId) -> Result<Vec<LaneStart>, MetadataError> {
+        Ok(self.records_of(key::LANE_START, Some(stream))?.lane_starts)
     }
 
     /// A counter's value; 0 if it was never used.

@@ -84,6 +84,21 @@ fn alone(id: u32) -> MemoryStore {
         store.commit(put_group(&of, open_group(&of, 2, 1))).unwrap();
         let start = Write::PutLaneStart { key, ordinal: 4 };
         commit(vec![Compare::epoch(&of)], vec![start]);
+        let pin = PinRecord {
+            stream: of.stream,
+            name: "savepoint".to_owned(),
+            job: "billing".to_owned(),
+            owner: "User:ann".to_owned(),
+            created_ms: 1,
+            positions: vec![4, 0],
+            max_age_ms: 1000,
+            max_bytes: 1000,
+            policy: PinPolicy::Wait,
+            lost: None,
+            revision: 0,
+        };
+        let compare = Compare::revision(Key::Pin(pin.key()), 0);
+        commit(vec![compare], vec![Write::PutPin(pin)]);
     }
     let config = StreamConfig {
         streamlets: 300,
@@ -119,6 +134,7 @@ fn bare(mut image: Image) -> Image {
     image.lane_starts.iter_mut().for_each(|r| r.revision = 0);
     image.settings.iter_mut().for_each(|r| r.revision = 0);
     image.rules.iter_mut().for_each(|r| r.revision = 0);
+    image.pins.iter_mut().for_each(|r| r.revision = 0);
     image
 }
 

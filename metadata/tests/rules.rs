@@ -762,6 +762,8 @@ mod lanes;
 
 #[path = "rules/access.rs"]
 mod access;
+#[path = "rules/pins.rs"]
+mod pins;
 #[path = "rules/restored.rs"]
 mod restored;
 #[path = "rules/settings.rs"]

@@ -10,6 +10,7 @@
 //! g stream:16 streamlet:u32 group:u64         group
 //! l stream:16 streamlet:u32 lane:u32          log start of a lane
 //! n name                                      id of the stream of that name
+//! p stream:16 name                            pin
 //! q                                           quotas
 //! s stream:16                                 stream
 //! t stream:16 streamlet:u32                   streamlet
@@ -18,6 +19,7 @@
 
 use kera_protocol::ids::{GroupId, LaneId, LaneKey, StreamId, StreamletId, StreamletKey};
 
+use crate::pin::PinKey;
 use crate::record::{Counter, GroupKey};
 
 /// Names one record. Variants are in the order of their letters, so that keys sort as their bytes do.
@@ -37,6 +39,8 @@ pub enum Key {
     LaneStart(LaneKey),
     /// Which stream has a name.
     StreamName(String),
+    /// A pin.
+    Pin(PinKey),
     /// How much clients may do.
     Quotas,
     /// A stream.
@@ -62,6 +66,8 @@ pub const GROUP: u8 = b'g';
 pub const LANE_START: u8 = b'l';
 /// Kind of the key of a stream's name.
 pub const STREAM_NAME: u8 = b'n';
+/// Kind of a pin's key. Stores keep it apart as well, see [`SETTINGS`].
+pub const PIN: u8 = b'p';
 /// Kind of the key of quotas. Stores keep it apart as well, see [`SETTINGS`].
 pub const QUOTAS: u8 = b'q';
 /// Kind of a stream's key.
@@ -71,7 +77,7 @@ pub const USERS: u8 = b'u';
 /// Kind of a streamlet's key.
 pub const STREAMLET: u8 = b't';
 /// Kinds of which a stream has any number, beside the stream itself and its name.
-pub const OF_STREAMS: [u8; 3] = [STREAMLET, GROUP, LANE_START];
+pub const OF_STREAMS: [u8; 4] = [STREAMLET, GROUP, LANE_START, PIN];
 
 impl Key {
     /// The streamlet that the record is about, or one of its groups or lanes.
@@ -112,6 +118,7 @@ impl Key {
                 ],
             ),
             Key::StreamName(name) => join(STREAM_NAME, &[name.as_bytes()]),
+            Key::Pin(key) => join(PIN, &[key.stream.as_bytes(), key.name.as_bytes()]),
             Key::Stream(id) => join(STREAM, &[id.as_bytes()]),
             Key::Streamlet(key) => join(
                 STREAMLET,
@@ -151,6 +158,12 @@ impl Key {
                 *rest = &[];
                 Key::StreamName(name)
             }
+            PIN => {
+                let stream = stream(rest)?;
+                let name = std::str::from_utf8(rest).ok()?.to_owned();
+                *rest = &[];
+                Key::Pin(PinKey { stream, name })
+            }
             STREAM => Key::Stream(stream(rest)?),
             STREAMLET => Key::Streamlet(StreamletKey {
                 stream: stream(rest)?,
@@ -175,10 +188,16 @@ impl std::fmt::Display for Key {
             Key::Group(key) => write!(f, "group {key}"),
             Key::LaneStart(key) => write!(f, "log start of lane {key}"),
             Key::StreamName(name) => write!(f, "stream name {name:?}"),
+            Key::Pin(key) => write!(f, "pin {:?} of stream {}", key.name, key.stream),
             Key::Stream(id) => write!(f, "stream {id}"),
             Key::Streamlet(key) => write!(f, "streamlet {key}"),
         }
     }
+}
+
+/// What all keys of `kind` begin with, or those that belong to a stream.
+pub fn kind_prefix(kind: u8, stream: Option<StreamId>) -> Vec<u8> {
+    stream.map_or_else(|| vec![kind], |stream| stream_prefix(kind, stream))
 }
 
 /// What all keys of `kind` begin with that belong to a stream.
@@ -252,6 +271,8 @@ mod tests {
                 })
             }),
             "[a-z.]{0,20}".prop_map(Key::StreamName),
+            (stream.clone(), "[a-z.]{0,20}")
+                .prop_map(|(stream, name)| Key::Pin(PinKey { stream, name })),
             stream.clone().prop_map(Key::Stream),
             (stream, any::<u32>()).prop_map(|(stream, number)| {
                 let streamlet = StreamletId(number);

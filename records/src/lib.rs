@@ -13,6 +13,7 @@
 //! | [`RulesRecord`] | - | who may do what |
 //! | [`UsersRecord`] | - | users, and what is kept of their passwords |
 //! | [`QuotasRecord`] | - | how much clients may do |
+//! | [`PinRecord`] | stream, name | positions that retention is to spare |
 //! | stream name | name | the id of the stream of that name |
 //!
 //! ```
@@ -38,6 +39,7 @@ pub mod key;
 mod lost;
 mod name;
 mod numbered;
+pub mod pin;
 pub mod quota;
 mod record;
 mod transaction;
@@ -49,6 +51,7 @@ pub use config::{AckPolicy, BatchCheck, Cleanup, LaneBy, StreamConfig, Timestamp
 pub use key::Key;
 pub use lost::{LostRecords, MAX_LOST_STRETCHES};
 pub use name::{INTERNAL_PREFIX, MAX_NAME_LENGTH, validate_internal_name, validate_stream_name};
+pub use pin::{LossCause, PinKey, PinLoss, PinPolicy, PinRecord};
 pub use quota::{Quota, QuotasRecord};
 pub use record::{
     BrokerRecord, Counter, Damage, GroupKey, GroupRecord, GroupState, Image, LaneGeneration,

@@ -13,6 +13,7 @@ use crate::access::RulesRecord;
 use crate::config::{StreamConfig, partitions_of};
 use crate::lost::LostRecords;
 use crate::numbered::numbered;
+use crate::pin::PinRecord;
 use crate::quota::QuotasRecord;
 use crate::user::UsersRecord;
 
@@ -500,6 +501,8 @@ pub struct Image {
     pub users: Option<UsersRecord>,
     /// How much clients may do; `None` where there was never a quota.
     pub quotas: Option<QuotasRecord>,
+    /// By stream and name.
+    pub pins: Vec<PinRecord>,
 }
 
 impl Image {
@@ -513,6 +516,11 @@ impl Image {
         equal_range(&self.groups, |r| {
             (r.stream, r.streamlet).cmp(&(stream, streamlet))
         })
+    }
+
+    /// The pins of a stream, by name.
+    pub fn pins_of(&self, stream: StreamId) -> &[PinRecord] {
+        equal_range(&self.pins, |r| r.stream.cmp(&stream))
     }
 
     /// The log starts of a streamlet, by lane.

@@ -4,6 +4,7 @@ use kera_protocol::ids::{Epoch, LaneKey, Ordinal, StreamId, StreamletId, Streaml
 
 use crate::access::RulesRecord;
 use crate::key::Key;
+use crate::pin::{PinKey, PinRecord};
 use crate::quota::QuotasRecord;
 use crate::record::{
     BrokerRecord, Counter, GroupKey, GroupRecord, SettingsRecord, StreamRecord, StreamletRecord,
@@ -107,7 +108,7 @@ pub enum Write {
     /// Creates or changes a stream. Requires [`Compare::Revision`] or, for a new one,
     /// [`Compare::StreamAbsent`].
     PutStream(StreamRecord),
-    /// Deletes a stream with its name, streamlets, groups and log starts, and raises
+    /// Deletes a stream with its name, streamlets, groups, log starts and pins, and raises
     /// [`Counter::EpochFloor`] to its streamlets' highest epoch. Requires
     /// [`Compare::Revision`] of the stream as it is; no other write may touch the stream.
     DeleteStream(StreamId),
@@ -140,6 +141,10 @@ pub enum Write {
     PutUsers(UsersRecord),
     /// Replaces the quotas. Requires [`Compare::Revision`].
     PutQuotas(QuotasRecord),
+    /// Creates or replaces a pin of a stream that exists. Requires [`Compare::Revision`].
+    PutPin(PinRecord),
+    /// Deletes a pin. Requires [`Compare::Revision`] of the pin as it is.
+    DeletePin(PinKey),
     /// Moves a counter up, but for [`Counter::EpochFloor`]. Requires [`Compare::CounterValue`].
     PutCounter {
         /// The counter.
@@ -181,6 +186,8 @@ impl Write {
             Write::PutRules(_) => Key::Rules,
             Write::PutUsers(_) => Key::Users,
             Write::PutQuotas(_) => Key::Quotas,
+            Write::PutPin(r) => Key::Pin(r.key()),
+            Write::DeletePin(key) => Key::Pin(key.clone()),
             Write::PutCounter { counter, .. } => Key::Counter(*counter),
         }
     }
@@ -189,7 +196,7 @@ impl Write {
     /// the caller need not compare.
     fn comparisons(&self) -> usize {
         match self {
-            Write::PutLaneStart { .. } | Write::PutStream(_) => 1,
+            Write::PutLaneStart { .. } | Write::PutStream(_) | Write::PutPin(_) => 1,
             // The floor of epochs, and the range of streamlets.
             Write::DeleteStream(_) => 2,
             _ => 0,
@@ -201,9 +208,9 @@ impl Write {
         match self {
             // The record and its name.
             Write::PutStream(_) => 2,
-            // The record, its name, the floor of epochs, and the ranges of streamlets, groups and log
-            // starts.
-            Write::DeleteStream(_) => 6,
+            // The record, its name, the floor of epochs, and the ranges of streamlets, groups, log starts
+            // and pins.
+            Write::DeleteStream(_) => 7,
             _ => 1,
         }
     }

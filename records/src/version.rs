@@ -14,9 +14,10 @@
 //! | 4 | [share groups](Feature::ShareGroups) |
 //! | 5 | [two-phase commit of Kafka's clients](Feature::TwoPhaseCommit) |
 //! | 6 | [roles in rules of access](Feature::Roles) |
+//! | 7 | [pinned positions](Feature::Pins) |
 
 /// The newest cluster version that this program can.
-pub const CLUSTER_VERSION: u32 = 6;
+pub const CLUSTER_VERSION: u32 = 7;
 
 /// What a cluster needs a version for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +42,8 @@ pub enum Feature {
     TwoPhaseCommit,
     /// Rules about roles: what is recorded of their members. A broker of an earlier version would not deny what they deny.
     Roles,
+    /// Pins: positions that retention spares. A broker of an earlier version would delete what they need.
+    Pins,
 }
 
 impl Feature {
@@ -53,6 +56,7 @@ impl Feature {
             Feature::ShareGroups => 4,
             Feature::TwoPhaseCommit => 5,
             Feature::Roles => 6,
+            Feature::Pins => 7,
         }
     }
 }
@@ -68,6 +72,7 @@ impl std::fmt::Display for Feature {
             Feature::TwoPhaseCommit => "two-phase commit of Kafka's clients",
             Feature::SentPositions => "positions of consumer groups in native transactions",
             Feature::Roles => "a role in rules of access",
+            Feature::Pins => "a pin",
             Feature::KeyOrder => "the order of keys in consumer groups",
         })
     }

@@ -5,9 +5,10 @@ use std::time::Duration;
 use kera_protocol::ids::Ordinal;
 use kera_protocol::v1::{self, trim_stream_request::To};
 pub use kera_protocol::v1::{
-    AckPolicy, BatchCheck, Cleanup, CompactStreamResponse, DescribeClusterResponse,
-    DescribeGroupResponse, DescribeStreamResponse, GroupSummary, LaneBy, LanePosition,
-    ResetGroupResponse, StartAt, StreamConfig, StreamInfo, TimestampType, TrimStreamResponse,
+    AckPolicy, BatchCheck, Cleanup, CompactStreamResponse, CreatePinRequest, CreatePinResponse,
+    DescribeClusterResponse, DescribeGroupResponse, DescribeStreamResponse, GroupSummary, LaneBy,
+    LanePosition, ListPinsResponse, PinInfo, PinLoss, PinLossCause, PinPolicy, ResetGroupResponse,
+    StartAt, StreamConfig, StreamInfo, TimestampType, TrimStreamResponse,
 };
 
 use crate::client::Client;
@@ -239,6 +240,43 @@ impl Admin {
             }),
         };
         self.client.change(request).await
+    }
+
+    /// Pins positions of a stream under a name, or moves the pin of that name: what retention is to delete of the records at
+    /// and above them waits for the pin, or is told of, as its policy says.
+    ///
+    /// # Errors
+    /// [`ChangeError`].
+    pub async fn create_pin(
+        &self,
+        request: CreatePinRequest,
+    ) -> Result<CreatePinResponse, ChangeError> {
+        self.client.change(request).await
+    }
+
+    /// The pins of a stream, or of all, by stream and name, with the bytes that each holds back.
+    ///
+    /// # Errors
+    /// [`RpcError`], with code `UNKNOWN_STREAM` if there is no such stream.
+    pub async fn pins(&self, stream: Option<&str>) -> Result<ListPinsResponse, RpcError> {
+        let request = v1::ListPinsRequest {
+            stream: stream.unwrap_or_default().to_owned(),
+            local: false,
+        };
+        self.client.call(request).await
+    }
+
+    /// Deletes a pin, and answers it as it was.
+    ///
+    /// # Errors
+    /// [`ChangeError`], with code `INVALID_ARGUMENT` if there is none: perhaps since an earlier attempt of this call has deleted
+    /// it, which the error tells then.
+    pub async fn delete_pin(&self, stream: &str, name: &str) -> Result<PinInfo, ChangeError> {
+        let request = v1::DeletePinRequest {
+            stream: stream.to_owned(),
+            name: name.to_owned(),
+        };
+        Ok(self.client.change(request).await?.pin.unwrap_or_default())
     }
 
     /// Compacts at once what can be compacted of a stream, which its `cleanup` has to ask for; returns when that is done.

@@ -67,6 +67,9 @@ control_calls! {
     HeartbeatTransaction(HeartbeatTransactionRequest) -> HeartbeatTransactionResponse;
     AbortTransactions(AbortTransactionsRequest) -> AbortTransactionsResponse;
     DescribeCluster(DescribeClusterRequest) -> DescribeClusterResponse;
+    CreatePin(CreatePinRequest) -> CreatePinResponse;
+    ListPins(ListPinsRequest) -> ListPinsResponse;
+    DeletePin(DeletePinRequest) -> DeletePinResponse;
 }
 
 #[cfg(test)]

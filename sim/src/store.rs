@@ -344,6 +344,10 @@ impl MetadataStore for View {
         self.ask(|store| store.streamlets())
     }
 
+    fn records_of(&self, kind: u8, stream: Option<StreamId>) -> Result<Image, MetadataError> {
+        self.ask(|store| store.records_of(kind, stream))
+    }
+
     fn submit(&self, transaction: Transaction, done: Done) {
         // Streams are created in parts, by however many writes.
         let compared = transaction.compare.len();

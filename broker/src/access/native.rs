@@ -19,8 +19,8 @@ use tonic::{Request, Response, Status};
 
 use super::{Access, Who};
 use crate::audit::{
-    Attempt, Change, Via, mechanisms_text, members_text, recovery_text, reset_text, settings_text,
-    trim_text,
+    Attempt, Change, Via, mechanisms_text, members_text, pin_text, recovery_text, reset_text,
+    settings_text, trim_text,
 };
 use crate::config::Listener;
 use crate::data::catalog::Catalog;
@@ -303,10 +303,31 @@ guarded! { streams_server::Streams:
         changes Change::new("trim_stream", "stream", &r.name, trim_text(r));
     compact_stream(CompactStreamRequest) -> CompactStreamResponse needs |r| vec![Need::Stream(Alter, &r.name)],
         changes Change::new("compact_stream", "stream", &r.name, "");
+    create_pin(CreatePinRequest) -> CreatePinResponse needs |r| pins(r),
+        changes Change::new("create_pin", "stream", &r.stream, pin_text(r));
+    // Without a stream the service leaves out what may not be seen.
+    list_pins(ListPinsRequest) -> ListPinsResponse needs |r| match r.stream.as_str() {
+        "" => Vec::new(),
+        stream => vec![Need::Stream(Describe, stream)],
+    };
+    // The service asks for more where retention waits for the pin.
+    delete_pin(DeletePinRequest) -> DeletePinResponse needs |r| vec![Need::Stream(Read, &r.stream)],
+        changes Change::new("delete_pin", "stream", &r.stream, format!("pin={}", r.name));
     find_ordinals(FindOrdinalsRequest) -> FindOrdinalsResponse needs |r| vec![Need::Stream(Describe, &r.name)];
     find_copies(FindCopiesRequest) -> FindCopiesResponse needs |r| vec![Need::Stream(Describe, &r.name)];
     init_producer(InitProducerRequest) -> InitProducerResponse needs |r| vec![Need::Produce(&r.name)];
     describe_broker(DescribeBrokerRequest) -> DescribeBrokerResponse needs |_r| vec![Need::Cluster(Describe)];
+}
+
+/// To read, as for commits of positions. Retention that waits keeps more than the stream's settings say, which is for those
+/// who may change them; the service asks for as much where there is such a pin already.
+fn pins(request: &v1::CreatePinRequest) -> Vec<Need<'_>> {
+    let stream = &request.stream;
+    let waits = request.policy == i32::from(v1::PinPolicy::Wait);
+    let waits = waits.then_some(Need::Stream(AlterConfigs, stream));
+    std::iter::once(Need::Stream(Read, stream))
+        .chain(waits)
+        .collect()
 }
 
 /// To accept a loss changes a stream. To ask what would be lost does not.

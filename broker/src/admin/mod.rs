@@ -5,6 +5,7 @@ pub mod calls;
 pub mod cluster;
 mod elsewhere;
 mod growth;
+mod pins;
 mod places;
 mod recover;
 mod streams;
@@ -20,6 +21,7 @@ use crate::store_calls::{blocking, metadata_error};
 
 pub(crate) use elsewhere::{ANSWER_WITHIN, describe as describe_elsewhere};
 pub(crate) use growth::{cut_for_growth, give_up_growth};
+pub(crate) use pins::{Maker, create_pin, delete_pin, list_pins};
 pub(crate) use places::find_what_answers;
 pub use places::{compact_stream, find_ordinals, trim_lane, trim_stream};
 pub(crate) use places::{is_served, later_of_each};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{LaneId, Ordinal};
+use kera_protocol::ids::{LaneId, Ordinal, StreamletId};
 use kera_protocol::v1;
 use kera_streamlet::{Located, Streamlet, Trimmed};
 
@@ -14,6 +14,7 @@ use super::elsewhere;
 use crate::data::catalog::Stream;
 use crate::data::fetch::{code_of, cursor};
 use crate::fault_rules::Rule;
+use crate::pins;
 use crate::shared::Shared;
 use crate::store_calls::blocking;
 
@@ -35,13 +36,17 @@ pub async fn trim_stream(
         false => elsewhere::trim(shared, stream, &request).await?,
     };
     let (local, named) = (request.local, request.streamlet);
-    let (shared, asked) = (shared.clone(), stream.clone());
-    let mut trimmed = blocking(move || trim(&shared, &asked, &request)).await?;
+    let (here, asked) = (shared.clone(), stream.clone());
+    let mut trimmed = blocking(move || trim(&here, &asked, &request)).await?;
     for other in others {
         trimmed.freed_bytes += other.freed_bytes;
         trimmed.lanes.extend(other.lanes);
     }
     if !local {
+        let starts = trimmed.lanes.iter();
+        let starts = starts.map(|l| (StreamletId(l.streamlet), LaneId(l.lane), l.log_start));
+        let starts: Vec<_> = starts.collect();
+        trimmed.lost_pins = hurt_pins(shared, stream, starts).await?;
         answered(stream, named, trimmed.lanes.iter().map(|l| l.streamlet))?;
     }
     trimmed
@@ -95,12 +100,28 @@ pub async fn compact_stream(
 /// # Errors
 /// [`ErrorCode::StorageError`] if the new start could not be recorded.
 pub async fn trim_lane(
+    shared: &Arc<Shared>,
     streamlet: &Arc<Streamlet>,
     lane: LaneId,
     ordinal: Ordinal,
 ) -> Result<Trimmed, WireError> {
-    let streamlet = streamlet.clone();
-    blocking(move || trim_to(&streamlet, lane, ordinal)).await
+    let (trimming, stream) = (streamlet.clone(), streamlet.stream());
+    let trimmed = blocking(move || trim_to(&trimming, lane, ordinal)).await?;
+    if let Some(stream) = shared.data.catalog.get(stream) {
+        let start = (streamlet.id(), lane, trimmed.log_start);
+        hurt_pins(shared, &stream, vec![start]).await?;
+    }
+    Ok(trimmed)
+}
+
+/// Records which pins needed what lies below these starts, and answers their names.
+async fn hurt_pins(
+    shared: &Arc<Shared>,
+    stream: &Arc<Stream>,
+    starts: Vec<(StreamletId, LaneId, Ordinal)>,
+) -> Result<Vec<String>, WireError> {
+    let (shared, stream) = (shared.clone(), stream.clone());
+    blocking(move || Ok(pins::after_trim(&shared, &stream, &starts))).await
 }
 
 /// Where the place that a request names is, in every lane.

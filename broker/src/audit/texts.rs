@@ -56,6 +56,15 @@ pub(crate) fn trim_text(request: &v1::TrimStreamRequest) -> String {
     with_place(place, to)
 }
 
+/// What a pin is to be.
+pub(crate) fn pin_text(request: &v1::CreatePinRequest) -> String {
+    let policy = match v1::PinPolicy::try_from(request.policy) {
+        Ok(v1::PinPolicy::Wait) => "wait",
+        _ => "warn",
+    };
+    format!("pin={} policy={policy}", request.name)
+}
+
 /// To where a group is to be reset.
 pub(crate) fn reset_text(request: &v1::ResetGroupRequest) -> String {
     use v1::start_at::At;

@@ -11,7 +11,7 @@ use super::view::StreamView;
 use super::{AlterArgs, CompactArgs, DeleteArgs, TrimArgs};
 use crate::connect::{failed, not_changed};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, Table, count, paragraph, print_json, print_line, rounded_bytes};
+use crate::output::{Out, Table, count, paragraph, print_json, print_line, rounded_bytes, say};
 
 pub(super) async fn alter(args: AlterArgs) -> Outcome {
     let config = v1::StreamConfig {
@@ -130,6 +130,8 @@ pub(super) async fn compact(args: CompactArgs) -> Outcome {
 struct Trimmed {
     freed_bytes: u64,
     lanes: Vec<TrimmedLane>,
+    /// Names of pins that needed what is gone.
+    lost_pins: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -161,7 +163,14 @@ pub(super) async fn trim(args: TrimArgs) -> Outcome {
                 log_start: lane.log_start,
             })
             .collect(),
+        lost_pins: answer.lost_pins,
     };
+    if !trimmed.lost_pins.is_empty() {
+        say(&format!(
+            "pins have lost records that they needed: {}",
+            trimmed.lost_pins.join(", ")
+        ));
+    }
     if args.output.json {
         print_json(&trimmed)?;
         return Ok(ExitCode::SUCCESS);

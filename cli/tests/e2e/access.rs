@@ -115,6 +115,9 @@ fn request_of(method: CallMethod, id: &Bytes) -> Option<Vec<u8>> {
             let transactions = transaction.into_iter().collect();
             of!(AbortTransactionsRequest { transactions })
         }
+        CallMethod::CreatePin => of!(CreatePinRequest { stream }),
+        CallMethod::ListPins => of!(ListPinsRequest { stream }),
+        CallMethod::DeletePin => of!(DeletePinRequest { stream }),
         CallMethod::DescribeCluster => v1::DescribeClusterRequest {}.encode_to_vec(),
         CallMethod::WatchLanes => {
             let stream = id.clone();

@@ -181,6 +181,29 @@ fn every_method_answers_as_it_does_over_grpc() {
             !is_there || refused.message.contains("names no group"),
             "{refused}"
         );
+        let pin = v1::CreatePinRequest {
+            stream: name(),
+            name: "savepoint".to_owned(),
+            positions: vec![v1::LanePosition::default()],
+            ..Default::default()
+        };
+        let (called, framed) = each!(ways, CreatePin, streams.create_pin, pin.clone(), pin);
+        assert_eq!(
+            called.map(|made| made.moved).ok(),
+            is_there.then_some(false)
+        );
+        assert_eq!(framed.map(|made| made.moved).ok(), is_there.then_some(true));
+        let list = ask!(ListPinsRequest { stream: name() });
+        let (called, framed) = each!(ways, ListPins, streams.list_pins, list.clone(), list);
+        assert_eq!(called.map(|list| list.pins), framed.map(|list| list.pins));
+        let delete = ask!(DeletePinRequest {
+            stream: name(),
+            name: "savepoint".to_owned()
+        });
+        let (called, framed) = each!(ways, DeletePin, streams.delete_pin, delete.clone(), delete);
+        assert_eq!(called.is_ok(), is_there);
+        let again = framed.expect_err("it is deleted").message;
+        assert!(!is_there || again.contains("has no pin"), "{again}");
         let at = Some(At::Earliest(true));
         let find = ask!(FindOrdinalsRequest {
             name: name(),

@@ -255,3 +255,94 @@ fn trimmed_records_are_not_served_any_more() {
         "ordinals are never reused: {next}"
     );
 }
+
+/// The pins of a stream by name: state, why it is lost if it is, and whether it holds anything back.
+fn pins(broker: &Broker) -> Vec<(String, String, String, bool)> {
+    let listed = broker.json(&["pin", "list", "--stream", "s"]);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let pins = listed.as_array().expect("a list").iter();
+    let of = |pin: &Value| {
+        let holds = pin["held_bytes"].as_u64() > Some(0);
+        (
+            text(&pin["name"]),
+            text(&pin["state"]),
+            text(&pin["lost"]["cause"]),
+            holds,
+        )
+    };
+    pins.map(of).collect()
+}
+
+#[test]
+fn retention_waits_for_pins_within_their_bounds_and_a_trim_does_not() {
+    let broker = Broker::with(&["--retention-check-interval", "100ms"]);
+    let create = ["stream", "create", "s", "--segment-size", "64KiB"];
+    broker.run(&[&create[..], &["--segments-per-group", "1"]].concat());
+    let input: String = (0..20_000).map(|n| format!("{n:019}\n")).collect();
+    let produce = ["produce", "s", "-q", "--batch-size", "8KiB"];
+    broker.feed(&produce, input.as_bytes());
+    let pin =
+        |name: &str, more: &[&str]| broker.json(&[&["pin", "create", "s", name], more].concat());
+    let made = pin("savepoint", &["--policy", "wait", "--job", "billing"]);
+    assert_eq!(made["positions"][0]["ordinal"], 0);
+    assert_eq!(made["job"], "billing");
+    pin("warned", &[]);
+    pin("small", &["--policy", "wait", "--max-bytes", "1KiB"]);
+    let later = pin("later", &["--policy", "wait", "--at", "end"]);
+    assert_eq!(later["positions"][0]["ordinal"], 20_000);
+    let said = broker.refused(&["pin", "create", "s", "no good"]);
+    assert!(said.contains("cannot be named"), "{said}");
+    let start = |broker: &Broker| {
+        let described = broker.json(&["stream", "describe", "s"]);
+        described["lane_descriptions"][0]["log_start"].as_u64()
+    };
+
+    broker.run(&["stream", "alter", "s", "--retention-bytes", "64KiB"]);
+    // Retention has looked once it says which pins it has not waited for.
+    broker.until(&["pin", "list", "--stream", "s"], |listed| {
+        let pins = listed.as_array().expect("a list").iter();
+        pins.filter(|pin| pin["state"] == "lost").count() == 2
+    });
+    let pins_now = |broker: &Broker| pins(broker).into_iter();
+    let named = |of: &(String, String, String, bool)| {
+        let (name, state, cause, holds) = of;
+        format!("{name} {state} {cause} {holds}")
+    };
+    assert_eq!(
+        pins_now(&broker).map(|pin| named(&pin)).collect::<Vec<_>>(),
+        [
+            "later kept  false",
+            "savepoint held  true",
+            "small lost bytes false",
+            "warned lost retention false",
+        ]
+    );
+    assert_eq!(start(&broker), Some(0), "the first record is still there");
+    // One of the same name is moved, and needs what is there now.
+    pin("warned", &["--at", "end"]);
+    let told = broker.run(&["pin", "describe", "s", "savepoint"]);
+    assert!(told.contains("billing") && told.contains("held"), "{told}");
+
+    let deleted = broker.json(&["pin", "delete", "s", "savepoint", "--yes"]);
+    assert_eq!(deleted["name"], "savepoint");
+    broker.until(&["stream", "describe", "s"], |told| {
+        told["lane_descriptions"][0]["log_start"].as_u64() > Some(0)
+    });
+    let gone = broker.refused(&["pin", "create", "s", "savepoint", "--from-group", "none"]);
+    assert!(gone.contains("none"), "{gone}");
+    broker.feed(&produce, b"one more\n");
+    let trimmed = broker.json(&["stream", "trim", "s", "--everything"]);
+    assert_eq!(
+        trimmed["lost_pins"],
+        serde_json::json!(["later", "warned"]),
+        "a trim waits for nobody"
+    );
+    let states = pins_now(&broker).map(|(_, state, cause, _)| (state, cause));
+    let trim = ("lost".to_owned(), "trim".to_owned());
+    assert_eq!(states.filter(|one| *one == trim).count(), 2);
+
+    // They go with their stream, and one of the same name has none.
+    broker.run(&["stream", "delete", "s", "--yes"]);
+    broker.run(&create);
+    assert_eq!(broker.json(&["pin", "list"]), serde_json::json!([]));
+}

@@ -104,3 +104,60 @@ fn nobody_is_told_that_nothing_is_open_while_coordinators_are_away() {
         of_kafka = lists.iter().map(|(_, count)| count).sum();
     }
 }
+
+#[test]
+fn every_owner_holds_back_what_a_pin_needs_and_so_does_the_next_one() {
+    let Some(mut trio) = Trio::with(&["--retention-check-interval", "100ms"]) else {
+        return;
+    };
+    let bootstrap = trio.bootstrap();
+    let create = ["stream", "create", "clicks", "--streamlets", "3"];
+    let small = ["--segment-size", "64KiB", "--segments-per-group", "1"];
+    trio.run(&bootstrap, &[&create[..], &small].concat(), b"");
+    let lines: String = (0..30_000).map(|n| format!("k{n},{n:019}\n")).collect();
+    let produce = ["produce", "clicks", "-q", "--key-separator", ","];
+    let produce = [&produce[..], &["--batch-size", "8KiB"]].concat();
+    trio.run(&bootstrap, &produce, lines.as_bytes());
+    let pin = ["pin", "create", "clicks", "savepoint", "--policy", "wait"];
+    trio.run(&bootstrap, &pin, b"");
+    let warn = ["pin", "create", "clicks", "warned"];
+    trio.run(&bootstrap, &warn, b"");
+    let limit = ["stream", "alter", "clicks", "--retention-bytes", "192KiB"];
+    trio.run(&bootstrap, &limit, b"");
+    // In the order of their names.
+    let held = |pins: &Value| pins[0]["held_bytes"].as_u64().unwrap_or(0);
+    let list = ["pin", "list"];
+    for broker in &trio.brokers {
+        // Retention has looked.
+        broker.until(&list, |pins| pins[1]["state"] == "lost" && held(pins) > 0);
+    }
+    // Whichever is asked tells of all, once all have heard of the limit.
+    trio.brokers[0].until(&list, |pins| {
+        let others = trio.brokers[1..].iter();
+        others
+            .map(|b| held(&b.json(&list)))
+            .all(|h| h == held(pins))
+    });
+    let before = held(&trio.brokers[0].json(&list));
+    let starts = |broker: &Broker| -> Vec<u64> {
+        let described = broker.json(&["stream", "describe", "clicks"]);
+        let lanes = described["lane_descriptions"].as_array().expect("lanes");
+        let starts = lanes.iter().map(|lane| lane["log_start"].as_u64());
+        starts.map(|start| start.expect("a start")).collect()
+    };
+    assert_eq!(starts(&trio.brokers[1]), [0; 3]);
+
+    trio.brokers[0].kill();
+    // Those that own its streamlets now have all of its groups.
+    let served = |told: &Value| told["lane_descriptions"].as_array().map(Vec::len) == Some(3);
+    trio.brokers[1].until(&["stream", "describe", "clicks"], served);
+    trio.brokers[1].until(&list, |pins| held(pins) >= before);
+    assert_eq!(starts(&trio.brokers[2]), [0; 3]);
+    let delete = ["pin", "delete", "clicks", "savepoint", "--yes"];
+    trio.brokers[2].run(&delete);
+    trio.brokers[1].until(&["stream", "describe", "clicks"], |told| {
+        let lanes = told["lane_descriptions"].as_array().expect("lanes");
+        let moved = |lane: &Value| lane["log_start"].as_u64() > Some(0);
+        lanes.len() == 3 && lanes.iter().all(moved)
+    });
+}

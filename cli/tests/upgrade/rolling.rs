@@ -216,13 +216,13 @@ fn brokers_are_upgraded_one_by_one_under_load_and_back_and_nothing_is_lost() {
     let said = trio.brokers[1].refused(&finalize);
     assert!(said.contains("broker 4 is away"), "{said}");
     let without = [&finalize[..], &["--without-brokers", "4"]].concat();
-    assert_eq!(trio.brokers[1].json(&without)["version"], 6);
+    assert_eq!(trio.brokers[1].json(&without)["version"], 7);
     let written = load.end();
     assert!(written > 0);
     assert_eq!(read(&trio.brokers[0], "clicks"), lines(0..written));
     // All of them have heard of it.
     for (n, broker) in trio.brokers.iter().enumerate() {
-        broker.until(&["cluster", "status"], |told| told["cluster_version"] == 6);
+        broker.until(&["cluster", "status"], |told| told["cluster_version"] == 7);
         let name = format!("tables{n}");
         broker.run(&[
             "stream",

@@ -15,7 +15,7 @@ use crate::common::{Broker, PATIENCE, home};
 use crate::{lines, read};
 
 /// The newest cluster version.
-const NEWEST: u64 = 6;
+const NEWEST: u64 = 7;
 
 /// What is kept under this name, unpacked.
 fn unpacked(name: &str) -> TempDir {
@@ -324,6 +324,41 @@ fn what_was_stored_under_cluster_version_5_is_read() {
     );
 }
 
+#[test]
+fn what_was_stored_under_cluster_version_6_is_read() {
+    let home = unpacked("cluster-version-6");
+    let mut broker = Broker::on(
+        &home.path().join("data"),
+        &["--kafka-listen", "127.0.0.1:0"],
+    );
+    goes_on(&mut broker);
+    tables_are_there(&broker);
+    let roles = broker.json(&["role", "list"]);
+    assert_eq!(roles[0]["name"], "readers");
+    // A broker of that version would delete what a pin needs.
+    let early = ["pin", "create", "clicks", "savepoint", "--policy", "wait"];
+    let told = broker.refused(&early);
+    assert!(told.contains("a pin needs cluster version 7"), "{told}");
+    assert_eq!(broker.json(&["pin", "list"]), serde_json::json!([]));
+    let told = broker.json(&["cluster", "finalize", "--yes"]);
+    assert_eq!(
+        (&told["before"], &told["version"]),
+        (&6.into(), &NEWEST.into())
+    );
+    broker.run(&early);
+    broker.kill();
+    broker.restart();
+    let pins = broker.json(&["pin", "list"]);
+    assert_eq!(
+        (&pins[0]["name"], &pins[0]["state"], &pins[1]),
+        (
+            &"savepoint".into(),
+            &"kept".into(),
+            &serde_json::Value::Null
+        )
+    );
+}
+
 /// Two brokers and a replica store over the directories that three of an earlier version left behind, and its etcd.
 struct Cluster {
     brokers: Vec<Broker>,
@@ -464,4 +499,9 @@ fn what_a_cluster_stored_under_cluster_version_4_is_read() {
 #[test]
 fn what_a_cluster_stored_under_cluster_version_5_is_read() {
     a_cluster_is_read_with_tables("cluster-version-5-in-a-cluster", 5);
+}
+
+#[test]
+fn what_a_cluster_stored_under_cluster_version_6_is_read() {
+    a_cluster_is_read_with_tables("cluster-version-6-in-a-cluster", 6);
 }

@@ -2736,6 +2736,74 @@ pub mod streams_client {
                 .insert(GrpcMethod::new("kera.v1.Streams", "FindCopies"));
             self.inner.unary(req, path, codec).await
         }
+        /// Makes a pin, or moves the one of that name. What retention is to delete from then on waits for it, or is told of.
+        pub async fn create_pin(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::CreatePinRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::CreatePinResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Streams/CreatePin",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Streams", "CreatePin"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn list_pins(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::ListPinsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::ListPinsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/kera.v1.Streams/ListPins");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Streams", "ListPins"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn delete_pin(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::DeletePinRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::DeletePinResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Streams/DeletePin",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Streams", "DeletePin"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn init_producer(
             &mut self,
             request: impl tonic::IntoRequest<::kera_protocol::v1::InitProducerRequest>,
@@ -2883,6 +2951,28 @@ pub mod streams_server {
             request: tonic::Request<::kera_protocol::v1::FindCopiesRequest>,
         ) -> std::result::Result<
             tonic::Response<::kera_protocol::v1::FindCopiesResponse>,
+            tonic::Status,
+        >;
+        /// Makes a pin, or moves the one of that name. What retention is to delete from then on waits for it, or is told of.
+        async fn create_pin(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::CreatePinRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::CreatePinResponse>,
+            tonic::Status,
+        >;
+        async fn list_pins(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::ListPinsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::ListPinsResponse>,
+            tonic::Status,
+        >;
+        async fn delete_pin(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::DeletePinRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::DeletePinResponse>,
             tonic::Status,
         >;
         async fn init_producer(
@@ -3486,6 +3576,145 @@ pub mod streams_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = FindCopiesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Streams/CreatePin" => {
+                    #[allow(non_camel_case_types)]
+                    struct CreatePinSvc<T: Streams>(pub Arc<T>);
+                    impl<
+                        T: Streams,
+                    > tonic::server::UnaryService<::kera_protocol::v1::CreatePinRequest>
+                    for CreatePinSvc<T> {
+                        type Response = ::kera_protocol::v1::CreatePinResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::CreatePinRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Streams>::create_pin(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CreatePinSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Streams/ListPins" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListPinsSvc<T: Streams>(pub Arc<T>);
+                    impl<
+                        T: Streams,
+                    > tonic::server::UnaryService<::kera_protocol::v1::ListPinsRequest>
+                    for ListPinsSvc<T> {
+                        type Response = ::kera_protocol::v1::ListPinsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<::kera_protocol::v1::ListPinsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Streams>::list_pins(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListPinsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Streams/DeletePin" => {
+                    #[allow(non_camel_case_types)]
+                    struct DeletePinSvc<T: Streams>(pub Arc<T>);
+                    impl<
+                        T: Streams,
+                    > tonic::server::UnaryService<::kera_protocol::v1::DeletePinRequest>
+                    for DeletePinSvc<T> {
+                        type Response = ::kera_protocol::v1::DeletePinResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::DeletePinRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Streams>::delete_pin(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DeletePinSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

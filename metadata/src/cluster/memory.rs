@@ -316,6 +316,10 @@ impl MetadataStore for MemoryCluster {
         self.0.store.streamlets()
     }
 
+    fn records_of(&self, kind: u8, stream: Option<StreamId>) -> Result<Image, MetadataError> {
+        self.0.store.records_of(kind, stream)
+    }
+
     fn submit(&self, transaction: Transaction, done: Done) {
         self.0.store.submit(transaction, done);
     }

@@ -15,8 +15,8 @@ use crate::image::corrupt;
 /// The format of a new file, and the newest that this build reads. Raised when an older build could no longer
 /// use the file; fields may be added to records without it. Version 2 added the floor of epochs. Version 3 says that
 /// records may be of cluster version 1; older files become one when that is finalized, and not before, so that there
-/// is a way back. Versions 4 to 8 say the same of cluster versions 2 to 6.
-pub(super) const FORMAT_VERSION: u32 = 8;
+/// is a way back. Versions 4 to 9 say the same of cluster versions 2 to 7.
+pub(super) const FORMAT_VERSION: u32 = 9;
 /// The format of a file whose records any build reads that knows the floor of epochs.
 const BEFORE_VERSIONS: u32 = 2;
 
@@ -34,6 +34,9 @@ const USERS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("user
 /// Quotas, likewise.
 const QUOTAS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("quotas");
 
+/// Pins, likewise.
+const PINS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("pins");
+
 /// The table of a key that lies apart, and not among the records.
 pub(super) fn table_apart(
     key: &[u8],
@@ -43,11 +46,12 @@ pub(super) fn table_apart(
         key::RULES => Some(RULES),
         key::USERS => Some(USERS),
         key::QUOTAS => Some(QUOTAS),
+        key::PIN => Some(PINS),
         _ => None,
     }
 }
 /// The kinds of keys that lie apart.
-pub(super) const APART: [u8; 4] = [key::SETTINGS, key::RULES, key::USERS, key::QUOTAS];
+pub(super) const APART: [u8; 5] = [key::SETTINGS, key::RULES, key::USERS, key::QUOTAS, key::PIN];
 
 /// Holds one value, the summary. Apart from the records, so that any format finds it.
 pub(super) const META: TableDefinition<'static, &str, &[u8]> =

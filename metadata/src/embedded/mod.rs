@@ -285,6 +285,17 @@ impl MetadataStore for EmbeddedStore {
         })
     }
 
+    fn records_of(&self, kind: u8, stream: Option<StreamId>) -> Result<Image, MetadataError> {
+        self.with_state(|transaction, _| {
+            let mut builder = ImageBuilder::new(&self.path);
+            if let Some(table) = self.table(transaction, &[kind])? {
+                let prefix = key::kind_prefix(kind, stream);
+                self.scan(&table, &prefix, |key, value| builder.push(key, value))?;
+            }
+            Ok(builder.finish())
+        })
+    }
+
     fn submit(&self, transaction: Transaction, done: Done) {
         self.worker.queue().push(Job { transaction, done });
     }

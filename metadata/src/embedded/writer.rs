@@ -238,6 +238,11 @@ impl Keyspace for Records<'_> {
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<(), MetadataError> {
+        if let Some(table) = self.apart(key) {
+            let mut table = table?;
+            let removed = table.remove(key).map(drop);
+            return removed.map_err(|e| file_error(self.path, e));
+        }
         let old = self
             .table
             .remove(key)
@@ -247,17 +252,30 @@ impl Keyspace for Records<'_> {
     }
 
     fn delete_prefix(&mut self, prefix: &[u8]) -> Result<(), MetadataError> {
-        let mut removed = 0;
-        let keep_none = |_: &[u8], _: &[u8]| {
-            removed += 1;
-            false
-        };
-        match prefix_end(prefix) {
-            Some(end) => self.table.retain_in(prefix..end.as_slice(), keep_none),
-            None => self.table.retain_in(prefix.., keep_none),
+        if let Some(table) = self.apart(prefix) {
+            // Those are not counted.
+            return remove_all(self.path, &mut table?, prefix).map(drop);
         }
-        .map_err(|e| file_error(self.path, e))?;
-        self.removed += removed;
+        self.removed += remove_all(self.path, &mut self.table, prefix)?;
         Ok(())
     }
+}
+
+/// Removes what begins with `prefix`; how much that was.
+fn remove_all(
+    path: &Path,
+    table: &mut BytesTable<'_>,
+    prefix: &[u8],
+) -> Result<u64, MetadataError> {
+    let mut removed = 0;
+    let keep_none = |_: &[u8], _: &[u8]| {
+        removed += 1;
+        false
+    };
+    match prefix_end(prefix) {
+        Some(end) => table.retain_in(prefix..end.as_slice(), keep_none),
+        None => table.retain_in(prefix.., keep_none),
+    }
+    .map_err(|e| file_error(path, e))?;
+    Ok(removed)
 }

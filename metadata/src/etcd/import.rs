@@ -18,8 +18,8 @@ use crate::error::MetadataError;
 use crate::store::MetadataStore;
 use kera_records::key::{self, Key};
 use kera_records::{
-    BrokerRecord, Counter, GroupRecord, GroupState, Image, LaneStart, SettingsRecord, StreamRecord,
-    StreamletRecord,
+    BrokerRecord, Counter, GroupRecord, GroupState, Image, LaneStart, PinRecord, SettingsRecord,
+    StreamRecord, StreamletRecord,
 };
 use uuid::Uuid;
 
@@ -321,10 +321,18 @@ fn is_same(own: &StreamRecord, mine: &Image, found: &StreamRecord, theirs: &Imag
         let of_stream = image.lane_starts.iter().filter(|l| l.key.stream == own.id);
         of_stream.map(|l| LaneStart { revision: 0, ..*l }).collect()
     };
+    let pins = |image: &Image| -> Vec<PinRecord> {
+        let bare = image.pins_of(own.id).iter().map(|p| PinRecord {
+            revision: 0,
+            ..p.clone()
+        });
+        bare.collect()
+    };
     stream(own) == stream(found)
         && streamlets(mine) == streamlets(theirs)
         && groups(mine) == groups(theirs)
         && starts(mine) == starts(theirs)
+        && pins(mine) == pins(theirs)
 }
 
 fn counter(image: &Image, wanted: Counter) -> u64 {
@@ -339,6 +347,7 @@ struct Parts<'a> {
     streamlets: &'a [StreamletRecord],
     groups: Vec<&'a GroupRecord>,
     starts: Vec<&'a LaneStart>,
+    pins: &'a [PinRecord],
 }
 
 impl<'a> Parts<'a> {
@@ -349,12 +358,13 @@ impl<'a> Parts<'a> {
             streamlets: image.streamlets_of(id),
             groups: groups.collect(),
             starts: starts.collect(),
+            pins: image.pins_of(id),
         }
     }
 
     /// How many records, with the stream and its name.
     fn len(&self) -> usize {
-        self.streamlets.len() + self.groups.len() + self.starts.len() + 2
+        self.streamlets.len() + self.groups.len() + self.starts.len() + self.pins.len() + 2
     }
 
     /// The records, each streamlet's epoch raised to `least_epoch`.
@@ -369,7 +379,9 @@ impl<'a> Parts<'a> {
         let groups = groups.map(|g| (Key::Group(g.key()), Record::Group(g.clone())));
         let starts = self.starts.iter().copied();
         let starts = starts.map(|l| (Key::LaneStart(l.key), Record::LaneStart(*l)));
-        streamlets.chain(groups).chain(starts)
+        let pins = self.pins.iter();
+        let pins = pins.map(|p| (Key::Pin(p.key()), Record::Pin(p.clone())));
+        streamlets.chain(groups).chain(starts).chain(pins)
     }
 }
 

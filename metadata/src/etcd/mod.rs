@@ -62,8 +62,8 @@ pub use self::options::EtcdOptions;
 
 /// The format of what is stored; a store of a newer one is refused.
 /// Format 2 says that records may be of cluster version 1 from the first one on, format 3 of cluster version 2, format 4 of cluster
-/// version 3, formats 5 to 7 of cluster versions 4 to 6; none is ever written over an older one.
-const FORMAT: u32 = 7;
+/// version 3, formats 5 to 8 of cluster versions 4 to 7; none is ever written over an older one.
+const FORMAT: u32 = 8;
 /// The format of clusters that were made before they had versions.
 const BEFORE_VERSIONS: u32 = 1;
 /// Operations of etcd's transactions that are kept for comparisons that callers know nothing of.
@@ -388,6 +388,7 @@ impl MetadataStore for EtcdStore {
                 vec![key::RULES],
                 vec![key::USERS],
                 vec![key::QUOTAS],
+                vec![key::PIN],
             ],
             false,
         )?;
@@ -431,6 +432,11 @@ impl MetadataStore for EtcdStore {
         // Those of a stream that is being created, or never was, are nobody's yet.
         streamlets.retain(|s| whole.contains(&s.stream));
         Ok(streamlets)
+    }
+
+    fn records_of(&self, kind: u8, stream: Option<StreamId>) -> Result<Image, MetadataError> {
+        let (_, found) = self.scan(vec![key::kind_prefix(kind, stream)], false)?;
+        self.build(&found, false)
     }
 
     fn submit(&self, transaction: Transaction, done: Callback) {

@@ -10,6 +10,7 @@
 //! PREFIX a/a              rules of access; apart for the same reason
 //! PREFIX u/u              users; likewise
 //! PREFIX q/q              quotas; likewise
+//! PREFIX p/KEY            a pin; likewise
 //! ```
 //!
 //! A record's value is as in every store, but for its revision, for which etcd's own `mod_revision`
@@ -17,7 +18,7 @@
 //! it again after its answer was lost.
 
 use crate::encode::{Record, decode_value, restamp};
-use kera_records::key::{Key, QUOTAS, RULES, SETTINGS, USERS, prefix_end};
+use kera_records::key::{Key, PIN, QUOTAS, RULES, SETTINGS, USERS, prefix_end};
 
 use super::messages::KeyValue;
 
@@ -82,6 +83,7 @@ impl Space {
             Some(&RULES) => self.join(&[b"a/", key]),
             Some(&USERS) => self.join(&[b"u/", key]),
             Some(&QUOTAS) => self.join(&[b"q/", key]),
+            Some(&PIN) => self.join(&[b"p/", key]),
             _ => self.join(&[b"r/", key]),
         }
     }
@@ -94,6 +96,7 @@ impl Space {
             .or_else(|| key.strip_prefix(b"a/".as_slice()))
             .or_else(|| key.strip_prefix(b"u/".as_slice()))
             .or_else(|| key.strip_prefix(b"q/".as_slice()))
+            .or_else(|| key.strip_prefix(b"p/".as_slice()))
     }
 }
 
@@ -122,6 +125,9 @@ pub(super) fn record(key: &[u8], kv: &KeyValue) -> Result<(Key, Record), String>
 
 #[cfg(test)]
 mod tests {
+    use kera_protocol::ids::StreamId;
+    use kera_records::PinKey;
+
     use super::*;
 
     #[test]
@@ -130,7 +136,17 @@ mod tests {
         let key = Key::Broker(7).encode();
         let stored = space.key(&key);
         assert_eq!(space.record_key(&stored), Some(key.as_slice()));
-        for apart in [Key::Settings(Some(7)), Key::Rules, Key::Users, Key::Quotas] {
+        let pin = Key::Pin(PinKey {
+            stream: StreamId(uuid::Uuid::from_u128(7)),
+            name: "savepoint".to_owned(),
+        });
+        for apart in [
+            Key::Settings(Some(7)),
+            Key::Rules,
+            Key::Users,
+            Key::Quotas,
+            pin,
+        ] {
             let apart = apart.encode();
             let stored = space.key(&apart);
             assert!(

@@ -232,7 +232,9 @@ impl Footprint {
                     all.insert(Key::Stream(key.stream), false);
                     all.insert(Key::LaneStart(*key), false);
                 }
+                Write::PutPin(r) => all.insert(Key::Stream(r.stream), false),
                 Write::DeleteGroup(_)
+                | Write::DeletePin(_)
                 | Write::PutBroker(_)
                 | Write::DeleteBroker(_)
                 | Write::PutSettings(_)

@@ -1029,6 +1029,9 @@ pub enum CallMethod {
     DescribeCluster = 34,
     HeartbeatTransaction = 35,
     AbortTransactions = 36,
+    CreatePin = 37,
+    ListPins = 38,
+    DeletePin = 39,
 }
 impl CallMethod {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1074,6 +1077,9 @@ impl CallMethod {
             Self::DescribeCluster => "CALL_METHOD_DESCRIBE_CLUSTER",
             Self::HeartbeatTransaction => "CALL_METHOD_HEARTBEAT_TRANSACTION",
             Self::AbortTransactions => "CALL_METHOD_ABORT_TRANSACTIONS",
+            Self::CreatePin => "CALL_METHOD_CREATE_PIN",
+            Self::ListPins => "CALL_METHOD_LIST_PINS",
+            Self::DeletePin => "CALL_METHOD_DELETE_PIN",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1116,6 +1122,9 @@ impl CallMethod {
             "CALL_METHOD_DESCRIBE_CLUSTER" => Some(Self::DescribeCluster),
             "CALL_METHOD_HEARTBEAT_TRANSACTION" => Some(Self::HeartbeatTransaction),
             "CALL_METHOD_ABORT_TRANSACTIONS" => Some(Self::AbortTransactions),
+            "CALL_METHOD_CREATE_PIN" => Some(Self::CreatePin),
+            "CALL_METHOD_LIST_PINS" => Some(Self::ListPins),
+            "CALL_METHOD_DELETE_PIN" => Some(Self::DeletePin),
             _ => None,
         }
     }
@@ -1608,6 +1617,120 @@ pub struct TrimStreamResponse {
     pub lanes: ::prost::alloc::vec::Vec<LaneStart>,
     #[prost(uint64, tag = "2")]
     pub freed_bytes: u64,
+    /// names of pins that needed what is gone now
+    #[prost(string, repeated, tag = "3")]
+    pub lost_pins: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CreatePinRequest {
+    #[prost(string, tag = "1")]
+    pub stream: ::prost::alloc::string::String,
+    /// 1 to 200 bytes without blanks
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// what it is for; may be empty
+    #[prost(string, tag = "3")]
+    pub job: ::prost::alloc::string::String,
+    /// of every lane that the stream has: the least ordinal that is needed
+    #[prost(message, repeated, tag = "4")]
+    pub positions: ::prost::alloc::vec::Vec<LanePosition>,
+    /// it holds nothing back once it is older; a week if absent
+    #[prost(uint64, optional, tag = "5")]
+    pub max_age_ms: ::core::option::Option<u64>,
+    /// nor once that would be more bytes, over all lanes; 10 GiB if absent
+    #[prost(uint64, optional, tag = "6")]
+    pub max_bytes: ::core::option::Option<u64>,
+    #[prost(enumeration = "PinPolicy", tag = "7")]
+    pub policy: i32,
+    /// of the stream that is meant, if known
+    #[prost(bytes = "bytes", tag = "8")]
+    pub stream_id: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CreatePinResponse {
+    #[prost(message, optional, tag = "1")]
+    pub pin: ::core::option::Option<PinInfo>,
+    /// there was one of that name
+    #[prost(bool, tag = "2")]
+    pub moved: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PinInfo {
+    #[prost(string, tag = "1")]
+    pub stream: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub job: ::prost::alloc::string::String,
+    /// who made it, as User:NAME
+    #[prost(string, tag = "4")]
+    pub owner: ::prost::alloc::string::String,
+    /// when its positions were set
+    #[prost(uint64, tag = "5")]
+    pub created_ms: u64,
+    /// lanes that came later are needed from 0 on
+    #[prost(message, repeated, tag = "6")]
+    pub positions: ::prost::alloc::vec::Vec<LanePosition>,
+    #[prost(uint64, tag = "7")]
+    pub max_age_ms: u64,
+    #[prost(uint64, tag = "8")]
+    pub max_bytes: u64,
+    #[prost(enumeration = "PinPolicy", tag = "9")]
+    pub policy: i32,
+    /// absent while all records are there that it needs
+    #[prost(message, optional, tag = "10")]
+    pub lost: ::core::option::Option<PinLoss>,
+    /// that retention would have deleted
+    #[prost(uint64, tag = "11")]
+    pub held_bytes: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PinLoss {
+    #[prost(uint32, tag = "1")]
+    pub streamlet: u32,
+    #[prost(uint32, tag = "2")]
+    pub lane: u32,
+    /// records from here on are gone
+    #[prost(uint64, tag = "3")]
+    pub ordinal: u64,
+    #[prost(enumeration = "PinLossCause", tag = "4")]
+    pub cause: i32,
+    #[prost(uint64, tag = "5")]
+    pub at_ms: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListPinsRequest {
+    /// empty: of all streams
+    #[prost(string, tag = "1")]
+    pub stream: ::prost::alloc::string::String,
+    /// only what the broker that is asked holds back
+    #[prost(bool, tag = "2")]
+    pub local: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListPinsResponse {
+    /// by stream and name
+    #[prost(message, repeated, tag = "1")]
+    pub pins: ::prost::alloc::vec::Vec<PinInfo>,
+    /// the broker's clock, by which pins grow old
+    #[prost(uint64, tag = "2")]
+    pub now_ms: u64,
+    /// that did not say what they hold back
+    #[prost(uint32, repeated, tag = "3")]
+    pub silent_brokers: ::prost::alloc::vec::Vec<u32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeletePinRequest {
+    #[prost(string, tag = "1")]
+    pub stream: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeletePinResponse {
+    /// as it was
+    #[prost(message, optional, tag = "1")]
+    pub pin: ::core::option::Option<PinInfo>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CompactStreamRequest {
@@ -2382,6 +2505,78 @@ pub struct FindCoordinatorResponse {
     /// host:port; empty: the broker that answers
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum PinPolicy {
+    /// warn
+    Unspecified = 0,
+    /// retention deletes what the pin needs, and tells
+    Warn = 1,
+    /// it keeps that, within the pin's bounds
+    Wait = 2,
+}
+impl PinPolicy {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "PIN_POLICY_UNSPECIFIED",
+            Self::Warn => "PIN_POLICY_WARN",
+            Self::Wait => "PIN_POLICY_WAIT",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PIN_POLICY_UNSPECIFIED" => Some(Self::Unspecified),
+            "PIN_POLICY_WARN" => Some(Self::Warn),
+            "PIN_POLICY_WAIT" => Some(Self::Wait),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum PinLossCause {
+    /// one that this build does not know
+    Unspecified = 0,
+    /// it was due, and the policy is warn
+    Retention = 1,
+    /// it was due, and the pin older than its bound
+    Age = 2,
+    /// it was due, and would have held back more than the pin's bound
+    Bytes = 3,
+    /// the lane was trimmed
+    Trim = 4,
+}
+impl PinLossCause {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "PIN_LOSS_CAUSE_UNSPECIFIED",
+            Self::Retention => "PIN_LOSS_CAUSE_RETENTION",
+            Self::Age => "PIN_LOSS_CAUSE_AGE",
+            Self::Bytes => "PIN_LOSS_CAUSE_BYTES",
+            Self::Trim => "PIN_LOSS_CAUSE_TRIM",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PIN_LOSS_CAUSE_UNSPECIFIED" => Some(Self::Unspecified),
+            "PIN_LOSS_CAUSE_RETENTION" => Some(Self::Retention),
+            "PIN_LOSS_CAUSE_AGE" => Some(Self::Age),
+            "PIN_LOSS_CAUSE_BYTES" => Some(Self::Bytes),
+            "PIN_LOSS_CAUSE_TRIM" => Some(Self::Trim),
+            _ => None,
+        }
+    }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

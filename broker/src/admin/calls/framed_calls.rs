@@ -135,6 +135,9 @@ impl FramedCalls {
             HeartbeatTransaction => transactions.heartbeat_transaction(HeartbeatTransactionRequest),
             AbortTransactions => transactions.abort_transactions(AbortTransactionsRequest),
             DescribeCluster => clusters.describe_cluster(DescribeClusterRequest),
+            CreatePin => streams.create_pin(CreatePinRequest),
+            ListPins => streams.list_pins(ListPinsRequest),
+            DeletePin => streams.delete_pin(DeletePinRequest),
         }
     }
 }

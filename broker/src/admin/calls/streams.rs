@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use kera_grpc::serve::Caller;
 use kera_grpc::v1::streams_server::Streams;
-use kera_metadata::access::Kind;
+use kera_metadata::access::{Kind, Operation};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 use tonic::{Request, Response, Status};
 
 use super::describe::{self, broker_description, stream_description, stream_info};
 use super::{page_of, status};
-use crate::access::may_see;
-use crate::admin;
+use crate::access::{may_do, may_see};
+use crate::admin::{self, Maker};
 use crate::copy_reads;
 use crate::data::catalog::Stream;
 use crate::principal::Principal;
@@ -34,6 +34,15 @@ impl StreamsService {
 
     fn named(&self, name: &str) -> Result<Arc<Stream>, Status> {
         admin::named(&self.shared, name).map_err(status)
+    }
+
+    /// Who makes or deletes a pin of a stream.
+    fn maker(&self, caller: Option<&Caller>, stream: &str) -> Maker {
+        let of = (Kind::Stream, stream);
+        Maker {
+            name: Principal::of(caller.and_then(|caller| caller.user.as_ref())).to_string(),
+            may_wait: may_do(&self.shared, caller, Operation::AlterConfigs, of),
+        }
     }
 
     /// Charges the caller with lanes that it is about to create or delete.
@@ -205,6 +214,44 @@ impl Streams for StreamsService {
         let stream = self.named(&request.name)?;
         let told = admin::compact_stream(&self.shared, &stream, request).await;
         told.map(Response::new).map_err(status)
+    }
+
+    async fn create_pin(
+        &self,
+        request: Request<v1::CreatePinRequest>,
+    ) -> Answer<v1::CreatePinResponse> {
+        let caller = request.extensions().get::<Caller>().cloned();
+        let request = request.into_inner();
+        let stream = self.named(&request.stream)?;
+        let maker = self.maker(caller.as_ref(), &request.stream);
+        let made = admin::create_pin(&self.shared, &stream, request, maker).await;
+        let (pin, moved) = made.map_err(status)?;
+        let pin = Some(pin);
+        Ok(Response::new(v1::CreatePinResponse { pin, moved }))
+    }
+
+    async fn list_pins(
+        &self,
+        request: Request<v1::ListPinsRequest>,
+    ) -> Answer<v1::ListPinsResponse> {
+        let caller = request.extensions().get::<Caller>().cloned();
+        let shared = &self.shared;
+        let may_see = |stream: &str| may_see(shared, caller.as_ref(), (Kind::Stream, stream));
+        let listed = admin::list_pins(shared, request.into_inner(), may_see).await;
+        listed.map(Response::new).map_err(status)
+    }
+
+    async fn delete_pin(
+        &self,
+        request: Request<v1::DeletePinRequest>,
+    ) -> Answer<v1::DeletePinResponse> {
+        let caller = request.extensions().get::<Caller>().cloned();
+        let v1::DeletePinRequest { stream, name } = request.into_inner();
+        let maker = self.maker(caller.as_ref(), &stream);
+        let stream = self.named(&stream)?;
+        let deleted = admin::delete_pin(&self.shared, &stream, name, maker).await;
+        let pin = Some(deleted.map_err(status)?);
+        Ok(Response::new(v1::DeletePinResponse { pin }))
     }
 
     async fn find_ordinals(

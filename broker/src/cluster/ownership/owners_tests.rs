@@ -13,7 +13,7 @@ use kera_protocol::batch::{
     BatchBuilder, BatchHeader, Compression, NewRecord, ProducerStamp, Records,
 };
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{Epoch, LaneId, StreamletId};
+use kera_protocol::ids::{Epoch, LaneId, StreamId, StreamletId};
 use kera_protocol::v1;
 use kera_streamlet::{AppendError, AppendSpec, Appended, LaneReadSpec, Located, Outcome};
 use parking_lot::Mutex;
@@ -70,6 +70,10 @@ impl MetadataStore for View {
 
     fn streamlets(&self) -> Result<Vec<StreamletRecord>, MetadataError> {
         self.store.streamlets()
+    }
+
+    fn records_of(&self, kind: u8, stream: Option<StreamId>) -> Result<Image, MetadataError> {
+        self.store.records_of(kind, stream)
     }
 
     fn submit(&self, transaction: Transaction, done: Done) {
