@@ -47,7 +47,7 @@ sanitize: ## The tests of the crates with unsafe code, under the address sanitiz
 		cargo test $(LOCKED) --target $$(rustc -vV | sed -n 's/^host: //p') \
 		--target-dir $${CARGO_TARGET_DIR:-target}/sanitized -p kera-log-segments -p kera-replication --lib --test backup --test tcp
 
-sim: ## 160 whole clusters played from seeds, with faults, those that failed once, and rules broken on purpose.
+sim: ## 200 whole clusters played from seeds, with faults, those that failed once, and rules broken on purpose.
 	cargo test $(LOCKED) --release -p kera-sim --test seeds
 
 # `make seeds SEEDS=10000 FIRST=100000` plays others.

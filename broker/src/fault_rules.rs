@@ -121,6 +121,10 @@ rules! {
     ShareLocksIgnored = "share_locks_ignored",
     /// The next owner of a share group's partition counts records as finished that were only delivered.
     DeliveredTakenForDone = "delivered_taken_for_done",
+    /// The metadata store is put back to an older state, and nobody tells the streamlets: lanes go on where it says.
+    RestoreUntold = "restore_untold",
+    /// What a share group gives up is done before its dead letter is written.
+    LettersNotWritten = "letters_not_written",
     /// A share group's locks last until their holders say something.
     ShareLocksEndless = "share_locks_endless",
     /// What a member of a share group gives back wakes nobody.

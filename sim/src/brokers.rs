@@ -303,6 +303,17 @@ impl Brokers {
         os::set_boot_id(broker, &file);
     }
 
+    /// The metadata store is put back: as operators do, who remove what says how far this broker has read it.
+    pub fn forget_revision(&self, broker: u32) {
+        let file = self.data_dir(broker).join("REVISION");
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                os::log(&format!("{}: {error}", file.display()));
+            }
+            _ => {}
+        }
+    }
+
     /// Asks the process to stop; it goes on until it has.
     pub fn ask_to_stop(&self, broker: u32) {
         if let Some(process) = self

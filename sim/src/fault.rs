@@ -25,6 +25,14 @@ pub enum Fault {
     Alone(u32),
     /// No client reaches it; brokers do.
     NoClients(u32),
+    /// What gets from one to the other takes so many milliseconds longer.
+    Slow(u32, u32, u64),
+    /// An operator takes a snapshot of the store.
+    Snapshot,
+    /// All brokers are stopped, the store is put back to the snapshot, and all are started.
+    PutBack,
+    /// Records of the first lanes of a stream are trimmed.
+    Trimmed(u32),
     /// The store forgets what was changed.
     Compacted,
     /// Nobody reaches the store.
@@ -60,6 +68,7 @@ pub fn is_down(fault: Fault, broker: u32) -> bool {
     match fault {
         Fault::Killed(one) | Fault::PowerLost(one) | Fault::DiskLost(one) => one == broker,
         Fault::Blackout(spared) => spared != Some(broker),
+        Fault::PutBack => true,
         _ => false,
     }
 }
@@ -70,6 +79,11 @@ pub fn takes_nothing(fault: Fault) -> bool {
         fault,
         Fault::DiskFull(_) | Fault::WritesFail(..) | Fault::FlushesFail(..)
     )
+}
+
+/// Whether a machine loses what it holds, or a part of it.
+pub fn takes_all(fault: Fault) -> bool {
+    matches!(fault, Fault::PowerLost(_) | Fault::DiskLost(_))
 }
 
 /// Whether a broker is to take its lease for longer than it is.
@@ -86,6 +100,9 @@ pub fn touch(fault: Fault) -> (u32, u32) {
             (2, one)
         }
         Fault::Parted(..) | Fault::OneWay(..) => (3, 0),
+        Fault::Slow(..) => (12, 0),
+        Fault::Snapshot | Fault::PutBack => (13, 0),
+        Fault::Trimmed(_) => (14, 0),
         Fault::StoreAway => (2, 0),
         Fault::AllKilled | Fault::Blackout(_) => (4, 0),
         Fault::Compacted => (5, 0),

@@ -9,7 +9,7 @@ use kera_history::Event;
 
 use crate::brokers::Brokers;
 use crate::dice::Dice;
-use crate::fault::{Fault, is_about, is_down, is_late, takes_nothing, touch};
+use crate::fault::{Fault, is_about, is_down, is_late, takes_all, takes_nothing, touch};
 use crate::inside;
 use crate::load::{Load, PATIENCE};
 use crate::newer::Power;
@@ -24,6 +24,8 @@ pub const SHARE_CLIENTS: std::ops::RangeInclusive<u32> = 131..=135;
 
 /// A broker that is away for no longer than this is missed by nobody.
 const SOON: Duration = Duration::from_millis(100);
+/// After so long without a fault, and with all brokers serving, what a fault took is made good.
+const MADE_GOOD: Duration = Duration::from_secs(3);
 /// So many brokers stay: as many as the replicas of a group.
 const LEAST: usize = 3;
 
@@ -32,6 +34,7 @@ pub struct Faults {
     pub brokers: Arc<Brokers>,
     pub store: Arc<Store>,
     pub load: Arc<Load>,
+    seed: u64,
     dice: Dice,
     /// The one machine that may lose what it holds: each record is on another one as well.
     weak: u32,
@@ -50,6 +53,10 @@ pub struct Faults {
     removes: bool,
     /// Those that last, and when they are over.
     now: Vec<Lasting>,
+    /// Machines that have lost something, or whose disks took nothing, and what they lacked may not be made good yet.
+    lacking: BTreeSet<u32>,
+    /// Since when no fault lasts, and all serve.
+    calm: Duration,
     /// How many were drawn, and which of them are left out.
     drawn: u32,
     without: Vec<u32>,
@@ -75,11 +82,13 @@ impl Faults {
     ) -> Self {
         let mut dice = Dice::new(seed, "faults");
         let weak = *dice.one(&brokers.all());
+        let restores = load.plan.newer.restores;
         let disks = load.plan.failing_disks.then(|| Dice::new(seed, "disks"));
         Self {
             brokers,
             store,
             load,
+            seed,
             dice,
             weak,
             disks,
@@ -89,8 +98,10 @@ impl Faults {
             operators: Vec::new(),
             drained: BTreeSet::new(),
             removes: false,
-            losses,
+            losses: losses && !restores,
             now: Vec::new(),
+            lacking: BTreeSet::new(),
+            calm: Duration::ZERO,
             drawn: 0,
             without: without.to_vec(),
         }
@@ -108,6 +119,7 @@ impl Faults {
             os::sleep(Duration::from_millis(10));
             self.end_those_that_are_over(os::now());
             self.start_what_has_ended();
+            self.look_whether_it_is_calm();
             if os::now() >= next {
                 self.begin_one();
                 next = os::now() + self.pause(between);
@@ -200,6 +212,9 @@ impl Faults {
             return;
         }
         let left_out = self.without.contains(&self.drawn);
+        if takes_nothing(fault) || takes_all(fault) {
+            self.lacking.extend(is_about(fault));
+        }
         if !left_out {
             os::log(&format!("FAULT {}: {fault:?}", self.drawn));
             self.begin(fault);
@@ -211,20 +226,22 @@ impl Faults {
         });
     }
 
-    /// Whether it takes what a machine holds while another one's disk takes nothing, or the other way round: of two replicas that
-    /// would be both.
+    /// Whether it takes what a machine holds, or keeps its disk from taking more, while another machine may still lack something: of
+    /// two replicas that would be both.
     fn is_one_too_many(&self, fault: Fault) -> bool {
-        let lasting = self.now.iter().map(|now| now.fault);
-        let is_of_another = |one: Fault| is_about(one) != is_about(fault);
-        let mut others = lasting.filter(|one| is_of_another(*one));
-        let is_too_many = match fault {
-            Fault::PowerLost(_) | Fault::DiskLost(_) => others.any(takes_nothing),
-            _ if takes_nothing(fault) => {
-                others.any(|one| matches!(one, Fault::PowerLost(_) | Fault::DiskLost(_)))
-            }
-            _ => false,
-        };
-        is_too_many && self.load.plan.newer.power != Power::All
+        let is_of_another = |one: &u32| is_about(fault) != Some(*one);
+        let takes = takes_nothing(fault) || takes_all(fault);
+        takes && self.lacking.iter().any(is_of_another) && self.load.plan.newer.power != Power::All
+    }
+
+    fn look_whether_it_is_calm(&mut self) {
+        let now = os::now();
+        let mut all = self.brokers.all().into_iter();
+        if !self.now.is_empty() || !all.all(|broker| self.brokers.serves(broker)) {
+            self.calm = now;
+        } else if now.saturating_sub(self.calm) > MADE_GOOD {
+            self.lacking.clear();
+        }
     }
 
     fn choose(&mut self) -> Fault {
@@ -279,6 +296,23 @@ impl Faults {
         let dice = &mut self.newer;
         if newer == Default::default() {
             return chosen;
+        }
+        if newer.restores && dice.chance(350) {
+            let all = self.brokers.all();
+            // Whoever missed a restore takes the next one for it, as operations.md says: all have started since the last one.
+            let serve = || all.iter().all(|broker| self.brokers.serves(*broker));
+            return match serve() && self.store.can_be_put_back() && dice.chance(600) {
+                true => Fault::PutBack,
+                false => Fault::Snapshot,
+            };
+        }
+        if newer.slow && dice.chance(200) {
+            let all = self.brokers.all();
+            let (from, to) = (*dice.one(&all), *dice.one(&all));
+            return Fault::Slow(from, to, *dice.one(&[10, 100, 400]));
+        }
+        if newer.trims && dice.chance(150) {
+            return Fault::Trimmed(dice.below(self.load.plan.streams.len() as u64) as u32);
         }
         let all = self.brokers.all();
         let one = *dice.one(&all);
@@ -379,6 +413,23 @@ impl Faults {
             }
             Fault::Paused(broker) => self.brokers.pause(broker, true),
             Fault::Compacted => self.store.compact(),
+            Fault::Snapshot => self.store.take_snapshot(),
+            Fault::PutBack => {
+                let all = self.brokers.all();
+                all.iter().for_each(|broker| self.kill(*broker));
+                all.iter()
+                    .for_each(|broker| self.brokers.forget_revision(*broker));
+                self.store.put_back();
+                self.load.note_put_back();
+            }
+            Fault::Slow(from, to, longer) => {
+                os::slow_down(from, to, Duration::from_millis(longer));
+            }
+            Fault::Trimmed(stream) => {
+                let dice = Dice::new(self.seed, &format!("trim {}", self.drawn));
+                self.operators
+                    .push(operations::trim(&self.load, stream, dice));
+            }
             Fault::ClockJumps(broker, seconds) => os::wall_skew(broker, seconds * 1_000_000_000),
             Fault::DiskFull(broker) => trouble(broker, true, 0, 0),
             Fault::WritesFail(broker, of_1000) => trouble(broker, false, of_1000, 0),
@@ -400,6 +451,8 @@ impl Faults {
             // What ended is started by whoever looks after it.
             Fault::Killed(_) | Fault::PowerLost(_) | Fault::DiskLost(_) | Fault::Blackout(_) => {}
             Fault::Moved(..) | Fault::AllRolled | Fault::Added | Fault::Removed(_) => {}
+            Fault::Snapshot | Fault::PutBack | Fault::Trimmed(_) => {}
+            Fault::Slow(from, to, _) => os::slow_down(from, to, Duration::ZERO),
             Fault::Drained(broker) => self.operate(Operation::Drain {
                 broker,
                 draining: false,

@@ -153,8 +153,12 @@ async fn describe(load: &Load, stream: u32) -> Option<Vec<v1::LaneDescription>> 
             load.record(Event::OrdinalGap { lane, from, to });
         }
         if start > 0 {
+            load.record(Event::LogTrimmed { lane, start });
+        }
+        let trimmed = load.trimmed(lane);
+        if start > trimmed {
             load.complain(format!(
-                "lane {lane} begins at {start}, and nobody trimmed it"
+                "lane {lane} begins at {start}, and was trimmed to {trimmed} at most"
             ));
         }
     }

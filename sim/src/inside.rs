@@ -24,6 +24,11 @@ static NOT_THERE: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// What an owner logs that serves a share group in a partition no more, also if that is for a moment.
 const SHARE_ENDED: &str = "a share group is not served in a partition any more";
 
+/// What an owner logs that gives up writing dead letters.
+const UNWRITTEN: &str = "are not in its dead-letter topic";
+
+static LETTERS_UNWRITTEN: AtomicU64 = AtomicU64::new(0);
+
 static SHARES_ENDED: AtomicU64 = AtomicU64::new(0);
 
 /// A broker logs a line.
@@ -31,9 +36,17 @@ pub fn hear(line: &str) {
     if line.contains(MISSED) {
         NOT_THERE.lock().push(line.to_owned());
     }
+    if line.contains(UNWRITTEN) {
+        LETTERS_UNWRITTEN.fetch_add(1, Ordering::SeqCst);
+    }
     if line.contains(SHARE_ENDED) {
         SHARES_ENDED.fetch_add(1, Ordering::SeqCst);
     }
+}
+
+/// How often owners have given up writing dead letters.
+pub fn letters_unwritten() -> u64 {
+    LETTERS_UNWRITTEN.load(Ordering::SeqCst)
 }
 
 /// How often owners have stopped serving a share group in a partition.

@@ -34,6 +34,10 @@ pub struct Load {
     /// A member has joined the group, which is there from then on.
     joined: AtomicBool,
     complaints: Mutex<Vec<String>>,
+    /// The metadata store was put back to an older state.
+    put_back: AtomicBool,
+    /// By lane, the ordinal below which records were to be trimmed.
+    trimmed: Mutex<BTreeMap<Lane, u64>>,
 }
 
 impl Load {
@@ -65,6 +69,8 @@ impl Load {
             stopping: AtomicBool::new(false),
             joined: AtomicBool::new(false),
             complaints: Mutex::default(),
+            put_back: AtomicBool::new(false),
+            trimmed: Mutex::default(),
         })
     }
 
@@ -134,6 +140,26 @@ impl Load {
         self.joined.store(true, Ordering::SeqCst);
     }
 
+    pub fn note_put_back(&self) {
+        self.put_back.store(true, Ordering::SeqCst);
+    }
+
+    pub fn was_put_back(&self) -> bool {
+        self.put_back.load(Ordering::SeqCst)
+    }
+
+    /// Records of a lane below an ordinal are about to be trimmed.
+    pub fn note_trim(&self, lane: Lane, to: u64) {
+        let mut trimmed = self.trimmed.lock();
+        let before = trimmed.entry(lane).or_default();
+        *before = to.max(*before);
+    }
+
+    /// Below which ordinal records of a lane were to be trimmed.
+    pub fn trimmed(&self, lane: Lane) -> u64 {
+        self.trimmed.lock().get(&lane).copied().unwrap_or(0)
+    }
+
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged.load(Ordering::SeqCst)
     }
@@ -165,7 +191,10 @@ impl Load {
         let table = self.plan.table.iter().map(|plan| &plan.stream);
         let keys = self.plan.keys.iter().map(|plan| &plan.stream);
         let shares = self.plan.shares.iter().map(|plan| &plan.stream);
+        let letters = self.plan.shares.iter().filter_map(|plan| plan.letters());
+        let letters: Vec<_> = letters.collect();
         let apart = transactions.chain(table).chain(keys).chain(shares);
+        let apart = apart.chain(&letters);
         for (number, stream) in self.plan.streams.iter().chain(apart).enumerate() {
             let config = v1::StreamConfig {
                 streamlets: Some(stream.streamlets),
@@ -182,6 +211,7 @@ impl Load {
                     .compacted
                     .map(|how| how.delete_retention.as_millis() as u64),
                 min_dirty_permille: stream.compacted.map(|how| how.min_dirty_permille),
+                dead_letters: stream.dead_letters.then_some(true),
                 ..v1::StreamConfig::default()
             };
             let request = v1::CreateStreamRequest {

@@ -17,6 +17,9 @@ const WITHOUT_KEYS: u64 = 200_000;
 /// Seeds up to this one have no share group.
 const WITHOUT_SHARES: u64 = 300_000;
 
+/// Seeds up to this one put no metadata store back, trim nothing, and have neither slow links, clocks that drift nor dead letters.
+const WITHOUT_RESTORES: u64 = 500_000;
+
 /// Which machines lose, with their power, what they have not flushed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Power {
@@ -41,6 +44,16 @@ pub struct Newer {
     /// One replica beside the process of the owner, of which one is enough to go on. One machine's process fails, and does
     /// not reach one other machine now and then.
     pub alone: bool,
+    /// Operators take snapshots of the metadata store, and put it back to one.
+    pub restores: bool,
+    /// Operators trim streams.
+    pub trims: bool,
+    /// Links are slow now and then.
+    pub slow: bool,
+    /// Appends are often answered before anybody can tell whether they take effect, and lanes are added all the time.
+    pub unsure: bool,
+    /// Wall clocks gain or lose, as much as this many millionths.
+    pub drift: u64,
 }
 
 impl Newer {
@@ -49,22 +62,36 @@ impl Newer {
             return Self::default();
         }
         let dice = &mut Dice::new(seed, "newer");
+        let restores = seed > WITHOUT_RESTORES && Dice::new(seed, "restores").chance(300);
         let kind = match dice.below(1000) {
+            // One thing is to blame.
+            _ if restores => 999,
             // What is done for a share group would not outlive a loss of power everywhere, or of the only other replica.
             0..=299 | 400..=499 if seed > WITHOUT_SHARES => 999,
             kind => kind,
         };
         let one = dice.chance(600);
         let operations = dice.chance(400);
+        let more = &mut Dice::new(seed, "newest");
+        let mut newest = |chance| seed > WITHOUT_RESTORES && more.chance(chance);
+        let drifts = &mut Dice::new(seed, "drifts");
         Self {
             power: match kind {
                 0..=299 => Power::All,
-                500.. if one => Power::One,
+                500.. if one && !restores => Power::One,
                 _ => Power::Kept,
             },
             late_leases: (300..400).contains(&kind),
             alone: (400..500).contains(&kind),
-            operations: operations && !(300..500).contains(&kind),
+            operations: operations && !restores && !(300..500).contains(&kind),
+            restores,
+            trims: newest(500),
+            slow: newest(400),
+            unsure: !restores && !(300..500).contains(&kind) && newest(200),
+            drift: match seed > WITHOUT_RESTORES {
+                true => *drifts.one(&[0, 200, 10_000]),
+                false => 0,
+            },
         }
     }
 }
@@ -114,8 +141,29 @@ pub fn decide(seed: u64, mut plan: Plan) -> Plan {
     if seed > WITHOUT_KEYS && keeps && Dice::new(seed, "has keys").chance(700) {
         plan.keys = Some(plan::keys(seed, plan.brokers));
     }
-    if seed > WITHOUT_SHARES {
-        plan.shares = Some(plan::shares(seed, plan.brokers));
+    if newer.unsure {
+        plan.append_deadline = Some(Duration::from_millis(100));
+        plan.disk = DiskMood {
+            most: 20_000,
+            stalls: 20,
+            longest: 500_000,
+        };
+        plan.keys
+            .iter_mut()
+            .for_each(|keys| keys.growth = 10 * keys.growth);
+    }
+    if newer.restores {
+        // Lanes that are newer than the snapshot are unknown, as operations.md says: these groups have them added.
+        plan.keys = None;
+        plan.failing_disks = false;
+    } else if seed > WITHOUT_SHARES {
+        let mut shares = plan::shares(seed, plan.brokers);
+        shares.dead_letters =
+            seed > WITHOUT_RESTORES && Dice::new(seed, "dead letters").chance(600);
+        if newer.unsure {
+            shares.growth = 10 * shares.growth;
+        }
+        plan.shares = Some(shares);
         // In most of them there is little else, so that more of them are played in the same time.
         if Dice::new(seed, "little else").chance(700) {
             plan.producers.truncate(1);

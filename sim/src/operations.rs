@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use kera_grpc::Channels;
 use kera_grpc::v1::clusters_client::ClustersClient;
+use kera_history::{Event, Lane};
 use kera_protocol::v1;
 use tokio::time::{sleep, timeout};
 
 use crate::brokers::Brokers;
+use crate::dice::Dice;
 use crate::load::{Load, PATIENCE, on_own};
 use crate::os;
 
@@ -54,6 +56,66 @@ pub fn ask(load: &Arc<Load>, operation: Operation, until: Duration) -> JoinHandl
             sleep(AGAIN).await;
         }
     })
+}
+
+/// Trims a part of a lane of a stream, as `kera stream trim` does.
+pub fn trim(load: &Arc<Load>, stream: u32, dice: Dice) -> JoinHandle<()> {
+    let load = load.clone();
+    on_own(OPERATOR, "trims", move || async move {
+        match timeout(2 * ANSWER, trim_once(&load, stream, dice)).await {
+            Ok(Ok(what)) => os::log(&format!("trimmed: {what}")),
+            Ok(Err(why)) => os::log(&format!("not trimmed: {why}")),
+            Err(_) => os::log("not trimmed: no answer"),
+        }
+    })
+}
+
+async fn trim_once(load: &Load, stream: u32, mut dice: Dice) -> Result<String, String> {
+    let client = load.client();
+    let request = v1::DescribeStreamRequest {
+        name: load.name(stream).to_owned(),
+        local: false,
+    };
+    let described = client.call(request).await.map_err(text)?;
+    if described.lanes.is_empty() {
+        return Err("no lane is told of".to_owned());
+    }
+    let found = dice.one(&described.lanes);
+    let lane = Lane {
+        stream,
+        streamlet: found.streamlet,
+        lane: found.lane,
+    };
+    // To a record of the older half of its groups: where there are none, a lane begins at the next one.
+    let mut groups = found.groups.clone();
+    groups.retain(|group| group.end_ordinal > group.first_ordinal);
+    groups.truncate(groups.len().div_ceil(2));
+    if groups.is_empty() {
+        return Err("it has no records".to_owned());
+    }
+    let group = dice.one(&groups);
+    let to = dice.between(group.first_ordinal, group.end_ordinal - 1);
+    // It may take effect although its answer is lost.
+    load.note_trim(lane, to);
+    let request = v1::TrimStreamRequest {
+        name: load.name(stream).to_owned(),
+        streamlet: Some(lane.streamlet),
+        lane: Some(lane.lane),
+        to: Some(v1::trim_stream_request::To::Ordinal(to)),
+        local: false,
+    };
+    let answer = client.call(request).await.map_err(text)?;
+    for start in &answer.lanes {
+        load.record(Event::LogTrimmed {
+            lane: Lane {
+                stream,
+                streamlet: start.streamlet,
+                lane: start.lane,
+            },
+            start: start.log_start,
+        });
+    }
+    Ok(format!("{lane} to {to}"))
 }
 
 /// Ends the drains of brokers, which must come to pass where nothing is wrong.

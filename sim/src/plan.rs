@@ -12,6 +12,10 @@ use crate::store::StoreMood;
 
 /// Seeds up to this one, which every change plays, have disks that take no time.
 const QUICK_DISKS: u64 = 100;
+/// How often lanes are added, of a thousand bursts of their producer, unless a run is about that.
+const GROWTH: u64 = 20;
+/// The stream that takes what a share group gives up.
+pub const DEAD_LETTERS: &str = "dlq.shares";
 /// Seeds up to this one have disks that do not fail, and brokers that wait long for replicas.
 const SOUND_DISKS: u64 = 60;
 
@@ -26,6 +30,8 @@ pub struct StreamPlan {
     pub ack: v1::AckPolicy,
     pub segments_per_group: u32,
     pub compacted: Option<Compacted>,
+    /// It takes what share groups give up.
+    pub dead_letters: bool,
 }
 
 /// How a stream is compacted.
@@ -85,6 +91,8 @@ pub struct KeysPlan {
     pub stream: StreamPlan,
     /// More of them than lanes, at first.
     pub members: u32,
+    /// How often lanes are added, of a thousand bursts.
+    pub growth: u64,
     pub keys: u64,
     pub burst: u64,
     pub pause: Duration,
@@ -100,11 +108,27 @@ pub struct SharesPlan {
     /// How long an acquired record is locked, and how often it is delivered at most.
     pub lock: Duration,
     pub deliveries: u16,
+    /// What the group gives up is written to another stream.
+    pub dead_letters: bool,
+    /// How often lanes are added, of a thousand bursts.
+    pub growth: u64,
     pub keys: u64,
     pub burst: u64,
     pub pause: Duration,
     pub batch_bytes: usize,
     pub largest: u64,
+}
+
+impl SharesPlan {
+    /// The stream that takes what the group gives up, if there is one.
+    pub fn letters(&self) -> Option<StreamPlan> {
+        self.dead_letters.then(|| StreamPlan {
+            name: DEAD_LETTERS.to_owned(),
+            lanes: 1,
+            dead_letters: true,
+            ..self.stream.clone()
+        })
+    }
 }
 
 /// One run.
@@ -291,6 +315,7 @@ pub fn keys(seed: u64, brokers: u32) -> KeysPlan {
     KeysPlan {
         stream,
         members: dice.between(2, 4) as u32,
+        growth: GROWTH,
         keys: *dice.one(&[5, 40, 200]),
         burst: *dice.one(&[5, 20, 40]),
         pause: Duration::from_millis(*dice.one(&[10, 50, 200])),
@@ -311,6 +336,8 @@ pub fn shares(seed: u64, brokers: u32) -> SharesPlan {
         members: dice.between(2, 4) as u32,
         lock: Duration::from_millis(*dice.one(&[1_000, 2_000, 5_000])),
         deliveries: *dice.one(&[5, 10]),
+        dead_letters: false,
+        growth: GROWTH,
         keys: *dice.one(&[5, 40, 200]),
         burst: *dice.one(&[5, 20, 40]),
         pause: Duration::from_millis(*dice.one(&[10, 50, 200])),
@@ -338,6 +365,7 @@ fn stream(dice: &mut Dice, number: u64, brokers: u32) -> StreamPlan {
         ]),
         segments_per_group: *dice.one(&[1, 2, 4]),
         compacted: None,
+        dead_letters: false,
     }
 }
 

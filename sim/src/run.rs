@@ -54,6 +54,11 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     os::log(&format!("seed {seed}: {plan:?}"));
     os::set_network(plan.network);
     os::set_disk(plan.disk);
+    let drifts = &mut Dice::new(seed, "clocks");
+    for broker in (1..=plan.brokers).filter(|_| plan.newer.drift > 0) {
+        let millionths = drifts.between(0, 2 * plan.newer.drift) as i64;
+        os::wall_drift(broker, millionths - plan.newer.drift as i64);
+    }
     if plan.newer.power != Power::Kept {
         let saved = root.join("saved");
         if let Err(error) = std::fs::create_dir_all(&saved) {
@@ -157,8 +162,14 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
         "the producer for the share group",
     );
     if let Some(shared) = shared.clone() {
-        let drain = on_own(LAST, "drain", move || shares::drain(shared));
+        let draining = shared.clone();
+        let drain = on_own(LAST, "drain", move || shares::drain(draining));
         join_all(&mut faults, &load, vec![drain], "the share group");
+        if shared.plan().dead_letters {
+            let reading = shared.clone();
+            let read = on_own(LAST, "letters", move || shares::read_letters(reading));
+            join_all(&mut faults, &load, vec![read], "reading dead letters");
+        }
     }
     if plan.members > 0 {
         let draining = load.clone();
@@ -193,7 +204,12 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     let left = table.map(|shared| judge_table(shared, &load, &mut faults));
     os::log("everything is read");
     inside::look(&load, &brokers, &store, &mut faults);
-    for line in inside::not_there(&brokers) {
+    // An older state names replicas that have moved since.
+    let missed = match load.was_put_back() {
+        true => Vec::new(),
+        false => inside::not_there(&brokers),
+    };
+    for line in missed {
         load.complain(line);
     }
     over.store(true, Ordering::SeqCst);

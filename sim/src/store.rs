@@ -59,7 +59,9 @@ struct Fate {
 
 /// The one store, and who reaches it.
 pub struct Store {
-    cluster: MemoryCluster,
+    cluster: Mutex<Arc<MemoryCluster>>,
+    /// An older state of it, and the streams that it has.
+    snapshot: Mutex<Option<MemoryStore>>,
     fate: Mutex<Fate>,
     /// When each broker was last heard of, and whether its lease has ended since.
     heard: Mutex<BTreeMap<u32, (Duration, bool)>>,
@@ -70,7 +72,8 @@ pub struct Store {
 impl Store {
     pub fn new(seed: u64, mood: StoreMood) -> Arc<Self> {
         Arc::new(Self {
-            cluster: MemoryCluster::over(MemoryStore::manual()),
+            cluster: Mutex::new(Arc::new(MemoryCluster::over(MemoryStore::manual()))),
+            snapshot: Mutex::default(),
             fate: Mutex::new(Fate {
                 dice: Dice::new(seed, "store"),
                 mood,
@@ -82,27 +85,61 @@ impl Store {
         })
     }
 
+    fn cluster(&self) -> Arc<MemoryCluster> {
+        self.cluster.lock().clone()
+    }
+
+    /// Takes a snapshot, as an operator does; the one before is gone.
+    pub fn take_snapshot(&self) {
+        let copy = os::calmly(|| self.cluster().store().copy_after_kill());
+        *self.snapshot.lock() = Some(copy);
+    }
+
+    /// Whether a snapshot was taken that has all streams that there are: files of others would be set aside.
+    pub fn can_be_put_back(&self) -> bool {
+        let snapshot = self.snapshot.lock();
+        let Some(snapshot) = snapshot.as_ref() else {
+            return false;
+        };
+        let then = snapshot.load().expect("it is in memory").streams;
+        let now = self.image().streams;
+        let is_there = |id: StreamId| then.iter().any(|stream| stream.id == id);
+        now.iter().all(|stream| is_there(stream.id))
+    }
+
+    /// Puts the store back to the snapshot; nobody is alive then. No broker may be running.
+    pub fn put_back(&self) {
+        let snapshot = self.snapshot.lock();
+        let Some(snapshot) = snapshot.as_ref() else {
+            return;
+        };
+        let copy = os::calmly(|| MemoryCluster::over(snapshot.copy_after_kill()));
+        *self.cluster.lock() = Arc::new(copy);
+        self.heard.lock().clear();
+        self.joined.lock().clear();
+    }
+
     /// What is recorded now.
     pub fn image(&self) -> Image {
-        self.cluster.load().expect("it is in memory")
+        self.cluster().load().expect("it is in memory")
     }
 
     /// The id of a stream.
     pub fn stream_named(&self, name: &str) -> Option<StreamId> {
-        let found = self.cluster.store().stream_named(name);
+        let found = self.cluster().store().stream_named(name);
         found.expect("it is in memory")
     }
 
     /// The recorded owner of a streamlet, and its epoch.
     pub fn owner_of(&self, stream: StreamId, streamlet: StreamletId) -> Option<(u32, u32)> {
-        let found = self.cluster.store().streamlet(stream, streamlet);
+        let found = self.cluster().store().streamlet(stream, streamlet);
         let found = found.expect("it is in memory");
         found.map(|record| (record.owner, record.epoch.0))
     }
 
     /// The store forgets what was changed: watches that ask for it have to load anew.
     pub fn compact(&self) {
-        os::calmly(|| self.cluster.forget_history());
+        os::calmly(|| self.cluster().forget_history());
     }
 
     /// Lets a broker reach it, or not.
@@ -166,17 +203,17 @@ impl Store {
             if ends {
                 os::log(&format!("the lease of broker {broker} ends"));
                 os::calmly(|| match self.is_late(*broker) {
-                    true => self.cluster.expire_unnoticed(*broker),
-                    false => self.cluster.expire(*broker),
+                    true => self.cluster().expire_unnoticed(*broker),
+                    false => self.cluster().expire(*broker),
                 });
             } else if begins {
                 os::log(&format!("broker {broker} has a lease again"));
                 let notices = self.notices(*broker);
                 os::calmly(|| {
                     if notices {
-                        self.cluster.expire(*broker);
+                        self.cluster().expire(*broker);
                     }
-                    self.cluster.revive(*broker);
+                    self.cluster().revive(*broker);
                 });
             }
         }
@@ -194,8 +231,8 @@ impl Store {
         os::on_node(broker, "store-answers", move || {
             carry_answers(&store, broker, &answered)
         });
-        let living = follow(self, broker, self.cluster.living());
-        let controller = follow(self, broker, self.cluster.controller());
+        let living = follow(self, broker, self.cluster().living());
+        let controller = follow(self, broker, self.cluster().controller());
         Arc::new(View {
             store: self.clone(),
             broker,
@@ -253,7 +290,7 @@ fn carry_requests(
         } else if request_lost {
             Err(unknown())
         } else {
-            let committed = os::calmly(|| store.cluster.commit(transaction));
+            let committed = os::calmly(|| store.cluster().commit(transaction));
             match committed {
                 Ok(_) if answer_lost => Err(unknown()),
                 committed => committed,
@@ -317,7 +354,7 @@ impl View {
         if !reach(&self.store, self.broker) {
             return Err(unavailable());
         }
-        let answer = os::calmly(|| ask(&self.store.cluster));
+        let answer = os::calmly(|| ask(&self.store.cluster()));
         os::sleep(self.store.way());
         answer
     }
@@ -375,7 +412,7 @@ impl MetadataStore for View {
 
 impl ClusterStore for View {
     fn watch(&self, after: u64) -> mpsc::Receiver<Watched> {
-        let mut told = os::calmly(|| self.store.cluster.watch(after));
+        let mut told = os::calmly(|| self.store.cluster().watch(after));
         let (sender, receiver) = mpsc::channel(64);
         let (changes, told_late) = sync_channel(WAITING);
         let store = self.store.clone();
@@ -435,7 +472,7 @@ impl ClusterStore for View {
     }
 
     fn cluster(&self) -> Uuid {
-        self.store.cluster.cluster()
+        self.store.cluster().cluster()
     }
 
     fn brokers(&self) -> Result<Vec<BrokerRecord>, MetadataError> {

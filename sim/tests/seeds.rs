@@ -8,8 +8,10 @@ use std::process::{Command, Output, Stdio};
 const SEEDS: usize = 160;
 /// Seeds with share groups that every change plays, from 300,001 on.
 const WITH_SHARES: usize = 20;
+/// Seeds whose metadata store is put back, whose groups have dead letters, and whose streams are trimmed, from 500,001 on.
+const NEWEST: usize = 20;
 /// Seeds beyond those whose runs failed once, for whatever reason, and what was said of them.
-const FAILED_ONCE: [&[&str]; 16] = [
+const FAILED_ONCE: [&[&str]; 23] = [
     &["--seed", "46", "--no-losses", "--transactions", "0"],
     &["--seed", "103"],
     &["--seed", "109"],
@@ -37,6 +39,13 @@ const FAILED_ONCE: [&[&str]; 16] = [
         "0",
     ],
     &["--seed", "400136"],
+    &["--seed", "400013"],
+    &["--seed", "400071"],
+    &["--seed", "400206"],
+    &["--seed", "400242"],
+    &["--seed", "400248"],
+    &["--seed", "400259"],
+    &["--seed", "400279"],
 ];
 
 fn sim(args: &[&str]) -> Output {
@@ -108,6 +117,16 @@ fn seeds_with_share_groups_are_well() {
         written.parse().is_ok_and(|written: u64| written > 0)
     });
     assert!(with_records.count() * 3 > WITH_SHARES, "{told}");
+}
+
+/// Above 500,000 metadata stores are put back to snapshots, streams are trimmed, links are slow, clocks drift, and what share groups
+/// give up becomes dead letters.
+#[test]
+fn seeds_with_restores_and_dead_letters_are_well() {
+    let played = sim(&["--first", "500001", "--seeds", &NEWEST.to_string()]);
+    let told = text(&played);
+    assert!(played.status.success(), "{told}");
+    assert_eq!(digests(&told).len(), NEWEST, "{told}");
 }
 
 #[test]
@@ -184,12 +203,21 @@ fn share_groups_that_break_a_rule_are_noticed() {
             "after it was answered that it is done",
         ),
         ("delivered_taken_for_done", "are passed over"),
+        (
+            "letters_not_written",
+            "rejected records are no dead letters",
+        ),
     ] {
+        // Above 500,000 there are dead letters; where one begins that notices it soon.
+        let first = match rule {
+            "letters_not_written" => "500003",
+            _ => "300001",
+        };
         let noticed = text(&sim(&[
             "--planted",
             rule,
             "--first",
-            "300001",
+            first,
             "--seeds",
             "30",
         ]));
@@ -207,7 +235,7 @@ fn share_groups_that_break_a_rule_are_noticed() {
 fn what_is_not_flushed_is_noticed_once_the_power_is_lost() {
     // Where one begins that notices it soon; what another change makes of that seed, a later one notices.
     for (rule, first) in [
-        ("answered_before_flush", "100023"),
+        ("answered_before_flush", "100027"),
         ("closed_before_flush", "100032"),
         ("names_not_synced", "100027"),
     ] {
@@ -235,6 +263,18 @@ fn an_owner_that_goes_on_after_a_seal_is_noticed_where_its_clock_is_late() {
         );
         assert!(noticed.contains("above the durable head"), "{noticed}");
     }
+}
+
+/// The metadata store is put back, and lanes go on where it says: what was acknowledged since is gone.
+#[test]
+fn a_restore_that_nobody_tells_of_is_noticed() {
+    let planted = ["--planted", "restore_untold", "--first", "500006"];
+    let noticed = text(&sim(&[&planted[..], &["--seeds", "20"]].concat()));
+    let sums = noticed.lines().last().unwrap_or_default();
+    assert!(
+        sums.ends_with("which is well with the rule kept"),
+        "{noticed}"
+    );
 }
 
 /// What grows with the number of groups in a cluster at rest is what brokers remember, and nothing that they ask for.

@@ -253,3 +253,61 @@ fn records_that_are_not_what_was_written_are_found() {
     shares.stored(4, 2, number);
     assert!(said(&shares).contains("was stored at 2"));
 }
+
+/// Refused as one that was not stored, it was, and is sent again.
+#[test]
+fn a_record_that_is_there_twice_is_found() {
+    let shares = shares();
+    let delivery = delivery(1, (3, 3), 1, 0, Some(7));
+    gets(&shares, 1, (0, 2), 1, 0, Some(7));
+    assert!(!said(&shares).contains("as well"));
+    shares.got(&delivery, &[(3, 1)].into());
+    let said = said(&shares);
+    assert!(said.contains("as 1, which is at (4, 1) as well"), "{said}");
+}
+
+/// What was rejected is a dead letter, and so is what had all its deliveries; nothing else is.
+#[test]
+fn dead_letters_are_of_what_was_given_up() {
+    let given_up = || {
+        let shares = shares();
+        gets(&shares, 1, (0, 0), LIMITS.deliveries, 0, Some(7));
+        gets(&shares, 1, (1, 2), 1, 0, Some(7));
+        says(&shares, 1, (1, 1), Said::Reject, Answer::Kept, 2);
+        says(&shares, 1, (2, 2), Said::Accept, Answer::Kept, 2);
+        shares
+    };
+    for (letters, all, expected) in [
+        (&[(4, 0), (4, 1)][..], true, ""),
+        (&[(4, 1)], true, ""),
+        (&[], false, ""),
+        (&[], true, "1 rejected records are no dead letters"),
+        (&[(4, 1), (4, 2)], true, "which was accepted"),
+        (&[(4, 1), (5, 0)], true, "which nobody wrote"),
+    ] {
+        let shares = given_up();
+        shares.judge_letters(&letters.iter().copied().collect(), all);
+        let said = shares.findings().into_iter();
+        let said: Vec<_> = said.filter(|text| text.contains("dead letter")).collect();
+        match expected {
+            "" => assert!(said.is_empty(), "{said:?}"),
+            expected => assert!(said.len() == 1 && said[0].contains(expected), "{said:?}"),
+        }
+    }
+    // Nobody said anything of it, and it may be delivered again.
+    let shares = shares();
+    gets(&shares, 1, (0, 0), 1, 0, Some(7));
+    shares.judge_letters(&[(4, 0)].into(), true);
+    assert!(
+        said(&shares).contains("which nobody rejected"),
+        "{}",
+        said(&shares)
+    );
+    // Whether it is rejected has no answer.
+    let shares = self::shares();
+    gets(&shares, 1, (0, 0), 1, 0, Some(7));
+    says(&shares, 1, (0, 0), Said::Reject, Answer::Unknown, 2);
+    shares.judge_letters(&[(4, 0)].into(), true);
+    shares.judge_letters(&[].into(), true);
+    assert!(!said(&shares).contains("dead letter"), "{}", said(&shares));
+}

@@ -36,6 +36,7 @@ use crate::clock::now_ms;
 use crate::cluster_version;
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
+use crate::fault_rules::Rule;
 use crate::set_aside::move_aside;
 use crate::store_dir::{DAMAGED_DIR, StoreDir};
 
@@ -64,7 +65,7 @@ pub(crate) fn take_part(
     (id, brokers): (u32, &[BrokerRecord]),
 ) -> Result<u64, MetadataError> {
     let known = last_known(brokers);
-    if !dir.is_after_restore() {
+    if !dir.is_after_restore() || Rule::RestoreUntold.is_broken() {
         return Ok(known);
     }
     let kept = dir.restore();

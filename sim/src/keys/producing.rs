@@ -58,7 +58,10 @@ pub async fn run(shared: Arc<Shared>, mut dice: Dice) {
                 }
             }
         }
-        if partitions < MOST_PARTITIONS && dice.chance(20) && grow(&shared, partitions + 1).await {
+        if partitions < MOST_PARTITIONS
+            && dice.chance(plan.growth)
+            && grow(&shared, partitions + 1).await
+        {
             partitions += 1;
         }
         let longest = match load.acknowledged() > load.plan.budget {

@@ -50,7 +50,9 @@ pub unsafe extern "C" fn clock_gettime(clock: c_int, time: *mut timespec) -> c_i
     let told = match clock {
         libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE => {
             let here = world.here();
-            (WALL + now).saturating_add_signed(world.node(here).skew)
+            let node = world.node(here);
+            let gained = (now / 1_000_000) as i64 * node.drift;
+            (WALL + now).saturating_add_signed(node.skew + gained)
         }
         _ => now,
     };

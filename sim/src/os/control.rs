@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::connections::Kind;
+use super::connections::{Kind, Nanos};
 use super::schedule;
 use super::threads::State;
 use super::unflushed::Unflushed;
@@ -243,14 +243,29 @@ pub fn uncut(from: u32, to: u32) {
     world().cuts.remove(&(from, to));
 }
 
-/// Ends all cuts.
+/// Has messages from one machine to another take so much longer, until that is set to nothing.
+pub fn slow_down(from: u32, to: u32, longer: Duration) {
+    let slow = &mut world().slow;
+    match longer.is_zero() {
+        true => slow.remove(&(from, to)),
+        false => slow.insert((from, to), longer.as_nanos() as Nanos),
+    };
+}
+
+/// Ends all cuts, and what is slow.
 pub fn heal() {
     world().cuts.clear();
+    world().slow.clear();
 }
 
 /// Sets the wall clock of a machine, `nanos` ahead of time.
 pub fn wall_skew(node: u32, nanos: i64) {
     world().node(node).skew = nanos;
+}
+
+/// Has the wall clock of a machine gain so many millionths, or lose them.
+pub fn wall_drift(node: u32, millionths: i64) {
+    world().node(node).drift = millionths;
 }
 
 /// The file in which programs on `node` find which boot of their machine this is.

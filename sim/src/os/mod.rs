@@ -42,7 +42,8 @@ mod world;
 pub use control::{
     address_of, at_exit, begin, calmly, cut, forget_disk, heal, kill, log, lose_power, make_room,
     memory_taken, node_here, now, on_node, pause, processors, remember_unflushed, set_boot_id,
-    set_disk, set_network, set_trouble, settle, sleep, spinning, uncut, wall_skew,
+    set_disk, set_network, set_trouble, settle, sleep, slow_down, spinning, uncut, wall_drift,
+    wall_skew,
 };
 pub use ending::end;
 pub use world::{DiskMood, DiskTrouble, NetworkMood};

@@ -246,11 +246,13 @@ pub(super) fn moved(world: &mut World, (number, end): Relay, _events: i16) {
         world.note(format_args!("c{number} breaks"));
         return reset(world, number);
     }
-    let way = world.way();
+    let mut way = world.way();
     let now = world.now;
     let Some(connection) = world.connections.by_number.get_mut(&number) else {
         return;
     };
+    let link = (connection.nodes[end], connection.nodes[1 - end]);
+    way += world.slow.get(&link).copied().unwrap_or(0);
     let direction = &mut connection.directions[end];
     match &message {
         Message::Bytes(bytes) => direction.bytes += bytes.len(),

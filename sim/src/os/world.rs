@@ -24,8 +24,9 @@ pub(super) struct Node {
     /// Counts its processes.
     pub(super) life: u32,
     pub(super) paused: bool,
-    /// What its wall clock is ahead, in nanoseconds.
+    /// What its wall clock is ahead, in nanoseconds, and what it gains or loses with each second of time, in millionths.
     pub(super) skew: i64,
+    pub(super) drift: i64,
     /// The file that tells which boot it is.
     pub(super) boot_id: Option<CString>,
     pub(super) next_port: u16,
@@ -105,6 +106,8 @@ pub(super) struct World {
     pub(super) unflushed: Option<Unflushed>,
     /// Nothing gets from the one to the other.
     pub(super) cuts: BTreeSet<(u32, u32)>,
+    /// What the way from one machine to another takes longer than others.
+    pub(super) slow: BTreeMap<(u32, u32), Nanos>,
     pub(super) connections: Connections,
     /// Files may have become ready since they were last looked at.
     pub(super) stirred: bool,
@@ -186,6 +189,7 @@ impl World {
             listings: Listings::default(),
             unflushed: None,
             cuts: BTreeSet::new(),
+            slow: BTreeMap::new(),
             connections: Connections::default(),
             stirred: true,
             touched: BTreeSet::new(),

@@ -34,7 +34,9 @@ pub async fn configure(shared: Arc<Shared>) {
         ),
         ("share.delivery.count.limit", plan.deliveries.to_string()),
     ];
-    let settings = settings.map(|(name, value)| {
+    let letters = plan.letters().map(|stream| stream.name);
+    let letters = letters.map(|name| ("errors.deadletterqueue.topic.name", name));
+    let settings = settings.into_iter().chain(letters).map(|(name, value)| {
         AlterableConfig::default()
             .with_name(words(name))
             .with_config_operation(0)
@@ -43,7 +45,7 @@ pub async fn configure(shared: Arc<Shared>) {
     let resource = AlterConfigsResource::default()
         .with_resource_type(GROUP_RESOURCE)
         .with_resource_name(words(GROUP_NAME))
-        .with_configs(settings.into());
+        .with_configs(settings.collect());
     let request = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
     let mut cluster = Cluster::new(shared.addresses(), 0);
     let until = os::now() + PATIENCE;

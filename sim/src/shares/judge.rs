@@ -5,7 +5,7 @@
 //! broker was the recorded owner, under one epoch and without a break, from when it was asked until it answered. An acknowledgement whose
 //! answer is lost counts as either.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -83,6 +83,10 @@ struct Known {
     done: Option<Duration>,
     /// Somebody said so, and has no answer.
     may_be_done: bool,
+    /// It was answered that it is accepted, or rejected; or that it is rejected has no answer.
+    accepted: bool,
+    rejected: bool,
+    may_be_rejected: bool,
     /// The count of the last delivery that was seen, and how many answers of the partition were lost before.
     count: u16,
     lost: u64,
@@ -110,6 +114,8 @@ struct Suspicion {
 struct Book {
     sent: u64,
     records: BTreeMap<(u32, u64), Known>,
+    /// Where each record is, by what it says.
+    places: BTreeMap<u64, (u32, u64)>,
     asked: BTreeMap<u64, Asked>,
     numbers: u64,
     /// By partition: fetches without an answer, each of which may have been a delivery.
@@ -245,6 +251,40 @@ impl Shares {
         (stored.count() as u64, book.deliveries)
     }
 
+    /// What cannot be true of the dead letters that there are in the end, by the records that they are about. With `all` none was given
+    /// up as one that cannot be written.
+    pub fn judge_letters(&self, letters: &BTreeSet<(u32, u64)>, all: bool) {
+        let book = &mut *self.book.lock();
+        let mut wrong = Vec::new();
+        for (partition, offset) in letters {
+            let what =
+                format!("there is a dead letter of record {offset} of partition {partition}");
+            let lost = book.lost.get(partition).copied().unwrap_or(0);
+            match book.records.get(&(*partition, *offset)) {
+                None => wrong.push(format!("{what}, which nobody wrote")),
+                Some(known) if known.accepted => wrong.push(format!("{what}, which was accepted")),
+                Some(known) if !known.may_be_given_up(&self.limits, lost) => wrong.push(format!(
+                    "{what}, which nobody rejected, and which was delivered {} times of {}",
+                    known.count, self.limits.deliveries
+                )),
+                Some(_) => {}
+            }
+        }
+        let lacks = |place: &(u32, u64), known: &Known| known.rejected && !letters.contains(place);
+        let missing = book
+            .records
+            .iter()
+            .filter(|(place, known)| lacks(place, known));
+        let missing: Vec<_> = missing.map(|(place, _)| *place).collect();
+        if let Some((partition, offset)) = missing.first().filter(|_| all) {
+            wrong.push(format!(
+                "{} rejected records are no dead letters, such as {offset} of partition {partition}",
+                missing.len()
+            ));
+        }
+        wrong.into_iter().for_each(|text| book.complain(text));
+    }
+
     /// What cannot be true. The group says that it is through with everything.
     pub fn findings(&self) -> Vec<String> {
         let book = self.book.lock();
@@ -267,6 +307,13 @@ impl Shares {
 }
 
 impl Known {
+    /// Whether somebody may have rejected it, or it may have come back after its last delivery.
+    fn may_be_given_up(&self, limits: &Limits, lost: u64) -> bool {
+        let unseen = lost.saturating_sub(self.lost);
+        let is_last = u64::from(self.count) + unseen >= u64::from(limits.deliveries);
+        self.rejected || self.may_be_rejected || is_last
+    }
+
     /// Whether it is done, or may be: somebody said so, or it may have had all its deliveries.
     fn may_be_settled(&self, limits: &Limits, lost: u64) -> bool {
         let unseen = lost.saturating_sub(self.lost);
@@ -305,6 +352,10 @@ impl Book {
                 let before = known.number.replace(*number);
                 if let Some(before) = before.filter(|before| before != number) {
                     wrong.push(format!("as {number}, and is {before}"));
+                }
+                let place = *self.places.entry(*number).or_insert((partition, offset));
+                if place != (partition, offset) {
+                    wrong.push(format!("as {number}, which is at {place:?} as well"));
                 }
             }
         }
@@ -376,9 +427,14 @@ impl Book {
         let done = known.done;
         match (answer, said) {
             (Answer::NotHeld, _) | (Answer::Unknown, Said::Release) => {}
-            (Answer::Unknown, Said::Accept | Said::Reject) => known.may_be_done = true,
+            (Answer::Unknown, Said::Reject) => {
+                (known.may_be_done, known.may_be_rejected) = (true, true);
+            }
+            (Answer::Unknown, Said::Accept) => known.may_be_done = true,
             (Answer::Kept, Said::Accept | Said::Reject) => {
                 known.done = Some(done.unwrap_or(now));
+                known.accepted |= said == Said::Accept;
+                known.rejected |= said == Said::Reject;
                 if done.is_some() {
                     self.complain(format!(
                         "{said:?} of record {offset} of partition {partition} was kept, and it was done before"

@@ -6,6 +6,7 @@
 mod cluster;
 mod draining;
 mod judge;
+mod letters;
 mod member;
 mod producing;
 mod session;
@@ -18,6 +19,7 @@ use kera_protocol::ids::StreamId;
 use kera_protocol::partition::place_of;
 
 pub use draining::{configure, drain};
+pub use letters::read as read_letters;
 pub use member::run as consume;
 pub use producing::run as produce;
 
@@ -54,6 +56,10 @@ impl Shared {
             store: store.clone(),
             stream: OnceLock::new(),
         }))
+    }
+
+    pub fn plan(&self) -> &SharesPlan {
+        &self.plan
     }
 
     fn name(&self) -> &str {
