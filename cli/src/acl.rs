@@ -7,7 +7,7 @@ use kera_metadata::access::{ANY, CLUSTER_NAME, Kind, Operation, Pattern, Permiss
 use kera_protocol::v1;
 use serde::Serialize;
 
-use crate::connect::{ConnectArgs, not_made, refused};
+use crate::connect::{ConnectArgs, Control, not_made, refused};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, OutputArgs, Table, plural, print_json, say};
 use crate::stream::confirm;
@@ -45,6 +45,9 @@ struct ThingArgs {
     /// A transactional id; `*` for all
     #[arg(long, value_name = "ID")]
     transactional_id: Vec<String>,
+    /// All transactional ids that begin so
+    #[arg(long, value_name = "PREFIX")]
+    transactional_id_prefix: Vec<String>,
     /// The cluster
     #[arg(long)]
     cluster: bool,
@@ -63,6 +66,11 @@ impl ThingArgs {
                 Kind::TransactionalId,
                 Pattern::Literal,
                 &self.transactional_id,
+            ),
+            (
+                Kind::TransactionalId,
+                Pattern::Prefixed,
+                &self.transactional_id_prefix,
             ),
             (Kind::Cluster, Pattern::Literal, &cluster),
         ];
@@ -83,10 +91,12 @@ impl ThingArgs {
   kera acl add --allow User:shop --producer --stream orders
   kera acl add --allow User:billing --consumer --stream orders --group billing
   kera acl add --allow User:ops --operation describe,alter --cluster
+  kera acl add --allow User:engine --operation write,two-phase-commit --transactional-id-prefix job-7/
   kera acl add --allow Role:analysts --consumer --stream-prefix sales. --group-prefix sales.
   kera acl add --deny User:guest --operation write --stream-prefix pay.
 
-A rule that denies comes before all that allow; what no rule allows is denied. Rules decide where
+A rule that denies comes before all that allow; what no rule allows is denied. A role has to be there (`kera role create`)
+before rules are about it. Rules decide where
 `acl.enabled` is set, and are kept elsewhere as well."
 )]
 pub(crate) struct AddArgs {
@@ -121,7 +131,7 @@ impl AddArgs {
     fn rules(&self) -> Result<Vec<v1::AccessRule>, Failure> {
         let things = self.things.things();
         if things.is_empty() {
-            let text = "say what the rule is about: --stream, --stream-prefix, --group, --group-prefix, --transactional-id or --cluster";
+            let text = "say what the rule is about: --stream, --stream-prefix, --group, --group-prefix, --transactional-id, --transactional-id-prefix or --cluster";
             return Err(Failure::Usage(text.to_owned()));
         }
         let who = [
@@ -360,7 +370,7 @@ async fn add(args: AddArgs) -> Outcome {
 }
 
 /// Whether the broker enforces rules. Who may add rules may be denied seeing them, and is told nothing.
-async fn are_enforced(control: &mut crate::connect::Control) -> Option<bool> {
+async fn are_enforced(control: &mut Control) -> Option<bool> {
     // Nothing of interest but whether they are enforced.
     let filter = Some(v1::RuleFilter {
         principal: Some(String::new()),
@@ -368,6 +378,31 @@ async fn are_enforced(control: &mut crate::connect::Control) -> Option<bool> {
     });
     let listed = control.access.list_rules(v1::ListRulesRequest { filter });
     Some(listed.await.ok()?.into_inner().enforced)
+}
+
+/// The user that a principal is; `None` for everybody and for roles.
+fn user_in(principal: &str) -> Option<&str> {
+    let user = principal.strip_prefix("User:")?;
+    (user != ANY).then_some(user)
+}
+
+/// The roles that the user is a member of, as principals. Who may not see them is told nothing.
+async fn roles_of(control: &mut Control, user: &str) -> Option<Vec<String>> {
+    let listed = control.access.list_roles(v1::ListRolesRequest {}).await;
+    let roles = listed.ok()?.into_inner().roles.into_iter();
+    let of_it = roles.filter(|role| role.members.iter().any(|member| member == user));
+    Some(of_it.map(|role| format!("Role:{}", role.name)).collect())
+}
+
+/// What still names a user: how many rules, and which roles, as principals. Who may not see them is told nothing.
+pub(crate) async fn naming(control: &mut Control, user: &str) -> Option<(usize, Vec<String>)> {
+    let filter = Some(v1::RuleFilter {
+        principal: Some(format!("User:{user}")),
+        ..v1::RuleFilter::default()
+    });
+    let listed = control.access.list_rules(v1::ListRulesRequest { filter });
+    let rules = listed.await.ok()?.into_inner().rules.len();
+    Some((rules, roles_of(control, user).await?))
 }
 
 fn tell_not_enforced(address: &str) {
@@ -397,6 +432,16 @@ async fn list(args: ListArgs) -> Outcome {
     let views: Vec<_> = rules.into_iter().map(RuleView::new).collect();
     if !enforced {
         tell_not_enforced(&control.address);
+    }
+    if let Some(user) = args.filter.principal.as_deref().and_then(user_in) {
+        let roles = roles_of(&mut control, user).await.unwrap_or_default();
+        if !roles.is_empty() {
+            let first = &roles[0];
+            say(&format!(
+                "note: rules about {} are about User:{user} as well: `kera acl list --principal {first}`",
+                roles.join(", ")
+            ));
+        }
     }
     if args.output.json {
         print_json(&views)?;

@@ -36,9 +36,9 @@ pub(crate) enum RoleCommand {
   kera role remove analysts User:bob
 
 A rule about Role:NAME is about each of its members, as if it named that user; also one that denies. Members are
-users by their names, whether they come with a password, a certificate or a token.")]
+users by their names, whether they come with a password, a certificate or a token. A role has no roles as members.")]
 pub(crate) struct MembersArgs {
-    /// The role's name
+    /// The role's name, without `Role:`
     #[arg(value_name = "NAME")]
     role: String,
     /// Users, such as User:ann

@@ -9,9 +9,10 @@ use kera_protocol::v1;
 use kera_rpc::scram::Mechanism;
 use serde::Serialize;
 
+use crate::acl::naming;
 use crate::connect::{ConnectArgs, not_made, password_from_input, password_in, refused};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, OutputArgs, Table, next, print_json, print_line, say};
+use crate::output::{Out, OutputArgs, Table, next, plural, print_json, print_line, say};
 use crate::stream::confirm;
 
 /// `kera user ...`
@@ -167,6 +168,10 @@ struct Created {
 #[derive(Serialize)]
 struct Deleted<'a> {
     deleted: &'a str,
+    /// How many rules still name the user; `None` for who may not see them.
+    rules: Option<usize>,
+    /// The roles that it is still a member of, likewise.
+    roles: Option<Vec<String>>,
 }
 
 #[derive(Serialize)]
@@ -232,11 +237,38 @@ async fn delete(args: DeleteArgs) -> Outcome {
     };
     let deleted = control.users.delete_user(request).await;
     deleted.map_err(|s| not_made(&s, "kera user list"))?;
+    let user = &args.user;
+    let named = naming(&mut control, user).await;
+    if let Some((rules, roles)) = &named
+        && (*rules > 0 || !roles.is_empty())
+    {
+        tell_named(user, *rules, roles);
+    }
+    let (rules, roles) = named.unzip();
     match args.output.json {
         true => print_json(&Deleted {
-            deleted: &args.user,
+            deleted: user,
+            rules,
+            roles,
         })?,
-        false => print_line(format_args!("deleted: user {}", args.user))?,
+        false => print_line(format_args!("deleted: user {user}"))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Rules are about a name, whoever has it: whoever gets it later has them.
+fn tell_named(user: &str, rules: usize, roles: &[String]) {
+    let rules = (rules > 0).then(|| {
+        let count = plural(rules as u64, "rule");
+        format!("{count} (`kera acl remove --principal User:{user}` removes them)")
+    });
+    let roles = roles.iter().map(|role| {
+        let name = role.strip_prefix("Role:").unwrap_or(role);
+        format!("{role} (`kera role remove {name} User:{user}`)")
+    });
+    let named: Vec<String> = rules.into_iter().chain(roles).collect();
+    say(&format!(
+        "note: User:{user} is still named by {}; whoever comes by that name has what they allow",
+        named.join(", ")
+    ));
 }

@@ -90,7 +90,7 @@ pub(crate) async fn create_acls(
     request: CreateAclsRequest,
 ) -> CreateAclsResponse {
     let denied = ctx.check_cluster().err();
-    let rules: Vec<Result<Rule, Refusal>> = request
+    let mut rules: Vec<Result<Rule, Refusal>> = request
         .creations
         .iter()
         .map(|creation| match &denied {
@@ -98,6 +98,15 @@ pub(crate) async fn create_acls(
             None => rule_of(creation),
         })
         .collect();
+    let sound: Vec<Rule> = rules.iter().flatten().cloned().collect();
+    // What cannot be told here is told of all when they are added.
+    if let Ok(refused) = access::refused_roles(&ctx.shared, &sound).await {
+        for (rule, refused) in rules.iter_mut().filter(|rule| rule.is_ok()).zip(refused) {
+            if let Some(error) = refused {
+                *rule = Err(Refusal::from(error));
+            }
+        }
+    }
     let whole: Vec<Rule> = rules.iter().flatten().cloned().collect();
     let attempts = whole.iter();
     let attempts =

@@ -42,22 +42,30 @@ pub(crate) fn controller(ctx: &Ctx) -> BrokerId {
 
 /// The brokers that live, at the addresses of the listener the client came in by.
 pub(crate) fn endpoints(ctx: &Ctx) -> Vec<Endpoint> {
-    let brokers = ctx.shared.data.directory.brokers();
-    let found = brokers.iter().filter_map(|info| endpoint_of(ctx, info));
+    let directory = &ctx.shared.data.directory;
+    let brokers = directory.brokers();
+    let asked = brokers.iter().find(|info| info.id == directory.me());
+    let found = brokers
+        .iter()
+        .filter_map(|info| endpoint_of(ctx, asked, info));
     found.collect()
 }
 
 /// One of them.
 pub(crate) fn endpoint(ctx: &Ctx, id: u32) -> Option<Endpoint> {
-    endpoint_of(ctx, &ctx.shared.data.directory.broker(id)?)
+    let directory = &ctx.shared.data.directory;
+    let asked = directory.broker(directory.me());
+    endpoint_of(ctx, asked.as_ref(), &directory.broker(id)?)
 }
 
-fn endpoint_of(ctx: &Ctx, info: &BrokerInfo) -> Option<Endpoint> {
+/// `asked`: this broker.
+fn endpoint_of(ctx: &Ctx, asked: Option<&BrokerInfo>, info: &BrokerInfo) -> Option<Endpoint> {
     let listener = &ctx.listener;
     let (host, port) = if info.id == ctx.shared.data.directory.me() {
         (listener.advertised_host.clone(), listener.advertised_port)
     } else {
-        let (host, port) = info.kafka_at(
+        let (host, port) = info.kafka_for(
+            asked,
             listener.number,
             listener.name.as_ref().map(ListenerName::as_str),
         )?;

@@ -328,10 +328,17 @@ impl Family {
         let Some(transactional) = &self.transactional else {
             return;
         };
+        let mut is_told = false;
         loop {
             tokio::time::sleep(every).await;
             match transactional.heartbeat(&self.client).await {
                 Ok(()) => {}
+                // It may be given back in time.
+                Err(error) if error.code() == Some(ErrorCode::NotAuthorized) => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::warn!(id = transactional.id, %error, "a transaction is aborted when its timeout is over: the right to keep it open is gone");
+                    }
+                }
                 Err(error) if error.code() == Some(ErrorCode::FencedProducer) => {
                     tracing::warn!(id = transactional.id, %error, "somebody has ended a transaction whose producer still lives");
                     transactional.ended_by_others();

@@ -244,7 +244,8 @@ impl Producer {
     ///
     /// # Errors
     /// [`TransactionError::AlreadyOpen`] while one is open. `FENCED_PRODUCER` if another producer has begun under the
-    /// transactional id, `TRANSACTION_PREPARED` as long as the one before is prepared.
+    /// transactional id, or somebody has aborted the one before by its id or a prefix: another producer is to be built then.
+    /// `TRANSACTION_PREPARED` as long as the one before is prepared.
     pub async fn transaction(&self) -> Result<Transaction<'_>, TransactionError> {
         let shared = &self.guard.shared;
         let family = &shared.family;

@@ -300,9 +300,10 @@ impl Transactions {
         Ok(())
     }
 
-    /// Aborts the open transactions whose transactional ids begin so, in the whole cluster, and fences their producers: what
-    /// earlier runs of a program left behind. What became of each, sorted by id. Ids for which the client has not the right
-    /// `write` are left alone and not named.
+    /// Aborts the open transactions whose transactional ids begin so, in the whole cluster, and fences their producers, which
+    /// begin no other one: what earlier runs of a program left behind. What became of each, sorted by id. Ids for which the
+    /// client has not the right `write` are left alone and not named. So are ids with nothing open, whose producers go on: begin
+    /// under an id to fence whoever had it.
     ///
     /// # Errors
     /// [`TransactionError::Rpc`] if the prefix is empty, or a broker does not answer that may have some: those before it may be

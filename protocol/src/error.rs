@@ -81,7 +81,7 @@ error_codes! {
     MalformedFrame = 12, "MALFORMED_FRAME", false, MayBePlaced;
     /// The batch's sequence does not follow the producer's last one: batches in between are missing.
     SequenceGap = 13, "SEQUENCE_GAP", false, NotPlaced;
-    /// A newer instance of this producer has started; this one may not append any more.
+    /// A newer instance of this producer has started, or its transaction was aborted; this one may not append any more.
     FencedProducer = 14, "FENCED_PRODUCER", false, NotPlaced;
     /// The broker no longer remembers this producer and the batch is not its first.
     UnknownProducer = 15, "UNKNOWN_PRODUCER", false, NotPlaced;

@@ -203,7 +203,8 @@ impl Role {
 }
 
 /// Checks the name of a role: 1 to 255 bytes without control characters, and without spaces at an end. It is not `*`: everybody
-/// is `User:*`.
+/// is `User:*`. It does not begin with [`ROLE`] or [`USER`], as a principal does: rules about `Role:NAME` would be about another role
+/// than the one meant.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -212,6 +213,12 @@ pub fn check_role_name(name: &str) -> Result<(), String> {
     if is_long || name.contains(char::is_control) || name.trim() != name || name == ANY {
         return Err(format!(
             "a role cannot be named {:?}; names have 1 to {MAX_USER_NAME} bytes without control characters or spaces at their ends, and everybody is `User:*`",
+            shown(name)
+        ));
+    }
+    if [ROLE, USER].iter().any(|kind| name.starts_with(kind)) {
+        return Err(format!(
+            "a role cannot be named {:?}: say its name alone, without `{ROLE}` or `{USER}` in front",
             shown(name)
         ));
     }
@@ -241,7 +248,7 @@ fn shown(text: &str) -> String {
     text.chars().take(64).collect()
 }
 
-/// All rules of a store, and the roles that they name. A rule may name a role that is not there: it is about nobody then.
+/// All rules of a store, and the roles that they name. A rule about a role that is not there is about nobody; brokers take none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RulesRecord {
     /// In order, each once.
@@ -296,12 +303,14 @@ mod tests {
     fn what_nobody_could_match_is_refused() {
         rule().check().unwrap();
         type Change = fn(&mut Rule);
-        let broken: [(&str, Change); 11] = [
+        let broken: [(&str, Change); 13] = [
             ("not of the form", |r| r.principal = "ann".to_owned()),
             ("not of the form", |r| r.principal = "User:".to_owned()),
             ("not of the form", |r| r.principal = "Group:x".to_owned()),
             ("cannot be named", |r| r.principal = "Role:".to_owned()),
             ("cannot be named", |r| r.principal = "Role:*".to_owned()),
+            ("its name alone", |r| r.principal = "Role:Role:x".to_owned()),
+            ("its name alone", |r| r.principal = "Role:User:x".to_owned()),
             ("no IP address", |r| r.host = "10.0.0.0/8".to_owned()),
             ("no IP address", |r| r.host = String::new()),
             ("bytes", |r| r.name = String::new()),

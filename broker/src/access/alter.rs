@@ -5,9 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use kera_metadata::access::{ANY, Kind, Operation, Pattern, Permission};
-use kera_metadata::{Feature, Rule};
+use kera_metadata::{Feature, Rule, RulesRecord};
 use kera_protocol::error::{ErrorCode, WireError};
 
+use super::roles::{about_nobody, unknown};
 use crate::replaced_record::{change_record, read_record};
 use crate::shared::Shared;
 
@@ -97,8 +98,8 @@ pub async fn list(shared: &Arc<Shared>, filter: Filter) -> Result<Vec<Rule>, Wir
 /// Adds rules, all or none; how many were not there before.
 ///
 /// # Errors
-/// [`ErrorCode::InvalidArgument`] for a rule that nobody could match, too many of them, or one about a role before the
-/// cluster version has roles; or what the metadata store answers.
+/// [`ErrorCode::InvalidArgument`] for a rule that nobody could match, too many of them, or one about a role that is not there or
+/// before the cluster version has roles; or what the metadata store answers.
 pub async fn add(shared: &Arc<Shared>, rules: &[Rule]) -> Result<usize, WireError> {
     for rule in rules {
         rule.check()
@@ -107,12 +108,35 @@ pub async fn add(shared: &Arc<Shared>, rules: &[Rule]) -> Result<usize, WireErro
     if rules.iter().any(|rule| rule.role().is_some()) {
         shared.require(Feature::Roles)?;
     }
-    change(shared, |known| {
+    change(shared, |record, known| {
+        if let Some(role) = about_nobody(rules, record) {
+            return Err(unknown(role));
+        }
         let before = known.len();
         known.extend(rules.iter().cloned());
-        known.len() - before
+        Ok(known.len() - before)
     })
     .await
+}
+
+/// Why the rule would be about nobody, of each of these that are: its role is not there.
+///
+/// # Errors
+/// What the metadata store answers.
+pub async fn refused_roles(
+    shared: &Arc<Shared>,
+    rules: &[Rule],
+) -> Result<Vec<Option<WireError>>, WireError> {
+    let is_any = rules.iter().any(|rule| rule.role().is_some());
+    // Without roles the cluster version is what is to be told.
+    if !is_any || shared.require(Feature::Roles).is_err() {
+        return Ok(vec![None; rules.len()]);
+    }
+    let record = read_record(&shared.metadata, |store| store.rules()).await?;
+    let each = rules.iter().map(std::slice::from_ref);
+    Ok(each
+        .map(|rule| about_nobody(rule, &record).map(unknown))
+        .collect())
 }
 
 /// Removes the rules that fit one of the filters, all at once; for each filter those that it removed, each with the
@@ -121,7 +145,7 @@ pub async fn add(shared: &Arc<Shared>, rules: &[Rule]) -> Result<usize, WireErro
 /// # Errors
 /// What the metadata store answers.
 pub async fn remove(shared: &Arc<Shared>, filters: &[Filter]) -> Result<Vec<Vec<Rule>>, WireError> {
-    change(shared, |known| {
+    change(shared, |_, known| {
         let mut removed = vec![Vec::new(); filters.len()];
         known.retain(|rule| {
             let Some(at) = filters.iter().position(|filter| filter.fits(rule)) else {
@@ -130,21 +154,21 @@ pub async fn remove(shared: &Arc<Shared>, filters: &[Filter]) -> Result<Vec<Vec<
             removed[at].push(rule.clone());
             false
         });
-        removed
+        Ok(removed)
     })
     .await
 }
 
 async fn change<T>(
     shared: &Arc<Shared>,
-    change: impl Fn(&mut BTreeSet<Rule>) -> T,
+    change: impl Fn(&RulesRecord, &mut BTreeSet<Rule>) -> Result<T, WireError>,
 ) -> Result<T, WireError> {
     let changed = change_record(
         &shared.metadata,
         |store| store.rules(),
         |record| {
             let mut rules: BTreeSet<Rule> = record.rules.iter().cloned().collect();
-            let answer = change(&mut rules);
+            let answer = change(record, &mut rules)?;
             let rules: Vec<_> = rules.into_iter().collect();
             let is_other = rules != record.rules;
             record.rules = rules;

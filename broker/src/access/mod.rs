@@ -32,7 +32,7 @@ use crate::metrics::Counter;
 use crate::principal::Principal;
 
 use age::Age;
-pub use alter::{Filter, add, list, remove};
+pub use alter::{Filter, add, list, refused_roles, remove};
 pub(crate) use granted::Granted;
 pub(crate) use hidden_streams::{hide_progress, hide_streams, may_read_all};
 pub(crate) use keep_confirmed::keep_confirmed;

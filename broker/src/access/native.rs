@@ -19,8 +19,8 @@ use tonic::{Request, Response, Status};
 
 use super::{Access, Who};
 use crate::audit::{
-    Attempt, Change, Via, mechanisms_text, members_text, pin_text, recovery_text, reset_text,
-    settings_text, trim_text,
+    Attempt, Change, Via, mechanisms_text, pin_text, recovery_text, reset_text, settings_text,
+    trim_text,
 };
 use crate::config::Listener;
 use crate::data::catalog::Catalog;
@@ -415,23 +415,28 @@ fn adds(request: &v1::AddToTransactionRequest) -> Vec<Need<'_>> {
     needs
 }
 
+/// To write under the transactional id, beyond the time of a transaction.
+fn without_end(id: &str) -> Vec<Need<'_>> {
+    [Write, TwoPhaseCommit]
+        .map(|operation| Need::TransactionalId(operation, id))
+        .into()
+}
+
 /// To write under the transactional id; and where heartbeats keep a transaction open beyond its time, what any transaction without
 /// a timeout needs.
 fn inits(request: &v1::InitTransactionsRequest) -> Vec<Need<'_>> {
     let id = &request.transactional_id;
-    let without_end = request.sends_heartbeats;
-    let without_end = without_end.then_some(Need::TransactionalId(TwoPhaseCommit, id));
-    std::iter::once(Need::TransactionalId(Write, id))
-        .chain(without_end)
-        .collect()
+    match request.sends_heartbeats {
+        true => without_end(id),
+        false => vec![Need::TransactionalId(Write, id)],
+    }
 }
 
 guarded! { transactions_server::Transactions:
     init_transactions(InitTransactionsRequest) -> InitTransactionsResponse needs |r| inits(r);
     add_to_transaction(AddToTransactionRequest) -> AddToTransactionResponse needs |r| adds(r);
     prepare_transaction(PrepareTransactionRequest) -> PrepareTransactionResponse needs |r| {
-        let id = id_of(r.transaction.as_ref());
-        vec![Need::TransactionalId(Write, id), Need::TransactionalId(TwoPhaseCommit, id)]
+        without_end(id_of(r.transaction.as_ref()))
     };
     end_transaction(EndTransactionRequest) -> EndTransactionResponse
         needs |r| vec![Need::TransactionalId(Write, id_of(r.transaction.as_ref()))];
@@ -439,7 +444,7 @@ guarded! { transactions_server::Transactions:
         needs |r| vec![Need::TransactionalId(Write, id_of(r.transaction.as_ref()))];
     list_open_transactions(ListOpenTransactionsRequest) -> ListOpenTransactionsResponse needs |_r| Vec::new();
     heartbeat_transaction(HeartbeatTransactionRequest) -> HeartbeatTransactionResponse
-        needs |r| vec![Need::TransactionalId(Write, &r.transactional_id)];
+        needs |r| without_end(&r.transactional_id);
     // The service writes down each transaction that it has aborted.
     abort_transactions(AbortTransactionsRequest) -> AbortTransactionsResponse needs |r| match r.transactions.is_empty() {
         // Those that the caller may not abort are left out.
@@ -513,8 +518,33 @@ guarded! { access_server::Access:
     add_rules(AddRulesRequest) -> AddRulesResponse needs |_r| vec![Need::Cluster(Alter)];
     remove_rules(RemoveRulesRequest) -> RemoveRulesResponse needs |_r| vec![Need::Cluster(Alter)];
     list_roles(ListRolesRequest) -> ListRolesResponse needs |_r| vec![Need::Cluster(Describe)];
-    alter_role(AlterRoleRequest) -> AlterRoleResponse needs |r| vec![Need::Cluster(Alter)],
-        changes Change::new("alter_role", "role", &r.name, members_text(r));
+    // The service writes down each part of a long list of members.
+    alter_role(AlterRoleRequest) -> AlterRoleResponse needs |r| vec![Need::Cluster(Alter)];
     delete_role(DeleteRoleRequest) -> DeleteRoleResponse needs |r| vec![Need::Cluster(Alter)],
         changes Change::new("delete_role", "role", &r.name, format!("with_rules={}", r.with_rules));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_heartbeat_needs_what_keeps_a_transaction_open_beyond_its_time() {
+        let id = "job/1".to_owned();
+        let beyond = [Write, TwoPhaseCommit].map(|one| Need::TransactionalId(one, "job/1"));
+        let heartbeat = v1::HeartbeatTransactionRequest {
+            transactional_id: id.clone(),
+            ..Default::default()
+        };
+        assert_eq!(heartbeat.needs(), beyond);
+        for sends_heartbeats in [false, true] {
+            let init = v1::InitTransactionsRequest {
+                transactional_id: id.clone(),
+                sends_heartbeats,
+                ..Default::default()
+            };
+            let needed = 1 + usize::from(sends_heartbeats);
+            assert_eq!(init.needs(), beyond[..needed]);
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use kera_metadata::access::{Role, USER, check_role_name};
+use kera_metadata::access::{ROLE, Role, USER, check_role_name};
 use kera_metadata::user::check_user_name;
 use kera_metadata::{Feature, Rule, RulesRecord};
 use kera_protocol::error::{ErrorCode, WireError};
@@ -59,11 +59,8 @@ impl Alter {
     fn make(&self, record: &mut RulesRecord) -> Result<(Altered, bool), WireError> {
         check_role_name(&self.name).map_err(invalid)?;
         let users = |of: &[String]| -> Result<BTreeSet<String>, WireError> {
-            let bare = |one: &String| match one.strip_prefix(USER) {
-                Some(name) => name.to_owned(),
-                None => one.clone(),
-            };
-            let names: BTreeSet<String> = of.iter().map(bare).collect();
+            let names = of.iter().map(|one| user_of(one));
+            let names = names.collect::<Result<BTreeSet<String>, _>>()?;
             for name in &names {
                 check_user_name(name).map_err(invalid)?;
             }
@@ -112,6 +109,28 @@ impl Alter {
     }
 }
 
+/// The name of the user that somebody names, with or without [`USER`].
+fn user_of(named: &str) -> Result<String, WireError> {
+    match named.strip_prefix(USER) {
+        Some(name) => Ok(name.to_owned()),
+        // Whoever says so means the role's members, and would believe them to be members here.
+        None if named.starts_with(ROLE) => {
+            let named: String = named.chars().take(64).collect();
+            Err(invalid(format!(
+                "{named:?} is no user, and a role has users and no roles: name its users; a user with that name is `{USER}{named}`"
+            )))
+        }
+        None => Ok(named.to_owned()),
+    }
+}
+
+/// The first of these rules that is about a role which is not there: it would be about nobody, also one that denies.
+pub(super) fn about_nobody<'a>(rules: &'a [Rule], record: &RulesRecord) -> Option<&'a str> {
+    let named = rules.iter().filter_map(Rule::role);
+    let mut unknown = named.filter(|name| record.roles.iter().all(|role| role.name != *name));
+    unknown.next()
+}
+
 /// Takes a role, and with `with_rules` those that name it, out of `record`.
 fn take_out(
     record: &mut RulesRecord,
@@ -133,10 +152,10 @@ fn take_out(
     Ok((record.roles.remove(at), naming))
 }
 
-fn unknown(name: &str) -> WireError {
+pub(super) fn unknown(name: &str) -> WireError {
     let name: String = name.chars().take(64).collect();
     invalid(format!(
-        "there is no role {name:?}; `kera role list` shows those that there are"
+        "there is no role {name:?}; `kera role list` shows those that there are, `kera role create` makes one"
     ))
 }
 
@@ -263,6 +282,10 @@ mod tests {
             (known, "there is no role"),
             (alter("*", &[], &[]), "cannot be named"),
             (alter("readers", &["*"], &[]), "a user cannot be named"),
+            (alter("Role:readers", &["bob"], &[]), "its name alone"),
+            (alter("User:bob", &[], &[]), "its name alone"),
+            (alter("readers", &["Role:writers"], &[]), "no roles"),
+            (alter("readers", &[], &["Role:writers"]), "no roles"),
             (
                 alter("readers", &["bob"], &["User:bob"]),
                 "say one of the two",
@@ -273,6 +296,24 @@ mod tests {
             assert!(error.to_string().contains(reason), "{error}");
             assert_eq!(record, before);
         }
+    }
+
+    #[test]
+    fn a_rule_about_a_role_that_is_not_there_is_found() {
+        let mut record = RulesRecord::default();
+        alter("readers", &["ann"], &[]).make(&mut record).unwrap();
+        let of_user = Rule {
+            principal: "User:readers".to_owned(),
+            ..about("readers")
+        };
+        let rules = [of_user, about("readers"), about("raeders")];
+        assert_eq!(about_nobody(&rules[..2], &record), None);
+        assert_eq!(about_nobody(&rules, &record), Some("raeders"));
+        // A user may have a name that begins so, if it is said to be a user's.
+        alter("readers", &["User:Role:x"], &[])
+            .make(&mut record)
+            .unwrap();
+        assert_eq!(record.roles[0].members, owned(&["Role:x", "ann"]));
     }
 
     #[test]

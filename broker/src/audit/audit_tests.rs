@@ -90,6 +90,11 @@ fn a_line_says_who_did_what_and_what_came_of_it() {
     assert_eq!(of("action")[2..4], ["write", "create_stream"]);
     assert_eq!(of("reason")[4..6], ["no room", "no room"]);
     assert!(lines[3].to_string().len() < 2048, "names are cut");
+    let cut = |key: &str| lines[3][key].as_str().map(str::to_owned);
+    assert_eq!(cut("name"), Some("x".repeat(NAME - 1) + "\u{2026}"));
+    assert_eq!(cut("detail"), Some("x".repeat(TEXT - 1) + "\u{2026}"));
+    let fits = Change::new("create_stream", "stream", "x".repeat(NAME), "");
+    assert_eq!(fits.name, "x".repeat(NAME));
     let rule = Change::new("add_rule", "rule", &long[..900], "");
     assert_eq!(rule.name.len(), 900, "a rule is told whole");
     assert!(lines.iter().all(|line| line["broker"] == 7));

@@ -208,12 +208,18 @@ impl Counts {
     }
 }
 
-/// The first `most` characters. Control characters are replaced: JSON writes six bytes for each, so a client could make
-/// its lines six times as long.
+/// What stands at the end of a text that is cut.
+const CUT: char = '\u{2026}';
+
+/// The first characters, `most` with [`CUT`] where there are more. Control characters are replaced: JSON writes six bytes for
+/// each, so a client could make its lines six times as long.
 pub(super) fn cut(text: &str, most: usize) -> String {
     let shown = text.chars().map(|one| match one.is_control() {
         true => char::REPLACEMENT_CHARACTER,
         false => one,
     });
-    shown.take(most).collect()
+    match text.chars().nth(most).is_some() {
+        true => shown.take(most.saturating_sub(1)).chain([CUT]).collect(),
+        false => shown.collect(),
+    }
 }

@@ -30,7 +30,7 @@ use limit::Limit;
 use line::{Counts, Event, Line, cut};
 pub use texts::settings_text;
 pub(crate) use texts::{
-    mechanisms_text, members_text, pin_text, recovery_text, reset_text, trim_text,
+    mechanisms_text, members_texts, pin_text, recovery_text, reset_text, trim_text,
 };
 
 /// Lines that wait to be written. What is limited in rate takes half of the places at most.

@@ -3,6 +3,8 @@
 use kera_protocol::v1;
 use kera_rpc::scram::Mechanism;
 
+use super::TEXT;
+
 /// The settings that a request names, in the protocol's words.
 pub fn settings_text(config: &v1::StreamConfig) -> String {
     macro_rules! named {
@@ -93,14 +95,44 @@ pub(crate) fn mechanisms_text(request: &v1::PutUserRequest) -> String {
     names.collect::<Vec<_>>().join(" ")
 }
 
-/// What a change of a role's members asks for.
-pub(crate) fn members_text(request: &v1::AlterRoleRequest) -> String {
-    let part = |key: &str, names: &[String]| match names {
-        [] => None,
-        names => Some(format!("{key}={}", names.join(","))),
-    };
-    let parts = [part("add", &request.add), part("remove", &request.remove)];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+/// Most bytes of the names in one text about members: below [`TEXT`] with what stands before them.
+const NAMES: usize = TEXT - 64;
+/// Most texts about one change: more than members that fit in the record of rules need. Who asks for more is refused, or removes
+/// names that are no members.
+const MOST_TEXTS: usize = 2_048;
+
+/// What a change of a role's members asks for, in as many texts as it takes: each name is in one of them. The first says how
+/// many there are.
+pub(crate) fn members_texts(request: &v1::AlterRoleRequest) -> Vec<String> {
+    let (add, remove) = (&request.add, &request.remove);
+    let mut texts = vec![format!("adds={} removes={}", add.len(), remove.len())];
+    let named = [("add", add), ("remove", remove)];
+    let named = named.into_iter();
+    let named = named.flat_map(|(key, names)| names.iter().map(move |name| (key, quoted(name))));
+    let mut before = "";
+    for (at, (key, name)) in named.enumerate() {
+        let length = texts.last().map_or(0, String::len);
+        let is_new = length + name.len() >= NAMES;
+        if is_new && texts.len() == MOST_TEXTS {
+            texts.push(format!("and {} more", add.len() + remove.len() - at));
+            return texts;
+        }
+        match texts.last_mut() {
+            Some(text) if !is_new && before == key => text.extend([",", name.as_str()]),
+            Some(text) if !is_new => text.extend([" ", key, "=", name.as_str()]),
+            _ => texts.push(format!("{key}={name}")),
+        }
+        before = key;
+    }
+    texts
+}
+
+/// A name that could be taken for several, or for another word, in quotation marks.
+fn quoted(name: &str) -> String {
+    match name.contains([',', '"', '\\', '=', ' ']) {
+        true => format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"")),
+        false => name.to_owned(),
+    }
 }
 
 fn with_place<const N: usize>(place: [(&str, Option<u32>); N], what: String) -> String {
@@ -111,4 +143,47 @@ fn with_place<const N: usize>(place: [(&str, Option<u32>); N], what: String) -> 
         .filter(|part| !part.is_empty())
         .collect();
     parts.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(add: Vec<String>, remove: &[&str]) -> v1::AlterRoleRequest {
+        v1::AlterRoleRequest {
+            add,
+            remove: remove.iter().map(|one| (*one).to_owned()).collect(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn each_member_that_comes_or_goes_is_named_however_many_they_are() {
+        let few = request(vec!["ann".into(), "a,b".into(), "c\"d".into()], &["bob"]);
+        let told = r#"adds=3 removes=1 add=ann,"a,b","c\"d" remove=bob"#;
+        assert_eq!(members_texts(&few), [told]);
+        let none = request(Vec::new(), &[]);
+        assert_eq!(members_texts(&none), ["adds=0 removes=0"]);
+
+        let names: Vec<String> = (0..15_000).map(|n| format!("user{n:05}")).collect();
+        let texts = members_texts(&request(names.clone(), &["evil"]));
+        assert!(texts[0].starts_with("adds=15000 removes=1 add=user00000,"));
+        assert!(texts.iter().all(|text| text.chars().count() <= TEXT));
+        let all: Vec<&str> = texts
+            .iter()
+            .flat_map(|text| text.split([' ', ',', '=']))
+            .collect();
+        let told = all.iter().filter(|word| word.starts_with("user"));
+        assert!(told.eq(names.iter()), "each once, in order");
+        assert!(texts.last().unwrap().ends_with("remove=evil"));
+
+        // Names of 255 bytes, each of which is quoted.
+        let long = request(vec!["\"".repeat(255); 100], &[]);
+        let texts = members_texts(&long);
+        assert!(texts.iter().all(|text| text.chars().count() <= TEXT));
+        let endless = request(vec!["x".repeat(900); 1 << 12], &[]);
+        let texts = members_texts(&endless);
+        assert_eq!(texts.len(), MOST_TEXTS + 1);
+        assert_eq!(texts[MOST_TEXTS], "and 2048 more");
+    }
 }

@@ -399,9 +399,11 @@ config_keys! {
         /// How long a coordinator remembers how a prepared transaction ended, for programs that have its handle and ask. After
         /// that they are told `UNKNOWN_TRANSACTION`, and a stream engine that is restored from a checkpoint which
         /// has the handle fails: use more than the age of the oldest checkpoint that may be restored. An outcome goes earlier
-        /// if its id begins another transaction or is forgotten by call, or beyond `transactions.max_outcomes`.
+        /// if its id begins another transaction or is forgotten by call, or beyond `transactions.max_outcomes`. A transactional id
+        /// goes with the outcome, but one with two-phase commit of Kafka's clients, which is kept for 7 days at least.
         outcome_retention: Duration, Time [MINUTE, 3650 * DAY] = "30d";
-        /// The most such outcomes that a coordinator remembers; beyond them the oldest goes. There is one coordinator for each
+        /// The most such outcomes that a coordinator remembers; beyond them the oldest goes. Those of two-phase commit of Kafka's
+        /// clients are not among them. There is one coordinator for each
         /// streamlet of the internal stream, and each outcome takes a few hundred bytes of its broker's memory. When the limit is
         /// lowered, those above it go as transactional ids begin.
         max_outcomes: u32, Count [1, 10_000_000] = "100000";

@@ -58,10 +58,28 @@ impl BrokerInfo {
                 same.or_else(|| self.kafka.iter().find(|one| !has_name(one)))?
             }
         };
-        let (host, port) = address.rsplit_once(':')?;
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        Some((host, port.parse().ok()?))
+        host_and_port(address)
     }
+
+    /// As [`kafka_at`](Self::kafka_at), for a client of the broker `asked`. While that has no names at all and this one has only
+    /// addresses with names, as where they are given to one broker after the other, it is the address at the same place.
+    pub fn kafka_for(
+        &self,
+        asked: Option<&Self>,
+        listener: usize,
+        name: Option<&str>,
+    ) -> Option<(&str, u16)> {
+        let knows_none = name.is_none() && asked.is_some_and(|info| info.kafka_named.is_empty());
+        let by_place = || self.kafka.get(listener).filter(|_| knows_none);
+        let found = self.kafka_at(listener, name);
+        found.or_else(|| host_and_port(by_place()?))
+    }
+}
+
+fn host_and_port(address: &str) -> Option<(&str, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Some((host, port.parse().ok()?))
 }
 
 /// Who owns a streamlet, and since when.
@@ -243,6 +261,35 @@ mod tests {
         for listener in 0..3 {
             assert_eq!(mixed.kafka_at(listener, None), Some(("c", 9094)));
         }
+    }
+
+    #[test]
+    fn names_are_given_to_one_broker_after_the_other() {
+        let before = BrokerInfo {
+            kafka: vec!["a:9092".to_owned(), "a:9093".to_owned()],
+            ..BrokerInfo::default()
+        };
+        let named = |name: &str, address: &str| (name.to_owned(), address.to_owned());
+        let after = BrokerInfo {
+            kafka: vec!["b:9092".to_owned(), "b:9093".to_owned()],
+            kafka_named: vec![named("inner", "b:9092"), named("outer", "b:9093")],
+            ..BrokerInfo::default()
+        };
+        for (listener, name) in [(0, "inner"), (1, "outer")] {
+            let port = 9092 + listener as u16;
+            let told = after.kafka_for(Some(&before), listener, None);
+            assert_eq!(told, Some(("b", port)), "of who has them already");
+            let told = before.kafka_for(Some(&after), listener, Some(name));
+            assert_eq!(told, Some(("a", port)), "of who has none yet");
+        }
+        assert_eq!(after.kafka_for(Some(&before), 2, None), None);
+        // Once the broker that is asked has names, an address without one is another than those with one.
+        let mixed = BrokerInfo {
+            kafka_named: vec![named("inner", "a:9092")],
+            ..before
+        };
+        assert_eq!(after.kafka_for(Some(&mixed), 1, None), None);
+        assert_eq!(after.kafka_for(None, 1, None), None);
     }
 
     #[test]

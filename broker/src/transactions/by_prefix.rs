@@ -43,11 +43,9 @@ pub(crate) async fn abort_by_prefix(
         ..v1::ListOpenTransactionsRequest::default()
     };
     let (listed, _) = list_open(shared, &list).await?;
-    let mut chosen = listed.into_iter().filter(|open| {
-        let id = id_of(open);
-        let is_asked_for = request.prepared || open.prepared_ms == 0;
-        is_asked_for && id > request.after.as_str() && is_above(request, id) && may(id)
-    });
+    let mut chosen = listed
+        .into_iter()
+        .filter(|open| is_meant(request, open) && may(id_of(open)));
     let most = match request.max_transactions {
         0 => MOST,
         most => usize::try_from(most).map_or(MOST, |most| most.min(MOST)),
@@ -55,10 +53,20 @@ pub(crate) async fn abort_by_prefix(
     let page = chosen.by_ref().take(most);
     let page: Vec<v1::TransactionHandle> = page.filter_map(|open| open.transaction).collect();
     let more = chosen.next().is_some();
-    Ok(v1::AbortTransactionsResponse {
-        transactions: abort_each(shared, page, request.prepared).await,
-        more,
-    })
+    let mut transactions = abort_each(shared, page, request.prepared).await;
+    if !request.prepared {
+        // Prepared since they were listed: they stay, as the others that were.
+        transactions.retain(|one| one.error != ErrorCode::TransactionPrepared as u32);
+    }
+    Ok(v1::AbortTransactionsResponse { transactions, more })
+}
+
+/// Whether a transaction of the prefix is to be aborted.
+fn is_meant(request: &v1::AbortTransactionsRequest, open: &v1::OpenTransaction) -> bool {
+    let id = id_of(open);
+    // For its handle, or for a database that has decided how it ends.
+    let waits = open.prepared_ms != 0 || open.without_timeout;
+    (request.prepared || !waits) && id > request.after.as_str() && is_above(request, id)
 }
 
 /// Whether the rest of an id behind the prefix is a number above the label that was asked for, if one was.
@@ -177,7 +185,45 @@ fn told(handle: v1::TransactionHandle, outcome: Result<(), WireError>) -> v1::Ab
 
 #[cfg(test)]
 mod tests {
+    use kera_coordinator::transactions::{Listed, Prepared, Stage};
+
+    use super::super::native::open_transaction;
     use super::*;
+
+    #[test]
+    fn what_waits_without_a_timeout_is_aborted_only_if_that_is_asked_for() {
+        let by = Prepared {
+            principal: "flink".into(),
+            since_ms: 5,
+        };
+        let listed = |stage, prepared: Option<&Prepared>| Listed {
+            id: "job/1".into(),
+            producer: 7,
+            stage,
+            started_ms: Some(3),
+            epoch: 0,
+            number: 1,
+            prepared: prepared.cloned(),
+        };
+        let request = |prepared| v1::AbortTransactionsRequest {
+            prefix: "job/".into(),
+            prepared,
+            ..v1::AbortTransactionsRequest::default()
+        };
+        for (stage, prepared, waits) in [
+            (Stage::Ongoing, None, false),
+            (Stage::Prepared, Some(&by), true),
+            // Two-phase commit of Kafka's clients.
+            (Stage::Ongoing, Some(&by), true),
+        ] {
+            let open = open_transaction(listed(stage, prepared));
+            assert_eq!(is_meant(&request(false), &open), !waits, "{open:?}");
+            assert!(is_meant(&request(true), &open), "{open:?}");
+            let is_prepared = stage == Stage::Prepared;
+            assert_eq!(open.prepared_ms != 0, is_prepared);
+            assert_eq!(open.without_timeout, waits && !is_prepared);
+        }
+    }
 
     #[test]
     fn a_label_is_all_that_follows_the_prefix() {

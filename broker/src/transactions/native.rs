@@ -304,13 +304,15 @@ pub(crate) fn id_of(open: &v1::OpenTransaction) -> &str {
     handle.map_or("", |handle| &handle.transactional_id)
 }
 
-fn open_transaction(listed: Listed) -> v1::OpenTransaction {
+pub(super) fn open_transaction(listed: Listed) -> v1::OpenTransaction {
     let is_prepared = listed.stage == Stage::Prepared;
+    let without_timeout = listed.prepared.is_some() && !is_prepared;
     let prepared = listed.prepared.filter(|_| is_prepared);
     v1::OpenTransaction {
         started_ms: listed.started_ms.unwrap_or(0),
         prepared_ms: prepared.as_ref().map_or(0, |by| by.since_ms),
         user: prepared.map_or_else(String::new, |by| by.principal),
+        without_timeout,
         transaction: Some(v1::TransactionHandle {
             transactional_id: listed.id,
             producer: listed.producer,

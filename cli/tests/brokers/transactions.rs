@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use kera_producer::{AbortWhich, Admin, Transactions};
+use kera_producer::{AbortWhich, Admin, TransactionError, Transactions};
 use kera_protocol::error::ErrorCode;
 
 use super::*;
@@ -10,16 +10,20 @@ use super::*;
 /// Nothing ends by itself.
 const TIME: Duration = Duration::from_secs(600);
 
-/// Leaves a transaction of this id open, or prepared.
-async fn leave(cluster: &Cluster, id: &str, is_prepared: bool) {
-    let producer = Producer::builder()
+async fn producer_of(cluster: &Cluster, id: &str) -> Producer {
+    Producer::builder()
         .bootstrap(cluster.bootstrap())
         .stream("s")
         .transactional_id(id)
         .transaction_timeout(TIME)
         .build()
         .await
-        .unwrap();
+        .unwrap()
+}
+
+/// Leaves a transaction of this id open, or prepared.
+async fn leave(cluster: &Cluster, id: &str, is_prepared: bool) {
+    let producer = producer_of(cluster, id).await;
     let transaction = producer.transaction().await.unwrap();
     transaction.append(&Record::of_value(b"x")).unwrap();
     producer.flush().await.unwrap();
@@ -118,6 +122,20 @@ async fn what_an_engine_left_open_is_aborted_by_its_prefix_whoever_coordinates_i
     };
     let first = ["job/0/1", "job/0/2", "job/0/3", "job/0/4"];
     assert_eq!(abort(prepared).await, first);
+
+    // One that still runs goes on with nothing: neither with what it has open nor with a next one.
+    let earlier = producer_of(&cluster, "job/2/1").await;
+    let transaction = earlier.transaction().await.unwrap();
+    transaction.append(&Record::of_value(b"x")).unwrap();
+    earlier.flush().await.unwrap();
+    let which = AbortWhich::default();
+    let aborted = all.abort_by_prefix("job/2/", which).await.unwrap();
+    assert!(matches!(&aborted[..], [one] if one.outcome.is_ok()));
+    let error = transaction.commit().await.unwrap_err();
+    assert!(matches!(error, TransactionError::Aborted), "{error}");
+    let error = earlier.transaction().await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::FencedProducer), "{error}");
+
     assert_eq!(open(&client, "").await, ["job/1/20"]);
     let error = all.abort_by_prefix("", prepared).await.unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::InvalidArgument), "{error}");

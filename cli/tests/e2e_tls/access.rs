@@ -220,9 +220,31 @@ fn members_of_a_role_may_what_rules_about_it_say() {
         ..
     } = world();
     let at = broker.address();
+    let admin_refused = |words: &[&str]| {
+        let finished = admin.attempt(at, words, b"");
+        assert!(!finished.status.success(), "{words:?}");
+        finished.stderr
+    };
     let admin = |words: &[&str]| admin.run(at, words, b"");
     admin(&["stream", "create", "orders", "--streamlets", "1"]);
     admin(&["role", "create", "writers", "User:shop", "User:guest"]);
+    // A rule about a role that is not there would deny nobody anything.
+    let ban = [
+        "acl",
+        "add",
+        "--deny",
+        "Role:banned",
+        "--operation",
+        "write",
+        "--stream",
+        "*",
+    ];
+    let told = admin_refused(&ban);
+    assert!(told.contains("there is no role \"banned\""), "{told}");
+    let told = admin_refused(&["role", "create", "Role:banned", "User:guest"]);
+    assert!(told.contains("its name alone"), "{told}");
+    let told = admin_refused(&["role", "add", "writers", "Role:banned"]);
+    assert!(told.contains("no roles"), "{told}");
     admin(&["role", "create", "banned", "User:guest"]);
     let told = admin(&[
         "acl",
@@ -234,16 +256,7 @@ fn members_of_a_role_may_what_rules_about_it_say() {
         "orders",
     ]);
     assert!(told.contains("added: 3 rules"), "{told}");
-    admin(&[
-        "acl",
-        "add",
-        "--deny",
-        "Role:banned",
-        "--operation",
-        "write",
-        "--stream",
-        "*",
-    ]);
+    admin(&ban);
     let produce = ["produce", "orders", "--quiet"];
     shop.run(at, &produce, b"one\n");
     // A denial by one role comes before what another allows.

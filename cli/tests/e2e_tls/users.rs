@@ -56,7 +56,28 @@ fn users_are_made_listed_and_deleted() {
     assert_eq!(listed[0]["credentials"].as_array().map(Vec::len), Some(2));
     let refused = broker.refused(&["user", "delete", "nobody", "--yes"]);
     assert!(refused.contains("no such user"), "{refused}");
-    broker.run(&["user", "delete", "bob", "--yes"]);
+    // Rules and roles are about whoever has the name.
+    broker.run(&["role", "create", "readers", "User:bob"]);
+    let rule = [
+        "acl",
+        "add",
+        "--allow",
+        "User:bob",
+        "--operation",
+        "write",
+        "--transactional-id-prefix",
+        "job-",
+    ];
+    broker.run(&rule);
+    let rules = broker.json(&["acl", "list", "--transactional-id", "job-1"]);
+    assert_eq!(rules[0]["pattern"], "prefixed", "{rules}");
+    let listed = broker.attempt(&["acl", "list", "--principal", "User:bob"], b"");
+    assert!(listed.stderr.contains("Role:readers"), "{}", listed.stderr);
+    let deleted = broker.attempt(&["user", "delete", "bob", "--yes"], b"");
+    let told = &deleted.stderr;
+    assert!(deleted.status.success(), "{told}");
+    assert!(told.contains("still named by 1 rule"), "{told}");
+    assert!(told.contains("Role:readers"), "{told}");
     let table = broker.run(&["user", "list"]);
     assert!(
         !table.contains("bob") && table.contains("SCRAM-SHA-256, SCRAM-SHA-512"),

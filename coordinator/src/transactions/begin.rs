@@ -174,10 +174,8 @@ impl Coordinator {
             next.kept = None;
         }
         let fresh: BTreeSet<Part> = parts.difference(&next.parts).cloned().collect();
+        // No sign of life, which needs another right: what adds parts ends with them.
         if fresh.is_empty() && is_going_on {
-            if next.heartbeats {
-                self.transactions_heard_ms.insert(member.id.clone(), now_ms);
-            }
             return Ok(Reply::Added(next.number, fresh));
         }
         next.parts.extend(fresh.iter().cloned());
@@ -244,11 +242,10 @@ impl Coordinator {
         if known.len() < limits.ids.min(limits.outcomes) {
             return Ok(());
         }
-        let is_outcome = |one: &Transaction| one.prepared.is_some() && !one.stage.is_open();
-        let outcomes = known.values().filter(|one| is_outcome(one)).count();
+        let outcomes = known.values().filter(|one| one.is_outcome()).count();
         let mut going = Vec::new();
         if outcomes >= limits.outcomes {
-            let ended = known.iter().filter(|(_, one)| is_outcome(one));
+            let ended = known.iter().filter(|(_, one)| one.is_outcome());
             let mut ended: Vec<_> = ended.collect();
             // The limit may have been lowered: then some more go each time.
             let over = (outcomes - limits.outcomes).saturating_add(1);
@@ -266,7 +263,7 @@ impl Coordinator {
                 !one.stage.is_open() && one.updated_ms + lately_ms <= now_ms
             };
             let idle = known.iter();
-            let idle = idle.filter(|(_, one)| !is_outcome(one) && is_silent(one));
+            let idle = idle.filter(|(_, one)| !one.is_outcome() && is_silent(one));
             let longest = idle.min_by_key(|(_, one)| one.updated_ms);
             going.push(longest.ok_or(Fault::TooManyIds)?);
         }

@@ -147,6 +147,36 @@ impl Coordinator {
         self.transaction_put(id, &next, step);
     }
 
+    /// The time of a transaction is over: it is aborted, and whoever is its producer goes on with an Init that names the epoch
+    /// it has (KIP-588).
+    pub(super) fn transaction_time_out(&mut self, now_ms: u64, id: &str, step: &mut Step) {
+        let Some(known) = self.state.transactions.get(id) else {
+            return;
+        };
+        let mut next = known.clone();
+        next.updated_ms = now_ms;
+        let last = Some((known.producer, known.epoch));
+        self.transaction_fence(id, next, last, step);
+    }
+
+    /// Somebody else aborts what is open, because its producer is not to go on: no Init that names the epoch before takes
+    /// the raised one, as with Kafka's `fenceProducers`.
+    fn transaction_shut_out(&mut self, now_ms: u64, id: &str, known: Transaction, step: &mut Step) {
+        let mut next = known;
+        next.updated_ms = now_ms;
+        self.transaction_fence(id, next, None, step);
+    }
+
+    /// Likewise where its time was over before, and its producer may have been about to go on.
+    fn transaction_shut_out_late(&mut self, id: &str, known: &Transaction, step: &mut Step) {
+        if known.raised && known.last.is_some() {
+            let mut next = known.clone();
+            next.last = None;
+            self.transaction_put(id, &next, step);
+        }
+    }
+
+    /// Aborts the open transaction of an id, and fences its producer for good.
     pub(super) fn transaction_abort(
         &mut self,
         now_ms: u64,
@@ -154,26 +184,27 @@ impl Coordinator {
         step: &mut Step,
     ) -> Result<Reply, Fault> {
         let known = self.state.transactions.get(id).ok_or(Fault::UnknownId)?;
+        let (known, number) = (known.clone(), known.number);
         match known.stage {
             // An engine outside may have decided how it ends, and relies on it.
             Stage::Ongoing if known.prepared.is_some() => Err(Fault::Prepared),
             Stage::Ongoing => {
-                let mut next = known.clone();
-                next.updated_ms = now_ms;
-                let last = Some((known.producer, known.epoch));
-                let number = known.number;
-                self.transaction_fence(id, next, last, step);
+                self.transaction_shut_out(now_ms, id, known, step);
                 Ok(Reply::Ending(number))
             }
-            Stage::PrepareAbort => Ok(Reply::Ending(known.number)),
+            Stage::PrepareAbort => {
+                self.transaction_shut_out_late(id, &known, step);
+                Ok(Reply::Ending(number))
+            }
             Stage::PrepareCommit => Err(Fault::Ending),
             Stage::Prepared => Err(Fault::Prepared),
             Stage::Empty | Stage::CompleteCommit | Stage::CompleteAbort => Err(Fault::NotOpen),
         }
     }
 
-    /// Aborts the transaction of a handle, as a list names it. One that is open is fenced, as by
-    /// [`transaction_abort`](Self::transaction_abort); of one that is prepared nothing comes late.
+    /// Aborts the transaction of a handle, as a list names it, and fences its producer as
+    /// [`transaction_abort`](Self::transaction_abort) does. Of one that is prepared nothing comes late, but its producer may be
+    /// about to begin the next one.
     pub(super) fn transaction_abort_one(
         &mut self,
         now_ms: u64,
@@ -182,25 +213,21 @@ impl Coordinator {
     ) -> Result<Reply, Fault> {
         let Handle { member, number } = &request.handle;
         let known = self.state.transactions.get(&member.id);
-        let known = known.ok_or(Fault::UnknownId)?;
+        let known = known.ok_or(Fault::UnknownId)?.clone();
         if known.number != *number || known.of_batches().0 != member.producer {
             return Err(Fault::NotOpen);
         }
         let waits = known.waits_for().is_some();
         match known.stage {
             Stage::Ongoing | Stage::Prepared if waits && !request.prepared => Err(Fault::Prepared),
-            Stage::Prepared => {
-                self.transaction_decide(now_ms, &member.id, known.clone(), false, step);
+            Stage::Ongoing | Stage::Prepared => {
+                self.transaction_shut_out(now_ms, &member.id, known, step);
                 Ok(Reply::Ending(*number))
             }
-            Stage::Ongoing => {
-                let mut next = known.clone();
-                next.updated_ms = now_ms;
-                let last = Some((known.producer, known.epoch));
-                self.transaction_fence(&member.id, next, last, step);
+            Stage::PrepareAbort | Stage::CompleteAbort => {
+                self.transaction_shut_out_late(&member.id, &known, step);
                 Ok(Reply::Ending(*number))
             }
-            Stage::PrepareAbort | Stage::CompleteAbort => Ok(Reply::Ending(*number)),
             Stage::Empty | Stage::PrepareCommit | Stage::CompleteCommit => Err(Fault::NotOpen),
         }
     }
@@ -300,8 +327,7 @@ impl Coordinator {
         let over: Vec<String> = over.map(|(id, _)| id.clone()).collect();
         for id in over {
             tracing::info!(id, "the time of a transaction is over; it is aborted");
-            // Whoever is the producer goes on with an Init that names the epoch it has.
-            let _ = self.transaction_abort(now_ms, &id, step);
+            self.transaction_time_out(now_ms, &id, step);
         }
         self.transactions_abort_prepared(now_ms, step);
         if self.transactions_sweep_ms > now_ms {
@@ -316,7 +342,9 @@ impl Coordinator {
         let limits = &self.limits.transactions;
         let silent = self.state.transactions.iter().filter(|(_, known)| {
             let expiry_ms = match known.prepared {
-                Some(_) => limits.outcome_ms,
+                Some(_) if known.is_outcome() => limits.outcome_ms,
+                // Its producer is about to go on, and somebody may ask how the last one ended.
+                Some(_) => limits.outcome_ms.max(limits.expiry_ms),
                 None => limits.expiry_ms,
             };
             !known.stage.is_open() && known.updated_ms.saturating_add(expiry_ms) <= now_ms

@@ -9,7 +9,8 @@ pub struct Limits {
     /// Transactional ids, without [`Self::outcomes`]. At the limit the one without a transaction that was silent for longest
     /// makes room, once it was so for its transactions' timeout.
     pub ids: usize,
-    /// Transactional ids whose last transaction was prepared and has ended. At the limit the oldest is forgotten.
+    /// Transactional ids whose last transaction was prepared and has ended, but those of two-phase commit of Kafka's clients,
+    /// which are among [`Self::ids`]. At the limit the oldest is forgotten.
     pub outcomes: usize,
     /// Bytes of a transactional id.
     pub id_bytes: usize,
@@ -34,7 +35,8 @@ pub struct Limits {
     pub max_prepared_ms: Option<u64>,
     /// How long an id without a transaction is remembered, milliseconds.
     pub expiry_ms: u64,
-    /// Likewise of one whose last transaction was prepared: whoever prepared it may ask how it ended.
+    /// Likewise of one whose last transaction was prepared: whoever prepared it may ask how it ended. With two-phase commit of
+    /// Kafka's clients the longer of the two.
     pub outcome_ms: u64,
 }
 

@@ -163,10 +163,7 @@ impl Coordinator {
                 self.transaction_decide(now_ms, &id, known, false, step);
                 continue;
             }
-            let last = Some((known.producer, known.epoch));
-            let mut next = known;
-            next.updated_ms = now_ms;
-            self.transaction_fence(&id, next, last, step);
+            self.transaction_time_out(now_ms, &id, step);
         }
     }
 

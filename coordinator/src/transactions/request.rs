@@ -50,9 +50,9 @@ pub enum Request {
     Decided,
     /// Parts have their markers, or need none.
     Written(Written),
-    /// Aborts the open transaction of this id, at an operator's wish.
+    /// Aborts the open transaction of this id, at an operator's wish, and fences its producer for good.
     Abort(String),
-    /// Aborts this transaction, whoever has its handle.
+    /// Likewise this transaction, at the wish of whoever has its handle.
     AbortOne(AbortOne),
     /// Asks for the state of this id.
     Describe(String),

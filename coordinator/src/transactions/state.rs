@@ -142,6 +142,12 @@ impl Transaction {
         self.prepared.as_ref().filter(|_| is_open)
     }
 
+    /// True if the id is kept for those alone who ask how its prepared transaction ended. With two-phase commit of Kafka's
+    /// clients an id is a producer's that goes on under it, as of those that prepare nothing.
+    pub(crate) fn is_outcome(&self) -> bool {
+        self.prepared.is_some() && self.two_phase.is_none() && !self.stage.is_open()
+    }
+
     /// Producer id and epoch of batches that are not those of the producer as it is now.
     fn of_earlier(&self) -> Option<(i64, i16)> {
         self.kept.or(self.ended)

@@ -39,12 +39,13 @@ fn a_transaction_stays_open_for_as_long_as_its_producer_sends_heartbeats() {
     }
     let due = bench.coordinator.transactions_due_ms();
     assert_eq!(due, Some(bench.now + TIMEOUT));
-    // Parts are signs of life as well.
-    for partition in [2, 2, 1] {
+    // Parts are signs of life as well, each once.
+    for partition in [2, 3] {
         bench.tick(TIMEOUT - 1);
         bench.add(101, 0, &[partition]);
     }
     bench.tick(TIMEOUT - 1);
+    bench.heartbeat(101, 0);
     // Nobody knows any more when the last heartbeat came: it counts from the restart.
     bench.restart();
     bench.tick(TIMEOUT - 1);
@@ -52,6 +53,18 @@ fn a_transaction_stays_open_for_as_long_as_its_producer_sends_heartbeats() {
     bench.tick(1);
     assert_eq!(bench.describe().stage, Stage::PrepareAbort);
     assert_eq!(bench.heartbeat(101, 0), FENCED, "the producer is told");
+}
+
+#[test]
+fn who_adds_what_is_there_keeps_nothing_open() {
+    let mut bench = Bench::new();
+    bench.init_with_heartbeats();
+    bench.add(101, 0, &[1]);
+    // To keep it open takes another right than to write.
+    bench.tick(TIMEOUT - 1);
+    assert_eq!(bench.add(101, 0, &[1]), Reply::Added(1, [].into()));
+    bench.tick(1);
+    assert_eq!(bench.describe().stage, Stage::PrepareAbort);
 }
 
 #[test]
@@ -109,14 +122,63 @@ fn whoever_has_the_handle_of_an_open_transaction_aborts_it_and_fences_its_produc
         "repeated"
     );
     assert_eq!(bench.add(101, 0, &[2]), FENCED);
+    assert_eq!(bench.init(Some((101, 0))), FENCED);
     bench.write_markers();
     assert_eq!(bench.abort_one(one.clone(), false), Reply::Ending(1));
     bench.restart();
+    // Not as where its time is over: who was aborted does not go on, also not with an Init that names what it had.
+    assert_eq!(bench.init(Some((101, 0))), FENCED);
+    assert_eq!(
+        bench.end_by(one.clone(), true),
+        Reply::Ended(false),
+        "it is told"
+    );
     // The next one is another.
-    assert_eq!(bench.init(Some((101, 0))), Reply::Begun(101, 1));
+    assert_eq!(bench.init(None), Reply::Begun(101, 1));
     bench.add(101, 1, &[1]);
     assert_eq!(bench.abort_one(one, true), NOT_OPEN);
     assert_eq!(bench.describe().stage, Stage::Ongoing);
+}
+
+#[test]
+fn an_operator_s_abort_of_an_id_fences_its_producer() {
+    let mut bench = Bench::new();
+    bench.init(None);
+    bench.add(101, 0, &[1]);
+    let abort = Request::Abort(ID.into());
+    assert_eq!(bench.call(abort.clone()), Reply::Ending(1));
+    assert_eq!(bench.end(101, 0, true), FENCED);
+    assert_eq!(bench.init(Some((101, 0))), FENCED);
+    assert_eq!(bench.call(abort), Reply::Ending(1), "repeated");
+    bench.restart();
+    bench.write_markers();
+    assert_eq!(bench.init(Some((101, 0))), FENCED);
+    assert_eq!(bench.init(None), Reply::Begun(101, 1));
+    assert_eq!(bench.init(Some((101, 0))), FENCED);
+}
+
+#[test]
+fn an_abort_fences_a_producer_whose_time_was_over_a_moment_before() {
+    for (by_handle, is_complete) in [(false, false), (true, false), (true, true)] {
+        let mut bench = Bench::new();
+        bench.init(None);
+        bench.add(101, 0, &[1]);
+        bench.tick(TIMEOUT);
+        assert_eq!(bench.describe().stage, Stage::PrepareAbort);
+        if is_complete {
+            bench.write_markers();
+        }
+        // Both found it open.
+        let aborted = match by_handle {
+            true => bench.abort_one(handle(101, 0, 1), false),
+            false => bench.call(Request::Abort(ID.into())),
+        };
+        assert_eq!(aborted, Reply::Ending(1));
+        bench.restart();
+        bench.write_markers();
+        assert_eq!(bench.init(Some((101, 0))), FENCED);
+        assert_eq!(bench.init(None), Reply::Begun(101, 1));
+    }
 }
 
 #[test]
@@ -131,10 +193,15 @@ fn a_prepared_transaction_is_aborted_with_others_only_if_that_is_asked_for() {
     assert_eq!(bench.abort_one(one.clone(), true), Reply::Ending(1));
     assert_eq!(bench.end_by(one.clone(), true), Reply::Ended(false));
     bench.write_markers();
+    bench.restart();
     assert_eq!(bench.end_by(one, true), Reply::Ended(false), "it is told");
+    // Its producer, which waits for its end, begins no other.
+    assert_eq!(bench.add(101, 0, &[1]), FENCED);
+    assert_eq!(bench.init(Some((101, 0))), FENCED);
     // One that was committed stays so.
-    bench.add(101, 0, &[1]);
-    let two = handle(101, 0, 2);
+    assert_eq!(bench.init(None), Reply::Begun(101, 1));
+    bench.add(101, 1, &[1]);
+    let two = handle(101, 1, 2);
     bench.prepare(two.clone());
     assert_eq!(bench.end_by(two.clone(), true), Reply::Ended(true));
     assert_eq!(bench.abort_one(two.clone(), true), NOT_OPEN);

@@ -318,3 +318,54 @@ fn a_user_has_no_more_without_a_timeout_than_it_may_and_operators_may_limit_thei
     assert_eq!(bench.call(Request::Add(late, [part(2)].into())), FENCED);
     assert_eq!(begin(&mut bench, "e", 5, "flink"), added);
 }
+
+#[test]
+fn an_idle_producer_of_two_phase_commit_is_remembered_as_others_are() {
+    const WEEK_MS: u64 = 7 * 24 * 3_600_000;
+    let mut limits = Limits::default();
+    limits.transactions.outcomes = 1;
+    limits.transactions.outcome_ms = 60_000;
+    let mut bench = Bench::with(limits);
+    assert_eq!(bench.begin(false, true), Reply::Begun(101, 0));
+    bench.add(101, 0, &[1]);
+    bench.end(101, 0, true);
+    bench.write_markers();
+    // Outcomes of others are forgotten and drive each other out, and it stays.
+    let prepare = |bench: &mut Bench, id: &str| {
+        let handle = bench.begin_as(id);
+        bench.prepare(handle.clone());
+        bench.end_by(handle, true);
+        bench.write_markers();
+    };
+    for id in ["a", "b", "c"] {
+        prepare(&mut bench, id);
+    }
+    bench.tick(WEEK_MS - 1);
+    let unknown = Reply::Refused(Fault::UnknownId);
+    assert_eq!(bench.call(Request::Describe("c".into())), unknown);
+    assert_eq!(bench.add(101, 0, &[1]), Reply::Added(2, [part(1)].into()));
+    bench.end(101, 0, true);
+    bench.write_markers();
+    bench.tick(WEEK_MS);
+    assert_eq!(bench.call(Request::Describe(ID.into())), unknown);
+}
+
+#[test]
+fn what_an_operator_aborts_of_two_phase_commit_fences_its_producer() {
+    let mut bench = Bench::new();
+    bench.begin(false, true);
+    bench.add(101, 0, &[1]);
+    bench.begin(true, true);
+    let one = AbortOne {
+        handle: handle(101, 0, 1),
+        prepared: true,
+    };
+    assert_eq!(bench.call(Request::AbortOne(one)), Reply::Ending(1));
+    assert_eq!(bench.init(Some((101, 1))), FENCED);
+    let decided = bench.decided().remove(0);
+    assert_eq!((decided.batch_epoch, decided.epoch), (0, 1));
+    bench.restart();
+    bench.write_markers();
+    assert_eq!(bench.init(Some((101, 1))), FENCED);
+    assert_eq!(bench.begin(true, true), Reply::Begun(101, 2));
+}

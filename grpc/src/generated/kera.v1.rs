@@ -1753,8 +1753,9 @@ pub mod transactions_client {
                 .insert(GrpcMethod::new("kera.v1.Transactions", "HeartbeatTransaction"));
             self.inner.unary(req, path, codec).await
         }
-        /// Aborts what is open of the transactional ids that begin so, and fences the producers. Any broker does it for all. Ids
-        /// without the right Write are left alone, and not named. Without an answer some may be aborted: ask again.
+        /// Aborts what is open of the transactional ids that begin so, and fences the producers: an InitTransactions with their
+        /// known_producer is refused. Any broker does it for all. Ids without the right Write are left alone, and not named; ids
+        /// with nothing open are left alone as well, and so are their producers. Without an answer some may be aborted: ask again.
         pub async fn abort_transactions(
             &mut self,
             request: impl tonic::IntoRequest<
@@ -1854,8 +1855,9 @@ pub mod transactions_server {
             tonic::Response<::kera_protocol::v1::HeartbeatTransactionResponse>,
             tonic::Status,
         >;
-        /// Aborts what is open of the transactional ids that begin so, and fences the producers. Any broker does it for all. Ids
-        /// without the right Write are left alone, and not named. Without an answer some may be aborted: ask again.
+        /// Aborts what is open of the transactional ids that begin so, and fences the producers: an InitTransactions with their
+        /// known_producer is refused. Any broker does it for all. Ids without the right Write are left alone, and not named; ids
+        /// with nothing open are left alone as well, and so are their producers. Without an answer some may be aborted: ask again.
         async fn abort_transactions(
             &self,
             request: tonic::Request<::kera_protocol::v1::AbortTransactionsRequest>,

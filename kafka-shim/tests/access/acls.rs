@@ -125,6 +125,8 @@ async fn what_nobody_could_match_is_refused_and_the_rest_is_made() {
         good.clone(),
         good.clone().with_host(words("10.0.0.0/8")),
         good.clone().with_principal(words("ann")),
+        // There is no such role: the rule would be about nobody.
+        good.clone().with_principal(words("Role:readers")),
         good.clone().with_resource_type(0),
         good.clone().with_resource_type(99),
         good.clone().with_operation(-1),

@@ -1282,6 +1282,9 @@ pub struct OpenTransaction {
     /// who prepared it
     #[prost(string, tag = "4")]
     pub user: ::prost::alloc::string::String,
+    /// it is open, has no timeout, and is not prepared: two-phase commit of Kafka's clients
+    #[prost(bool, tag = "5")]
+    pub without_timeout: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AbortTransactionsRequest {

@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use super::status;
 use crate::access::{self, Alter, Filter, Seen, attempt};
-use crate::audit::{Attempt, Change};
+use crate::audit::{Attempt, Change, members_texts};
 use crate::shared::Shared;
 
 /// What a filter has for "every pattern that the name fits".
@@ -106,7 +106,15 @@ impl Access for AccessService {
         &self,
         request: Request<v1::AlterRoleRequest>,
     ) -> Result<Response<v1::AlterRoleResponse>, Status> {
+        let caller = request.extensions().get::<Caller>().cloned();
         let request = request.into_inner();
+        let attempts: Vec<Attempt> = members_texts(&request)
+            .iter()
+            .filter_map(|text| {
+                let change = Change::new("alter_role", "role", &request.name, text);
+                attempt(&self.shared, caller.as_ref(), change)
+            })
+            .collect();
         let alter = Alter {
             name: request.name,
             only_new: request.only_new,
@@ -114,9 +122,11 @@ impl Access for AccessService {
             add: request.add,
             remove: request.remove,
         };
-        let altered = access::alter_role(&self.shared, &alter)
-            .await
-            .map_err(status)?;
+        let altered = access::alter_role(&self.shared, &alter).await;
+        for attempt in attempts {
+            attempt.end(altered.as_ref());
+        }
+        let altered = altered.map_err(status)?;
         let count = |of: usize| u32::try_from(of).unwrap_or(u32::MAX);
         Ok(Response::new(v1::AlterRoleResponse {
             added: count(altered.added),

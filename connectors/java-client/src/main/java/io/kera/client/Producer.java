@@ -355,8 +355,9 @@ public final class Producer implements AutoCloseable {
      * {@linkplain ProducerOptions#withTransactionalId with a transactional id}, which append nothing outside of one. A
      * producer that begins under an id fences the one before it.
      *
-     * @throws KeraException with {@link ErrorCodes#FENCED_PRODUCER} if another producer has begun under the id, with
-     *     {@link ErrorCodes#TRANSACTION_PREPARED} as long as the one before is prepared
+     * @throws KeraException with {@link ErrorCodes#FENCED_PRODUCER} if another producer has begun under the id, or
+     *     somebody has aborted the one before by the id or a prefix, with {@link ErrorCodes#TRANSACTION_PREPARED} as long as
+     *     the one before is prepared
      */
     public void beginTransaction() throws IOException {
         ProducerTransaction transaction = transaction();
