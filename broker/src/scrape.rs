@@ -336,6 +336,11 @@ fn of_shares(shared: &Shared, registry: &mut Registry) {
         counts.rejected.clone(),
     );
     registry.register(
+        "share_renewed_records",
+        "Records whose locks members of share groups renewed, each time counted",
+        counts.renewed.clone(),
+    );
+    registry.register(
         "share_expired_locks",
         "Times that locks of share groups in a partition ended before their holders acknowledged",
         counts.expired.clone(),

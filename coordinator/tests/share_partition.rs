@@ -55,6 +55,7 @@ fn op() -> impl Strategy<Value = Op> {
         Just(Acknowledgement::Accept),
         Just(Acknowledgement::Release),
         Just(Acknowledgement::Reject),
+        Just(Acknowledgement::Renew),
     ];
     let holder = 0..HOLDERS;
     prop_oneof![
@@ -163,9 +164,10 @@ impl Model {
         let held = held.filter(|(_, known)| known.lock.is_some_and(|(by, _)| by == holder));
         let held: Vec<u64> = held.map(|(ordinal, _)| *ordinal).collect();
         let Some(first) = held.get(at % held.len().max(1)).copied() else {
+            let until = self.now_ms + LOCK_MS;
             let nobody = self
                 .partition
-                .acknowledge(holder, self.head, self.head, what);
+                .acknowledge(holder, self.head, self.head, what, until);
             assert!(nobody.is_err(), "what was not acquired");
             return;
         };
@@ -179,7 +181,8 @@ impl Model {
             let known = self.records.get(&ordinal);
             known.is_some_and(|known| known.lock.is_some_and(|(by, _)| by == holder))
         });
-        let said = self.partition.acknowledge(holder, first, last, what);
+        let until = self.now_ms + LOCK_MS;
+        let said = self.partition.acknowledge(holder, first, last, what, until);
         assert_eq!(said.is_ok(), all, "{first} to {last}");
         if !all {
             return;
@@ -190,6 +193,7 @@ impl Model {
                 Acknowledgement::Release => known.give_back(self.dead_letters),
                 Acknowledgement::Reject => known.give_up(self.dead_letters, GivenUpFor::Rejection),
                 Acknowledgement::Accept => (known.lock, known.done) = (None, true),
+                Acknowledgement::Renew => known.lock = Some((holder, until)),
             }
         }
     }
@@ -337,7 +341,7 @@ impl Model {
                 let held = held.find(|(_, known)| known.lock.is_some());
                 let first = *held.expect("it was taken").0;
                 self.partition
-                    .acknowledge(7, first, first, Acknowledgement::Accept)
+                    .acknowledge(7, first, first, Acknowledgement::Accept, 0)
                     .expect("it is acquired");
                 let known = self.records.get_mut(&first).expect("a record");
                 (known.lock, known.done) = (None, true);
@@ -424,10 +428,10 @@ fn what_is_given_up_and_trimmed_is_to_be_a_dead_letter_still() {
     let mut partition = SharePartition::new(&ShareState::at(0), MOST_DELIVERIES, true);
     assert_eq!(partition.acquire(1, 9, 0, &[(0, 9)], 8, 9).len(), 1);
     partition
-        .acknowledge(1, 1, 2, Acknowledgement::Reject)
+        .acknowledge(1, 1, 2, Acknowledgement::Reject, 0)
         .expect("it is acquired");
     partition
-        .acknowledge(1, 6, 6, Acknowledgement::Reject)
+        .acknowledge(1, 6, 6, Acknowledgement::Reject, 0)
         .expect("it is acquired");
     // Also by the next owner, and behind all that was delivered.
     for log_start in [5, 12] {
@@ -444,7 +448,7 @@ fn what_is_given_up_and_trimmed_is_to_be_a_dead_letter_still() {
     assert_eq!((partition.next(9), partition.in_flight()), (Some(12), 3));
     // Whoever had what is gone has nothing left to say.
     assert_eq!(
-        partition.acknowledge(1, 0, 7, Acknowledgement::Release),
+        partition.acknowledge(1, 0, 7, Acknowledgement::Release, 0),
         Ok(())
     );
     assert_eq!(partition.next(9), Some(12));
@@ -460,7 +464,7 @@ fn a_topic_for_dead_letters_may_come_and_go() {
     assert_eq!(partition.acquire(1, 9, 0, &[(0, 9)], 10, 10).len(), 1);
     let say = |partition: &mut SharePartition, at, what| {
         partition
-            .acknowledge(1, at, at, what)
+            .acknowledge(1, at, at, what, 0)
             .expect("it is acquired");
         partition.given_up(9).len()
     };
@@ -485,7 +489,7 @@ fn what_was_given_up_is_done_once_there_is_no_topic_for_it() {
     let mut partition = SharePartition::new(&ShareState::at(0), MOST_DELIVERIES, true);
     assert_eq!(partition.acquire(1, 9, 0, &[(0, 3)], 4, 9).len(), 1);
     partition
-        .acknowledge(1, 0, 1, Acknowledgement::Reject)
+        .acknowledge(1, 0, 1, Acknowledgement::Reject, 0)
         .expect("it is acquired");
     let kept = partition.state();
     assert_eq!((kept.start, kept.done()), (0, 0), "not done yet");

@@ -9,7 +9,7 @@ use kafka_protocol::messages::ApiKey;
 use kafka_protocol::protocol::{Decodable, Encodable};
 
 use crate::context::Ctx;
-use crate::wire::{init_producer_id, walk};
+use crate::wire::{init_producer_id, share, walk};
 use crate::{
     absent, acls, active_producers, apis, cluster, configs, groups, metadata, offsets,
     producer_ids, quotas, records, scram_users, shares, topics, transactions,
@@ -96,8 +96,11 @@ pub(crate) async fn answer(
         ApiKey::ConsumerGroupDescribe => call.on(groups::consumer_describe).await,
         ApiKey::ShareGroupHeartbeat => call.on(groups::share_heartbeat).await,
         ApiKey::ShareGroupDescribe => call.on(groups::share_describe).await,
-        ApiKey::ShareFetch => call.on(shares::share_fetch).await,
-        ApiKey::ShareAcknowledge => call.on(shares::share_acknowledge).await,
+        ApiKey::ShareFetch => call.by(share::decode_fetch, shares::share_fetch).await,
+        ApiKey::ShareAcknowledge => {
+            let decode = share::decode_acknowledge;
+            call.by(decode, shares::share_acknowledge).await
+        }
         ApiKey::DescribeShareGroupOffsets => call.on(groups::describe_share_offsets).await,
         ApiKey::AlterShareGroupOffsets => call.on(groups::alter_share_offsets).await,
         ApiKey::DeleteShareGroupOffsets => call.on(groups::delete_share_offsets).await,

@@ -91,7 +91,7 @@ pub(crate) fn tell(parts: &mut [Bytes], key: i16, version: i16, wait: Duration) 
 mod tests {
     use bytes::Buf;
     use kafka_protocol::messages::*;
-    use kafka_protocol::protocol::{Decodable, Encodable};
+    use kafka_protocol::protocol::{Decodable, Encodable, Message};
 
     use super::*;
     use crate::apis::APIS;
@@ -100,14 +100,15 @@ mod tests {
     const WAIT: Duration = Duration::from_micros(4_001);
 
     /// What the client of an API reads in each version, of a reply that says to wait, and of one that says to wait longer.
-    fn check<R: Default + Encodable + Decodable>(
+    fn check<R: Default + Encodable + Decodable + Message>(
         api: ApiKey,
         throttle: impl Fn(&mut R) -> &mut i32,
     ) {
         let key = api as i16;
         let (_, from) = BEGIN_WITH_IT.iter().find(|(one, _)| *one == api).unwrap();
         let served = APIS.iter().find(|one| one.key == key).unwrap();
-        for version in served.min.max(*from)..=served.max {
+        // Newer ones than the codec knows begin alike.
+        for version in served.min.max(*from)..=served.max.min(R::VERSIONS.max) {
             for (said, told) in [(0, 5), (9, 9)] {
                 let mut response = R::default();
                 *throttle(&mut response) = said;

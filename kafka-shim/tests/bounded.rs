@@ -8,10 +8,10 @@ use kera_kafka_shim::wire::walk::{Limits, walk};
 
 #[path = "support/dice.rs"]
 mod dice;
-#[path = "support/init_producer_id.rs"]
-mod init_bodies;
 #[path = "support/messages.rs"]
 mod messages;
+#[path = "support/newer.rs"]
+mod newer_bodies;
 
 use dice::Dice;
 

@@ -6,8 +6,6 @@ use std::path::PathBuf;
 
 #[path = "support/dice.rs"]
 mod dice;
-#[path = "support/init_producer_id.rs"]
-mod init_bodies;
 #[path = "../../fuzz/checks/kafka_request.rs"]
 mod kafka_request;
 #[path = "../../fuzz/checks/login.rs"]
@@ -16,6 +14,8 @@ mod login;
 mod messages;
 #[path = "../../xtask/tests/fuzz/mutate.rs"]
 mod mutate;
+#[path = "support/newer.rs"]
+mod newer_bodies;
 #[path = "support/requests.rs"]
 mod requests;
 

@@ -325,8 +325,7 @@ impl Attached {
         let Some(opened) = self.opened() else {
             return Vec::new();
         };
-        // The millisecond that it is may be over at any moment: a lock ends no sooner than was promised.
-        let until_ms = now_ms().saturating_add(opened.config.load().lock_ms() + 1);
+        let until_ms = opened.locked_until();
         let most = self.most(opened);
         let mut standing = opened.standing.lock();
         if standing.ended.is_some() {
@@ -387,17 +386,26 @@ impl Attached {
         for (first, last, _) in said {
             standing.partition.check(self.holder, *first, *last)?;
         }
+        let until_ms = opened.locked_until();
         for (first, last, what) in said {
             let partition = &mut standing.partition;
-            partition.acknowledge(self.holder, *first, *last, *what)?;
+            partition.acknowledge(self.holder, *first, *last, *what, until_ms)?;
             let count = match what {
                 Acknowledgement::Accept => &counts.accepted,
                 Acknowledgement::Release => &counts.released,
                 Acknowledgement::Reject => &counts.rejected,
+                Acknowledgement::Renew => &counts.renewed,
             };
             count.inc_by(last - first + 1);
         }
-        self.changed(&mut standing);
+        // Locks are not kept: a renewal alone leaves nothing to wait for.
+        match said
+            .iter()
+            .all(|(.., what)| *what == Acknowledgement::Renew)
+        {
+            true => self.weigh(&mut standing),
+            false => self.changed(&mut standing),
+        }
         let version = standing.version;
         // What is given back is for others, and what is done may make room. Otherwise nobody is woken: members that wait for
         // records that nobody has sent yet would look at all their partitions with each acknowledgement of another.

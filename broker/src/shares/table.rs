@@ -15,6 +15,8 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{Notify, OnceCell};
 
+use crate::clock::now_ms;
+
 /// Runs of records in flight, of all groups and partitions of a broker; each takes about 64 bytes. At the limit a
 /// partition has no more than [`SPARED`] records in flight, so that no group takes the room of all others.
 const MOST_RUNS: usize = 1_000_000;
@@ -71,6 +73,8 @@ pub struct ShareCounts {
     pub released: Counter,
     /// Rejected.
     pub rejected: Counter,
+    /// Renewed: their members are at work on them still.
+    pub renewed: Counter,
     /// Partitions in which locks ended before their holders had said anything.
     pub expired: Counter,
     /// Given up, and in a dead-letter topic.
@@ -151,6 +155,14 @@ pub(super) struct Opened {
     /// by one at a time: an older answer overwrites no younger one.
     pub(super) asking: tokio::sync::Mutex<()>,
     pub(super) standing: Mutex<Standing>,
+}
+
+impl Opened {
+    /// When locks end that are taken now. The millisecond that it is may be over at any moment: a lock ends no sooner than was
+    /// promised.
+    pub(super) fn locked_until(&self) -> u64 {
+        now_ms().saturating_add(self.config.load().lock_ms() + 1)
+    }
 }
 
 /// Who has what, and how much of it is kept.

@@ -61,6 +61,8 @@ pub enum Acknowledgement {
     Release,
     /// Nobody will ever succeed with it.
     Reject,
+    /// It is at work on it still, and keeps its lock (KIP-1222).
+    Renew,
 }
 
 /// Records that were acquired together.
@@ -326,7 +328,8 @@ impl SharePartition {
         self.advance();
     }
 
-    /// A holder says what became of the records from `first` to `last`. Of what is not stored any more nothing is left to say.
+    /// A holder says what became of the records from `first` to `last`; the locks of those that it renews end at `until_ms`. Of
+    /// what is not stored any more nothing is left to say.
     ///
     /// # Errors
     /// One of them is not acquired by this holder; then nothing is changed.
@@ -336,6 +339,7 @@ impl SharePartition {
         first: Ordinal,
         last: Ordinal,
         what: Acknowledgement,
+        until_ms: u64,
     ) -> Result<(), WrongState> {
         self.check(holder, first, last)?;
         let rules = self.rules();
@@ -348,6 +352,7 @@ impl SharePartition {
                 }
                 Acknowledgement::Reject => rules.give_up(run, GivenUpFor::Rejection),
                 Acknowledgement::Release => rules.give_back(run),
+                Acknowledgement::Renew => run.standing = Standing::Acquired { holder, until_ms },
             });
             self.advance();
         }

@@ -15,6 +15,7 @@ use super::session::{BEGINS, ENDS, Key, ShareSession};
 use super::{refused, who};
 use crate::context::Ctx;
 use crate::refusal::Refusal;
+use crate::wire::share::{Acknowledged, Renewing};
 use crate::{access, topic};
 
 /// First and last offset, and what is said of each, or of all.
@@ -28,17 +29,30 @@ pub(super) type Outcomes = BTreeMap<Key, Result<(), Refusal>>;
 pub(crate) async fn share_acknowledge(
     ctx: &Ctx,
     _version: i16,
-    request: ShareAcknowledgeRequest,
-) -> ShareAcknowledgeResponse {
+    request: Renewing<ShareAcknowledgeRequest>,
+) -> Acknowledged {
     match acknowledge(ctx, request).await {
-        Ok(outcomes) => response(outcomes),
-        Err(refusal) => ShareAcknowledgeResponse::default()
-            .with_error_code(refusal.code)
-            .with_error_message(Some(refusal.text())),
+        Ok((outcomes, lock_ms)) => Acknowledged {
+            response: response(outcomes),
+            lock_ms: i32::try_from(lock_ms).unwrap_or(i32::MAX),
+        },
+        Err(refusal) => Acknowledged {
+            response: ShareAcknowledgeResponse::default()
+                .with_error_code(refusal.code)
+                .with_error_message(Some(refusal.text())),
+            lock_ms: 0,
+        },
     }
 }
 
-async fn acknowledge(ctx: &Ctx, request: ShareAcknowledgeRequest) -> Result<Outcomes, Refusal> {
+/// What became of each partition's acknowledgements, and how long locks last.
+async fn acknowledge(
+    ctx: &Ctx,
+    request: Renewing<ShareAcknowledgeRequest>,
+) -> Result<(Outcomes, u64), Refusal> {
+    let Renewing {
+        request, renews, ..
+    } = request;
     let who = who(ctx, request.group_id.as_ref(), request.member_id.as_ref())?;
     let epoch = request.share_session_epoch;
     if epoch == BEGINS {
@@ -55,11 +69,12 @@ async fn acknowledge(ctx: &Ctx, request: ShareAcknowledgeRequest) -> Result<Outc
         }
     }
     let session = ctx.shares.take(&ctx.shared, &who, epoch)?;
-    let outcomes = take(ctx, &session, said).await;
+    let outcomes = take(ctx, &session, said, renews).await;
+    let lock_ms = session.lock_ms();
     if epoch != ENDS {
         ctx.shares.put_back(who, session);
     }
-    Ok(outcomes)
+    Ok((outcomes, lock_ms))
 }
 
 fn response(outcomes: Outcomes) -> ShareAcknowledgeResponse {
@@ -85,8 +100,8 @@ fn response(outcomes: Outcomes) -> ShareAcknowledgeResponse {
         .with_responses(topics)
 }
 
-/// Takes what a session says, and waits until it is kept.
-pub(super) async fn take(ctx: &Ctx, session: &ShareSession, said: Said) -> Outcomes {
+/// Takes what a session says, and waits until it is kept. Locks are renewed only where the request `renews` any.
+pub(super) async fn take(ctx: &Ctx, session: &ShareSession, said: Said, renews: bool) -> Outcomes {
     let mut outcomes = Outcomes::new();
     let mut taken = Vec::new();
     hear_settings(session, &said).await;
@@ -104,6 +119,7 @@ pub(super) async fn take(ctx: &Ctx, session: &ShareSession, said: Said) -> Outco
             continue;
         };
         let acknowledged = runs(&batches).and_then(|runs| {
+            check_renewals(attached, &runs, renews)?;
             let acknowledged = attached.acknowledge(&runs);
             acknowledged.map_err(|error| refused(&error))
         });
@@ -119,6 +135,27 @@ pub(super) async fn take(ctx: &Ctx, session: &ShareSession, said: Said) -> Outco
         outcomes.insert(key, kept.map_err(|error| refused(&error)));
     }
     outcomes
+}
+
+/// Whether a partition's locks may be renewed, if any are to be.
+fn check_renewals(
+    attached: &Attached,
+    runs: &[(Ordinal, Ordinal, Acknowledgement)],
+    renews: bool,
+) -> Result<(), Refusal> {
+    let is_renewal = |(.., what): &(_, _, Acknowledgement)| *what == Acknowledgement::Renew;
+    if !runs.iter().any(is_renewal) {
+        return Ok(());
+    }
+    if !renews {
+        let text = "the request renews locks, and does not say so (IsRenewAck)";
+        return Err(Refusal::new(ResponseError::InvalidRequest, text));
+    }
+    if attached.config().is_some_and(|config| !config.renews()) {
+        let text = "locks are not renewed: share.renew.acknowledge.enable is false for the group";
+        return Err(Refusal::new(ResponseError::InvalidRecordState, text));
+    }
+    Ok(())
 }
 
 /// Where something is given back or rejected, what is set for the group by now decides what becomes of it.
@@ -172,6 +209,7 @@ fn acknowledgement(kind: i8) -> Result<Acknowledgement, Refusal> {
         0 | 1 => Ok(Acknowledgement::Accept),
         2 => Ok(Acknowledgement::Release),
         3 => Ok(Acknowledgement::Reject),
+        4 => Ok(Acknowledgement::Renew),
         other => {
             let text = format!("there is no acknowledgement of kind {other}");
             Err(Refusal::new(ResponseError::InvalidRequest, text))

@@ -22,6 +22,7 @@ use super::wait::HeadsMove;
 use super::{not_served, who};
 use crate::context::Ctx;
 use crate::refusal::Refusal;
+use crate::wire::share::{Fetched, Renewing};
 
 /// Most bytes of records in an answer; one batch may be longer.
 const MOST_BYTES: usize = 4 << 20;
@@ -39,17 +40,45 @@ type Parts = BTreeMap<Key, Result<Got, Refusal>>;
 pub(crate) async fn share_fetch(
     ctx: &Ctx,
     _version: i16,
-    request: ShareFetchRequest,
-) -> ShareFetchResponse {
-    match fetch(ctx, request).await {
+    request: Renewing<ShareFetchRequest>,
+) -> Fetched {
+    Fetched(match fetch(ctx, request).await {
         Ok(response) => response,
         Err(refusal) => ShareFetchResponse::default()
             .with_error_code(refusal.code)
             .with_error_message(Some(refusal.text())),
-    }
+    })
 }
 
-async fn fetch(ctx: &Ctx, request: ShareFetchRequest) -> Result<ShareFetchResponse, Refusal> {
+/// A request that renews locks gets no records, and says so.
+fn check_renewal(request: &Renewing<ShareFetchRequest>) -> Result<(), Refusal> {
+    let invalid = |text: String| Err(Refusal::new(ResponseError::InvalidRequest, text));
+    let mode = request.acquire_mode;
+    if !(0..=1).contains(&mode) {
+        return invalid(format!("the acquire mode is 0 or 1, and not {mode}"));
+    }
+    let fetch = &request.request;
+    let wanted = [
+        fetch.max_bytes,
+        fetch.min_bytes,
+        fetch.max_records,
+        fetch.max_wait_ms,
+    ];
+    if request.renews && wanted != [0; 4] {
+        let text = "a request that renews locks gets no records: its least and most bytes, most records and longest wait are 0";
+        return invalid(text.to_owned());
+    }
+    Ok(())
+}
+
+async fn fetch(
+    ctx: &Ctx,
+    request: Renewing<ShareFetchRequest>,
+) -> Result<ShareFetchResponse, Refusal> {
+    check_renewal(&request)?;
+    let Renewing {
+        request, renews, ..
+    } = request;
     let who = who(ctx, request.group_id.as_ref(), request.member_id.as_ref())?;
     let epoch = request.share_session_epoch;
     let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
@@ -78,7 +107,7 @@ async fn fetch(ctx: &Ctx, request: ShareFetchRequest) -> Result<ShareFetchRespon
         return Err(Refusal::new(ResponseError::InvalidRequest, text));
     }
     let mut session = ctx.shares.take(&ctx.shared, &who, epoch)?;
-    let outcomes = acknowledge::take(ctx, &session, said).await;
+    let outcomes = acknowledge::take(ctx, &session, said, renews).await;
     if epoch == ENDS {
         let lock_ms = session.lock_ms();
         // Its locks end with it, before the client hears of it.
@@ -94,7 +123,10 @@ async fn fetch(ctx: &Ctx, request: ShareFetchRequest) -> Result<ShareFetchRespon
         }
     }
     session.hold(&who, &ctx.settings.sessions)?;
-    let parts = session.fetch(ctx, &who.0, &limits, deadline).await;
+    let parts = match renews {
+        true => Parts::new(),
+        false => session.fetch(ctx, &who.0, &limits, deadline).await,
+    };
     let lock_ms = session.lock_ms();
     ctx.shares.put_back(who, session);
     Ok(response(lock_ms, outcomes, parts))
@@ -108,7 +140,7 @@ struct Limits {
 
 impl ShareSession {
     /// How long what is acquired is locked, milliseconds.
-    fn lock_ms(&self) -> u64 {
+    pub(super) fn lock_ms(&self) -> u64 {
         let mut attached = self.attached.values();
         let config = attached.find_map(|attached| attached.config());
         config.map_or(LOCK_MS, |config| config.lock_ms())

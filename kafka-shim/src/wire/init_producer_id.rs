@@ -1,9 +1,10 @@
 //! InitProducerId as the codec reads it, and its newest version, which the codec does not know.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use kafka_protocol::messages::InitProducerIdRequest;
 use kafka_protocol::protocol::Decodable;
 
+use super::newer::decode_without;
 use super::reader::Reader;
 
 /// The first version with the two fields of two-phase commit (KIP-939), in front of the tagged fields.
@@ -30,14 +31,7 @@ pub fn decode(body: &mut Bytes, version: i16) -> Result<InitProducerIdRequest, S
     };
     let fields: Result<_, super::reader::ReadError> = fields();
     let (at, enable_2_pc, keep_prepared_txn) = fields.map_err(|error| error.to_string())?;
-    let mut before = BytesMut::with_capacity(body.len());
-    before.extend_from_slice(&body[..at]);
-    before.extend_from_slice(&body[at + FIELDS..]);
-    let mut rest = before.freeze();
-    let length = rest.len();
-    let request = InitProducerIdRequest::decode(&mut rest, TWO_PHASE_FROM - 1);
-    let request = request.map_err(|error| error.to_string())?;
-    *body = body.slice(length - rest.len() + FIELDS..);
+    let request: InitProducerIdRequest = decode_without(body, at..at + FIELDS, TWO_PHASE_FROM - 1)?;
     Ok(request
         .with_enable_2_pc(enable_2_pc)
         .with_keep_prepared_txn(keep_prepared_txn))
@@ -45,6 +39,8 @@ pub fn decode(body: &mut Bytes, version: i16) -> Result<InitProducerIdRequest, S
 
 #[cfg(test)]
 mod tests {
+    use bytes::BytesMut;
+
     use super::*;
     use crate::wire::walk::{Limits, walk};
 

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use kafka_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
-    AlterConfigsRequest, AlterShareGroupOffsetsRequest, AlterUserScramCredentialsRequest, ApiKey,
+    AlterConfigsRequest, AlterShareGroupOffsetsRequest, AlterUserScramCredentialsRequest,
     ApiVersionsRequest, ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest,
     CreateAclsRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteAclsRequest,
     DeleteGroupsRequest, DeleteRecordsRequest, DeleteShareGroupOffsetsRequest, DeleteTopicsRequest,
@@ -17,13 +17,12 @@ use kafka_protocol::messages::{
     LeaveGroupRequest, ListConfigResourcesRequest, ListGroupsRequest, ListOffsetsRequest,
     ListPartitionReassignmentsRequest, ListTransactionsRequest, MetadataRequest,
     OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest,
-    ProduceRequest, SaslAuthenticateRequest, SaslHandshakeRequest, ShareAcknowledgeRequest,
-    ShareFetchRequest, ShareGroupDescribeRequest, ShareGroupHeartbeatRequest, SyncGroupRequest,
-    TxnOffsetCommitRequest, WriteTxnMarkersRequest,
+    ProduceRequest, SaslAuthenticateRequest, SaslHandshakeRequest, ShareGroupDescribeRequest,
+    ShareGroupHeartbeatRequest, SyncGroupRequest, TxnOffsetCommitRequest, WriteTxnMarkersRequest,
 };
 use kafka_protocol::protocol::Decodable;
 
-use super::init_producer_id;
+use super::{init_producer_id, share};
 use crate::fetch;
 use crate::produce;
 
@@ -45,8 +44,14 @@ pub fn decode(api_key: i16, version: i16, mut body: Bytes) -> Result<usize, Stri
             }
         };
     }
-    if api_key == ApiKey::InitProducerId as i16 {
-        return init_producer_id::decode(&mut body, version).map(|_| body.len());
+    let by_hand = match api_key {
+        22 => Some(init_producer_id::decode(&mut body, version).map(drop)),
+        78 => Some(share::decode_fetch(&mut body, version).map(drop)),
+        79 => Some(share::decode_acknowledge(&mut body, version).map(drop)),
+        _ => None,
+    };
+    if let Some(decoded) = by_hand {
+        return decoded.map(|()| body.len());
     }
     let decoded: Result<(), String> = decode_as! {
         0 ProduceRequest,
@@ -86,8 +91,6 @@ pub fn decode(api_key: i16, version: i16, mut body: Bytes) -> Result<usize, Stri
         66 ListTransactionsRequest,
         76 ShareGroupHeartbeatRequest,
         77 ShareGroupDescribeRequest,
-        78 ShareFetchRequest,
-        79 ShareAcknowledgeRequest,
         90 DescribeShareGroupOffsetsRequest,
         91 AlterShareGroupOffsetsRequest,
         92 DeleteShareGroupOffsetsRequest,

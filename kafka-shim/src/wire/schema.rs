@@ -701,7 +701,7 @@ shapes! {
         include_authorized_operations: bool;
     }
 
-    78 ShareFetch 1 to 1 flexible 0 {
+    78 ShareFetch 1 to 2 flexible 0 {
         group_id: (? string);
         member_id: (? string);
         share_session_epoch: int32;
@@ -710,6 +710,8 @@ shapes! {
         max_bytes: int32;
         max_records: int32;
         batch_size: int32;
+        share_acquire_mode: int8 from 2;
+        is_renew_ack: bool from 2;
         topics: [{
             topic_id: uuid;
             partitions: [{
@@ -727,10 +729,11 @@ shapes! {
         }];
     }
 
-    79 ShareAcknowledge 1 to 1 flexible 0 {
+    79 ShareAcknowledge 1 to 2 flexible 0 {
         group_id: (? string);
         member_id: (? string);
         share_session_epoch: int32;
+        is_renew_ack: bool from 2;
         topics: [{
             topic_id: uuid;
             partitions: [{

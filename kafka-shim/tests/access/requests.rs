@@ -131,7 +131,7 @@ pub fn of(api: ApiKey, version: i16, id: Uuid) -> Option<Asked> {
             let request = InitProducerIdRequest::default().with_transactional_id(None);
             let request = request.with_transaction_timeout_ms(1000);
             Asked {
-                body: common::init_bodies::body(&request, version),
+                body: common::newer_bodies::init_producer_id(&request, version),
                 header: InitProducerIdRequest::header_version(version),
             }
         }

@@ -295,6 +295,7 @@ async fn groups_have_defaults_and_brokers_tell_where_they_are_reached() {
                 of_shares("share.isolation.level", "read_uncommitted"),
                 of_shares("share.delivery.count.limit", "5"),
                 of_shares("share.partition.max.record.locks", "2000"),
+                of_shares("share.renew.acknowledge.enable", "true"),
             ],
             "what the coordinator tells all of them, and what may be set for each"
         );

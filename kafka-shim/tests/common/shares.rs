@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use kafka_protocol::messages::alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use kafka_protocol::messages::fetch_request::{FetchPartition as Partition, FetchTopic as Topic};
 use kafka_protocol::messages::share_acknowledge_request::{
@@ -15,15 +16,17 @@ use kafka_protocol::messages::{
     ShareAcknowledgeRequest, ShareAcknowledgeResponse, ShareFetchRequest, ShareFetchResponse,
     ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse, TopicName,
 };
-use kafka_protocol::protocol::StrBytes;
+use kafka_protocol::protocol::{Decodable, StrBytes};
 use kera_protocol::batch::{MAX_BATCH_BYTES, Records, batches};
 use uuid::Uuid;
 
+use super::newer_bodies::share_acknowledge;
 use super::{Client, PATIENCE};
 
 pub const ACCEPT: i8 = 1;
 pub const RELEASE: i8 = 2;
 pub const REJECT: i8 = 3;
+pub const RENEW: i8 = 4;
 
 fn words(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
@@ -155,11 +158,7 @@ impl Sharer {
         let of = AcknowledgeTopic::default()
             .with_topic_id(topic)
             .with_partitions(named.collect());
-        let request = ShareAcknowledgeRequest::default()
-            .with_group_id(Some(GroupId(words(self.group))))
-            .with_member_id(Some(words(self.id)))
-            .with_share_session_epoch(self.epoch)
-            .with_topics(vec![of]);
+        let request = self.acknowledge_request(vec![of]);
         let response: ShareAcknowledgeResponse =
             client.call(ApiKey::ShareAcknowledge, 1, &request).await;
         if response.error_code != 0 {
@@ -167,6 +166,41 @@ impl Sharer {
         }
         self.epoch += 1;
         response.responses[0].partitions[0].error_code
+    }
+
+    fn acknowledge_request(&self, topics: Vec<AcknowledgeTopic>) -> ShareAcknowledgeRequest {
+        ShareAcknowledgeRequest::default()
+            .with_group_id(Some(GroupId(words(self.group))))
+            .with_member_id(Some(words(self.id)))
+            .with_share_session_epoch(self.epoch)
+            .with_topics(topics)
+    }
+
+    /// Renews locks by a request that says whether it does: how long they last, and the partition's error code.
+    pub async fn renew(
+        &mut self,
+        client: &mut Client,
+        topic: Uuid,
+        run: (i64, i64),
+        says: bool,
+    ) -> (i32, i16) {
+        let batch = AcknowledgementBatch::default()
+            .with_first_offset(run.0)
+            .with_last_offset(run.1)
+            .with_acknowledge_types(vec![RENEW]);
+        let partition = AcknowledgePartition::default().with_acknowledgement_batches(vec![batch]);
+        let of = AcknowledgeTopic::default()
+            .with_topic_id(topic)
+            .with_partitions(vec![partition]);
+        let body = share_acknowledge(&self.acknowledge_request(vec![of]), 2, says);
+        let answer = client.call_with(ApiKey::ShareAcknowledge, 2, &body).await;
+        self.epoch += 1;
+        // The time to wait, no error and no text, and then what the codec does not know.
+        assert_eq!(answer[..7], [0; 7]);
+        let lock = i32::from_be_bytes(answer[7..11].try_into().expect("four bytes"));
+        let mut rest = Bytes::from([&answer[..7], &answer[11..]].concat());
+        let response = ShareAcknowledgeResponse::decode(&mut rest, 1).expect("an answer");
+        (lock, response.responses[0].partitions[0].error_code)
     }
 }
 

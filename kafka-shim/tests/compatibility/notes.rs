@@ -160,9 +160,8 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         78,
         Partly,
-        "no records are acquired beyond `max_records`; locks are not renewed (version 2); a session belongs to its connection, and its locks go with it",
+        "no records are acquired beyond `max_records`, in either mode; a session belongs to its connection, and its locks go with it",
     ),
-    (79, Partly, "locks are not renewed (version 2)"),
     (90, Partly, "without the lag (version 1)"),
 ];
 

@@ -13,10 +13,12 @@ use kafka_protocol::messages::{
     GroupId, ListGroupsRequest, ListGroupsResponse, ProduceRequest, ProduceResponse,
     ShareFetchResponse,
 };
+use kafka_protocol::protocol::Decodable;
 use kera_protocol::batch::{Compression, ProducerStamp};
 use uuid::Uuid;
 
-use crate::common::shares::{ACCEPT, REJECT, RELEASE, Sharer, acquired, parts};
+use crate::common::newer_bodies::share_fetch;
+use crate::common::shares::{ACCEPT, REJECT, RELEASE, RENEW, Sharer, acquired, alter, parts};
 use crate::common::{Client, World, batch};
 use crate::{topic, words};
 
@@ -237,6 +239,77 @@ async fn a_lock_ends_with_its_time_and_deliveries_with_their_limit() {
     assert_eq!(a.say(&mut one, stream, 0, (0, 2), RELEASE).await, 0);
     send(&mut one, 1).await;
     assert_eq!(a.acquire(&mut one, stream, 0).await, [(3, 3, 1)]);
+}
+
+/// Whoever needs longer renews its locks (KIP-1222); those that it does not renew end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_renewed_holds_on() {
+    let world = World::start().await;
+    let (mut one, mut two) = (world.client().await, world.client().await);
+    let set = [("share.record.lock.duration.ms", "3600000")];
+    let stream = begin(&world, &mut one, &set).await;
+    let (mut a, mut b) = (Sharer::new("g", "a"), Sharer::new("g", "b"));
+    a.beat(&mut one, 0, "t").await;
+    send(&mut one, 4).await;
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(0, 3, 1)]);
+    let invalid = ResponseError::InvalidRequest.code();
+    let wrong = ResponseError::InvalidRecordState.code();
+    // A client has to say that it renews.
+    let (_, code) = a.renew(&mut one, stream, (0, 3), false).await;
+    assert_eq!(code, invalid);
+    assert_eq!(a.say(&mut one, stream, 0, (0, 3), RENEW).await, invalid);
+    // Of nobody else's records, and of them all or none.
+    let fetched = b.fetch(&mut two, stream, 0, 0).await;
+    assert_eq!(acquired(&fetched), []);
+    assert_eq!(b.renew(&mut two, stream, (1, 2), true).await.1, wrong);
+    assert_eq!(a.renew(&mut one, stream, (1, 4), true).await.1, wrong);
+    // With locks of a second those end that are not renewed for longer.
+    let short = [("share.record.lock.duration.ms", "1000")];
+    assert_eq!(alter(&mut one, 32, "g", &short).await, 0);
+    // A release has the owner hear of it.
+    assert_eq!(a.say(&mut one, stream, 0, (3, 3), RELEASE).await, 0);
+    assert_eq!(b.acquire(&mut two, stream, 0).await, [(3, 3, 2)]);
+    assert_eq!(b.say(&mut two, stream, 0, (3, 3), ACCEPT).await, 0);
+    assert_eq!(a.renew(&mut one, stream, (1, 2), true).await, (1_000, 0));
+    assert_eq!(b.acquire(&mut two, stream, 0).await, [(1, 2, 2)]);
+    assert_eq!(
+        a.renew(&mut one, stream, (1, 2), true).await.1,
+        wrong,
+        "late"
+    );
+    assert_eq!(a.say(&mut one, stream, 0, (0, 0), ACCEPT).await, 0);
+    let off = [("share.renew.acknowledge.enable", "false")];
+    assert_eq!(alter(&mut one, 32, "g", &off).await, 0);
+    let released = b.say(&mut two, stream, 0, (2, 2), RELEASE).await;
+    assert!([0, wrong].contains(&released), "its lock may be over");
+    let (_, code) = b.renew(&mut two, stream, (1, 1), true).await;
+    assert_eq!(code, wrong, "the group does not renew");
+}
+
+/// A fetch that renews gets nothing, and waits for nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fetch_that_renews_gets_no_records() {
+    let world = World::start().await;
+    let mut one = world.client().await;
+    let stream = begin(&world, &mut one, &[]).await;
+    let mut a = Sharer::new("g", "a");
+    a.beat(&mut one, 0, "t").await;
+    send(&mut one, 4).await;
+    assert_eq!(a.fetch(&mut one, stream, 9, 0).await.error_code, 0);
+    for (wait_ms, mode, code) in [(1, 0, 42), (0, 2, 42), (0, 1, 0)] {
+        let request = a.fetch_request(stream, &[0], wait_ms);
+        let request = request
+            .with_min_bytes(0)
+            .with_max_bytes(0)
+            .with_max_records(0);
+        let body = share_fetch(&request, 2, mode, true);
+        let answer = one.call_with(ApiKey::ShareFetch, 2, &body).await;
+        let answer = ShareFetchResponse::decode(&mut answer.clone(), 1).expect("an answer");
+        assert_eq!(answer.error_code, code, "{answer:?}");
+        assert_eq!(acquired(&answer), []);
+    }
+    a.epoch += 1;
+    assert_eq!(a.acquire(&mut one, stream, 0).await, [(0, 3, 1)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,8 @@ use kafka_protocol::messages::{
     HeartbeatRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest,
     LeaveGroupRequest, ListGroupsRequest, ListOffsetsRequest, MetadataRequest, OffsetCommitRequest,
     OffsetDeleteRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest, ProduceRequest,
-    ProducerId, SyncGroupRequest, TopicName, TransactionalId,
+    ProducerId, ShareAcknowledgeRequest, ShareFetchRequest, SyncGroupRequest, TopicName,
+    TransactionalId,
 };
 use kafka_protocol::messages::{
     alter_configs_request, create_partitions_request, create_topics_request,
@@ -23,7 +24,7 @@ use kafka_protocol::protocol::{Encodable, HeaderVersion, StrBytes};
 use kera_kafka_shim::wire::schema::SHAPES;
 
 use crate::dice::Dice;
-use crate::init_bodies;
+use crate::newer_bodies;
 
 #[path = "messages/more.rs"]
 mod more;
@@ -77,7 +78,10 @@ pub fn body(api_key: i16, version: i16, dice: &mut Dice) -> (Vec<u8>, i16) {
         22 => {
             let request = init_producer_id(version, dice);
             let header = InitProducerIdRequest::header_version(version);
-            (init_bodies::body(&request, version).to_vec(), header)
+            (
+                newer_bodies::init_producer_id(&request, version).to_vec(),
+                header,
+            )
         }
         23 => encoded(&offset_for_leader_epoch(version, dice), version),
         24 => encoded(&more::add_partitions_to_txn(version, dice), version),
@@ -88,8 +92,21 @@ pub fn body(api_key: i16, version: i16, dice: &mut Dice) -> (Vec<u8>, i16) {
         17 => encoded(&more::sasl_handshake(dice), version),
         76 => encoded(&shares::heartbeat(dice), version),
         77 => encoded(&shares::describe(dice), version),
-        78 => encoded(&shares::fetch(dice), version),
-        79 => encoded(&shares::acknowledge(dice), version),
+        78 => {
+            let request = shares::fetch(dice);
+            let (mode, renews) = (dice.below(2) as i8, dice.below(2) == 1);
+            let body = newer_bodies::share_fetch(&request, version, mode, renews);
+            (body.to_vec(), ShareFetchRequest::header_version(version))
+        }
+        79 => {
+            let request = shares::acknowledge(dice);
+            let renews = dice.below(2) == 1;
+            let body = newer_bodies::share_acknowledge(&request, version, renews);
+            (
+                body.to_vec(),
+                ShareAcknowledgeRequest::header_version(version),
+            )
+        }
         90 => encoded(&shares::describe_offsets(dice), version),
         91 => encoded(&shares::alter_offsets(dice), version),
         92 => encoded(&shares::delete_offsets(dice), version),

@@ -14,4 +14,4 @@ mod requests;
 #[path = "../support/responses.rs"]
 mod responses;
 
-use common::init_bodies;
+use common::newer_bodies;

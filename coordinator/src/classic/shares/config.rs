@@ -12,6 +12,8 @@ const ISOLATION_LEVEL: &str = "share.isolation.level";
 const DELIVERY_COUNT_LIMIT: &str = "share.delivery.count.limit";
 /// How many records of a partition may be in flight.
 const MAX_RECORD_LOCKS: &str = "share.partition.max.record.locks";
+/// Whether members may renew their locks (KIP-1222).
+const RENEW_ENABLE: &str = "share.renew.acknowledge.enable";
 
 /// The topic that gets what the group gives up (KIP-1191); empty: none.
 pub const DEAD_LETTER_TOPIC: &str = "errors.deadletterqueue.topic.name";
@@ -21,7 +23,7 @@ const DEAD_LETTER_COPY: &str = "errors.deadletterqueue.copy.record.enable";
 const MOST_TOPIC_BYTES: usize = 249;
 
 /// All of them, with their defaults: those of Kafka.
-pub const CONFIGS: [(&str, &str); 7] = [
+pub const CONFIGS: [(&str, &str); 8] = [
     (DEAD_LETTER_COPY, "false"),
     (DEAD_LETTER_TOPIC, ""),
     (AUTO_OFFSET_RESET, "latest"),
@@ -29,6 +31,7 @@ pub const CONFIGS: [(&str, &str); 7] = [
     (ISOLATION_LEVEL, "read_uncommitted"),
     (DELIVERY_COUNT_LIMIT, "5"),
     (MAX_RECORD_LOCKS, "2000"),
+    (RENEW_ENABLE, "true"),
 ];
 
 /// Where a group begins that has not read a partition yet.
@@ -116,6 +119,11 @@ impl ShareConfig {
         self.value(DEAD_LETTER_COPY).eq_ignore_ascii_case("true")
     }
 
+    /// Whether members may renew their locks.
+    pub fn renews(&self) -> bool {
+        self.value(RENEW_ENABLE).eq_ignore_ascii_case("true")
+    }
+
     /// How many records of a partition may be in flight.
     pub fn record_locks(&self) -> u64 {
         self.number(MAX_RECORD_LOCKS)
@@ -154,14 +162,14 @@ fn check(name: &str, value: &str) -> Result<(), String> {
     };
     match name {
         AUTO_OFFSET_RESET => one_of(&["earliest", "latest"]),
-        DEAD_LETTER_COPY
+        DEAD_LETTER_COPY | RENEW_ENABLE
             if ["true", "false"]
                 .iter()
                 .any(|word| word.eq_ignore_ascii_case(value)) =>
         {
             Ok(())
         }
-        DEAD_LETTER_COPY => one_of(&["true", "false"]),
+        DEAD_LETTER_COPY | RENEW_ENABLE => one_of(&["true", "false"]),
         DEAD_LETTER_TOPIC => check_topic(value),
         ISOLATION_LEVEL => one_of(&["read_uncommitted", "read_committed"]),
         RECORD_LOCK_MS => between(1_000, 3_600_000),
