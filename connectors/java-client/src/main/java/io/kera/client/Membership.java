@@ -52,6 +52,7 @@ final class Membership {
 
     private final class Line {
         private Call underWay;
+        private long since;
         private long notBefore = now;
         private int failures;
 
@@ -61,6 +62,7 @@ final class Membership {
 
         private Call begin(Call call) {
             underWay = call;
+            since = now;
             return call;
         }
 
@@ -74,6 +76,11 @@ final class Membership {
     private final int maxLeases;
     private final long commitNanos;
     private final Line[] lines = new Line[Kind.values().length];
+    /**
+     * Leases whose grant came late: the coordinator may have ended them meanwhile, since heartbeats did not list them, and
+     * given their records to others. They are listed, and read once a heartbeat is answered that lists them.
+     */
+    private final List<Lease> unsure = new ArrayList<>();
     private final List<Lease> granted = new ArrayList<>();
     private final List<Lease> ended = new ArrayList<>();
     private long now;
@@ -163,9 +170,11 @@ final class Membership {
             return calls;
         }
         if (line(Kind.HEARTBEAT).isFree()) {
-            calls.add(begin(Kind.HEARTBEAT, leases.ids(), 0, List.of()));
+            List<Long> listed = new ArrayList<>(leases.ids());
+            unsure.forEach(lease -> listed.add(lease.id()));
+            calls.add(begin(Kind.HEARTBEAT, listed, 0, List.of()));
         }
-        int room = maxLeases - leases.active();
+        int room = maxLeases - leases.active() - unsure.size();
         if (!closing && room > 0 && line(Kind.ACQUIRE).isFree()) {
             calls.add(begin(Kind.ACQUIRE, List.of(), room, List.of()));
         }
@@ -235,6 +244,7 @@ final class Membership {
         line(Kind.JOIN).failures = 0;
         if (!name.equals(member)) {
             ended.addAll(leases.lostAll());
+            unsure.clear();
         }
         member = name;
         joined = true;
@@ -249,16 +259,29 @@ final class Membership {
         if (!succeeded(call, time)) {
             return;
         }
-        line(Kind.HEARTBEAT).notBefore = now + heartbeatNanos;
+        List<Lease> told = unsure.stream().filter(lease -> call.leases().contains(lease.id())).toList();
+        unsure.removeAll(told);
+        line(Kind.HEARTBEAT).notBefore = unsure.isEmpty() ? now + heartbeatNanos : now;
+        take(told.stream().filter(lease -> !lost.contains(lease.id())).toList());
         ended.addAll(leases.lost(lost));
         ended.addAll(leases.giveBack(giveBack));
     }
 
     void acquired(Call call, List<Lease> leased, long time) {
+        long asked = line(Kind.ACQUIRE).since;
         if (!succeeded(call, time)) {
             return;
         }
-        // Those that come to a member that is closing end as it leaves.
+        if (leased.isEmpty() || now - asked < heartbeatNanos) {
+            take(leased);
+        } else {
+            unsure.addAll(leased);
+            line(Kind.HEARTBEAT).notBefore = now;
+        }
+    }
+
+    /** Leases to read. Those that come to a member that is closing end as it leaves. */
+    private void take(List<Lease> leased) {
         if (!closing) {
             leased.forEach(leases::insert);
             granted.addAll(leased);
@@ -280,6 +303,7 @@ final class Membership {
     private void leaveAsUnknown() {
         lost = leases.hasUncommitted();
         ended.addAll(leases.lostAll());
+        unsure.clear();
         left = true;
     }
 

@@ -385,6 +385,26 @@ class MembershipTest {
         assertEquals(List.of(), membership.leases().ids());
     }
 
+    /** The coordinator has ended it, as heartbeats did not list it, and given its records to another. */
+    @Test
+    void aLeaseThatEndedBeforeItsGrantWasHeardIsNotRead() {
+        for (boolean held : new boolean[] {true, false}) {
+            Membership membership = joined();
+            Call acquire = only(membership.due(2), Kind.ACQUIRE);
+            long late = 2 + 10 * MILLI;
+            Call unaware = only(membership.due(late), Kind.HEARTBEAT);
+            membership.acquired(acquire, List.of(LANE), late);
+            membership.heartbeatAnswered(unaware, List.of(), List.of(), late);
+            assertEquals(List.of(), membership.takeGranted());
+            Call heartbeat = only(membership.due(late + 1), Kind.HEARTBEAT);
+            assertEquals(List.of(7L), heartbeat.leases(), "it is asked about at once");
+            membership.heartbeatAnswered(heartbeat, held ? List.of() : List.of(7L), List.of(), late + 2);
+            assertEquals(held ? List.of(LANE) : List.of(), membership.takeGranted());
+            assertEquals(List.of(), membership.takeEnded(), "nobody has read it");
+            assertEquals(held ? List.of(7L) : List.of(), membership.leases().ids());
+        }
+    }
+
     @Test
     void aLeaseThatIsLostIsReadNoMore() {
         Membership membership = joined();
