@@ -143,7 +143,7 @@ mod tests {
     use crate::wire::walk::{Limits, walk};
 
     /// Group "g", member "m", epoch 3, then a renewal of offsets 5 to 7 in partition 2 of topic 09..09.
-    const RENEWS: [u8; 57] = [
+    const RENEWS: [u8; 58] = [
         2, b'g', 2, b'm', 0, 0, 0, 3, // who, and the session's epoch
         1, // renews
         2, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, // one topic
