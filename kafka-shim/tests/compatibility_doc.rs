@@ -210,8 +210,11 @@ fn advertised_versions_are_those_that_are_understood() {
             assert_eq!(shape.min, api.min, "{}", api.name);
         }
         let versions = codec.valid_versions();
+        // These have a version more than the codec knows, which is read by hand.
+        let by_hand = ["ShareFetch", "ShareAcknowledge"].contains(&api.name);
+        let newest = versions.max + i16::from(by_hand);
         assert!(
-            versions.min <= shape.min && shape.max <= versions.max,
+            versions.min <= shape.min && shape.max <= newest,
             "{}",
             api.name
         );

@@ -355,14 +355,20 @@ pub fn of(api: ApiKey, version: i16, id: Uuid) -> Option<Asked> {
                 .with_max_bytes(1_000)
                 .with_max_records(1)
                 .with_topics(vec![of]);
-            asked(&request, version)
+            Asked {
+                body: common::newer_bodies::share_fetch(&request, version, 0, false),
+                header: ShareFetchRequest::header_version(version),
+            }
         }
         ApiKey::ShareAcknowledge => {
             let request = ShareAcknowledgeRequest::default()
                 .with_group_id(Some(share_group()))
                 .with_member_id(Some(words("m")))
                 .with_share_session_epoch(1);
-            asked(&request, version)
+            Asked {
+                body: common::newer_bodies::share_acknowledge(&request, version, false),
+                header: ShareAcknowledgeRequest::header_version(version),
+            }
         }
         ApiKey::DescribeShareGroupOffsets => {
             use describe_share_group_offsets_request::{

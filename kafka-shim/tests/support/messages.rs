@@ -22,6 +22,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::{Encodable, HeaderVersion, StrBytes};
 use kera_kafka_shim::wire::schema::SHAPES;
+use kera_kafka_shim::wire::share::RENEWALS_FROM;
 
 use crate::dice::Dice;
 use crate::newer_bodies;
@@ -94,13 +95,16 @@ pub fn body(api_key: i16, version: i16, dice: &mut Dice) -> (Vec<u8>, i16) {
         77 => encoded(&shares::describe(dice), version),
         78 => {
             let request = shares::fetch(dice);
-            let (mode, renews) = (dice.below(2) as i8, dice.below(2) == 1);
+            let (mode, renews) = match version {
+                ..RENEWALS_FROM => (0, false),
+                _ => (dice.below(2) as i8, dice.below(2) == 1),
+            };
             let body = newer_bodies::share_fetch(&request, version, mode, renews);
             (body.to_vec(), ShareFetchRequest::header_version(version))
         }
         79 => {
             let request = shares::acknowledge(dice);
-            let renews = dice.below(2) == 1;
+            let renews = version >= RENEWALS_FROM && dice.below(2) == 1;
             let body = newer_bodies::share_acknowledge(&request, version, renews);
             (
                 body.to_vec(),

@@ -2823,7 +2823,7 @@ pub mod sealed_copy_answer {
 pub struct CopyUnknown {
     /// Nothing of it is here: it was freed since no record named it any more, or what is named is a file that is not there.
     #[prost(bool, tag = "1")]
-    pub gone: bool,
+    pub is_gone: bool,
     /// What is named is a file.
     #[prost(bool, tag = "2")]
     pub is_file: bool,

@@ -228,7 +228,7 @@ pub(super) fn sealed_to(sealed: &[SealedCopy]) -> v1::StreamletSealed {
         let answer = match &sealed.answer {
             CopyAnswer::Unknown => Answer::Unknown(v1::CopyUnknown::default()),
             CopyAnswer::Gone { is_file } => Answer::Unknown(v1::CopyUnknown {
-                gone: true,
+                is_gone: true,
                 is_file: *is_file,
             }),
             CopyAnswer::Absent => Answer::Absent(v1::CopyAbsent {}),
@@ -260,7 +260,7 @@ pub(super) fn sealed_from(sealed: v1::StreamletSealed) -> Parsed<Vec<SealedCopy>
     let copies = sealed.copies.into_iter().map(|sealed| {
         let answer = match sealed.answer {
             Some(Answer::Unknown(v1::CopyUnknown {
-                gone: true,
+                is_gone: true,
                 is_file,
             })) => CopyAnswer::Gone { is_file },
             // An answer of a kind that this build does not know says nothing.
