@@ -84,8 +84,8 @@ pub trait LaneView {
     /// Names of the streams that a user from a host may see, sorted; internal ones are not among them.
     fn topics_seen_by(&self, user: Option<&str>, host: &str) -> Vec<String>;
 
-    /// False if a user may see the same from every host.
-    fn hosts_matter(&self) -> bool;
+    /// False if a user may see the same from this host as from any that no rule names.
+    fn host_matters(&self, host: &str) -> bool;
 
     /// The stream of that id, if it exists.
     fn stream_by_id(&self, id: StreamId) -> Option<StreamShape>;

@@ -199,10 +199,10 @@ impl Access {
             });
     }
 
-    /// False if users may do the same from every address.
-    pub(crate) fn hosts_matter(&self) -> bool {
+    /// False if users may do the same from this address as from any that no rule names.
+    pub(crate) fn host_matters(&self, host: IpAddr) -> bool {
         let enforced = self.enforced.as_ref();
-        enforced.is_some_and(|enforced| enforced.rules.load().names_hosts)
+        enforced.is_some_and(|enforced| enforced.rules.load().hosts.contains(&host.to_canonical()))
     }
 
     /// Whether somebody may do something, without a word if not: for lists that leave out what may not be seen.

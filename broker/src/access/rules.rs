@@ -109,8 +109,8 @@ impl OfKind {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rules {
     kinds: HashMap<Kind, OfKind>,
-    /// A rule counts only for one address.
-    pub(super) names_hosts: bool,
+    /// Addresses for which alone some rule counts.
+    pub(super) hosts: HashSet<IpAddr>,
     pub(super) revision: u64,
 }
 
@@ -141,9 +141,14 @@ impl Rules {
             let entries = names.entry(rule.name.clone()).or_default();
             entries.push(Entry::of(rule, &roles));
         }
+        let hosts = record
+            .rules
+            .iter()
+            .filter_map(|rule| rule.host.parse().ok());
+        let hosts = hosts.map(|host: IpAddr| host.to_canonical());
         Self {
             kinds,
-            names_hosts: record.rules.iter().any(|rule| rule.host != ANY),
+            hosts: hosts.collect(),
             revision: record.revision,
         }
     }

@@ -68,7 +68,7 @@ pub(crate) async fn create_pin(
         name: request.name,
         job: request.job,
         owner: maker.name.clone(),
-        created_ms: wall_ms(),
+        created_ms: retention_ms(),
         max_age_ms: request.max_age_ms.unwrap_or(DEFAULT_PIN_AGE_MS),
         max_bytes: request.max_bytes.unwrap_or(DEFAULT_PIN_BYTES),
         lost: None,

@@ -28,7 +28,7 @@ use kera_metadata::{
     Replica, StreamletRecord, Transaction, Write,
 };
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{BrokerId, GroupId, LaneId, StreamId, StreamletId, StreamletKey};
+use kera_protocol::ids::{BrokerId, GroupId, LaneId, StreamletId, StreamletKey};
 
 use super::replica::backup::{self, BackupOptions};
 use super::restored_groups::{Places, Spare, take_in};
@@ -430,7 +430,7 @@ mod tests {
 
     use kera_metadata::{MemoryCluster, Role, StreamConfig, StreamRecord};
 
-    use kera_protocol::ids::Epoch;
+    use kera_protocol::ids::{Epoch, StreamId};
 
     use super::*;
     use crate::open::record_broker;

@@ -112,8 +112,9 @@ impl LaneView for View<'_> {
         names
     }
 
-    fn hosts_matter(&self) -> bool {
-        self.shared.access.hosts_matter()
+    fn host_matters(&self, host: &str) -> bool {
+        let host = host.parse();
+        host.is_ok_and(|host| self.shared.access.host_matters(host))
     }
 
     fn stream_by_id(&self, id: StreamId) -> Option<StreamShape> {

@@ -8,10 +8,10 @@ mod rule;
 
 use std::collections::{BTreeSet, HashMap};
 
+use kera_metadata::LossCause;
 use kera_metadata::{
     Compare, Feature, Key, MetadataError, MetadataStore, PinLoss, PinRecord, Transaction, Write,
 };
-use kera_metadata::{LossCause, StreamRecord};
 use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId, StreamletKey};
 
 use crate::clock::wall_ms;
@@ -123,19 +123,19 @@ fn decide(
     pins: &[PinRecord],
     now_ms: u64,
 ) -> Spared {
-    let record = stream.record.load();
-    spare(
-        &due_lanes(shared, stream, due),
-        pins,
-        shape(&record),
-        now_ms,
-    )
+    let shape = shape(shared, stream);
+    spare(&due_lanes(shared, stream, due), pins, shape, now_ms)
 }
 
-fn shape(record: &StreamRecord) -> Shape {
+fn shape(shared: &Shared, stream: &Stream) -> Shape {
+    let config = &stream.record.load().config;
+    let me = shared.data.directory.me();
+    let owned = stream.streamlets.iter();
+    let owned = owned.filter(|streamlet| shared.owner_of(streamlet).broker == me);
     Shape {
-        streamlets: record.config.streamlets,
-        lanes: record.config.partitions(),
+        streamlets: config.streamlets,
+        lanes: config.partitions(),
+        owned: owned.map(|one| config.lanes_of(one.id())).sum(),
     }
 }
 

@@ -52,6 +52,8 @@ pub(super) struct Spared {
 pub(super) struct Shape {
     pub(super) streamlets: u32,
     pub(super) lanes: u32,
+    /// Lanes of the streamlets that are recorded as this broker's, whether it serves them yet or not.
+    pub(super) owned: u32,
 }
 
 /// What retention does with what is due of `lanes`, for `pins` of their stream.
@@ -119,8 +121,10 @@ fn cause_of_loss(pin: &PinRecord, bytes: u64, most: u64, now_ms: u64) -> Option<
     }
 }
 
-/// The part that `lanes` of a stream have of a bound for all of it.
-fn part(bound: u64, lanes: usize, shape: Shape) -> u64 {
+/// The part that a broker's lanes of a stream have of a bound for all of it: those that are its own, of which only so many may
+/// be `served` yet.
+fn part(bound: u64, served: usize, shape: Shape) -> u64 {
+    let lanes = (shape.owned as usize).max(served);
     let part = u128::from(bound) * lanes as u128 / u128::from(shape.lanes.max(1));
     u64::try_from(part).unwrap_or(u64::MAX)
 }
@@ -137,6 +141,7 @@ mod tests {
     const SHAPE: Shape = Shape {
         streamlets: 2,
         lanes: 4,
+        owned: 0,
     };
 
     fn pin(policy: PinPolicy, positions: &[Ordinal]) -> PinRecord {
@@ -234,6 +239,10 @@ mod tests {
         let spared = spare(&[lane(0, 0, 11)], &waiting, SHAPE, NOW);
         assert_eq!(causes(&spared), [(0, LossCause::Bytes, 0)]);
         assert_eq!(ends(&spared), [(0, 110)]);
+        // Of three lanes that are its own 300, though two are not served yet.
+        let restarted = Shape { owned: 3, ..SHAPE };
+        let spared = spare(&[lane(0, 0, 30)], &waiting, restarted, NOW);
+        assert_eq!((ends(&spared), spared.held), (vec![], vec![300]));
         // Of two lanes 200.
         let spared = spare(&[lane(0, 0, 11), lane(1, 0, 9)], &waiting, SHAPE, NOW);
         assert_eq!((ends(&spared), spared.held), (vec![], vec![200]));

@@ -399,14 +399,17 @@ impl Attached {
             count.inc_by(last - first + 1);
         }
         // Locks are not kept: a renewal alone leaves nothing to wait for.
-        match said
-            .iter()
-            .all(|(.., what)| *what == Acknowledgement::Renew)
-        {
-            true => self.weigh(&mut standing),
-            false => self.changed(&mut standing),
-        }
-        let version = standing.version;
+        let is_renewal = |(.., what): &(_, _, Acknowledgement)| *what == Acknowledgement::Renew;
+        let version = match said.iter().all(is_renewal) {
+            true => {
+                self.weigh(&mut standing);
+                standing.kept
+            }
+            false => {
+                self.changed(&mut standing);
+                standing.version
+            }
+        };
         // What is given back is for others, and what is done may make room. Otherwise nobody is woken: members that wait for
         // records that nobody has sent yet would look at all their partitions with each acknowledgement of another.
         let is_news = standing.partition.next(most) != before && !Rule::ShareNewsKept.is_broken();

@@ -109,7 +109,7 @@ impl LaneView for FakeStream {
         seen.then(|| self.shape.name.clone()).into_iter().collect()
     }
 
-    fn hosts_matter(&self) -> bool {
+    fn host_matters(&self, _: &str) -> bool {
         true
     }
 

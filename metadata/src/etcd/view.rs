@@ -107,6 +107,10 @@ impl View {
                         needed.insert(Key::Stream(record.stream).encode());
                     }
                 }
+                // A pin rests on its stream alone.
+                Write::PutPin(record) => {
+                    needed.insert(Key::Stream(record.stream).encode());
+                }
                 _ => {}
             }
         }

@@ -53,10 +53,8 @@ struct Viewer {
 
 impl Viewer {
     fn of(member: &ConsumerMember, view: &dyn LaneView) -> Self {
-        let host = match view.hosts_matter() {
-            true => member.client_host.trim_start_matches('/'),
-            false => "",
-        };
+        let host = member.client_host.trim_start_matches('/');
+        let host = if view.host_matters(host) { host } else { "" };
         Self {
             user: member.user.clone(),
             host: host.to_owned(),
