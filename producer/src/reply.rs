@@ -115,17 +115,25 @@ impl Shared {
         let Some(index) = found else {
             return;
         };
-        let verdict = match (verdict, &*self.hidden.lock()) {
-            // It is not unknown, but may not be seen, and asking again is of no use.
+        let hidden = match &verdict {
+            // It may be seen again.
+            Verdict::Stored(_) => self.hidden.lock().take().and(None),
+            _ => self.hidden.lock().clone(),
+        };
+        let verdict = match (verdict, hidden) {
+            // It is not unknown, but may not be seen, and asking again is of no use before the right is back.
             (
                 Verdict::Again {
                     uncertain, error, ..
                 },
                 Some(hidden),
-            ) if error.code == ErrorCode::UnknownStream => Verdict::Refused {
-                uncertain,
-                error: hidden.clone(),
-            },
+            ) if error.code == ErrorCode::UnknownStream => {
+                self.want_meta.store(true, Ordering::Relaxed);
+                Verdict::Refused {
+                    uncertain,
+                    error: hidden,
+                }
+            }
             (verdict, _) => verdict,
         };
         state.waiting -= 1;
