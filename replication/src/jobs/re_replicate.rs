@@ -436,7 +436,7 @@ impl Jobs {
         match error {
             CallError::Refused {
                 backup,
-                refusal: Refusal::NoRoom { .. },
+                refusal: Refusal::NoRoom { .. } | Refusal::Failed(_),
             } => health.full(*backup, now),
             CallError::Refused { .. } => {}
             CallError::Lost { backup, .. } => {

@@ -80,8 +80,10 @@ impl OfOlderState {
         match counted {
             Verdict::Longest { .. } if self.is_doubtful() && self.unheard > 0 => Verdict::Unclean,
             Verdict::Longest { .. } => counted,
-            // Too few are left that may have had more than those that say what became of it.
+            // Too few are left that may have had more than those that say what became of it. Who has freed it says that no record
+            // named it there any more, which is so of one that was moved as well: a holder that says nothing may have it.
             _ if !self.is_doubtful() => match self.was_used() {
+                true if self.unheard > 0 => Verdict::Unclean,
                 true => Verdict::Removed,
                 false => Verdict::Empty,
             },
@@ -286,9 +288,11 @@ mod tests {
     #[test]
     fn what_was_trimmed_or_never_used_needs_nobody_where_enough_tell_of_it() {
         all_histories(|holders, min_insync| {
-            let doubtful = since(holders, Since::Rebooted) + since(holders, Since::IsDown);
+            let down = since(holders, Since::IsDown);
+            let doubtful = since(holders, Since::Rebooted) + down;
             let unused = parts(holders, Part::None) + parts(holders, Part::Opened);
-            if doubtful >= min_insync {
+            // One that is down may have what others have freed.
+            if doubtful >= min_insync || down > 0 && since(holders, Since::Freed) > 0 {
                 return;
             }
             let verdict = decided(holders, min_insync, true);

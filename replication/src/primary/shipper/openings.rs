@@ -104,8 +104,9 @@ impl Shipper {
             if full {
                 self.make_room();
             }
-            if full && !under_way {
-                // Not again with the next group, until it may have room.
+            let cannot = matches!(error.refusal(), Some(Refusal::Failed(_)));
+            if (full || cannot) && !under_way {
+                // Not again with the next group, until it may have room, or can write there.
                 self.health.full(self.backup, self.caller.runtime.now());
             } else if !full && error.refusal().is_none() {
                 self.health.failure(self.backup, self.caller.runtime.now());
