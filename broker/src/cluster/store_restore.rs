@@ -293,9 +293,12 @@ fn set_unknown_aside(
 ) -> Result<u64, BrokerError> {
     let options = BackupOptions::of(config)?;
     let io = open_engine(EngineKind::Blocking);
+    // A closed record of no length says where a lane goes on. Whoever has something of that group has it beside the record.
+    let holds = |group: &&GroupRecord| !group.is_closed() || group.length > 0;
     let recorded: HashSet<_> = image
         .groups
         .iter()
+        .filter(holds)
         .map(|group| (group.streamlet_key(), group.group, group.generation))
         .collect();
     let streams: HashMap<_, _> = image.streams.iter().map(|s| (s.id, &*s.name)).collect();

@@ -1,5 +1,6 @@
 //! Files beside a store, which stand for copies that it does not hold.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kera_protocol::ids::Epoch;
@@ -18,6 +19,8 @@ struct Files {
     asked: Mutex<Vec<&'static str>>,
     /// No file is longer.
     end: u64,
+    /// There are none any more.
+    are_gone: AtomicBool,
 }
 
 impl Beside for Files {
@@ -28,7 +31,7 @@ impl Beside for Files {
     fn sealed(&self, _: StreamletKey, _: Epoch) {}
 
     fn has(&self, _: &CopyId) -> bool {
-        true
+        !self.are_gone.load(Ordering::Relaxed)
     }
 
     fn list(&self, _: Option<StreamletKey>) -> Vec<CopyInfo> {
@@ -95,6 +98,34 @@ fn a_file_is_not_removed_for_a_copy_of_the_store() {
         // The group is gone, wherever it is.
         free(None).expect("is freed");
         assert_eq!(files.asked.lock().unwrap().len(), 1);
+    });
+}
+
+/// Its owner has made the replica its own file, and removes that like the replica.
+#[test]
+fn a_file_in_the_place_of_a_replica_goes_as_the_replica_would() {
+    over_each_memory(|stage| {
+        let store = stage.store();
+        let files = Arc::new(Files::default());
+        store.set_beside(files.clone());
+        let id = copy(1, 7);
+        store.fill(&id, &segment(&id, 2, 500)).expect("fills");
+        let free = |epoch| {
+            let free = Request::Free {
+                copy: id,
+                epoch: Epoch(epoch),
+                version: None,
+            };
+            store.handle(PRIMARY, free).expect("is freed");
+        };
+        let here = store.incarnation();
+        free(id.epoch.0);
+        files.are_gone.store(true, Ordering::Relaxed);
+        // It may have gone as damaged.
+        assert_eq!(store.seal(&id, 8, here), Ok(CopyAnswer::Unknown));
+        free(8);
+        let gone = CopyAnswer::Gone { is_file: false };
+        assert_eq!(store.seal(&id, 9, here), Ok(gone));
     });
 }
 

@@ -404,6 +404,23 @@ impl ReplicaStore {
         Ok(bytes.into())
     }
 
+    /// A file that took the place of a replica went by its owner's word: nothing of the replica is left, and no record names it.
+    fn file_removed(&self, id: &CopyId) -> Result<(), Refusal> {
+        let version = {
+            let mut control = self.control.lock();
+            let (streamlet, group) = (id.streamlet, id.group);
+            if id.generation > 0
+                || !control.seals.was_freed(&streamlet, group)
+                || !control.seals.remove(streamlet, group)
+            {
+                return Ok(());
+            }
+            control.version += 1;
+            control.version
+        };
+        self.store_seals(version)
+    }
+
     fn free(&self, id: &CopyId, epoch: Epoch, version: Option<CopyVersion>) -> Result<(), Refusal> {
         let beside = self.beside(id);
         // A record may name the file that stands in its place.
@@ -427,12 +444,14 @@ impl ReplicaStore {
                 if let Some(beside) = beside {
                     let free = Request::free(*id, epoch, version);
                     beside.handle(free)?;
+                    self.file_removed(id)?;
                 }
                 return Ok(());
             };
             same_version(&copy.state.lock(), version)?;
             let (streamlet, group) = (id.streamlet, id.group);
-            let is_new = match has_file {
+            // A file that a compaction made and gave up says nothing of the group.
+            let is_new = match has_file || id.generation > 0 {
                 true => control.seals.free(streamlet, group),
                 false => control.seals.remove(streamlet, group),
             };
