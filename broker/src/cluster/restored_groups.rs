@@ -376,7 +376,7 @@ impl Looked<'_> {
                 }
                 // Others do the same at their starts.
                 Err(MetadataError::Conflict(_)) => {
-                    std::thread::sleep(FIRST_PAUSE * (1 << attempt.min(MOST_DOUBLED)));
+                    std::thread::park_timeout(FIRST_PAUSE * (1 << attempt.min(MOST_DOUBLED)));
                 }
                 Err(MetadataError::Invalid(error)) => {
                     tracing::error!(stream = self.stream.name, streamlet = self.key.streamlet.0, %error, "groups that are whole here, and that the restored metadata store does not know, cannot be recorded");

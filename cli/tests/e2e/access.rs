@@ -565,6 +565,7 @@ fn what_changes_users_rules_and_quotas_says_as_json_what_it_has_done() {
     assert_eq!(json(&["quota", "list"], b""), json!([]));
 
     let delete = ["user", "delete", "ann", "--yes"];
-    assert_eq!(json(&delete, b""), json!({"deleted": "ann"}));
+    let left = json!({"deleted": "ann", "roles": [], "rules": 2});
+    assert_eq!(json(&delete, b""), left, "what names her still");
     assert_eq!(json(&["user", "list"], b""), json!([]));
 }
