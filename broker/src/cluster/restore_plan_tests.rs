@@ -319,8 +319,8 @@ fn of_two_files_that_compaction_gave_one_name_all_brokers_take_the_same() {
     };
     let brokers = [
         held(1, &[shorter], &[]),
-        held(2, &[longer.clone()], &[]),
-        held(3, &[longer.clone()], &[]),
+        held(2, std::slice::from_ref(&longer), &[]),
+        held(3, std::slice::from_ref(&longer), &[]),
     ];
     let found = after(&[], &brokers, true);
     assert_eq!(seen(&found), [(5, 1, 0, 50, vec![2, 3])]);
