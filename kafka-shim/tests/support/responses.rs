@@ -33,6 +33,15 @@ pub fn decode(api_key: i16, version: i16, mut reply: Bytes) -> (i32, String) {
     let api = ApiKey::try_from(api_key).expect("an API");
     let header = ResponseHeader::decode(&mut reply, api.response_header_version(version));
     let correlation = header.expect("a header").correlation_id;
+    // The codec does not know their newest versions.
+    let version = match api {
+        ApiKey::ShareFetch => version.min(1),
+        ApiKey::ShareAcknowledge if version >= 2 => {
+            reply = without_lock(&reply);
+            1
+        }
+        _ => version,
+    };
     macro_rules! decode_as {
         ($($name:ident $response:ty,)*) => {
             match api {
@@ -43,15 +52,6 @@ pub fn decode(api_key: i16, version: i16, mut reply: Bytes) -> (i32, String) {
             }
         };
     }
-    // The codec does not know their newest versions.
-    let version = match api {
-        ApiKey::ShareFetch => version.min(1),
-        ApiKey::ShareAcknowledge if version >= 2 => {
-            reply = without_lock(&reply);
-            1
-        }
-        _ => version,
-    };
     let body = decode_as! {
         Produce ProduceResponse,
         Fetch FetchResponse,
