@@ -148,9 +148,7 @@ pub fn decide(seed: u64, mut plan: Plan) -> Plan {
             stalls: 20,
             longest: 500_000,
         };
-        plan.keys
-            .iter_mut()
-            .for_each(|keys| keys.growth = 10 * keys.growth);
+        plan.keys.iter_mut().for_each(|keys| keys.growth *= 10);
     }
     if newer.restores {
         // Lanes that are newer than the snapshot are unknown, as operations.md says: these groups have them added.
@@ -161,7 +159,7 @@ pub fn decide(seed: u64, mut plan: Plan) -> Plan {
         shares.dead_letters =
             seed > WITHOUT_RESTORES && Dice::new(seed, "dead letters").chance(600);
         if newer.unsure {
-            shares.growth = 10 * shares.growth;
+            shares.growth *= 10;
         }
         plan.shares = Some(shares);
         // In most of them there is little else, so that more of them are played in the same time.

@@ -4,6 +4,9 @@ use kera_metadata::pin::MAX_PIN_NAME;
 
 use super::*;
 
+/// What is done to a pin that is whole.
+type Change = fn(&mut PinRecord);
+
 fn pin(stream: StreamId, name: &str) -> PinRecord {
     PinRecord {
         stream,
@@ -86,7 +89,7 @@ fn a_pin_is_replaced_and_deleted_by_whoever_knows_it() {
         made.policy = PinPolicy::Warn;
         made.revision = put(&*store, &made).unwrap().revision;
         assert_eq!(store.pins(None).unwrap(), [made.clone()]);
-        let changes: [(fn(&mut PinRecord), &str); 4] = [
+        let changes: [(Change, &str); 4] = [
             (|pin| pin.max_bytes = 0, "a bound"),
             (|pin| pin.positions = vec![0; 100_000], "100000 positions"),
             (|pin| pin.positions[0] = u64::MAX, "an ordinal is above"),

@@ -108,24 +108,26 @@ fn a_file_in_the_place_of_a_replica_goes_as_the_replica_would() {
         let store = stage.store();
         let files = Arc::new(Files::default());
         store.set_beside(files.clone());
-        let id = copy(1, 7);
-        store.fill(&id, &segment(&id, 2, 500)).expect("fills");
-        let free = |epoch| {
+        let (removed, damaged) = (copy(1, 7), copy(1, 8));
+        let free = |copy: CopyId| {
             let free = Request::Free {
-                copy: id,
-                epoch: Epoch(epoch),
+                copy,
+                epoch: copy.epoch,
                 version: None,
             };
             store.handle(PRIMARY, free).expect("is freed");
         };
-        let here = store.incarnation();
-        free(id.epoch.0);
+        for id in [removed, damaged] {
+            store.fill(&id, &segment(&id, 2, 500)).expect("fills");
+            free(id);
+        }
+        free(removed);
         files.are_gone.store(true, Ordering::Relaxed);
-        // It may have gone as damaged.
-        assert_eq!(store.seal(&id, 8, here), Ok(CopyAnswer::Unknown));
-        free(8);
+        let here = store.incarnation();
         let gone = CopyAnswer::Gone { is_file: false };
-        assert_eq!(store.seal(&id, 9, here), Ok(gone));
+        assert_eq!(store.seal(&removed, 9, here), Ok(gone));
+        // The other one's file was set aside.
+        assert_eq!(store.seal(&damaged, 9, here), Ok(CopyAnswer::Unknown));
     });
 }
 
