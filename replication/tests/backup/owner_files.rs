@@ -108,7 +108,7 @@ fn a_file_in_the_place_of_a_replica_goes_as_the_replica_would() {
         let store = stage.store();
         let files = Arc::new(Files::default());
         store.set_beside(files.clone());
-        let (removed, damaged) = (copy(1, 7), copy(1, 8));
+        let (removed, damaged) = (copy(1, 7), copy(2, 7));
         let free = |copy: CopyId| {
             let free = Request::Free {
                 copy,
@@ -119,9 +119,8 @@ fn a_file_in_the_place_of_a_replica_goes_as_the_replica_would() {
         };
         for id in [removed, damaged] {
             store.fill(&id, &segment(&id, 2, 500)).expect("fills");
-            free(id);
         }
-        free(removed);
+        [removed, damaged, removed].map(free);
         files.are_gone.store(true, Ordering::Relaxed);
         let here = store.incarnation();
         let gone = CopyAnswer::Gone { is_file: false };
