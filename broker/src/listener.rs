@@ -140,7 +140,7 @@ async fn begin(
         return Ok(socket.into());
     }
     match shared.tls.as_deref() {
-        // A defect: whoever would be served without TLS here has to stay out.
+        // A defect: a client that would be served without TLS here stays out.
         None => Err(std::io::Error::other(
             "the broker has no TLS, which this address is to have",
         )),

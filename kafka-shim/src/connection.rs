@@ -189,7 +189,7 @@ async fn begin(socket: TcpStream, ctx: &Ctx) -> Option<Stream> {
         return Some(socket.into());
     }
     match shared.tls.as_ref() {
-        // A defect: whoever would be served without TLS here has to stay out.
+        // A defect: a client that would be served without TLS here stays out.
         None => None,
         Some(tls) => {
             let within = shared.config.server.receive_timeout;

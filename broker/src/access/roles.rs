@@ -113,7 +113,7 @@ impl Alter {
 fn user_of(named: &str) -> Result<String, WireError> {
     match named.strip_prefix(USER) {
         Some(name) => Ok(name.to_owned()),
-        // Whoever says so means the role's members, and would believe them to be members here.
+        // An operator who writes this means the role's members, and would believe that they are members here.
         None if named.starts_with(ROLE) => {
             let named: String = named.chars().take(64).collect();
             Err(invalid(format!(

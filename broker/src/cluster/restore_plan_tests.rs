@@ -651,7 +651,7 @@ fn a_lane_goes_on_behind_what_was_trimmed_though_a_group_is_open_behind_it() {
     let found = after(&records, &brokers, true);
     assert_eq!(found.len(), 2);
     assert!(found[0].is_given_up() && found[0].next_ordinal == 20);
-    // Another has what followed: that says it, whoever comes first.
+    // Broker 2 has what followed: that says it, in any order of starts.
     let brokers = [held(1, &[], &[]), held(2, &[file((200, 0), (40, 50))], &[])];
     let found = seen(&after(&records, &brokers, true));
     let ids: Vec<_> = found.iter().map(|one| one.0).collect();

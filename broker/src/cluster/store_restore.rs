@@ -293,7 +293,7 @@ fn set_unknown_aside(
 ) -> Result<u64, BrokerError> {
     let options = BackupOptions::of(config)?;
     let io = open_engine(EngineKind::Blocking);
-    // A closed record of no length says where a lane goes on. Whoever has something of that group has it beside the record.
+    // A closed record of no length says where a lane goes on. What a broker has of that group, no record names.
     let holds = |group: &&GroupRecord| !group.is_closed() || group.length > 0;
     let recorded: HashSet<_> = image
         .groups

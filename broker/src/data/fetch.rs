@@ -167,7 +167,7 @@ impl Target {
             },
             false => self.streamlet.read_committed(spec)?,
         };
-        // Whoever waits for more waits from there.
+        // A reader that waits for more waits from there.
         read.found.head = read.found.head.min(known);
         if Rule::AbortedShown.is_broken() {
             read.aborted.clear();

@@ -1,4 +1,4 @@
-//! What a scrape is told of pins.
+//! Metrics of pins.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

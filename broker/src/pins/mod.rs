@@ -8,9 +8,9 @@ mod rule;
 
 use std::collections::{BTreeSet, HashMap};
 
-use kera_metadata::LossCause;
 use kera_metadata::{
-    Compare, Feature, Key, MetadataError, MetadataStore, PinLoss, PinRecord, Transaction, Write,
+    Compare, Feature, Key, LossCause, MetadataError, MetadataStore, PinLoss, PinRecord,
+    Transaction, Write,
 };
 use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId, StreamletKey};
 

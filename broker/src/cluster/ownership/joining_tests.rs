@@ -12,14 +12,7 @@ use crate::config::{ListenerName, NamedAddress};
 #[tokio::test(flavor = "multi_thread")]
 async fn brokers_on_several_machines_are_to_tell_addresses_that_others_reach() {
     let trio = Trio::start_of(2, None).await;
-    let view: Arc<dyn ClusterStore> = Arc::new(View {
-        store: trio.store.clone(),
-        held: Held::default(),
-        stops: Arc::default(),
-        streams_read: Arc::default(),
-        late: trio.late[2].subscribe(),
-        starting: trio.starting[2].subscribe(),
-    });
+    let view = trio.view(3);
     let mut config = trio.config(3);
     config.cluster.host = Some("far".into());
     let Err(refused) = Broker::start_sharing(config, Some(view)).await else {
@@ -84,14 +77,7 @@ async fn addresses_for_kafkas_clients_are_told_until_they_are_known() {
 #[tokio::test(flavor = "multi_thread")]
 async fn native_addresses_with_names_are_told_to_the_others() {
     let trio = Trio::start_of(2, None).await;
-    let view: Arc<dyn ClusterStore> = Arc::new(View {
-        store: trio.store.clone(),
-        held: Held::default(),
-        stops: Arc::default(),
-        streams_read: Arc::default(),
-        late: trio.late[2].subscribe(),
-        starting: trio.starting[2].subscribe(),
-    });
+    let view = trio.view(3);
     let mut config = trio.config(3);
     let named = |name: &str, address: &str| NamedAddress {
         name: Some(ListenerName::new(name).expect("a name")),
@@ -179,14 +165,7 @@ async fn a_number_and_a_directory_belong_to_one_broker() {
     let left = files_below(trio.dirs[2].path());
     assert!(!left.is_empty());
     // The directory of broker 3 as broker 4.
-    let view: Arc<dyn ClusterStore> = Arc::new(View {
-        store: trio.store.clone(),
-        held: Held::default(),
-        stops: Arc::default(),
-        late: trio.late[0].subscribe(),
-        streams_read: trio.streams_read[0].clone(),
-        starting: trio.starting[0].subscribe(),
-    });
+    let view = trio.view(1);
     let mut config = trio.config(3);
     config.cluster.broker_id = Some(4);
     let started = Broker::start_sharing(config, Some(view)).await;

@@ -33,7 +33,7 @@ impl Restore<'_> {
         let overlapping: Vec<_> = overlapping.collect();
         for (record, to) in &overlapping {
             let end = match *to <= record.start_ordinal() {
-                // Whoever has it: nothing of it counts.
+                // Nothing of it counts, and so nobody is asked for it.
                 true => None,
                 false => self.end_below(record, *to).await?,
             };
@@ -41,7 +41,7 @@ impl Restore<'_> {
             let end = ended
                 .as_ref()
                 .map_or(record.start_ordinal(), |ended| ended.end_ordinal);
-            // One change: whoever ends in between leaves all or nothing of it.
+            // One change: an owner that is killed in between leaves all or nothing of it.
             let change = match ended {
                 Some(ended) => ended.put(),
                 None => Write::delete_group(record.key(), record.revision),
