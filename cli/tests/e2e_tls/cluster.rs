@@ -26,6 +26,21 @@ pub struct Trio {
 }
 
 impl Trio {
+    /// Waits until each of the three knows of the others.
+    fn until_all_live(&self) {
+        self.until(0, &["cluster", "status", "--json"], |status| {
+            let brokers = status["brokers"].as_array();
+            brokers.is_some_and(|all| all.len() == 3)
+        });
+    }
+
+    /// Makes a stream of which each of them owns a streamlet and holds the replicas.
+    fn create_clicks(&self) {
+        let words = "stream create clicks --streamlets 3 --replicas 3";
+        let words: Vec<&str> = words.split(' ').collect();
+        self.run(0, &words, b"");
+    }
+
     /// Where replicas come to the broker with this number.
     pub fn replicas_at(&self, number: usize) -> &str {
         self.places[number].replicas_at()
@@ -190,21 +205,8 @@ fn clients_of_another_native_address_are_told_it_of_all_brokers() {
     };
     let password = trio.files[0].write("password", "long secret\n");
     trio.run(0, &["user", "create", "ann"], b"long secret\n");
-    let create = [
-        "stream",
-        "create",
-        "clicks",
-        "--streamlets",
-        "3",
-        "--replicas",
-        "3",
-    ];
-    trio.until(0, &["cluster", "status", "--json"], |status| {
-        status["brokers"]
-            .as_array()
-            .is_some_and(|all| all.len() == 3)
-    });
-    trio.run(0, &create, b"");
+    trio.until_all_live();
+    trio.create_clicks();
     // Without TLS nobody gets on at the other address, so who gets on was told this one.
     let ask = |at: usize, words: &[&str], input: &[u8]| {
         let begin = Instant::now();
@@ -256,21 +258,8 @@ fn brokers_with_tls_serve_what_others_own_and_take_over_from_who_is_gone() {
     let Some(mut trio) = Trio::start(&first, |_| true, &second) else {
         return;
     };
-    trio.until(0, &["cluster", "status", "--json"], |status| {
-        status["brokers"]
-            .as_array()
-            .is_some_and(|all| all.len() == 3)
-    });
-    let create = [
-        "stream",
-        "create",
-        "clicks",
-        "--streamlets",
-        "3",
-        "--replicas",
-        "3",
-    ];
-    trio.run(0, &create, b"");
+    trio.until_all_live();
+    trio.create_clicks();
     let input: String = (0..300).map(|number| format!("{number}\n")).collect();
     trio.run(1, &["produce", "clicks", "-q"], input.as_bytes());
     // Each asks the other two for what they own, and for groups that they coordinate.
@@ -325,22 +314,9 @@ fn a_broker_whose_certificate_others_do_not_trust_is_told_of_with_the_reason() {
     let Some(trio) = Trio::start(&ours, |number| number != 3, &other) else {
         return;
     };
-    trio.until(0, &["cluster", "status", "--json"], |status| {
-        status["brokers"]
-            .as_array()
-            .is_some_and(|all| all.len() == 3)
-    });
+    trio.until_all_live();
     let begin = Instant::now();
-    let create = [
-        "stream",
-        "create",
-        "clicks",
-        "--streamlets",
-        "3",
-        "--replicas",
-        "3",
-    ];
-    trio.run(0, &create, b"");
+    trio.create_clicks();
     loop {
         let told = trio.attempt(0, &["stream", "describe", "clicks"], b"");
         let text = format!("{}{}", told.text(), told.stderr);

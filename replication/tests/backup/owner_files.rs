@@ -120,7 +120,9 @@ fn a_file_in_the_place_of_a_replica_goes_as_the_replica_would() {
         for id in [removed, damaged] {
             store.fill(&id, &segment(&id, 2, 500)).expect("fills");
         }
-        [removed, damaged, removed].map(free);
+        for id in [removed, damaged, removed] {
+            free(id);
+        }
         files.are_gone.store(true, Ordering::Relaxed);
         let here = store.incarnation();
         let gone = CopyAnswer::Gone { is_file: false };
