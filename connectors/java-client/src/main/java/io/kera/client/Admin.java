@@ -7,7 +7,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Creates, lists and deletes streams, and tells where their lanes are; lists, describes, resets and deletes consumer groups. Any broker
+ * Creates, lists and deletes streams and pins, and tells where lanes are; lists, describes, resets and deletes consumer groups. Any broker
  * answers what is asked of streams, and the next is asked where one does not. Thread-safe.
  */
 public final class Admin implements AutoCloseable {
@@ -142,6 +142,41 @@ public final class Admin implements AutoCloseable {
      */
     public List<LaneBounds> boundsFrom(String name, long timestamp) throws IOException {
         return find(new Wire.Writer().text(1, name).present(4, timestamp).done());
+    }
+
+    /**
+     * Pins positions of a stream under a name, or moves the pin of that name: what retention is to delete of the records at and above
+     * them waits for the pin, or is told of, as its policy says. If its answer is lost, ask again: it is the same to call it twice.
+     *
+     * @return the pin; one that has {@link Pin#lost} came too late
+     * @throws KeraException with {@link ErrorCodes#INVALID_ARGUMENT} if a lane of the stream has no position, or begins above its
+     *     position, or the cluster version does not have pins yet; with {@link ErrorCodes#NOT_AUTHORIZED} if the user may not have
+     *     retention wait
+     */
+    public Pin createPin(PinRequest request) throws IOException {
+        PinRequest whole = request.hasStreamId() ? request : request.withStreamId(cluster.stream(request.stream()).id());
+        return Pin.readAnswer(cluster.call(Methods.CREATE_PIN, whole.encoded()));
+    }
+
+    /** The pins of all streams that the user may see, with the bytes that each holds back. */
+    public Pin.All pins() throws IOException {
+        return pins("");
+    }
+
+    /** The pins of a stream. */
+    public Pin.All pins(String stream) throws IOException {
+        return Pin.readAll(cluster.call(Methods.LIST_PINS, named(stream)));
+    }
+
+    /**
+     * Deletes a pin: what it has held back is deleted as soon as retention looks again.
+     *
+     * @return the pin as it was
+     * @throws KeraException with {@link ErrorCodes#INVALID_ARGUMENT} if there is none
+     * @throws IOException if no answer came: it may be deleted
+     */
+    public Pin deletePin(String stream, String name) throws IOException {
+        return Pin.readAnswer(cluster.call(Methods.DELETE_PIN, new Wire.Writer().text(1, stream).text(2, name).done()));
     }
 
     private List<LaneBounds> find(byte[] request) throws IOException {

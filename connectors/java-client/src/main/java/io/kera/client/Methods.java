@@ -30,11 +30,17 @@ final class Methods {
     static final int END_TRANSACTION = 30;
     static final int FORGET_TRANSACTION = 31;
     static final int LIST_OPEN_TRANSACTIONS = 32;
+    static final int SEND_POSITIONS = 33;
+    static final int HEARTBEAT_TRANSACTION = 35;
+    static final int ABORT_TRANSACTIONS = 36;
+    static final int CREATE_PIN = 37;
+    static final int LIST_PINS = 38;
+    static final int DELETE_PIN = 39;
 
     private Methods() {}
 
     /** True if it is not the same to call it twice. */
     static boolean changes(int method) {
-        return method == CREATE_STREAM || method == ALTER_STREAM || method == DELETE_STREAM;
+        return method == CREATE_STREAM || method == ALTER_STREAM || method == DELETE_STREAM || method == DELETE_PIN;
     }
 }

@@ -12,13 +12,14 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Optional;
 import java.util.OptionalLong;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/** Consumer groups as {@link Admin} shows and changes them. */
+/** Consumer groups and pins as {@link Admin} shows and changes them. */
 @Timeout(120)
 class GroupsTest {
     private static final OptionalLong NOTHING = OptionalLong.empty();
@@ -121,6 +122,58 @@ class GroupsTest {
         assertEquals(List.of(), told.members());
         assertEquals(1, told.summary().lag());
         assertEquals(List.of(2L), committed(told.progress()));
+    }
+
+    @Test
+    void aPinIsMadeMovedListedLostAndDeleted() throws Exception {
+        admin.createStream("pinned", 1, 2);
+        try (Producer producer = Producer.placed("pinned", ProducerOptions.to(broker.address()))) {
+            for (String value : List.of("a", "b", "c")) {
+                producer.appendTo(0, null, value.getBytes(), List.of(), 0);
+            }
+        }
+        PinRequest first = PinRequest.of("pinned", "savepoint", List.of(new LanePosition(0, 0, 1), new LanePosition(0, 1, 0)));
+        Pin made = admin.createPin(first.withJob("orders").withPolicy(Pin.Policy.WAIT)
+                .withMaxAge(Duration.ofHours(3)).withMaxBytes(1 << 20));
+        assertEquals(List.of("pinned", "savepoint", "orders"), List.of(made.stream(), made.name(), made.job()));
+        assertEquals(List.of(new LanePosition(0, 0, 1), new LanePosition(0, 1, 0)), made.positions());
+        assertEquals(Pin.Policy.WAIT, made.policy());
+        assertEquals(Duration.ofHours(3), made.maxAge());
+        assertEquals(1 << 20, made.maxBytes());
+        assertEquals(Optional.empty(), made.lost());
+        assertEquals(List.of(made), admin.pins("pinned").pins());
+        assertTrue(admin.pins().pins().contains(made));
+        assertFalse(admin.pins().now().isBefore(made.created()));
+
+        Pin moved = admin.createPin(PinRequest.of(
+                "pinned", "savepoint", List.of(new LanePosition(0, 0, 2), new LanePosition(0, 1, 0))));
+        assertEquals(2, moved.positions().get(0).ordinal());
+        assertEquals(List.of(Pin.Policy.WARN, Duration.ofDays(7), 10L << 30), List.of(moved.policy(), moved.maxAge(), moved.maxBytes()));
+        assertEquals(List.of(moved), admin.pins("pinned").pins());
+
+        broker.run("", "stream", "trim", "pinned", "--everything");
+        Pin lost = admin.pins("pinned").pins().get(0);
+        Pin.Loss loss = lost.lost().orElseThrow();
+        assertEquals(List.of(0, 0, 2L, Pin.Cause.TRIM), List.of(loss.streamlet(), loss.lane(), loss.ordinal(), loss.cause()));
+        refused(ErrorCodes.INVALID_ARGUMENT, () -> admin.createPin(first));
+        refused(ErrorCodes.INVALID_ARGUMENT, () -> admin.createPin(
+                PinRequest.of("pinned", "half", List.of(new LanePosition(0, 0, 3)))));
+        byte[] former = new byte[16];
+        refused(ErrorCodes.UNKNOWN_STREAM, () -> admin.createPin(first.withStreamId(former)));
+
+        assertEquals("savepoint", admin.deletePin("pinned", "savepoint").name());
+        assertEquals(List.of(), admin.pins("pinned").pins());
+        refused(ErrorCodes.INVALID_ARGUMENT, () -> admin.deletePin("pinned", "savepoint"));
+        refused(ErrorCodes.UNKNOWN_STREAM, () -> admin.pins("nothing"));
+    }
+
+    @Test
+    void aPinWhoseDeletionWasNotAnsweredMayBeGone() throws Exception {
+        try (FakeBroker fake = answering(-1); Admin of = of(fake, Duration.ofSeconds(30))) {
+            IOException open = assertThrows(IOException.class, () -> of.deletePin("s", "p"));
+            assertTrue(open.getMessage().contains("may have been done"), open.getMessage());
+            assertEquals(1, fake.asked(), "a later pin of the name is not deleted in its place");
+        }
     }
 
     private static byte[] kafkaGroup() {

@@ -12,16 +12,17 @@ class ReadmeTest {
     void theProgramsOfTheReadmeDoWhatItSays(@TempDir Path home) throws Exception {
         try (TestBroker broker = TestBroker.start()) {
             List<String> programs = ReadmePrograms.blocks("java", broker.address());
-            assertEquals(6, programs.size());
+            assertEquals(7, programs.size());
             assertEquals("a hat is record 0\n", ReadmePrograms.run(programs.get(0), home));
             assertEquals("ann buys a hat\n", ReadmePrograms.run(programs.get(1), home));
             assertEquals("billing reads orders with 0 members\nlane 0 goes on at record 0\n",
                     ReadmePrograms.run(programs.get(2), home));
-            assertEquals("0: a hat\n", ReadmePrograms.run(programs.get(3), home));
-            assertEquals("committed: true\n", ReadmePrograms.run(programs.get(4), home));
+            assertEquals("new-year holds back 0 bytes\n", ReadmePrograms.run(programs.get(3), home));
+            assertEquals("0: a hat\n", ReadmePrograms.run(programs.get(4), home));
+            assertEquals("committed: true\n", ReadmePrograms.run(programs.get(5), home));
         }
         try (TestBroker broker = TestBroker.withUsers("open sesame", "ann")) {
-            String program = ReadmePrograms.blocks("java", broker.address()).get(5);
+            String program = ReadmePrograms.blocks("java", broker.address()).get(6);
             assertEquals("ann sees 0 streams\n", ReadmePrograms.run(program, home));
         }
     }
