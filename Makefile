@@ -13,7 +13,7 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # `make test` works from a fresh clone and must not change the lock file.
 LOCKED := --locked
 
-.PHONY: help test sim seeds check-needs fmt clippy deny unit shuttle sanitize doc test-rdma e2e deploy-check house connectors python regenerate package test-dist test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-cluster-synced bench-cluster-synced-quick bench-document bench-parts bench-owners profile instructions dist demo clean
+.PHONY: help test sim seeds check-needs fmt clippy deny unit shuttle sanitize doc test-rdma e2e deploy-check house connectors python regenerate package test-dist test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-cluster-synced bench-cluster-synced-quick bench-exactly-once bench-exactly-once-quick bench-document bench-parts bench-owners profile instructions dist demo clean
 
 help: ## Says what there is.
 	@echo "make TARGET, where TARGET is one of:"
@@ -101,8 +101,8 @@ fuzz: ## A minute of each fuzz target (FUZZ_SECONDS=60), with nightly Rust and c
 # Needs Java 17 and Maven for Apache Kafka, Go for NATS JetStream, about 12 GB of disk, and a machine that has nothing else to do.
 KERA_BENCH = cargo run $(LOCKED) --release -p kera-bench --
 # What `make bench` runs; `make bench SCENARIOS=bench/scenarios/start.toml` runs one. The cases of Kafka clients alone take
-# 25 minutes and have a target of their own, and so have clusters, which need etcd.
-SCENARIOS ?= $(filter-out %quick.toml %/kafka.toml %/cluster.toml %/cluster-synced.toml,$(sort $(wildcard bench/scenarios/*.toml)))
+# 25 minutes and have a target of their own, and so have clusters, which need etcd, and transactions and compaction.
+SCENARIOS ?= $(filter-out %quick.toml %/kafka.toml %/cluster.toml %/cluster-synced.toml %/exactly-once.toml %/compaction.toml,$(sort $(wildcard bench/scenarios/*.toml)))
 
 bench: ## Kera beside its peers in one session, about 36 minutes; writes docs/benchmarks.md and its plots.
 	$(KERA_BENCH) run $(SCENARIOS) \
@@ -129,6 +129,12 @@ bench-cluster-synced: ## Acknowledgements that mean three flushed disks, at Kera
 
 bench-cluster-synced-quick: ## The same with 1 run and a fifth of the time, 4 minutes, for the terminal only.
 	$(KERA_BENCH) run bench/scenarios/cluster-synced.toml --repetitions 1 --divide 5
+
+bench-exactly-once: ## Transactions, compaction and share groups beside Apache Kafka's, about 20 minutes.
+	$(KERA_BENCH) run bench/scenarios/exactly-once.toml bench/scenarios/compaction.toml --out docs/benchmarks --document docs/benchmarks.md
+
+bench-exactly-once-quick: ## The same with 2 runs and half of the time, about 5 minutes, for the terminal only.
+	$(KERA_BENCH) run bench/scenarios/exactly-once.toml bench/scenarios/compaction.toml --repetitions 2 --divide 2
 
 bench-document: ## Tables and plots of docs/benchmarks.md anew, from the JSON beside it.
 	cargo run $(LOCKED) -p kera-bench -- report docs/benchmarks --document docs/benchmarks.md

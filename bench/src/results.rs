@@ -216,7 +216,11 @@ impl Taken {
         let records = self.records.max(1) as f64;
         let latency = self.latency.as_ref();
         match measure {
-            Measure::Throughput => Some(records / self.seconds.max(1e-9)),
+            // Who asks for that of each consumer divides it by their number.
+            Measure::Throughput | Measure::PerConsumer => Some(records / self.seconds.max(1e-9)),
+            Measure::Compacted => {
+                (self.broker_cpu_seconds > 0.0).then(|| self.bytes as f64 / self.broker_cpu_seconds)
+            }
             Measure::BrokerCpu => Some(self.broker_cpu_seconds * 1e9 / records),
             Measure::ClientCpu => Some(self.client_cpu_seconds * 1e9 / records),
             Measure::Memory => Some(self.memory.peak as f64),

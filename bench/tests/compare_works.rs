@@ -106,6 +106,53 @@ consumers = [2]
 order = ["lane"]
 work_us = 1_000
 seconds = 1
+
+[[scenario]]
+name = "transactions"
+work = "both"
+contenders = ["kera-native", "kera-transactions", "kera-native-transactions"]
+records = 1_001
+keys = "none"
+batch = ["16KiB"]
+linger_ms = [1]
+partitions = [2]
+producers = [2]
+transaction_records = 100
+
+[[scenario]]
+name = "commit to delivery"
+work = "latency"
+contenders = ["kera-native-transactions"]
+keys = "none"
+batch = ["16KiB"]
+linger_ms = [1]
+partitions = [2]
+transaction_records = 10
+rate = [500]
+seconds = 2
+
+[[scenario]]
+name = "compact"
+work = "compact"
+contenders = ["kera-native"]
+records = 20_000
+keys = "tenth"
+batch = ["16KiB"]
+linger_ms = [1]
+partitions = [2]
+
+[[scenario]]
+name = "appends beside compaction"
+work = "latency"
+contenders = ["kera-native-compacting"]
+keys = "none"
+batch = ["16KiB"]
+linger_ms = [1]
+partitions = [2]
+consumers = [0]
+compacted_records = 20_000
+rate = [500]
+seconds = 2
 "#;
 
 /// What only Kafka does: its share groups, and the same works with its broker.
@@ -220,6 +267,23 @@ fn every_work_is_done_and_told() {
         let records = number(&taken["records"]);
         assert!((1.0..=1_001.0).contains(&records), "{taken}");
     }
+    let transactions = taken(&results, "transactions");
+    assert_eq!(transactions.len(), 3);
+    for taken in transactions {
+        // Consumers see what is committed, and that is all, also what fills no transaction.
+        assert_eq!(taken["sides"]["consumed"]["records"], 1_001, "{taken}");
+    }
+    for taken in taken(&results, "commit to delivery") {
+        let counted = number(&taken["latency"]["records"]);
+        assert!((400.0..=500.0).contains(&counted), "{taken}");
+    }
+    for taken in taken(&results, "compact") {
+        assert_eq!(taken["bytes"], 2_000_000, "{taken}");
+    }
+    for taken in taken(&results, "appends beside compaction") {
+        let counted = number(&taken["sides"]["acks"]["records"]);
+        assert!(counted > 100.0, "{taken}");
+    }
     let shared = taken(&results, "without order");
     let records = number(&shared[0]["records"]);
     assert!((1.0..=4_004.0).contains(&records), "{}", shared[0]);
@@ -229,7 +293,7 @@ fn every_work_is_done_and_told() {
         "Kera, native / itself at partitions=4",
         "### catch-up",
         "broker CPU, % of a core",
-        "1 ms of work each",
+        "work of each record 1 ms",
     ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }

@@ -61,7 +61,16 @@ pub trait Producing: Send {
         Ok(())
     }
 
-    /// Waits until everything is acknowledged.
+    /// Called after as many records as [`Load::at_once`] says: a producer with transactions commits, and waits until that
+    /// is done. Another one may send what it holds back.
+    ///
+    /// # Errors
+    /// If it is not committed.
+    fn complete(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Waits until everything is acknowledged, and committed.
     ///
     /// # Errors
     /// If anything is not.
@@ -184,8 +193,10 @@ fn produce<P: Producing>(
 ) -> Result<Option<f64>> {
     let load = progress.load;
     let part = Part::of(load, index, load.work == Work::CatchUp);
-    let mut records = Records::new(load.record_bytes, load.keyed);
+    let mut records =
+        Records::new(load.record_bytes, load.keyed).different_keys(load.different_keys);
     let mut sent = 0;
+    let mut handed_over = Duration::ZERO;
     loop {
         let elapsed = progress.elapsed();
         match part.next(sent, elapsed) {
@@ -200,7 +211,13 @@ fn produce<P: Producing>(
             Next::Send(more) => {
                 for number in sent..sent + more {
                     let (key, value) = records.next_record();
-                    let due = if part.is_paced() {
+                    let is_first = load.at_once.is_some_and(|all| number.is_multiple_of(all));
+                    if is_first {
+                        handed_over = progress.elapsed();
+                    }
+                    let due = if part.is_paced() && load.at_once.is_some() {
+                        Some(handed_over)
+                    } else if part.is_paced() {
                         Some(part.due(number))
                     } else if load.timed || load.samples(number) {
                         Some(progress.elapsed())
@@ -212,6 +229,9 @@ fn produce<P: Producing>(
                     }
                     let asked = part.is_paced() || load.samples(number);
                     producer.send(key, value, due.filter(|_| asked))?;
+                    if (load.at_once).is_some_and(|all| (number + 1).is_multiple_of(all)) {
+                        producer.complete()?;
+                    }
                 }
                 sent += more;
                 progress.sent(more);

@@ -59,10 +59,15 @@ pub struct Load {
     pub record_bytes: u32,
     /// Records have keys: eight random bytes.
     pub keyed: bool,
+    /// So many different keys; without it each record has another.
+    pub different_keys: Option<u64>,
     /// Partitions, or lanes, of the stream.
     pub partitions: u32,
     /// Records a second of all producers together; without it they send as fast as they can.
     pub rate: Option<u64>,
+    /// Each producer completes its work after so many records ([`Producing::complete`]). At a rate they are due all at
+    /// once, and their way counts from when the first of them was handed over.
+    pub at_once: Option<u64>,
     /// How long producers send if neither records nor a rate decide; of a catch-up how long they are alone; of a group
     /// that shares how long it is at work.
     pub time: Option<Duration>,
@@ -145,8 +150,10 @@ impl Load {
             records,
             record_bytes: 100,
             keyed: false,
+            different_keys: None,
             partitions: 1,
             rate: None,
+            at_once: None,
             time: None,
             most: None,
             producers,

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use kera_consumer::{Batch, ConsumeError, Consumer, ConsumerBuilder, Reader, ReaderBuilder, Start};
-use kera_producer::{AppendError, Producer, ProducerBuilder, Record};
+use kera_producer::{AppendError, Producer, ProducerBuilder, Record, Transaction};
 use kera_rpc::ConnectOptions;
 use tokio::runtime::Handle;
 
@@ -29,6 +29,8 @@ pub struct NativeClients<'a> {
     pub streamlets: u32,
     /// Of the records whose acknowledgement could be timed one of so many has it timed; none if it is 0.
     pub timed_acks: u64,
+    /// Producers append in transactions.
+    pub transactions: bool,
     /// Each producer.
     pub producer: ProducerBuilder,
     /// Each consumer that is assigned its partitions.
@@ -52,6 +54,7 @@ impl<'a> NativeClients<'a> {
             streamlets: load.partitions,
             // Those of a closed loop are a sample already.
             timed_acks: load.rate.map_or(1, |_| timed_one_in(load)),
+            transactions: false,
             producer: Producer::builder()
                 .bootstrap(bootstrap)
                 .connect(connect.clone())
@@ -83,9 +86,21 @@ impl engine::Clients for NativeClients<'_> {
     type Consumer = NativeConsumer;
 
     fn producer(&self, acks: &Arc<Acks>) -> Result<Self::Producer> {
-        let producer = self.handle.block_on(self.producer.clone().build());
+        let mut builder = self.producer.clone();
+        if self.transactions {
+            // No producer before has its name.
+            builder = builder.transactional_id(format!("bench-{:016x}", rand::random::<u64>()));
+        }
+        let producer = self.handle.block_on(builder.build());
+        let producer = producer.context("no producer")?;
         Ok(NativeProducer {
-            producer: producer.context("no producer")?,
+            // A transaction borrows its producer, and a process makes one load.
+            transactional: self
+                .transactions
+                .then(|| &*Box::leak(Box::new(producer.clone()))),
+            transaction: None,
+            hands_over: self.load.rate.is_some(),
+            producer,
             handle: self.handle.clone(),
             acks: acks.clone(),
             every: self.timed_acks,
@@ -130,6 +145,12 @@ impl engine::Clients for NativeClients<'_> {
 #[derive(Debug)]
 pub struct NativeProducer {
     producer: Producer,
+    /// Only if it has transactions.
+    transactional: Option<&'static Producer>,
+    /// The one that is open.
+    transaction: Option<Transaction<'static>>,
+    /// Without transactions: what is due at once is not held back for more.
+    hands_over: bool,
     handle: Handle,
     acks: Arc<Acks>,
     /// One record of so many has its acknowledgement timed; none if it is 0.
@@ -138,12 +159,23 @@ pub struct NativeProducer {
     opened: u64,
 }
 
+impl NativeProducer {
+    /// Commits the transaction that is open, if one is.
+    fn commit(&mut self) -> Result<()> {
+        match self.transaction.take() {
+            Some(transaction) => Ok(self.handle.block_on(transaction.commit())?),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Producing for NativeProducer {
     fn open(&mut self, _partition: u32, key: Option<&[u8]>, value: &[u8]) -> Result<()> {
         // Without a key every flush moves on to the next lane.
         self.send(key, value, None)?;
         self.sent -= 1;
         self.opened += 1;
+        self.commit()?;
         Ok(self.handle.block_on(self.producer.flush())?)
     }
 
@@ -157,6 +189,9 @@ impl Producing for NativeProducer {
             .filter(|_| self.every > 0)
             .filter(|_| self.sent.is_multiple_of(self.every));
         self.sent += 1;
+        if let (Some(producer), None) = (self.transactional, &self.transaction) {
+            self.transaction = Some(self.handle.block_on(producer.transaction())?);
+        }
         let Some(due) = timed else {
             match self.producer.send(&record) {
                 Err(AppendError::Full) => {
@@ -177,7 +212,20 @@ impl Producing for NativeProducer {
         Ok(())
     }
 
+    fn complete(&mut self) -> Result<()> {
+        if self.transactional.is_some() {
+            return self.commit();
+        }
+        if self.hands_over {
+            let producer = self.producer.clone();
+            // A failure is told at the end.
+            self.handle.spawn(async move { producer.flush().await });
+        }
+        Ok(())
+    }
+
     fn finish(&mut self) -> Result<()> {
+        self.commit()?;
         self.handle.block_on(self.producer.flush())?;
         let counts = self.producer.metrics();
         let sent = self.sent + self.opened;

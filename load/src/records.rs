@@ -15,6 +15,7 @@ pub struct Records {
     value_bytes: usize,
     next: usize,
     keyed: bool,
+    different_keys: Option<u64>,
     key: [u8; KEY_BYTES],
     state: u64,
 }
@@ -31,9 +32,17 @@ impl Records {
             value_bytes,
             next: 0,
             keyed,
+            different_keys: None,
             key: [0; KEY_BYTES],
             state: rand::rng().next_u64(),
         }
+    }
+
+    /// With so many different keys, drawn at random.
+    #[must_use]
+    pub fn different_keys(mut self, keys: Option<u64>) -> Self {
+        self.different_keys = keys.map(|keys| keys.max(1));
+        self
     }
 
     /// Key and value of the next record; the value may be written to.
@@ -44,7 +53,9 @@ impl Records {
             self.next = 0;
         }
         if self.keyed {
-            self.key = self.random().to_le_bytes();
+            let random = self.random();
+            let key = self.different_keys.map_or(random, |keys| random % keys);
+            self.key = key.to_le_bytes();
         }
         let key = self.keyed.then_some(&self.key[..]);
         (key, &mut self.values[at..at + self.value_bytes])
@@ -76,6 +87,16 @@ mod tests {
             assert_eq!(value.len(), 92);
         }
         assert_eq!(records.next_record().1, first);
+    }
+
+    #[test]
+    fn keys_are_drawn_from_as_many_as_are_asked_for() {
+        let mut records = Records::new(16, true).different_keys(Some(3));
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..200 {
+            seen.insert(records.next_record().0.unwrap().to_vec());
+        }
+        assert_eq!(seen.len(), 3);
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub(crate) struct Part {
     index: u64,
     /// Producers.
     of: u64,
+    /// At a rate so many records are due at a time.
+    at_once: u64,
     kind: Kind,
 }
 
@@ -50,7 +52,12 @@ impl Part {
             (None, Some(time)) => Kind::Time(time),
             (None, None) => Kind::Records(share(load.records)),
         };
-        Self { index, of, kind }
+        Self {
+            index,
+            of,
+            at_once: load.at_once.unwrap_or(1).max(1),
+            kind,
+        }
     }
 
     /// True if records are due at times of their own.
@@ -83,18 +90,20 @@ impl Part {
         let Kind::Rate(rate, _) = self.kind else {
             return Duration::ZERO;
         };
-        let number = u128::from(number) * u128::from(self.of) + u128::from(self.index);
+        let turn = u128::from(number / self.at_once) * u128::from(self.of) + u128::from(self.index);
         // Rounded up: at that time it is due.
-        let nanos = (number * 1_000_000_000).div_ceil(u128::from(rate));
+        let nanos = (turn * u128::from(self.at_once) * 1_000_000_000).div_ceil(u128::from(rate));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
     /// How many of its records are due by then.
     fn due_by(&self, rate: u64, elapsed: Duration) -> u64 {
-        let all = elapsed.as_nanos() * u128::from(rate) / 1_000_000_000 + 1;
-        let all = u64::try_from(all).unwrap_or(u64::MAX);
-        // Those of all producers, dealt out one by one.
-        (all.saturating_sub(self.index)).div_ceil(self.of)
+        let each = 1_000_000_000 * u128::from(self.at_once);
+        let turns = elapsed.as_nanos() * u128::from(rate) / each + 1;
+        let turns = u64::try_from(turns).unwrap_or(u64::MAX);
+        // Those of all producers, dealt out turn by turn.
+        let own = turns.saturating_sub(self.index).div_ceil(self.of);
+        own.saturating_mul(self.at_once)
     }
 }
 
@@ -157,10 +166,30 @@ mod tests {
     }
 
     #[test]
+    fn records_that_are_due_at_once_come_together_and_producers_take_turns() {
+        let load = Load {
+            at_once: Some(10),
+            ..load(2, 100, Some(1_000), None)
+        };
+        let parts = [0, 1].map(|index| Part::of(&load, index, false));
+        let sent = |elapsed| parts.map(|part| sent_by(&part, elapsed));
+        assert_eq!(sent(9 * MS), [10, 0]);
+        assert_eq!(sent(10 * MS), [10, 10]);
+        assert_eq!(sent(39 * MS), [20, 20]);
+        assert_eq!((parts[1].due(9), parts[1].due(10)), (10 * MS, 30 * MS));
+        assert_eq!(parts[0].next(10, 15 * MS), Next::Wait(5 * MS));
+        assert_eq!(sent(500 * MS), [50, 50]);
+    }
+
+    #[test]
     fn a_record_is_due_when_it_says_so() {
-        for rate in [1, 3, 7, 999_983] {
-            let part = Part::of(&load(7, 1_000, Some(rate), None), 5, false);
-            for number in [0, 1, 13] {
+        for (rate, at_once) in [(1, None), (3, Some(4)), (7, None), (999_983, Some(3))] {
+            let load = Load {
+                at_once,
+                ..load(7, 1_000, Some(rate), None)
+            };
+            let part = Part::of(&load, 5, false);
+            for number in [0, 1, 13].map(|number| number * at_once.unwrap_or(1)) {
                 let due = part.due(number);
                 assert!(
                     matches!(part.next(number, due), Next::Send(_)),

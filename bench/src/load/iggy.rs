@@ -238,7 +238,7 @@ impl<'a> Consumer<'a> {
             messages: (BYTES / plan.record_bytes.max(1)).clamp(1, MESSAGES),
             key_bytes: match plan.keys {
                 Keys::None => 0,
-                Keys::Random => KEY_BYTES,
+                Keys::Random | Keys::Tenth => KEY_BYTES,
             },
         })
     }
@@ -310,6 +310,8 @@ mod tests {
             acks: Asked::All,
             durability: Durability::Written,
             most_ms: None,
+            transactions: false,
+            at_once: None,
             rate: None,
             crowd: Crowd::default(),
         }

@@ -96,6 +96,11 @@ fn producer_config(plan: &Plan) -> ClientConfig {
         .set("partitioner", "murmur2_random")
         .set("delivery.report.only.error", "true")
         .set("statistics.interval.ms", STATISTICS_MS);
+    if plan.transactions {
+        // No producer before has its name.
+        let id = format!("bench-{:016x}", rand::random::<u64>());
+        config.set("transactional.id", id);
+    }
     config
 }
 
@@ -251,6 +256,20 @@ pub(super) fn record_due<'a>(
 pub(super) fn give_room(producer: &BaseProducer<Outcome>) {
     producer.poll(Duration::ZERO);
     std::thread::park_timeout(FULL);
+}
+
+/// Waits until all records are acknowledged and the linger of open batches is over. The crate's own commit asks librdkafka
+/// to send them ten times a second only, for a moment each.
+pub(super) fn wait_until_sent(producer: &BaseProducer<Outcome>) -> Result<()> {
+    let begin = Instant::now();
+    while producer.in_flight_count() > 0 {
+        give_room(producer);
+        ensure!(
+            begin.elapsed() < SILENCE,
+            "records were not acknowledged within {SILENCE:?}"
+        );
+    }
+    Ok(())
 }
 
 /// Waits until all records are acknowledged, without waiting for open batches to fill.

@@ -16,7 +16,7 @@ use kera_load::{Acks, Consuming, Producing, SILENCE, Sink};
 use super::Plan;
 use super::kafka::{
     Outcome, consumer, crowd_producer, finish, give_room, member, producer, record, record_due,
-    taken,
+    taken, wait_until_sent,
 };
 use crate::scenario::Work;
 
@@ -44,10 +44,15 @@ impl<'a> kera_load::Clients for Clients<'a> {
             .fetch_metadata(Some(&self.plan.topic), SILENCE)
             .context("no metadata of the topic")?;
         let producer = Arc::new(producer);
+        if self.plan.transactions {
+            let begun = producer.init_transactions(SILENCE);
+            begun.context("no transactions")?;
+        }
         Ok(KafkaProducer {
             plan: self.plan,
             listener: paced.then(|| Listener::start(producer.clone())),
             producer,
+            is_open: false,
         })
     }
 
@@ -114,19 +119,34 @@ pub(super) struct KafkaProducer<'a> {
     plan: &'a Plan,
     listener: Option<Listener>,
     producer: Arc<BaseProducer<Outcome>>,
+    /// A transaction is.
+    is_open: bool,
+}
+
+impl KafkaProducer<'_> {
+    /// Begins a transaction if it has them and none is open.
+    fn begin(&mut self) -> Result<()> {
+        if self.plan.transactions && !self.is_open {
+            self.producer.begin_transaction()?;
+            self.is_open = true;
+        }
+        Ok(())
+    }
 }
 
 impl Producing for KafkaProducer<'_> {
     fn open(&mut self, partition: u32, key: Option<&[u8]>, value: &[u8]) -> Result<()> {
+        self.begin()?;
         let record = record(&self.plan.topic, key, value).partition(i32::try_from(partition)?);
         ensure!(
             taken(self.producer.send(record))?,
             "librdkafka's queue is too short"
         );
-        Ok(())
+        self.complete()
     }
 
     fn send(&mut self, key: Option<&[u8]>, value: &[u8], due: Option<Duration>) -> Result<()> {
+        self.begin()?;
         let topic = &self.plan.topic;
         while !taken(self.producer.send(record_due(topic, key, value, due)))? {
             give_room(&self.producer);
@@ -142,7 +162,17 @@ impl Producing for KafkaProducer<'_> {
         Ok(())
     }
 
+    fn complete(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.is_open) {
+            wait_until_sent(&self.producer)?;
+            let committed = self.producer.commit_transaction(SILENCE);
+            committed.context("a transaction was not committed")?;
+        }
+        Ok(())
+    }
+
     fn finish(&mut self) -> Result<()> {
+        self.complete()?;
         finish(&self.producer)?;
         self.producer.poll(Duration::ZERO);
         self.listener = None;

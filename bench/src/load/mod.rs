@@ -16,6 +16,7 @@ use kera_consumer::Order;
 use kera_load::native::NativeClients;
 use kera_load::{Done, Load, Sides};
 use kera_rpc::ConnectOptions;
+use kera_rpc::admin::Admin;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::{Handle, Runtime};
 
@@ -48,6 +49,12 @@ pub(crate) struct Plan {
     /// Sending stops after so long, even before all records are sent.
     #[serde(default)]
     pub most_ms: Option<u64>,
+    /// Producers commit transactions of [`at_once`](Self::at_once) records.
+    #[serde(default)]
+    pub transactions: bool,
+    /// Records of a transaction, and those that are due at once.
+    #[serde(default)]
+    pub at_once: Option<u32>,
     /// Records a second, for an open loop; of Kera's own producer also the most that it sends.
     pub rate: Option<u64>,
     /// The clients.
@@ -66,13 +73,15 @@ impl Plan {
                 Work::CatchUp => kera_load::Work::CatchUp,
                 Work::Trickle => kera_load::Work::Trickle,
                 Work::Share => kera_load::Work::Share,
-                Work::Start => bail!("a start has no load"),
+                Work::Start | Work::Compact => bail!("there are no such clients"),
             },
             records: self.records,
             record_bytes: self.record_bytes,
             keyed: self.keys != Keys::None,
+            different_keys: (self.keys == Keys::Tenth).then_some(self.records / 10),
             partitions: self.partitions,
             rate: self.rate,
+            at_once: self.at_once.map(u64::from),
             time: crowd.millis.map(Duration::from_millis),
             most: self.most_ms.map(Duration::from_millis),
             producers: crowd.producers,
@@ -86,8 +95,39 @@ impl Plan {
         })
     }
 
+    /// Has the broker compact the stream, and waits until that is done.
+    fn compact<R: BufRead>(&self, gate: &mut Gate<R>) -> Result<Done> {
+        let runtime = Runtime::new()?;
+        let admin = {
+            let _within = runtime.enter();
+            Admin::connect_to(&self.bootstrap)?
+        };
+        let begin = gate.wait()?;
+        let told = runtime.block_on(admin.compact_stream(&self.topic))?;
+        let seconds = begin.elapsed().as_secs_f64();
+        ensure!(
+            told.lanes == self.partitions && told.bytes_after < told.bytes_before / 2,
+            "{} of {} lanes were compacted, {} bytes to {}",
+            told.lanes,
+            self.partitions,
+            told.bytes_before,
+            told.bytes_after
+        );
+        Ok(Done {
+            records: self.records,
+            bytes: self.records * u64::from(self.record_bytes),
+            seconds,
+            mean_batch_bytes: None,
+            latency: None,
+            sides: Sides::default(),
+        })
+    }
+
     /// Runs it with clients of the path.
     fn run<R: BufRead>(&self, gate: &mut Gate<R>) -> Result<Done> {
+        if self.work == Work::Compact {
+            return self.compact(gate);
+        }
         let load = self.load()?;
         let begin = || gate.wait();
         let ranges = self.work == Work::Share && self.crowd.order == Some(Sharing::None);
@@ -134,6 +174,7 @@ impl Plan {
                 _ => clients.timed_acks,
             },
             streamlets: self.crowd.streamlets.unwrap_or(self.partitions),
+            transactions: self.transactions,
             producer: clients
                 .producer
                 .batch_size(batch)

@@ -295,6 +295,12 @@ impl Running {
             .with_context(|| format!("cannot create stream {stream}"))
     }
 
+    /// Has Kera compact a stream from now on.
+    pub(crate) fn compact_from_now(&self, stream: &str) -> Result<()> {
+        streams::compact_from_now(self.address(ClientPath::Native)?, stream)
+            .with_context(|| format!("stream {stream} is not compacted"))
+    }
+
     /// Deletes a topic and waits until its space on the disk is given back.
     pub(crate) fn delete(&self, topic: &str) -> Result<()> {
         let (path, address) = self.administration()?;

@@ -13,6 +13,8 @@ const SOURCE: &str = include_str!("../../peers/kafka/share/Share.java");
 
 /// The program that makes the load, built if it is not there.
 pub(crate) fn program(build: &Path, plan: &Plan) -> Result<Command> {
+    // Kera's share groups are measured with it too, also where no Apache Kafka runs.
+    kafka::fetch(build)?;
     let jars = kafka::home(build).join("lib").join("*");
     let classes = kafka::home(build).join("share");
     compile(&jars, &classes)?;

@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result};
 use kera_producer::{Producer, Record};
-use kera_protocol::v1::{AckPolicy, CreateStreamRequest, StreamConfig};
+use kera_protocol::v1::{AckPolicy, Cleanup, CreateStreamRequest, StreamConfig};
 use kera_rpc::Client;
+use kera_rpc::admin::Admin;
 
 use crate::scenario::{Cluster, Durability};
 
@@ -20,6 +21,22 @@ pub(super) fn append_one(address: &str, stream: &str) -> Result<()> {
             ..Record::default()
         })?;
         Ok(producer.flush().await?)
+    })
+}
+
+/// Has a stream compacted from now on.
+pub(super) fn compact_from_now(address: &str, stream: &str) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let settings = StreamConfig {
+            cleanup: Some(Cleanup::Compact as i32),
+            ..StreamConfig::default()
+        };
+        let admin = Admin::connect_to(address)?;
+        admin.alter_stream(stream, settings).await?;
+        Ok(())
     })
 }
 

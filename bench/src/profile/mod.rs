@@ -145,6 +145,8 @@ impl Session<'_> {
             acks: ProfileArgs::ACKS,
             durability: self.args.ack,
             most_ms: None,
+            transactions: false,
+            at_once: None,
             rate: None,
             crowd: Crowd::default(),
         })

@@ -11,10 +11,7 @@ pub(super) fn setting(case: &Case) -> String {
     let records = text::thousands(case.records as f64);
     match case.work {
         Work::CatchUp => format!("{records} records of {bytes} bytes there before a run"),
-        Work::Share => format!(
-            "Records of {bytes} bytes, {} ms of work each; {seconds} s a run",
-            case.crowd.work_us as f64 / 1e3
-        ),
+        Work::Share => format!("Records of {bytes} bytes; {seconds} s a run"),
         _ if case.records > 0 => format!("{records} records of {bytes} bytes a run"),
         _ => format!("Records of {bytes} bytes, {seconds} s a run"),
     }
@@ -36,7 +33,16 @@ pub(super) fn explanation(case: &Case) -> &'static str {
             " A producer sends a record at a time, each to another partition; the topic stays from run to run."
         }
         Work::Share => {
-            " `lane`: one member of the group follows a partition (Kafka's consumer group, Kera's `order = lane`). `none`: any member takes any records (Kafka's share group with the Java client, Kera's `order = none`)."
+            " `lane`: one member of the group follows a partition (Kafka's consumer group, Kera's `order = lane`). `none`: any member takes any records (a share group with the Java client at Kafka and at Kera's Kafka listener, Kera's own `order = none`)."
+        }
+        Work::Latency if case.transaction_records.is_some() => {
+            " A producer hands over as many records as a transaction has, all at once, and commits them, or sends them as one batch where it has no transactions; both at one rate, a share of the peak of the one with transactions. From the moment at which it hands over the first of them until its consumer has the record, if committed; without the first second."
+        }
+        Work::Latency if case.compacted_records.is_some() => {
+            " By turns, the broker compacts another stream meanwhile, with the quarter of a core that it takes for that, or leaves it alone."
+        }
+        Work::Compact => {
+            " A stream is filled and then compacted at once, without rests, by a broker that has nothing else to do. Its CPU is all that it takes meanwhile; bytes are those of keys and values."
         }
         Work::Produce | Work::Consume | Work::Latency | Work::Start => "",
     }

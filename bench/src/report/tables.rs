@@ -4,14 +4,14 @@ use super::kept;
 use super::targets::{bound, overall, parties, value, verdict};
 use super::text::{self, measures, spread, summary};
 use crate::results::{CaseRuns, Results};
-use crate::scenario::{Case, Contender, Durability, Measure, Target, Work};
+use crate::scenario::{Case, Contender, Durability, Keys, Measure, Target, Work};
 use crate::statistics::Summary;
 
 /// A column that tells cases apart.
 pub(super) type Dimension = (&'static str, fn(&Case) -> String);
 
 /// All of them, in the order of a table's columns.
-pub(super) const DIMENSIONS: [Dimension; 15] = [
+pub(super) const DIMENSIONS: [Dimension; 17] = [
     ("batch", |case| unless_started(case, case.batch.to_string())),
     ("partitions", |case| case.partitions.to_string()),
     ("data", |case| {
@@ -73,6 +73,14 @@ pub(super) const DIMENSIONS: [Dimension; 15] = [
     ("order", |case| {
         let order = case.crowd.order;
         order.map_or_else(|| "-".to_owned(), |order| order.name().to_owned())
+    }),
+    ("work of each record", |case| match case.work {
+        Work::Share => format!("{} ms", case.crowd.work_us as f64 / 1e3),
+        _ => "-".to_owned(),
+    }),
+    ("records of a transaction", |case| {
+        let records = case.transaction_records;
+        records.map_or_else(|| "-".to_owned(), |records| records.to_string())
     }),
 ];
 
@@ -145,7 +153,7 @@ fn groups(results: &Results) -> Vec<Vec<&CaseRuns>> {
 fn setting(group: &[&CaseRuns], varies: &[Dimension]) -> String {
     let case = &group[0].case;
     let mut out = match case.work {
-        Work::Produce | Work::Consume => {
+        Work::Produce | Work::Consume | Work::Compact => {
             format!("{} of {} bytes a run", records(group), case.record_bytes)
         }
         Work::Latency | Work::Trickle => format!("Records of {} bytes", case.record_bytes),
@@ -160,8 +168,10 @@ fn setting(group: &[&CaseRuns], varies: &[Dimension]) -> String {
         out.push('.');
         return out;
     }
-    if case.keys == crate::scenario::Keys::Random {
-        out.push_str(", random keys");
+    match case.keys {
+        Keys::None => {}
+        Keys::Random => out.push_str(", random keys"),
+        Keys::Tenth => out.push_str(", a tenth as many different keys"),
     }
     for (name, show) in DIMENSIONS {
         let value = show(case);
@@ -170,7 +180,7 @@ fn setting(group: &[&CaseRuns], varies: &[Dimension]) -> String {
         }
     }
     out.push('.');
-    if case.work == Work::Latency {
+    if case.work == Work::Latency && case.transaction_records.is_none() {
         out.push_str(if case.crowd.consumers == 0 {
             " From the moment at which a record was due, at a fixed rate, until it is acknowledged; without the first second, and without consumers."
         } else {

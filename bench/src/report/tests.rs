@@ -143,6 +143,36 @@ fn tables_show_medians_spread_and_verdicts() {
 }
 
 #[test]
+fn consumers_and_seconds_of_cpu_divide() {
+    let share = FILE
+        .replace("work = \"produce\"", "work = \"share\"")
+        .replace(
+            "[1, 16]",
+            "[1]\nconsumers = [4]\norder = [\"none\"]\nseconds = 1",
+        );
+    let file = File::parse(&share).unwrap();
+    let mut results = results();
+    results.cases.truncate(1);
+    results.cases[0].case = Cases::of(&file, 1).0.remove(0);
+    let of = |measure| text::summary(&results.cases[0], Contender::Kera, measure).unwrap();
+    // A million records in half a second, and 100 ns of CPU for each.
+    assert_eq!(of(Measure::Throughput).median, 2_000_000.0);
+    assert_eq!(of(Measure::PerConsumer).median, 500_000.0);
+    let compacted = of(Measure::Compacted);
+    assert_eq!(text::value(Measure::Compacted, compacted.median), "1,000");
+    let target = Target {
+        measure: Measure::Compacted,
+        contender: Contender::Kera,
+        against: None,
+        baseline: None,
+        at_most: None,
+        at_least: Some(1_001.0),
+    };
+    let value = targets::value(&results.cases, &results.cases[0], &target).unwrap();
+    assert_eq!(targets::margin(&target, value), "**missed by 0 %**");
+}
+
+#[test]
 fn what_failed_or_was_left_out_is_said() {
     let mut results = results();
     results.cases[0].runs[0].noisy = true;

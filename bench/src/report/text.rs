@@ -51,6 +51,8 @@ fn shown(measure: Measure) -> (&'static str, f64, Digits) {
             1.0,
             Three,
         ),
+        Measure::PerConsumer => ("records a second of each consumer", 1.0, Three),
+        Measure::Compacted => ("compacted, MB for a second of broker CPU", 1e-6, Whole),
         Measure::Flushes => ("flushes of the device a second", 1.0, Whole),
         Measure::FlushRecords => ("records per flush of the device", 1.0, Three),
         Measure::FlushTime => (
@@ -138,9 +140,17 @@ pub(super) fn spread(measure: Measure, summary: &Summary) -> String {
 
 /// A contender's runs of a case, summed up; `None` if there is none that succeeded.
 pub(super) fn summary(runs: &CaseRuns, contender: Contender, measure: Measure) -> Option<Summary> {
+    let by = match measure {
+        Measure::PerConsumer => f64::from(runs.case.crowd.consumers.max(1)),
+        _ => 1.0,
+    };
     let runs = runs.runs.iter().filter(|run| run.contender == contender);
     let taken = runs.filter_map(|run| run.taken.as_ref());
-    Summary::of(taken.filter_map(|taken| taken.value(measure)))
+    Summary::of(
+        taken
+            .filter_map(|taken| taken.value(measure))
+            .map(|value| value / by),
+    )
 }
 
 /// The quantities shown of a case.
@@ -149,6 +159,9 @@ pub(super) fn measures(case: &Case) -> Vec<Measure> {
     if case.work == Work::Both && case.crowd.consumers == 0 {
         // All that was taken was produced.
         measures.retain(|one| !matches!(one, Measure::Produced | Measure::Consumed));
+    }
+    if case.work == Work::Latency && case.transaction_records.is_some() {
+        measures.push(Measure::Batch);
     }
     if case.cluster.is_some() && case.work != Work::Start {
         let after_cpu = measures.iter().position(|&one| one == Measure::BrokerCpu);
@@ -213,7 +226,8 @@ fn of_work(work: Work) -> &'static [Measure] {
         ],
         Work::CatchUp => &[Measure::Consumed, Measure::AckP99, Measure::BusyAckP99],
         Work::Trickle => &[Measure::CpuShare, Measure::Memory],
-        Work::Share => &[Measure::Throughput],
+        Work::Share => &[Measure::Throughput, Measure::PerConsumer],
+        Work::Compact => &[Measure::Compacted, Measure::BrokerCpu, Measure::Memory],
     }
 }
 

@@ -38,6 +38,12 @@ pub(crate) struct Case {
     /// Closed groups that a broker is started with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_groups: Option<u32>,
+    /// Records of a transaction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transaction_records: Option<u32>,
+    /// Records of another stream that is compacted during a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compacted_records: Option<u64>,
     /// The clients.
     #[serde(default)]
     pub crowd: Crowd,
@@ -82,7 +88,11 @@ impl Case {
             ));
         }
         if let Some(order) = crowd.order {
-            name.push_str(&format!(", order={}", order.name()));
+            let work_ms = crowd.work_us as f64 / 1e3;
+            name.push_str(&format!(", order={}, work={work_ms} ms", order.name()));
+        }
+        if let Some(records) = self.transaction_records {
+            name.push_str(&format!(", transactions of {records}"));
         }
         if let Some(share) = crowd.rate_of_peak {
             name.push_str(&format!(", rate={share} of peak"));
@@ -149,7 +159,8 @@ impl Case {
             _ => 0,
         };
         let copies = self.cluster.map_or(1, |cluster| cluster.replicas);
-        self.records * u64::from(self.record_bytes) * u64::from(copies) + by_time
+        let records = self.records * u64::from(copies) + self.compacted_records.unwrap_or(0);
+        records * u64::from(self.record_bytes) + by_time
     }
 }
 
@@ -211,25 +222,31 @@ fn expand(scenario: &Scenario, divide: u64) -> Vec<Case> {
                     for &durability in &scenario.durability {
                         for &rate in &rates {
                             for &cluster in &clusters {
-                                cases.extend(crowds.iter().map(|&crowd| Case {
-                                    scenario: scenario.name.clone(),
-                                    work: scenario.work,
-                                    contenders: scenario.contenders.clone(),
-                                    records: records(scenario, rate, &crowd, divide),
-                                    record_bytes: scenario.record_bytes,
-                                    keys: scenario.keys,
-                                    batch,
-                                    linger_ms,
-                                    partitions,
-                                    acks,
-                                    durability,
-                                    most_seconds: scenario.most_seconds,
-                                    rate,
-                                    idle_ms: idle_ms(scenario, divide),
-                                    closed_groups: closed_groups(scenario, divide),
-                                    crowd,
-                                    cluster,
-                                    targets: scenario.target.clone(),
+                                cases.extend(crowds.iter().map(|&crowd| {
+                                    Case {
+                                        scenario: scenario.name.clone(),
+                                        work: scenario.work,
+                                        contenders: scenario.contenders.clone(),
+                                        records: records(scenario, rate, &crowd, divide),
+                                        record_bytes: scenario.record_bytes,
+                                        keys: scenario.keys,
+                                        batch,
+                                        linger_ms,
+                                        partitions,
+                                        acks,
+                                        durability,
+                                        most_seconds: scenario.most_seconds,
+                                        rate,
+                                        idle_ms: idle_ms(scenario, divide),
+                                        closed_groups: closed_groups(scenario, divide),
+                                        transaction_records: scenario.transaction_records,
+                                        compacted_records: scenario
+                                            .compacted_records
+                                            .map(|records| (records / divide).max(1)),
+                                        crowd,
+                                        cluster,
+                                        targets: scenario.target.clone(),
+                                    }
                                 }));
                             }
                         }

@@ -105,7 +105,7 @@ fn optional<T: Copy>(list: &[T]) -> Vec<Option<T>> {
 /// How long a run takes. An open loop keeps two seconds at least, as its first one does not count.
 fn millis(scenario: &Scenario, divide: u64) -> Option<u64> {
     let least = match scenario.work {
-        Work::Produce | Work::Consume | Work::Start => return None,
+        Work::Produce | Work::Consume | Work::Start | Work::Compact => return None,
         Work::Latency => 2_000,
         Work::CatchUp => 1_500,
         Work::Both | Work::Share | Work::Trickle => 300,
@@ -150,10 +150,6 @@ impl Scenario {
         ensure!(
             shares != self.order.is_empty(),
             "order is for work = \"share\", which needs it"
-        );
-        ensure!(
-            !self.order.contains(&Sharing::None) || !self.contenders.contains(&Contender::Kera),
-            "kera has no share groups: order = \"none\" is for kafka and kera-native"
         );
         ensure!(
             shares || self.work_us == 0,
@@ -224,7 +220,7 @@ impl Scenario {
                     "seconds is missing or 0: how long the broker is left alone"
                 );
             }
-            Work::Produce | Work::Consume => {
+            Work::Produce | Work::Consume | Work::Compact => {
                 ensure!(self.records.is_some_and(|n| n > 0), "records is missing");
                 ensure!(
                     self.rate.is_empty() && self.seconds.is_none(),

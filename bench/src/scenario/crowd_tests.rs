@@ -119,8 +119,11 @@ fn a_share_needs_members_time_and_enough_to_share() {
         "{}",
         problem(&few)
     );
-    let kera = share.replace("\"kera-native\"]", "\"kera\", \"kera-native\"]");
-    assert!(problem(&kera).contains("no share groups"));
+    // Cases that differ in what a record takes share a table.
+    let slower = share.replace("[1, 16]", "[1]").replace("1_000", "5_000");
+    let name = |text: &str| cases(text)[1].name();
+    assert!(name(&share).ends_with(", order=none, work=1 ms"));
+    assert!(name(&slower).ends_with(", order=none, work=5 ms"));
     assert!(problem(&share.replace("order = [\"lane\", \"none\"]", "")).contains("order is for"));
 }
 
@@ -140,6 +143,66 @@ fn an_open_loop_has_one_kind_of_rate() {
         .replace("\"both\"", "\"trickle\"")
         .replace("producers = [1, 4]", "");
     assert!(problem(&trickle).contains("rate is missing"));
+}
+
+#[test]
+fn transactions_have_a_size_and_set_the_rate_of_those_without() {
+    let both = BOTH.replace("\"kafka\", ", "\"kafka\", \"kafka-transactions\", ");
+    assert!(problem(&both).contains("transaction_records are for"));
+    let sized = |text: &str, records: u32| {
+        let with = format!("streamlets = 4\ntransaction_records = {records}");
+        text.replace("streamlets = 4", &with)
+    };
+    assert!(problem(&sized(&both, 0)).contains("are not 0"));
+    assert!(problem(&sized(BOTH, 100)).contains("transaction_records are for"));
+    let case = &cases(&sized(&both, 100))[0];
+    assert!(case.name().ends_with(", transactions of 100"));
+    assert!(Contender::KafkaTransactions.has_transactions());
+    assert_eq!(case.broker(Contender::KafkaTransactions), Broker::Kafka);
+    let produce = both.replace("\"both\"", "\"produce\"");
+    assert!(problem(&produce).contains("kafka-transactions cannot do this work"));
+
+    let latency = |contenders: &str| {
+        let text = BOTH.replace("\"kafka\"", contenders);
+        let text = text.replace("\"both\"", "\"latency\"");
+        sized(&text, 100).replace("seconds = 2", "seconds = 2\nrate_of_peak = [0.5]")
+    };
+    let kafka = latency("\"kafka\", \"kera-native-transactions\"");
+    assert!(problem(&kafka).contains("such a latency is for kera-native"));
+    let case = &cases(&latency("\"kera-native-transactions\""))[0];
+    let peaks = case.contenders.iter().map(|one| one.peak_of(case));
+    assert_eq!(
+        peaks.collect::<Vec<_>>(),
+        [Contender::KeraNativeTransactions; 2]
+    );
+    let without = &cases(BOTH)[0];
+    let own = Contender::KeraNative.peak_of(without);
+    assert_eq!(own, Contender::KeraNative);
+}
+
+#[test]
+fn compaction_has_keys_and_something_to_compact() {
+    let compact = "title = \"T\"\ncommand = \"c\"\n[[scenario]]\nname = \"c\"\nwork = \"compact\"\n\
+        contenders = [\"kera-native\"]\nrecords = 1_000\nkeys = \"tenth\"\nbatch = [\"16KiB\"]\n\
+        linger_ms = [1]\npartitions = [1]\n";
+    assert_eq!(cases(compact)[0].records, 1_000);
+    assert!(problem(&compact.replace("records = 1_000", "")).contains("records is missing"));
+    assert!(problem(&compact.replace("tenth", "random")).contains("needs keys"));
+    assert!(problem(&compact.replace("kera-native", "kera")).contains("cannot do this work"));
+    let beside = compact
+        .replace("\"compact\"", "\"latency\"")
+        .replace(
+            "\"kera-native\"",
+            "\"kera-native\", \"kera-native-compacting\"",
+        )
+        .replace("records = 1_000", "rate = [10]\nseconds = 2");
+    assert!(problem(&beside).contains("compacted_records are for"));
+    let beside = format!("{beside}compacted_records = 1_000\n");
+    let case = &cases(&beside)[0];
+    assert_eq!(case.bytes(), (20 + 1_000) * 100);
+    let file = File::parse(&beside).unwrap();
+    let divided = &Cases::of(&file, 10).0[0];
+    assert_eq!(divided.compacted_records, Some(100));
 }
 
 #[test]

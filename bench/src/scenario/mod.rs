@@ -96,6 +96,11 @@ pub(crate) struct Scenario {
     /// The rate of an open loop as a share of what the contender has shown it can do.
     #[serde(default)]
     pub rate_of_peak: Vec<f64>,
+    /// Records of a transaction of those contenders that have transactions. Where `work = "latency"` they are due all at
+    /// once, for the others too.
+    pub transaction_records: Option<u32>,
+    /// Records of another stream, a tenth as many different keys, that `kera-native-compacting` compacts during a run.
+    pub compacted_records: Option<u64>,
     /// `work = "start"`: closed groups that the broker is started with, in place of records.
     pub closed_groups: Option<u32>,
     /// Brokers that form one system; without it there is one, which is no cluster.
@@ -129,6 +134,8 @@ pub(crate) enum Work {
     Trickle,
     /// Read as a group whose members take time for each record.
     Share,
+    /// Leave only the newest record of each key of those that are there, without rests.
+    Compact,
 }
 
 impl Work {
@@ -143,6 +150,7 @@ impl Work {
             Self::CatchUp => "catch-up",
             Self::Trickle => "trickle",
             Self::Share => "share",
+            Self::Compact => "compact",
         }
     }
 }
@@ -166,6 +174,12 @@ pub(crate) enum Contender {
     Nats,
     /// Apache Iggy, with a client of its binary protocol; only if the command line names it.
     Iggy,
+    /// Apache Kafka, Kera's Kafka listener and Kera's own protocol, with producers that commit transactions.
+    KafkaTransactions,
+    KeraTransactions,
+    KeraNativeTransactions,
+    /// Kera's own protocol while the broker compacts another stream, with the quarter of a core that it takes for that.
+    KeraNativeCompacting,
 }
 
 impl Contender {
@@ -182,6 +196,22 @@ impl Contender {
             }
             Self::Nats => ("nats", "NATS JetStream", Broker::Nats, Nats),
             Self::Iggy => ("iggy", "Apache Iggy", Broker::Iggy, Iggy),
+            Self::KafkaTransactions => {
+                let title = "Apache Kafka, transactions";
+                ("kafka-transactions", title, Broker::Kafka, Kafka)
+            }
+            Self::KeraTransactions => {
+                let title = "Kera, transactions";
+                ("kera-transactions", title, Broker::Kera, Kafka)
+            }
+            Self::KeraNativeTransactions => {
+                let title = "Kera, native, transactions";
+                ("kera-native-transactions", title, Broker::Kera, Native)
+            }
+            Self::KeraNativeCompacting => {
+                let title = "Kera, native, compacting";
+                ("kera-native-compacting", title, Broker::Kera, Native)
+            }
         }
     }
 
@@ -215,8 +245,28 @@ impl Contender {
                 work,
                 Work::Produce | Work::Consume | Work::Latency | Work::Start
             ),
-            Self::Iggy => work != Work::Share,
-            _ => true,
+            Self::Iggy => !matches!(work, Work::Share | Work::Compact),
+            Self::KeraNative => true,
+            Self::KeraNativeCompacting => work == Work::Latency,
+            _ if self.has_transactions() => matches!(work, Work::Both | Work::Latency),
+            _ => work != Work::Compact,
+        }
+    }
+
+    /// True if its producers append in transactions.
+    pub(crate) fn has_transactions(self) -> bool {
+        matches!(
+            self,
+            Self::KafkaTransactions | Self::KeraTransactions | Self::KeraNativeTransactions
+        )
+    }
+
+    /// The contender of whose peak its rate is a share: where transactions are compared, all have the rate of one that has
+    /// them.
+    pub(crate) fn peak_of(self, case: &Case) -> Self {
+        match self {
+            Self::KeraNative if case.transaction_records.is_some() => Self::KeraNativeTransactions,
+            other => other,
         }
     }
 
@@ -319,6 +369,8 @@ pub(crate) enum Keys {
     None,
     /// Eight random bytes, which choose the partition by murmur2.
     Random,
+    /// The same, but a tenth as many different ones as there are records.
+    Tenth,
 }
 
 /// Whose acknowledgement a producer asks for. At NATS, `1` and `all` are the same. Kera's own clients
@@ -396,6 +448,10 @@ pub(crate) enum Measure {
     StoreKeys,
     /// Bytes that the brokers wrote per byte of records.
     Written,
+    /// Records a second of each consumer.
+    PerConsumer,
+    /// Bytes of records that were compacted for a second of the broker's CPU.
+    Compacted,
     /// Flushes a second that the device was asked for, by whomever.
     Flushes,
     /// Records for each of them.
@@ -484,6 +540,7 @@ impl Scenario {
         );
         self.check_crowd()?;
         self.check_cluster()?;
+        self.check_exactly_once()?;
         for (at, contender) in self.contenders.iter().enumerate() {
             if let Some(pace) = contender.paced_by() {
                 ensure!(
@@ -513,6 +570,38 @@ impl Scenario {
                 );
             }
         }
+        Ok(())
+    }
+}
+
+impl Scenario {
+    /// Checks what only transactions and compaction have.
+    fn check_exactly_once(&self) -> Result<()> {
+        let has_transactions = |one: &Contender| one.has_transactions();
+        ensure!(
+            self.transaction_records.is_some() == self.contenders.iter().any(has_transactions),
+            "transaction_records are for contenders with transactions, which need them"
+        );
+        ensure!(
+            self.transaction_records != Some(0) && self.compacted_records != Some(0),
+            "transaction_records and compacted_records are not 0"
+        );
+        let is_native = |one: &Contender| one.path() == ClientPath::Native;
+        ensure!(
+            self.transaction_records.is_none()
+                || self.work != Work::Latency
+                || self.contenders.iter().all(is_native),
+            "librdkafka cannot be told to send what is due at once: such a latency is for kera-native"
+        );
+        let compacts = self.contenders.contains(&Contender::KeraNativeCompacting);
+        ensure!(
+            self.compacted_records.is_some() == compacts,
+            "compacted_records are for kera-native-compacting, which needs them"
+        );
+        ensure!(
+            self.work != Work::Compact || self.keys == Keys::Tenth,
+            "work = \"compact\" needs keys = \"tenth\""
+        );
         Ok(())
     }
 }

@@ -29,6 +29,8 @@ use crate::scenario::{
 
 /// How long a warm-up appends at most, for each kind of batches.
 const WARM_UP_SECONDS: f64 = 10.0;
+/// Records of a transaction of a warm-up.
+const WARM_TRANSACTION: u32 = 1_000;
 /// Runs of one contender that may fail in a row before its turn is dropped from a case.
 const FAILURES: u32 = 2;
 
@@ -147,6 +149,8 @@ impl Session {
                 rate: None,
                 idle_ms: None,
                 closed_groups: None,
+                transaction_records: contender.has_transactions().then_some(WARM_TRANSACTION),
+                compacted_records: None,
                 crowd: Crowd::default(),
                 cluster,
                 targets: Vec::new(),
@@ -269,9 +273,14 @@ impl Session {
     ) -> Result<(Taken, f64)> {
         let topic = self.new_topic();
         self.create(case, contender, &topic)?;
+        let beside = format!("{topic}-beside");
         let result = self
             .fill_backlog(case, contender, &topic)
+            .and_then(|()| self.compact_beside(case, contender, &beside))
             .and_then(|()| self.run_load(case, contender, &topic, pace));
+        if case.compacted_records.is_some() {
+            self.broker(case, contender)?.delete(&beside)?;
+        }
         let deleted = self.broker(case, contender)?.delete(&topic);
         if result.is_ok() {
             deleted?;

@@ -26,7 +26,7 @@ impl Session {
             let actual = match case.crowd.rate_of_peak {
                 None => Ok(case.clone()),
                 Some(share) => {
-                    let peak = self.peak(case, contender, progress);
+                    let peak = self.peak(case, contender.peak_of(case), progress);
                     self.interrupt.check()?;
                     peak.map(|peak| at_rate(case, peak * share))
                 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::Session;
 use super::progress::Progress;
 use crate::results::Taken;
-use crate::scenario::{Broker, Case, ClientPath, Contender, Crowd, Work};
+use crate::scenario::{Broker, Case, ClientPath, Contender, Crowd, Keys, Work};
 
 /// How often a run is tried on a topic with very many partitions: a broker may still be busy making
 /// them.
@@ -179,11 +179,42 @@ impl Session {
         contender: Contender,
         topic: &str,
     ) -> Result<()> {
-        if case.work != Work::CatchUp {
+        if !matches!(case.work, Work::CatchUp | Work::Compact) {
             return Ok(());
         }
         let filled = self.run_load(&fill(case), contender, topic, None);
         filled.context("the backlog could not be made")?;
+        rustix::fs::sync();
+        if case.work == Work::Compact {
+            self.broker(case, contender)?.compact_from_now(topic)?;
+        }
+        Ok(())
+    }
+
+    /// Fills a stream beside that of a run, if the case has one, and has the broker begin to compact it if that is to go on
+    /// during the run of this contender.
+    pub(super) fn compact_beside(
+        &self,
+        case: &Case,
+        contender: Contender,
+        stream: &str,
+    ) -> Result<()> {
+        let Some(records) = case.compacted_records else {
+            return Ok(());
+        };
+        let beside = Case {
+            work: Work::Compact,
+            records,
+            keys: Keys::Tenth,
+            compacted_records: None,
+            ..case.clone()
+        };
+        self.create(&beside, contender, stream)?;
+        if contender == Contender::KeraNativeCompacting {
+            return self.fill_backlog(&beside, contender, stream);
+        }
+        // As much is written, and kept in memory.
+        self.run_load(&fill(&beside), contender, stream, None)?;
         rustix::fs::sync();
         Ok(())
     }
@@ -194,6 +225,7 @@ pub(super) fn fill(case: &Case) -> Case {
     Case {
         work: Work::Produce,
         rate: None,
+        transaction_records: None,
         crowd: Crowd {
             streamlets: case.crowd.streamlets,
             ..Crowd::default()

@@ -134,6 +134,8 @@ impl Session {
             partitions: case.partitions,
             acks: case.acks,
             durability: case.durability,
+            transactions: contender.has_transactions() && case.transaction_records.is_some(),
+            at_once: case.transaction_records,
             most_ms: case.most_seconds.map(|most| (most * 1e3).ceil() as u64),
             rate: case.rate.or(pace),
             crowd: case.crowd,
