@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use kera_replication::seldom::Seldom;
 use parking_lot::Mutex;
 
-use crate::config::{BrokerConfig, Listener};
+use crate::config::{BrokerConfig, Listener, Via};
 use crate::metrics::{Counter, Family, Labels};
-use crate::unheard::{Source, Unheard};
+use crate::unheard::{Among, Source, Unheard};
 use crate::{machine, process};
 
 /// What a second allows may come at once, after a pause.
@@ -35,6 +35,8 @@ pub enum TooMany {
     InAll(u64),
     /// So many are of Kafka's clients, their limit.
     OfKafka(u64),
+    /// So many are at the addresses of this name, their limit.
+    OfName(&'static str, u64),
     /// So many come from its address, the limit for one.
     FromAddress(IpAddr, u64),
     /// They come faster from its address than its quota allows.
@@ -44,9 +46,10 @@ pub enum TooMany {
 }
 
 /// The limits as metrics have them, and what made room.
-const LIMITS: [&str; 6] = [
+const LIMITS: [&str; 7] = [
     "all",
     "listener",
+    "name",
     "address",
     "rate",
     "address_rate",
@@ -59,6 +62,7 @@ impl TooMany {
         match self {
             Self::InAll(_) => "all",
             Self::OfKafka(_) => "listener",
+            Self::OfName(..) => "name",
             Self::FromAddress(..) => "address",
             Self::TooFast(_) => "address_rate",
             Self::TooFastInAll(_) => "rate",
@@ -76,6 +80,10 @@ impl fmt::Display for TooMany {
             Self::OfKafka(limit) => write!(
                 f,
                 "the broker has {limit} connections of Kafka's clients, their limit; close some or raise kafka.max_connections"
+            ),
+            Self::OfName(name, limit) => write!(
+                f,
+                "the broker has {limit} connections at the addresses named {name}, their limit; close some or raise listeners.max_connections"
             ),
             Self::TooFast(address) => write!(
                 f,
@@ -97,7 +105,7 @@ impl fmt::Display for TooMany {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Newcomer {
     /// Where it comes in.
-    pub(crate) via: Listener,
+    pub(crate) via: Via,
     /// Where it comes from.
     pub(crate) peer: IpAddr,
     /// Another broker of the cluster is known at that address.
@@ -118,6 +126,7 @@ pub(crate) struct Place {
 struct Limits {
     in_all: u64,
     of_kafka: u64,
+    of_name: HashMap<&'static str, u64>,
     per_address: u64,
     of_address: HashMap<Source, u64>,
     reserved: u64,
@@ -129,6 +138,8 @@ struct Limits {
 #[derive(Debug, Default)]
 struct Open {
     by_source: HashMap<Source, u64>,
+    /// At the addresses of each name.
+    by_name: HashMap<&'static str, u64>,
     of_kafka: u64,
     reserved: u64,
 }
@@ -210,9 +221,13 @@ impl Admission {
         let (server, files) = (&config.server, process::open_files_limit());
         let in_all = machine::most_connections(server.max_connections.into(), files);
         let overrides = server.max_connections_per_address_overrides.iter();
+        let named = config.listeners.max_connections.iter();
         *self.limits.lock() = Limits {
             in_all,
             of_kafka: config.kafka.max_connections.into(),
+            of_name: named
+                .map(|(name, most)| (name.as_str(), (*most).into()))
+                .collect(),
             per_address: server.max_connections_per_address.into(),
             of_address: overrides
                 .map(|one| (one.address.into(), one.most.into()))
@@ -228,17 +243,23 @@ impl Admission {
     }
 
     /// One more connection is open.
-    pub(crate) fn enter(&self, via: Listener, source: Source) {
+    pub(crate) fn enter(&self, via: Via, source: Source) {
         let mut open = self.open.lock();
         *open.by_source.entry(source).or_default() += 1;
-        open.of_kafka += u64::from(via == Listener::Kafka);
+        open.of_kafka += u64::from(via.listener == Listener::Kafka);
+        if let Some(name) = via.name {
+            *open.by_name.entry(name).or_default() += 1;
+        }
     }
 
     /// One has ended.
-    pub(crate) fn leave(&self, via: Listener, source: Source, is_reserved: bool) {
+    pub(crate) fn leave(&self, via: Via, source: Source, is_reserved: bool) {
         let mut open = self.open.lock();
-        open.of_kafka -= u64::from(via == Listener::Kafka);
+        open.of_kafka -= u64::from(via.listener == Listener::Kafka);
         open.reserved -= u64::from(is_reserved);
+        if let Some(count) = via.name.and_then(|name| open.by_name.get_mut(name)) {
+            *count -= 1;
+        }
         if let Some(count) = open.by_source.get_mut(&source) {
             *count -= 1;
             if *count == 0 {
@@ -263,6 +284,13 @@ impl Admission {
         (self.open.lock().of_kafka > limit).then_some(limit)
     }
 
+    /// The limit for the addresses of this name, if more are open there.
+    fn exceeded_by_name(&self, name: &'static str) -> Option<u64> {
+        let limit = self.limits.lock().of_name.get(name).copied()?;
+        let open = self.open.lock().by_name.get(name).copied();
+        (open.unwrap_or(0) > limit).then_some(limit)
+    }
+
     /// Whether a connection may stay that is counted already: `open` are open with it, and `kept` more may be of brokers. Where
     /// there are too many, one that has not said yet what it wants makes room.
     ///
@@ -280,7 +308,7 @@ impl Admission {
             peer,
             is_broker,
         } = newcomer;
-        let is_own = via == Listener::Native && peer.to_canonical().is_loopback();
+        let is_own = via.listener == Listener::Native && peer.to_canonical().is_loopback();
         let mut place = Place::default();
         let mut has_reserved = || {
             place.is_reserved = place.is_reserved || is_own && self.take_reserved();
@@ -293,13 +321,21 @@ impl Admission {
         {
             return Err(TooMany::FromAddress(peer, limit));
         }
-        if let Some(limit) = self.exceeded_by_kafka().filter(|_| via == Listener::Kafka)
-            && !self.made_room(unheard.end_oldest(true))
+        let is_kafka = via.listener == Listener::Kafka;
+        if let Some(limit) = self.exceeded_by_kafka().filter(|_| is_kafka)
+            && !self.made_room(unheard.end_oldest(Among::Kafka))
         {
             return Err(TooMany::OfKafka(limit));
         }
+        if let Some(name) = via.name.filter(|_| !is_broker)
+            && let Some(limit) = self.exceeded_by_name(name)
+            && !self.made_room(unheard.end_oldest(Among::Named(name)))
+            && !has_reserved()
+        {
+            return Err(TooMany::OfName(name, limit));
+        }
         if !self.has_room(open, if is_broker { kept } else { 0 })
-            && !self.made_room(unheard.end_oldest(false))
+            && !self.made_room(unheard.end_oldest(Among::All))
             && !has_reserved()
         {
             return Err(TooMany::InAll(self.limit()));
@@ -322,9 +358,9 @@ impl Admission {
     }
 
     /// Counts a silent connection that has made room, if one has.
-    fn made_room(&self, ended: Option<Listener>) -> bool {
+    fn made_room(&self, ended: Option<Via>) -> bool {
         if let Some(via) = ended {
-            self.count(via, "silent");
+            self.count(via.listener, "silent");
         }
         ended.is_some()
     }
@@ -360,8 +396,8 @@ impl Admission {
     }
 
     /// Counts a connection that is refused, and tells of it in the log from time to time.
-    pub(crate) fn refuse(&self, via: Listener, peer: IpAddr, reason: TooMany) {
-        self.count(via, reason.name());
+    pub(crate) fn refuse(&self, via: Via, peer: IpAddr, reason: TooMany) {
+        self.count(via.listener, reason.name());
         if let Some(others) = self.due(reason.name(), Instant::now()) {
             tracing::warn!(listener = %via, %peer, others, "a connection is refused, and so were others lately: {reason}");
         }
@@ -384,7 +420,7 @@ fn labels(via: Listener, limit: &str) -> Labels {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::AddressLimit;
+    use crate::config::{AddressLimit, ListenerName};
 
     fn ip(text: &str) -> IpAddr {
         text.parse().expect("an address")
@@ -460,7 +496,7 @@ mod tests {
         let admission = Admission::new(&config);
         let opens = |address: &str| {
             let source = Source::from(ip(address));
-            admission.enter(Listener::Native, source);
+            admission.enter(Via::from(Listener::Native), source);
             admission.exceeded(source)
         };
         assert_eq!(opens("10.0.0.2"), None);
@@ -498,6 +534,10 @@ mod tests {
             peer: &str,
             is_broker: bool,
         ) -> Result<Place, TooMany> {
+            self.opens_at(Via::from(via), peer, is_broker)
+        }
+
+        fn opens_at(&mut self, via: Via, peer: &str, is_broker: bool) -> Result<Place, TooMany> {
             let peer = ip(peer);
             let newcomer = Newcomer {
                 via,
@@ -545,7 +585,8 @@ mod tests {
         }
         assert!(played.opens_as(Listener::Native, "10.0.0.2", true).is_err());
         let admission = &played.admission;
-        admission.leave(Listener::Native, ip("127.0.0.1").into(), true);
+        let native = Via::from(Listener::Native);
+        admission.leave(native, ip("127.0.0.1").into(), true);
         played.open -= 1;
         let again = played.opens_as(Listener::Native, "127.0.0.1", false);
         assert!(again.is_ok_and(|place| place.is_reserved));
@@ -566,10 +607,41 @@ mod tests {
             ("limit", "silent".to_owned()),
             ("listener", "kafka".to_owned()),
         ];
-        let _silent = played.unheard.enter(ip("10.0.0.1").into(), Listener::Kafka);
+        let kafka = Via::from(Listener::Kafka);
+        let _silent = played.unheard.enter(ip("10.0.0.1").into(), kafka);
         assert!(played.opens(Listener::Kafka, "10.0.0.2"), "it makes room");
         let refused = &played.admission.refused;
         assert_eq!(refused.get_or_create_owned(&labels).get(), 1);
+    }
+
+    #[test]
+    fn a_name_has_a_limit_of_its_own_and_leaves_places_to_others() {
+        let mut config = BrokerConfig::default();
+        let name = |text| ListenerName::new(text).expect("a name");
+        let (outer, inner) = (name("outer"), name("inner"));
+        config.listeners.max_connections = vec![(outer.clone(), 2)];
+        let mut played = Played::new(&config);
+        let at = |name: &ListenerName| Via::new(Listener::Kafka, Some(name.as_str()));
+        for _ in 0..2 {
+            assert!(played.opens_at(at(&outer), "10.0.0.1", false).is_ok());
+        }
+        let refused = played.opens_at(at(&outer), "10.0.0.2", false);
+        assert_eq!(refused.map(|_| ()), Err(TooMany::OfName("outer", 2)));
+        for _ in 0..3 {
+            assert!(played.opens_at(at(&inner), "10.0.0.1", false).is_ok());
+        }
+        assert!(played.opens(Listener::Kafka, "10.0.0.1"), "without a name");
+        // One that has said nothing at another name makes no room, and one at this name does.
+        let _other = played.unheard.enter(ip("10.0.0.1").into(), at(&inner));
+        assert!(played.opens_at(at(&outer), "10.0.0.2", false).is_err());
+        let _silent = played.unheard.enter(ip("10.0.0.1").into(), at(&outer));
+        assert!(played.opens_at(at(&outer), "10.0.0.2", false).is_ok());
+        // Who was refused took no place, and who has left gives it back.
+        let admission = &played.admission;
+        for _ in 0..2 {
+            admission.leave(at(&outer), ip("10.0.0.1").into(), false);
+        }
+        assert!(played.opens_at(at(&outer), "10.0.0.2", false).is_ok());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::admission::{Place, TooMany};
-use crate::config::Listener;
+use crate::config::Via;
 use crate::shared::Shared;
 use crate::unheard::{Source, Wanted};
 
@@ -18,7 +18,7 @@ const OF_STRANGER: usize = 12 << 10;
 /// Counts a connection while it lives.
 pub struct Counted {
     pub(crate) shared: Arc<Shared>,
-    via: Listener,
+    via: Via,
     source: Source,
     /// It has a place that is kept for programs on this machine.
     is_reserved: bool,
@@ -55,7 +55,7 @@ impl Counted {
     /// # Errors
     /// Which limit there is. It takes no place then, or those that are refused would take the ones that are kept for
     /// brokers.
-    pub fn admit(shared: &Arc<Shared>, via: Listener, peer: IpAddr) -> Result<Admitted, TooMany> {
+    pub fn admit(shared: &Arc<Shared>, via: Via, peer: IpAddr) -> Result<Admitted, TooMany> {
         let source = Source::from(peer);
         shared.data.metrics.connections_accepted.inc();
         shared.connections.fetch_add(1, Ordering::Relaxed);

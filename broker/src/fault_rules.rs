@@ -125,6 +125,8 @@ rules! {
     RestoreUntold = "restore_untold",
     /// What a share group gives up is done before its dead letter is written.
     LettersNotWritten = "letters_not_written",
+    /// Retention waits for no pin.
+    PinsIgnored = "pins_ignored",
     /// A share group's locks last until their holders say something.
     ShareLocksEndless = "share_locks_endless",
     /// What a member of a share group gives back wakes nobody.

@@ -22,9 +22,9 @@ use tokio::time::timeout;
 use crate::admin::calls;
 use crate::admin::calls::framed_calls::FramedCalls;
 use crate::admission::TooMany;
-use crate::audit::{Peer, Via};
+use crate::audit::Peer;
 use crate::auth::{begins_with_proof, prove};
-use crate::config::{BrokerConfig, Entrance, Listener, ListenerName, Security};
+use crate::config::{BrokerConfig, Entrance, Listener, ListenerName, Security, Via};
 use crate::connection;
 use crate::counted::Counted;
 use crate::shared::Shared;
@@ -84,9 +84,10 @@ async fn accept(
 ) {
     let mut stopping = shared.stopping.subscribe();
     let told = Arc::new(Semaphore::new(TOLD_AT_ONCE));
+    let via = Via::new(Listener::Native, way.name());
     while let Some((stream, peer)) = next(&listener, &mut stopping).await {
         let control = control.clone();
-        let reason = match Counted::admit(&shared, Listener::Native, peer.ip()) {
+        let reason = match Counted::admit(&shared, via, peer.ip()) {
             Ok(admitted) => {
                 let (way, served) = (way.clone(), (control, calls.clone()));
                 tokio::spawn(async move {
@@ -101,7 +102,7 @@ async fn accept(
             }
             Err(reason) => reason,
         };
-        shared.refuse(Listener::Native, peer.ip(), reason);
+        shared.refuse(via, peer.ip(), reason);
         // To tell it takes a handshake, which is what is to be saved.
         let costs_much = matches!(reason, TooMany::TooFastInAll(_)) && way.security.has_tls;
         let turn = told.clone().try_acquire_owned();

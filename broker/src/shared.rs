@@ -152,9 +152,9 @@ impl Shared {
     ///
     /// # Errors
     /// Which limit it is.
-    pub(crate) fn admit(&self, via: Listener, peer: IpAddr) -> Result<Place, TooMany> {
+    pub(crate) fn admit(&self, via: Via, peer: IpAddr) -> Result<Place, TooMany> {
         let clustered = self.clustered.as_ref();
-        let clustered = clustered.filter(|_| via == Listener::Native);
+        let clustered = clustered.filter(|_| via.listener == Listener::Native);
         let brokers = clustered.map(|clustered| clustered.peers.backup.peers());
         let is_broker = brokers.is_some_and(|brokers| brokers.contains(peer));
         if !is_broker && !self.quotas.admits(peer) {
@@ -173,7 +173,7 @@ impl Shared {
     }
 
     /// Counts a connection that is not taken, and tells of it in the log.
-    pub fn refuse(&self, via: Listener, peer: IpAddr, reason: TooMany) {
+    pub fn refuse(&self, via: Via, peer: IpAddr, reason: TooMany) {
         self.admission.refuse(via, peer, reason);
     }
 }

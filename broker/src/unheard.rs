@@ -18,7 +18,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::config::Listener;
+use crate::config::{Listener, Via};
 
 /// Where a connection comes from, as far as limits go: an IPv4 address, or the /64 of an IPv6 address, all of which one
 /// machine may have.
@@ -49,8 +49,29 @@ const OF_ONE: u64 = 64 << 10;
 struct One {
     want: oneshot::Sender<()>,
     bytes: u64,
-    /// The listener where it has a place among the connections. Others hold bytes, and nothing else.
-    place: Option<Listener>,
+    /// Where it came in, if it has a place among the connections. Others hold bytes, and nothing else.
+    place: Option<Via>,
+}
+
+/// Among which silent connections one is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Among {
+    /// All that have a place.
+    All,
+    /// Those of Kafka's clients.
+    Kafka,
+    /// Those at the addresses of a name.
+    Named(&'static str),
+}
+
+impl Among {
+    fn has(self, place: Option<Via>) -> bool {
+        place.is_some_and(|place| match self {
+            Self::All => true,
+            Self::Kafka => place.listener == Listener::Kafka,
+            Self::Named(name) => place.name == Some(name),
+        })
+    }
 }
 
 #[derive(Debug, Default)]
@@ -64,32 +85,32 @@ struct OfSource {
 }
 
 impl OfSource {
-    /// How many have a place, or are Kafka's clients.
-    fn places(&self, of_kafka: bool) -> usize {
-        match of_kafka {
-            true => self.of_kafka,
-            false => self.places,
+    /// How many of those there are that are looked among.
+    fn places(&self, among: Among) -> usize {
+        match among {
+            Among::All => self.places,
+            Among::Kafka => self.of_kafka,
+            Among::Named(_) => {
+                let all = self.waiting.values();
+                all.filter(|one| among.has(one.place)).count()
+            }
         }
     }
 
-    /// That began first of those that have a place, or are Kafka's clients.
-    fn first_with_place(&self, of_kafka: bool) -> Option<u64> {
-        if self.places(of_kafka) == 0 {
+    /// Which of them began first.
+    fn first(&self, among: Among) -> Option<u64> {
+        if self.places(among) == 0 {
             return None;
         }
-        let has = |place: Option<Listener>| match of_kafka {
-            true => place == Some(Listener::Kafka),
-            false => place.is_some(),
-        };
-        let mut places = self.waiting.iter().filter(|(_, one)| has(one.place));
+        let mut places = self.waiting.iter().filter(|(_, one)| among.has(one.place));
         places.next().map(|(number, _)| *number)
     }
 
-    fn count(&mut self, place: Option<Listener>, change: impl Fn(&mut usize)) {
-        if place.is_some() {
+    fn count(&mut self, place: Option<Via>, change: impl Fn(&mut usize)) {
+        if Among::All.has(place) {
             change(&mut self.places);
         }
-        if place == Some(Listener::Kafka) {
+        if Among::Kafka.has(place) {
             change(&mut self.of_kafka);
         }
     }
@@ -121,7 +142,7 @@ impl Waiting {
     }
 
     /// Returns what it held, and where it has a place.
-    fn end(&mut self, number: u64) -> (u64, Option<Listener>) {
+    fn end(&mut self, number: u64) -> (u64, Option<Via>) {
         let Some(One { want, bytes, place }) = self.remove(number) else {
             return (0, None);
         };
@@ -242,11 +263,11 @@ impl Unheard {
     }
 
     /// One more, until it [leaves](Self::leave).
-    pub(crate) fn enter(&self, source: Source, via: Listener) -> (u64, Wanted) {
+    pub(crate) fn enter(&self, source: Source, via: Via) -> (u64, Wanted) {
         self.enter_with(source, Some(via))
     }
 
-    fn enter_with(&self, source: Source, place: Option<Listener>) -> (u64, Wanted) {
+    fn enter_with(&self, source: Source, place: Option<Via>) -> (u64, Wanted) {
         let (want, wanted) = oneshot::channel();
         let mut waiting = self.waiting.lock();
         let number = waiting.next;
@@ -332,22 +353,21 @@ impl Unheard {
     }
 
     /// Of the source that has most of them, and of several such the one that began first, ends the one that has been
-    /// silent for longest; with `of_kafka` only Kafka's clients count. Where it came in; `None` if there is none. Looks at
-    /// every source.
-    pub(crate) fn end_oldest(&self, of_kafka: bool) -> Option<Listener> {
+    /// silent for longest, `among` which only count. Where it came in; `None` if there is none. Looks at every source.
+    pub(crate) fn end_oldest(&self, among: Among) -> Option<Via> {
         let mut waiting = self.waiting.lock();
         let oldest = waiting.by_source.values().filter_map(|of_source| {
-            let number = of_source.first_with_place(of_kafka)?;
-            Some((of_source.places(of_kafka), std::cmp::Reverse(number)))
+            let number = of_source.first(among)?;
+            Some((of_source.places(among), std::cmp::Reverse(number)))
         });
         let (_, std::cmp::Reverse(number)) = oldest.max()?;
         waiting.end(number).1
     }
 
     /// Ends the one of `source` that has been silent for longest. Where it came in; `None` if it has none.
-    pub(crate) fn end_oldest_of(&self, source: Source) -> Option<Listener> {
+    pub(crate) fn end_oldest_of(&self, source: Source) -> Option<Via> {
         let mut waiting = self.waiting.lock();
-        let number = waiting.by_source.get(&source)?.first_with_place(false)?;
+        let number = waiting.by_source.get(&source)?.first(Among::All)?;
         waiting.end(number).1
     }
 }
@@ -356,7 +376,8 @@ impl Unheard {
 mod tests {
     use super::*;
 
-    const VIA: Listener = Listener::Native;
+    const VIA: Via = Via::new(Listener::Native, None);
+    const KAFKA: Via = Via::new(Listener::Kafka, None);
 
     fn source(address: &str) -> Source {
         address.parse::<IpAddr>().expect("an address").into()
@@ -365,17 +386,17 @@ mod tests {
     #[tokio::test]
     async fn the_oldest_that_was_not_heard_makes_room() {
         let unheard = Unheard::default();
-        assert_eq!(unheard.end_oldest(false), None);
+        assert_eq!(unheard.end_oldest(Among::All), None);
         let at = source("192.0.2.1");
         let (heard, _kept) = unheard.enter(at, VIA);
         let (_, oldest) = unheard.enter(at, VIA);
         let (_, newest) = unheard.enter(at, VIA);
         unheard.leave(heard);
-        assert_eq!(unheard.end_oldest(false), Some(VIA));
+        assert_eq!(unheard.end_oldest(Among::All), Some(VIA));
         oldest.wait().await;
-        assert_eq!(unheard.end_oldest(false), Some(VIA));
+        assert_eq!(unheard.end_oldest(Among::All), Some(VIA));
         newest.wait().await;
-        assert_eq!(unheard.end_oldest(false), None);
+        assert_eq!(unheard.end_oldest(Among::All), None);
     }
 
     #[tokio::test]
@@ -385,12 +406,12 @@ mod tests {
         let (honest, kept) = unheard.enter(alone, VIA);
         let (_, first) = unheard.enter(crowd, VIA);
         let (_, second) = unheard.enter(crowd, VIA);
-        assert_eq!(unheard.end_oldest(false), Some(VIA));
+        assert_eq!(unheard.end_oldest(Among::All), Some(VIA));
         first.wait().await;
         assert_eq!(unheard.end_oldest_of(source("192.0.2.2")), None);
         assert_eq!(unheard.end_oldest_of(crowd), Some(VIA));
         second.wait().await;
-        assert_eq!(unheard.end_oldest(false), Some(VIA));
+        assert_eq!(unheard.end_oldest(Among::All), Some(VIA));
         kept.wait().await;
         unheard.leave(honest);
         let waiting = unheard.waiting.lock();
@@ -402,16 +423,16 @@ mod tests {
         let unheard = Unheard::default();
         let (few, many) = (source("192.0.2.1"), source("192.0.2.2"));
         let _native: Vec<_> = (0..3).map(|_| unheard.enter(few, VIA)).collect();
-        let (left, _left) = unheard.enter(many, Listener::Kafka);
-        let (_, first) = unheard.enter(many, Listener::Kafka);
-        let (_, second) = unheard.enter(few, Listener::Kafka);
+        let (left, _left) = unheard.enter(many, KAFKA);
+        let (_, first) = unheard.enter(many, KAFKA);
+        let (_, second) = unheard.enter(few, KAFKA);
         unheard.leave(left);
         for silent in [first, second] {
-            assert_eq!(unheard.end_oldest(true), Some(Listener::Kafka));
+            assert_eq!(unheard.end_oldest(Among::Kafka), Some(KAFKA));
             silent.wait().await;
         }
-        assert_eq!(unheard.end_oldest(true), None);
-        assert_eq!(unheard.end_oldest(false), Some(VIA));
+        assert_eq!(unheard.end_oldest(Among::Kafka), None);
+        assert_eq!(unheard.end_oldest(Among::All), Some(VIA));
     }
 
     const MOST: u64 = 16 << 20;
@@ -516,11 +537,11 @@ mod tests {
         let unheard = Arc::new(Unheard::with_most(MOST));
         let at = source("192.0.2.1");
         let (strange, wanted) = Strange::enter(&unheard, at);
-        assert_eq!(unheard.end_oldest(false), None);
+        assert_eq!(unheard.end_oldest(Among::All), None);
         assert_eq!(unheard.end_oldest_of(at), None);
         let (_, first) = unheard.enter(at, VIA);
         strange.holds(WHOLE);
-        assert_eq!(unheard.end_oldest(false), Some(VIA));
+        assert_eq!(unheard.end_oldest(Among::All), Some(VIA));
         first.wait().await;
         let _held = full(&unheard, at);
         // The oldest that holds something.

@@ -2,8 +2,8 @@
 
 use kafka_protocol::error::ResponseError;
 use kera_broker::access::Who;
-use kera_broker::audit::{Attempt, Change, Via};
-use kera_broker::config::{Listener, ListenerName};
+use kera_broker::audit::{Attempt, Change};
+use kera_broker::config::{Listener, ListenerName, Via};
 use kera_metadata::access::{CLUSTER_NAME, Kind, Operation};
 use kera_protocol::error::WireError;
 

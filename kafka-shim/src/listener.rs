@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use kera_broker::config::Listener;
+use kera_broker::config::{Listener, ListenerName, Via};
 use kera_broker::counted::Counted;
 use kera_broker::listener::set_up;
 use kera_broker::principal::Principal;
@@ -103,12 +103,16 @@ async fn accept(
     shared: Arc<Shared>,
 ) {
     let mut stopping = shared.stopping.subscribe();
+    let via = Via::new(
+        Listener::Kafka,
+        info.name.as_ref().map(ListenerName::as_str),
+    );
     while let Some((stream, peer)) = next(&listener, &mut stopping).await {
-        let admitted = match Counted::admit(&shared, Listener::Kafka, peer.ip()) {
+        let admitted = match Counted::admit(&shared, via, peer.ip()) {
             Ok(admitted) => admitted,
             Err(reason) => {
                 // The protocol has no way to say why.
-                shared.refuse(Listener::Kafka, peer.ip(), reason);
+                shared.refuse(via, peer.ip(), reason);
                 continue;
             }
         };

@@ -189,6 +189,9 @@ impl Brokers {
         config.replica_store.shared_dir = Some(self.shared_dir(broker));
         config.replica_store.flush_interval = self.plan.flush_interval;
         config.consumers.internal_streamlets = 1;
+        if self.plan.newer.retention {
+            config.retention.check_interval = self.plan.compaction_interval;
+        }
         config.compaction.check_interval = self.plan.compaction_interval;
         config
     }

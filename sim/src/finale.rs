@@ -15,6 +15,9 @@ use crate::os;
 /// How often progress is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// What ordinals go up by when the metadata store is put back.
+const JUMP: u64 = 1 << 32;
+
 fn lane_of(stream: u32, streamlet: u32, lane: u32) -> Lane {
     Lane {
         stream,
@@ -155,12 +158,29 @@ async fn describe(load: &Load, stream: u32) -> Option<Vec<v1::LaneDescription>> 
         if start > 0 {
             load.record(Event::LogTrimmed { lane, start });
         }
-        let trimmed = load.trimmed(lane);
-        if start > trimmed {
-            load.complain(format!(
-                "lane {lane} begins at {start}, and was trimmed to {trimmed} at most"
-            ));
+        if let Some(wrong) = begins_late(load, lane, description) {
+            load.complain(wrong);
         }
     }
     Some(lanes)
+}
+
+/// What is wrong with where a lane begins, if anything is.
+fn begins_late(load: &Load, lane: Lane, told: &v1::LaneDescription) -> Option<String> {
+    let plan = &load.plan.streams[lane.stream as usize];
+    let (start, trimmed) = (told.log_start, load.trimmed(lane));
+    // Where nothing was written between two of its jumps, a lane begins at the later one. Whoever reads it misses the rest.
+    let jumped = load.was_put_back() && start.is_multiple_of(JUMP);
+    if start <= trimmed || jumped {
+        return None;
+    }
+    let Some(limit) = plan.retention_bytes else {
+        return Some(format!(
+            "lane {lane} begins at {start}, and was trimmed to {trimmed} at most"
+        ));
+    };
+    let (kept, share) = (told.bytes, limit / u64::from(plan.streamlets * plan.lanes));
+    (kept < share).then(|| {
+        format!("lane {lane} begins at {start}: retention left {kept} bytes of it, and was to leave {share}")
+    })
 }

@@ -212,6 +212,7 @@ impl Load {
                     .map(|how| how.delete_retention.as_millis() as u64),
                 min_dirty_permille: stream.compacted.map(|how| how.min_dirty_permille),
                 dead_letters: stream.dead_letters.then_some(true),
+                retention_bytes: stream.retention_bytes,
                 ..v1::StreamConfig::default()
             };
             let request = v1::CreateStreamRequest {

@@ -23,6 +23,7 @@ mod load;
 mod newer;
 mod operations;
 mod os;
+mod pinning;
 mod plan;
 mod producing;
 mod run;

@@ -20,6 +20,12 @@ const WITHOUT_SHARES: u64 = 300_000;
 /// Seeds up to this one put no metadata store back, trim nothing, and have neither slow links, clocks that drift nor dead letters.
 const WITHOUT_RESTORES: u64 = 500_000;
 
+/// Seeds up to this one have producers that never give a record up, and streams without retention.
+const PATIENT: u64 = 600_000;
+
+/// What retention leaves of a lane: less than most lanes get.
+const KEPT_OF_A_LANE: u64 = 48 << 10;
+
 /// Which machines lose, with their power, what they have not flushed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Power {
@@ -52,6 +58,10 @@ pub struct Newer {
     pub slow: bool,
     /// Appends are often answered before anybody can tell whether they take effect, and lanes are added all the time.
     pub unsure: bool,
+    /// Producers of the streams in order give up what is not acknowledged within this time.
+    pub deadline: Option<Duration>,
+    /// Retention deletes the older groups of the last of the streams in order, and what is pinned there waits.
+    pub retention: bool,
     /// Wall clocks gain or lose, as much as this many millionths.
     pub drift: u64,
 }
@@ -75,6 +85,9 @@ impl Newer {
         let more = &mut Dice::new(seed, "newest");
         let mut newest = |chance| seed > WITHOUT_RESTORES && more.chance(chance);
         let drifts = &mut Dice::new(seed, "drifts");
+        let hasty = &mut Dice::new(seed, "hasty");
+        let hasty = (seed > PATIENT && hasty.chance(400)).then(|| *hasty.one(&[300, 1_000, 4_000]));
+        let retention = seed > PATIENT && !restores && Dice::new(seed, "retention").chance(500);
         Self {
             power: match kind {
                 0..=299 => Power::All,
@@ -85,9 +98,12 @@ impl Newer {
             alone: (400..500).contains(&kind),
             operations: operations && !restores && !(300..500).contains(&kind),
             restores,
-            trims: newest(500),
+            // What a pin needs may be trimmed by people.
+            trims: newest(500) && !retention,
             slow: newest(400),
             unsure: !restores && !(300..500).contains(&kind) && newest(200),
+            deadline: hasty.map(Duration::from_millis),
+            retention,
             drift: match seed > WITHOUT_RESTORES {
                 true => *drifts.one(&[0, 200, 10_000]),
                 false => 0,
@@ -150,6 +166,12 @@ pub fn decide(seed: u64, mut plan: Plan) -> Plan {
         };
         plan.keys.iter_mut().for_each(|keys| keys.growth *= 10);
     }
+    if let Some(deadline) = newer.deadline {
+        let producers = plan.producers.iter_mut();
+        producers.for_each(|producer| producer.deadline = deadline);
+        // Or hardly any would hear of what became of a record in time.
+        plan.append_deadline = Some(deadline / 2);
+    }
     if newer.restores {
         // Lanes that are newer than the snapshot are unknown, as operations.md says: these groups have them added.
         plan.keys = None;
@@ -167,6 +189,15 @@ pub fn decide(seed: u64, mut plan: Plan) -> Plan {
             plan.producers.truncate(1);
             (plan.members, plan.watchers) = (0, 0);
             (plan.transactions, plan.table, plan.keys) = (None, None, None);
+        }
+    }
+    if let Some(stream) = plan.streams.last_mut().filter(|_| newer.retention) {
+        // Few lanes, small groups and large records: retention has something to do.
+        (stream.streamlets, stream.segments_per_group) = (1, 1);
+        stream.retention_bytes = Some(KEPT_OF_A_LANE * u64::from(stream.lanes));
+        let last = plan.streams.len() as u32 - 1;
+        for producer in &mut plan.producers {
+            (producer.stream, producer.largest) = (last, 2_000);
         }
     }
     plan

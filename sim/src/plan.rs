@@ -6,6 +6,7 @@ use kera_protocol::v1;
 
 use crate::cut::Cut;
 use crate::dice::Dice;
+use crate::load::PATIENCE;
 use crate::newer::{self, Newer};
 use crate::os::{DiskMood, NetworkMood};
 use crate::store::StoreMood;
@@ -32,6 +33,8 @@ pub struct StreamPlan {
     pub compacted: Option<Compacted>,
     /// It takes what share groups give up.
     pub dead_letters: bool,
+    /// What retention leaves of it, if there is a limit.
+    pub retention_bytes: Option<u64>,
 }
 
 /// How a stream is compacted.
@@ -51,6 +54,15 @@ pub struct ProducerPlan {
     pub pause: Duration,
     pub batch_bytes: usize,
     pub largest: u64,
+    /// After which a record is given up that is not acknowledged.
+    pub deadline: Duration,
+}
+
+impl ProducerPlan {
+    /// Whether it may give records up.
+    pub fn gives_up(&self) -> bool {
+        self.deadline < PATIENCE
+    }
 }
 
 /// What producers with transactional ids do, in a stream of their own.
@@ -366,6 +378,7 @@ fn stream(dice: &mut Dice, number: u64, brokers: u32) -> StreamPlan {
         segments_per_group: *dice.one(&[1, 2, 4]),
         compacted: None,
         dead_letters: false,
+        retention_bytes: None,
     }
 }
 
@@ -377,6 +390,7 @@ fn producer(dice: &mut Dice, streams: u64) -> ProducerPlan {
         pause: Duration::from_millis(*dice.one(&[2, 10, 50, 200])),
         batch_bytes: *dice.one(&[1 << 10, 4 << 10, 16 << 10]),
         largest: *dice.one(&[40, 400, 2_000]),
+        deadline: PATIENCE,
     }
 }
 

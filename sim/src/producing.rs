@@ -1,16 +1,17 @@
-//! Producers: every record that they send is acknowledged in the end.
+//! Producers: every record that they send is acknowledged in the end, unless they give it up after a time.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use kera_history::{Event, FailureOutcome, Lane, Record, payload};
-use kera_producer::{Delivery, Producer, Record as NewRecord};
+use kera_producer::{Delivery, ProduceError, Producer, Record as NewRecord};
 use kera_protocol::partition::lane_of;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::time::sleep;
 
 use crate::dice::Dice;
-use crate::load::{Load, PATIENCE, hashed};
+use crate::load::{Load, hashed};
+use crate::os;
 
 /// Records whose outcome is waited for, at most.
 const WAITING: usize = 1 << 12;
@@ -25,7 +26,7 @@ pub async fn run(load: Arc<Load>, number: u32, mut dice: Dice) -> u64 {
         .batch_size(plan.batch_bytes)
         // Little enough to run full while brokers are away.
         .memory_limit(256 << 10)
-        .deadline(PATIENCE)
+        .deadline(plan.deadline)
         .retry(Load::retry())
         .build();
     let producer = match building.await {
@@ -36,7 +37,7 @@ pub async fn run(load: Arc<Load>, number: u32, mut dice: Dice) -> u64 {
         }
     };
     let (to_acker, deliveries) = channel(WAITING);
-    let acker = tokio::spawn(acknowledge(load.clone(), plan.stream, deliveries));
+    let acker = tokio::spawn(acknowledge(load.clone(), number, deliveries));
     let (mut sent, mut value) = (0, Vec::new());
     while !load.is_stopping() {
         load.record(Event::Batched { producer: number });
@@ -94,7 +95,9 @@ pub async fn run(load: Arc<Load>, number: u32, mut dice: Dice) -> u64 {
         ))
         .await;
     }
-    if let Err(error) = producer.flush().await {
+    if let Err(error) = producer.flush().await
+        && !plan.gives_up()
+    {
         load.complain(format!("producer {number} cannot flush: {error}"));
     }
     drop(to_acker);
@@ -107,12 +110,14 @@ pub async fn run(load: Arc<Load>, number: u32, mut dice: Dice) -> u64 {
     sent
 }
 
-async fn acknowledge(load: Arc<Load>, stream: u32, mut deliveries: Receiver<(Record, Delivery)>) {
+async fn acknowledge(load: Arc<Load>, number: u32, mut deliveries: Receiver<(Record, Delivery)>) {
+    let plan = &load.plan.producers[number as usize];
+    let mut given_up = 0;
     while let Some((record, delivery)) = deliveries.recv().await {
         match delivery.await {
             Ok(place) => {
                 let lane = Lane {
-                    stream,
+                    stream: plan.stream,
                     streamlet: place.streamlet.0,
                     lane: place.lane.0,
                 };
@@ -129,8 +134,19 @@ async fn acknowledge(load: Arc<Load>, stream: u32, mut deliveries: Receiver<(Rec
                     false => FailureOutcome::Definite,
                 };
                 load.record(Event::Failed { record, outcome });
-                load.complain(format!("record {record} was given up: {error}"));
+                // Behind a record that may be stored, others may have to be given up early.
+                let late = matches!(
+                    error,
+                    ProduceError::Timeout { .. } | ProduceError::Uncertain(_)
+                );
+                given_up += u64::from(late);
+                if !plan.gives_up() || !late {
+                    load.complain(format!("record {record} was given up: {error}"));
+                }
             }
         }
+    }
+    if given_up > 0 {
+        os::log(&format!("producer {number} gave {given_up} records up"));
     }
 }

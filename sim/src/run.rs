@@ -18,7 +18,8 @@ use crate::newer::Power;
 use crate::plan::Plan;
 use crate::store::Store;
 use crate::{
-    compaction, consuming, finale, inside, keys, os, producing, shares, transactions, watching,
+    compaction, consuming, finale, inside, keys, os, pinning, producing, shares, transactions,
+    watching,
 };
 
 /// The machine of the first producer, of the first member, and of who reads everything in the end.
@@ -37,6 +38,8 @@ const KEY_MEMBERS: u32 = 127;
 /// The machines of the producer for the share group, and of its first member.
 const SHARES: u32 = 131;
 const SHARE_MEMBERS: u32 = 132;
+/// The machine of who pins positions.
+const PINS: u32 = 115;
 /// The machine of the first reader without a group.
 const WATCHERS: u32 = 116;
 /// Numbers of the history that each place of a member has.
@@ -129,6 +132,11 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     let shared = shares::Shared::of(&load, &store);
     let (writing_shares, share_members) = share_clients(seed, shared.as_ref(), &drained);
 
+    let pinning = plan.newer.retention.then(|| {
+        let (load, dice) = (load.clone(), Dice::new(seed, "pins"));
+        on_own(PINS, "pins", move || pinning::run(load, dice))
+    });
+
     let mut faults = Faults::new(
         seed,
         brokers.clone(),
@@ -145,6 +153,8 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
         .into_iter()
         .sum::<u64>();
     os::log(&format!("all {sent} records have their outcome"));
+    let pinned = pinning.into_iter().collect();
+    let pinned = join_all(&mut faults, &load, pinned, "who pins").pop();
     join_all(&mut faults, &load, watchers, "readers");
     join_all(&mut faults, &load, beginning, "producers of transactions");
     join_all(&mut faults, &load, committed, "readers of transactions");
@@ -216,6 +226,16 @@ pub fn play(seed: u64, root: &Path, cut: &Cut, losses: bool) -> (Vec<String>, Va
     let took = os::now() - healed;
     let faults = faults.drawn();
     let (findings, mut facts) = judge(&load, sent, took, faults);
+    if let (Some(done), Value::Object(facts)) = (pinned, &mut facts) {
+        let pinning::Done {
+            made,
+            lost,
+            trimmed,
+            ..
+        } = done;
+        let told = json!({"made": made, "lost": lost, "lanes that begin later": trimmed});
+        facts.insert("pins".to_owned(), told);
+    }
     if let (Some(counts), Value::Object(facts)) = (counts, &mut facts) {
         facts.insert("transactions".to_owned(), counts);
     }

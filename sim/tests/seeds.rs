@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 use std::process::{Command, Output, Stdio};
 
 /// Seeds that every change plays, from 1 on.
-const SEEDS: usize = 160;
+const SEEDS: usize = 140;
 /// Seeds with share groups that every change plays, from 300,001 on.
 const WITH_SHARES: usize = 20;
 /// Seeds whose metadata store is put back, whose groups have dead letters, and whose streams are trimmed, from 500,001 on.
 const NEWEST: usize = 20;
+/// Seeds whose producers give records up, and whose streams have retention and pins, from 600,001 on.
+const GIVING_UP: usize = 20;
 /// Seeds beyond those whose runs failed once, for whatever reason, and what was said of them.
-const FAILED_ONCE: [&[&str]; 23] = [
+const FAILED_ONCE: [&[&str]; 25] = [
     &["--seed", "46", "--no-losses", "--transactions", "0"],
     &["--seed", "103"],
     &["--seed", "109"],
@@ -46,6 +48,8 @@ const FAILED_ONCE: [&[&str]; 23] = [
     &["--seed", "400248"],
     &["--seed", "400259"],
     &["--seed", "400279"],
+    &["--seed", "510075"],
+    &["--seed", "510207"],
 ];
 
 fn sim(args: &[&str]) -> Output {
@@ -127,6 +131,33 @@ fn seeds_with_restores_and_dead_letters_are_well() {
     let told = text(&played);
     assert!(played.status.success(), "{told}");
     assert_eq!(digests(&told).len(), NEWEST, "{told}");
+}
+
+/// Above 600,000 producers give records up after a while, and retention deletes what nobody has pinned.
+#[test]
+fn seeds_with_hasty_producers_and_pins_are_well() {
+    let played = sim(&["--first", "600001", "--seeds", &GIVING_UP.to_string()]);
+    let told = text(&played);
+    assert!(played.status.success(), "{told}");
+    assert_eq!(digests(&told).len(), GIVING_UP, "{told}");
+}
+
+/// What is said not to be stored is read, and what is pinned is gone.
+#[test]
+fn a_wrong_refusal_and_retention_that_waits_for_nobody_are_noticed() {
+    for (rule, finding) in [
+        ("uncertain_refused", "was said not to be stored"),
+        ("pins_ignored", "is not said to be lost"),
+    ] {
+        let planted = ["--planted", rule, "--first", "600002"];
+        let noticed = text(&sim(&[&planted[..], &["--seeds", "30"]].concat()));
+        let sums = noticed.lines().last().unwrap_or_default();
+        assert!(
+            sums.ends_with("which is well with the rule kept"),
+            "{noticed}"
+        );
+        assert!(noticed.contains(finding), "{noticed}");
+    }
 }
 
 #[test]

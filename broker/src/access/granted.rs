@@ -11,8 +11,7 @@ use kera_protocol::v1;
 
 use super::Who;
 use super::native::via_of;
-use crate::audit::Via;
-use crate::config::Listener;
+use crate::config::{Listener, Via};
 use crate::data::catalog::{stream_id, unknown_id};
 use crate::principal::Principal;
 use crate::shared::Shared;

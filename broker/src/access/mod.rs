@@ -25,8 +25,8 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_replication::seldom::Seldom;
 use parking_lot::Mutex;
 
-use crate::audit::{Audit, Peer, Via};
-use crate::config::AclConfig;
+use crate::audit::{Audit, Peer};
+use crate::config::{AclConfig, Via};
 use crate::data::catalog::{stream_id, unknown_id};
 use crate::metrics::Counter;
 use crate::principal::Principal;

@@ -19,10 +19,9 @@ use tonic::{Request, Response, Status};
 
 use super::{Access, Who};
 use crate::audit::{
-    Attempt, Change, Via, mechanisms_text, pin_text, recovery_text, reset_text, settings_text,
-    trim_text,
+    Attempt, Change, mechanisms_text, pin_text, recovery_text, reset_text, settings_text, trim_text,
 };
-use crate::config::Listener;
+use crate::config::{Listener, Via};
 use crate::data::catalog::Catalog;
 use crate::principal::Principal;
 use crate::shared::Shared;

@@ -4,7 +4,7 @@ use std::path::Path;
 use kera_protocol::error::{ErrorCode, WireError};
 
 use super::*;
-use crate::config::BrokerConfig;
+use crate::config::{BrokerConfig, Listener};
 use crate::principal::Principal;
 
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);

@@ -20,7 +20,7 @@ use kera_metadata::access::{Kind, Operation};
 use parking_lot::Mutex;
 
 use crate::access::Who;
-use crate::config::{AuditConfig, AuditTarget, Listener};
+use crate::config::{AuditConfig, AuditTarget, Via};
 use crate::error::BrokerError;
 use crate::metrics::{Counter, Family, Labels};
 
@@ -52,29 +52,6 @@ pub struct Peer {
     pub via: Via,
     /// The client's address.
     pub host: IpAddr,
-}
-
-/// The listener that a client connected to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Via {
-    /// Its kind.
-    pub listener: Listener,
-    /// The name of the address, if it has one.
-    pub name: Option<&'static str>,
-}
-
-impl Via {
-    /// An address of this name.
-    pub fn new(listener: Listener, name: Option<&'static str>) -> Self {
-        Self { listener, name }
-    }
-}
-
-impl From<Listener> for Via {
-    /// An address without a name.
-    fn from(listener: Listener) -> Self {
-        Self::new(listener, None)
-    }
 }
 
 /// The audit log of one broker.

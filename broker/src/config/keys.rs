@@ -27,7 +27,9 @@ use super::named::{
     AddressesOrAuto, AddressesOrOff, ListenerName, NamedAddress, NativeAddressList, NativeAddresses,
 };
 use super::oauth::{Algorithms, ClaimName, KeySource, KeysAt, TextOrOff, Texts, TokenAlgorithm};
-use super::protocols::{NamedClientAuth, NamedMechanisms, NamedProtocols, SecurityProtocol};
+use super::protocols::{
+    NamedClientAuth, NamedCounts, NamedMechanisms, NamedProtocols, SecurityProtocol,
+};
 use super::telemetry::{CollectorOrOff, Signals};
 use super::tls::{TlsListener, TlsListeners};
 use super::units::{GIB, KIB, MIB, TIB};
@@ -453,6 +455,11 @@ config_keys! {
         /// How clients may log in there, in place of `auth.mechanisms` (Kafka: `listener.name.NAME.sasl.enabled.mechanisms`):
         /// `external=SCRAM-SHA-512,external=OAUTHBEARER`.
         mechanisms: Vec<(ListenerName, SaslMechanism)>, NamedMechanisms [] = "off";
+        /// Most connections there, within `server.max_connections` and `kafka.max_connections` (Kafka:
+        /// `listener.name.NAME.max.connections`): `external=500` keeps clients outside from taking the places of those inside.
+        /// Other brokers of the cluster are not counted out. At the limit a new connection replaces a silent one there, or is
+        /// refused.
+        max_connections: Vec<(ListenerName, u32)>, NamedCounts [1, 1_000_000] = "off";
     }
 
     /// Users with passwords, by SASL: docs/security.md.

@@ -44,6 +44,38 @@ impl Listener {
     }
 }
 
+/// The listener that a client connects to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Via {
+    /// Its kind.
+    pub listener: Listener,
+    /// The name of the address, if it has one.
+    pub name: Option<&'static str>,
+}
+
+impl Via {
+    /// An address of this name.
+    pub const fn new(listener: Listener, name: Option<&'static str>) -> Self {
+        Self { listener, name }
+    }
+}
+
+impl From<Listener> for Via {
+    /// An address without a name.
+    fn from(listener: Listener) -> Self {
+        Self::new(listener, None)
+    }
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name {
+            Some(name) => write!(f, "{} ({name})", self.listener),
+            None => self.listener.fmt(f),
+        }
+    }
+}
+
 impl fmt::Display for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

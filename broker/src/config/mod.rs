@@ -51,7 +51,7 @@ pub use keys::{
     RuntimeConfig, SECTIONS, ServerConfig, StorageConfig, TelemetryConfig, TlsConfig,
 };
 pub use kinds::{ClientAuth, EngineChoice, Limits, LogFormat, TransportChoice};
-pub use listeners::{Insecure, Listener};
+pub use listeners::{Insecure, Listener, Via};
 pub use named::{ListenerName, NamedAddress, NativeAddresses};
 pub use oauth::{KeySource, TokenAlgorithm};
 pub use print::reference_markdown;

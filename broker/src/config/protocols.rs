@@ -2,7 +2,7 @@
 
 use kera_rpc::SaslMechanism;
 
-use super::kinds::{ClientAuth, ClientAuthKind, Kind, Limits};
+use super::kinds::{ClientAuth, ClientAuthKind, Count, Kind, Limits};
 use super::named::ListenerName;
 
 /// What an address speaks below its own protocol, as Kafka calls it.
@@ -158,6 +158,26 @@ impl Kind for NamedMechanisms {
 
     fn show(value: &Self::Value) -> String {
         show_list(value, |one| one.name().to_owned())
+    }
+}
+
+/// Most connections, by name.
+pub(super) enum NamedCounts {}
+
+impl Kind for NamedCounts {
+    type Value = Vec<(ListenerName, u32)>;
+    const FORM: &'static str =
+        "`NAME=NUMBER`, several with commas between them (in a file also a list), or `off`";
+    const LIST: bool = true;
+
+    fn parse(text: &str, limits: &Limits) -> Result<Self::Value, String> {
+        parse_list(text, false, "external=500", |value| {
+            Count::parse(value, limits)
+        })
+    }
+
+    fn show(value: &Self::Value) -> String {
+        show_list(value, Count::show)
     }
 }
 

@@ -204,7 +204,11 @@ pub(super) fn check_names(config: &BrokerConfig) -> Result<(), (&'static str, St
     let all = insecure
         .chain(names_of("listeners.protocols", &named.protocols))
         .chain(names_of("listeners.client_auth", &named.client_auth))
-        .chain(names_of("listeners.mechanisms", &named.mechanisms));
+        .chain(names_of("listeners.mechanisms", &named.mechanisms))
+        .chain(names_of(
+            "listeners.max_connections",
+            &named.max_connections,
+        ));
     for (key, name) in all {
         if !known.contains(&name) {
             return Err((key, unknown(key, name, &known)));

@@ -16,6 +16,7 @@ use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId, StreamletKey};
 
 use crate::clock::wall_ms;
 use crate::data::catalog::Stream;
+use crate::fault_rules::Rule;
 use crate::retention::doomed;
 use crate::shared::Shared;
 pub(crate) use figures::PinFigures;
@@ -81,7 +82,7 @@ impl<'a> Round<'a> {
         if self.is_blind {
             return Vec::new();
         }
-        if pins.is_empty() {
+        if pins.is_empty() || Rule::PinsIgnored.is_broken() {
             return due;
         }
         let spared = decide(self.shared, stream, &due, &pins, now_ms);

@@ -11,11 +11,11 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{ServerTls, principal_of};
-use crate::audit::{Peer, Via};
-use crate::config::{Entrance, ListenerName, TlsListener};
+use crate::audit::Peer;
+use crate::config::{Entrance, ListenerName, TlsListener, Via};
 use crate::metrics::{Counter, Family, Labels};
 use crate::principal::Principal;
-use crate::unheard::Strange;
+use crate::unheard::{Among, Strange};
 
 /// How a client proves who it is by a certificate, among the mechanisms.
 const CERTIFICATE: &str = "certificate";
@@ -135,7 +135,7 @@ impl ServerTls {
         let before = self.under_way_count.fetch_add(1, Ordering::Relaxed);
         let _under_way = UnderWay { tls: self, number };
         if before >= MOST_UNDER_WAY {
-            self.under_way.end_oldest(false);
+            self.under_way.end_oldest(Among::All);
         }
         let config = self.current.load().of(&entrance);
         let config = config.ok_or_else(|| {

@@ -19,10 +19,12 @@ impl Coordinator {
         if is_same && known.stage != Stage::Empty {
             return Ok(known);
         }
-        let was_before = known.producer != member.producer || *number <= known.number;
-        match was_before {
-            true => Err(Fault::Forgotten),
-            false => Err(Fault::NotOpen),
+        // A number beyond the next was given by a coordinator that has lost what it knew since: how that transaction ended
+        // nobody can tell.
+        let is_next = known.producer == member.producer && *number == known.number + 1;
+        match is_next {
+            true => Err(Fault::NotOpen),
+            false => Err(Fault::Forgotten),
         }
     }
 

@@ -158,13 +158,15 @@ fn check_renewals(
     Ok(())
 }
 
-/// Where something is given back or rejected, what is set for the group by now decides what becomes of it.
+/// Where something is given back or rejected, what is set for the group by now decides what becomes of it. Nothing else waits
+/// for that: a lock may end before a coordinator answers that stands still.
 async fn hear_settings(session: &ShareSession, said: &Said) {
-    let others = said.iter().filter(|(_, batches)| {
+    use Acknowledgement::{Reject, Release};
+    let given_up = said.iter().filter(|(_, batches)| {
         let mut types = batches.iter().flat_map(|(_, _, types)| types);
-        types.any(|one| acknowledgement(*one).is_ok_and(|what| what != Acknowledgement::Accept))
+        types.any(|one| acknowledgement(*one).is_ok_and(|what| matches!(what, Release | Reject)))
     });
-    let attached = others.filter_map(|(key, _)| session.attached.get(key));
+    let attached = given_up.filter_map(|(key, _)| session.attached.get(key));
     futures::future::join_all(attached.map(Attached::hear_settings)).await;
 }
 

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use kera_controller::{KeptBecause, TooLittleRoom, drained};
+use kera_controller::{KeptBecause, Members, Picture, TooLittleRoom, drained};
 use kera_metadata::LiveState;
 use kera_protocol::error::WireError;
 use kera_protocol::v1;
 
 use super::{ANSWER_WITHIN, invalid, passed_to, with_picture};
-use crate::cluster::ownership::live_state::{hear, set_state};
+use crate::cluster::ownership::live_state::{clustered, hear, members, set_state};
 use crate::others;
 use crate::shared::Shared;
+use crate::store_calls::{blocking, metadata_error};
 
 /// Begins or ends the drain of a broker. This broker has heard of it when it answers, so that whoever asks it
 /// how the drain goes is not told that there is none.
@@ -54,32 +55,47 @@ pub async fn describe_drain(
     shared: &Arc<Shared>,
     broker: u32,
 ) -> Result<v1::DescribeDrainResponse, WireError> {
-    with_picture(shared, move |picture, members, _| {
-        let found = drained(picture, members, broker);
-        let draining = members.get(broker).is_some_and(|member| member.draining);
-        v1::DescribeDrainResponse {
-            draining,
-            may_stop: draining && found.may_stop(),
-            owned: found.owned as u64,
-            leaving: found.leaving as u64,
-            copies: found.copies as u64,
-            copy_bytes: found.copy_bytes,
-            last_copies: found.last_copies as u64,
-            stuck: found.stuck as u64,
-            stuck_because: found.room.as_ref().map(stuck_text).unwrap_or_default(),
-            kept: found
-                .kept
-                .into_iter()
-                .map(|kept| v1::KeptStreamlet {
-                    stream: kept.stream,
-                    streamlet: kept.which.streamlet.0,
-                    reason: kept_text(&kept.because),
-                    until_ms: kept.until_ms,
-                })
-                .collect(),
-        }
+    let told = with_picture(shared, move |picture, members, _| {
+        describe(picture, members, broker)
+    });
+    let told = told.await?;
+    if !told.may_stop || told.copies > 0 {
+        return Ok(told);
+    }
+    // Its machine may be given away then. What this broker has heard of the records may be seconds old.
+    let members = members(shared)?;
+    let store = clustered(shared)?.store.clone();
+    blocking(move || {
+        let image = store.load().map_err(|error| metadata_error(&error))?;
+        Ok(describe(&Picture::of(&image), &members, broker))
     })
     .await
+}
+
+fn describe(picture: &Picture, members: &Members, broker: u32) -> v1::DescribeDrainResponse {
+    let found = drained(picture, members, broker);
+    let draining = members.get(broker).is_some_and(|member| member.draining);
+    v1::DescribeDrainResponse {
+        draining,
+        may_stop: draining && found.may_stop(),
+        owned: found.owned as u64,
+        leaving: found.leaving as u64,
+        copies: found.copies as u64,
+        copy_bytes: found.copy_bytes,
+        last_copies: found.last_copies as u64,
+        stuck: found.stuck as u64,
+        stuck_because: found.room.as_ref().map(stuck_text).unwrap_or_default(),
+        kept: found
+            .kept
+            .into_iter()
+            .map(|kept| v1::KeptStreamlet {
+                stream: kept.stream,
+                streamlet: kept.which.streamlet.0,
+                reason: kept_text(&kept.because),
+                until_ms: kept.until_ms,
+            })
+            .collect(),
+    }
 }
 
 fn kept_text(because: &KeptBecause) -> String {
