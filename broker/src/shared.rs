@@ -23,7 +23,7 @@ use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::cluster::Clustered;
 use crate::compaction::Compactor;
-use crate::config::{BrokerConfig, Listener};
+use crate::config::{BrokerConfig, Listener, Via};
 use crate::coordination::Coordination;
 use crate::copy_reads::listed::Listed;
 use crate::data::DataPlane;

@@ -7,6 +7,7 @@
 
 mod anew;
 mod brokers;
+mod bursts;
 mod child;
 mod compaction;
 mod consuming;

@@ -38,6 +38,13 @@ pub(super) fn check_kafka(config: &BrokerConfig) -> Result<(), (&'static str, St
     let native: Vec<_> = server.listen.iter().collect();
     let of_kafka: Vec<_> = kafka.listen.iter().collect();
     check_advertised(NATIVE, &native, &server.advertise)?;
+    let mut further = server.listen.more.iter();
+    if let Some(NamedAddress { address, .. }) = further.find(|one| one.name.is_none()) {
+        let problem = format!(
+            "{address} is not the first and has no name, and whoever comes in there would be told the first; write NAME={address}"
+        );
+        return Err(("server.listen", problem));
+    }
     check_advertised(KAFKA, &of_kafka, &kafka.advertise)?;
     for ([key, _], listen) in [(NATIVE, &native), (KAFKA, &of_kafka)] {
         for (index, NamedAddress { name, address }) in listen.iter().enumerate() {

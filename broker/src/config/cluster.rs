@@ -214,20 +214,18 @@ fn doubt_of_addresses(config: &BrokerConfig, store: &str) -> Option<String> {
         return None;
     }
     let (server, cluster) = (&config.server, &config.cluster);
-    let told = [
-        (
-            "cluster.listen",
-            cluster.listen.as_str(),
-            cluster.advertise.as_deref(),
-            "cluster.advertise",
-        ),
-        (
-            "server.listen",
-            server.listen.first.address.as_str(),
-            server.first_advertised(),
-            "server.advertise",
-        ),
-    ];
+    let of_brokers = (
+        "cluster.listen",
+        cluster.listen.as_str(),
+        cluster.advertise.as_deref(),
+        "cluster.advertise",
+    );
+    let of_clients = server.listeners();
+    let of_clients = of_clients.map(|(listen, told)| {
+        let address = listen.address.as_str();
+        ("server.listen", address, told, "server.advertise")
+    });
+    let told = std::iter::once(of_brokers).chain(of_clients);
     for (key, listen, advertise, advertise_key) in told {
         let (key, address) = match advertise {
             Some(address) => (advertise_key, address),

@@ -107,6 +107,8 @@ fn addresses_of_one_machine_are_doubted_where_the_store_is_on_another() {
     says(&[far, cluster], "set server.advertise");
     let everywhere = [far, ("server.listen", "0.0.0.0:7600"), cluster];
     says(&everywhere, "server.listen is 0.0.0.0:7600");
+    let named = ("server.listen", "inner=10.0.0.2:7600,outer=0.0.0.0:7610");
+    says(&[far, named, cluster], "server.listen is 0.0.0.0:7610");
     assert!(doubts(&[far, server, cluster]).is_empty());
     let told = ("server.advertise", "broker1:7600");
     let every = ("cluster.listen", "0.0.0.0:7601");

@@ -187,7 +187,8 @@ fn native_addresses_have_names_too_and_brokers_go_to_the_first() {
     for (listen, told) in [
         ("", "it is empty"),
         ("inner=a:1,inner=a:2", "two addresses with the name inner"),
-        ("a:1,a:1", "names a:1 twice"),
+        ("inner=a:1,a:1", "a:1 is not the first and has no name"),
+        ("inner=a:1,outer=a:1", "names a:1 twice"),
     ] {
         let error = resolve(&[("server.listen", listen)]).expect_err(told);
         assert!(error.contains(told), "{error}");

@@ -499,8 +499,9 @@ pub(crate) fn not_owner(streamlet: &Streamlet) -> WireError {
 /// Says who owns a streamlet that this broker does not own.
 fn elsewhere(data: &DataPlane, streamlet: &Streamlet) -> WireError {
     let owner = data.directory.owner(streamlet.stream(), streamlet.id());
+    // Not at which address: that depends on where the client came in.
     let at = owner.map(|owner| match data.directory.broker(owner.broker) {
-        Some(broker) => format!("broker {} at {}", owner.broker, broker.address),
+        Some(_) => format!("broker {}", owner.broker),
         None => format!("broker {}, which is away", owner.broker),
     });
     let text = format!(
