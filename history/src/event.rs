@@ -349,6 +349,8 @@ pub enum Event {
     BrokerKilled,
     /// A broker is about to be asked to stop.
     BrokerStopped,
+    /// The metadata store is put back to an older state: what was trimmed since, and is still there, may be read once more.
+    StorePutBack,
     /// Gives a number of this history a name for people.
     Named {
         /// What kind of thing it is.

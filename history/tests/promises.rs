@@ -310,11 +310,12 @@ fn what_was_trimmed_is_neither_lost_nor_served() {
         lane: L0,
         ordinal: 2,
     };
-    let history = |first: u64| {
+    let history_after = |first: u64, is_put_back: bool| {
         let mut events = stored(4);
         // This one had fetched what was trimmed a moment later.
         events.extend([read(1, 0, 0), Event::LogTrimmed { lane: L0, start: 2 }]);
         events.push(read(1, 1, 1));
+        events.extend(is_put_back.then_some(Event::StorePutBack));
         events.push(positioned.clone());
         events.extend((first..4).map(|n| read(2, n, n)));
         let complete = Expectations {
@@ -323,7 +324,12 @@ fn what_was_trimmed_is_neither_lost_nor_served() {
         };
         judge(events, complete)
     };
+    let history = |first| history_after(first, false);
     assert!(history(2).is_clean(), "{}", history(2));
+    assert!(
+        history_after(1, true).is_clean(),
+        "an older state may have it still"
+    );
     assert_eq!(
         history(1).anomalies,
         [Anomaly::BelowStart {

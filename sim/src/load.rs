@@ -141,6 +141,7 @@ impl Load {
     }
 
     pub fn note_put_back(&self) {
+        self.record(Event::StorePutBack);
         self.put_back.store(true, Ordering::SeqCst);
     }
 

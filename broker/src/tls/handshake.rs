@@ -131,7 +131,9 @@ impl ServerTls {
     ) -> io::Result<Stream> {
         let entrance = entrance.into();
         let listener = entrance.listener;
-        let (number, wanted) = self.under_way.enter(peer.ip().into(), listener.kind().into());
+        let (number, wanted) = self
+            .under_way
+            .enter(peer.ip().into(), listener.kind().into());
         let before = self.under_way_count.fetch_add(1, Ordering::Relaxed);
         let _under_way = UnderWay { tls: self, number };
         if before >= MOST_UNDER_WAY {

@@ -47,7 +47,10 @@ impl Anomaly {
             | Event::CommitObserved { lane, .. }
             | Event::Drained { lane, .. }
             | Event::LogTrimmed { lane, .. } => subject.lane == Some(*lane),
-            Event::BrokerStarted | Event::BrokerKilled | Event::BrokerStopped => true,
+            Event::BrokerStarted
+            | Event::BrokerKilled
+            | Event::BrokerStopped
+            | Event::StorePutBack => true,
             Event::LanesGrown { stream, .. } => subject.lane.is_some_and(|l| l.stream == *stream),
             Event::HeadObserved { .. }
             | Event::Batched { .. }

@@ -237,7 +237,9 @@ impl Checker {
                 let lane = self.lane(lane)?;
                 let lane = &mut self.lanes[lane as usize];
                 lane.log_start = lane.log_start.max(start);
+                lane.floor = lane.floor.max(start);
             }
+            Event::StorePutBack => self.lanes.iter_mut().for_each(|lane| lane.floor = 0),
             Event::BrokerKilled => {
                 self.report.counts.kills += 1;
                 self.sent_before_start = None;

@@ -332,7 +332,7 @@ impl Checker {
 
     pub(super) fn positioned(&mut self, reader: Reader, lane: u32, ordinal: u64) {
         let index = self.reader(reader, lane);
-        let floor = self.lanes[lane as usize].log_start;
+        let floor = self.lanes[lane as usize].floor;
         let state = &mut self.readers[index];
         for set in [
             &mut state.delivered,

@@ -17,6 +17,8 @@ pub(super) struct LaneState {
     pub(super) slots: Slots,
     pub(super) gaps: RangeSet,
     pub(super) log_start: u64,
+    /// What lies below it nobody gets who begins to read now.
+    pub(super) floor: u64,
     /// The highest durable head that is known: stated, or implied by an acknowledgement.
     pub(super) head: u64,
     rises: VecDeque<(u64, u64, HeadBreach)>,
@@ -30,6 +32,7 @@ impl LaneState {
             slots: Slots::default(),
             gaps: RangeSet::default(),
             log_start: 0,
+            floor: 0,
             head: 0,
             rises: VecDeque::new(),
             readers: Vec::new(),
