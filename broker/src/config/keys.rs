@@ -194,7 +194,8 @@ config_keys! {
         /// Bytes received on all connections and not yet answered. The same limit holds for bytes that wait to
         /// be sent, and for receive buffers larger than 16 KiB; each is at most half of `memory.pool`. At the
         /// limit the broker stops reading sockets until appends complete, and serves reads in small steps until
-        /// clients take them. Where clients prove who they are, a quarter of it is kept for users that hold less than a
+        /// clients take them: one batch at a time of 64 KiB or more, so that connections which read nothing may hold one
+        /// each beyond it, for a quarter of `server.send_timeout`. Where clients prove who they are, a quarter of it is kept for users that hold less than a
         /// sixteenth.
         max_in_flight_bytes: u64, Size [MIB, TIB] = "256MiB";
         /// How long a new connection may take to say which protocol it speaks.
