@@ -2,6 +2,7 @@ package io.kera.flink;
 
 import io.kera.client.Generations;
 import io.kera.client.Slices;
+import io.kera.flink.PositionsTaken.Taken;
 import io.kera.flink.StreamLook.Fresh;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -142,6 +143,8 @@ final class KeraEnumerator extends StreamEnumerator<LanePlan> {
             List<String> recorded = new ArrayList<>();
             plans.values().forEach(plan -> recorded.addAll(plan.finished(finished.ids(), subtask)));
             tell(subtask, recorded);
+        } else {
+            super.handleSourceEvent(subtask, event);
         }
     }
 
@@ -158,12 +161,25 @@ final class KeraEnumerator extends StreamEnumerator<LanePlan> {
 
     @Override
     public void notifyCheckpointAborted(long checkpoint) {
+        super.notifyCheckpointAborted(checkpoint);
         plans.values().forEach(plan -> plan.aborted(checkpoint));
     }
 
     @Override
     public void notifyCheckpointComplete(long checkpoint) {
         plans.values().forEach(plan -> plan.completed(checkpoint).forEach(this::tell));
+        if (isPinning()) {
+            taken.completed(checkpoint).values().forEach(splits -> splits.forEach(this::reached));
+            // Before anything is assigned anew: that comes behind the checkpoint.
+            plans.values().forEach(plan -> pin(plan.stream(), plan.needed(), plan.isDone()));
+        }
         assign();
+    }
+
+    private void reached(Taken split) {
+        LanePlan plan = plans.get(split.stream());
+        if (plan != null) {
+            plan.reached(split.id(), split.position());
+        }
     }
 }

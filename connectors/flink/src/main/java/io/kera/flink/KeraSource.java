@@ -107,6 +107,7 @@ public final class KeraSource<T> implements Source<T, LaneSplit, EnumeratorState
                 new PositionCommitter(settings),
                 ids,
                 settings.order(),
+                settings.pinning() != null,
                 metrics);
     }
 

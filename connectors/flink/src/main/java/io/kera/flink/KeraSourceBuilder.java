@@ -23,6 +23,7 @@ public final class KeraSourceBuilder<T> extends KeraConnectionBuilder<KeraSource
     private String group;
     private String rack;
     private int keyShares;
+    private Pinning pinning;
     private KeraDeserializer<T> deserializer;
 
     KeraSourceBuilder() {}
@@ -106,6 +107,15 @@ public final class KeraSourceBuilder<T> extends KeraConnectionBuilder<KeraSource
         return this;
     }
 
+    /**
+     * Pins what a completed checkpoint needs in each stream, so that brokers do not delete it meanwhile, or tell of it. The job needs
+     * checkpoints. Default: nothing is pinned.
+     */
+    public KeraSourceBuilder<T> pin(Pinning wanted) {
+        pinning = Objects.requireNonNull(wanted);
+        return this;
+    }
+
     /** What records become. Required. */
     public KeraSourceBuilder<T> deserializer(KeraDeserializer<T> wanted) {
         deserializer = wanted;
@@ -139,7 +149,7 @@ public final class KeraSourceBuilder<T> extends KeraConnectionBuilder<KeraSource
         }
         return new SourceSettings(
                 bootstrap, streams, pattern, order, start, bounded, settled, noOrder, discovery.toMillis(), onDataLossFail, group, connection(),
-                keyShares, rack);
+                keyShares, rack, pinning);
     }
 
     /** Why a job cannot keep the order of keys where lanes grow; null if it can. */

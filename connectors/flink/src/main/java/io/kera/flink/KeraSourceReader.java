@@ -63,6 +63,8 @@ final class KeraSourceReader<T>
     /** Splits of earlier versions get the ids that were looked up for them. */
     private final StreamIds ids;
     private final Order order;
+    /** Whether the enumerator is told the positions of checkpoints. */
+    private final boolean pins;
     private final ReadMetrics metrics;
     private boolean hadSplits;
     private Idleness idleness = Idleness.COUNTS;
@@ -77,11 +79,13 @@ final class KeraSourceReader<T>
             PositionCommitter committer,
             StreamIds ids,
             Order order,
+            boolean pins,
             ReadMetrics metrics) {
         super(readers, new Emitter<>(deserializer), context.getConfiguration(), context);
         this.committer = committer;
         this.ids = ids;
         this.order = order;
+        this.pins = pins;
         this.metrics = metrics;
     }
 
@@ -210,6 +214,9 @@ final class KeraSourceReader<T>
         List<LaneSplit> splits = new ArrayList<>(super.snapshotState(checkpoint));
         splits.addAll(ledger.splits());
         committer.taken(checkpoint, splits);
+        if (pins) {
+            context.sendSourceEventToCoordinator(PositionsTaken.of(checkpoint, splits));
+        }
         return splits;
     }
 

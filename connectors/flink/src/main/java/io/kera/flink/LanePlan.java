@@ -10,6 +10,7 @@ import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -86,6 +87,8 @@ final class LanePlan {
     private final Map<String, Part> parts = new TreeMap<>();
     /** Finished, and a completed checkpoint says so. */
     private final Set<String> durable = new HashSet<>();
+    /** How far readers had come in splits, in checkpoints that are complete; by id. */
+    private final Map<String, Long> reached = new HashMap<>();
     /** What was finished when each checkpoint that is under way was taken. */
     private final TreeMap<Long, Set<String>> taken = new TreeMap<>();
 
@@ -267,6 +270,40 @@ final class LanePlan {
     /** True if nothing is left to assign, and nothing will come. */
     boolean isAssigned() {
         return bounded && parts.values().stream().noneMatch(part -> part.status == Status.PENDING);
+    }
+
+    /** A completed checkpoint has a split at this ordinal. */
+    void reached(String id, long ordinal) {
+        if (parts.containsKey(id)) {
+            reached.merge(id, ordinal, Math::max);
+        }
+    }
+
+    /**
+     * From where on the last completed checkpoint needs each lane, if what it has is {@link #reached}: none needs anything below. A lane
+     * of which that is not known is left out.
+     */
+    List<LanePosition> needed() {
+        Map<LaneId, Long> lowest = new LinkedHashMap<>();
+        Map<LaneId, Long> ends = new LinkedHashMap<>();
+        parts.forEach((id, part) -> {
+            LaneSplit split = part.split;
+            LaneId lane = new LaneId(split.streamlet(), split.lane());
+            if (!durable.contains(id)) {
+                lowest.merge(lane, reached.getOrDefault(id, split.position()), Math::min);
+            } else if (reached.containsKey(id) || split.end() != LaneSplit.UNBOUNDED) {
+                ends.merge(lane, reached.getOrDefault(id, split.end()), Math::max);
+            }
+        });
+        ends.forEach(lowest::putIfAbsent);
+        return lowest.entrySet().stream()
+                .map(each -> new LanePosition(each.getKey().streamlet(), each.getKey().lane(), each.getValue()))
+                .toList();
+    }
+
+    /** True if everything was read, and a completed checkpoint says so. */
+    boolean isDone() {
+        return bounded && durable.containsAll(parts.keySet());
     }
 
     /** True if everything was read. */

@@ -4,16 +4,19 @@ import io.kera.client.ErrorCodes;
 import io.kera.client.Generations;
 import io.kera.client.KeraException;
 import io.kera.client.LaneCutter;
+import io.kera.flink.PositionsTaken.Taken;
 import io.kera.flink.RangePlan.Uncut;
 import io.kera.flink.StreamLook.Fresh;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.TreeMap;
 import org.apache.flink.api.connector.source.SplitEnumeratorContext;
 import org.apache.flink.util.FlinkRuntimeException;
 import org.slf4j.Logger;
@@ -37,6 +40,10 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
     private record Wanted(Map<String, List<Uncut>> lanes, int ranges) {}
 
     private final LaneCutter cutter;
+    /** The plans as checkpoints that are under way have them, if their positions are pinned. */
+    private final TreeMap<Long, List<RangePlan.State>> plansTaken = new TreeMap<>();
+    /** Readers that hold no range, and get none any more: they end, and tell no positions. */
+    private final Set<Integer> ended = new HashSet<>();
     /** Readers without a split, first come, first served. */
     private final Set<Integer> waiting = new LinkedHashSet<>();
     /** For how many looks each of them has waited. */
@@ -195,6 +202,7 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
                 context.assignSplit(ids.identified(range), reader);
             } else if (over) {
                 waiting.remove(reader);
+                ended.add(reader);
                 context.signalNoMoreSplits(reader);
             }
         }
@@ -231,6 +239,7 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
     public void addReader(int subtask) {
         // It asks for a range when it has none. Another one may have been told what waits.
         told.remove(subtask);
+        ended.remove(subtask);
     }
 
     @Override
@@ -245,7 +254,35 @@ final class RangeEnumerator extends StreamEnumerator<RangePlan> {
 
     @Override
     public EnumeratorState snapshotState(long checkpoint) {
-        return new EnumeratorState(List.of(), plans.values().stream().map(RangePlan::snapshot).toList(), ids.all());
+        List<RangePlan.State> states = plans.values().stream().map(RangePlan::snapshot).toList();
+        if (isPinning()) {
+            plansTaken.put(checkpoint, states);
+        }
+        return new EnumeratorState(List.of(), states, ids.all());
+    }
+
+    @Override
+    public void notifyCheckpointAborted(long checkpoint) {
+        super.notifyCheckpointAborted(checkpoint);
+        plansTaken.remove(checkpoint);
+    }
+
+    @Override
+    public void notifyCheckpointComplete(long checkpoint) {
+        if (!isPinning()) {
+            return;
+        }
+        List<RangePlan.State> states = plansTaken.getOrDefault(checkpoint, List.of());
+        plansTaken.headMap(checkpoint, true).clear();
+        Map<Integer, List<Taken>> held = taken.completed(checkpoint);
+        Set<Integer> silent = new HashSet<>(context.registeredReaders().keySet());
+        silent.removeAll(ended);
+        silent.removeAll(held.keySet());
+        if (silent.isEmpty()) {
+            // What a reader does not tell of would be taken for read.
+            List<Taken> all = held.values().stream().flatMap(List::stream).toList();
+            states.forEach(state -> pin(state.stream(), RangePlan.needed(state, all), RangePlan.isDone(state, all)));
+        }
     }
 
     @Override

@@ -1,10 +1,12 @@
 package io.kera.flink;
 
 import io.kera.client.Generations;
+import io.kera.client.LanePosition;
 import io.kera.client.LaneReader;
 import io.kera.client.Partitions;
 import io.kera.flink.LanePlan.Bounds;
 import io.kera.flink.LanePlan.LaneId;
+import io.kera.flink.PositionsTaken.Taken;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -149,6 +151,29 @@ final class RangePlan {
             records += LaneReader.behind(lane.next(), lane.end() == LaneSplit.UNBOUNDED ? head : Math.min(head, lane.end()));
         }
         return records;
+    }
+
+    /**
+     * From where on a completed checkpoint needs each lane.
+     *
+     * @param state what it has of the plan
+     * @param held the ranges that readers have in it, of any stream
+     */
+    static List<LanePosition> needed(State state, Collection<Taken> held) {
+        Map<LaneKey, Long> lowest = new TreeMap<>();
+        state.lanes().forEach(lane -> lowest.put(new LaneKey(lane.lane(), lane.streamlet()), lane.next()));
+        state.pending().forEach(range -> lowest.merge(new LaneKey(range.lane(), range.streamlet()), range.position(), Math::min));
+        held.stream().filter(range -> range.stream().equals(state.stream())).forEach(range ->
+                lowest.merge(new LaneKey(range.lane(), range.streamlet()), range.position(), Math::min));
+        return lowest.entrySet().stream()
+                .map(each -> new LanePosition(each.getKey().streamlet(), each.getKey().lane(), each.getValue()))
+                .toList();
+    }
+
+    /** True if by a completed checkpoint everything was read. */
+    static boolean isDone(State state, Collection<Taken> held) {
+        return state.bounded() && state.pending().isEmpty() && state.lanes().stream().allMatch(Uncut::isOver)
+                && held.stream().noneMatch(range -> range.stream().equals(state.stream()));
     }
 
     /** The state for a checkpoint. */

@@ -17,6 +17,7 @@ import java.util.List;
  * @param connection how to connect
  * @param keyShares by how many readers the keys of a lane are shared with {@link Order#KEY}; 0: as parallelism asks for
  * @param rack where readers are; null: where their TaskManager says ({@link KeraSource#RACK})
+ * @param pinning how what checkpoints need is pinned; null: not at all
  */
 record SourceSettings(
         List<String> bootstrap,
@@ -32,7 +33,8 @@ record SourceSettings(
         String group,
         Connecting connection,
         int keyShares,
-        String rack)
+        String rack,
+        Pinning pinning)
         implements Serializable {
     private static final long serialVersionUID = 1L;
 }

@@ -1,14 +1,19 @@
 package io.kera.flink;
 
 import io.kera.client.Generations;
+import io.kera.client.LanePosition;
 import io.kera.client.LoginException;
 import io.kera.flink.StreamLook.Fresh;
 import io.kera.flink.StreamLook.Found;
 import java.io.IOException;
+import java.util.HexFormat;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
+import org.apache.flink.api.connector.source.SourceEvent;
 import org.apache.flink.api.connector.source.SplitEnumerator;
 import org.apache.flink.api.connector.source.SplitEnumeratorContext;
+import org.apache.flink.metrics.MetricGroup;
 import org.apache.flink.util.FlinkRuntimeException;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -16,16 +21,64 @@ import org.slf4j.LoggerFactory;
 /** Looks at streams, and has a plan for each, of type {@code P}. It joins no consumer group and holds no lease. */
 abstract class StreamEnumerator<P> implements SplitEnumerator<LaneSplit, EnumeratorState> {
     private static final Logger LOG = LoggerFactory.getLogger(StreamEnumerator.class);
+    /** As Flink's metrics have it. */
+    private static final String JOB_NAME = "<job_name>";
     final SplitEnumeratorContext<LaneSplit> context;
     final SourceSettings settings;
     final StreamLook look;
     final Map<String, P> plans = new LinkedHashMap<>();
     final StreamIds ids = new StreamIds();
+    final TakenPositions taken = new TakenPositions();
+    /** Null: nothing is pinned. */
+    private final PinKeeper pins;
 
     StreamEnumerator(SplitEnumeratorContext<LaneSplit> context, SourceSettings settings) throws IOException {
         this.context = context;
         this.settings = settings;
         look = new StreamLook(settings);
+        pins = settings.pinning() == null ? null : new PinKeeper(settings, jobName(context), this::notPinned);
+    }
+
+    private static String jobName(SplitEnumeratorContext<?> context) {
+        MetricGroup metrics = context.metricGroup();
+        return metrics == null ? "" : metrics.getAllVariables().getOrDefault(JOB_NAME, "");
+    }
+
+    private void notPinned(String why) {
+        if (settings.pinning().isRequired()) {
+            context.callAsync(() -> why, (text, error) -> {
+                throw new FlinkRuntimeException(why);
+            });
+        }
+    }
+
+    final boolean isPinning() {
+        return pins != null;
+    }
+
+    /**
+     * A checkpoint is complete: the stream's pin moves to what it needs.
+     *
+     * @param isDone whether by the checkpoint everything is read
+     */
+    final void pin(String stream, List<LanePosition> positions, boolean isDone) {
+        if (isDone && settings.pinning().isDeletedAtEnd()) {
+            pins.delete(stream);
+        } else if (!positions.isEmpty()) {
+            pins.move(stream, HexFormat.of().parseHex(ids.all().getOrDefault(stream, "")), positions);
+        }
+    }
+
+    @Override
+    public void handleSourceEvent(int subtask, SourceEvent event) {
+        if (isPinning() && event instanceof PositionsTaken positions) {
+            taken.taken(subtask, positions);
+        }
+    }
+
+    @Override
+    public void notifyCheckpointAborted(long checkpoint) {
+        taken.aborted(checkpoint);
     }
 
     /** A plan for a stream that was not known. */
@@ -108,6 +161,9 @@ abstract class StreamEnumerator<P> implements SplitEnumerator<LaneSplit, Enumera
 
     @Override
     public void close() {
+        if (pins != null) {
+            pins.close();
+        }
         look.close();
     }
 }

@@ -154,7 +154,7 @@ class IdlenessTest {
                 .settings(new Configuration());
         KeraSourceReader<String> reader = new KeraSourceReader<>(
                 Empty::new, KeraDeserializer.values(new SimpleStringSchema()), new TestingReaderContext(),
-                new PositionCommitter(settings), new StreamIds(), order,
+                new PositionCommitter(settings), new StreamIds(), order, false,
                 new ReadMetrics(new TestingReaderContext().metricGroup()));
         reader.start();
         return reader;

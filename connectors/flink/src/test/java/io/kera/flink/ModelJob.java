@@ -3,6 +3,7 @@ package io.kera.flink;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.kera.client.LanePosition;
 import io.kera.client.Slices;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -32,6 +33,8 @@ final class ModelJob {
         BELOW_A_START_DELIVERED,
         /** A reader emits the keys of others. */
         SLICES_IGNORED,
+        /** Positions of a checkpoint that may not complete are pinned. */
+        OPEN_CHECKPOINT_PINNED,
         /** A job that goes on from a checkpoint looks anew where the stream begins. */
         START_FORGOTTEN
     }
@@ -213,6 +216,9 @@ final class ModelJob {
                     List<LaneSplit> state = new ArrayList<>(reader.splits.values());
                     state.addAll(reader.ledger.splits());
                     taken.readers.put(readers.indexOf(reader), state);
+                    if (planted == Planted.OPEN_CHECKPOINT_PINNED) {
+                        state.forEach(split -> plan.reached(split.splitId(), split.position()));
+                    }
                 }
                 reader.channel.add(barrier);
             }
@@ -322,6 +328,7 @@ final class ModelJob {
             underWay.remove(each.getKey());
             assignedSince.headMap(each.getKey(), false).clear();
             plan.completed(each.getKey()).forEach((reader, ids) -> readers.get(reader).inbox.add(new Recorded(ids)));
+            pin(checkpoint);
             return;
         }
     }
@@ -358,10 +365,33 @@ final class ModelJob {
     /** A checkpoint that is complete is told of before anything is restored from it. */
     private void hearOfCompleted() {
         if (last != null && underWay.containsKey(completed)) {
-            underWay.remove(completed);
+            Checkpoint checkpoint = underWay.remove(completed);
             assignedSince.headMap(completed, false).clear();
             plan.completed(completed);
+            pin(checkpoint);
         }
+    }
+
+    /** What the enumerator would pin is what the checkpoint needs of each lane: nothing less, or it is lost, and nothing more. */
+    private void pin(Checkpoint checkpoint) {
+        Map<String, Long> positions = new HashMap<>();
+        checkpoint.readers.values().forEach(splits -> splits.forEach(split -> positions.put(split.splitId(), split.position())));
+        positions.forEach(plan::reached);
+        Map<LanePlan.LaneId, Long> needed = new HashMap<>();
+        for (LanePlan.PartState part : checkpoint.plan.parts()) {
+            LaneSplit split = part.split();
+            if (part.status() != LanePlan.Status.FINISHED) {
+                needed.merge(new LanePlan.LaneId(split.streamlet(), split.lane()),
+                        positions.getOrDefault(split.splitId(), split.position()), Math::min);
+            }
+        }
+        for (LanePosition lane : plan.needed()) {
+            LanePlan.LaneId id = new LanePlan.LaneId(lane.streamlet(), lane.lane());
+            if (needed.containsKey(id)) {
+                assertEquals(needed.remove(id), lane.ordinal(), "pinned of lane " + id);
+            }
+        }
+        assertEquals(Map.of(), needed, "not pinned");
     }
 
     /** Everything begins anew from the last checkpoint, with another parallelism perhaps. */

@@ -129,6 +129,11 @@ final class ModelStream {
         return lanes.values().stream().mapToInt(List::size).sum();
     }
 
+    /** The records of a lane. */
+    List<Item> items(int streamlet, int lane) {
+        return lanes.getOrDefault(new LaneId(streamlet, lane), List.of());
+    }
+
     /**
      * The next few records of a lane from a position on, and those before it that are of the same batch; none if there are
      * none yet.

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.kera.client.Generations;
 import io.kera.client.Generations.Barrier;
 import io.kera.client.Generations.Generation;
+import io.kera.client.LanePosition;
 import io.kera.client.Seeds;
 import io.kera.flink.LanePlan.Bounds;
 import io.kera.flink.LanePlan.LaneId;
@@ -36,6 +37,8 @@ class RangePlanTest {
         LATE_CUT_TAKEN,
         /** What a failed reader was given since the last checkpoint is not given back. */
         RANGES_NOT_TAKEN_BACK,
+        /** What readers hold is taken for read when positions are pinned. */
+        HELD_RANGES_NOT_PINNED,
         /** What a read gives of a batch from before the position is emitted too. */
         BELOW_A_START_DELIVERED
     }
@@ -61,6 +64,8 @@ class RangePlanTest {
         private final int expected;
         /** Records from before the time at which the job begins. */
         private final int skipped;
+        /** The time at which the job begins. */
+        private final int from;
         private RangePlan plan;
         private List<Map<String, LaneSplit>> readers;
         private List<List<LaneSplit>> assignedSince;
@@ -76,7 +81,7 @@ class RangePlanTest {
             for (int n = dice.nextInt(80); n > 0; n--) {
                 stream.append();
             }
-            int from = stream.someTime();
+            from = stream.someTime();
             skipped = Arrays.stream(stream.before(from)).sum();
             expected = stream.total() - skipped;
             plan = RangePlan.begin("s", stream.generations(), stream.bounds(from), bounded);
@@ -202,6 +207,27 @@ class RangePlanTest {
             checkpoint.passed.putAll(passed);
             assignedSince.forEach(List::clear);
             last = checkpoint;
+            pin(checkpoint);
+        }
+
+        /** No record is below its lane's pin that has not passed. */
+        private void pin(Checkpoint checkpoint) {
+            List<LaneSplit> splits = checkpoint.readers.stream().flatMap(List::stream).toList();
+            List<PositionsTaken.Taken> held = planted == Planted.HELD_RANGES_NOT_PINNED ? List.of() : PositionsTaken.of(1, splits).splits();
+            List<LanePosition> needed = RangePlan.needed(checkpoint.plan, held);
+            assertEquals(checkpoint.plan.lanes().size(), needed.size());
+            for (LanePosition lane : needed) {
+                // What the job does not read, as it is from before its start or behind its end, is nobody's.
+                Uncut own = checkpoint.plan.lanes().stream()
+                        .filter(each -> each.streamlet() == lane.streamlet() && each.lane() == lane.lane()).findAny().orElseThrow();
+                assertTrue(lane.ordinal() <= own.next(), "above what was cut");
+                stream.items(lane.streamlet(), lane.lane()).stream()
+                        .filter(item -> item.ordinal() < lane.ordinal() && item.time() >= from)
+                        .forEach(item -> assertTrue(passed.containsKey(item.key() + " " + item.count()), "pinned above " + item));
+            }
+            if (RangePlan.isDone(checkpoint.plan, held)) {
+                assertEquals(total(), passed.size(), "records that passed when all is read");
+            }
         }
 
         private void fail() {

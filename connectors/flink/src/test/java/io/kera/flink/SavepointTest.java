@@ -8,6 +8,8 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.kera.client.Admin;
 import io.kera.client.ConnectOptions;
 import io.kera.client.KeraException;
+import io.kera.client.LanePosition;
+import io.kera.client.Pin;
 import io.kera.client.Producer;
 import io.kera.client.ProducerOptions;
 import io.kera.client.TestBroker;
@@ -38,6 +40,7 @@ import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.test.junit5.InjectMiniCluster;
 import org.apache.flink.test.junit5.MiniClusterExtension;
 import org.apache.flink.util.ExceptionUtils;
+import org.apache.flink.util.FlinkRuntimeException;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -157,8 +160,208 @@ class SavepointTest {
         }
     }
 
-    /** A job that copies what comes after its start. */
+    /** The pin stands where the last checkpoint or savepoint stands that the job would go on from, and outlives the job. */
+    @ParameterizedTest
+    @EnumSource(Order.class)
+    void whatACheckpointNeedsIsPinned(Order order) throws Exception {
+        try (TestBroker broker = TestBroker.start();
+                Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 2);
+            admin.createStream("t", 1, 1);
+            JobClient job = copy(broker, order, null, Pinning.named("copy").waiting().maxAge(Duration.ofHours(5)).required());
+            while (job.getJobStatus().get() == JobStatus.INITIALIZING) {
+                LockSupport.parkNanos(1_000_000);
+            }
+            RangesTest.awaitRunning(flink, job.getJobID());
+            flink.triggerCheckpoint(job.getJobID()).get();
+            awaitPin(admin, heads(admin));
+            produce(broker, 0);
+            while (ExactlyOnceTest.found(admin).size() < PART) {
+                LockSupport.parkNanos(10_000_000);
+            }
+            List<LanePosition> middle = heads(admin);
+            flink.triggerCheckpoint(job.getJobID()).get();
+            Pin pin = awaitPin(admin, middle);
+            assertEquals(List.of("copy", Pin.Policy.WAIT, Duration.ofHours(5)), List.of(pin.name(), pin.policy(), pin.maxAge()));
+            assertEquals(job.getJobID(), flink.listJobs().get().stream()
+                    .filter(status -> status.getJobName().equals(pin.job())).findAny().orElseThrow().getJobId());
+            produce(broker, 1);
+            while (ExactlyOnceTest.found(admin).size() < 2 * PART) {
+                LockSupport.parkNanos(10_000_000);
+            }
+            String savepoint = job.triggerSavepoint(home.toString(), SavepointFormatType.CANONICAL).get();
+            assertFalse(savepoint.isEmpty());
+            assertEquals(List.of(pin), admin.pins("s").pins(), "the job would go on from its checkpoint");
+            job.stopWithSavepoint(false, home.toString(), SavepointFormatType.CANONICAL).get();
+            awaitPin(admin, heads(admin));
+        }
+    }
+
+    private static List<LanePosition> heads(Admin admin) throws Exception {
+        return admin.bounds("s").stream().map(lane -> new LanePosition(lane.streamlet(), lane.lane(), lane.head())).toList();
+    }
+
+    private static Pin awaitPin(Admin admin, List<LanePosition> positions) throws Exception {
+        while (true) {
+            for (Pin pin : admin.pins("s").pins()) {
+                if (Set.copyOf(pin.positions()).equals(Set.copyOf(positions))) {
+                    return pin;
+                }
+            }
+            LockSupport.parkNanos(10_000_000);
+        }
+    }
+
+    private static SourceSettings pinned(TestBroker broker, Order order, boolean bounded, Pinning pinning) {
+        KeraSourceBuilder<String> builder = KeraSource.<String>builder()
+                .bootstrap(broker.address()).streams("s").order(order).pin(pinning).growth(Growth.UNORDERED)
+                .deserializer(KeraDeserializer.values(new SimpleStringSchema()));
+        return (bounded ? builder.bounded() : builder).settings(new Configuration());
+    }
+
+    private static StreamEnumerator<?> enumerator(DirectContext context, SourceSettings settings, EnumeratorState state) throws Exception {
+        StreamEnumerator<?> enumerator = settings.order() == Order.NONE
+                ? new RangeEnumerator(context, settings, state) : new KeraEnumerator(context, settings, state);
+        context.registerReader(0, "here");
+        enumerator.start();
+        return enumerator;
+    }
+
+    private static PositionsTaken taken(long checkpoint, Order order, long... positions) {
+        List<LaneSplit> splits = IntStream.range(0, positions.length).mapToObj(lane -> order == Order.NONE
+                ? LaneSplit.range("s", 0, lane, positions[lane], 1_000)
+                : new LaneSplit("s", 0, lane, 0, positions[lane], LaneSplit.UNBOUNDED, false)).toList();
+        return PositionsTaken.of(checkpoint, splits);
+    }
+
+    private static void complete(StreamEnumerator<?> enumerator, PositionsTaken taken) throws Exception {
+        enumerator.snapshotState(taken.checkpoint());
+        enumerator.handleSourceEvent(0, taken);
+        enumerator.notifyCheckpointComplete(taken.checkpoint());
+    }
+
+    /** The enumerator does not know of lanes that were added just now; a checkpoint that does not complete counts nothing. */
+    @Test
+    void lanesThatWereAddedArePinnedWhereTheyBegin() throws Exception {
+        try (TestBroker broker = TestBroker.start();
+                Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 2);
+            produce(broker, 0);
+            DirectContext context = new DirectContext();
+            try (StreamEnumerator<?> enumerator =
+                    enumerator(context, pinned(broker, Order.LANE, false, Pinning.named("p").required()), null)) {
+                admin.growStream("s", 3);
+                produce(broker, 1);
+                enumerator.addReader(0);
+                enumerator.snapshotState(1);
+                enumerator.handleSourceEvent(0, taken(1, Order.LANE, 100, 100));
+                enumerator.notifyCheckpointAborted(1);
+                complete(enumerator, taken(2, Order.LANE, 5, 7));
+                awaitPin(admin, List.of(new LanePosition(0, 0, 5), new LanePosition(0, 1, 7), new LanePosition(0, 2, 0)));
+                // Of a checkpoint before it, and again.
+                complete(enumerator, taken(3, Order.LANE, 5, 8));
+                awaitPin(admin, List.of(new LanePosition(0, 0, 5), new LanePosition(0, 1, 8), new LanePosition(0, 2, 0)));
+                context.runCalls();
+            }
+        }
+    }
+
+    /** Somebody trims the stream below the job; a job that does not ask for it goes on, one that does fails. */
+    @ParameterizedTest
+    @EnumSource(Order.class)
+    void aJobFailsForItsPinOnlyIfThatIsAskedFor(Order order) throws Exception {
+        try (TestBroker broker = TestBroker.start();
+                Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 1);
+            produce(broker, 0);
+            EnumeratorState state;
+            DirectContext context = new DirectContext();
+            try (StreamEnumerator<?> enumerator = enumerator(context, pinned(broker, order, false, Pinning.named("p")), null)) {
+                enumerator.addReader(0);
+                state = enumerator.snapshotState(1);
+                broker.run("", "stream", "trim", "s", "--streamlet", "0", "--lane", "0", "--ordinal", "50");
+                enumerator.handleSourceEvent(0, taken(1, order, 20));
+                enumerator.notifyCheckpointComplete(1);
+                awaitPin(admin, List.of(new LanePosition(0, 0, 50)));
+                context.runCalls();
+            }
+            DirectContext strict = new DirectContext();
+            try (StreamEnumerator<?> enumerator =
+                    enumerator(strict, pinned(broker, order, false, Pinning.named("strict").required()), state)) {
+                enumerator.addReader(0);
+                complete(enumerator, taken(2, order, 20));
+                String failed = assertThrows(FlinkRuntimeException.class, () -> {
+                    while (true) {
+                        strict.runCalls();
+                    }
+                }).getMessage();
+                // Without order nothing is cut yet.
+                int from = order == Order.NONE ? 0 : 20;
+                assertTrue(failed.contains("lane s:0/0 lost records from ordinal " + from + " on"), failed);
+            }
+            DirectContext named = new DirectContext();
+            try (StreamEnumerator<?> enumerator =
+                    enumerator(named, pinned(broker, order, false, Pinning.named("x".repeat(201)).required()), state)) {
+                enumerator.addReader(0);
+                complete(enumerator, taken(2, order, 60));
+                String failed = assertThrows(FlinkRuntimeException.class, () -> {
+                    while (true) {
+                        named.runCalls();
+                    }
+                }).getMessage();
+                assertTrue(failed.contains("does not have the positions of the last checkpoint"), failed);
+            }
+        }
+    }
+
+    /** Of ranges a reader that has told nothing may hold any. */
+    @Test
+    void rangesArePinnedOnlyOnceEachReaderHasTold() throws Exception {
+        try (TestBroker broker = TestBroker.start();
+                Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 1);
+            for (int told = 1; told <= 2; told++) {
+                DirectContext context = new DirectContext(2);
+                try (StreamEnumerator<?> enumerator = enumerator(context, pinned(broker, Order.NONE, false, Pinning.named("p")), null)) {
+                    context.registerReader(1, "there");
+                    enumerator.snapshotState(1);
+                    for (int reader = 0; reader < told; reader++) {
+                        enumerator.addReader(reader);
+                        enumerator.handleSourceEvent(reader, taken(1, Order.NONE));
+                    }
+                    enumerator.notifyCheckpointComplete(1);
+                }
+                // What was begun before it was closed is done by then.
+                assertEquals(told - 1, admin.pins("s").pins().size());
+            }
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(value = Order.class, names = {"LANE", "NONE"})
+    void thePinOfABoundedSourceIsDeletedAtItsEndIfThatIsAskedFor(Order order) throws Exception {
+        try (TestBroker broker = TestBroker.start();
+                Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 1);
+            for (boolean isDeleted : new boolean[] {false, true}) {
+                Pinning pinning = isDeleted ? Pinning.named("p").deletedAtEnd() : Pinning.named("p");
+                DirectContext context = new DirectContext();
+                try (StreamEnumerator<?> enumerator = enumerator(context, pinned(broker, order, true, pinning), null)) {
+                    enumerator.addReader(0);
+                    complete(enumerator, PositionsTaken.of(1, List.of()));
+                }
+                // What was begun before it was closed is done by then.
+                assertEquals(isDeleted ? 0 : 1, admin.pins("s").pins().size());
+            }
+        }
+    }
+
     private static JobClient copy(TestBroker broker, Order order, String savepoint) throws Exception {
+        return copy(broker, order, savepoint, null);
+    }
+
+    /** A job that copies what comes after its start. */
+    private static JobClient copy(TestBroker broker, Order order, String savepoint, Pinning pinning) throws Exception {
         Configuration config = new Configuration();
         config.set(CheckpointingOptions.CHECKPOINTING_INTERVAL, Duration.ofHours(1));
         config.set(RestartStrategyOptions.RESTART_STRATEGY, "none");
@@ -167,13 +370,16 @@ class SavepointTest {
         }
         StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment(config);
         env.setParallelism(2);
-        KeraSource<String> source = KeraSource.<String>builder()
+        KeraSourceBuilder<String> builder = KeraSource.<String>builder()
                 .bootstrap(broker.address())
                 .streams("s")
                 .start(Start.latest())
                 .order(order)
-                .deserializer(KeraDeserializer.values(new SimpleStringSchema()))
-                .build(env.getConfiguration());
+                .deserializer(KeraDeserializer.values(new SimpleStringSchema()));
+        if (pinning != null) {
+            builder.pin(pinning);
+        }
+        KeraSource<String> source = builder.build(env.getConfiguration());
         KeraSink<String> sink = KeraSink.<String>builder()
                 .bootstrap(broker.address())
                 .stream("t")

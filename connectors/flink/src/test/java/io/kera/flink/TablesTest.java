@@ -8,17 +8,22 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.kera.client.Admin;
 import io.kera.client.ConnectOptions;
 import io.kera.client.Login;
+import io.kera.client.Pin;
 import io.kera.client.ReadmePrograms;
 import io.kera.client.TestBroker;
 import io.kera.client.TestIssuer;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.time.ZoneOffset;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.locks.LockSupport;
+import org.apache.flink.configuration.CheckpointingOptions;
+import org.apache.flink.configuration.Configuration;
 import org.apache.flink.runtime.testutils.MiniClusterResourceConfiguration;
 import org.apache.flink.table.api.EnvironmentSettings;
 import org.apache.flink.table.api.TableEnvironment;
@@ -219,6 +224,35 @@ class TablesTest {
             assertEquals(List.of("+I[1]", "+I[2]"), rows(flink.executeSql("SELECT * FROM safe")));
             flink.executeSql(String.format(table, "twice", ", 'user' = 'ann', 'password' = 'open sesame'"));
             isRefused("leave user and sasl.mechanism out", () -> flink.executeSql("SELECT * FROM twice"));
+        }
+    }
+
+    @Test
+    void aTableMayPinWhatItsCheckpointsNeed() throws Exception {
+        stream("pinned", 1);
+        broker.run("a\nb\n", "produce", "pinned");
+        EnvironmentSettings often = EnvironmentSettings.newInstance().inStreamingMode()
+                .withConfiguration(new Configuration().set(CheckpointingOptions.CHECKPOINTING_INTERVAL, Duration.ofMillis(50))).build();
+        TableEnvironment flink = TableEnvironment.create(often);
+        String bounded = ", 'format' = 'raw', 'scan.bounded.mode' = 'latest', 'scan.pin.policy' = 'wait'"
+                + ", 'scan.pin.max-age' = '2 h', 'scan.pin.max-bytes' = '3 mb'";
+        flink.executeSql(table("unnamed (v STRING)", "pinned", bounded));
+        isRefused("scan.pin.policy is of a pin: name it with scan.pin", () -> flink.executeSql("SELECT * FROM unnamed"));
+        flink.executeSql(table("named (v STRING)", "pinned", bounded + ", 'scan.pin' = 'table-1', 'scan.pin.required' = 'true'"));
+        assertEquals(List.of("+I[a]", "+I[b]"), rows(flink.executeSql("SELECT * FROM named")));
+        try (Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            while (admin.pins("pinned").pins().isEmpty()) {
+                LockSupport.parkNanos(10_000_000);
+            }
+            Pin pin = admin.pins("pinned").pins().get(0);
+            assertTrue(pin.job().contains("SELECT"), pin.job());
+            assertEquals(List.of("table-1", Pin.Policy.WAIT, Duration.ofHours(2), 3L << 20),
+                    List.of(pin.name(), pin.policy(), pin.maxAge(), pin.maxBytes()));
+            flink.executeSql(table("whole (v STRING)", "pinned", bounded + ", 'scan.pin' = 'table-1', 'scan.pin.delete-at-end' = 'true'"));
+            assertEquals(List.of("+I[a]", "+I[b]"), rows(flink.executeSql("SELECT * FROM whole")));
+            while (!admin.pins("pinned").pins().isEmpty()) {
+                LockSupport.parkNanos(10_000_000);
+            }
         }
     }
 

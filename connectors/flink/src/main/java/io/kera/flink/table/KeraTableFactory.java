@@ -1,12 +1,15 @@
 package io.kera.flink.table;
 
 import io.kera.flink.KeraConnectionBuilder;
+import io.kera.flink.Pinning;
 import java.util.List;
+import java.util.Optional;
 import java.util.Set;
 import java.util.stream.IntStream;
 import org.apache.flink.api.common.serialization.DeserializationSchema;
 import org.apache.flink.api.common.serialization.SerializationSchema;
 import org.apache.flink.configuration.ConfigOption;
+import org.apache.flink.configuration.MemorySize;
 import org.apache.flink.configuration.ReadableConfig;
 import org.apache.flink.table.api.DataTypes;
 import org.apache.flink.table.api.ValidationException;
@@ -101,6 +104,12 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
                 KeraTableOptions.ON_DATA_LOSS,
                 KeraTableOptions.DISCOVERY,
                 KeraTableOptions.RACK,
+                KeraTableOptions.PIN,
+                KeraTableOptions.PIN_POLICY,
+                KeraTableOptions.PIN_MAX_AGE,
+                KeraTableOptions.PIN_MAX_BYTES,
+                KeraTableOptions.PIN_REQUIRED,
+                KeraTableOptions.PIN_DELETE_AT_END,
                 KeraTableOptions.GROUP,
                 KeraTableOptions.GUARANTEE,
                 KeraTableOptions.TRANSACTIONAL_ID_PREFIX,
@@ -135,6 +144,7 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
             throw new ValidationException("scan.startup.mode = timestamp needs scan.startup.timestamp-millis");
         }
         checkConnection(options);
+        checkPin(options);
         Columns columns =
                 Columns.of(context.getPhysicalRowDataType(), options.get(KeraTableOptions.KEY_FIELDS), key != null);
         return new KeraTableSource(options, columns, key, value, false);
@@ -176,6 +186,30 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
                 && (isGiven(options, KeraTableOptions.USER) || isGiven(options, KeraTableOptions.MECHANISM))) {
             throw new ValidationException("token-file names who the job is, by OAUTHBEARER: leave user and sasl.mechanism out");
         }
+    }
+
+    /** What is said of a pin has one. */
+    static void checkPin(ReadableConfig options) {
+        if (isGiven(options, KeraTableOptions.PIN)) {
+            return;
+        }
+        for (ConfigOption<?> option : List.of(KeraTableOptions.PIN_POLICY, KeraTableOptions.PIN_MAX_AGE, KeraTableOptions.PIN_MAX_BYTES,
+                KeraTableOptions.PIN_REQUIRED, KeraTableOptions.PIN_DELETE_AT_END)) {
+            if (isGiven(options, option)) {
+                throw new ValidationException(option.key() + " is of a pin: name it with scan.pin");
+            }
+        }
+    }
+
+    /** The pin of a table that is read, if it has one. */
+    static Optional<Pinning> pinning(ReadableConfig options) {
+        return options.getOptional(KeraTableOptions.PIN).map(name -> {
+            Pinning pinning = Pinning.named(name).policy(options.get(KeraTableOptions.PIN_POLICY));
+            pinning = options.getOptional(KeraTableOptions.PIN_MAX_AGE).map(pinning::maxAge).orElse(pinning);
+            pinning = options.getOptional(KeraTableOptions.PIN_MAX_BYTES).map(MemorySize::getBytes).map(pinning::maxBytes).orElse(pinning);
+            pinning = options.get(KeraTableOptions.PIN_REQUIRED) ? pinning.required() : pinning;
+            return options.get(KeraTableOptions.PIN_DELETE_AT_END) ? pinning.deletedAtEnd() : pinning;
+        });
     }
 
     private static boolean isGiven(ReadableConfig options, ConfigOption<?> option) {

@@ -1,6 +1,7 @@
 package io.kera.flink.table;
 
 import io.kera.client.Compression;
+import io.kera.client.Pin;
 import io.kera.client.SaslMechanism;
 import io.kera.flink.Growth;
 import io.kera.flink.Order;
@@ -8,6 +9,7 @@ import java.time.Duration;
 import java.util.List;
 import org.apache.flink.configuration.ConfigOption;
 import org.apache.flink.configuration.ConfigOptions;
+import org.apache.flink.configuration.MemorySize;
 import org.apache.flink.connector.base.DeliveryGuarantee;
 
 /** The options of a table with {@code 'connector' = 'kera'}. */
@@ -71,6 +73,24 @@ public final class KeraTableOptions {
     public static final ConfigOption<String> RACK = ConfigOptions.key("scan.rack")
             .stringType().noDefaultValue()
             .withDescription("The rack that the job runs in: replicas in it are read. Otherwise kera.rack of each TaskManager.");
+    public static final ConfigOption<String> PIN = ConfigOptions.key("scan.pin")
+            .stringType().noDefaultValue()
+            .withDescription("The name of the pin of what a completed checkpoint needs; each source of each job has one of its own.");
+    public static final ConfigOption<Pin.Policy> PIN_POLICY = ConfigOptions.key("scan.pin.policy")
+            .enumType(Pin.Policy.class).defaultValue(Pin.Policy.WARN)
+            .withDescription("`wait`: retention keeps what the pin needs, within its bounds. `warn`: brokers tell of what they delete.");
+    public static final ConfigOption<Duration> PIN_MAX_AGE = ConfigOptions.key("scan.pin.max-age")
+            .durationType().noDefaultValue()
+            .withDescription("So long after the last checkpoint the pin holds nothing back any more. Otherwise the brokers' bound, 7 d.");
+    public static final ConfigOption<MemorySize> PIN_MAX_BYTES = ConfigOptions.key("scan.pin.max-bytes")
+            .memoryType().noDefaultValue()
+            .withDescription("The pin holds nothing back once that would be more of a stream. Otherwise the brokers' bound, 10 GiB.");
+    public static final ConfigOption<Boolean> PIN_REQUIRED = ConfigOptions.key("scan.pin.required")
+            .booleanType().defaultValue(false)
+            .withDescription("Whether the job fails where the pin cannot be set, or records are gone that the checkpoint needs.");
+    public static final ConfigOption<Boolean> PIN_DELETE_AT_END = ConfigOptions.key("scan.pin.delete-at-end")
+            .booleanType().defaultValue(false)
+            .withDescription("Whether the pin is deleted once a bounded table is read.");
     public static final ConfigOption<String> GROUP = ConfigOptions.key("group")
             .stringType().noDefaultValue().withDescription("The consumer group that shows where the job stands.");
     public static final ConfigOption<DeliveryGuarantee> GUARANTEE = ConfigOptions.key("sink.delivery-guarantee")

@@ -110,6 +110,7 @@ final class KeraTableSource implements ScanTableSource, SupportsReadingMetadata,
         options.getOptional(KeraTableOptions.GROUP).ifPresent(builder::group);
         options.getOptional(KeraTableOptions.KEY_SHARES).ifPresent(builder::keyShares);
         options.getOptional(KeraTableOptions.RACK).ifPresent(builder::rack);
+        KeraTableFactory.pinning(options).ifPresent(builder::pin);
         KeraTableFactory.connect(options, builder);
         return builder.build(job);
     }

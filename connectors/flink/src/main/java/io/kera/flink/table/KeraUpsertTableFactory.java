@@ -50,6 +50,12 @@ public final class KeraUpsertTableFactory implements DynamicTableSourceFactory, 
                 KeraTableOptions.GROWTH,
                 KeraTableOptions.DISCOVERY,
                 KeraTableOptions.RACK,
+                KeraTableOptions.PIN,
+                KeraTableOptions.PIN_POLICY,
+                KeraTableOptions.PIN_MAX_AGE,
+                KeraTableOptions.PIN_MAX_BYTES,
+                KeraTableOptions.PIN_REQUIRED,
+                KeraTableOptions.PIN_DELETE_AT_END,
                 KeraTableOptions.GROUP,
                 KeraTableOptions.GUARANTEE,
                 KeraTableOptions.TRANSACTIONAL_ID_PREFIX,
@@ -74,7 +80,9 @@ public final class KeraUpsertTableFactory implements DynamicTableSourceFactory, 
                 helper.discoverDecodingFormat(DeserializationFormatFactory.class, KeraTableOptions.KEY_FORMAT);
         DecodingFormat<DeserializationSchema<RowData>> value =
                 helper.discoverDecodingFormat(DeserializationFormatFactory.class, KeraTableOptions.VALUE_FORMAT);
-        return new KeraTableSource(checked(helper), columns(context, key, value), key, value, true);
+        ReadableConfig options = checked(helper);
+        KeraTableFactory.checkPin(options);
+        return new KeraTableSource(options, columns(context, key, value), key, value, true);
     }
 
     @Override
