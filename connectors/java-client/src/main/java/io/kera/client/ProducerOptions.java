@@ -16,6 +16,7 @@ import java.util.List;
  * @param transactionalId under which records are appended in transactions; empty without
  * @param transactionTimeout how long a transaction may be open that is not prepared; at most
  *     {@code transactions.max_timeout} of the brokers, which is 15 minutes if they do not say otherwise
+ * @param transactionHeartbeats whether the timeout runs from the producer's last sign of life, not from the transaction's begin
  */
 public record ProducerOptions(
         List<String> bootstrap,
@@ -26,7 +27,8 @@ public record ProducerOptions(
         Compression compression,
         Duration deadline,
         String transactionalId,
-        Duration transactionTimeout) {
+        Duration transactionTimeout,
+        boolean transactionHeartbeats) {
     private static final int SMALLEST_BATCH = 1 << 10;
 
     public ProducerOptions {
@@ -57,47 +59,58 @@ public record ProducerOptions(
                 Compression.NONE,
                 Duration.ofSeconds(30),
                 "",
-                Duration.ofMinutes(1));
+                Duration.ofMinutes(1),
+                false);
     }
 
     public ProducerOptions withConnect(ConnectOptions other) {
         return new ProducerOptions(bootstrap, other, batchSize, linger, memoryLimit, compression, deadline, transactionalId,
-                transactionTimeout);
+                transactionTimeout, transactionHeartbeats);
     }
 
     public ProducerOptions withBatchSize(int bytes) {
         return new ProducerOptions(bootstrap, connect, bytes, linger, memoryLimit, compression, deadline, transactionalId,
-                transactionTimeout);
+                transactionTimeout, transactionHeartbeats);
     }
 
     public ProducerOptions withLinger(Duration other) {
         return new ProducerOptions(bootstrap, connect, batchSize, other, memoryLimit, compression, deadline, transactionalId,
-                transactionTimeout);
+                transactionTimeout, transactionHeartbeats);
     }
 
     public ProducerOptions withMemoryLimit(long bytes) {
         return new ProducerOptions(bootstrap, connect, batchSize, linger, bytes, compression, deadline, transactionalId,
-                transactionTimeout);
+                transactionTimeout, transactionHeartbeats);
     }
 
     public ProducerOptions withCompression(Compression other) {
         return new ProducerOptions(bootstrap, connect, batchSize, linger, memoryLimit, other, deadline, transactionalId,
-                transactionTimeout);
+                transactionTimeout, transactionHeartbeats);
     }
 
     public ProducerOptions withDeadline(Duration other) {
         return new ProducerOptions(bootstrap, connect, batchSize, linger, memoryLimit, compression, other, transactionalId,
-                transactionTimeout);
+                transactionTimeout, transactionHeartbeats);
     }
 
     /** Records are appended in transactions: see {@link Producer#beginTransaction}. */
     public ProducerOptions withTransactionalId(String id) {
         return new ProducerOptions(bootstrap, connect, batchSize, linger, memoryLimit, compression, deadline, id,
-                transactionTimeout);
+                transactionTimeout, transactionHeartbeats);
     }
 
     public ProducerOptions withTransactionTimeout(Duration other) {
         return new ProducerOptions(bootstrap, connect, batchSize, linger, memoryLimit, compression, deadline, transactionalId,
-                other);
+                other, transactionHeartbeats);
+    }
+
+    /**
+     * A transaction may be open for as long as the producer lives: its timeout runs from the last sign of life, which a thread of the
+     * producer sends while a transaction is open. Needs the right {@code two-phase-commit} on the transactional id; with brokers of
+     * earlier versions, and while that right is gone, the timeout runs from the begin.
+     */
+    public ProducerOptions withTransactionHeartbeats(boolean wanted) {
+        return new ProducerOptions(bootstrap, connect, batchSize, linger, memoryLimit, compression, deadline, transactionalId,
+                transactionTimeout, wanted);
     }
 }

@@ -6,6 +6,9 @@ import java.util.HashSet;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.TimeUnit;
 import java.util.function.BiConsumer;
 
 /**
@@ -30,13 +33,20 @@ final class ProducerTransaction {
     private final StreamInfo stream;
     private final String id;
     private final long timeoutMillis;
+    private final boolean sendsHeartbeats;
     private final TransactionCalls calls;
+    /** Heartbeats have connections of their own: a call that is waited for must not hold them up. Null without. */
+    private final TransactionCalls heartbeats;
     private final BiConsumer<ProducerLane, IOException> told;
     private final Thread thread;
     private final Set<ProducerLane> added = new HashSet<>();
     private final Set<ProducerLane> wanted = new LinkedHashSet<>();
     private final Set<ProducerLane> asked = new HashSet<>();
+    /** Null without. */
+    private final ScheduledExecutorService beats;
     private Cluster.ProducerId identity;
+    /** How often heartbeats are expected; 0: none are. */
+    private long heartbeatMillis;
     /** The next transaction begins under another epoch: batches of the one before may yet arrive. */
     private boolean spoilt;
     private Phase phase = Phase.NONE;
@@ -51,9 +61,10 @@ final class ProducerTransaction {
         this.id = options.transactionalId();
         this.timeoutMillis = options.transactionTimeout().toMillis();
         this.told = told;
+        sendsHeartbeats = options.transactionHeartbeats();
         calls = new TransactionCalls(options.bootstrap(), options.connect(), options.deadline().toNanos());
         try {
-            identity = calls.init(id, timeoutMillis, null);
+            began(calls.init(id, timeoutMillis, null, sendsHeartbeats));
         } catch (IOException | RuntimeException error) {
             calls.close();
             throw error;
@@ -61,6 +72,51 @@ final class ProducerTransaction {
         thread = new Thread(this::run, "kera-producer-" + stream.name() + "-transaction");
         thread.setDaemon(true);
         thread.start();
+        if (!sendsHeartbeats || heartbeatMillis == 0) {
+            heartbeats = null;
+            beats = null;
+            return;
+        }
+        heartbeats = new TransactionCalls(options.bootstrap(), options.connect(), 0);
+        beats = Executors.newSingleThreadScheduledExecutor(work -> {
+            Thread made = new Thread(work, "kera-producer-" + stream.name() + "-heartbeats");
+            made.setDaemon(true);
+            return made;
+        });
+        beats.scheduleWithFixedDelay(this::heartbeat, heartbeatMillis, heartbeatMillis, TimeUnit.MILLISECONDS);
+    }
+
+    private synchronized void began(TransactionCalls.Begun begun) {
+        identity = begun.identity();
+        heartbeatMillis = begun.heartbeatMillis();
+    }
+
+    /** Tells that the producer of the open transaction lives. Does nothing while none has lanes. */
+    private void heartbeat() {
+        Cluster.ProducerId as;
+        long of;
+        synchronized (this) {
+            if (!phase.sends() || number == 0) {
+                return;
+            }
+            as = identity;
+            of = number;
+        }
+        try {
+            heartbeats.heartbeat(id, as);
+        } catch (IOException | RuntimeException error) {
+            if (error instanceof KeraException refused && refused.code() == ErrorCodes.FENCED_PRODUCER) {
+                endedByOthers(as, of);
+            }
+            // After anything else the next one may arrive: the broker counts from the last that did.
+        }
+    }
+
+    /** Somebody has ended the transaction: it cannot be committed. */
+    private synchronized void endedByOthers(Cluster.ProducerId as, long of) {
+        if (phase.sends() && as.equals(identity) && of == number) {
+            fail(new ProduceException("somebody else has ended the transaction while its producer was alive", true, null));
+        }
     }
 
     synchronized Cluster.ProducerId identity() {
@@ -79,12 +135,12 @@ final class ProducerTransaction {
             }
             known = identity;
         }
-        Cluster.ProducerId next = calls.init(id, timeoutMillis, known);
+        TransactionCalls.Begun next = calls.init(id, timeoutMillis, known, sendsHeartbeats);
         synchronized (this) {
-            identity = next;
+            began(next);
             spoilt = false;
         }
-        return next;
+        return next.identity();
     }
 
     synchronized void open() {
@@ -280,6 +336,10 @@ final class ProducerTransaction {
             notifyAll();
         }
         thread.interrupt();
+        if (beats != null) {
+            beats.shutdownNow();
+            heartbeats.close();
+        }
         calls.close();
     }
 }

@@ -33,13 +33,25 @@ final class TransactionCalls implements AutoCloseable {
         return calls.callAny("one of the coordinators of transactions", method, request);
     }
 
-    /** Producer id and epoch of a transactional id; {@code known} are those that the producer had, or null. */
-    Cluster.ProducerId init(String id, long timeoutMillis, Cluster.ProducerId known) throws IOException {
+    /**
+     * How a producer begins.
+     *
+     * @param heartbeatMillis how often a heartbeat is expected while a transaction is open; 0: none is
+     */
+    record Begun(Cluster.ProducerId identity, long heartbeatMillis) {}
+
+    /**
+     * Producer id and epoch of a transactional id; {@code known} are those that the producer had, or null.
+     *
+     * @param sendsHeartbeats whether the timeout is to run from the last heartbeat
+     */
+    Begun init(String id, long timeoutMillis, Cluster.ProducerId known, boolean sendsHeartbeats) throws IOException {
         Wire.Writer request = new Wire.Writer().text(1, id).number(2, timeoutMillis);
         if (known != null) {
             request.present(3, known.id()).number(4, known.epoch());
         }
-        long[] numbers = new long[3];
+        request.number(5, sendsHeartbeats ? 1 : 0);
+        long[] numbers = new long[4];
         Wire.Reader fields = new Wire.Reader(call(id, Methods.INIT_TRANSACTIONS, request.done()));
         for (int field; (field = fields.next()) != 0; ) {
             if (field < numbers.length) {
@@ -48,7 +60,13 @@ final class TransactionCalls implements AutoCloseable {
                 fields.skip();
             }
         }
-        return new Cluster.ProducerId(numbers[1], (short) numbers[2]);
+        return new Begun(new Cluster.ProducerId(numbers[1], (short) numbers[2]), numbers[3]);
+    }
+
+    /** Tells that the producer of an open transaction lives. */
+    void heartbeat(String id, Cluster.ProducerId identity) throws IOException {
+        Wire.Writer request = new Wire.Writer().text(1, id).number(2, identity.id()).number(3, identity.epoch());
+        call(id, Methods.HEARTBEAT_TRANSACTION, request.done());
     }
 
     /** Whether the transaction was committed, whatever was asked for. */

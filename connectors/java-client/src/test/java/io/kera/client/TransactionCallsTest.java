@@ -46,6 +46,19 @@ class TransactionCallsTest {
     }
 
     @Test
+    void whatWasNotAbortedSaysWhy() throws Exception {
+        byte[] left = new Wire.Writer().bytes(1, new TransactionHandle("a/1", 7, (short) 2, 3).encoded())
+                .number(2, ErrorCodes.NOT_COORDINATOR).text(3, "planted").done();
+        try (FakeBroker broker = FakeBroker.late(request -> new Wire.Writer().bytes(1, left).done());
+                Transactions transactions = new Transactions(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            broker.goOn();
+            Transactions.Aborted told = transactions.abortByPrefix("a/", Transactions.Which.OPEN).get(0);
+            assertEquals(new TransactionHandle("a/1", 7, (short) 2, 3), told.handle());
+            assertEquals(ErrorCodes.NOT_COORDINATOR, told.refused().orElseThrow().code());
+        }
+    }
+
+    @Test
     void aCallWaitsForTheCoordinatorAndFollowsIt() throws Exception {
         // In turn: who the coordinator is, that, the call, the call, who it is then, the call.
         try (FakeBroker broker = refusing(ErrorCodes.COORDINATOR_LOADING, 0, ErrorCodes.COORDINATOR_LOADING,

@@ -12,9 +12,12 @@ import java.lang.management.ManagementFactory;
 import java.lang.management.ThreadInfo;
 import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Optional;
+import java.util.OptionalLong;
 import java.util.concurrent.FutureTask;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
@@ -243,6 +246,108 @@ class TransactionsTest {
             }
             sees(admin, numbers(0, 10, 20, 30));
         }
+    }
+
+    /** Two are as old as each other, and one producer gives signs of life. */
+    @Test
+    void aTransactionIsOpenForAsLongAsItsProducerLives() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker);
+                Transactions transactions = new Transactions(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 1);
+            ProducerOptions options = ProducerOptions.to(broker.address()).withTransactionTimeout(Duration.ofSeconds(3));
+            try (Producer lives = new Producer("s", options.withTransactionalId("beats/1").withTransactionHeartbeats(true));
+                    Producer silent = new Producer("s", options.withTransactionalId("silent/1"))) {
+                for (Producer each : List.of(lives, silent)) {
+                    each.beginTransaction();
+                    append(each, 0, 5);
+                    each.flush();
+                }
+                while (!transactions.open("silent/").isEmpty()) {
+                    Thread.sleep(20);
+                }
+                // Once more, for as long again.
+                assertThrows(IOException.class, silent::commitTransaction);
+                silent.beginTransaction();
+                append(silent, 0, 5);
+                silent.flush();
+                while (!transactions.open("silent/").isEmpty()) {
+                    Thread.sleep(20);
+                }
+                assertThrows(IOException.class, silent::commitTransaction);
+                assertEquals(1, transactions.open("beats/").size());
+                lives.commitTransaction();
+                sees(admin, numbers(0, 5));
+
+                // One that somebody ends is not committed.
+                lives.beginTransaction();
+                append(lives, 5, 10);
+                lives.flush();
+                List<Transactions.Aborted> aborted = transactions.abortByPrefix("beats/", Transactions.Which.OPEN);
+                assertEquals(List.of("beats/1"), aborted.stream().map(each -> each.handle().transactionalId()).toList());
+                assertEquals(Optional.empty(), aborted.get(0).refused());
+                IOException ended = assertThrows(IOException.class, () -> {
+                    while (true) {
+                        // It hears of it by a heartbeat.
+                        Thread.sleep(20);
+                        failure(lives);
+                    }
+                });
+                assertTrue(ended.getMessage().contains("somebody else has ended the transaction while its producer was alive"),
+                        ended.getMessage());
+                assertThrows(IOException.class, lives::commitTransaction);
+                KeraException fenced = assertThrows(KeraException.class, lives::beginTransaction);
+                assertEquals(ErrorCodes.FENCED_PRODUCER, fenced.code(), fenced.getMessage());
+                sees(admin, numbers(0, 5));
+                assertThrows(KeraException.class, () -> transactions.abortByPrefix("", Transactions.Which.OPEN));
+            }
+        }
+    }
+
+    /** Throws why the producer's transaction cannot be committed. */
+    private static void failure(Producer producer) throws Exception {
+        Field field = Producer.class.getDeclaredField("driver");
+        field.setAccessible(true);
+        ((ProducerDriver) field.get(producer)).transaction().check();
+    }
+
+    @Test
+    void whatEarlierRunsLeftIsAbortedByItsPrefix() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker);
+                Transactions transactions = new Transactions(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 1);
+            List<Producer> left = new ArrayList<>();
+            for (String id : List.of("job/7", "job/8", "job/9", "job/x", "jobs/9")) {
+                Producer producer = producer(broker, id);
+                left.add(producer);
+                producer.beginTransaction();
+                append(producer, 0, 1);
+                if (id.equals("job/9")) {
+                    producer.prepareTransaction();
+                } else {
+                    producer.flush();
+                }
+            }
+            assertEquals(List.of("job/8"), ids(transactions.abortByPrefix(
+                    "job/", new Transactions.Which(false, OptionalLong.of(7)))), "what is prepared is left");
+            assertEquals(List.of("job/9"), ids(transactions.abortByPrefix("job/", new Transactions.Which(true, OptionalLong.of(7)))));
+            assertEquals(List.of("job/7", "job/x"), ids(transactions.abortByPrefix("job/", Transactions.Which.OPEN)));
+            assertEquals(List.of(), transactions.abortByPrefix("job/", Transactions.Which.OPEN));
+            assertEquals(1, transactions.open("job").size(), "that of another prefix");
+            for (Producer each : left) {
+                try {
+                    each.close();
+                } catch (KeraException ended) {
+                    // Its transaction is no more.
+                    assertEquals(ErrorCodes.UNKNOWN_TRANSACTION, ended.code());
+                }
+            }
+            sees(admin, List.of());
+        }
+    }
+
+    private static List<String> ids(List<Transactions.Aborted> aborted) {
+        aborted.forEach(each -> assertEquals(Optional.empty(), each.refused()));
+        return aborted.stream().map(each -> each.handle().transactionalId()).toList();
     }
 
     @Test
