@@ -5,14 +5,16 @@
 //! 2. Groups as appended that no record names are recorded, closed where they are whole. Where a later group begins
 //!    earlier than one ends, the later one counts: what the earlier one has from there on was never acknowledged. What was gone
 //!    already when the older state was taken stays gone: below where the lane begins, and before a group that is open.
-//! 3. A group that is recorded as open and was closed since is closed.
+//! 3. A group that is recorded as open and was closed since is closed, also where this broker has no footer of it: in a file
+//!    that it was given, or has brought to its end, once an owner had decided how far the group counts.
 //! 4. What this broker has lost of a recorded group it is no holder of any more. Groups that no holder has, at the lower
-//!    end of the lane, were trimmed since: their records go.
+//!    end of the lane, were trimmed since: their records go, once no broker can have them that was given them since.
 //!
 //! Each broker does so at its start, one after the other in any order. The records of all of them come to the same.
 
 use std::collections::{BTreeMap, HashSet};
 
+use kera_log_segments::group::AckPolicy;
 use kera_metadata::{Damage, GroupRecord, MAX_COPIES, Replica};
 use kera_protocol::ids::{BrokerId, Epoch, GroupId, Incarnation, LaneId, Ordinal, StreamletKey};
 use uuid::Uuid;
@@ -36,6 +38,9 @@ pub(crate) struct Holding {
     pub(crate) max_timestamp_ms: i64,
     /// Its group was closed there.
     pub(crate) is_closed: bool,
+    /// The older state has its group as open, and it was made, or brought to its end, once an owner had decided how far the group
+    /// counts: it has all that was acknowledged.
+    pub(crate) is_decided: bool,
     /// How records name it.
     pub(crate) replica: Replica,
 }
@@ -59,16 +64,25 @@ pub(crate) struct Held {
     pub(crate) is_torn: bool,
     /// The stores whose replicas these are.
     pub(crate) stores: Vec<Uuid>,
+    /// The machine's boot, if the older state knows this broker by the data directory that it has now.
+    pub(crate) boot: Option<Uuid>,
     pub(crate) me: BrokerId,
 }
 
 impl Held {
-    /// Whether a record means this broker as it is now, of what it has and of what it has freed. A store in memory has
-    /// another id after a reboot.
+    /// Whether a record means this broker as it is now, of what it has and of what it has freed.
     fn is_named(&self, record: &GroupRecord, replica: &Replica) -> bool {
         let is_of_store = self.stores.contains(&replica.incarnation.store_id);
         let was_removed = record.generation == 0 && self.removed.contains(&record.group);
         replica.broker == self.me && (is_of_store || was_removed)
+    }
+
+    /// Whether a record means this broker, as it is now or as it was before a reboot, of which a store in memory has another id.
+    fn is_meant(&self, record: &GroupRecord, replica: &Replica) -> bool {
+        let life = replica.incarnation.boot_id;
+        let is_before = |boot: Uuid| !life.is_nil() && life != boot;
+        let was_named = replica.broker == self.me && self.boot.is_some_and(is_before);
+        was_named || self.is_named(record, replica)
     }
 
     /// Whether this broker has all of a recorded group.
@@ -85,7 +99,7 @@ impl Held {
     /// Whether a record names this broker, which has nothing of the group.
     pub(crate) fn lacks(&self, record: &GroupRecord) -> bool {
         let mut copies = record.copies.iter();
-        let is_named = copies.any(|copy| self.is_named(record, copy));
+        let is_named = copies.any(|copy| self.is_meant(record, copy));
         is_named && !self.here.contains(&(record.group, record.generation))
     }
 }
@@ -116,6 +130,8 @@ pub(crate) struct RestoredLane {
     pub(crate) restore: u64,
     /// Others have replicas of its groups.
     pub(crate) is_replicated: bool,
+    /// All brokers have recorded what they have, or are not waited for any more.
+    pub(crate) is_last: bool,
 }
 
 /// Plans one lane, of which `records` are all groups.
@@ -318,6 +334,8 @@ impl Planning<'_> {
                 }
                 return;
             }
+            // An owner of another epoch made it, and nobody recorded that.
+            Some(record) if !record.is_closed() && record.epoch != one.epoch => return,
             // The next owner closes it. Who was not in its set was given it once it was closed.
             Some(record)
                 if !record.is_closed()
@@ -412,7 +430,7 @@ impl Planning<'_> {
             }
             if held.lacks(record) {
                 let copies = record.copies.iter();
-                let others = copies.filter(|copy| !held.is_named(record, copy));
+                let others = copies.filter(|copy| !held.is_meant(record, copy));
                 let others: Vec<_> = others.filter(|copy| !is_nobody(copy)).copied().collect();
                 match others.is_empty() {
                     false => record.copies = others,
@@ -423,6 +441,9 @@ impl Planning<'_> {
             if record.copies.iter().all(is_nobody) {
                 gone.insert(record.group);
             }
+        }
+        if is_replicated && !self.of.is_last {
+            return;
         }
         let run = self.plan.groups.values().take_while(|record| {
             let is_empty = record.is_closed() && !record.holds_records();
@@ -455,6 +476,25 @@ impl Planning<'_> {
             }
         }
     }
+}
+
+/// Whether a broker's own file of a group that is recorded as open has all that was acknowledged, by what the record `named`
+/// there, the life of `own` files now, and the life in which all of it was last `marked` as durable.
+pub(crate) fn is_decided(
+    ack: AckPolicy,
+    (named, own): (Incarnation, Incarnation),
+    marked: Option<Incarnation>,
+) -> bool {
+    if named.store_id != own.store_id {
+        // It had a replica for another owner at first. It was given a file once that was closed, or taken over, and a file
+        // gets its name when all of it is there.
+        return true;
+    }
+    // It has appended to it. What a reboot may have taken is there if who took the group over looked at it since, or made it anew.
+    let is_of_boot = ack == AckPolicy::Written && !named.is_of_disk();
+    let is_later =
+        |marked: Incarnation| marked.store_id == own.store_id && marked.boot_id != named.boot_id;
+    is_of_boot && marked.is_some_and(is_later)
 }
 
 /// Closed groups of a lane, which come oldest first, that end behind where any later one begins, and where that is: a broker that

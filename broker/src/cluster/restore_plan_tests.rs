@@ -35,7 +35,18 @@ fn lane(start: Ordinal, is_replicated: bool) -> RestoredLane {
         start,
         restore: 1,
         is_replicated,
+        is_last: false,
     }
+}
+
+/// What is left once nobody is waited for any more.
+fn at_last(records: Vec<GroupRecord>, is_replicated: bool) -> Vec<GroupRecord> {
+    let of = RestoredLane {
+        is_last: true,
+        ..lane(0, is_replicated)
+    };
+    let plan = plan(of, records, &Held::default(), &cut);
+    plan.groups.into_values().collect()
 }
 
 /// A closed group of an older state, with replicas at these brokers.
@@ -70,6 +81,7 @@ fn file((id, generation): (u64, u32), (first, end): (u64, u64)) -> Holding {
         length: (end - first) * BYTES,
         max_timestamp_ms: 3,
         is_closed: true,
+        is_decided: false,
         replica: replica(0),
     }
 }
@@ -146,6 +158,7 @@ fn after(records: &[GroupRecord], brokers: &[Held], is_replicated: bool) -> Vec<
                 assert!(!record.copies.is_empty(), "{record:?}");
             }
         }
+        now = at_last(now, is_replicated);
         let before = found.get_or_insert_with(|| now.clone());
         assert_eq!(seen(before), seen(&now));
     }
@@ -575,6 +588,7 @@ fn whatever_happened_since_what_counted_is_recorded_and_nothing_else_in_its_plac
             }
         }
         // As who takes it over does, with what a holder has.
+        records = at_last(records, true);
         for (record, to) in overlaps(&records) {
             let mut ended = record.clone();
             ended.end_ordinal = to;
@@ -659,6 +673,21 @@ fn a_lane_goes_on_behind_what_was_trimmed_though_a_group_is_open_behind_it() {
 }
 
 #[test]
+fn a_group_that_has_moved_off_all_its_holders_is_kept_whoever_starts_first() {
+    // Brokers 1 to 3 had the first group, and have given it to broker 4; behind it the older state has one open.
+    let all = [1, 2, 3];
+    let records = [closed(1, (0, 10), &all), open(3, Some(10), &all)];
+    let mut brokers = Vec::from(all.map(|id| held(id, &[open_file(3, (10, 20))], &[])));
+    brokers.push(held(4, &[open_file(1, (0, 10))], &[]));
+    let found = after(&records, &brokers, true);
+    assert_eq!(seen(&found)[0], (1, 0, 0, 10, vec![4]));
+    // Nobody has it.
+    brokers.pop();
+    let found = after(&records, &brokers, true);
+    assert!(is_trimmed(&found[0]));
+}
+
+#[test]
 fn holes_lie_between_groups_and_not_before_them() {
     let groups = [
         closed(2, (10, 20), &[1]),
@@ -680,3 +709,6 @@ fn holes_lie_between_groups_and_not_before_them() {
     };
     assert!(holes(&[jumped, closed(3, (25, 30), &[1])]).is_empty());
 }
+
+#[path = "restore_plan_open_tests.rs"]
+mod of_open_groups;

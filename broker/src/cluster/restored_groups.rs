@@ -18,11 +18,13 @@ use kera_metadata::{
 };
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{BrokerId, GroupId, Incarnation, LaneId, LaneKey, Ordinal, StreamletKey};
+use kera_protocol::ids::{
+    BrokerId, GroupId, Incarnation, LaneId, LaneKey, Ordinal, StreamId, StreamletId, StreamletKey,
+};
 use kera_replication::backup::ReplicaStore;
 use kera_replication::transport::{CopyInfo, CopyState, Reply, Request};
 
-use super::restore_plan::{Held, Holding, Plan, RestoredLane, holes, plan};
+use super::restore_plan::{Cut, Held, Holding, Plan, RestoredLane, holes, is_decided, plan};
 
 /// How often a streamlet is read again that others changed meanwhile.
 const ATTEMPTS: u32 = 32;
@@ -43,8 +45,25 @@ pub(crate) struct Places<'a> {
     /// Nobody else has it open.
     pub(crate) replicas: &'a ReplicaStore,
     pub(crate) me: BrokerId,
+    /// The older state knows this broker by this data directory.
+    pub(crate) is_known: bool,
     /// All own group files there are, by streamlet.
     pub(crate) own: BTreeMap<StreamletKey, Names>,
+    /// Where own files may be that are not among these.
+    pub(crate) unseen: Vec<Unseen>,
+    /// Is called now and then.
+    pub(crate) goes_on: &'a dyn Fn(),
+}
+
+/// A directory that cannot be made out: of a streamlet, or of all of a stream.
+pub(crate) type Unseen = (StreamId, Option<StreamletId>);
+
+impl Places<'_> {
+    fn is_unseen(&self, key: &StreamletKey) -> bool {
+        self.unseen.iter().any(|(stream, streamlet)| {
+            *stream == key.stream && streamlet.is_none_or(|one| one == key.streamlet)
+        })
+    }
 }
 
 /// Files and replicas that no record names, and that hold nothing that recorded groups do not hold.
@@ -80,6 +99,7 @@ pub(crate) fn take_in(
         let Some(stream) = streams.get(&key.stream).copied() else {
             continue;
         };
+        (places.goes_on)();
         if !stream.config.is_replicated() && streamlet.owner != places.me.0 {
             // Its files are its owner's alone.
             continue;
@@ -91,9 +111,9 @@ pub(crate) fn take_in(
             stream,
             key,
             replicas,
-            is_blind: !is_listed || places.replicas.is_hidden(&key),
+            is_blind: !is_listed || places.replicas.is_hidden(&key) || places.is_unseen(&key),
         };
-        let Some(held) = looked.held(records) else {
+        let Some(held) = looked.held(records, streamlet.restore) else {
             continue;
         };
         let spares = looked.record(store, &held)?;
@@ -112,13 +132,13 @@ struct Looked<'a> {
     stream: &'a StreamRecord,
     key: StreamletKey,
     replicas: Vec<CopyInfo>,
-    /// There may be more replicas.
+    /// There may be more replicas or files.
     is_blind: bool,
 }
 
 impl Looked<'_> {
-    /// What is here; `None` if the records say just that.
-    fn held(&self, records: &[GroupRecord]) -> Option<Held> {
+    /// What is here after the `restore` of that number; `None` if the records say just that.
+    fn held(&self, records: &[GroupRecord], restore: u64) -> Option<Held> {
         let places = self.places;
         let none = Names::new();
         let own = places.own.get(&self.key).unwrap_or(&none);
@@ -132,6 +152,7 @@ impl Looked<'_> {
             here,
             stores: lives.into_iter().chain(disk).collect(),
             is_torn: self.is_blind,
+            boot: places.is_known.then_some(places.incarnation.boot_id),
             me: places.me,
             ..Held::default()
         };
@@ -146,11 +167,13 @@ impl Looked<'_> {
         });
         let removed = mine.filter(|record| store.was_removed(self.key, record.group));
         held.removed = removed.map(|record| record.group).collect();
-        // What is recorded as closed and here needs no look.
+        // What the older state has as closed, and is here, needs no look. Who closed one since may have had less of it.
         let is_known = |name: &(GroupId, u32)| {
             let record = recorded.get(name);
             let is_named = |copy: &Replica| copy.broker == places.me;
-            record.is_some_and(|record| record.is_closed() && record.copies.iter().any(is_named))
+            let is_closed = |record: &&&GroupRecord| record.is_closed() && record.restore < restore;
+            let record = record.filter(is_closed);
+            record.is_some_and(|record| record.copies.iter().any(is_named))
         };
         let unknown: BTreeSet<_> = held.here.iter().copied().collect();
         let unknown: Vec<_> = unknown.into_iter().filter(|name| !is_known(name)).collect();
@@ -158,20 +181,24 @@ impl Looked<'_> {
             return None;
         }
         for name in unknown {
-            let is_recorded = recorded.contains_key(&name);
+            (places.goes_on)();
+            let record = recorded.get(&name).copied();
+            let is_recorded = record.is_some();
             let found = [
                 own.contains(&name)
-                    .then(|| self.own_file(name, is_recorded, &mut held.is_torn)),
+                    .then(|| self.own_file(name, record, &mut held.is_torn)),
                 self.replica(name)
                     .map(|copy| self.stored(copy, is_recorded, &mut held.is_torn)),
             ];
             let found = found.into_iter().flatten().flatten();
             let found = found.filter(|one| self.is_legal(one));
             // This broker's own file, if both are whole.
-            let found = found.reduce(|own, stored| match stored.end > own.end {
-                true => stored,
-                false => own,
-            });
+            let found = found.reduce(
+                |own, stored| match own.is_decided || stored.end <= own.end {
+                    true => own,
+                    false => stored,
+                },
+            );
             held.holdings.extend(found);
         }
         Some(held)
@@ -223,13 +250,13 @@ impl Looked<'_> {
     fn own_file(
         &self,
         name: (GroupId, u32),
-        is_recorded: bool,
+        record: Option<&GroupRecord>,
         is_torn: &mut bool,
     ) -> Option<Holding> {
         let found = self.scan(name, |_, _| {});
         let found = found.filter(|(scanned, _)| !scanned.damaged);
         let Some((scanned, is_closed)) = found else {
-            *is_torn |= name.1 > 0 && !is_recorded && self.was_finished(name);
+            *is_torn |= name.1 > 0 && record.is_none() && self.was_finished(name);
             return None;
         };
         if name.1 > 0 && !is_closed {
@@ -240,7 +267,26 @@ impl Looked<'_> {
             AckPolicy::Synced => Incarnation::of_disk(self.places.incarnation.store_id),
             AckPolicy::Memory | AckPolicy::Written => self.places.incarnation,
         };
-        self.holding(name, &scanned, is_closed, life)
+        let is_decided = record.is_some_and(|record| self.is_decided(record, &scanned));
+        let is_closed = is_closed || is_decided;
+        let holding = self.holding(name, &scanned, is_closed, life);
+        holding.map(|holding| Holding {
+            is_decided,
+            ..holding
+        })
+    }
+
+    /// Whether this broker's own file of a group that is recorded as open was made, or brought to its end, once an owner had
+    /// decided how far the group counts.
+    fn is_decided(&self, record: &GroupRecord, scanned: &Scanned) -> bool {
+        let (me, own) = (self.places.me, self.places.incarnation);
+        let mut copies = record.copies.iter();
+        let named = copies.find(|copy| copy.broker == me);
+        let mark = scanned
+            .mark
+            .filter(|mark| mark.synced == scanned.end.address);
+        let marked = mark.map(|mark| mark.incarnation);
+        named.is_some_and(|named| is_decided(scanned.header.ack, (named.incarnation, own), marked))
     }
 
     /// Whether a file that is not whole was: compaction's files have no mark before.
@@ -308,6 +354,7 @@ impl Looked<'_> {
             length: scanned.end.address,
             max_timestamp_ms: scanned.max_timestamp,
             is_closed,
+            is_decided: false,
             replica: Replica {
                 broker: self.places.me,
                 incarnation,
@@ -349,28 +396,16 @@ impl Looked<'_> {
                 // It is served again: what was not recorded by then is too late.
                 return Ok(Vec::new());
             }
-            let mut plans = Vec::new();
-            let mut changes = Changes::default();
-            for lane in (0..self.stream.config.lanes_of(self.key.streamlet)).map(LaneId) {
-                let before: Vec<_> = image.groups.iter().filter(|g| g.lane == lane).collect();
-                let records = before.iter().map(|record| (*record).clone());
-                let mut starts = image.lane_starts.iter();
-                let start = starts.find(|start| start.key.lane == lane);
-                let start = start.map_or(0, |start| start.ordinal);
-                let of = RestoredLane {
-                    key: self.key,
-                    lane,
-                    start,
-                    restore: streamlet.restore,
-                    is_replicated: self.stream.config.is_replicated(),
-                };
-                let plan = plan(of, records, held, &|one, below| self.cut(one, below));
-                changes.of(&before, &plan);
-                plans.push((lane, plan));
-            }
+            let of = Planned {
+                stream: self.stream,
+                streamlet,
+                is_last: false,
+            };
+            let cut = |one: &Holding, below| self.cut(one, below);
+            let (plans, changes) = of.plans(&image, held, &cut);
             match changes.commit(store, streamlet) {
                 Ok(()) => {
-                    self.tell(&plans);
+                    of.tell(&plans);
                     let spare = plans.into_iter().flat_map(|(_, plan)| plan.spare);
                     return Ok(spare.collect());
                 }
@@ -391,9 +426,42 @@ impl Looked<'_> {
         );
         Err(WireError::new(ErrorCode::InvalidArgument, text).into())
     }
+}
+
+/// Plans of all lanes of a streamlet.
+struct Planned<'a> {
+    stream: &'a StreamRecord,
+    streamlet: &'a StreamletRecord,
+    is_last: bool,
+}
+
+impl Planned<'_> {
+    /// What is to be recorded, by the groups in `image` and by what a broker has.
+    fn plans(&self, image: &Image, held: &Held, cut: Cut<'_>) -> (Vec<(LaneId, Plan)>, Changes) {
+        let (mut plans, mut changes) = (Vec::new(), Changes::default());
+        let config = &self.stream.config;
+        for lane in (0..config.lanes_of(self.streamlet.streamlet)).map(LaneId) {
+            let before: Vec<_> = image.groups.iter().filter(|g| g.lane == lane).collect();
+            let records = before.iter().map(|record| (*record).clone());
+            let mut starts = image.lane_starts.iter();
+            let start = starts.find(|start| start.key.lane == lane);
+            let of = RestoredLane {
+                key: self.streamlet.key(),
+                lane,
+                start: start.map_or(0, |start| start.ordinal),
+                restore: self.streamlet.restore,
+                is_replicated: config.is_replicated(),
+                is_last: self.is_last,
+            };
+            let plan = plan(of, records, held, cut);
+            changes.of(&before, &plan);
+            plans.push((lane, plan));
+        }
+        (plans, changes)
+    }
 
     fn tell(&self, plans: &[(LaneId, Plan)]) {
-        let (stream, streamlet) = (&*self.stream.name, self.key.streamlet.0);
+        let (stream, streamlet) = (&*self.stream.name, self.streamlet.streamlet.0);
         for (lane, plan) in plans {
             let lane = lane.0;
             if !plan.taken.is_empty() {
@@ -418,6 +486,26 @@ impl Looked<'_> {
             }
         }
     }
+}
+
+/// Transactions of at most `size` changes each that remove, once all brokers have recorded what they have, the records of groups
+/// which were trimmed since: those at the lower ends of lanes that nobody has. `image` is of one streamlet.
+pub(crate) fn drop_trimmed(
+    stream: &StreamRecord,
+    image: &Image,
+    size: usize,
+) -> Vec<Vec<GroupChange>> {
+    let Some(streamlet) = image.streamlets.first() else {
+        return Vec::new();
+    };
+    let of = Planned {
+        stream,
+        streamlet,
+        is_last: true,
+    };
+    let (plans, changes) = of.plans(image, &Held::default(), &|_, _| None);
+    of.tell(&plans);
+    changes.parts(size)
 }
 
 /// Changes of a streamlet's groups, in an order in which no part of them takes away what only the rest brings: a broker that ends

@@ -11,28 +11,31 @@
 //!    Before that, producer ids are passed over that may have been given out.
 //! 2. [`take_in`]: groups that no record names, and that are whole here, are recorded again; recorded ones that are gone since
 //!    are trimmed. What is not recorded then is set aside. All of that before anybody can free it.
-//! 3. The next owner of such a streamlet waits until the brokers that are recorded have done so, but not for ever. It records
-//!    once, in each lane, that ordinals [jump](jumps).
+//! 3. The next owner of such a streamlet waits until the brokers that are recorded have done so, but not for ever: as long as
+//!    anything is heard of them. It records once, in each lane, that ordinals [jump](jumps).
 //!
 //! Brokers of earlier versions know nothing of it: what they take over first goes on where the store says.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use kera_log_segments::group::{GroupSpec, MAX_GROUP_ORDINALS};
-use kera_log_segments::io::{EngineKind, Io, OpenHow, open_engine};
-use kera_log_segments::scan;
+use kera_log_segments::io::{EngineKind, Io, OpenHow, is_broken_file, open_engine};
+use kera_log_segments::scan::{self, ScanSpec};
 use kera_metadata::{
-    BrokerRecord, ClusterStore, Compare, Counter, GroupRecord, Image, MetadataError, MetadataStore,
-    Replica, StreamletRecord, Transaction, Write,
+    BrokerRecord, ClusterStore, Compare, Counter, GroupRecord, Image, Key, MetadataError,
+    MetadataStore, Replica, StreamletRecord, Transaction, Write,
 };
+use kera_protocol::batch::BatchHeader;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{BrokerId, GroupId, LaneId, StreamletId, StreamletKey};
 
 use super::replica::backup::{self, BackupOptions};
-use super::restored_groups::{Places, Spare, take_in};
-use crate::clock::now_ms;
+use super::restored_groups::{Places, Spare, Unseen, take_in};
+use crate::clock::{now_ms, wall_ms};
 use crate::cluster_version;
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
@@ -46,6 +49,8 @@ const TOLD_AT_ONCE: usize = 1024;
 const ATTEMPTS: u32 = 32;
 /// More producer ids than were ever given out between a snapshot and its restore, and few of the 2^63 that there are.
 const PRODUCER_IDS_PASSED: u64 = 1 << 40;
+/// How often a broker that looks through its files says so; others wait for ten times as long.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 /// Generations from here on are in the names of files that are not finished.
 const UNFINISHED: u32 = 1 << 31;
 
@@ -242,6 +247,7 @@ pub(crate) fn begin(
     cluster_version::check_program(store.cluster_version()?)?;
     let id = config.cluster.broker_id.ok_or(BrokerError::NoNumber)?;
     let restore = take_part(store, dir, (id, brokers))?;
+    let looking = Looking::begin(store, id, TOLD_EVERY);
     let mut own = Unknown::new();
     let (spare, own) = {
         let io = open_engine(EngineKind::Blocking);
@@ -249,7 +255,7 @@ pub(crate) fn begin(
         let is_no_file =
             |_: StreamletKey, (_, generation): (GroupId, u32)| generation >= UNFINISHED;
         match find(&*io, &streams, &is_no_file, &mut own) {
-            Ok(()) => {
+            Ok(unseen) => {
                 let names = own
                     .iter()
                     .map(|(key, files)| (*key, files.keys().copied().collect()));
@@ -260,7 +266,12 @@ pub(crate) fn begin(
                     incarnation: dir.incarnation(),
                     replicas: &replicas,
                     me: BrokerId(id),
+                    is_known: brokers
+                        .iter()
+                        .any(|b| (b.id, b.store_id) == (id, dir.incarnation().store_id)),
                     own: names.collect(),
+                    unseen,
+                    goes_on: &|| looking.goes_on(),
                 };
                 (take_in(store, &store.load()?, &places)?, Some(own))
             }
@@ -272,6 +283,51 @@ pub(crate) fn begin(
     };
     let set_aside = set_unknown_aside(dir, config, &store.load()?, (own, &spare))?;
     Ok(Restored { restore, set_aside })
+}
+
+/// A broker that looks through its files and its replicas, which may take long: others wait for it as long as they hear of it.
+struct Looking<'a> {
+    store: &'a dyn ClusterStore,
+    id: u32,
+    every: Duration,
+    told: Cell<Instant>,
+}
+
+impl<'a> Looking<'a> {
+    fn begin(store: &'a dyn ClusterStore, id: u32, every: Duration) -> Self {
+        Self {
+            store,
+            id,
+            every,
+            told: Cell::new(Instant::now()),
+        }
+    }
+
+    /// Says so once in a while, by writing this broker's record anew. The older state may not know this broker: nobody waits for it.
+    fn goes_on(&self) {
+        if self.told.get().elapsed() < self.every {
+            return;
+        }
+        self.told.set(Instant::now());
+        let told = self.store.broker(self.id).and_then(|mine| {
+            let Some(mine) = mine else {
+                return Ok(());
+            };
+            let compare = Compare::revision(Key::Broker(self.id), mine.revision);
+            let now = BrokerRecord {
+                started_ms: wall_ms(),
+                ..mine
+            };
+            let write = Write::PutBroker(now);
+            let told = self
+                .store
+                .commit(Transaction::new(vec![compare], vec![write]));
+            told.map(drop)
+        });
+        if let Err(error) = told {
+            tracing::warn!(%error, "others cannot be told that this broker looks through its files after the metadata store was put back; after ten minutes they go on without it");
+        }
+    }
 }
 
 /// The files of one group, with the directory of streams that they lie in.
@@ -368,25 +424,38 @@ fn is_log(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "log")
 }
 
-/// Whether any record was written into a group's file.
+/// Whether any record is in a group's file. What compaction made may have batches and no records.
 fn holds_records(io: &dyn Io, file: &Path) -> io::Result<bool> {
     let file = io.open(file, OpenHow::ReadOnly, false)?;
-    Ok(!scan::is_without_batches(&*file)?)
+    if scan::is_without_batches(&*file)? {
+        return Ok(false);
+    }
+    let mut records = 0;
+    let count = |header: &BatchHeader, _| records += u64::from(header.record_count);
+    let scanned = scan::scan(&*file, &ScanSpec::default(), count);
+    // Of one that is not whole nobody knows.
+    let is_whole = scanned.is_ok_and(|scanned| scanned.batches > 0 && !scanned.damaged);
+    Ok(records > 0 || !is_whole)
 }
 
-/// The files below `root` of groups that are not recorded.
+/// Adds the files below `root` of groups that are not recorded; answers which directories cannot be made out.
 fn find(
     io: &dyn Io,
     root: &Path,
     is_recorded: &impl Fn(StreamletKey, (GroupId, u32)) -> bool,
     found: &mut Unknown,
-) -> io::Result<()> {
+) -> io::Result<Vec<Unseen>> {
+    let mut unseen = Vec::new();
     for name in names(io, root)? {
         let Ok(stream) = name.parse() else {
             continue;
         };
         let of_stream = root.join(name);
-        for name in names(io, &of_stream)? {
+        let Some(listed) = names_if_seen(io, &of_stream)? else {
+            unseen.push((stream, None));
+            continue;
+        };
+        for name in listed {
             let Ok(streamlet) = name.parse() else {
                 continue;
             };
@@ -395,7 +464,11 @@ fn find(
                 streamlet: StreamletId(streamlet),
             };
             let of_streamlet = of_stream.join(name);
-            for name in names(io, &of_streamlet)? {
+            let Some(listed) = names_if_seen(io, &of_streamlet)? else {
+                unseen.push((stream, Some(key.streamlet)));
+                continue;
+            };
+            for name in listed {
                 if let Some(group) = group_of(&name).filter(|group| !is_recorded(key, *group)) {
                     let files = found.entry(key).or_default().entry(group).or_default();
                     files.push((root.to_path_buf(), of_streamlet.join(name)));
@@ -403,7 +476,18 @@ fn find(
             }
         }
     }
-    Ok(())
+    Ok(unseen)
+}
+
+/// The names in a directory; `None` if the file system cannot make it out, which says nothing of others.
+fn names_if_seen(io: &dyn Io, dir: &Path) -> io::Result<Option<Vec<String>>> {
+    match names(io, dir) {
+        Err(error) if is_broken_file(&error) => {
+            tracing::error!(dir = %dir.display(), %error, "this directory cannot be made out: groups in it that the restored metadata store does not know are neither recorded again nor set aside. Put it right, or copy it elsewhere, before anything removes what is in it");
+            Ok(None)
+        }
+        listed => listed.map(Some),
+    }
 }
 
 /// The group of a file, or of what a replica store says of one.
@@ -433,6 +517,9 @@ mod tests {
 
     use kera_metadata::{MemoryCluster, Role, StreamConfig, StreamRecord};
 
+    use kera_log_segments::group::AckPolicy;
+    use kera_log_segments::layout::SegmentHeader;
+    use kera_protocol::batch::{self, BatchBuilder, Compression, NewRecord, ProducerStamp};
     use kera_protocol::ids::{Epoch, StreamId};
 
     use super::*;
@@ -575,6 +662,106 @@ mod tests {
         let store = snapshot(9 * PRODUCER_IDS_PASSED);
         pass_over_producer_ids(&store, 4).expect("there are more");
         assert_eq!(ids(&store), 10 * PRODUCER_IDS_PASSED);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_out_hides_no_other() {
+        let (home, io) = (
+            tempfile::tempdir().expect("a directory"),
+            open_engine(EngineKind::Blocking),
+        );
+        let mut streams = [StreamId::random(), StreamId::random(), StreamId::random()];
+        streams.sort_unstable();
+        let [first, broken, last] =
+            streams.map(|stream| (stream, home.path().join(stream.to_string())));
+        for (of_stream, streamlet) in [(&first.1, "0"), (&first.1, "2"), (&last.1, "1")] {
+            let of_streamlet = of_stream.join(streamlet);
+            fs::create_dir_all(&of_streamlet).expect("room");
+            let name = GroupSpec::file_name(GroupId(7), 0);
+            fs::write(of_streamlet.join(name), b"").expect("room");
+        }
+        let loops = [first.1.join("1"), broken.1.clone()];
+        for path in &loops {
+            std::os::unix::fs::symlink(path, path).expect("room");
+        }
+        let mut found = Unknown::new();
+        let unseen = find(&*io, home.path(), &|_, _| false, &mut found).expect("it is listed");
+        let found: Vec<_> = found
+            .keys()
+            .map(|key| (key.stream, key.streamlet.0))
+            .collect();
+        assert_eq!(found, [(first.0, 0), (first.0, 2), (last.0, 1)]);
+        let unseen: HashSet<_> = unseen.into_iter().collect();
+        let expected = [(first.0, Some(StreamletId(1))), (broken.0, None)];
+        assert_eq!(unseen, expected.into_iter().collect());
+    }
+
+    #[test]
+    fn a_file_in_which_compaction_left_no_record_holds_none() {
+        let header = SegmentHeader {
+            stream: StreamId::random(),
+            streamlet: StreamletId(0),
+            lane: LaneId(0),
+            group: GroupId(7),
+            generation: 1,
+            segment: 0,
+            epoch: Epoch(3),
+            segment_size: 1 << 16,
+            segments: 2,
+            first_ordinal: 100,
+            snapshot_bytes: 0,
+            snapshot_crc: 0,
+            created_ms: 1,
+            ack: AckPolicy::Synced,
+            marked: true,
+            in_order: false,
+        };
+        let (home, io) = (
+            tempfile::tempdir().expect("a directory"),
+            open_engine(EngineKind::Blocking),
+        );
+        let holds = |batches: &[&[u8]]| {
+            let path = home.path().join(GroupSpec::file_name(GroupId(7), 1));
+            fs::write(&path, [&header.encode()[..], &batches.concat()].concat()).expect("room");
+            holds_records(&*io, &path).expect("it is read")
+        };
+        let none = batch::empty(100, 10, Epoch(3));
+        let mut builder = BatchBuilder::new();
+        let record = NewRecord {
+            value: Some(b"some"),
+            ..NewRecord::default()
+        };
+        builder.push(&record).expect("room");
+        let some = builder.finish(Compression::None, ProducerStamp::NONE);
+        let mut some = some.expect("a record").to_vec();
+        batch::patch(&mut some, 110, Epoch(3));
+        assert!(!holds(&[]) && !holds(&[&none]));
+        assert!(holds(&[&none, &some]));
+        // Nothing of it can be read.
+        assert!(holds(&[&[1; 100]]));
+    }
+
+    #[test]
+    fn a_broker_that_looks_through_its_files_is_heard_of() {
+        let store = MemoryCluster::new();
+        let revision = || store.broker(2).expect("it is read").map(|one| one.revision);
+        let looking = Looking::begin(&store, 2, Duration::ZERO);
+        looking.goes_on();
+        assert_eq!(revision(), None, "nobody knows it");
+        let home = tempfile::tempdir().expect("a directory");
+        let dir = directory(home.path(), store.cluster());
+        let put = record_broker(&store, &dir, 2, "h:1", 0, (Role::Broker, 3));
+        put.expect("it is recorded");
+        let first = revision().expect("it is there");
+        looking.goes_on();
+        let now = store.broker(2).expect("it is read").expect("it is there");
+        assert!(now.revision > first);
+        let known = (3, dir.incarnation().store_id);
+        assert_eq!((now.restore, now.store_id), known);
+        // Not for each file.
+        let looking = Looking::begin(&store, 2, TOLD_EVERY);
+        looking.goes_on();
+        assert_eq!(revision(), Some(now.revision));
     }
 
     /// Gives out so many producer ids.

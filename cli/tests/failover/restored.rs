@@ -78,6 +78,30 @@ impl Trio {
     }
 }
 
+impl Trio {
+    /// The broker that owns a stream's one streamlet.
+    fn owner(&self, stream: &str) -> usize {
+        let describe = ["stream", "describe", stream, "--json"];
+        let told = self.run(&self.bootstrap(), &describe, b"").text();
+        let told: Value = serde_json::from_str(&told).expect("an object");
+        let owner = &told["owners"][0]["owner"];
+        let mut brokers = self.brokers.iter();
+        let at = brokers.position(|broker| owner == broker.address());
+        at.expect("it is one of them")
+    }
+
+    /// A stream's owner is killed and starts again, and another takes over meanwhile; its replicas are made up for.
+    fn fail_over(&mut self, stream: &str, more: std::ops::Range<usize>) {
+        let owner = self.owner(stream);
+        self.brokers[owner].kill();
+        self.feed(stream, more);
+        self.brokers[owner].restart();
+        self.brokers[owner].until(&["stream", "describe", stream], |told| {
+            told["under_replicated_groups"] == 0
+        });
+    }
+}
+
 /// Files below a directory that end so.
 fn files(dir: &Path, end: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).into_iter().flatten() {
@@ -188,5 +212,42 @@ fn an_etcd_that_is_put_back_gives_no_ordinal_to_another_record() {
         let held = trio.held(stream);
         let new = held.range(2 * JUMP..3 * JUMP).map(|(_, line)| line.clone());
         assert_eq!(new.collect::<Vec<_>>(), lines(6000..6100), "{stream}");
+    }
+}
+
+#[test]
+fn failovers_since_the_older_state_keep_nothing_from_being_served() {
+    let Some(mut trio) = Trio::start() else {
+        return;
+    };
+    let mut fed = 0;
+    let kinds = [("three", "3", "synced", 2), ("two", "2", "written", 1)];
+    for (stream, replicas, ack, failovers) in kinds {
+        trio.make(stream, replicas, &["--ack", ack]);
+        let begin = fed;
+        // This group is open in the older state.
+        trio.feed(stream, fed..fed + 50);
+        trio.etcd.keep_state(stream);
+        fed += 50;
+        for _ in 0..failovers {
+            trio.fail_over(stream, fed..fed + 20);
+            fed += 20;
+        }
+        let before = trio.held(stream);
+        let in_order: Vec<_> = before.values().cloned().collect();
+        assert_eq!(in_order, lines(begin..fed), "{stream}");
+
+        trio.put_back(stream);
+        assert_eq!(trio.held(stream), before, "{stream}");
+        trio.feed(stream, fed..fed + 10);
+        let since = trio.held(stream);
+        let since = since.range(JUMP..).map(|(_, line)| line.clone());
+        assert_eq!(since.collect::<Vec<_>>(), lines(fed..fed + 10), "{stream}");
+        fed += 10;
+    }
+    for broker in &trio.brokers {
+        let mut damaged = Vec::new();
+        files(&broker.data_dir().join("damaged"), ".log", &mut damaged);
+        assert!(damaged.is_empty(), "{damaged:?}");
     }
 }

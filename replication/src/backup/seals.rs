@@ -142,6 +142,27 @@ impl SealTable {
         is_new || !was_known
     }
 
+    /// A copy of `group` is made here again by an owner's word: if it goes, that is another end than the one that is remembered.
+    /// True if anything changed.
+    pub fn made_again(&mut self, streamlet: &StreamletKey, group: GroupId) -> bool {
+        let Some(Entry { removed, .. }) = self.entries.get_mut(streamlet) else {
+            return false;
+        };
+        let GroupId(group) = group;
+        let at = removed.partition_point(|(_, last)| *last < group);
+        let range = removed.get(at).copied();
+        let Some((first, last)) = range.filter(|(first, _)| *first <= group) else {
+            return false;
+        };
+        let below = (first < group).then(|| (first, group - 1));
+        let above = (group < last).then(|| (group + 1, last));
+        removed.splice(at..=at, below.into_iter().chain(above));
+        if removed.len() > MAX_RANGES {
+            removed.remove(0);
+        }
+        true
+    }
+
     /// Takes over what `other` knows beyond this table.
     pub fn merge(&mut self, other: &SealTable) {
         for (streamlet, theirs) in &other.entries {
@@ -315,6 +336,46 @@ mod tests {
             stream: StreamId::random(),
             streamlet: StreamletId(streamlet),
         }
+    }
+
+    #[test]
+    fn what_was_made_again_is_not_removed_any_more() {
+        let a = key(1);
+        let removed = |table: &SealTable| -> Vec<_> {
+            let ids = (1..9).filter(|id| table.was_removed(&a, GroupId(*id)));
+            ids.collect()
+        };
+        let mut table = SealTable::default();
+        assert!(!table.made_again(&a, GroupId(3)));
+        for id in [2, 3, 4, 5, 7] {
+            table.remove(a, GroupId(id));
+        }
+        assert!(!table.made_again(&a, GroupId(6)) && !table.made_again(&a, GroupId(8)));
+        // In the middle, at either end, and alone.
+        for (id, left) in [
+            (3, vec![2, 4, 5, 7]),
+            (5, vec![2, 4, 7]),
+            (7, vec![2, 4]),
+            (2, vec![4]),
+        ] {
+            assert!(table.made_again(&a, GroupId(id)));
+            assert_eq!(removed(&table), left);
+            assert!(table.was_freed(&a, GroupId(id)));
+            let read = SealTable::decode(&table.encode()).expect("a table");
+            assert_eq!(removed(&read), left);
+        }
+        // It can be removed again.
+        assert!(table.remove(a, GroupId(3)));
+        assert_eq!(removed(&table), [3, 4]);
+        // There are as many as there may be.
+        for id in 0..MAX_RANGES as u64 {
+            table.remove(a, GroupId(100 + id * 4));
+            table.remove(a, GroupId(101 + id * 4));
+            table.remove(a, GroupId(102 + id * 4));
+        }
+        assert!(table.made_again(&a, GroupId(501)));
+        let found = |id| table.was_removed(&a, GroupId(id));
+        assert!(found(500) && found(502) && !found(501) && !found(100));
     }
 
     #[test]

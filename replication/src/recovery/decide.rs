@@ -32,6 +32,15 @@ pub(super) enum Verdict {
     Unclean,
 }
 
+/// What follows a group in its lane.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Behind {
+    /// Where the next group begins that is closed.
+    pub(super) closed: Option<Ordinal>,
+    /// Where the next one begins, if anything says so.
+    pub(super) next: Option<Ordinal>,
+}
+
 /// A lane on its way: what is decided, and not committed yet.
 struct Decided {
     out: RecoveredLane,
@@ -130,8 +139,11 @@ impl Recovery<'_> {
         let mut left = groups.iter();
         while let Some(record) = left.next() {
             let closed = left.clone().find(|next| next.is_closed());
-            let next = closed.map(GroupRecord::start_ordinal);
-            self.group(record, next, &mut decided).await?;
+            let behind = Behind {
+                closed: closed.map(GroupRecord::start_ordinal),
+                next: left.clone().next().and_then(|next| self.begin_of(next)),
+            };
+            self.group(record, behind, &mut decided).await?;
             if decided.out.stopped.is_some() {
                 break;
             }
@@ -170,11 +182,27 @@ impl Recovery<'_> {
         Ok(out)
     }
 
-    /// Decides about a group. The next one that is closed begins at `next`.
+    /// Where a group begins, by its record or by what any of its holders has of it.
+    fn begin_of(&self, record: &GroupRecord) -> Option<Ordinal> {
+        let mut answers = self.answers(CopyId::of(record)).iter();
+        let found = || {
+            answers.find_map(|(_, answer)| match answer {
+                CopyAnswer::Scanned {
+                    length,
+                    first_ordinal,
+                    ..
+                } => (*length > 0).then_some(*first_ordinal),
+                _ => None,
+            })
+        };
+        record.first_ordinal.or_else(found)
+    }
+
+    /// Decides about a group.
     async fn group(
         &self,
         record: &GroupRecord,
-        next: Option<Ordinal>,
+        behind: Behind,
         decided: &mut Decided,
     ) -> Result<(), RecoverError> {
         if record.is_closed() {
@@ -187,6 +215,13 @@ impl Recovery<'_> {
             decided.out.stopped = Some(unclean(record));
             return Ok(());
         };
+        let verdict = match verdict {
+            Verdict::Unclean => {
+                let reaches = self.reaches(record, behind, &decided.chain).await;
+                reaches.unwrap_or(verdict)
+            }
+            verdict => verdict,
+        };
         match verdict {
             Verdict::Empty => decided.discard(record),
             Verdict::Removed => {
@@ -198,6 +233,12 @@ impl Recovery<'_> {
                     && (!self.after_restore || first_ordinal < decided.chain.end()) =>
             {
                 decided.discard(record);
+            }
+            Verdict::Longest { end_ordinal, .. }
+                if self.may_be_more(record, end_ordinal, behind)
+                    && !self.spec.unclean.accepts(record.group) =>
+            {
+                decided.out.stopped = Some(unclean(record));
             }
             Verdict::Longest {
                 length,
@@ -215,7 +256,7 @@ impl Recovery<'_> {
             Verdict::Unclean
                 if self.after_restore
                     && decided.chain.lost().is_none()
-                    && next == Some(decided.chain.end()) =>
+                    && behind.closed == Some(decided.chain.end()) =>
             {
                 decided.discard(record);
             }
@@ -334,7 +375,11 @@ impl Recovery<'_> {
     }
 
     /// Decides the close, if enough copies hold the group. Records behind it may be `lost`.
-    fn finish(&self, closed: GroupRecord, lost: Option<&'static str>, decided: &mut Decided) {
+    fn finish(&self, mut closed: GroupRecord, lost: Option<&'static str>, decided: &mut Decided) {
+        if self.after_restore {
+            // Where it ends is what those say that have answered by now: a broker that starts later may have more of it.
+            closed.restore = self.restore;
+        }
         let out = &mut decided.out;
         if closed.copies.len() < self.spec.min_insync_replicas && closed.length > 0 {
             out.stopped = Some(Stopped::NotEnoughCopies {

@@ -187,6 +187,7 @@ pub async fn recover(
         spec,
         epoch,
         after_restore: found.streamlet.awaits_jumps > 0,
+        restore: found.streamlet.restore,
         answers: BTreeMap::new(),
         sealed: BTreeSet::new(),
     };
@@ -247,6 +248,8 @@ struct Recovery<'a> {
     /// The records were put back to an older state, and nobody has owned the streamlet since: groups that they have as open
     /// may have been closed and trimmed.
     after_restore: bool,
+    /// How often they were put back, as the streamlet knows.
+    restore: u64,
     /// What sealed holders said of each group.
     answers: BTreeMap<CopyId, Vec<(Replica, CopyAnswer)>>,
     /// Where the streamlet is sealed by this epoch.

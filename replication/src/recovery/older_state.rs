@@ -3,11 +3,12 @@
 //! one holder says is not all: it counts how many of the others may have had what nobody has now. Nothing is acknowledged
 //! that fewer than `min_insync_replicas` have.
 
+use kera_log_segments::lane_chain::LaneChain;
 use kera_protocol::ids::Ordinal;
 use kera_records::GroupRecord;
 
 use super::Recovery;
-use super::decide::Verdict;
+use super::decide::{Behind, Verdict};
 use crate::ids::{CopyId, Replica};
 use crate::transport::CopyAnswer;
 
@@ -87,7 +88,7 @@ impl OfOlderState {
                 true => Verdict::Removed,
                 false => Verdict::Empty,
             },
-            // One that was in its set to the end has nothing: what others may have is looked at.
+            // One that is in the recorded life has opened it and was given nothing: what others have is looked at.
             _ if self.opened > 0 && self.unheard == 0 => Verdict::Empty,
             _ => Verdict::Unclean,
         }
@@ -95,6 +96,42 @@ impl OfOlderState {
 }
 
 impl Recovery<'_> {
+    /// The longest replica of an open group of which nobody's word counts, if it reaches to where the next group begins that is
+    /// closed: nothing can lie between. All of its holders have answered: one that has not may know of an earlier begin.
+    pub(super) async fn reaches(
+        &self,
+        record: &GroupRecord,
+        behind: Behind,
+        chain: &LaneChain,
+    ) -> Option<Verdict> {
+        let next = behind.closed.filter(|next| *next > chain.end())?;
+        let is_heard = self.of_older_state(record).unheard == 0;
+        if !self.after_restore || chain.lost().is_some() || !is_heard {
+            return None;
+        }
+        let copy = CopyId::of(record);
+        let (found, _) = self
+            .salvage(copy, &self.of_other_lives(record))
+            .await
+            .ok()??;
+        let is_whole =
+            found.batches > 0 && chain.continues(found.first_ordinal) && found.end_ordinal >= next;
+        is_whole.then(|| {
+            tracing::warn!(%copy, length = found.length, "the metadata store was put back to an older state in which this group is open; a replica of another life than recorded reaches to where the next group begins: it counts");
+            Verdict::Longest {
+                length: found.length,
+                first_ordinal: found.first_ordinal,
+                end_ordinal: found.end_ordinal,
+            }
+        })
+    }
+
+    /// Whether one that did not answer may have more of an open group than up to `end`: the next group begins behind that.
+    pub(super) fn may_be_more(&self, record: &GroupRecord, end: Ordinal, behind: Behind) -> bool {
+        let is_short = behind.next.is_some_and(|next| end < next);
+        self.after_restore && is_short && self.of_older_state(record).unheard > 0
+    }
+
     /// What became of an open group of an older state.
     pub(super) fn of_older_state(&self, record: &GroupRecord) -> OfOlderState {
         let holders = record.copies.iter();
@@ -120,8 +157,8 @@ impl Recovery<'_> {
         others.copied().collect()
     }
 
-    /// What counts once holders of another life were looked at as well, where it matters: one of those that answer may have
-    /// fallen out of the group's set before its end. `None` if one cannot be read now.
+    /// What counts once holders of another life were looked at as well: those that answer may have fallen out of the group's
+    /// set before its end, and others, that are not recorded, may have made up for them. `None` if one cannot be read now.
     pub(super) async fn with_other_lives(
         &self,
         record: &GroupRecord,
@@ -132,14 +169,15 @@ impl Recovery<'_> {
             Verdict::Longest { length, .. } => length,
             Verdict::Removed | Verdict::Unclean => return Some(verdict),
         };
-        if !self.after_restore || !self.of_older_state(record).is_doubtful() {
+        let others = self.of_other_lives(record);
+        if !self.after_restore || others.is_empty() {
             return Some(verdict);
         }
         let copy = CopyId::of(record);
-        match self.salvage(copy, &self.of_other_lives(record)).await {
+        match self.salvage(copy, &others).await {
             Ok(Some((found, _))) if found.batches > 0 && found.length > longest => {
                 let end_ordinal: Ordinal = found.end_ordinal;
-                tracing::warn!(%copy, length = found.length, longest, "the metadata store was put back to an older state in which this group is open; a replica of before a reboot has more of it than those that were not rebooted: it counts");
+                tracing::warn!(%copy, length = found.length, longest, "the metadata store was put back to an older state in which this group is open; a replica of another life than recorded has more of it than those of the recorded lives: it counts");
                 Some(Verdict::Longest {
                     length: found.length,
                     first_ordinal: found.first_ordinal,

@@ -235,6 +235,54 @@ fn a_freed_copy_is_unknown_and_never_made_anew() {
     });
 }
 
+/// The files of replicas below a directory go.
+fn lose_replicas(dir: &std::path::Path) {
+    for entry in std::fs::read_dir(dir).expect("it is there").flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        let is_replica = |end: &str| name.to_string_lossy().ends_with(end);
+        if path.is_dir() {
+            lose_replicas(&path);
+        } else if is_replica(".log") || is_replica(".copy") {
+            std::fs::remove_file(&path).expect("it is there");
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_is_made_again_and_lost_is_not_said_to_be_freed() {
+    over_each_memory(|stage| {
+        let store = stage.store();
+        let here = store.incarnation();
+        let (id, other) = (copy(5, 7), copy(6, 7));
+        for id in [id, other] {
+            store.fill(&id, &segment(&id, 1, 100)).expect("fills");
+            store.free(&id, 7).expect("is freed");
+        }
+        assert_eq!(
+            store.seal(&id, 9, here),
+            Ok(CopyAnswer::Gone { is_file: false })
+        );
+        let content = segment(&id, 2, 500);
+        store.complete(&id, 9, 0, &content.bytes).expect("is built");
+        let length = content.bytes.len() as u64;
+        store.flush(&id, length, true).expect("is on the disk");
+        drop(store);
+        let Some(dir) = &stage.dir else {
+            return;
+        };
+        lose_replicas(dir.path());
+        stage.restart();
+        let store = stage.store();
+        assert_eq!(store.state(&id), None);
+        assert_eq!(store.seal(&id, 9, here), Ok(CopyAnswer::Unknown));
+        assert_eq!(
+            store.seal(&other, 9, here),
+            Ok(CopyAnswer::Gone { is_file: false })
+        );
+    });
+}
+
 #[test]
 fn a_zombie_frees_nothing() {
     over_each_memory(|stage| {

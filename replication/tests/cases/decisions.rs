@@ -8,6 +8,7 @@ use kera_replication::ids::{BrokerId, CopyId, Incarnation, Replica};
 use kera_replication::records::{commit, take_epoch};
 use kera_replication::recovery::{Stopped, Unclean};
 use kera_replication::transport::Request;
+use kera_replication::transport::sim::MemoryFate;
 
 use crate::suite::Stage;
 use crate::suite::scenario::streamlet;
@@ -270,6 +271,111 @@ fn a_group_behind_what_an_older_state_does_not_know_is_kept() {
             let ends: Vec<_> = lane.groups.iter().map(|group| group.end_ordinal).collect();
             let kept = if is_put_back { vec![2, 8] } else { vec![2] };
             assert_eq!(ends, kept, "{lane:?}");
+        });
+    }
+}
+
+#[test]
+fn in_an_older_state_a_group_of_another_life_counts_if_it_reaches_the_next_one() {
+    for batches in [6, 7] {
+        case(move |case| async move {
+            let here = holder(&case).await;
+            let groups = vec![opened(0, Some(0), gone()), opened(1, Some(7), here)];
+            let revision = record(&case, groups).await;
+            written(&case, 0, 0, batches).await;
+            let source = written(&case, 1, 7, 2).await;
+            let open = GroupRecord {
+                revision,
+                ..opened(1, Some(7), here)
+            };
+            let closed = open.closed(7, (source.end().address, 9), 9, vec![here]);
+            record(&case, vec![closed]).await;
+            case.stage.put_back();
+            let (_, recovered) = case.recover(OWNER, Unclean::Wait).await;
+            let lane = &recovered.lanes[0];
+            let is_stopped = matches!(lane.stopped, Some(Stopped::Unclean { .. }));
+            assert_eq!(is_stopped, batches < 7, "{lane:?}");
+            if !is_stopped {
+                let ends: Vec<_> = lane.groups.iter().map(|group| group.end_ordinal).collect();
+                assert_eq!((ends, lane.gaps.clone()), (vec![7, 9], vec![]));
+            }
+        });
+    }
+}
+
+#[test]
+fn in_an_older_state_who_fell_out_early_does_not_say_where_a_group_ends() {
+    for is_put_back in [false, true] {
+        case(move |case| async move {
+            let here = holder(&case).await;
+            let other = Replica {
+                broker: BrokerId(1),
+                ..gone()
+            };
+            let group = GroupRecord {
+                copies: vec![here, other],
+                ..opened(0, Some(0), here)
+            };
+            record(&case, vec![group]).await;
+            let short = written(&case, 0, 0, 2).await;
+            for id in 2..5 {
+                short.append(id, 20).expect("room");
+            }
+            // It was made up for by brokers that are not recorded.
+            case.put(other.broker, &short).await;
+            if is_put_back {
+                case.stage.put_back();
+            }
+            let (_, recovered) = case.recover(OWNER, Unclean::Wait).await;
+            let lane = &recovered.lanes[0];
+            let end = if is_put_back { 5 } else { 2 };
+            assert_eq!((lane.stopped.clone(), lane.next_ordinal), (None, end));
+        });
+    }
+}
+
+#[test]
+fn in_an_older_state_a_holder_that_is_silent_is_awaited_where_records_are_missing() {
+    for is_closed in [true, false] {
+        case(move |case| async move {
+            let other = BrokerId(1);
+            let here = holder(&case).await;
+            let away = Replica {
+                broker: other,
+                incarnation: case.describe(other).await.incarnation,
+            };
+            let first = GroupRecord {
+                copies: vec![here, away],
+                ..opened(0, Some(0), here)
+            };
+            let open = opened(1, None, here);
+            let revision = record(&case, vec![first, open.clone()]).await;
+            let short = written(&case, 0, 0, 2).await;
+            for id in 2..5 {
+                short.append(id, 20).expect("room");
+            }
+            case.put(other, &short).await;
+            let source = written(&case, 1, 5, 2).await;
+            if is_closed {
+                let open = GroupRecord { revision, ..open };
+                let closed = open.closed(5, (source.end().address, 7), 7, vec![here]);
+                record(&case, vec![closed]).await;
+            }
+            case.stage.put_back();
+            case.stage.kill(other).await;
+            let (_, waits) = case.recover(OWNER, Unclean::Wait).await;
+            let stopped = waits.lanes[0].stopped.clone();
+            let is_first =
+                matches!(stopped, Some(Stopped::Unclean { copy: at, .. }) if at == copy(0));
+            assert!(is_first, "{stopped:?}");
+            case.stage.start(other, MemoryFate::Kept).await;
+            let (_, recovered) = case.recover(OWNER, Unclean::Wait).await;
+            let lane = &recovered.lanes[0];
+            let ends: Vec<_> = lane.groups.iter().map(|group| group.end_ordinal).collect();
+            assert_eq!((lane.stopped.clone(), ends), (None, vec![5, 7]));
+            // What it has closed may be made longer by a broker that starts later.
+            let restores: Vec<_> = lane.groups.iter().map(|group| group.restore).collect();
+            assert_eq!(restores, [1, u64::from(!is_closed)]);
         });
     }
 }

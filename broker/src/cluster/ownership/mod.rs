@@ -20,6 +20,7 @@
 //! | `controller` | who owns what, decided at the broker that is elected |
 //! | `election` | standing for election as controller |
 
+mod awaited;
 pub(crate) mod controller;
 pub(crate) mod election;
 mod external_moves;

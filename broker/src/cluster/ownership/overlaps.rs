@@ -7,15 +7,16 @@ use std::collections::BTreeMap;
 use kera_log_segments::group::GroupSpec;
 use kera_log_segments::io::OpenHow;
 use kera_log_segments::scan::{self, ScanSpec};
-use kera_metadata::{GroupChange, GroupRecord, Image, Transaction, Write};
+use kera_metadata::{GroupChange, GroupRecord, Image, StreamRecord, Transaction, Write};
 use kera_protocol::ids::{LaneId, Ordinal};
 
-use super::takeover::Restore;
+use super::takeover::{CHANGES_AT_ONCE, Restore};
 use crate::cluster::replica::closed_records::{all_of, unclean};
 use crate::cluster::replica::fetching::{MayLack, NotFetched, fetch};
 use crate::cluster::replica::own_files::OwnFile;
 use crate::cluster::replica::waiting::Stuck;
 use crate::cluster::restore_plan::overlaps;
+use crate::cluster::restored_groups::drop_trimmed;
 use crate::store_calls::blocking;
 
 impl Restore<'_> {
@@ -46,14 +47,31 @@ impl Restore<'_> {
                 Some(ended) => ended.put(),
                 None => Write::delete_group(record.key(), record.revision),
             };
-            self.change(change).await?;
+            self.change([change]).await?;
             tracing::warn!(group = %record.key(), from = end, to = record.end_ordinal, "the metadata store was put back to an older state: a group ends where the next one of its lane begins, since what it has from there on was not acknowledged");
         }
         Ok(!overlapping.is_empty())
     }
 
-    async fn change(&self, change: GroupChange) -> Result<(), String> {
-        let transaction = Transaction::of_groups(self.streamlet.key(), self.epoch, [change]);
+    /// Removes records of groups that were trimmed since; true if there were any.
+    ///
+    /// # Errors
+    /// The store's, for people.
+    pub(super) async fn drop_trimmed(
+        &self,
+        stream: &StreamRecord,
+        image: &Image,
+    ) -> Result<bool, String> {
+        let parts = drop_trimmed(stream, image, CHANGES_AT_ONCE);
+        let are_any = parts.iter().any(|part| !part.is_empty());
+        for part in parts {
+            self.change(part).await?;
+        }
+        Ok(are_any)
+    }
+
+    async fn change(&self, changes: impl IntoIterator<Item = GroupChange>) -> Result<(), String> {
+        let transaction = Transaction::of_groups(self.streamlet.key(), self.epoch, changes);
         let committed = self.shared.metadata.commit_async(transaction).await;
         committed.map(|_| ()).map_err(|error| error.to_string())
     }

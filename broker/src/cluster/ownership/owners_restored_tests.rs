@@ -2,7 +2,7 @@
 
 use kera_log_segments::io::{EngineKind, OpenHow, open_engine};
 use kera_log_segments::scan::{ScanSpec, scan};
-use kera_metadata::GroupRecord;
+use kera_metadata::{GroupRecord, MemoryStore};
 
 use super::*;
 
@@ -199,4 +199,56 @@ async fn whoever_ends_while_a_group_is_ended_where_the_next_begins_leaves_all_of
     let ended = ended.next().expect("it is recorded");
     assert_eq!((ended.length < whole.length, ended.end_ordinal), (true, 3));
     assert_eq!(ended.copies.len(), whole.copies.len());
+}
+
+impl Trio {
+    /// The store is put back to an older state, and an operator says so to all brokers.
+    fn put_back_to(&mut self, old: MemoryStore) {
+        self.store = Arc::new(MemoryCluster::over(old));
+        self._idle = idle_controller(&self.store);
+        for id in 1..=3 {
+            let revision = self.config(id).data_dir.join("REVISION");
+            std::fs::remove_file(revision).expect("it is there");
+        }
+    }
+
+    /// Where a broker may have files of a stream: its own, and those that it keeps for others.
+    fn dirs_of(&self, id: u32, stream: StreamId) -> [std::path::PathBuf; 3] {
+        let data = self.config(id).data_dir;
+        let shared = self.dirs[id as usize - 1].path().join("shared");
+        [data.join("streams"), data.join("backup"), shared].map(|dir| dir.join(stream.to_string()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_has_taken_a_group_over_since_is_asked_for_it() {
+    let mut trio = Trio::start_of(3, Some(Duration::from_millis(50))).await;
+    let of = trio.of_broker_1("clicks").await;
+    let streamlet = trio.streamlet(1, of.0, of.1);
+    append_all(trio.shared(1), &streamlet, 0..5).await;
+    drop(streamlet);
+    let old = trio.store.store().copy_after_kill();
+    let open = trio.recorded(of);
+    assert!(open.iter().all(|group| !group.is_closed()));
+    for to in 2..=3 {
+        trio.assign(of.0, of.1, to);
+        trio.served(to, of.0, of.1).await;
+    }
+    let name = kera_log_segments::group::GroupSpec::file_name(open[0].group, 0);
+    let places = |trio: &Trio, id: u32| {
+        let dirs = trio.dirs_of(id, of.0);
+        dirs.map(|dir| dir.join(of.1.to_string()).join(&name))
+    };
+    // Replicas become files.
+    let is_there = |id: u32| places(&trio, id).map(|path| path.exists());
+    until(|| (2..=3).all(|id| is_there(id) == [true, false, false])).await;
+    trio.end_all().await;
+    // Another replica took the place of what its first owner had.
+    std::fs::remove_file(&places(&trio, 1)[0]).expect("it is there");
+    trio.put_back_to(old);
+    for id in 1..=3 {
+        trio.begin(id).await;
+    }
+    let served = trio.served(1, of.0, of.1).await;
+    assert_eq!(values(&served).await, expected(0..5));
 }

@@ -20,8 +20,10 @@ use kera_replication::ids::CopyId;
 use kera_replication::recovery::{RecoverSpec, Recovered, recover};
 use kera_replication::transport::{CopyInfo, Request};
 use kera_streamlet::Streamlet;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+use super::awaited::{Awaited, OTHERS_WITHIN};
 use super::hand_over::give_away;
 use crate::clock::now_ms;
 use crate::cluster::replica::closed_records::{
@@ -44,8 +46,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// Attempts after which it is looked whether this broker's own files are what keeps it from serving.
 const OWN_TRIES: u32 = 3;
-/// After a restore of the metadata store brokers that have not started are waited for so long.
-const OTHERS_WITHIN: Duration = Duration::from_secs(600);
 /// How often an attempt looks whether the streamlet is still this broker's.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -77,6 +77,7 @@ pub(crate) struct TakeOver {
     stream: Arc<Stream>,
     streamlet: Arc<Streamlet>,
     since: Instant,
+    awaited: Mutex<Awaited>,
 }
 
 impl TakeOver {
@@ -93,6 +94,7 @@ impl TakeOver {
             stream: stream.clone(),
             streamlet: streamlet.clone(),
             since: Instant::now(),
+            awaited: Mutex::default(),
         };
         tokio::spawn(takeover.run(clustered.replicated.turns()));
     }
@@ -245,6 +247,10 @@ impl TakeOver {
         };
         if image.streamlets.iter().any(|one| one.awaits_jumps > 0) {
             self.clustered.peers.wait_for_other_writers().await;
+            let stream = self.stream.record.load().clone();
+            if restore.drop_trimmed(&stream, &image).await? {
+                image = self.image().await?;
+            }
             if restore.end_overlaps(&image).await? {
                 image = self.image().await?;
             }
@@ -271,9 +277,6 @@ impl TakeOver {
         let Some(recorded) = recorded.find(|record| record.awaits_jumps > 0) else {
             return Ok(());
         };
-        if self.since.elapsed() >= OTHERS_WITHIN {
-            return Ok(());
-        }
         let store = self.clustered.store.clone();
         let brokers = blocking(move || store.brokers().map_err(|error| error.to_string()));
         let brokers = brokers.await?;
@@ -293,12 +296,15 @@ impl TakeOver {
             let runs = living.contains_key(&broker.id) && !may_be_old;
             broker.role == Role::Broker && !knows(broker) && !runs
         });
-        let late: Vec<_> = late.map(|broker| broker.id).collect();
-        if late.is_empty() {
+        let late: BTreeMap<_, _> = late.map(|broker| (broker.id, broker.revision)).collect();
+        let times = (self.since, Instant::now());
+        let known = late.iter().map(|(id, revision)| (*id, *revision));
+        if !self.awaited.lock().is_any(known, times) {
             return Ok(());
         }
+        let late: Vec<_> = late.into_keys().collect();
         Err(format!(
-            "the metadata store was put back to an older state, and brokers {late:?} have not started since: they may have what it does not know. It goes on without them {} s after this broker began to wait; what they have is set aside then",
+            "the metadata store was put back to an older state, and brokers {late:?} have not started since, or look through their files: they may have what it does not know. It goes on without them once nothing was heard of them for {} s; what they have is set aside then",
             OTHERS_WITHIN.as_secs()
         ))
     }
@@ -462,7 +468,7 @@ const AGAIN: [Duration; 4] = [
     Duration::ZERO,
 ];
 /// Records changed by one transaction.
-const CHANGES_AT_ONCE: usize = 64;
+pub(super) const CHANGES_AT_ONCE: usize = 64;
 
 /// The own files of a streamlet that this broker has under an epoch.
 pub(crate) struct Restore<'a> {

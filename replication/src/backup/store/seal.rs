@@ -201,7 +201,7 @@ impl ReplicaStore {
         }
         let end = range_end(spec, address, bytes.len() as u64)?;
         let beside = self.beside(&spec.copy);
-        let copy = {
+        let (copy, version) = {
             let mut control = self.control.lock();
             may_complete(&control, spec, epoch)?;
             if let Some(beside) = beside.filter(|_| !control.copies.contains_key(&spec.copy)) {
@@ -221,7 +221,14 @@ impl ReplicaStore {
                 // It would stand beside the file, if there is one.
                 None if self.is_starting() => return Err(Refusal::Starting),
                 None if address > 0 => return Err(Refusal::Unknown),
-                None => self.create(&mut control, spec, Life::Sealed(epoch))?,
+                None => {
+                    let copy = self.create(&mut control, spec, Life::Sealed(epoch))?;
+                    let (streamlet, group) = (&spec.copy.streamlet, spec.copy.group);
+                    if spec.copy.generation == 0 && control.seals.made_again(streamlet, group) {
+                        control.version += 1;
+                    }
+                    copy
+                }
             };
             if copy.spec.segment_size != spec.segment_size || copy.spec.segments != spec.segments {
                 return Err(Refusal::Invalid(format!(
@@ -229,8 +236,12 @@ impl ReplicaStore {
                     spec.copy
                 )));
             }
-            copy
+            (copy, control.version)
         };
+        if address == 0 {
+            // Before it counts: a start that does not find it must not take it for removed.
+            self.store_seals(version)?;
+        }
         // Whoever flushes or frees it is waited for while nobody else waits for us.
         let _turn = copy.flushing.lock();
         {
