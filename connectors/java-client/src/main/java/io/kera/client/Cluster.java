@@ -94,6 +94,44 @@ final class Cluster implements AutoCloseable {
         return stream;
     }
 
+    /**
+     * As {@link #stream}; where a broker does not know the stream each of the others is asked once: one that was just started, or is
+     * cut off, may not have heard of a stream that others serve.
+     */
+    synchronized StreamInfo streamOfAny(String name) throws IOException {
+        try {
+            return stream(name);
+        } catch (KeraException unknown) {
+            if (unknown.code() != ErrorCodes.UNKNOWN_STREAM) {
+                throw unknown;
+            }
+            String by = connection == null ? "" : connection.address();
+            for (String address : List.copyOf(addresses)) {
+                if (!address.equals(by) && turnTo(address)) {
+                    try {
+                        return stream(name);
+                    } catch (IOException error) {
+                        // It does not know it either, or cannot tell.
+                    }
+                }
+            }
+            throw unknown;
+        }
+    }
+
+    /** Has that broker be asked first from now on; false if it is not reached. */
+    private boolean turnTo(String address) {
+        try {
+            Connection other = new Connection(address, options);
+            close();
+            connection = other;
+            connection.checkCalls();
+            return true;
+        } catch (IOException error) {
+            return false;
+        }
+    }
+
     /** The address of the broker that has a group's leases and commits. */
     String coordinator(String group) throws IOException {
         return coordinator(Admin.named(group));

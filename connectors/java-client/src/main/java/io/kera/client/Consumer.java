@@ -109,6 +109,7 @@ public final class Consumer implements AutoCloseable {
      * all records delivered before are processed.
      *
      * @throws LoginException if brokers have refused to let the client in again for 10 s: the consumer has ended
+     * @throws KeraException with {@link ErrorCodes#NOT_AUTHORIZED} if the user may not see the stream any more: the consumer has ended
      * @throws IOException that names a lane: of that lane alone; call again to go on. Otherwise the consumer has ended,
      *     for instance since its stream was deleted.
      */
@@ -363,6 +364,8 @@ public final class Consumer implements AutoCloseable {
     private void follow(StreamInfo told) {
         if (metadata.gone() != null) {
             failure = metadata.gone();
+        } else if (metadata.hidden() != null) {
+            failure = metadata.hidden();
         } else if (told != null && !java.util.Arrays.equals(told.id(), stream.id())) {
             failure = new IOException("stream " + stream.name() + " was deleted, and another one has its name");
         } else if (told != null) {

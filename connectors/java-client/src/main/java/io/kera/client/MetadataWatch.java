@@ -22,6 +22,7 @@ final class MetadataWatch {
     private final AtomicReference<StreamInfo> fresh = new AtomicReference<>();
     private volatile StreamInfo latest;
     private volatile KeraException gone;
+    private volatile KeraException hidden;
     private boolean looking;
 
     /** Calls {@code told} whenever there is something new to {@link #take}, by a thread of that name. */
@@ -53,14 +54,19 @@ final class MetadataWatch {
 
     private void look() {
         try {
-            StreamInfo info = cluster.stream(stream);
+            StreamInfo info = cluster.streamOfAny(stream);
+            hidden = null;
             latest = info;
             fresh.set(info);
             told.run();
             TimeUnit.MILLISECONDS.sleep(PAUSE_MILLIS);
         } catch (IOException error) {
-            if (error instanceof KeraException refused && refused.code() == ErrorCodes.UNKNOWN_STREAM) {
-                gone = refused;
+            if (error instanceof KeraException refused) {
+                switch (refused.code()) {
+                    case ErrorCodes.UNKNOWN_STREAM -> gone = refused;
+                    case ErrorCodes.NOT_AUTHORIZED -> hidden = refused;
+                    default -> { }
+                }
                 told.run();
             }
             pauseAfter(error);
@@ -116,6 +122,16 @@ final class MetadataWatch {
     /** Why there is no such stream any more; null: there is one, for all that is known. */
     KeraException gone() {
         return gone;
+    }
+
+    /** Why the user may not see the stream any more; null: it may, for all that is known. To such a user owners say that there is none. */
+    KeraException hidden() {
+        return hidden;
+    }
+
+    /** An owner has served the user. */
+    void isSeen() {
+        hidden = null;
     }
 
     void close() {

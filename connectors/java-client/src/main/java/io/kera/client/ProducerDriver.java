@@ -170,7 +170,8 @@ final class ProducerDriver {
         }
     }
 
-    void answered(Attempt attempt, AppendReply reply) {
+    void answered(Attempt attempt, AppendReply answer) {
+        AppendReply reply = seen(answer);
         ProducerLane lane = attempt.lane();
         List<SealedBatch> done;
         synchronized (lane) {
@@ -182,6 +183,20 @@ final class ProducerDriver {
             metadata.want();
         }
         producer.finish(done);
+    }
+
+    /** A stream that the user may not see any more is unknown to it: to ask again is of no use before the right is back. */
+    private AppendReply seen(AppendReply reply) {
+        if (reply.isStored()) {
+            metadata.isSeen();
+        }
+        KeraException hidden = reply.error() == ErrorCodes.UNKNOWN_STREAM ? metadata.hidden() : null;
+        if (hidden == null) {
+            return reply;
+        }
+        // It may be back by the next batch.
+        metadata.want();
+        return new AppendReply(hidden.code(), hidden.getMessage(), 0, 0, 0, reply.placement());
     }
 
     private void goOn(ProducerLane lane) {

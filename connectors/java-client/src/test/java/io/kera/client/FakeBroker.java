@@ -90,12 +90,12 @@ public final class FakeBroker implements AutoCloseable {
         }, true);
     }
 
-    private static int method(FrameChannel.Frame request) {
+    static int method(FrameChannel.Frame request) {
         Wire.Reader fields = new Wire.Reader(request.header().duplicate());
         return fields.next() == 1 ? (int) fields.varint() : 0;
     }
 
-    private static byte[] described(StreamInfo stream, IntFunction<String> owner) {
+    static byte[] described(StreamInfo stream, IntFunction<String> owner) {
         byte[] config = new Wire.Writer().number(2, 1).number(14, stream.partitions()).done();
         Wire.Writer message = new Wire.Writer().text(1, stream.name()).bytes(2, stream.id()).bytes(3, config);
         for (StreamInfo.Streamlet each : stream.streamlets()) {

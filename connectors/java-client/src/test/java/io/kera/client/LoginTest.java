@@ -21,6 +21,7 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
@@ -285,6 +286,54 @@ class LoginTest {
         }
         try (Admin admin = admin(bob)) {
             assertThrows(LoginException.class, () -> admin.stream("bobs"));
+        }
+    }
+
+    /** Long before the deadline of its records, and with the reason in place of "there is no such stream". */
+    @Test
+    void whoMayNotSeeTheStreamAnyMoreIsToldSo(@TempDir Path home) throws Exception {
+        Path file = home.resolve("admin");
+        Files.writeString(file, PASSWORD + "\n");
+        try (TestBroker ruled = TestBroker.withUsers(PASSWORD, List.of(
+                "--acl-enabled", "true", "--acl-allow-without-rule", "true", "--acl-super-users", "User:admin"), "ann", "admin");
+                Admin admin = new Admin(List.of(ruled.address()), as("admin", PASSWORD))) {
+            admin.createStream("secret", 1, 1);
+            ProducerOptions options = ProducerOptions.to(ruled.address()).withConnect(as("ann", PASSWORD));
+            ConsumerOptions reads = ConsumerOptions.to(ruled.address()).withConnect(as("ann", PASSWORD));
+            try (Producer producer = new Producer("secret", options.withDeadline(Duration.ofHours(1)));
+                    Consumer consumer = new Consumer("secret", "anns", reads)) {
+                producer.append(null, new byte[] {'a'});
+                producer.flush();
+                assertEquals(1, consumer.next(Duration.ofSeconds(60)).records().size());
+                String[] asAdmin = {"--operation", "all", "--stream", "secret", "--user", "admin", "--user-password-file", file.toString()};
+                ruled.run("", Stream.concat(Stream.of("acl", "add", "--deny", "User:ann"), Stream.of(asAdmin)).toArray(String[]::new));
+                // What is under way when a broker hears of the rule may yet be stored.
+                ProduceException refused = assertThrows(ProduceException.class, () -> {
+                    while (true) {
+                        producer.append(null, new byte[] {'b'});
+                        producer.flush();
+                    }
+                });
+                assertTrue(refused.getMessage().contains("ann may not"), refused.getMessage());
+                IOException hidden = assertThrows(IOException.class, () -> {
+                    while (true) {
+                        consumer.next(Duration.ofSeconds(1));
+                    }
+                });
+                assertTrue(hidden.getMessage().contains("ann may not"), hidden.getMessage());
+                // The right is back, and so is the producer.
+                ruled.run("", Stream.concat(Stream.of("acl", "remove", "--yes"), Stream.of(asAdmin)).toArray(String[]::new));
+                boolean isBack = false;
+                while (!isBack) {
+                    producer.append(null, new byte[] {'c'});
+                    try {
+                        producer.flush();
+                        isBack = true;
+                    } catch (ProduceException error) {
+                        assertTrue(error.getMessage().contains("ann may not"), error.getMessage());
+                    }
+                }
+            }
         }
     }
 

@@ -104,6 +104,73 @@ class ProducerTest {
         }
     }
 
+    /** An owner says of a stream that the user may not see any more that there is none, and whoever is asked by its name says why. */
+    @Test
+    void aStreamThatMayNotBeSeenAnyMoreIsNotAskedForUntilTheDeadline() throws Exception {
+        AtomicLong looks = new AtomicLong();
+        String[] address = new String[1];
+        FakeBroker.Answers answers = new FakeBroker.Answers() {
+            @Override
+            public byte[] body(FrameChannel.Frame request) {
+                return switch (request.kind() == FrameChannel.CALL ? FakeBroker.method(request) : 0) {
+                    case Methods.GET_STREAM -> FakeBroker.described(FakeBroker.stream("s", address[0]), n -> address[0]);
+                    case Methods.INIT_PRODUCER -> new Wire.Writer().number(1, 7).done();
+                    default -> new byte[0];
+                };
+            }
+
+            @Override
+            public byte[] header(FrameChannel.Frame request) {
+                if (request.kind() == FrameChannel.APPEND) {
+                    return new Wire.Writer().number(1, ErrorCodes.UNKNOWN_STREAM).text(2, "no stream has that id").done();
+                }
+                boolean isLook = FakeBroker.method(request) == Methods.GET_STREAM && looks.getAndIncrement() > 0;
+                return isLook ? new Wire.Writer().number(1, ErrorCodes.NOT_AUTHORIZED).text(2, "ann may not").done() : new byte[0];
+            }
+        };
+        try (FakeBroker broker = FakeBroker.late(answers)) {
+            address[0] = broker.address();
+            broker.goOn();
+            try (Producer producer = new Producer("s", ProducerOptions.to(address[0]).withDeadline(Duration.ofHours(1)))) {
+                producer.append(null, new byte[1]);
+                ProduceException refused = assertThrows(ProduceException.class, producer::flush);
+                assertTrue(refused.getMessage().contains("ann may not"), refused.getMessage());
+            }
+        }
+    }
+
+    /** One that was just started, or is cut off. */
+    @Test
+    void aBrokerThatHasNotHeardOfTheStreamIsNotBelievedWhileAnotherKnowsIt() throws Exception {
+        byte[] unknown = new Wire.Writer().number(1, ErrorCodes.UNKNOWN_STREAM).text(2, "planted").done();
+        FakeBroker.Answers answers = new FakeBroker.Answers() {
+            @Override
+            public byte[] body(FrameChannel.Frame request) {
+                return new byte[0];
+            }
+
+            @Override
+            public byte[] header(FrameChannel.Frame request) {
+                return unknown;
+            }
+        };
+        for (boolean isThere : new boolean[] {true, false}) {
+            try (FakeBroker fresh = FakeBroker.late(answers);
+                    FakeBroker other = isThere ? FakeBroker.lookup(FakeBroker.stream("s", ""), n -> "") : FakeBroker.late(answers)) {
+                fresh.goOn();
+                other.goOn();
+                CountDownLatch told = new CountDownLatch(1);
+                Cluster cluster = new Cluster(List.of(fresh.address(), other.address()), ConnectOptions.DEFAULT);
+                MetadataWatch watch = new MetadataWatch("s", cluster, "watch", told::countDown);
+                watch.want();
+                told.await();
+                assertEquals(isThere, watch.gone() == null);
+                assertEquals(isThere, watch.take() != null);
+                watch.close();
+            }
+        }
+    }
+
     @Test
     void whatIsAppendedWhileTheProducerIsClosedIsStoredOrRefused() throws Exception {
         try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
