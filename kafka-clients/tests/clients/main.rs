@@ -48,6 +48,7 @@ matrix! {
     }];
     java_share_groups = Java: [share_groups::{
         records_are_acknowledged_one_by_one, more_members_than_partitions_share_the_work,
+        a_member_renews_the_locks_of_what_takes_long,
         what_is_not_acknowledged_comes_again, the_next_poll_acknowledges_what_the_last_one_delivered,
     }];
     java_transactions = Java: [transactions::{

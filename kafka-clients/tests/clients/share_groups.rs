@@ -263,6 +263,30 @@ scenario!(
 );
 
 scenario!(
+    a_member_renews_the_locks_of_what_takes_long,
+    PLAIN,
+    anyone,
+    |stage: &mut Stage| {
+        let mut group = Sharers::new(stage, 1, &[]);
+        group.send(0, 1);
+        group.join("a", 500);
+        let held = group.some("a");
+        group.join("b", 500);
+        for _ in 0..2 {
+            group.say("a", &held, "RENEW");
+            assert_eq!(group.commit("a"), Vec::<String>::new());
+            assert_eq!(group.poll("b"), [], "it is still locked");
+            // It stays with its member, whose next poll has it again: that is no other delivery.
+            assert_eq!(group.some("a"), held);
+        }
+        assert_eq!(held[0].deliveries, 1);
+        group.say("a", &held, "ACCEPT");
+        assert_eq!(group.commit("a"), Vec::<String>::new());
+        assert_eq!(group.offsets(), [(0, 1)]);
+    }
+);
+
+scenario!(
     what_is_not_acknowledged_comes_again,
     KILLED,
     anyone,
