@@ -36,7 +36,7 @@ pub(super) fn explanation(case: &Case) -> &'static str {
             " `lane`: one member of the group follows a partition (Kafka's consumer group, Kera's `order = lane`). `none`: any member takes any records (a share group with the Java client at Kafka and at Kera's Kafka listener, Kera's own `order = none`)."
         }
         Work::Latency if case.transaction_records.is_some() => {
-            " A producer hands over as many records as a transaction has, all at once, and commits them, or sends them as one batch where it has no transactions; both at one rate, a share of the peak of the one with transactions. From the moment at which it hands over the first of them until its consumer has the record, if committed; without the first second."
+            " A producer hands over as many records as a transaction has, all at once, and commits them if it has transactions; otherwise Kera's own client sends them at once, and librdkafka after the linger. All have one rate; where that is a share of a peak, it is the peak of the one with transactions. Times count from the moment at which the first of them is handed over, until a consumer has the record or, of an acknowledgement, until it is acknowledged and not yet committed; without the first second."
         }
         Work::Latency if case.compacted_records.is_some() => {
             " By turns, the broker compacts another stream meanwhile, with the quarter of a core that it takes for that, or leaves it alone."

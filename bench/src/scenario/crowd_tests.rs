@@ -167,8 +167,6 @@ fn transactions_have_a_size_and_set_the_rate_of_those_without() {
         let text = text.replace("\"both\"", "\"latency\"");
         sized(&text, 100).replace("seconds = 2", "seconds = 2\nrate_of_peak = [0.5]")
     };
-    let kafka = latency("\"kafka\", \"kera-native-transactions\"");
-    assert!(problem(&kafka).contains("such a latency is for kera-native"));
     let case = &cases(&latency("\"kera-native-transactions\""))[0];
     let peaks = case.contenders.iter().map(|one| one.peak_of(case));
     assert_eq!(

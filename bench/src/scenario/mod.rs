@@ -586,13 +586,6 @@ impl Scenario {
             self.transaction_records != Some(0) && self.compacted_records != Some(0),
             "transaction_records and compacted_records are not 0"
         );
-        let is_native = |one: &Contender| one.path() == ClientPath::Native;
-        ensure!(
-            self.transaction_records.is_none()
-                || self.work != Work::Latency
-                || self.contenders.iter().all(is_native),
-            "librdkafka cannot be told to send what is due at once: such a latency is for kera-native"
-        );
         let compacts = self.contenders.contains(&Contender::KeraNativeCompacting);
         ensure!(
             self.compacted_records.is_some() == compacts,
