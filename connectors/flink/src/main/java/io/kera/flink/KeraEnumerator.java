@@ -179,7 +179,7 @@ final class KeraEnumerator extends StreamEnumerator<LanePlan> {
     private void reached(Taken split) {
         LanePlan plan = plans.get(split.stream());
         if (plan != null) {
-            plan.reached(split.id(), split.position());
+            plan.reached(split.id(), split.position(), split.finished());
         }
     }
 }

@@ -89,6 +89,8 @@ final class LanePlan {
     private final Set<String> durable = new HashSet<>();
     /** How far readers had come in splits, in checkpoints that are complete; by id. */
     private final Map<String, Long> reached = new HashMap<>();
+    /** Which of them readers had read to their end there. */
+    private final Set<String> read = new HashSet<>();
     /** What was finished when each checkpoint that is under way was taken. */
     private final TreeMap<Long, Set<String>> taken = new TreeMap<>();
 
@@ -272,10 +274,13 @@ final class LanePlan {
         return bounded && parts.values().stream().noneMatch(part -> part.status == Status.PENDING);
     }
 
-    /** A completed checkpoint has a split at this ordinal. */
-    void reached(String id, long ordinal) {
+    /** A completed checkpoint has a split at this ordinal; {@code isFinished}: as read to its end. */
+    void reached(String id, long ordinal, boolean isFinished) {
         if (parts.containsKey(id)) {
             reached.merge(id, ordinal, Math::max);
+            if (isFinished) {
+                read.add(id);
+            }
         }
     }
 
@@ -303,7 +308,7 @@ final class LanePlan {
 
     /** True if everything was read, and a completed checkpoint says so. */
     boolean isDone() {
-        return bounded && durable.containsAll(parts.keySet());
+        return bounded && parts.keySet().stream().allMatch(id -> durable.contains(id) || read.contains(id));
     }
 
     /** True if everything was read. */

@@ -15,14 +15,15 @@ record PositionsTaken(long checkpoint, List<Taken> splits) implements SourceEven
      * Where a split stands.
      *
      * @param id the split's
+     * @param finished everything of it was read; the enumerator may not have heard of that before its own state was taken
      */
-    record Taken(String stream, int streamlet, int lane, String id, long position) implements Serializable {
+    record Taken(String stream, int streamlet, int lane, String id, long position, boolean finished) implements Serializable {
         private static final long serialVersionUID = 1L;
     }
 
     static PositionsTaken of(long checkpoint, List<LaneSplit> splits) {
         return new PositionsTaken(checkpoint, splits.stream()
-                .map(split -> new Taken(split.stream(), split.streamlet(), split.lane(), split.splitId(), split.position()))
+                .map(split -> new Taken(split.stream(), split.streamlet(), split.lane(), split.splitId(), split.position(), split.finished()))
                 .toList());
     }
 }

@@ -217,7 +217,7 @@ final class ModelJob {
                     state.addAll(reader.ledger.splits());
                     taken.readers.put(readers.indexOf(reader), state);
                     if (planted == Planted.OPEN_CHECKPOINT_PINNED) {
-                        state.forEach(split -> plan.reached(split.splitId(), split.position()));
+                        state.forEach(split -> plan.reached(split.splitId(), split.position(), split.finished()));
                     }
                 }
                 reader.channel.add(barrier);
@@ -376,7 +376,7 @@ final class ModelJob {
     private void pin(Checkpoint checkpoint) {
         Map<String, Long> positions = new HashMap<>();
         checkpoint.readers.values().forEach(splits -> splits.forEach(split -> positions.put(split.splitId(), split.position())));
-        positions.forEach(plan::reached);
+        positions.forEach((id, ordinal) -> plan.reached(id, ordinal, false));
         Map<LanePlan.LaneId, Long> needed = new HashMap<>();
         for (LanePlan.PartState part : checkpoint.plan.parts()) {
             LaneSplit split = part.split();

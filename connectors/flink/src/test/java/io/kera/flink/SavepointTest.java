@@ -356,6 +356,27 @@ class SavepointTest {
         }
     }
 
+    /** The last checkpoint of a job may begin before the enumerator hears that its readers have finished, and end behind that. */
+    @Test
+    void thePinIsDeletedThoughOnlyReadersKnowThatAllIsRead() throws Exception {
+        try (TestBroker broker = TestBroker.start();
+                Admin admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT)) {
+            admin.createStream("s", 1, 1);
+            produce(broker, 0);
+            for (boolean isRead : new boolean[] {false, true}) {
+                DirectContext context = new DirectContext();
+                try (StreamEnumerator<?> enumerator =
+                        enumerator(context, pinned(broker, Order.LANE, true, Pinning.named("p").deletedAtEnd()), null)) {
+                    enumerator.addReader(0);
+                    LaneSplit split = context.getSplitAssignments().get(0).getAssignedSplits().get(0).at(PART);
+                    complete(enumerator, PositionsTaken.of(1, List.of(isRead ? split.asFinished() : split)));
+                }
+                // What was begun before it was closed is done by then.
+                assertEquals(isRead ? 0 : 1, admin.pins("s").pins().size());
+            }
+        }
+    }
+
     private static JobClient copy(TestBroker broker, Order order, String savepoint) throws Exception {
         return copy(broker, order, savepoint, null);
     }
