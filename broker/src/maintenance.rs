@@ -284,7 +284,7 @@ fn watch_space(shared: &Arc<Shared>) {
         shared.data.env.disk_full.store(true, Ordering::Relaxed);
         tracing::error!(
             path = %shared.dir.path().display(), free,
-            "the disk is full: appends are refused until {ENOUGH_FREE} bytes are free, reads go on; free space or shorten retention"
+            "the disk is full: appends are refused until {ENOUGH_FREE} bytes are free, reads go on; free space, shorten retention, or delete pins that hold much (`kera pin list`)"
         );
     } else if free >= ENOUGH_FREE && full {
         shared.data.env.disk_full.store(false, Ordering::Relaxed);
@@ -366,14 +366,13 @@ fn retain(shared: &Arc<Shared>) {
         for streamlet in &stream.streamlets {
             streamlet.age_out(now);
         }
-        for (streamlet, lane, ordinal) in round.spare(&stream, doomed(&stream, old), old) {
+        round.trim(&stream, &doomed(&stream, old), old, |streamlet, lane, ordinal| {
             let Some(target) = stream.streamlets.get(streamlet) else {
-                continue;
+                return;
             };
             if let Err(error) = target.trim(lane, ordinal) {
                 tracing::warn!(stream = stream.name(), streamlet, lane = lane.0, %error, "retention could not trim");
             }
-        }
+        });
     }
-    round.end();
 }

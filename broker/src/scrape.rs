@@ -277,7 +277,7 @@ pub(crate) fn current(shared: &Shared) -> String {
     of_process(Some(shared.data.engine()), &mut registry);
     telemetry::register(shared, &mut registry);
     stream_metrics::register(shared, &mut registry);
-    shared.pins.register(&mut registry);
+    shared.pins.figures.register(&mut registry);
     groups(shared, &mut registry);
     if let Some(clustered) = &shared.clustered {
         cluster::metrics::register(&mut registry, shared, clustered);

@@ -31,7 +31,7 @@ use crate::group_records::GroupRecords;
 use crate::job_queue::Retimed;
 use crate::log_levels::LogLevels;
 use crate::panicked_threads::Fallen;
-use crate::pins::PinFigures;
+use crate::pins::remembered::SharedPins;
 use crate::quotas::Quotas;
 use crate::settings::Settings;
 use crate::shares::Shares;
@@ -111,8 +111,8 @@ pub struct Shared {
     pub producer_ids: parking_lot::Mutex<Range<u64>>,
     /// What it told last of what it owns, for a second and longer if it takes long to tell.
     pub(crate) observed: Paced<v1::ObserveResponse>,
-    /// What retention saw of pins.
-    pub(crate) pins: PinFigures,
+    /// What it remembers of pins.
+    pub(crate) pins: SharedPins,
     /// Compacts lanes.
     pub(crate) compactor: Compactor,
     /// Its threads that panicked.

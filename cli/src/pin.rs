@@ -8,18 +8,22 @@ use clap::{Args, Subcommand, ValueEnum};
 use kera_protocol::v1::find_ordinals_request::At;
 use kera_rpc::Admin;
 use kera_rpc::admin::{
-    CreatePinRequest, LanePosition, PinInfo, PinLoss, PinLossCause, PinPolicy as WirePolicy,
+    CreatePinRequest, LanePosition, ListPinsResponse, PinInfo, PinLoss, PinLossCause,
+    PinPolicy as WirePolicy,
 };
 use serde::Serialize;
 
 use crate::connect::{ConnectArgs, failed, not_changed};
 use crate::failure::{Failure, Outcome};
 use crate::output::{
-    Out, OutputArgs, Table, count, fact, now_ms, plural, print_json, print_line, rounded_bytes,
-    say, short_time,
+    Out, OutputArgs, Table, count, fact, plural, print_json, print_line, rounded_bytes, say,
+    short_time,
 };
 use crate::parse;
 use crate::stream::confirm;
+
+/// Clocks of brokers that are set well are less apart.
+const CLOCKS_APART_MS: u64 = 3_600_000;
 
 /// `kera pin ...`
 #[derive(Debug, Subcommand)]
@@ -83,7 +87,7 @@ pub(crate) struct CreateArgs {
     /// It holds nothing back once it is this old [default: 7d]
     #[arg(long, value_name = "TIME", value_parser = parse::millis)]
     max_age: Option<u64>,
-    /// It holds nothing back once that would be more bytes than this [default: 10GiB]
+    /// It holds nothing back once that would be more bytes of the stream than this, on all brokers [default: 10GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse::size)]
     max_bytes: Option<u64>,
     #[command(flatten)]
@@ -99,7 +103,8 @@ pub(crate) struct CreateArgs {
   kera pin list --stream clicks --json
 
 A pin is `kept` while all records are there that it needs, `held` while retention would have deleted some of them, `expired`
-once it is older than its bound and nothing of it was due yet, and `lost` once some are gone.")]
+once it waits no longer, as it is older than its bound, and nothing of it was due yet, `ahead` if the clock that it was made by
+was ahead by more than an hour, so that its age begins later, and `lost` once some records are gone.")]
 pub(crate) struct ListArgs {
     /// Only pins of this stream
     #[arg(long, value_name = "NAME")]
@@ -193,8 +198,9 @@ impl PinView {
         let age_ms = now_ms.saturating_sub(pin.created_ms);
         let state = match &pin.lost {
             Some(_) => "lost",
+            None if pin.created_ms > now_ms.saturating_add(CLOCKS_APART_MS) => "ahead",
             None if pin.held_bytes > 0 => "held",
-            None if age_ms > pin.max_age_ms => "expired",
+            None if age_ms > pin.max_age_ms && pin.policy() == WirePolicy::Wait => "expired",
             None => "kept",
         };
         let policy = match pin.policy() {
@@ -271,6 +277,12 @@ async fn create(args: CreateArgs) -> Outcome {
     for lane in found.map_err(failed)? {
         let begins = lane.cursor.map_or(0, |cursor| cursor.ordinal);
         let committed = committed.get(&(lane.streamlet, lane.lane));
+        if let (Some(at), Some(group)) = (committed.filter(|at| **at < begins), &args.from_group) {
+            say(&format!(
+                "group {group} stands at ordinal {at} of lane {}/{}, which begins at {begins}: what lies between is gone, and the pin is set where the lane begins",
+                lane.streamlet, lane.lane
+            ));
+        }
         positions.push(LanePosition {
             streamlet: lane.streamlet,
             lane: lane.lane,
@@ -290,9 +302,10 @@ async fn create(args: CreateArgs) -> Outcome {
         max_bytes: args.max_bytes,
         policy: policy.into(),
         stream_id: stream.id.as_bytes().to_vec().into(),
+        replaces_created_ms: None,
     };
     let made = admin.create_pin(request).await.map_err(not_changed)?;
-    let view = PinView::new(made.pin.unwrap_or_default(), now_ms());
+    let view = PinView::new(made.pin.unwrap_or_default(), made.now_ms);
     let is_lost = view.lost.is_some();
     if args.output.json {
         print_json(&view)?;
@@ -336,11 +349,9 @@ async fn committed(
     Ok(committed)
 }
 
-async fn listed(admin: &Admin, stream: Option<&str>) -> Result<(Vec<PinView>, Vec<u32>), Failure> {
-    let answer = admin.pins(stream).await.map_err(failed)?;
+fn views(answer: ListPinsResponse) -> Vec<PinView> {
     let pins = answer.pins.into_iter();
-    let views = pins.map(|pin| PinView::new(pin, answer.now_ms)).collect();
-    Ok((views, answer.silent_brokers))
+    pins.map(|pin| PinView::new(pin, answer.now_ms)).collect()
 }
 
 /// The bytes lack those of brokers that did not answer.
@@ -360,8 +371,10 @@ fn age(ms: u64) -> String {
 
 async fn list(args: ListArgs) -> Outcome {
     let admin = args.connect.admin().await?;
-    let (views, silent) = listed(&admin, args.stream.as_deref()).await?;
-    say_silent(&silent);
+    let listed = admin.pins(args.stream.as_deref(), args.output.json).await;
+    let listed = listed.map_err(failed)?;
+    say_silent(&listed.silent_brokers);
+    let views = views(listed);
     if args.output.json {
         print_json(&views)?;
         return Ok(ExitCode::SUCCESS);
@@ -385,15 +398,14 @@ async fn list(args: ListArgs) -> Outcome {
 
 async fn describe(args: NamedArgs) -> Outcome {
     let admin = args.connect.admin().await?;
-    let (views, silent) = listed(&admin, Some(&args.stream)).await?;
-    let found = views.into_iter().find(|view| view.name == args.name);
-    let view = found.ok_or_else(|| {
+    let found = admin.pin(&args.stream, &args.name).await.map_err(failed)?;
+    say_silent(&found.silent_brokers);
+    let view = views(found).pop().ok_or_else(|| {
         Failure::message(format!(
             "stream {0} has no pin {1}; `kera pin list --stream {0}` shows those that there are",
             args.stream, args.name
         ))
     })?;
-    say_silent(&silent);
     if args.output.json {
         print_json(&view)?;
         return Ok(ExitCode::SUCCESS);
@@ -439,7 +451,8 @@ async fn delete(args: DeleteArgs) -> Outcome {
     confirm(&args.name, "pin", args.yes)?;
     let admin = args.connect.admin().await?;
     let deleted = admin.delete_pin(&args.stream, &args.name).await;
-    let view = PinView::new(deleted.map_err(not_changed)?, now_ms());
+    let deleted = deleted.map_err(not_changed)?;
+    let view = PinView::new(deleted.pin.unwrap_or_default(), deleted.now_ms);
     if args.output.json {
         print_json(&view)?;
         return Ok(ExitCode::SUCCESS);
@@ -449,4 +462,27 @@ async fn delete(args: DeleteArgs) -> Outcome {
         view.name, view.stream
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn age_ends_the_wait_of_a_pin_that_waits_and_says_nothing_of_one_that_warns() {
+        let state = |policy: WirePolicy, created_ms, now_ms| {
+            let pin = PinInfo {
+                created_ms,
+                max_age_ms: 10,
+                policy: policy.into(),
+                ..PinInfo::default()
+            };
+            PinView::new(pin, now_ms).state
+        };
+        assert_eq!(state(WirePolicy::Wait, 5, 15), "kept");
+        assert_eq!(state(WirePolicy::Wait, 5, 16), "expired");
+        assert_eq!(state(WirePolicy::Warn, 5, 16), "kept");
+        assert_eq!(state(WirePolicy::Wait, 16 + CLOCKS_APART_MS, 16), "kept");
+        assert_eq!(state(WirePolicy::Wait, 17 + CLOCKS_APART_MS, 16), "ahead");
+    }
 }

@@ -9,6 +9,7 @@ use kafka_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
 use kera_broker::admin;
 use kera_broker::audit::Change;
 use kera_broker::data::catalog::Stream;
+use kera_protocol::ids::{LaneId, Ordinal, StreamletId};
 
 use crate::context::Ctx;
 use crate::refusal::Refusal;
@@ -27,12 +28,16 @@ pub(crate) async fn delete_records(
     for asked in request.topics {
         let stream = topic::named(&ctx.shared, &asked.name);
         let mut partitions = Vec::with_capacity(asked.partitions.len());
+        let mut starts = Vec::new();
         for partition in &asked.partitions {
             ctx.pause().await;
             let (code, low) = match delete_below(ctx, stream.as_deref(), &asked.name, partition)
                 .await
             {
-                Ok(low) => (errors::NONE, low),
+                Ok(start) => {
+                    starts.push(start);
+                    (errors::NONE, i64::try_from(start.2).unwrap_or(i64::MAX))
+                }
                 Err(refusal) => {
                     tracing::debug!(topic = %asked.name.as_str(), partition = partition.partition_index, reason = %refusal.message, "records are not deleted");
                     (refusal.code, -1)
@@ -45,6 +50,9 @@ pub(crate) async fn delete_records(
                     .with_error_code(code),
             );
         }
+        if let Some(stream) = stream.as_ref().filter(|_| !starts.is_empty()) {
+            admin::record_hurt_pins(&ctx.shared, stream, starts).await;
+        }
         topics.push(
             DeleteRecordsTopicResult::default()
                 .with_name(asked.name)
@@ -54,12 +62,13 @@ pub(crate) async fn delete_records(
     DeleteRecordsResponse::default().with_topics(topics)
 }
 
+/// Deletes in one partition; where the lane begins by now.
 async fn delete_below(
     ctx: &Ctx,
     stream: Option<&Stream>,
     name: &str,
     asked: &DeleteRecordsPartition,
-) -> Result<i64, Refusal> {
+) -> Result<(StreamletId, LaneId, Ordinal), Refusal> {
     ctx.check_topic(name)?;
     let stream = stream.ok_or_else(|| Refusal::no_topic(name))?;
     let led = topic::lane_of(stream, asked.partition_index);
@@ -84,8 +93,7 @@ async fn delete_below(
     };
     let detail = format!("partition={} ordinal={below}", asked.partition_index);
     let attempt = ctx.attempt(Change::new("trim_stream", "stream", name, detail));
-    let trimmed = admin::trim_lane(&ctx.shared, &streamlet, lane, below).await;
+    let trimmed = admin::trim_lane(&streamlet, lane, below).await;
     attempt.end(trimmed.as_ref());
-    let trimmed = trimmed?;
-    Ok(i64::try_from(trimmed.log_start).unwrap_or(i64::MAX))
+    Ok((streamlet.id(), lane, trimmed?.log_start))
 }

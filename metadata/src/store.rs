@@ -10,8 +10,8 @@ use crate::encode::Record;
 use crate::error::{Conflict, MetadataError};
 use kera_records::key::{self, Key};
 use kera_records::{
-    BrokerRecord, Counter, GroupKey, GroupRecord, Image, LaneStart, PinRecord, QuotasRecord,
-    RulesRecord, SettingsRecord, StreamRecord, StreamletRecord, UsersRecord,
+    BrokerRecord, Counter, GroupKey, GroupRecord, Image, LaneStart, PinKey, PinRecord,
+    QuotasRecord, RulesRecord, SettingsRecord, StreamRecord, StreamletRecord, UsersRecord,
 };
 use kera_records::{Committed, Compare, Transaction, Write};
 
@@ -174,6 +174,19 @@ pub trait MetadataStore: Send + Sync + 'static {
     /// The pins of a stream, or of all, by stream and name.
     fn pins(&self, stream: Option<StreamId>) -> Result<Vec<PinRecord>, MetadataError> {
         Ok(self.records_of(key::PIN, stream)?.pins)
+    }
+
+    /// At most `most` pins of all streams, by stream and name: those after the pin `after`, whether that is there or not. To go
+    /// over all pins without holding them all at once.
+    fn pins_after(
+        &self,
+        after: Option<&PinKey>,
+        most: usize,
+    ) -> Result<Vec<PinRecord>, MetadataError> {
+        let mut pins = self.pins(None)?;
+        pins.retain(|pin| after.is_none_or(|after| pin.key() > *after));
+        pins.truncate(most);
+        Ok(pins)
     }
 
     /// The log starts of a stream, by lane; one that is absent begins at 0.

@@ -418,7 +418,31 @@ fn stores_that_share_records_never_undo_each_other() {
         one.commit(put_group(&now, open_group(&now, 2, 1))).unwrap();
         // A stream is gone for both, and with it what one of them remembers.
         let record = two.stream(s.stream).unwrap().unwrap();
+        let put_pin = |name: &str| {
+            let pin = PinRecord {
+                stream: s.stream,
+                name: name.to_owned(),
+                job: String::new(),
+                owner: "User:ann".to_owned(),
+                created_ms: 5,
+                positions: vec![0],
+                max_age_ms: 1,
+                max_bytes: 1,
+                policy: PinPolicy::Wait,
+                lost: None,
+                revision: 0,
+            };
+            let absent = Compare::revision(Key::Pin(pin.key()), 0);
+            one.commit(Transaction::new(vec![absent], vec![Write::PutPin(pin)]))
+        };
+        put_pin("a").unwrap();
         two.commit(delete_stream(&record)).unwrap();
+        // No pin lies there for a stream that is gone.
+        assert!(matches!(
+            put_pin("b"),
+            Err(MetadataError::Conflict(Conflict::Absent { .. }))
+        ));
+        assert_eq!(two.pins(None).unwrap(), []);
         assert!(one.commit(put_group(&now, open_group(&now, 3, 1))).is_err());
         assert!(one.commit(put_start(&now, 0, 1)).is_err());
         assert!(one.load().unwrap().groups.is_empty());

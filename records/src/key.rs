@@ -210,6 +210,18 @@ pub fn streamlet_prefix(kind: u8, stream: StreamId, streamlet: StreamletId) -> V
     join(kind, &[stream.as_bytes(), &streamlet.0.to_be_bytes()])
 }
 
+/// The least key of a pin after this one, or of all.
+pub fn pin_after(after: Option<&PinKey>) -> Vec<u8> {
+    after.map_or_else(
+        || vec![PIN],
+        |after| {
+            let mut key = Key::Pin(after.clone()).encode();
+            key.push(0);
+            key
+        },
+    )
+}
+
 /// The least key above all that begin with `prefix`; `None` when there is none.
 pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut end = prefix.to_vec();

@@ -6,6 +6,8 @@ use crate::numbered::numbered;
 
 /// Most pins of a stream. Brokers that make pins at the same time may exceed it by one each.
 pub const MAX_PINS: usize = 100;
+/// Most positions of all pins of a stream together: 10,000 lanes may have [`MAX_PINS`].
+pub const MAX_PIN_POSITIONS: usize = 1_000_000;
 /// Most bytes of a pin's name.
 pub const MAX_PIN_NAME: usize = 200;
 /// Most bytes of what a pin is for, and of the name of its owner.

@@ -6,9 +6,10 @@ use kera_protocol::ids::Ordinal;
 use kera_protocol::v1::{self, trim_stream_request::To};
 pub use kera_protocol::v1::{
     AckPolicy, BatchCheck, Cleanup, CompactStreamResponse, CreatePinRequest, CreatePinResponse,
-    DescribeClusterResponse, DescribeGroupResponse, DescribeStreamResponse, GroupSummary, LaneBy,
-    LanePosition, ListPinsResponse, PinInfo, PinLoss, PinLossCause, PinPolicy, ResetGroupResponse,
-    StartAt, StreamConfig, StreamInfo, TimestampType, TrimStreamResponse,
+    DeletePinResponse, DescribeClusterResponse, DescribeGroupResponse, DescribeStreamResponse,
+    GroupSummary, LaneBy, LanePosition, ListPinsResponse, PinInfo, PinLoss, PinLossCause,
+    PinPolicy, ResetGroupResponse, StartAt, StreamConfig, StreamInfo, TimestampType,
+    TrimStreamResponse,
 };
 
 use crate::client::Client;
@@ -243,40 +244,105 @@ impl Admin {
     }
 
     /// Pins positions of a stream under a name, or moves the pin of that name: what retention is to delete of the records at
-    /// and above them waits for the pin, or is told of, as its policy says.
+    /// and above them waits for the pin, or is told of, as its policy says. Unless the request says which pin is replaced, it is
+    /// the one that has the name now: what arrives late, as a connection was cut off, moves no newer one.
     ///
     /// # Errors
-    /// [`ChangeError`].
+    /// [`ChangeError`], with code `INVALID_ARGUMENT` if somebody else has changed the pin meanwhile.
     pub async fn create_pin(
         &self,
-        request: CreatePinRequest,
+        mut request: CreatePinRequest,
     ) -> Result<CreatePinResponse, ChangeError> {
+        if request.stream_id.is_empty() {
+            let found = self.client.refresh(&request.stream).await?;
+            request.stream_id = found.id.as_bytes().to_vec().into();
+        }
+        if request.replaces_created_ms.is_none() {
+            let found = self.set_at(&request.stream, &request.name).await?;
+            request.replaces_created_ms = Some(found);
+        }
         self.client.change(request).await
     }
 
-    /// The pins of a stream, or of all, by stream and name, with the bytes that each holds back.
+    /// The pins of a stream, or of all, by stream and name, with the bytes that each holds back, and, if asked for, with their
+    /// positions.
+    ///
+    /// # Errors
+    /// [`RpcError`], with code `UNKNOWN_STREAM` if there is no such stream: no pin is left out.
+    pub async fn pins(
+        &self,
+        stream: Option<&str>,
+        with_positions: bool,
+    ) -> Result<ListPinsResponse, RpcError> {
+        let mut all = ListPinsResponse::default();
+        let mut request = v1::ListPinsRequest {
+            stream: stream.unwrap_or_default().to_owned(),
+            without_positions: !with_positions,
+            max_pins: PAGE,
+            ..v1::ListPinsRequest::default()
+        };
+        loop {
+            let page = self.client.call(request.clone()).await?;
+            all.pins.extend(page.pins);
+            all.now_ms = page.now_ms;
+            all.silent_brokers.extend(page.silent_brokers);
+            if page.more_after_stream.is_empty() {
+                break;
+            }
+            request.after_stream = page.more_after_stream;
+            request.after_name = page.more_after_name;
+        }
+        all.pins
+            .sort_by(|a, b| (&a.stream, &a.name).cmp(&(&b.stream, &b.name)));
+        all.silent_brokers.sort_unstable();
+        all.silent_brokers.dedup();
+        Ok(all)
+    }
+
+    /// A pin with its positions and the bytes that it holds back, if there is one of that name; as [`pins`](Self::pins).
     ///
     /// # Errors
     /// [`RpcError`], with code `UNKNOWN_STREAM` if there is no such stream.
-    pub async fn pins(&self, stream: Option<&str>) -> Result<ListPinsResponse, RpcError> {
+    pub async fn pin(&self, stream: &str, name: &str) -> Result<ListPinsResponse, RpcError> {
         let request = v1::ListPinsRequest {
-            stream: stream.unwrap_or_default().to_owned(),
-            local: false,
+            stream: stream.to_owned(),
+            name: name.to_owned(),
+            ..v1::ListPinsRequest::default()
         };
         self.client.call(request).await
     }
 
-    /// Deletes a pin, and answers it as it was.
+    /// Deletes a pin, and answers it as it was: the one that has the name now. What arrives late deletes no other one that was made
+    /// under its name since, nor one that was moved.
     ///
     /// # Errors
-    /// [`ChangeError`], with code `INVALID_ARGUMENT` if there is none: perhaps since an earlier attempt of this call has deleted
-    /// it, which the error tells then.
-    pub async fn delete_pin(&self, stream: &str, name: &str) -> Result<PinInfo, ChangeError> {
+    /// [`ChangeError`], with code `INVALID_ARGUMENT` if there is none, or another one by now: perhaps since an earlier attempt of
+    /// this call has deleted it, which the error tells then.
+    pub async fn delete_pin(
+        &self,
+        stream: &str,
+        name: &str,
+    ) -> Result<DeletePinResponse, ChangeError> {
+        let found = self.client.refresh(stream).await?;
         let request = v1::DeletePinRequest {
             stream: stream.to_owned(),
             name: name.to_owned(),
+            stream_id: found.id.as_bytes().to_vec().into(),
+            created_ms: Some(self.set_at(stream, name).await?),
         };
-        Ok(self.client.change(request).await?.pin.unwrap_or_default())
+        self.client.change(request).await
+    }
+
+    /// When the positions of a pin were set; 0 if there is none.
+    async fn set_at(&self, stream: &str, name: &str) -> Result<u64, RpcError> {
+        let request = v1::ListPinsRequest {
+            stream: stream.to_owned(),
+            name: name.to_owned(),
+            local: true,
+            ..v1::ListPinsRequest::default()
+        };
+        let found = self.client.call(request).await?;
+        Ok(found.pins.first().map_or(0, |pin| pin.created_ms))
     }
 
     /// Compacts at once what can be compacted of a stream, which its `cleanup` has to ask for; returns when that is done.

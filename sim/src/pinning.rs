@@ -202,7 +202,7 @@ impl Pinner {
         let deleted = self.admin.delete_pin(&self.stream, &name).await;
         let deleted = deleted.map_err(|error| format!("{name}: {error}"))?;
         os::log(&format!("pin {name} is deleted"));
-        if let Some(lost) = deleted.lost.filter(|_| pin.is_firm) {
+        if let Some(lost) = deleted.pin.and_then(|pin| pin.lost).filter(|_| pin.is_firm) {
             self.load.complain(format!(
                 "pin {name} is lost, and what retention was to delete had to wait for it: {lost:?}"
             ));
@@ -214,7 +214,7 @@ impl Pinner {
     /// anything goes that it needs.
     async fn look(&mut self) -> Result<(), String> {
         let lanes = self.lanes().await?;
-        let listed = self.admin.pins(Some(&self.stream)).await;
+        let listed = self.admin.pins(Some(&self.stream), true).await;
         let listed = listed.map_err(|error| error.to_string())?.pins;
         let told: BTreeMap<_, _> = listed
             .into_iter()

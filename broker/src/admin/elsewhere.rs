@@ -88,23 +88,6 @@ fn all<T>(stream: &str, answers: Vec<(u32, Result<T, WireError>)>) -> Result<Vec
     answers.into_iter().map(heard).collect()
 }
 
-/// What other brokers hold back for pins. One that does not answer in time is named with nothing.
-pub(super) async fn pins(
-    shared: &Shared,
-    owners: BTreeSet<u32>,
-    stream: &str,
-) -> Vec<(u32, Result<v1::ListPinsResponse, WireError>)> {
-    let call = |mut stub: StreamsClient<Channel>| {
-        let stream = stream.to_owned();
-        let request = v1::ListPinsRequest {
-            stream,
-            local: true,
-        };
-        async move { stub.list_pins(request).await }
-    };
-    ask_of(shared, owners, ANSWER_WITHIN, call).await
-}
-
 /// Where the place that `request` names is in lanes of other owners.
 pub(super) async fn find(
     shared: &Shared,

@@ -16,7 +16,7 @@ use crate::data::fetch::{code_of, cursor};
 use crate::fault_rules::Rule;
 use crate::pins;
 use crate::shared::Shared;
-use crate::store_calls::blocking;
+use crate::store_calls::{blocking, metadata_error};
 
 /// Forgets what lies below the place that a request names, in the lanes it names.
 ///
@@ -31,9 +31,14 @@ pub async fn trim_stream(
     request: v1::TrimStreamRequest,
 ) -> Result<v1::TrimStreamResponse, WireError> {
     super::changeable(stream)?;
-    let others = match request.local {
-        true => Vec::new(),
-        false => elsewhere::trim(shared, stream, &request).await?,
+    let (others, whole) = match request.local {
+        true => (Vec::new(), Ok(pins::WholePins::new())),
+        false => {
+            let (store, of) = (shared.metadata.clone(), stream.id());
+            let whole = blocking(move || pins::whole(&*store, of).map_err(|e| metadata_error(&e)));
+            let whole = whole.await;
+            (elsewhere::trim(shared, stream, &request).await?, whole)
+        }
     };
     let (local, named) = (request.local, request.streamlet);
     let (here, asked) = (shared.clone(), stream.clone());
@@ -46,7 +51,17 @@ pub async fn trim_stream(
         let starts = trimmed.lanes.iter();
         let starts = starts.map(|l| (StreamletId(l.streamlet), LaneId(l.lane), l.log_start));
         let starts: Vec<_> = starts.collect();
-        trimmed.lost_pins = hurt_pins(shared, stream, starts).await?;
+        let hurt = match whole {
+            Ok(whole) => hurt_pins(shared, stream, whole, starts).await,
+            Err(error) => Err(error),
+        };
+        match hurt {
+            Ok(hurt) => trimmed.lost_pins = hurt,
+            Err(error) => {
+                tracing::warn!(stream = stream.name(), %error, "which pins a trim has hurt cannot be told yet");
+                trimmed.pins_unknown = true;
+            }
+        }
         answered(stream, named, trimmed.lanes.iter().map(|l| l.streamlet))?;
     }
     trimmed
@@ -95,33 +110,47 @@ pub async fn compact_stream(
 }
 
 /// Forgets what lies below `ordinal` in one lane; at most everything below the durable head. Nothing
-/// below is readable any more, also where it lies inside a group or a batch.
+/// below is readable any more, also where it lies inside a group or a batch. Pins that needed it are to be
+/// [recorded as lost](record_hurt_pins).
 ///
 /// # Errors
 /// [`ErrorCode::StorageError`] if the new start could not be recorded.
 pub async fn trim_lane(
-    shared: &Arc<Shared>,
     streamlet: &Arc<Streamlet>,
     lane: LaneId,
     ordinal: Ordinal,
 ) -> Result<Trimmed, WireError> {
-    let (trimming, stream) = (streamlet.clone(), streamlet.stream());
-    let trimmed = blocking(move || trim_to(&trimming, lane, ordinal)).await?;
-    if let Some(stream) = shared.data.catalog.get(stream) {
-        let start = (streamlet.id(), lane, trimmed.log_start);
-        hurt_pins(shared, &stream, vec![start]).await?;
+    let trimming = streamlet.clone();
+    blocking(move || trim_to(&trimming, lane, ordinal)).await
+}
+
+/// Records which pins of a stream needed what lies below these starts, to which lanes were trimmed. If that fails, a round of
+/// retention records it.
+pub async fn record_hurt_pins(
+    shared: &Arc<Shared>,
+    stream: &Arc<Stream>,
+    starts: Vec<(StreamletId, LaneId, Ordinal)>,
+) {
+    // Nobody is told which they are.
+    let whole = pins::WholePins::new();
+    if let Err(error) = hurt_pins(shared, stream, whole, starts).await {
+        tracing::warn!(stream = stream.name(), %error, "pins that a trim has hurt cannot be recorded yet");
     }
-    Ok(trimmed)
 }
 
 /// Records which pins needed what lies below these starts, and answers their names.
 async fn hurt_pins(
     shared: &Arc<Shared>,
     stream: &Arc<Stream>,
+    whole: pins::WholePins,
     starts: Vec<(StreamletId, LaneId, Ordinal)>,
 ) -> Result<Vec<String>, WireError> {
-    let (shared, stream) = (shared.clone(), stream.clone());
-    blocking(move || Ok(pins::after_trim(&shared, &stream, &starts))).await
+    let (store, stream) = (shared.metadata.clone(), stream.clone());
+    blocking(move || {
+        let hurt = pins::after_trim(&*store, &stream, &whole, &starts);
+        hurt.map_err(|error| metadata_error(&error))
+    })
+    .await
 }
 
 /// Where the place that a request names is, in every lane.

@@ -64,7 +64,16 @@ pub(crate) fn pin_text(request: &v1::CreatePinRequest) -> String {
         Ok(v1::PinPolicy::Wait) => "wait",
         _ => "warn",
     };
-    format!("pin={} policy={policy}", request.name)
+    let bounds = [
+        ("max_age_ms", request.max_age_ms),
+        ("max_bytes", request.max_bytes),
+        ("replaces_created_ms", request.replaces_created_ms),
+    ];
+    let bounds = bounds
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+    let bounds = bounds.map(|(name, value)| format!(" {name}={value}"));
+    format!("pin={} policy={policy}", request.name) + &bounds.collect::<String>()
 }
 
 /// To where a group is to be reset.

@@ -1,44 +1,46 @@
 //! Metrics of pins.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
 
 use kera_metadata::PinRecord;
+use kera_protocol::ids::StreamId;
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 
 use crate::clock::wall_ms;
 use crate::metrics::gauge;
 
-/// What a round of retention saw of pins, for a scrape.
+/// What retention saw of pins last, by stream, for a scrape.
 #[derive(Debug, Default)]
 pub(crate) struct PinFigures {
-    pins: AtomicU64,
-    lost: AtomicU64,
-    held_bytes: AtomicU64,
-    /// When the oldest was made that is not lost; 0 if there is none.
-    oldest_ms: AtomicU64,
+    streams: Mutex<HashMap<StreamId, Tally>>,
 }
 
 impl PinFigures {
     /// Adds them to what a scrape sees.
     pub(crate) fn register(&self, registry: &mut Registry) {
-        let of = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
-        let oldest = of(&self.oldest_ms);
-        let age_ms = match oldest {
-            0 => 0,
-            oldest => wall_ms().saturating_sub(oldest),
-        };
-        gauge(registry, "pins", "Pins of all streams", of(&self.pins));
+        let mut all = Tally::default();
+        for tally in self.streams.lock().values() {
+            all.pins += tally.pins;
+            all.lost += tally.lost;
+            all.held_bytes += tally.held_bytes;
+            all.oldest_ms = all.oldest_ms.into_iter().chain(tally.oldest_ms).min();
+        }
+        let age_ms = all
+            .oldest_ms
+            .map_or(0, |oldest| wall_ms().saturating_sub(oldest));
+        gauge(registry, "pins", "Pins of all streams", all.pins);
         gauge(
             registry,
             "pins_lost",
             "Those of them that have lost records",
-            of(&self.lost),
+            all.lost,
         );
         gauge(
             registry,
             "pins_held_bytes",
             "Bytes that retention would have deleted here, if no pin needed them",
-            of(&self.held_bytes),
+            all.held_bytes,
         );
         gauge(
             registry,
@@ -48,36 +50,52 @@ impl PinFigures {
         );
     }
 
-    pub(super) fn set(&self, tally: &Tally) {
-        let figures = [
-            (&self.pins, tally.pins),
-            (&self.lost, tally.lost),
-            (&self.held_bytes, tally.held_bytes),
-            (&self.oldest_ms, tally.oldest_ms.unwrap_or(0)),
-        ];
-        for (figure, value) in figures {
-            figure.store(value, Ordering::Relaxed);
+    /// The pins of a stream, and what stays for them here.
+    pub(super) fn set(&self, stream: StreamId, pins: &[PinRecord], held_bytes: u64) {
+        let mut streams = self.streams.lock();
+        match Tally::of(pins, held_bytes) {
+            Some(tally) => streams.insert(stream, tally),
+            None => streams.remove(&stream),
+        };
+    }
+
+    /// Likewise, where what stays is as it was.
+    pub(super) fn count(&self, stream: StreamId, pins: &[PinRecord]) {
+        let held_bytes = self.streams.lock().get(&stream).map_or(0, |t| t.held_bytes);
+        self.set(stream, pins, held_bytes);
+    }
+
+    /// Nothing of a stream is due here.
+    pub(super) fn holds_nothing(&self, stream: StreamId) {
+        if let Some(tally) = self.streams.lock().get_mut(&stream) {
+            tally.held_bytes = 0;
         }
+    }
+
+    /// Only these streams have pins.
+    pub(super) fn keep(&self, has_pins: impl Fn(&StreamId) -> bool) {
+        self.streams.lock().retain(|stream, _| has_pins(stream));
     }
 }
 
-/// What a round has seen so far.
+/// Of a stream's pins.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+struct Tally {
     pins: u64,
     lost: u64,
     held_bytes: u64,
+    /// When the oldest was made that is not lost.
     oldest_ms: Option<u64>,
 }
 
 impl Tally {
-    /// Adds the pins of a stream, and what stays for them here.
-    pub(super) fn add(&mut self, pins: &[PinRecord], held_bytes: u64) {
-        self.held_bytes += held_bytes;
-        self.pins += pins.len() as u64;
-        let (kept, lost): (Vec<_>, Vec<_>) = pins.iter().partition(|pin| pin.lost.is_none());
-        self.lost += lost.len() as u64;
-        let oldest = kept.iter().map(|pin| pin.created_ms.max(1)).min();
-        self.oldest_ms = self.oldest_ms.into_iter().chain(oldest).min();
+    fn of(pins: &[PinRecord], held_bytes: u64) -> Option<Self> {
+        let unlost = pins.iter().filter(|pin| pin.lost.is_none());
+        (!pins.is_empty()).then(|| Self {
+            pins: pins.len() as u64,
+            lost: pins.iter().filter(|pin| pin.lost.is_some()).count() as u64,
+            held_bytes,
+            oldest_ms: unlost.map(|pin| pin.created_ms).min(),
+        })
     }
 }

@@ -3,9 +3,13 @@
 //! 1. Retention says which closed groups of each lane are due: its oldest ones.
 //! 2. A pin needs a due group if the lane would begin above the pin's position without it. All that it needs is what it
 //!    holds back, also where another pin needs it too.
-//! 3. A pin of policy `wait` that is within its bounds keeps what it needs, and the groups after that. Of the bound on
-//!    bytes, which is for the whole stream, the lanes served here have their part, each the same.
+//! 3. A pin of policy `wait` that is within its bounds keeps what it needs, and the groups after that. The bound on bytes is
+//!    for the whole stream: what other owners hold back for the pin counts as well, as far as they have told. They are asked
+//!    once more is held back here than the part of the bound that the lanes here have, each the same: while nobody holds
+//!    back more than that, the bound is kept.
 //! 4. Any other pin that needs a due group loses its records. It is lost then as a whole, and needs nothing any more.
+
+use std::collections::BTreeMap;
 
 use kera_metadata::{LossCause, PinLoss, PinPolicy, PinRecord};
 use kera_protocol::ids::{LaneId, Ordinal, StreamletId};
@@ -37,14 +41,40 @@ pub(super) struct DueLane {
 /// What was decided.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spared {
-    /// Where retention puts the start of each lane of which something goes.
-    pub(super) starts: Vec<(Lane, Ordinal)>,
+    /// What goes.
+    pub(super) starts: Vec<Start>,
     /// Pins that lose records by that, by their number among those given.
     pub(super) lost: Vec<(usize, PinLoss)>,
-    /// Bytes that each of those given holds back here.
-    pub(super) held: Vec<u64>,
+    /// Bytes that each of those given holds back here, by streamlet.
+    pub(super) held: Vec<HeldBytes>,
     /// Bytes of what is due and stays.
     pub(super) kept_bytes: u64,
+    /// A pin that waits holds back more here than the part of its bound that the lanes here have.
+    pub(super) asks: bool,
+}
+
+/// Bytes that a pin holds back, by streamlet.
+pub(crate) type HeldBytes = BTreeMap<StreamletId, u64>;
+
+/// Where retention puts the start of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Start {
+    pub(super) lane: Lane,
+    /// What lies below goes.
+    pub(super) start: Ordinal,
+    /// Where the lane begins then.
+    pub(super) next: Ordinal,
+}
+
+impl Start {
+    /// Whether one of these pins waits for what would go.
+    pub(super) fn is_needed(&self, pins: &[PinRecord], streamlets: u32) -> bool {
+        let (streamlet, lane) = self.lane;
+        let mut waiting = pins
+            .iter()
+            .filter(|pin| pin.lost.is_none() && pin.policy == PinPolicy::Wait);
+        waiting.any(|pin| self.next > pin.position(streamlets, streamlet, lane))
+    }
 }
 
 /// How many streamlets and lanes a stream has.
@@ -56,14 +86,24 @@ pub(super) struct Shape {
     pub(super) owned: u32,
 }
 
-/// What retention does with what is due of `lanes`, for `pins` of their stream.
-pub(super) fn spare(lanes: &[DueLane], pins: &[PinRecord], shape: Shape, now_ms: u64) -> Spared {
+/// What retention does with what is due of `lanes`, for `pins` of their stream, each with the bytes that other owners hold back
+/// for it, as far as that is known.
+pub(super) fn spare(
+    lanes: &[DueLane],
+    pins: &[(&PinRecord, u64)],
+    shape: Shape,
+    now_ms: u64,
+) -> Spared {
     let mut spared = Spared {
-        held: vec![0; pins.len()],
+        held: vec![HeldBytes::new(); pins.len()],
         ..Spared::default()
     };
     let mut keeping = Vec::new();
-    for (at, pin) in pins.iter().enumerate().filter(|(_, p)| p.lost.is_none()) {
+    let unlost = pins
+        .iter()
+        .enumerate()
+        .filter(|(_, (p, _))| p.lost.is_none());
+    for (at, (pin, elsewhere)) in unlost {
         let position = |(streamlet, lane): Lane| pin.position(shape.streamlets, streamlet, lane);
         let needed = |lane: &DueLane| {
             let position = position(lane.lane);
@@ -87,10 +127,16 @@ pub(super) fn spare(lanes: &[DueLane], pins: &[PinRecord], shape: Shape, now_ms:
             continue;
         };
         let bytes: u64 = lanes.iter().map(needed).sum();
-        match cause_of_loss(pin, bytes, part(pin.max_bytes, lanes.len(), shape), now_ms) {
+        match cause_of_loss(pin, bytes.saturating_add(*elsewhere), now_ms) {
             Some(cause) => spared.lost.push((at, lost(first, cause))),
             None => {
-                spared.held[at] = bytes;
+                spared.asks |= bytes > part(pin.max_bytes, lanes.len(), shape);
+                for lane in lanes {
+                    let bytes = needed(lane);
+                    if bytes > 0 {
+                        *spared.held[at].entry(lane.lane.0).or_default() += bytes;
+                    }
+                }
                 keeping.push(pin);
             }
         }
@@ -105,18 +151,22 @@ pub(super) fn spare(lanes: &[DueLane], pins: &[PinRecord], shape: Shape, now_ms:
         let (going, kept) = lane.due.split_at(going.count());
         spared.kept_bytes += kept.iter().map(|group| group.bytes).sum::<u64>();
         if let Some(last) = going.last() {
-            spared.starts.push((lane.lane, last.end));
+            spared.starts.push(Start {
+                lane: lane.lane,
+                start: last.end,
+                next: last.next,
+            });
         }
     }
     spared
 }
 
 /// Why a pin that needs so many bytes of what is due does not keep them; `None` if it does.
-fn cause_of_loss(pin: &PinRecord, bytes: u64, most: u64, now_ms: u64) -> Option<LossCause> {
+fn cause_of_loss(pin: &PinRecord, bytes: u64, now_ms: u64) -> Option<LossCause> {
     match pin.policy {
         PinPolicy::Warn => Some(LossCause::Retention),
         PinPolicy::Wait if pin.age_ms(now_ms) > pin.max_age_ms => Some(LossCause::Age),
-        PinPolicy::Wait if bytes > most => Some(LossCause::Bytes),
+        PinPolicy::Wait if bytes > pin.max_bytes => Some(LossCause::Bytes),
         PinPolicy::Wait => None,
     }
 }
@@ -174,6 +224,18 @@ mod tests {
         }
     }
 
+    /// As [`super::spare`], with nothing that is known of other owners.
+    fn spare(lanes: &[DueLane], pins: &[PinRecord], shape: Shape, now_ms: u64) -> Spared {
+        let pins: Vec<_> = pins.iter().map(|pin| (pin, 0)).collect();
+        super::spare(lanes, &pins, shape, now_ms)
+    }
+
+    /// What each pin holds back.
+    fn held(spared: &Spared) -> Vec<u64> {
+        let held = spared.held.iter();
+        held.map(|bytes| bytes.values().sum()).collect()
+    }
+
     fn causes(spared: &Spared) -> Vec<(usize, LossCause, Ordinal)> {
         let lost = spared.lost.iter();
         lost.map(|(at, loss)| (*at, loss.cause, loss.ordinal))
@@ -182,8 +244,9 @@ mod tests {
 
     fn ends(spared: &Spared) -> Vec<(u32, Ordinal)> {
         let starts = spared.starts.iter();
+        let partition = |(streamlet, lane): Lane| lane.0 * 2 + streamlet.0;
         starts
-            .map(|((streamlet, lane), start)| (lane.0 * 2 + streamlet.0, *start))
+            .map(|start| (partition(start.lane), start.start))
             .collect()
     }
 
@@ -194,7 +257,9 @@ mod tests {
         let spared = spare(&lanes, &[waiting], SHAPE, NOW);
         // Within a group: the whole group stays.
         assert_eq!(ends(&spared), [(0, 20), (1, 20), (3, 20)]);
-        assert_eq!((spared.held, spared.lost), (vec![30 + 10], vec![]));
+        assert_eq!((held(&spared), spared.lost), (vec![30 + 10], vec![]));
+        let by_streamlet: Vec<_> = spared.held[0].iter().map(|(s, b)| (s.0, *b)).collect();
+        assert_eq!(by_streamlet, [(0, 30), (1, 10)]);
     }
 
     #[test]
@@ -203,7 +268,7 @@ mod tests {
         let pins = [20, 10, 50].map(|at| pin(PinPolicy::Wait, &[at]));
         let spared = spare(&lanes, &pins, SHAPE, NOW);
         assert_eq!(ends(&spared), [(0, 10)]);
-        assert_eq!((spared.held, spared.kept_bytes), (vec![30, 40, 0], 40));
+        assert_eq!((held(&spared), spared.kept_bytes), (vec![30, 40, 0], 40));
     }
 
     #[test]
@@ -232,20 +297,44 @@ mod tests {
         // While nothing is due that it needs, its age does not matter.
         let spared = spare(&[lane(0, 0, 0)], &[old], SHAPE, NOW);
         assert_eq!(spared.lost, []);
-        // One of four lanes is here: 100 of 400 bytes.
         let waiting = [pin(PinPolicy::Wait, &[0])];
-        let spared = spare(&[lane(0, 0, 10)], &waiting, SHAPE, NOW);
-        assert_eq!((ends(&spared), spared.held), (vec![], vec![100]));
-        let spared = spare(&[lane(0, 0, 11)], &waiting, SHAPE, NOW);
+        let spared = spare(&[lane(0, 0, 40)], &waiting, SHAPE, NOW);
+        assert_eq!((ends(&spared), held(&spared)), (vec![], vec![400]));
+        let spared = spare(&[lane(0, 0, 41)], &waiting, SHAPE, NOW);
         assert_eq!(causes(&spared), [(0, LossCause::Bytes, 0)]);
-        assert_eq!(ends(&spared), [(0, 110)]);
+        assert_eq!(ends(&spared), [(0, 410)]);
+    }
+
+    #[test]
+    fn what_other_owners_hold_back_counts_and_they_are_asked_beyond_the_part_of_the_lanes_here() {
+        let waiting = pin(PinPolicy::Wait, &[0]);
+        // One of four lanes is here: 100 of 400 bytes.
+        let spared = |due, elsewhere, owned| {
+            let shape = Shape { owned, ..SHAPE };
+            super::spare(&[lane(0, 0, due)], &[(&waiting, elsewhere)], shape, NOW)
+        };
+        assert!(!spared(10, 0, 1).asks);
+        // Alone, it is within the bound of the stream, however few of the lanes are here.
+        let skewed = spared(30, 100, 1);
+        assert_eq!((ends(&skewed), held(&skewed)), (vec![], vec![300]));
+        assert!(skewed.asks);
+        let beyond = spared(30, 101, 1);
+        assert_eq!(causes(&beyond), [(0, LossCause::Bytes, 0)]);
         // Of three lanes that are its own 300, though two are not served yet.
-        let restarted = Shape { owned: 3, ..SHAPE };
-        let spared = spare(&[lane(0, 0, 30)], &waiting, restarted, NOW);
-        assert_eq!((ends(&spared), spared.held), (vec![], vec![300]));
-        // Of two lanes 200.
-        let spared = spare(&[lane(0, 0, 11), lane(1, 0, 9)], &waiting, SHAPE, NOW);
-        assert_eq!((ends(&spared), spared.held), (vec![], vec![200]));
+        assert!(!spared(30, 0, 3).asks && spared(31, 0, 3).asks);
+    }
+
+    #[test]
+    fn what_goes_is_needed_by_a_pin_that_waits_below_where_the_lane_begins_then() {
+        let start = Start {
+            lane: (StreamletId(1), LaneId(0)),
+            start: 10,
+            next: 15,
+        };
+        let needed = |pin| start.is_needed(&[pin], 2);
+        assert!(needed(pin(PinPolicy::Wait, &[20, 14])));
+        assert!(!needed(pin(PinPolicy::Wait, &[0, 15])));
+        assert!(!needed(pin(PinPolicy::Warn, &[0, 0])));
     }
 
     #[test]
@@ -344,18 +433,19 @@ mod tests {
                 }).sum();
                 let within = pin.policy == PinPolicy::Wait
                     && pin.created_ms >= NOW - pin.max_age_ms
-                    && needed <= part(pin.max_bytes, lanes.len(), SHAPE);
+                    && needed <= pin.max_bytes;
                 let is_gone = lanes.iter().any(|lane| lane.log_start > position(lane));
                 if pin.lost.is_none() {
                     prop_assert_eq!(keeps(at), !is_gone && (within || needed == 0));
                 }
-                prop_assert_eq!(spared.held[at], if keeps(at) { needed } else { 0 });
+                prop_assert_eq!(held(&spared)[at], if keeps(at) { needed } else { 0 });
                 prop_assert!(pin.lost.is_none() || ended(at).is_none(), "it was lost before");
                 if keeps(at) {
                     for lane in &lanes {
-                        let start = spared.starts.iter().find(|(of, _)| *of == lane.lane);
-                        let group = start.and_then(|(_, end)| lane.due.iter().find(|g| g.end == *end));
+                        let start = spared.starts.iter().find(|start| start.lane == lane.lane);
+                        let group = start.and_then(|start| lane.due.iter().find(|g| g.end == start.start));
                         prop_assert!(group.is_none_or(|group| group.next <= position(lane)));
+                        prop_assert_eq!(group.map(|group| group.next), start.map(|start| start.next));
                     }
                 }
             }
@@ -364,10 +454,12 @@ mod tests {
                 let kept = pins.iter().enumerate().filter(|(at, _)| keeps(*at));
                 let least = kept.map(|(_, p)| p.position(SHAPE.streamlets, lane.lane.0, lane.lane.1)).min();
                 let going = lane.due.iter().take_while(|g| least.is_none_or(|least| g.next <= least)).last();
-                let start = spared.starts.iter().find(|(of, _)| *of == lane.lane).map(|(_, end)| *end);
+                let start = spared.starts.iter().find(|start| start.lane == lane.lane).map(|start| start.start);
                 prop_assert_eq!(start, going.map(|group| group.end));
             }
-            prop_assert_eq!(spare(&lanes, &[], SHAPE, NOW).starts, all(&lanes));
+            let unpinned = spare(&lanes, &[], SHAPE, NOW).starts;
+            let unpinned: Vec<_> = unpinned.iter().map(|start| (start.lane, start.start)).collect();
+            prop_assert_eq!(unpinned, all(&lanes));
         }
     }
 }

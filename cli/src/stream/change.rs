@@ -132,6 +132,8 @@ struct Trimmed {
     lanes: Vec<TrimmedLane>,
     /// Names of pins that needed what is gone.
     lost_pins: Vec<String>,
+    /// Which those are could not be read.
+    pins_unknown: bool,
 }
 
 #[derive(Serialize)]
@@ -164,7 +166,13 @@ pub(super) async fn trim(args: TrimArgs) -> Outcome {
             })
             .collect(),
         lost_pins: answer.lost_pins,
+        pins_unknown: answer.pins_unknown,
     };
+    if trimmed.pins_unknown {
+        say(
+            "it is not known which pins have lost records that they needed: `kera pin list` tells later",
+        );
+    }
     if !trimmed.lost_pins.is_empty() {
         say(&format!(
             "pins have lost records that they needed: {}",

@@ -109,6 +109,43 @@ macro_rules! each {
     }};
 }
 
+/// Pins come in pages: the one that the stream has, and another one for now.
+fn pages_of_pins(ways: &mut Ways, stream: &str) {
+    let pin = v1::CreatePinRequest {
+        stream: stream.to_owned(),
+        name: "later".to_owned(),
+        positions: vec![v1::LanePosition::default()],
+        ..Default::default()
+    };
+    let (made, _) = each!(ways, CreatePin, streams.create_pin, pin.clone(), pin);
+    made.expect("it is made");
+    let mut page = v1::ListPinsRequest {
+        max_pins: 1,
+        ..Default::default()
+    };
+    let mut names = Vec::new();
+    loop {
+        let (called, framed) = each!(ways, ListPins, streams.list_pins, page.clone(), page);
+        let (called, framed) = (called.expect("a page"), framed.expect("a page"));
+        assert_eq!(called.pins, framed.pins);
+        assert!(called.pins.len() <= 1, "{:?}", called.pins);
+        names.extend(called.pins.into_iter().map(|pin| pin.name));
+        if called.more_after_stream.is_empty() {
+            break;
+        }
+        page.after_stream = called.more_after_stream;
+        page.after_name = called.more_after_name;
+    }
+    assert_eq!(names, ["later", "savepoint"]);
+    let delete = v1::DeletePinRequest {
+        stream: stream.to_owned(),
+        name: "later".to_owned(),
+        ..Default::default()
+    };
+    let (deleted, _) = each!(ways, DeletePin, streams.delete_pin, delete.clone(), delete);
+    deleted.expect("it is deleted");
+}
+
 /// Both replies to one request are the same; it is returned.
 macro_rules! same {
     ($ways:ident, $method:ident, $stub:ident.$function:ident, $request:expr) => {{
@@ -193,9 +230,27 @@ fn every_method_answers_as_it_does_over_grpc() {
             is_there.then_some(false)
         );
         assert_eq!(framed.map(|made| made.moved).ok(), is_there.then_some(true));
+        let beyond = v1::CreatePinRequest {
+            stream: name(),
+            name: "beyond".to_owned(),
+            positions: vec![v1::LanePosition {
+                ordinal: 1 << 40,
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        let (called, framed) = each!(ways, CreatePin, streams.create_pin, beyond.clone(), beyond);
+        let refused = framed.expect_err("the lane ends before").message;
+        assert!(
+            called.is_err() && (!is_there || refused.contains("where lane 0/0 ends")),
+            "{refused}"
+        );
         let list = ask!(ListPinsRequest { stream: name() });
         let (called, framed) = each!(ways, ListPins, streams.list_pins, list.clone(), list);
         assert_eq!(called.map(|list| list.pins), framed.map(|list| list.pins));
+        if is_there {
+            pages_of_pins(&mut ways, &name());
+        }
         let delete = ask!(DeletePinRequest {
             stream: name(),
             name: "savepoint".to_owned()

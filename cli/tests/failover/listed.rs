@@ -118,18 +118,30 @@ fn every_owner_holds_back_what_a_pin_needs_and_so_does_the_next_one() {
     let produce = ["produce", "clicks", "-q", "--key-separator", ","];
     let produce = [&produce[..], &["--batch-size", "8KiB"]].concat();
     trio.run(&bootstrap, &produce, lines.as_bytes());
+    // One lane has most, as keys have it.
+    let lines: String = (0..60_000).map(|n| format!("k0,{n:019}\n")).collect();
+    trio.run(&bootstrap, &produce, lines.as_bytes());
     let pin = ["pin", "create", "clicks", "savepoint", "--policy", "wait"];
     trio.run(&bootstrap, &pin, b"");
     let warn = ["pin", "create", "clicks", "warned"];
     trio.run(&bootstrap, &warn, b"");
     let limit = ["stream", "alter", "clicks", "--retention-bytes", "192KiB"];
     trio.run(&bootstrap, &limit, b"");
-    // In the order of their names.
-    let held = |pins: &Value| pins[0]["held_bytes"].as_u64().unwrap_or(0);
+    let of = |pins: &Value, name: &str| {
+        let pins = pins.as_array().expect("pins").iter();
+        pins.clone().find(|pin| pin["name"] == name).cloned()
+    };
+    let state = |pins: &Value, name: &str| of(pins, name).map(|pin| pin["state"].clone());
+    let held = |pins: &Value| {
+        of(pins, "savepoint")
+            .and_then(|pin| pin["held_bytes"].as_u64())
+            .unwrap_or(0)
+    };
     let list = ["pin", "list"];
     for broker in &trio.brokers {
         // Retention has looked.
-        broker.until(&list, |pins| pins[1]["state"] == "lost" && held(pins) > 0);
+        let is_lost = |pins: &Value| state(pins, "warned") == Some("lost".into());
+        broker.until(&list, |pins| is_lost(pins) && held(pins) > 0);
     }
     // Whichever is asked tells of all, once all have heard of the limit.
     trio.brokers[0].until(&list, |pins| {
@@ -139,6 +151,20 @@ fn every_owner_holds_back_what_a_pin_needs_and_so_does_the_next_one() {
             .all(|h| h == held(pins))
     });
     let before = held(&trio.brokers[0].json(&list));
+    // The owner of that lane has more than its part of the bound, and all together less than the bound. No owner has as much as
+    // the bound of the other pin, and all together have more.
+    for (name, bound) in [("skewed", 2 * before), ("beyond", before - 1)] {
+        let pin = ["pin", "create", "clicks", name, "--policy", "wait"];
+        let bound = bound.to_string();
+        trio.run(
+            &bootstrap,
+            &[&pin[..], &["--max-bytes", &bound]].concat(),
+            b"",
+        );
+    }
+    trio.brokers[0].until(&list, |pins| {
+        of(pins, "beyond").is_some_and(|pin| pin["lost"]["cause"] == "bytes")
+    });
     let starts = |broker: &Broker| -> Vec<u64> {
         let described = broker.json(&["stream", "describe", "clicks"]);
         let lanes = described["lane_descriptions"].as_array().expect("lanes");
@@ -153,8 +179,11 @@ fn every_owner_holds_back_what_a_pin_needs_and_so_does_the_next_one() {
     trio.brokers[1].until(&["stream", "describe", "clicks"], served);
     trio.brokers[1].until(&list, |pins| held(pins) >= before);
     assert_eq!(starts(&trio.brokers[2]), [0; 3]);
-    let delete = ["pin", "delete", "clicks", "savepoint", "--yes"];
-    trio.brokers[2].run(&delete);
+    let kept = trio.brokers[2].json(&list);
+    assert_eq!(state(&kept, "skewed"), Some("held".into()), "{kept}");
+    for name in ["savepoint", "skewed"] {
+        trio.brokers[2].run(&["pin", "delete", "clicks", name, "--yes"]);
+    }
     trio.brokers[1].until(&["stream", "describe", "clicks"], |told| {
         let lanes = told["lane_descriptions"].as_array().expect("lanes");
         let moved = |lane: &Value| lane["log_start"].as_u64() > Some(0);

@@ -30,7 +30,7 @@ use file::{Opener, PathOpener, file_error};
 use format::{APART, RECORDS, Summary, table_apart};
 use kera_records::Transaction;
 use kera_records::key::{self, Key, prefix_end};
-use kera_records::{Image, StreamletRecord};
+use kera_records::{Image, PinKey, PinRecord, StreamletRecord};
 
 /// Most operations of one transaction: enough to create a stream of most streamlets at once.
 pub const MAX_EMBEDDED_OPERATIONS: usize = 1 << 17;
@@ -293,6 +293,27 @@ impl MetadataStore for EmbeddedStore {
                 self.scan(&table, &prefix, |key, value| builder.push(key, value))?;
             }
             Ok(builder.finish())
+        })
+    }
+
+    fn pins_after(
+        &self,
+        after: Option<&PinKey>,
+        most: usize,
+    ) -> Result<Vec<PinRecord>, MetadataError> {
+        self.with_state(|transaction, _| {
+            let mut builder = ImageBuilder::new(&self.path);
+            if let Some(table) = self.table(transaction, &[key::PIN])? {
+                // The table has nothing but pins.
+                let from = key::pin_after(after);
+                let range = table.range(from.as_slice()..);
+                let range = range.map_err(|e| file_error(&self.path, e))?;
+                for entry in range.take(most) {
+                    let (key, value) = entry.map_err(|e| file_error(&self.path, e))?;
+                    builder.push(key.value(), value.value())?;
+                }
+            }
+            Ok(builder.finish().pins)
         })
     }
 

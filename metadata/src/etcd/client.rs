@@ -632,15 +632,19 @@ impl Pauses {
     }
 }
 
-/// A range of keys as they are at one revision, read in pages.
+/// Keys of a page: some MiB. For each page etcd goes over all keys that are left of the range.
+pub(super) const PAGE: i64 = 16_384;
+/// Likewise of pins, each of which may have 600 KB.
+pub(super) const PAGE_OF_PINS: i64 = 256;
+
+/// A range of keys as they are at one revision, read in pages of so many keys.
 pub(super) async fn pages(
     client: &Client,
     range: (Vec<u8>, Vec<u8>),
     at: u64,
     keys_only: bool,
+    limit: i64,
 ) -> Result<(u64, Vec<KeyValue>), MetadataError> {
-    /// Keys of a page: some MiB. For each page etcd goes over all keys that are left of the range.
-    const PAGE: i64 = 16_384;
     let (mut key, range_end) = range;
     let mut revision = at;
     let mut found = Vec::new();
@@ -648,7 +652,7 @@ pub(super) async fn pages(
         let request = RangeRequest {
             key,
             range_end: range_end.clone(),
-            limit: PAGE,
+            limit,
             revision: revision as i64,
             keys_only,
         };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::client::pages;
+use super::client::{PAGE, pages};
 use super::messages::{DeleteRangeRequest, Request, TxnRequest, operation};
 use super::space::range_of;
 use super::writer::{Plan, Sent, Writer};
@@ -136,7 +136,7 @@ impl Writer {
         );
         // Not where the stream exists: another caller's, by the same id.
         let stream = range_of(self.space.key(&Key::Stream(stream.id).encode()));
-        let (_, exists) = pages(&self.client, stream, 0, true).await?;
+        let (_, exists) = pages(&self.client, stream, 0, true, PAGE).await?;
         if exists.is_empty() {
             let (key, range_end) = streamlets;
             let delete = Request::DeleteRange(DeleteRangeRequest { key, range_end });

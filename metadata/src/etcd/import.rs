@@ -10,7 +10,7 @@ use std::sync::Arc;
 use kera_protocol::ids::{Epoch, StreamId};
 
 use super::EtcdStore;
-use super::client::pages;
+use super::client::{PAGE, pages};
 use super::space::range_of;
 use super::writer::{Plan, Sent, Writer};
 use crate::encode::{Record, encode_value};
@@ -206,7 +206,7 @@ impl EtcdStore {
         let members = range_of(self.space.members());
         let found = self
             .reach
-            .run(async move { Ok(pages(&client, members, 0, true).await?.1) })?;
+            .run(async move { Ok(pages(&client, members, 0, true, PAGE).await?.1) })?;
         let numbers = found.iter().filter_map(|kv| self.space.broker_of(&kv.key));
         let problems = numbers.map(|number| {
             format!(

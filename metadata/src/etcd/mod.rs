@@ -33,7 +33,7 @@ use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
 use self::access::Access;
-use self::client::{CallError, Client, Pauses, pages};
+use self::client::{CallError, Client, PAGE, PAGE_OF_PINS, Pauses, pages};
 use self::follow::follow;
 use self::identity::Identity;
 use self::lease::{first, is_at};
@@ -54,7 +54,7 @@ use crate::store::{Done as Callback, MetadataStore, create_over};
 use crate::wrong_store::Stranger;
 use kera_records::Transaction;
 use kera_records::key::{self, Key};
-use kera_records::{BrokerRecord, Image, StreamRecord, StreamletRecord};
+use kera_records::{BrokerRecord, Image, PinKey, PinRecord, StreamRecord, StreamletRecord};
 
 pub use self::access::{EtcdAccess, ReadFile};
 pub use self::import::{ImportOptions, ImportPlan, ImportProgress, StreamImport};
@@ -260,7 +260,13 @@ impl EtcdStore {
         let client = self.reach.client.clone();
         let ranges: Vec<_> = prefixes
             .iter()
-            .map(|prefix| range_of(self.space.key(prefix)))
+            .map(|prefix| {
+                let page = match prefix.first() {
+                    Some(&key::PIN) => PAGE_OF_PINS,
+                    _ => PAGE,
+                };
+                (range_of(self.space.key(prefix)), page)
+            })
             .collect();
         self.reach.run(async move {
             /// Times that reading is begun anew because etcd forgot the revision it is read at.
@@ -269,8 +275,8 @@ impl EtcdStore {
             'anew: loop {
                 let mut found = Vec::new();
                 let mut at = 0;
-                for range in &ranges {
-                    match pages(&client, range.clone(), at, keys_only).await {
+                for (range, page) in &ranges {
+                    match pages(&client, range.clone(), at, keys_only, *page).await {
                         Ok((revision, kvs)) => {
                             at = revision;
                             found.extend(kvs);
@@ -437,6 +443,26 @@ impl MetadataStore for EtcdStore {
     fn records_of(&self, kind: u8, stream: Option<StreamId>) -> Result<Image, MetadataError> {
         let (_, found) = self.scan(vec![key::kind_prefix(kind, stream)], false)?;
         self.build(&found, false)
+    }
+
+    fn pins_after(
+        &self,
+        after: Option<&PinKey>,
+        most: usize,
+    ) -> Result<Vec<PinRecord>, MetadataError> {
+        let (_, range_end) = range_of(self.space.key(&[key::PIN]));
+        let request = RangeRequest {
+            range_end,
+            limit: i64::try_from(most).unwrap_or(i64::MAX),
+            ..RangeRequest::of(self.space.key(&key::pin_after(after)))
+        };
+        let client = self.reach.client.clone();
+        let (_, found) = self.reach.run(async move {
+            let deadline = client.deadline();
+            client.look(vec![request], deadline).await
+        })?;
+        let found = found.into_iter().next().unwrap_or_default();
+        Ok(self.build(&found.kvs, false)?.pins)
     }
 
     fn submit(&self, transaction: Transaction, done: Callback) {

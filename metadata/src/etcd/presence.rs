@@ -7,7 +7,7 @@ use prost::Message;
 use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
-use super::client::{Client, Pauses, pages};
+use super::client::{Client, PAGE, Pauses, pages};
 use super::follow::follow;
 use super::messages::*;
 use super::space::{Space, range_of};
@@ -216,7 +216,7 @@ pub(super) async fn look_on(client: Arc<Client>, space: Space, boards: Arc<Board
     let mut pauses = Pauses::endless();
     loop {
         let range = range_of(space.members());
-        match pages(&client, range.clone(), 0, false).await {
+        match pages(&client, range.clone(), 0, false, PAGE).await {
             Ok((revision, found)) => {
                 pauses = Pauses::endless();
                 let mut presence = Presence {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::client::{CallError, Client, Pauses, pages};
+use super::client::{CallError, Client, PAGE, Pauses, pages};
 use super::messages::*;
 use super::space::{self, CONTROLLER, Space, range_of};
 use super::view::{Footprint, Known, Range, View};
@@ -231,7 +231,7 @@ impl Writer {
 
     async fn read_range(&self, prefix: &[u8], view: &mut View) -> Result<(), MetadataError> {
         let range = range_of(self.space.key(prefix));
-        let (revision, found) = pages(&self.client, range, 0, false).await?;
+        let (revision, found) = pages(&self.client, range, 0, false, PAGE).await?;
         for kv in found {
             let Some(key) = self.space.record_key(&kv.key) else {
                 continue;
@@ -435,7 +435,7 @@ impl Writer {
             remembered.clear();
         }
         for (key, known) in &view.known {
-            if known.value.is_some() && key != CONTROLLER && view.range_of(key).is_none() {
+            if known.value.is_some() && is_remembered(key) && view.range_of(key).is_none() {
                 let known = Known {
                     fresh: false,
                     ..known.clone()
@@ -445,7 +445,7 @@ impl Writer {
         }
         for (key, value) in plan.written {
             match value.map(|value| restamp(&key, &value, revision)) {
-                Some(Ok(value)) => {
+                Some(Ok(value)) if is_remembered(&key) => {
                     let known = Known {
                         value: Some(value),
                         revision,
@@ -469,4 +469,9 @@ impl Writer {
             remembered.clear();
         }
     }
+}
+
+/// Pins are large, and seldom written twice by the same broker.
+fn is_remembered(record: &[u8]) -> bool {
+    record != CONTROLLER && record.first() != Some(&key::PIN)
 }

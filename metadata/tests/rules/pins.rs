@@ -47,6 +47,11 @@ fn pins_are_kept_by_stream_and_name_and_go_with_their_stream() {
         pins.sort_by_key(PinRecord::key);
         assert_eq!(store.pins(None).unwrap(), pins);
         assert_eq!(store.load().unwrap().pins, pins);
+        let after = |pin: &PinRecord, most| store.pins_after(Some(&pin.key()), most).unwrap();
+        assert_eq!(store.pins_after(None, 2).unwrap(), pins[..2]);
+        assert_eq!(after(&pins[0], 2), pins[1..]);
+        assert_eq!(after(&pins[0], 1), pins[1..2]);
+        assert_eq!(after(&pins[2], 2), []);
         assert_eq!(
             store.read(&Key::Pin(pins[1].key())).unwrap(),
             Some(Record::Pin(pins[1].clone()))

@@ -1623,6 +1623,9 @@ pub struct TrimStreamResponse {
     /// names of pins that needed what is gone now
     #[prost(string, repeated, tag = "3")]
     pub lost_pins: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// which those are could not be read: ListPins tells later
+    #[prost(bool, tag = "4")]
+    pub pins_unknown: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreatePinRequest {
@@ -1648,6 +1651,9 @@ pub struct CreatePinRequest {
     /// of the stream that is meant, if known
     #[prost(bytes = "bytes", tag = "8")]
     pub stream_id: ::prost::bytes::Bytes,
+    /// created_ms of the pin of that name that this one replaces, 0: there is none; another one is left alone
+    #[prost(uint64, optional, tag = "9")]
+    pub replaces_created_ms: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreatePinResponse {
@@ -1656,6 +1662,9 @@ pub struct CreatePinResponse {
     /// there was one of that name
     #[prost(bool, tag = "2")]
     pub moved: bool,
+    /// as in ListPinsResponse
+    #[prost(uint64, tag = "3")]
+    pub now_ms: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PinInfo {
@@ -1686,6 +1695,16 @@ pub struct PinInfo {
     /// that retention would have deleted
     #[prost(uint64, tag = "11")]
     pub held_bytes: u64,
+    /// those by streamlet, where one broker is asked for what it holds back
+    #[prost(message, repeated, tag = "12")]
+    pub held: ::prost::alloc::vec::Vec<StreamletBytes>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StreamletBytes {
+    #[prost(uint32, tag = "1")]
+    pub streamlet: u32,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PinLoss {
@@ -1706,13 +1725,27 @@ pub struct ListPinsRequest {
     /// empty: of all streams
     #[prost(string, tag = "1")]
     pub stream: ::prost::alloc::string::String,
-    /// only what the broker that is asked holds back
+    /// only what the broker that is asked holds back: no positions, and where no name is given no pins that hold nothing back
     #[prost(bool, tag = "2")]
     pub local: bool,
+    /// only the pin of that name; needs a stream
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(bool, tag = "4")]
+    pub without_positions: bool,
+    /// of a page; 0: all at once
+    #[prost(uint32, tag = "5")]
+    pub max_pins: u32,
+    /// the id of the stream of the last pin of the page before
+    #[prost(bytes = "bytes", tag = "6")]
+    pub after_stream: ::prost::bytes::Bytes,
+    /// and its name
+    #[prost(string, tag = "7")]
+    pub after_name: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListPinsResponse {
-    /// by stream and name
+    /// by stream and name; in pages by the stream's id and name
     #[prost(message, repeated, tag = "1")]
     pub pins: ::prost::alloc::vec::Vec<PinInfo>,
     /// the broker's clock, by which pins grow old
@@ -1721,6 +1754,11 @@ pub struct ListPinsResponse {
     /// that did not say what they hold back
     #[prost(uint32, repeated, tag = "3")]
     pub silent_brokers: ::prost::alloc::vec::Vec<u32>,
+    /// there is another page: ask with these two as after_stream and after_name
+    #[prost(bytes = "bytes", tag = "4")]
+    pub more_after_stream: ::prost::bytes::Bytes,
+    #[prost(string, tag = "5")]
+    pub more_after_name: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeletePinRequest {
@@ -1728,12 +1766,21 @@ pub struct DeletePinRequest {
     pub stream: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
+    /// of the stream that is meant, if known
+    #[prost(bytes = "bytes", tag = "3")]
+    pub stream_id: ::prost::bytes::Bytes,
+    /// of the pin that is meant: one that was made or moved since is left alone
+    #[prost(uint64, optional, tag = "4")]
+    pub created_ms: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DeletePinResponse {
     /// as it was
     #[prost(message, optional, tag = "1")]
     pub pin: ::core::option::Option<PinInfo>,
+    /// as in ListPinsResponse
+    #[prost(uint64, tag = "2")]
+    pub now_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CompactStreamRequest {

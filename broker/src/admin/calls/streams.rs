@@ -13,6 +13,7 @@ use super::describe::{self, broker_description, stream_description, stream_info}
 use super::{page_of, status};
 use crate::access::{may_do, may_see};
 use crate::admin::{self, Maker};
+use crate::clock::retention_ms;
 use crate::copy_reads;
 use crate::data::catalog::Stream;
 use crate::principal::Principal;
@@ -45,7 +46,7 @@ impl StreamsService {
         }
     }
 
-    /// Charges the caller with lanes that it is about to create or delete.
+    /// Charges the caller with lanes that it is about to create, delete or pin.
     fn charge(&self, caller: Option<&Caller>, lanes: u32) -> Result<(), Status> {
         let principal = Principal::of(caller.and_then(|caller| caller.user.as_ref()));
         let charged = self.shared.quotas.mutate(&principal, "", lanes);
@@ -224,10 +225,16 @@ impl Streams for StreamsService {
         let request = request.into_inner();
         let stream = self.named(&request.stream)?;
         let maker = self.maker(caller.as_ref(), &request.stream);
+        // Each lane has a position.
+        let lanes = stream.record.load().config.partitions();
+        self.charge(caller.as_ref(), lanes)?;
         let made = admin::create_pin(&self.shared, &stream, request, maker).await;
         let (pin, moved) = made.map_err(status)?;
-        let pin = Some(pin);
-        Ok(Response::new(v1::CreatePinResponse { pin, moved }))
+        Ok(Response::new(v1::CreatePinResponse {
+            pin: Some(pin),
+            moved,
+            now_ms: retention_ms(),
+        }))
     }
 
     async fn list_pins(
@@ -246,12 +253,14 @@ impl Streams for StreamsService {
         request: Request<v1::DeletePinRequest>,
     ) -> Answer<v1::DeletePinResponse> {
         let caller = request.extensions().get::<Caller>().cloned();
-        let v1::DeletePinRequest { stream, name } = request.into_inner();
-        let maker = self.maker(caller.as_ref(), &stream);
-        let stream = self.named(&stream)?;
-        let deleted = admin::delete_pin(&self.shared, &stream, name, maker).await;
-        let pin = Some(deleted.map_err(status)?);
-        Ok(Response::new(v1::DeletePinResponse { pin }))
+        let request = request.into_inner();
+        let maker = self.maker(caller.as_ref(), &request.stream);
+        let stream = self.named(&request.stream)?;
+        let deleted = admin::delete_pin(&self.shared, &stream, request, maker).await;
+        Ok(Response::new(v1::DeletePinResponse {
+            pin: Some(deleted.map_err(status)?),
+            now_ms: retention_ms(),
+        }))
     }
 
     async fn find_ordinals(
