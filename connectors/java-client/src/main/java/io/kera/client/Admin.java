@@ -169,14 +169,18 @@ public final class Admin implements AutoCloseable {
     }
 
     /**
-     * Deletes a pin: what it has held back is deleted as soon as retention looks again.
+     * Deletes a pin, the one that has the name now: what it has held back is deleted as soon as retention looks again. A request that
+     * arrives late, as a connection was cut off, deletes none that was made or moved since.
      *
      * @return the pin as it was
      * @throws KeraException with {@link ErrorCodes#INVALID_ARGUMENT} if there is none
      * @throws IOException if no answer came: it may be deleted
      */
     public Pin deletePin(String stream, String name) throws IOException {
-        return Pin.readAnswer(cluster.call(Methods.DELETE_PIN, new Wire.Writer().text(1, stream).text(2, name).done()));
+        Wire.Writer request = new Wire.Writer().text(1, stream).text(2, name).bytes(3, cluster.stream(stream).id());
+        pins(stream).pins().stream().filter(pin -> pin.name().equals(name)).findAny()
+                .ifPresent(pin -> request.present(4, pin.created().toEpochMilli()));
+        return Pin.readAnswer(cluster.call(Methods.DELETE_PIN, request.done()));
     }
 
     private List<LaneBounds> find(byte[] request) throws IOException {
