@@ -544,7 +544,7 @@ mod tests {
         assert!(!make(PinPolicy::Warn, 1, false).unwrap().1);
         let (moved, is_moved) = make(PinPolicy::Wait, 2, true).unwrap();
         assert!(is_moved);
-        assert_eq!(store.pins(None).unwrap(), [moved.clone()]);
+        assert_eq!(store.pins(None).unwrap(), std::slice::from_ref(&moved));
         assert_eq!(
             moved.created_ms, 8,
             "set in the same moment, it is another one"
@@ -617,7 +617,7 @@ mod tests {
         make(1, 14, Some(0)).unwrap_err();
         let refused = delete(Some(10)).unwrap_err();
         assert!(refused.message.contains("made or moved since"), "{refused}");
-        assert_eq!(store.pins(None).unwrap(), [second.clone()]);
+        assert_eq!(store.pins(None).unwrap(), std::slice::from_ref(&second));
         assert_eq!(delete(Some(12)).unwrap(), second);
         make(2, 15, Some(12)).unwrap_err();
         make(2, 15, None).unwrap();
