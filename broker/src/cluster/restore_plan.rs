@@ -128,6 +128,9 @@ pub(crate) struct RestoredLane {
     pub(crate) start: Ordinal,
     /// The restore's number.
     pub(crate) restore: u64,
+    /// That of the last one after which the lane was served. Whatever is recorded of later ones came before all brokers had
+    /// recorded what they have, and nobody has appended behind it.
+    pub(crate) served: u64,
     /// Others have replicas of its groups.
     pub(crate) is_replicated: bool,
     /// All brokers have recorded what they have, or are not waited for any more.
@@ -229,7 +232,7 @@ impl Planning<'_> {
             // was still needed when the shorter one was made.
             Some(same)
                 if (same.group, same.generation) == one.name()
-                    && same.restore == self.of.restore
+                    && same.restore > self.of.served
                     && (same.start_ordinal(), same.end_ordinal) == (one.first, one.end)
                     && same.length < one.length
                     && one.is_closed =>
@@ -318,7 +321,7 @@ impl Planning<'_> {
         }
         // What the older state has as closed was acknowledged up to its end, and no further.
         let is_longer = |record: &GroupRecord| {
-            let is_of_now = record.restore == self.of.restore;
+            let is_of_now = record.restore > self.of.served;
             let is_whole = record.next_ordinal == record.end_ordinal;
             let fits = limit.is_none_or(|limit| one.end <= limit);
             is_of_now && is_whole && fits && one.end > record.end_ordinal

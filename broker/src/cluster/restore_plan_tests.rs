@@ -34,6 +34,7 @@ fn lane(start: Ordinal, is_replicated: bool) -> RestoredLane {
         lane: LANE,
         start,
         restore: 1,
+        served: 0,
         is_replicated,
         is_last: false,
     }
@@ -163,6 +164,31 @@ fn after(records: &[GroupRecord], brokers: &[Held], is_replicated: bool) -> Vec<
         assert_eq!(seen(before), seen(&now));
     }
     found.expect("an order")
+}
+
+#[test]
+fn what_one_broker_recorded_in_a_restore_that_ran_when_the_state_was_taken_can_grow() {
+    // Brokers 2 and 3 had started when the older state was taken, and the owner, which has more, had not.
+    let first = plan(
+        lane(0, true),
+        [],
+        &held(2, &[open_file(4, (0, 17))], &[]),
+        &cut,
+    );
+    let records: Vec<_> = first.groups.into_values().collect();
+    let owner = held(1, &[open_file(4, (0, 37))], &[]);
+    let again = |served| RestoredLane {
+        restore: 2,
+        served,
+        ..lane(0, true)
+    };
+    let ends = |of| {
+        let plan = plan(of, records.clone(), &owner, &cut);
+        let groups = plan.groups.into_values();
+        groups.map(|group| group.end_ordinal).collect::<Vec<_>>()
+    };
+    assert_eq!(ends(again(0)), [37]);
+    assert_eq!(ends(again(1)), [17], "others have appended behind it since");
 }
 
 #[test]

@@ -113,7 +113,7 @@ pub(crate) fn take_in(
             replicas,
             is_blind: !is_listed || places.replicas.is_hidden(&key) || places.is_unseen(&key),
         };
-        let Some(held) = looked.held(records, streamlet.restore) else {
+        let Some(held) = looked.held(records, served_restore(streamlet)) else {
             continue;
         };
         let spares = looked.record(store, &held)?;
@@ -137,8 +137,9 @@ struct Looked<'a> {
 }
 
 impl Looked<'_> {
-    /// What is here after the `restore` of that number; `None` if the records say just that.
-    fn held(&self, records: &[GroupRecord], restore: u64) -> Option<Held> {
+    /// What is here, of a streamlet that was `served` after the restore of that number and none since; `None` if the records say
+    /// just that.
+    fn held(&self, records: &[GroupRecord], served: u64) -> Option<Held> {
         let places = self.places;
         let none = Names::new();
         let own = places.own.get(&self.key).unwrap_or(&none);
@@ -167,11 +168,12 @@ impl Looked<'_> {
         });
         let removed = mine.filter(|record| store.was_removed(self.key, record.group));
         held.removed = removed.map(|record| record.group).collect();
-        // What the older state has as closed, and is here, needs no look. Who closed one since may have had less of it.
+        // What the older state has as closed, and is here, needs no look. Who closed one since may have had less of it, also where
+        // that is part of the older state.
         let is_known = |name: &(GroupId, u32)| {
             let record = recorded.get(name);
             let is_named = |copy: &Replica| copy.broker == places.me;
-            let is_closed = |record: &&&GroupRecord| record.is_closed() && record.restore < restore;
+            let is_closed = |record: &&&GroupRecord| record.is_closed() && record.restore <= served;
             let record = record.filter(is_closed);
             record.is_some_and(|record| record.copies.iter().any(is_named))
         };
@@ -428,6 +430,12 @@ impl Looked<'_> {
     }
 }
 
+/// The last restore after which a streamlet was served.
+fn served_restore(streamlet: &StreamletRecord) -> u64 {
+    let unserved = u64::from(streamlet.awaits_jumps);
+    streamlet.restore.saturating_sub(unserved)
+}
+
 /// Plans of all lanes of a streamlet.
 struct Planned<'a> {
     stream: &'a StreamRecord,
@@ -450,6 +458,7 @@ impl Planned<'_> {
                 lane,
                 start: start.map_or(0, |start| start.ordinal),
                 restore: self.streamlet.restore,
+                served: served_restore(self.streamlet),
                 is_replicated: config.is_replicated(),
                 is_last: self.is_last,
             };
