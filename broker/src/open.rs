@@ -142,6 +142,11 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         (None, None) => 0,
     };
     dir.keep_restore(restore)?;
+    if restored.is_some()
+        && let Err(error) = dir.keep_restored()
+    {
+        tracing::warn!(%error, "if this start fails, the next one takes the metadata store for one that was put back once more");
+    }
     record_broker(
         &*metadata,
         &dir,

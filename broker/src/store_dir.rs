@@ -269,6 +269,15 @@ impl StoreDir {
         Ok(())
     }
 
+    /// Remembers that what follows a restore is done: a start that fails from here on, and is tried again, is not after another
+    /// one. Waits for the disk.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn keep_restored(&self) -> std::io::Result<()> {
+        self.keep_revision(FIRST_REVISION)
+    }
+
     /// The number of the last restore of the cluster's store that was [kept](Self::keep_restore); 0 for none.
     pub fn restore(&self) -> u64 {
         *self.restore.lock()

@@ -71,7 +71,8 @@ pub(crate) fn take_part(
 ) -> Result<u64, MetadataError> {
     let known = last_known(brokers);
     if !dir.is_after_restore() || Rule::RestoreUntold.is_broken() {
-        return Ok(known);
+        // A start after one that failed once it had told: nothing says so yet but this directory.
+        return Ok(known.max(dir.restore()));
     }
     let kept = dir.restore();
     let store_id = dir.incarnation().store_id;

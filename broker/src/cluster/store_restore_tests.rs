@@ -83,6 +83,27 @@ fn brokers_that_start_at_once_or_later_tell_of_one_restore() {
 
 /// The store is put back once more to a state of before a restore that the brokers have lived through.
 #[test]
+fn a_start_that_fails_once_it_has_told_counts_no_restore_twice() {
+    let home = tempfile::tempdir().expect("a directory");
+    let store = MemoryCluster::new();
+    let stream = StreamRecord::new("a", StreamConfig::default(), 0);
+    let stream = store.create_stream(stream, 1).expect("it is made").0.id;
+    let dir = directory(home.path(), store.cluster());
+    let part = || {
+        let brokers = store.brokers().expect("it is read");
+        take_part(&store, &dir, (1, &brokers)).expect("it answers")
+    };
+    assert_eq!(part(), 1);
+    dir.keep_restore(1).expect("it is kept");
+    dir.keep_restored().expect("it is kept");
+    let told = store.streamlet(stream, StreamletId(0));
+    // Its record was not written.
+    assert_eq!(part(), 1);
+    let now = store.streamlet(stream, StreamletId(0));
+    assert_eq!(now.expect("it is read"), told.expect("it is read"));
+}
+
+#[test]
 fn a_state_that_is_put_back_twice_is_told_of_all_that_followed_it() {
     let (home, store) = (
         tempfile::tempdir().expect("a directory"),
