@@ -55,6 +55,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 @Timeout(300)
 class SavepointTest {
     private static final int PART = 500;
+    private static final Duration PATIENCE = Duration.ofMinutes(1);
 
     @RegisterExtension
     private static final MiniClusterExtension FLINK = new MiniClusterExtension(new MiniClusterResourceConfiguration.Builder()
@@ -202,12 +203,15 @@ class SavepointTest {
     }
 
     private static Pin awaitPin(Admin admin, List<LanePosition> positions) throws Exception {
+        long until = System.nanoTime() + PATIENCE.toNanos();
         while (true) {
-            for (Pin pin : admin.pins("s").pins()) {
+            List<Pin> pins = List.copyOf(admin.pins("s").pins());
+            for (Pin pin : pins) {
                 if (Set.copyOf(pin.positions()).equals(Set.copyOf(positions))) {
                     return pin;
                 }
             }
+            assertTrue(System.nanoTime() < until, () -> "no pin came to " + positions + ": " + pins);
             LockSupport.parkNanos(10_000_000);
         }
     }
@@ -256,11 +260,12 @@ class SavepointTest {
                 enumerator.snapshotState(1);
                 enumerator.handleSourceEvent(0, taken(1, Order.LANE, 100, 100));
                 enumerator.notifyCheckpointAborted(1);
-                complete(enumerator, taken(2, Order.LANE, 5, 7));
-                awaitPin(admin, List.of(new LanePosition(0, 0, 5), new LanePosition(0, 1, 7), new LanePosition(0, 2, 0)));
+                // All records are in the first lane, and no pin stands above where a lane ends.
+                complete(enumerator, taken(2, Order.LANE, 5, 0));
+                awaitPin(admin, List.of(new LanePosition(0, 0, 5), new LanePosition(0, 1, 0), new LanePosition(0, 2, 0)));
                 // Of a checkpoint before it, and again.
-                complete(enumerator, taken(3, Order.LANE, 5, 8));
-                awaitPin(admin, List.of(new LanePosition(0, 0, 5), new LanePosition(0, 1, 8), new LanePosition(0, 2, 0)));
+                complete(enumerator, taken(3, Order.LANE, 8, 0));
+                awaitPin(admin, List.of(new LanePosition(0, 0, 8), new LanePosition(0, 1, 0), new LanePosition(0, 2, 0)));
                 context.runCalls();
             }
         }
