@@ -169,7 +169,7 @@ async fn describe(load: &Load, stream: u32) -> Option<Vec<v1::LaneDescription>> 
 fn begins_late(load: &Load, lane: Lane, told: &v1::LaneDescription) -> Option<String> {
     let plan = &load.plan.streams[lane.stream as usize];
     let (start, trimmed) = (told.log_start, load.trimmed(lane));
-    // Where nothing was written between two of its jumps, a lane begins at the later one. Whoever reads it misses the rest.
+    // Where nothing was written between two of its jumps, a lane begins at the later one. The history finds records that are gone.
     let jumped = load.was_put_back() && start.is_multiple_of(JUMP);
     if start <= trimmed || jumped {
         return None;

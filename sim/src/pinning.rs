@@ -58,7 +58,7 @@ pub struct Done {
     pub trimmed: u32,
 }
 
-/// Pins until it is told to stop, and looks at what is left of the pins then.
+/// Makes, moves and deletes pins while there is trouble, and compares them with the lanes once more in the end.
 pub async fn run(load: Arc<Load>, mut dice: Dice) -> Done {
     let stream = load.plan.streams.last().map(|stream| stream.name.clone());
     let mut pinner = Pinner {

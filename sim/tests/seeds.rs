@@ -64,6 +64,20 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// So many seeds from `first` on are well, and each run has another log.
+fn are_well(first: &str, count: usize) {
+    let played = sim(&["--first", first, "--seeds", &count.to_string()]);
+    let told = text(&played);
+    assert!(played.status.success(), "{told}");
+    assert_eq!(digests(&told).len(), count, "{told}");
+}
+
+/// A run noticed the rule that was broken, and has no finding with the rule kept.
+fn assert_noticed(told: &str) {
+    let sums = told.lines().last().unwrap_or_default();
+    assert!(sums.ends_with("which is well with the rule kept"), "{told}");
+}
+
 /// The numbers that stand for logs of runs in what the program prints of them.
 fn digests(text: &str) -> BTreeSet<&str> {
     let lines = text.lines().filter(|line| line.starts_with("seed "));
@@ -130,19 +144,13 @@ fn seeds_with_share_groups_are_well() {
 /// give up becomes dead letters.
 #[test]
 fn seeds_with_restores_and_dead_letters_are_well() {
-    let played = sim(&["--first", "500001", "--seeds", &NEWEST.to_string()]);
-    let told = text(&played);
-    assert!(played.status.success(), "{told}");
-    assert_eq!(digests(&told).len(), NEWEST, "{told}");
+    are_well("500001", NEWEST);
 }
 
 /// Above 600,000 producers give records up after a while, and retention deletes what nobody has pinned.
 #[test]
 fn seeds_with_hasty_producers_and_pins_are_well() {
-    let played = sim(&["--first", "600001", "--seeds", &GIVING_UP.to_string()]);
-    let told = text(&played);
-    assert!(played.status.success(), "{told}");
-    assert_eq!(digests(&told).len(), GIVING_UP, "{told}");
+    are_well("600001", GIVING_UP);
 }
 
 /// What is said not to be stored is read, and what is pinned is gone.
@@ -155,11 +163,7 @@ fn a_wrong_refusal_and_retention_that_waits_for_nobody_are_noticed() {
     ] {
         let planted = ["--planted", rule, "--first", first];
         let noticed = text(&sim(&[&planted[..], &["--seeds", "30"]].concat()));
-        let sums = noticed.lines().last().unwrap_or_default();
-        assert!(
-            sums.ends_with("which is well with the rule kept"),
-            "{noticed}"
-        );
+        assert_noticed(&noticed);
         assert!(noticed.contains(finding), "{noticed}");
     }
 }
@@ -177,11 +181,7 @@ fn seeds_that_failed_once_are_well() {
 fn transactions_that_do_not_count_are_noticed_by_their_readers() {
     for rule in ["open_transactions_shown", "aborted_shown"] {
         let noticed = text(&sim(&["--planted", rule, "--seeds", "6"]));
-        let sums = noticed.lines().last().unwrap_or_default();
-        assert!(
-            sums.ends_with("which is well with the rule kept"),
-            "{noticed}"
-        );
+        assert_noticed(&noticed);
         assert!(noticed.contains("nobody has asked for"), "{noticed}");
     }
 }
@@ -191,11 +191,7 @@ fn transactions_that_do_not_count_are_noticed_by_their_readers() {
 #[test]
 fn a_compaction_that_leaves_the_wrong_record_is_noticed() {
     let noticed = text(&sim(&["--planted", "oldest_record_left", "--seeds", "10"]));
-    let sums = noticed.lines().last().unwrap_or_default();
-    assert!(
-        sums.ends_with("which is well with the rule kept"),
-        "{noticed}"
-    );
+    assert_noticed(&noticed);
     assert!(
         noticed.contains("without the newest record of key"),
         "{noticed}"
@@ -220,11 +216,7 @@ fn a_compaction_under_a_reader_that_takes_too_much_is_noticed() {
             "--trouble",
             "2000",
         ]));
-        let sums = noticed.lines().last().unwrap_or_default();
-        assert!(
-            sums.ends_with("which is well with the rule kept"),
-            "{noticed}"
-        );
+        assert_noticed(&noticed);
     }
 }
 
@@ -256,11 +248,7 @@ fn share_groups_that_break_a_rule_are_noticed() {
             "--seeds",
             "30",
         ]));
-        let sums = noticed.lines().last().unwrap_or_default();
-        assert!(
-            sums.ends_with("which is well with the rule kept"),
-            "{noticed}"
-        );
+        assert_noticed(&noticed);
         assert!(noticed.contains(finding), "{noticed}");
     }
 }
@@ -276,11 +264,7 @@ fn what_is_not_flushed_is_noticed_once_the_power_is_lost() {
     ] {
         let planted = ["--planted", rule, "--first", first];
         let noticed = text(&sim(&[&planted[..], &["--seeds", "30"]].concat()));
-        let sums = noticed.lines().last().unwrap_or_default();
-        assert!(
-            sums.ends_with("which is well with the rule kept"),
-            "{noticed}"
-        );
+        assert_noticed(&noticed);
     }
 }
 
@@ -291,11 +275,7 @@ fn an_owner_that_goes_on_after_a_seal_is_noticed_where_its_clock_is_late() {
     for rule in ["seal_ignored", "sealed_out_tells_ends"] {
         let planted = ["--planted", rule, "--first", "100033"];
         let noticed = text(&sim(&[&planted[..], &["--seeds", "30"]].concat()));
-        let sums = noticed.lines().last().unwrap_or_default();
-        assert!(
-            sums.ends_with("which is well with the rule kept"),
-            "{noticed}"
-        );
+        assert_noticed(&noticed);
         assert!(noticed.contains("above the durable head"), "{noticed}");
     }
 }
@@ -305,11 +285,7 @@ fn an_owner_that_goes_on_after_a_seal_is_noticed_where_its_clock_is_late() {
 fn a_restore_that_nobody_tells_of_is_noticed() {
     let planted = ["--planted", "restore_untold", "--first", "500006"];
     let noticed = text(&sim(&[&planted[..], &["--seeds", "20"]].concat()));
-    let sums = noticed.lines().last().unwrap_or_default();
-    assert!(
-        sums.ends_with("which is well with the rule kept"),
-        "{noticed}"
-    );
+    assert_noticed(&noticed);
 }
 
 /// What grows with the number of groups in a cluster at rest is what brokers remember, and nothing that they ask for.
@@ -341,11 +317,8 @@ fn a_cluster_at_rest_asks_for_nothing_that_grows_with_its_groups() {
 fn an_acknowledgement_that_waits_for_nothing_is_noticed_and_shrunk() {
     let planted = ["--planted", "acknowledged_at_once"];
     let noticed = text(&sim(&[&planted[..], &["--seeds", "20"]].concat()));
+    assert_noticed(&noticed);
     let sums = noticed.lines().last().unwrap_or_default();
-    assert!(
-        sums.ends_with("which is well with the rule kept"),
-        "{noticed}"
-    );
     let seed = sums
         .split("by seed ")
         .nth(1)

@@ -40,7 +40,7 @@ fn lane(start: Ordinal, is_replicated: bool) -> RestoredLane {
     }
 }
 
-/// What is left once nobody is waited for any more.
+/// The groups that stay once all brokers have recorded what they have.
 fn at_last(records: Vec<GroupRecord>, is_replicated: bool) -> Vec<GroupRecord> {
     let of = RestoredLane {
         is_last: true,

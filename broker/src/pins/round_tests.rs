@@ -85,7 +85,7 @@ fn a_pin_that_warns_stops_no_retention_by_being_moved_and_one_that_waits_by_then
     let store = MemoryStore::new();
     let stream = made(&store, "s");
     put(&store, pin(stream, "a", PinPolicy::Warn, 1));
-    // Whoever moves it is faster each time.
+    // The pin is moved between each read of it and its write.
     let moving = |policy| {
         let store = &store;
         move |found: &PinRecord, loss: &PinLoss| {

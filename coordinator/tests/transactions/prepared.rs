@@ -103,7 +103,7 @@ fn a_handle_tells_that_the_time_of_its_transaction_was_over() {
     let forgotten = Reply::Refused(Fault::Forgotten);
     assert_eq!(bench.end_by(one, true), forgotten);
     assert_eq!(bench.end_by(handle(101, 1, 2), true), NOT_OPEN);
-    // Whoever gave such a number has lost what it knew.
+    // No coordinator that knows of the last transaction gives such a number.
     let forgotten = Reply::Refused(Fault::Forgotten);
     assert_eq!(bench.end_by(handle(101, 1, 4), true), forgotten);
 }
