@@ -7,6 +7,7 @@ import java.io.IOException;
 import java.io.InterruptedIOException;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -246,7 +247,8 @@ public final class Consumer implements AutoCloseable {
                 if (committed >= batch.next()) {
                     return;
                 }
-                if (committed == LeaseTable.STALE) {
+                // One that is given up is released after all commits that are under way: then it is known how far it came.
+                if (committed == LeaseTable.STALE || !membership.leases().isHeld(batch.lease())) {
                     throw stale(batch);
                 }
                 check();
@@ -256,6 +258,58 @@ public final class Consumer implements AutoCloseable {
                 }
             }
         }
+    }
+
+    /**
+     * Where the group stands after these batches, and everything of their leases before them: for a transaction to commit together
+     * with what became of their records, see {@link Producer#sendPositions}. Automatic commits must be off
+     * ({@link ConsumerOptions#withCommitInterval} zero).
+     *
+     * <p>If the transaction is not committed for certain, or is prepared, the leases are given back: their records are delivered again
+     * from where the group stands, here or elsewhere, once that is known. What was delivered beyond these batches is delivered again as
+     * well; to commit it is refused.
+     *
+     * @throws KeraException with {@link ErrorCodes#STALE_LEASE} if a lease has ended: its records go, or went, to another member, or are
+     *     delivered again; abort the transaction
+     * @throws IllegalStateException with automatic commits
+     */
+    public GroupPositions positions(Collection<ConsumedBatch> batches) throws IOException {
+        if (!options.commitInterval().isZero()) {
+            throw new IllegalStateException("the consumer of group " + group + " commits every " + options.commitInterval()
+                    + ", which would move the group without the transaction: turn that off by withCommitInterval(Duration.ZERO)");
+        }
+        Map<Lease, Long> next = new HashMap<>();
+        synchronized (lock) {
+            check();
+            for (ConsumedBatch batch : batches) {
+                if (!holds(batch)) {
+                    throw stale(batch);
+                }
+                next.merge(batch.lease(), batch.next(), Math::max);
+            }
+            return new GroupPositions(group, membership.member(), next, this::ended);
+        }
+    }
+
+    private boolean holds(ConsumedBatch batch) {
+        return batch.member().equals(membership.member()) && membership.leases().holds(batch.lease());
+    }
+
+    /** The transaction that commits positions is over. */
+    private void ended(GroupPositions positions, boolean isCommitted) {
+        tell(() -> membership.transactionEnded(positions.next(), isCommitted));
+    }
+
+    /**
+     * Has everything delivered again that is not committed, here or elsewhere: for whoever gives up a transaction before it has sent the
+     * positions of what it was made from. Batches that were delivered before cannot be committed any more.
+     */
+    public void rewind() {
+        synchronized (lock) {
+            previous = null;
+            membership.rewind();
+        }
+        wake();
     }
 
     /** The leases that are held now. */
@@ -516,7 +570,8 @@ public final class Consumer implements AutoCloseable {
         }
     }
 
-    private void stop() {
+    /** Ends the member's threads. Its group is not told. */
+    void stop() {
         stopped = true;
         wake();
         metadata.close();

@@ -44,9 +44,18 @@ final class GroupCalls {
             case COMMIT -> {
                 out.text(2, call.member());
                 call.commits().forEach(commit -> out.bytes(3, encoded(commit)));
+                // Leases that wait for a transaction are named, and the others are committed.
+                out.number(4, 1);
             }
             case LEAVE -> out.text(2, call.member());
         }
+        return out.done();
+    }
+
+    /** Has a transaction, of which the group is part, commit positions of a member's leases. */
+    static byte[] sendPositions(TransactionHandle handle, String group, String member, List<LeaseCommit> commits) {
+        Wire.Writer out = new Wire.Writer().bytes(1, handle.encoded()).text(2, group).text(3, member);
+        commits.forEach(commit -> out.bytes(4, encoded(commit)));
         return out.done();
     }
 
@@ -72,8 +81,9 @@ final class GroupCalls {
             case ACQUIRE -> acquired(membership, call, leases(fields), now);
             case COMMIT -> {
                 List<Long> stale = new ArrayList<>();
-                numbers(fields, stale, new ArrayList<>());
-                membership.committed(call, stale, now);
+                List<Long> pending = new ArrayList<>();
+                numbers(fields, stale, pending);
+                membership.committed(call, stale, pending, now);
             }
             case LEAVE -> membership.leaveAnswered(call, now);
         }

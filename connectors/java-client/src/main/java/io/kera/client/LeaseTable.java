@@ -33,8 +33,12 @@ final class LeaseTable {
         /** The same, but not before it is time for it: other members have the keys of most batches, perhaps. */
         private boolean passedLater;
         private boolean returning;
+        /** It is released as it is committed: what was delivered of it beyond that is delivered again. */
+        private boolean givenUp;
         /** A commit with release is under way. */
         private boolean releasing;
+        /** A transaction that has not ended commits a position of it, perhaps another member's: nothing else does until then. */
+        private boolean waits;
 
         Held(Lease lease) {
             this.lease = lease;
@@ -63,16 +67,25 @@ final class LeaseTable {
         /** True if nothing is left to do but the release. */
         private boolean isDone() {
             long position = position();
-            return position >= finishedAt || (returning && position >= delivered);
+            return givenUp || position >= finishedAt || (returning && position >= delivered);
         }
 
         private LeaseCommit due(boolean all) {
+            if (givenUp) {
+                return releasing ? null : new LeaseCommit(lease.id(), LeaseCommit.NONE, true);
+            }
             long position = position();
             boolean done = isDone();
-            if (releasing || (!done && (!(all || passed) || position <= committed))) {
+            if (releasing || waits || (!done && (!(all || passed) || position <= committed))) {
                 return null;
             }
             return new LeaseCommit(lease.id(), position > committed ? position : LeaseCommit.NONE, done);
+        }
+
+        private void committedUpTo(long next) {
+            committed = Math.max(committed, next);
+            passed &= processed > committed;
+            passedLater &= processed > committed;
         }
     }
 
@@ -117,7 +130,7 @@ final class LeaseTable {
     /** Notes that what lies below {@code next} goes to the application. False if it may not: the lease is not read any more. */
     boolean deliver(Lease lease, long next) {
         Held one = heldBy(lease);
-        if (one == null || one.returning || one.releasing) {
+        if (one == null || one.returning || one.givenUp || one.releasing) {
             return false;
         }
         one.delivered = Math.max(one.delivered, next);
@@ -152,10 +165,10 @@ final class LeaseTable {
         }
     }
 
-    /** Notes that everything of the lease below {@code next} is processed. False if it is not held. */
+    /** Notes that everything of the lease below {@code next} is processed. False if it is not held, or is given up. */
     boolean processed(long lease, long next) {
         Held one = held.get(lease);
-        if (one == null) {
+        if (one == null || one.givenUp) {
             return false;
         }
         if (next > one.processed) {
@@ -169,6 +182,48 @@ final class LeaseTable {
     long committed(long lease) {
         Held one = held.get(lease);
         return one != null ? one.committed : released.getOrDefault(lease, STALE);
+    }
+
+    /** True until the lease has ended. */
+    boolean isHeld(Lease lease) {
+        return heldBy(lease) != null;
+    }
+
+    /** True if what was delivered of the lease may be committed. */
+    boolean holds(Lease lease) {
+        Held one = heldBy(lease);
+        return one != null && !one.givenUp;
+    }
+
+    /** A transaction has committed everything of the lease below {@code next}. */
+    void committedByTransaction(Lease lease, long next) {
+        Held one = heldBy(lease);
+        if (one == null) {
+            return;
+        }
+        if (next > one.processed) {
+            one.processed = next;
+            one.passSkipped();
+        }
+        one.committedUpTo(next);
+    }
+
+    /** Has leases released as they are committed, without what was delivered beyond that. Those of them that are held. */
+    List<Lease> giveUp(Collection<Lease> leases) {
+        List<Lease> marked = new ArrayList<>();
+        for (Lease lease : leases) {
+            Held one = heldBy(lease);
+            if (one != null && !one.givenUp && !one.releasing) {
+                one.givenUp = true;
+                marked.add(lease);
+            }
+        }
+        return marked;
+    }
+
+    /** Leases of which more was delivered than is committed. */
+    List<Lease> ahead() {
+        return held.values().stream().filter(one -> one.delivered > one.committed).map(one -> one.lease).toList();
     }
 
     /** Marks leases as to be given back: no more is delivered of them. Those newly so. */
@@ -207,8 +262,17 @@ final class LeaseTable {
         }
     }
 
-    /** A commit was answered. The leases that ended by it: released ones, and those that had ended before. */
-    List<Lease> commitDone(List<LeaseCommit> commits, Collection<Long> stale) {
+    /** What waits for transactions is due again: they may have ended. */
+    void askAgain() {
+        held.values().forEach(one -> one.waits = false);
+    }
+
+    /**
+     * A commit was answered. The leases that ended by it: released ones, and those that had ended before.
+     *
+     * @param pending of which nothing was done: they wait until they are {@linkplain #askAgain asked for again}
+     */
+    List<Lease> commitDone(List<LeaseCommit> commits, Collection<Long> stale, Collection<Long> pending) {
         List<Lease> ended = new ArrayList<>();
         for (LeaseCommit commit : commits) {
             Held one = held.get(commit.lease());
@@ -220,9 +284,12 @@ final class LeaseTable {
                 ended.add(one.lease);
                 continue;
             }
-            one.committed = Math.max(one.committed, commit.next());
-            one.passed &= one.processed > one.committed;
-            one.passedLater &= one.processed > one.committed;
+            if (pending.contains(commit.lease())) {
+                one.releasing = false;
+                one.waits = true;
+                continue;
+            }
+            one.committedUpTo(commit.next());
             if (commit.release()) {
                 held.remove(commit.lease());
                 released.put(commit.lease(), one.committed);

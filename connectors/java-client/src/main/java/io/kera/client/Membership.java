@@ -2,6 +2,7 @@ package io.kera.client;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
 /**
@@ -91,6 +92,10 @@ final class Membership {
     private long heartbeatNanos = LONGEST_PAUSE;
     private long nextCommit;
     private boolean commitWanted;
+    /** Commits wait for transactions; when they are sent again. */
+    private boolean held;
+    private long heldUntil;
+    private int heldTimes;
     private boolean closing;
     private boolean left;
     /** It left with progress that was not committed. */
@@ -148,6 +153,20 @@ final class Membership {
         commitWanted = true;
     }
 
+    /** A transaction has committed positions, or it is not known that it has: then the coordinator says where to go on. */
+    void transactionEnded(Map<Lease, Long> positions, boolean isCommitted) {
+        if (isCommitted) {
+            positions.forEach(leases::committedByTransaction);
+        } else {
+            ended.addAll(leases.giveUp(positions.keySet()));
+        }
+    }
+
+    /** What was delivered and is not committed is delivered again: its leases are given back as they are committed. */
+    void rewind() {
+        ended.addAll(leases.giveUp(leases.ahead()));
+    }
+
     /** No more leases are asked for; those held are given back, and once what is processed is committed it leaves. */
     void close() {
         closing = true;
@@ -191,6 +210,11 @@ final class Membership {
             commitWanted |= commitNanos > 0;
             leases.commitSkipped();
         }
+        if (held && heldUntil - now <= 0) {
+            held = false;
+            leases.askAgain();
+            commitWanted = true;
+        }
         if (line(Kind.COMMIT).isFree()) {
             List<LeaseCommit> due = leases.due(commitWanted || closing, MOST_COMMITS);
             if (due.size() < MOST_COMMITS) {
@@ -221,6 +245,9 @@ final class Membership {
             if (line.underWay == null && line.notBefore - time > 0 && line.notBefore - next < 0) {
                 next = line.notBefore;
             }
+        }
+        if (held && heldUntil - next < 0) {
+            next = heldUntil;
         }
         return nextCommit - next < 0 ? nextCommit : next;
     }
@@ -288,9 +315,23 @@ final class Membership {
         }
     }
 
-    void committed(Call call, List<Long> stale, long time) {
-        if (succeeded(call, time)) {
-            ended.addAll(leases.commitDone(call.commits(), stale));
+    /**
+     * A commit was answered.
+     *
+     * @param stale leases that had ended before
+     * @param pending leases of which transactions that have not ended commit positions: nothing of them was done
+     */
+    void committed(Call call, List<Long> stale, List<Long> pending, long time) {
+        if (!succeeded(call, time)) {
+            return;
+        }
+        ended.addAll(leases.commitDone(call.commits(), stale, pending));
+        if (!pending.isEmpty()) {
+            heldUntil = now + Math.min(FIRST_PAUSE << Math.min(heldTimes, 10), LONGEST_PAUSE);
+            heldTimes++;
+            held = true;
+        } else if (!held) {
+            heldTimes = 0;
         }
     }
 

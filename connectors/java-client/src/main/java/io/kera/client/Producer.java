@@ -370,6 +370,43 @@ public final class Producer implements AutoCloseable {
     }
 
     /**
+     * Has the open transaction commit where a consumer group stands: the positions count with the records, or not at all, so that a program
+     * which reads, writes and goes on counts each record once. Until the transaction has ended no other consumer gets what lies below
+     * the positions, also if this one is gone. Several groups may take part; for a lease that is sent again the higher position counts.
+     *
+     * <pre>{@code
+     * ConsumerOptions manual = ConsumerOptions.to(broker).withCommitInterval(Duration.ZERO);
+     * ProducerOptions transactional = ProducerOptions.to(broker).withTransactionalId("copy-1");
+     * try (Consumer consumer = new Consumer("in", "copy", manual); Producer producer = new Producer("out", transactional)) {
+     *     for (ConsumedBatch batch; (batch = consumer.next(wait)) != null; ) {
+     *         producer.beginTransaction();
+     *         for (KeraRecord record : batch.records()) {
+     *             producer.append(record.key(), record.value());
+     *         }
+     *         producer.sendPositions(consumer.positions(List.of(batch)));
+     *         producer.commitTransaction();
+     *     }
+     * }
+     * }</pre>
+     *
+     * <p>A position says that all of the lease below it is in this transaction or in earlier ones: so the batches of a lease go into
+     * transactions in their order. A transaction that ends in any other way than a commit that was answered has the consumer give the
+     * leases back, and read on where the group stands then. One that is aborted before it has positions needs
+     * {@link Consumer#rewind}. Consumers may have any order.
+     *
+     * @param positions of {@link Consumer#positions}
+     * @throws KeraException with {@link ErrorCodes#STALE_LEASE} or {@link ErrorCodes#UNKNOWN_MEMBER} if the records go to another consumer,
+     *     with {@link ErrorCodes#FENCED_PRODUCER} if another producer has begun under the id. After any exception the transaction cannot be
+     *     committed any more: abort it
+     * @throws IOException if the transaction has failed before, or no answer came: whether it has the positions is not known
+     * @throws IllegalStateException if no transaction is open
+     */
+    public void sendPositions(GroupPositions positions) throws IOException {
+        notInCallback("sending positions");
+        transaction().sendPositions(positions);
+    }
+
+    /**
      * Sends what is open, waits until all records are acknowledged, and commits.
      *
      * @throws ProduceException if records were given up; the transaction is aborted, unless somebody else has ended it by
@@ -379,6 +416,7 @@ public final class Producer implements AutoCloseable {
     public void commitTransaction() throws IOException {
         ProducerTransaction transaction = transaction();
         TransactionHandle handle = closeTransaction();
+        boolean isCommitted = false;
         try {
             if (handle == null) {
                 return;
@@ -387,9 +425,10 @@ public final class Producer implements AutoCloseable {
                 throw new IOException("the transaction of " + handle.transactionalId()
                         + " was aborted: its time was over, or somebody aborted it");
             }
+            isCommitted = true;
             transaction.settled();
         } finally {
-            transaction.over();
+            transaction.over(isCommitted);
         }
     }
 
@@ -410,7 +449,7 @@ public final class Producer implements AutoCloseable {
                 transaction.settled();
             }
         } finally {
-            transaction.over();
+            transaction.over(false);
         }
         return handle;
     }
@@ -426,7 +465,7 @@ public final class Producer implements AutoCloseable {
                 transaction.end(handle, false);
             }
         } finally {
-            transaction.over();
+            transaction.over(false);
         }
     }
 
@@ -436,6 +475,7 @@ public final class Producer implements AutoCloseable {
         ProducerTransaction transaction = transaction();
         transaction.closing();
         try {
+            transaction.awaitPositions();
             sealAll();
             // What another thread was about to append has its number only since its lane is sealed.
             outstanding.await(outstanding.mark());

@@ -1,6 +1,7 @@
 package io.kera.client;
 
 import java.io.IOException;
+import java.io.InterruptedIOException;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.LinkedHashSet;
@@ -16,6 +17,8 @@ import java.util.function.BiConsumer;
  * first batch is sent, by a thread of its own.
  */
 final class ProducerTransaction {
+    private static final String ENDED = "somebody else has ended the transaction while records were appended";
+
     private enum Phase {
         NONE,
         OPEN,
@@ -35,6 +38,7 @@ final class ProducerTransaction {
     private final long timeoutMillis;
     private final boolean sendsHeartbeats;
     private final TransactionCalls calls;
+    private final PositionCalls groups;
     /** Heartbeats have connections of their own: a call that is waited for must not hold them up. Null without. */
     private final TransactionCalls heartbeats;
     private final BiConsumer<ProducerLane, IOException> told;
@@ -49,10 +53,18 @@ final class ProducerTransaction {
     private long heartbeatMillis;
     /** The next transaction begins under another epoch: batches of the one before may yet arrive. */
     private boolean spoilt;
+    /** Something was asked for when it ended that may yet begin another transaction. */
+    private boolean leftOpen;
     private Phase phase = Phase.NONE;
     private long number;
     /** Why a batch of it was given up. */
     private ProduceException failure;
+    /** Which of this producer's transactions is open. */
+    private long begun;
+    /** Calls of it that send positions and are not answered. */
+    private int sending;
+    /** Whose consumers are told how it ends. */
+    private final List<GroupPositions> sent = new ArrayList<>();
     private boolean ended;
 
     ProducerTransaction(StreamInfo stream, ProducerOptions options, BiConsumer<ProducerLane, IOException> told)
@@ -63,10 +75,12 @@ final class ProducerTransaction {
         this.told = told;
         sendsHeartbeats = options.transactionHeartbeats();
         calls = new TransactionCalls(options.bootstrap(), options.connect(), options.deadline().toNanos());
+        groups = new PositionCalls(options);
         try {
             began(calls.init(id, timeoutMillis, null, sendsHeartbeats));
         } catch (IOException | RuntimeException error) {
             calls.close();
+            groups.close();
             throw error;
         }
         thread = new Thread(this::run, "kera-producer-" + stream.name() + "-transaction");
@@ -147,6 +161,8 @@ final class ProducerTransaction {
         phase = Phase.OPEN;
         number = 0;
         failure = null;
+        sending = 0;
+        begun++;
     }
 
     synchronized boolean takesRecords() {
@@ -158,9 +174,15 @@ final class ProducerTransaction {
         return phase.sends();
     }
 
-    /** The next one may begin. */
-    synchronized void over() {
-        phase = Phase.NONE;
+    /** The next one may begin. Consumers whose positions it had are told whether it is committed for certain. */
+    void over(boolean isCommitted) {
+        List<GroupPositions> tell;
+        synchronized (this) {
+            phase = Phase.NONE;
+            tell = List.copyOf(sent);
+            sent.clear();
+        }
+        tell.forEach(positions -> positions.ended(isCommitted));
     }
 
     synchronized void closing() {
@@ -175,7 +197,8 @@ final class ProducerTransaction {
      * one begins under another epoch.
      */
     synchronized TransactionHandle take() {
-        spoilt |= number != 0 || !asked.isEmpty();
+        leftOpen = !asked.isEmpty() || sending > 0;
+        spoilt |= number != 0 || leftOpen;
         TransactionHandle handle = number == 0 ? null : new TransactionHandle(id, identity.id(), identity.epoch(), number);
         phase = Phase.ENDING;
         number = 0;
@@ -183,6 +206,7 @@ final class ProducerTransaction {
         added.clear();
         wanted.clear();
         asked.clear();
+        notifyAll();
         return handle;
     }
 
@@ -216,9 +240,12 @@ final class ProducerTransaction {
         }
     }
 
-    /** All batches of it were acknowledged, and it is committed or prepared for certain. */
+    /**
+     * All batches of it were acknowledged, and it is committed or prepared for certain. The next one begins under the same epoch, unless
+     * a lane was asked for that nobody waited for: under that epoch the request would be taken for the next one's.
+     */
     synchronized void settled() {
-        spoilt = false;
+        spoilt = leftOpen;
     }
 
     boolean end(TransactionHandle handle, boolean commit) throws IOException {
@@ -289,7 +316,7 @@ final class ProducerTransaction {
             } else if (number != 0 && number != given) {
                 // What was added before is no part of the other one: a commit would be of some of the records.
                 other = new TransactionHandle(id, as.id(), as.epoch(), given);
-                refused = new IOException("somebody else has ended the transaction while records were appended");
+                refused = new IOException(ENDED);
                 fail(new ProduceException(refused.getMessage(), true, null));
             } else {
                 added.addAll(lanes);
@@ -317,17 +344,87 @@ final class ProducerTransaction {
         for (ProducerLane lane : lanes) {
             of.bytes(2, new Wire.Writer().number(1, lane.streamlet).number(2, lane.lane).done());
         }
-        Wire.Writer request = new Wire.Writer().text(1, id).number(2, as.id()).number(3, as.epoch()).bytes(4, of.done());
-        Wire.Reader fields = new Wire.Reader(calls.call(id, Methods.ADD_TO_TRANSACTION, request.done()));
-        long given = 0;
-        for (int field; (field = fields.next()) != 0; ) {
-            if (field == 1) {
-                given = fields.varint();
-            } else {
-                fields.skip();
+        return calls.add(id, as, of.done(), List.of());
+    }
+
+    /**
+     * Has the transaction commit positions of a group.
+     *
+     * @throws KeraException if a coordinator refuses them
+     * @throws IOException if the transaction has failed before, or an answer did not come. After any the transaction can be aborted alone
+     */
+    void sendPositions(GroupPositions positions) throws IOException {
+        Cluster.ProducerId as;
+        long of;
+        synchronized (this) {
+            if (phase != Phase.OPEN) {
+                throw new IllegalStateException("no transaction of the producer is open: begin one");
+            }
+            check();
+            as = identity;
+            of = begun;
+            sending++;
+            sent.add(positions);
+        }
+        IOException failed = new IOException("the call was given up before it was answered");
+        try {
+            groups.send(joinGroup(positions.group(), as, of), positions);
+            failed = null;
+        } catch (IOException error) {
+            failed = error;
+        } finally {
+            sent(positions, of, failed);
+        }
+        if (failed != null) {
+            throw failed;
+        }
+    }
+
+    private synchronized void sent(GroupPositions positions, long of, IOException failed) throws IOException {
+        if (of != begun || !phase.sends()) {
+            // Whoever aborted it has told the consumer.
+            throw new IOException("the transaction was aborted by another thread while " + positions + " were sent", failed);
+        }
+        sending--;
+        if (failed != null) {
+            fail(new ProduceException(positions + " could not be made part of the transaction: " + failed.getMessage(),
+                    !(failed instanceof KeraException), failed));
+            // The coordinator may have begun a transaction of which nothing is known here.
+            spoilt = true;
+        }
+        notifyAll();
+    }
+
+    /** Makes a group part of the transaction; its handle. */
+    private TransactionHandle joinGroup(String group, Cluster.ProducerId as, long of) throws IOException {
+        long given = calls.add(id, as, null, List.of(group));
+        TransactionHandle handle = new TransactionHandle(id, as.id(), as.epoch(), given);
+        synchronized (this) {
+            if (of != begun || !phase.sends()) {
+                // The next one begins under another epoch, and ends what this may have begun.
+                throw new IOException("the transaction was aborted by another thread");
+            }
+            if (number == 0 || number == given) {
+                number = given;
+                return handle;
+            }
+            fail(new ProduceException(ENDED, true, null));
+        }
+        abort(handle);
+        throw new IOException(ENDED);
+    }
+
+    /** Waits for positions that other threads send. Their calls have deadlines. */
+    synchronized void awaitPositions() throws IOException {
+        long of = begun;
+        while (sending > 0 && of == begun && phase.sends()) {
+            try {
+                wait();
+            } catch (InterruptedException error) {
+                Thread.currentThread().interrupt();
+                throw new InterruptedIOException("interrupted while positions were sent");
             }
         }
-        return given;
     }
 
     void end() {
@@ -341,5 +438,6 @@ final class ProducerTransaction {
             heartbeats.close();
         }
         calls.close();
+        groups.close();
     }
 }

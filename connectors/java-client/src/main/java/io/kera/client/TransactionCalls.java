@@ -84,6 +84,29 @@ final class TransactionCalls implements AutoCloseable {
         return committed;
     }
 
+    /**
+     * Adds lanes of a stream and groups to the transaction that is open, or begins one; which of the id's it is.
+     *
+     * @param lanes of a LanesOfTransaction; null: none
+     */
+    long add(String id, Cluster.ProducerId identity, byte[] lanes, List<String> groups) throws IOException {
+        Wire.Writer request = new Wire.Writer().text(1, id).number(2, identity.id()).number(3, identity.epoch());
+        if (lanes != null) {
+            request.bytes(4, lanes);
+        }
+        groups.forEach(group -> request.text(5, group));
+        long given = 0;
+        Wire.Reader fields = new Wire.Reader(call(id, Methods.ADD_TO_TRANSACTION, request.done()));
+        for (int field; (field = fields.next()) != 0; ) {
+            if (field == 1) {
+                given = fields.varint();
+            } else {
+                fields.skip();
+            }
+        }
+        return given;
+    }
+
     void named(int method, TransactionHandle handle) throws IOException {
         call(handle.transactionalId(), method, new Wire.Writer().bytes(1, handle.encoded()).done());
     }

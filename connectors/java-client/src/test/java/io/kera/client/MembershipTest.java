@@ -8,6 +8,8 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.kera.client.Membership.Call;
 import io.kera.client.Membership.Kind;
 import io.kera.client.ModelGroup.LeaseName;
+import io.kera.client.ModelTransactions.Outcome;
+import io.kera.client.ModelTransactions.Transaction;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.BitSet;
@@ -16,6 +18,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import java.util.Set;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
@@ -36,9 +39,16 @@ class MembershipTest {
         private final List<Call> underWay = new ArrayList<>();
         /** Which group each lease is of. */
         private final Map<Lease, Integer> incarnations = new HashMap<>();
+        /** What it writes in; null: none is open. */
+        private Transaction transaction;
+        private boolean isSent;
+        private boolean commits;
+        /** The one before may be open still: the next one of the same id ends it. */
+        private Transaction last;
 
-        Client(Random dice, long now) {
-            membership = new Membership(1 + dice.nextInt(4), dice.nextInt(3) == 0 ? 0 : 30 * MILLI, now);
+        Client(Random dice, long now, boolean inTransactions) {
+            boolean byHand = inTransactions || dice.nextInt(3) == 0;
+            membership = new Membership(1 + dice.nextInt(4), byHand ? 0 : 30 * MILLI, now);
         }
     }
 
@@ -47,18 +57,21 @@ class MembershipTest {
         private final ModelGroup group;
         private final List<Client> clients = new ArrayList<>();
         /** Calls of which the member has given up to hear, and that may still arrive. */
-        private final List<Call> late = new ArrayList<>();
+        private final List<Runnable> late = new ArrayList<>();
+        /** What is processed is a copy that is written in transactions; null: it is not. */
+        private final ModelTransactions transactions;
         private final BitSet[] processed = new BitSet[ModelGroup.LANES];
         private long now = 1;
 
-        Game(long seed, boolean ordered) {
+        Game(long seed, boolean ordered, boolean inTransactions) {
             dice = new Random(seed);
             group = new ModelGroup(dice, ordered);
+            transactions = inTransactions ? new ModelTransactions(group, dice) : null;
             for (int lane = 0; lane < processed.length; lane++) {
                 processed[lane] = new BitSet();
             }
             for (int n = 1 + dice.nextInt(3); n > 0; n--) {
-                clients.add(new Client(dice, now));
+                clients.add(new Client(dice, now, inTransactions));
             }
         }
 
@@ -106,7 +119,10 @@ class MembershipTest {
                     membership.heartbeatAnswered(call, lost, giveBack, now);
                 }
                 case ACQUIRE -> membership.acquired(call, group.acquire(call.member(), call.room()), now);
-                case COMMIT -> membership.committed(call, group.commit(call.member(), call.commits()), now);
+                case COMMIT -> {
+                    ModelGroup.Answer answer = group.commit(call.member(), call.commits());
+                    membership.committed(call, answer.stale(), answer.pending(), now);
+                }
                 case LEAVE -> {
                     group.leave(call.member());
                     membership.leaveAnswered(call, now);
@@ -137,7 +153,7 @@ class MembershipTest {
             int fate = fair ? 9 : dice.nextInt(10);
             if (fate == 0) {
                 client.membership.failed(call, null, now);
-                late.add(call);
+                late.add(() -> arriveUnheard(call));
             } else if (fate == 1) {
                 arriveUnheard(call);
                 client.membership.failed(call, null, now);
@@ -174,6 +190,74 @@ class MembershipTest {
             }
         }
 
+        /** The program goes on: it begins a transaction, sends its positions, or ends it. */
+        private void transact(Client client, boolean fair) {
+            Transaction open = client.transaction;
+            if (open == null) {
+                begin(client);
+                return;
+            }
+            int fate = fair ? 9 : dice.nextInt(10);
+            boolean givesUp = !fair && dice.nextInt(4) == 0;
+            if (!client.isSent) {
+                int error = fate == 0 ? ErrorCodes.TIMEOUT : transactions.send(open);
+                if (fate == 0) {
+                    late.add(() -> transactions.send(open));
+                }
+                client.isSent = error == 0 && fate != 1;
+                boolean isOpen = error == 0 || ErrorCodes.isRetryable(error);
+                client.commits &= isOpen && (client.isSent || !givesUp);
+                // Without its positions it can be aborted alone.
+                client.isSent |= !client.commits;
+                return;
+            }
+            boolean commit = client.commits;
+            if (fate == 0) {
+                late.add(() -> transactions.end(open, commit));
+            }
+            Outcome outcome = fate == 0 ? null : transactions.end(open, commit);
+            if (fate > 1 || givesUp) {
+                // Without an answer nobody knows, and then it is not committed for certain.
+                ended(client, fate > 1 && outcome == Outcome.COMMITTED);
+            }
+        }
+
+        private void begin(Client client) {
+            Transaction next = transactions.begin(client.membership.member());
+            boolean isHeld = true;
+            for (Lease lease : List.copyOf(client.inHand.keySet())) {
+                Deque<InHand> batches = client.inHand.get(lease);
+                for (int n = dice.nextInt(3); n > 0 && !batches.isEmpty(); n--) {
+                    InHand batch = batches.poll();
+                    next.write(lease, batch.from(), batch.next());
+                    isHeld &= batch.member().equals(client.membership.member()) && client.membership.leases().holds(lease);
+                }
+                client.inHand.computeIfPresent(lease, (any, left) -> left.isEmpty() ? null : left);
+            }
+            if (client.last != null) {
+                transactions.end(client.last, false);
+            }
+            client.transaction = next;
+            client.last = next;
+            client.isSent = false;
+            client.commits = dice.nextInt(5) != 0;
+            if (!isHeld) {
+                transactions.end(next, false);
+                client.transaction = null;
+                client.membership.rewind();
+                take(client);
+            } else if (next.positions.isEmpty()) {
+                transactions.end(next, false);
+                client.transaction = null;
+            }
+        }
+
+        private void ended(Client client, boolean isCommitted) {
+            client.membership.transactionEnded(client.transaction.positions, isCommitted);
+            client.transaction = null;
+            take(client);
+        }
+
         private void checkBarrier(Lease lease, long from) {
             if (!group.ordered || from < ModelGroup.startOf(lease.lane(), 1)) {
                 return;
@@ -183,14 +267,22 @@ class MembershipTest {
             }
             for (int lane = 0; lane < ModelGroup.OLD_LANES; lane++) {
                 for (int ordinal = 0; ordinal < ModelGroup.BOUNDARY; ordinal++) {
-                    assertTrue(ModelGroup.isHollow(lane, ordinal) || processed[lane].get(ordinal),
-                            "lane " + lane + " has " + ordinal + " left, and " + lease + " is read at " + from);
+                    assertTrue(isDone(lane, ordinal), "lane " + lane + " has " + ordinal + " left, and " + lease + " is read at " + from);
                 }
             }
         }
 
+        private boolean isDone(int lane, int ordinal) {
+            boolean done = transactions == null ? processed[lane].get(ordinal) : transactions.isCopied(lane, ordinal);
+            return done || ModelGroup.isHollow(lane, ordinal);
+        }
+
         /** The application is done with a batch; it may be of a lease that ended long ago. */
-        private void process(Client client) {
+        private void process(Client client, boolean fair) {
+            if (transactions != null) {
+                transact(client, fair);
+                return;
+            }
             for (Lease lease : List.copyOf(client.inHand.keySet())) {
                 Deque<InHand> batches = client.inHand.get(lease);
                 InHand batch = batches.poll();
@@ -220,10 +312,10 @@ class MembershipTest {
                     case 0, 1, 2, 3, 4 -> drive(client);
                     case 5, 6, 7, 8, 9, 10 -> network(client, false);
                     case 11, 12, 13 -> read(client);
-                    case 14, 15, 16 -> process(client);
+                    case 14, 15, 16 -> process(client, false);
                     case 17 -> {
                         if (!late.isEmpty()) {
-                            arriveUnheard(late.remove(dice.nextInt(late.size())));
+                            late.remove(dice.nextInt(late.size())).run();
                         }
                     }
                     case 18 -> misfortune();
@@ -237,7 +329,18 @@ class MembershipTest {
             switch (dice.nextInt(12)) {
                 case 0, 1 -> group.expireOne();
                 case 2, 3 -> group.revokeOne();
-                case 4 -> group.delete();
+                case 4 -> {
+                    if (transactions == null) {
+                        group.delete();
+                    } else {
+                        transactions.abortOne();
+                    }
+                }
+                case 5, 6, 7 -> {
+                    if (transactions != null) {
+                        transactions.tellOne();
+                    }
+                }
                 default -> { }
             }
         }
@@ -250,7 +353,11 @@ class MembershipTest {
                     network(client, true);
                 }
                 read(client);
-                process(client);
+                process(client, true);
+            }
+            if (transactions != null) {
+                transactions.abortAllBut(clients.stream().map(client -> client.transaction).toList());
+                transactions.tellAll();
             }
         }
 
@@ -279,7 +386,7 @@ class MembershipTest {
             }
             for (int lane = 0; lane < ModelGroup.LANES; lane++) {
                 for (int ordinal = 0; ordinal < ModelGroup.RECORDS; ordinal++) {
-                    assertTrue(ModelGroup.isHollow(lane, ordinal) || processed[lane].get(ordinal), lane + ": " + ordinal);
+                    assertTrue(isDone(lane, ordinal), lane + ": " + ordinal);
                 }
             }
         }
@@ -288,7 +395,13 @@ class MembershipTest {
     @ParameterizedTest
     @ValueSource(booleans = {true, false})
     void everyRecordIsProcessedBeforeItIsCommitted(boolean ordered) {
-        Seeds.play(SEEDS, seed -> new Game(seed, ordered).play());
+        Seeds.play(SEEDS, seed -> new Game(seed, ordered, false).play());
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void everyRecordIsInOneTransactionThatIsCommitted(boolean ordered) {
+        Seeds.play(SEEDS / 2, seed -> new Game(seed, ordered, true).play());
     }
 
     private static Membership joined() {
@@ -319,8 +432,81 @@ class MembershipTest {
         membership.failed(commit, null, 5);
         Call again = only(membership.due(5 + 2_000 * MILLI), Kind.COMMIT);
         assertEquals(commit.commits(), again.commits());
-        membership.committed(again, List.of(), 6);
+        membership.committed(again, List.of(), List.of(), 6);
         assertEquals(20, membership.leases().committed(7));
+    }
+
+    @Test
+    void aCommitWaitsForATransactionThatHasItsLeaseAndOthersDoNot() {
+        Membership membership = joined();
+        Lease other = new Lease(8, 0, 1, 0, LaneReader.UNBOUNDED, 0);
+        membership.acquired(only(membership.due(2), Kind.ACQUIRE), List.of(LANE, other), 2);
+        LeaseTable leases = membership.leases();
+        for (Lease lease : List.of(LANE, other)) {
+            leases.deliver(lease, 20);
+            leases.processed(lease.id(), 20);
+        }
+        membership.wantCommit();
+        Call commit = only(membership.due(3), Kind.COMMIT);
+        membership.committed(commit, List.of(), List.of(7L), 4);
+        assertEquals(List.of(10L, 20L), List.of(leases.committed(7), leases.committed(8)));
+        assertEquals(List.of(LANE, other), leases.leases());
+        // Others are committed meanwhile.
+        leases.deliver(other, 30);
+        leases.processed(8, 30);
+        membership.wantCommit();
+        Call next = only(membership.due(5), Kind.COMMIT);
+        assertEquals(List.of(new LeaseCommit(8, 30, false)), next.commits());
+        membership.committed(next, List.of(), List.of(), 6);
+        Call again = only(membership.due(6 + 2_000 * MILLI), Kind.COMMIT);
+        assertEquals(List.of(new LeaseCommit(7, 20, false)), again.commits());
+    }
+
+    @Test
+    void aLeaseWhoseTransactionIsNotCommittedIsReleasedWithoutProgress() {
+        for (boolean isCommitted : new boolean[] {true, false}) {
+            Membership membership = joined();
+            membership.acquired(only(membership.due(2), Kind.ACQUIRE), List.of(LANE), 2);
+            membership.takeGranted();
+            LeaseTable leases = membership.leases();
+            assertTrue(leases.deliver(LANE, 20) && leases.deliver(LANE, 30));
+            // It is given back, and that waits for the transaction.
+            membership.heartbeatAnswered(only(membership.due(2 + 10 * MILLI), Kind.HEARTBEAT), List.of(), List.of(7L), 3);
+            assertTrue(membership.due(4).stream().noneMatch(call -> call.kind() == Kind.COMMIT));
+            membership.transactionEnded(Map.of(LANE, isCommitted ? 30L : 20L), isCommitted);
+            assertEquals(isCommitted, leases.holds(LANE));
+            Call commit = only(membership.due(5), Kind.COMMIT);
+            // A transaction has committed the rest: to release it is all that is left.
+            assertEquals(List.of(new LeaseCommit(7, LeaseCommit.NONE, true)), commit.commits());
+            assertEquals(isCommitted, leases.processed(7, 30));
+            assertEquals(Set.of(LANE), Set.copyOf(membership.takeEnded()));
+            membership.failed(commit, null, 6);
+            Call again = only(membership.due(6 + 2_000 * MILLI), Kind.COMMIT);
+            assertEquals(commit.commits(), again.commits());
+            membership.committed(again, List.of(), List.of(), 7);
+            assertEquals(isCommitted ? 30 : 10, leases.committed(7));
+            assertFalse(leases.isHeld(LANE));
+        }
+    }
+
+    @Test
+    void aLeaseThatIsGivenUpIsNotReadAndAnotherIsAskedFor() {
+        Membership membership = new Membership(1, 0, 1);
+        membership.joinedAs(membership.due(1).get(0), "m", 10, 1);
+        membership.acquired(only(membership.due(2), Kind.ACQUIRE), List.of(LANE), 2);
+        LeaseTable leases = membership.leases();
+        membership.rewind();
+        assertTrue(leases.holds(LANE), "nothing of it was delivered");
+        assertTrue(leases.deliver(LANE, 20));
+        assertTrue(membership.due(3).stream().noneMatch(call -> call.kind() == Kind.ACQUIRE));
+        membership.rewind();
+        assertFalse(leases.deliver(LANE, 30));
+        assertFalse(leases.processed(7, 20));
+        assertEquals(List.of(LANE), membership.takeEnded());
+        assertEquals(1, only(membership.due(4), Kind.ACQUIRE).room());
+        // One of the same number that comes later is another one.
+        membership.transactionEnded(Map.of(new Lease(7, 0, 1, 0, 100, 0), 50L), true);
+        assertEquals(10, leases.committed(7));
     }
 
     @Test
@@ -337,7 +523,7 @@ class MembershipTest {
         membership.leases().processed(7, 20);
         Call commit = only(membership.due(5), Kind.COMMIT);
         assertEquals(List.of(new LeaseCommit(7, 20, true)), commit.commits());
-        membership.committed(commit, List.of(), 6);
+        membership.committed(commit, List.of(), List.of(), 6);
         assertEquals(20, membership.leases().committed(7), "a late commit finds it done");
         assertEquals(List.of(), membership.leases().ids());
     }

@@ -39,11 +39,19 @@ final class ModelGroup {
         }
     }
 
+    /** A position that a transaction commits once it has committed itself: what lies below is nobody's until then. */
+    private record Sent(int transaction, int lane, long from, long next) {}
+
+    /** What a commit is answered with. */
+    record Answer(List<Long> stale, List<Long> pending) {}
+
     final boolean ordered;
     final Map<LeaseName, BitSet> processed = new HashMap<>();
     private final Random dice;
     private final BitSet[] committed = new BitSet[LANES];
     private final TreeMap<Long, Held> leases = new TreeMap<>();
+    /** By lease, also of leases that have ended. */
+    private final TreeMap<Long, Sent> sent = new TreeMap<>();
     private final Set<String> members = new HashSet<>();
     private final Map<Long, Long> ended = new HashMap<>();
     private int incarnation;
@@ -175,7 +183,8 @@ final class ModelGroup {
 
     private boolean leaseLane(String member, int lane, int generation, List<Lease> granted) {
         long start = committed[lane].nextClearBit((int) startOf(lane, generation));
-        boolean taken = leases.values().stream().anyMatch(held -> held.lease.lane() == lane);
+        boolean taken = leases.values().stream().anyMatch(held -> held.lease.lane() == lane)
+                || sent.values().stream().anyMatch(each -> each.lane() == lane);
         return start < endOf(lane, generation) && !taken && lease(member, lane, start, LaneReader.UNBOUNDED, generation, granted);
     }
 
@@ -183,6 +192,7 @@ final class ModelGroup {
         BitSet busy = (BitSet) committed[lane].clone();
         leases.values().stream().filter(held -> held.lease.lane() == lane)
                 .forEach(held -> busy.set((int) held.next, (int) held.lease.end()));
+        sent.values().stream().filter(each -> each.lane() == lane).forEach(each -> busy.set((int) each.from(), (int) each.next()));
         int start = busy.nextClearBit((int) startOf(lane, generation));
         if (start >= endOf(lane, generation)) {
             return false;
@@ -199,9 +209,53 @@ final class ModelGroup {
         return true;
     }
 
-    /** Those of the commits whose lease had ended; what is committed must have been processed under its lease. */
-    List<Long> commit(String member, List<LeaseCommit> commits) {
+    /** The error of positions that a transaction is to commit; 0: it does. */
+    int send(String member, int transaction, Map<Lease, Long> positions) {
+        if (!isMember(member)) {
+            return ErrorCodes.UNKNOWN_MEMBER;
+        }
+        Map<Long, Sent> taken = new HashMap<>();
+        for (Map.Entry<Lease, Long> each : positions.entrySet()) {
+            long lease = each.getKey().id();
+            long next = each.getValue();
+            Sent known = sent.get(lease);
+            if (known != null && known.transaction() != transaction) {
+                return ErrorCodes.TRANSACTION_PENDING;
+            }
+            if (known != null && known.next() >= next) {
+                continue;
+            }
+            if (!holds(member, lease) || (known == null && next <= leases.get(lease).next)) {
+                return ErrorCodes.STALE_LEASE;
+            }
+            taken.put(lease, new Sent(transaction, each.getKey().lane(), leases.get(lease).next, next));
+        }
+        sent.putAll(taken);
+        return 0;
+    }
+
+    /** A transaction has ended. */
+    void endPositions(int transaction, boolean isCommitted) {
+        for (long lease : List.copyOf(sent.keySet())) {
+            Sent one = sent.get(lease);
+            if (one.transaction() != transaction) {
+                continue;
+            }
+            sent.remove(lease);
+            if (isCommitted) {
+                committed[one.lane()].set((int) one.from(), (int) one.next());
+                Held held = leases.get(lease);
+                if (held != null) {
+                    held.next = Math.max(held.next, one.next());
+                }
+            }
+        }
+    }
+
+    /** What is committed must have been processed under its lease. */
+    Answer commit(String member, List<LeaseCommit> commits) {
         List<Long> stale = new ArrayList<>();
+        List<Long> pending = new ArrayList<>();
         for (LeaseCommit commit : commits) {
             if (!holds(member, commit.lease())) {
                 if (ended.getOrDefault(commit.lease(), -1L) < commit.next()) {
@@ -210,6 +264,10 @@ final class ModelGroup {
                 continue;
             }
             Held held = leases.get(commit.lease());
+            if (commit.next() > held.next && sent.containsKey(commit.lease())) {
+                pending.add(commit.lease());
+                continue;
+            }
             int lane = held.lease.lane();
             BitSet done = processed.getOrDefault(new LeaseName(incarnation, commit.lease()), new BitSet());
             assertTrue(commit.next() <= held.end(), "a commit of " + held.lease + " at " + commit.next());
@@ -224,6 +282,6 @@ final class ModelGroup {
                 leases.remove(commit.lease());
             }
         }
-        return stale;
+        return new Answer(stale, pending);
     }
 }

@@ -144,7 +144,7 @@ class TransactionsTest {
                 transaction.take();
                 assertFalse(transaction.isClosing());
                 assertThrows(IOException.class, transaction::takeClosed);
-                transaction.over();
+                transaction.over(false);
                 transaction.open();
                 assertThrows(IOException.class, transaction::takeClosed);
             } finally {
