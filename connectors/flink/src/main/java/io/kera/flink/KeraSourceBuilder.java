@@ -1,5 +1,6 @@
 package io.kera.flink;
 
+import io.kera.client.Pinning;
 import io.kera.client.Slices;
 import java.time.Duration;
 import java.util.List;

@@ -1,5 +1,6 @@
 package io.kera.flink;
 
+import io.kera.client.Pinning;
 import java.io.Serializable;
 import java.util.List;
 

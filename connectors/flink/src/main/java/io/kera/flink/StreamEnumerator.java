@@ -1,8 +1,10 @@
 package io.kera.flink;
 
+import io.kera.client.Admin;
 import io.kera.client.Generations;
 import io.kera.client.LanePosition;
 import io.kera.client.LoginException;
+import io.kera.client.PinKeeper;
 import io.kera.flink.StreamLook.Fresh;
 import io.kera.flink.StreamLook.Found;
 import java.io.IOException;
@@ -36,7 +38,7 @@ abstract class StreamEnumerator<P> implements SplitEnumerator<LaneSplit, Enumera
         this.context = context;
         this.settings = settings;
         look = new StreamLook(settings);
-        pins = settings.pinning() == null ? null : new PinKeeper(settings, jobName(context), this::notPinned);
+        pins = settings.pinning() == null ? null : keeper(settings, jobName(context));
     }
 
     private static String jobName(SplitEnumeratorContext<?> context) {
@@ -44,7 +46,18 @@ abstract class StreamEnumerator<P> implements SplitEnumerator<LaneSplit, Enumera
         return metrics == null ? "" : metrics.getAllVariables().getOrDefault(JOB_NAME, "");
     }
 
-    private void notPinned(String why) {
+    private PinKeeper keeper(SourceSettings of, String job) {
+        PinKeeper.Needs needs = of.bounded() ? PinKeeper.Needs.NAMED_LANES : PinKeeper.Needs.ALL_LANES;
+        return new PinKeeper(() -> new Admin(of.bootstrap(), of.connection().options()), of.pinning(), needs, job, "the last checkpoint",
+                this::notPinned);
+    }
+
+    private void notPinned(String why, boolean isNews) {
+        if (isNews) {
+            LOG.warn(why);
+        } else {
+            LOG.debug(why);
+        }
         if (settings.pinning().isRequired()) {
             context.callAsync(() -> why, (text, error) -> {
                 throw new FlinkRuntimeException(why);

@@ -10,6 +10,7 @@ import io.kera.client.ConnectOptions;
 import io.kera.client.KeraException;
 import io.kera.client.LanePosition;
 import io.kera.client.Pin;
+import io.kera.client.Pinning;
 import io.kera.client.Producer;
 import io.kera.client.ProducerOptions;
 import io.kera.client.TestBroker;

@@ -167,6 +167,68 @@ class GroupsTest {
         refused(ErrorCodes.UNKNOWN_STREAM, () -> admin.pins("nothing"));
     }
 
+    private static List<LanePosition> firstLane(long ordinal) {
+        return List.of(new LanePosition(0, 0, ordinal));
+    }
+
+    /** Lanes were added, and records trimmed, that the keeper does not know of. */
+    @Test
+    void aPinIsKeptWhereItIsNeeded() throws Exception {
+        byte[] none = {};
+        admin.createStream("kept", 1, 1);
+        broker.run("a\nb\nc\nd\n", "produce", "kept");
+        List<String> failed = new ArrayList<>();
+        Pinning pinning = Pinning.named("keeper").waiting().maxAge(Duration.ofHours(2)).maxBytes(1 << 20);
+        PinKeeper.Opener brokers = () -> new Admin(List.of(broker.address()), ConnectOptions.DEFAULT);
+        for (PinKeeper.Needs needs : PinKeeper.Needs.values()) {
+            try (PinKeeper keeper = new PinKeeper(brokers, pinning.renamed("keeper-" + needs), needs, "two\nlines", "the test",
+                    (why, isNews) -> failed.add(isNews + " " + why))) {
+                keeper.move("kept", none, firstLane(1));
+                keeper.move("kept", none, firstLane(2));
+                keeper.await();
+                Pin pin = admin.pins("kept").pins().stream().filter(each -> each.name().equals("keeper-" + needs)).findAny().orElseThrow();
+                assertEquals(2, pin.positions().get(0).ordinal());
+                assertEquals("two lines", pin.job());
+                assertEquals(List.of(Pin.Policy.WAIT, Duration.ofHours(2), 1L << 20), List.of(pin.policy(), pin.maxAge(), pin.maxBytes()));
+                assertEquals(List.of(), failed);
+                if (needs == PinKeeper.Needs.ALL_LANES) {
+                    keeper.delete("kept");
+                    keeper.await();
+                    assertEquals(List.of(), admin.pins("kept").pins());
+                    keeper.delete("kept");
+                }
+            }
+        }
+        assertEquals(List.of(), failed, "none is there, and none is missed");
+        admin.growStream("kept", 2);
+        try (Producer producer = Producer.placed("kept", ProducerOptions.to(broker.address()))) {
+            producer.appendTo(1, null, "e".getBytes(), List.of(), 0);
+        }
+        for (PinKeeper.Needs needs : PinKeeper.Needs.values()) {
+            try (PinKeeper keeper = new PinKeeper(brokers, pinning, needs, "", "the test", (why, isNews) -> failed.add(isNews + " " + why))) {
+                keeper.move("kept", none, firstLane(3));
+                keeper.await();
+                Pin pin = admin.pins("kept").pins().stream().filter(each -> each.name().equals("keeper")).findAny().orElseThrow();
+                long added = needs == PinKeeper.Needs.ALL_LANES ? 0 : 1;
+                assertEquals(List.of(new LanePosition(0, 0, 3), new LanePosition(0, 1, added)), pin.positions());
+                assertEquals(List.of(), failed);
+            }
+        }
+        broker.run("", "stream", "trim", "kept", "--streamlet", "0", "--lane", "0", "--ordinal", "4");
+        try (PinKeeper keeper = new PinKeeper(brokers, pinning, PinKeeper.Needs.ALL_LANES, "", "the test",
+                (why, isNews) -> failed.add(isNews + " " + why))) {
+            for (int n = 0; n < 2; n++) {
+                keeper.move("kept", none, firstLane(3));
+                keeper.await();
+            }
+            String lost = " records are gone that the test needs: lane kept:0/0 lost records from ordinal 3 on before pin keeper was set;";
+            assertTrue(failed.get(0).startsWith("true" + lost) && failed.get(1).startsWith("false" + lost), failed.toString());
+            keeper.move("nothing", none, firstLane(0));
+            keeper.await();
+            assertTrue(failed.get(2).startsWith("true pin keeper of stream nothing does not have the positions of the test"), failed.get(2));
+        }
+    }
+
     @Test
     void aPinWhoseDeletionWasNotAnsweredMayBeGone() throws Exception {
         // Which stream, which pins it has, and the deletion.

@@ -265,10 +265,12 @@ class SentPositionsTest {
         again = consumer.next(PATIENCE);
         assertEquals(begin, again.records().get(0).ordinal());
 
-        // One that is prepared ends by its handle, also one of positions alone. A commit of the same lease waits for it.
+        // One that is prepared ends by its handle, also one of positions alone.
         producer.beginTransaction();
         producer.sendPositions(consumer.positions(List.of(again)));
         TransactionHandle handle = producer.prepareTransaction();
+        ConsumedBatch prepared = again;
+        assertThrows(KeraException.class, () -> consumer.positions(List.of(prepared)), "it is not known how it ends");
         assertEquals(begin, committed(admin));
         assertTrue(transactions.commit(handle));
         assertEquals(again.next(), consumer.next(PATIENCE).records().get(0).ordinal());

@@ -17,6 +17,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.samza.SamzaException;
+import org.apache.samza.checkpoint.CheckpointListener;
 import org.apache.samza.metrics.Counter;
 import org.apache.samza.metrics.MetricsRegistry;
 import org.apache.samza.system.IncomingMessageEnvelope;
@@ -26,7 +27,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** Reads lanes in turn, on one thread, each from its owner, or from a replica in the rack of the process. */
-final class KeraSystemConsumer extends BlockingEnvelopeMap {
+final class KeraSystemConsumer extends BlockingEnvelopeMap implements CheckpointListener {
     private static final Logger LOG = LoggerFactory.getLogger(KeraSystemConsumer.class);
     private static final int READ_BYTES = 1 << 20;
     /** While no lane has anything, one of them is waited for, so long. */
@@ -45,6 +46,9 @@ final class KeraSystemConsumer extends BlockingEnvelopeMap {
     private final ArrayDeque<Lane> lanes = new ArrayDeque<>();
     private final long readAhead;
     private final Counter replicaBytes;
+    private final Map<String, StreamInfo> begun = new HashMap<>();
+    /** Null before there is a checkpoint, and where nothing is pinned. */
+    private volatile CheckpointPins pins;
     private StreamLook streams;
     private Admin admin;
     private OwnerConnections connections;
@@ -104,6 +108,7 @@ final class KeraSystemConsumer extends BlockingEnvelopeMap {
         streams = new StreamLook(settings, admin);
         registered.forEach((partition, position) -> {
             StreamInfo stream = streams.begin(partition, position);
+            begun.put(stream.name(), stream);
             lanes.add(new Lane(partition, position.ordinal(),
                     Position.suffix(KeraSystemAdmin.hex(stream.id()), stream.partitions())));
         });
@@ -112,9 +117,23 @@ final class KeraSystemConsumer extends BlockingEnvelopeMap {
         thread.start();
     }
 
+    /** Only consumers of a job's inputs hear of checkpoints, and not those that restore its state. */
+    @Override
+    public synchronized void afterCheckpoint(Map<SystemStreamPartition, String> offsets) {
+        if (pins == null) {
+            pins = settings.pinning().map(pinning -> new CheckpointPins(settings, pinning, begun, registered)).orElse(null);
+        }
+        if (pins != null) {
+            pins.checkpoint(offsets);
+        }
+    }
+
     @Override
     public void stop() {
         stopped = true;
+        if (pins != null) {
+            pins.close();
+        }
         if (thread == null) {
             return;
         }
@@ -130,6 +149,10 @@ final class KeraSystemConsumer extends BlockingEnvelopeMap {
     public Map<SystemStreamPartition, List<IncomingMessageEnvelope>> poll(Set<SystemStreamPartition> partitions, long timeout)
             throws InterruptedException {
         Map<SystemStreamPartition, List<IncomingMessageEnvelope>> found = super.poll(partitions, timeout);
+        String notPinned = pins == null ? null : pins.failure();
+        if (notPinned != null) {
+            throw new SamzaException(notPinned);
+        }
         // What was read before is not given to a job that is about to end.
         if (failure != null) {
             throw new SamzaException(failure.getMessage(), failure);

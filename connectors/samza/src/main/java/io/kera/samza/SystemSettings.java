@@ -4,6 +4,8 @@ import io.kera.client.Admin;
 import io.kera.client.Compression;
 import io.kera.client.ConnectOptions;
 import io.kera.client.Login;
+import io.kera.client.Pin;
+import io.kera.client.Pinning;
 import io.kera.client.ProducerOptions;
 import io.kera.client.SaslMechanism;
 import io.kera.client.Tls;
@@ -14,6 +16,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
 import javax.net.ssl.SSLContext;
@@ -28,6 +31,11 @@ final class SystemSettings {
     static final String GROWTH = "growth";
     static final String ON_DATA_LOSS = "on-data-loss";
     static final String RACK = "rack";
+    static final String PIN = "pin";
+    static final String PIN_POLICY = "pin.policy";
+    static final String PIN_MAX_AGE = "pin.max-age.ms";
+    static final String PIN_MAX_BYTES = "pin.max-bytes";
+    static final String PIN_REQUIRED = "pin.required";
     static final String READ_AHEAD = "read-ahead.bytes";
     static final String COMPRESSION = "producer.compression";
     static final String LINGER = "producer.linger.ms";
@@ -41,8 +49,10 @@ final class SystemSettings {
     static final String TOKEN_FILE = "token-file";
     static final String MECHANISM = "sasl.mechanism";
 
-    private static final Set<String> KNOWN = Set.of(BOOTSTRAP, GROWTH, ON_DATA_LOSS, RACK, READ_AHEAD, COMPRESSION, LINGER, DEADLINE, TLS_CA,
-            TLS_CERTIFICATE, TLS_KEY, USER, PASSWORD, PASSWORD_FILE, TOKEN_FILE, MECHANISM);
+    private static final Set<String> KNOWN = Set.of(BOOTSTRAP, GROWTH, ON_DATA_LOSS, RACK, PIN, PIN_POLICY, PIN_MAX_AGE, PIN_MAX_BYTES,
+            PIN_REQUIRED, READ_AHEAD, COMPRESSION, LINGER, DEADLINE, TLS_CA, TLS_CERTIFICATE, TLS_KEY, USER, PASSWORD, PASSWORD_FILE, TOKEN_FILE, MECHANISM);
+    /** In the environment of a process that Samza's cluster manager starts: its number within the job. */
+    private static final String CONTAINER = "SAMZA_CONTAINER_ID";
     /** In the environment of a process: the rack that it is in. */
     private static final String RACK_OF_PROCESS = "KERA_RACK";
     private static final int TIMEOUT_MILLIS = 10_000;
@@ -73,6 +83,7 @@ final class SystemSettings {
         isGrowthRefused();
         isLossFatal();
         readAhead();
+        pinning("0");
         compression();
         producerOptions(ConnectOptions.DEFAULT);
     }
@@ -188,6 +199,35 @@ final class SystemSettings {
     String rack() {
         String own = System.getenv(RACK_OF_PROCESS);
         return given.getOrDefault(RACK, own == null ? "" : own);
+    }
+
+    /**
+     * How what this process has still to read is pinned: under a name of its own.
+     *
+     * @throws ConfigException if it is to be, and the process has no number within the job
+     */
+    Optional<Pinning> pinning() {
+        String process = config.get("processor.id", System.getenv(CONTAINER));
+        check(!has(PIN) || process != null, "needs a name for each process that it keeps over restarts: set processor.id", PIN);
+        return pinning(process);
+    }
+
+    private Optional<Pinning> pinning(String process) {
+        for (String other : List.of(PIN_POLICY, PIN_MAX_AGE, PIN_MAX_BYTES, PIN_REQUIRED)) {
+            check(has(PIN) || !has(other), "is of a pin: name it with " + prefix + PIN, other);
+        }
+        if (!has(PIN)) {
+            return Optional.empty();
+        }
+        Pin.Policy policy = isFirst(PIN_POLICY, "wait", "warn", false) ? Pin.Policy.WAIT : Pin.Policy.WARN;
+        String name = given.get(PIN);
+        check(!name.isEmpty() && name.chars().noneMatch(Character::isWhitespace), "is \"" + name + "\": use 1 or more bytes without blanks", PIN);
+        Pinning pinning = Pinning.named(name + "-" + process.replaceAll("\\s", "-")).policy(policy);
+        long age = number(PIN_MAX_AGE, 0, 1, Long.MAX_VALUE);
+        pinning = age == 0 ? pinning : pinning.maxAge(Duration.ofMillis(age));
+        long bytes = number(PIN_MAX_BYTES, 0, 1, Long.MAX_VALUE);
+        pinning = bytes == 0 ? pinning : pinning.maxBytes(bytes);
+        return Optional.of(isFirst(PIN_REQUIRED, "true", "false", false) ? pinning.required() : pinning);
     }
 
     /** Bytes of records of a lane that wait for the job; no more are read then. */

@@ -5,12 +5,15 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.kera.client.Admin;
 import io.kera.client.KeraRecord;
+import io.kera.client.LanePosition;
 import io.kera.client.TestBroker;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.stream.Collectors;
 import org.apache.samza.application.TaskApplication;
 import org.apache.samza.job.ApplicationStatus;
 import org.apache.samza.operators.KV;
@@ -46,12 +49,17 @@ class JobTest {
     @Test
     void aJobReadsAndWritesEachRecordOnceAndGoesOnWhereItStopped() throws Exception {
         Map<String, String> config = TestJobs.config(broker.address(), "copy");
+        config.put("systems.kera.kera.pin", "p");
         TestJobs.produce(broker.address(), "s", 0, 2_000);
         runUntil(TestJobs.copy(), config, 2_000);
         TestJobs.produce(broker.address(), "s", 2_000, 3_000);
         runUntil(TestJobs.copy(), config, 3_000);
         // What a checkpoint has does not come twice.
         assertEquals(3_000, TestJobs.stored(admin, "t"));
+        // The last checkpoint has all, and the pin stays behind it.
+        Set<LanePosition> ends = admin.bounds("s").stream().map(lane -> new LanePosition(lane.streamlet(), lane.lane(), lane.head()))
+                .collect(Collectors.toSet());
+        assertEquals(List.of(ends), admin.pins("s").pins().stream().map(pin -> Set.copyOf(pin.positions())).toList());
         Map<Integer, List<KeraRecord>> source = TestJobs.records(admin, "s");
         TestJobs.records(admin, "t").forEach((partition, records) -> {
             // Keys are where all clients put them.

@@ -5,10 +5,12 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.kera.client.Pinning;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import org.apache.samza.SamzaException;
 import org.apache.samza.config.ConfigException;
 import org.apache.samza.config.MapConfig;
@@ -30,6 +32,7 @@ class SettingsTest {
             {"bootstrp", "a:1"}, {"bootstrap", ","}, {"growth", "maybe"}, {"on-data-loss", "no"}, {"read-ahead.bytes", "0"},
             {"read-ahead.bytes", "many"}, {"producer.compression", "rar"}, {"producer.linger.ms", "-1"}, {"producer.deadline.ms", "0"},
             {"tls.certificate", "c.pem"}, {"tls.key", "k.pem"}, {"user", "ann"}, {"password", "x"}, {"token-file", "t", "user", "ann"},
+            {"pin", "two words"}, {"pin.policy", "wait"}, {"pin", "p", "pin.policy", "keep"}, {"pin", "p", "pin.max-bytes", "0"},
         };
         for (String[] words : wrong) {
             ConfigException told = assertThrows(ConfigException.class, () -> settings(words), () -> List.of(words).toString());
@@ -37,6 +40,18 @@ class SettingsTest {
         }
         assertThrows(ConfigException.class, () -> settings("producer.linger.ms", "200", "producer.deadline.ms", "100"));
         assertEquals(List.of("a:1", "b:2"), settings("bootstrap", "a:1, b:2").bootstrap());
+    }
+
+    @Test
+    void eachProcessHasAPinOfItsOwn() {
+        SystemSettings pinned = settings("pin", "p", "pin.policy", "wait");
+        ConfigException told = assertThrows(ConfigException.class, pinned::pinning);
+        assertTrue(told.getMessage().startsWith("systems.kera.kera.pin needs a name for each process"), told.getMessage());
+        Map<String, String> config = Map.of("systems.kera.kera.pin", "p", "systems.kera.kera.pin.policy", "wait",
+                "systems.kera.kera.pin.max-age.ms", "60000", "systems.kera.kera.pin.required", "true", "processor.id", "7");
+        assertEquals(Pinning.named("p-7").waiting().maxAge(Duration.ofMinutes(1)).required(),
+                new SystemSettings("kera", new MapConfig(config)).pinning().orElseThrow());
+        assertEquals(Optional.empty(), settings().pinning());
     }
 
     @Test

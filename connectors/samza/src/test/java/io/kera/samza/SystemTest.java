@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.kera.client.Admin;
 import io.kera.client.KeraRecord;
+import io.kera.client.LanePosition;
 import io.kera.client.Partitions;
 import io.kera.client.Producer;
 import io.kera.client.ProducerOptions;
@@ -190,6 +191,54 @@ class SystemTest {
             assertEquals(0, readIn(cluster, cluster.rack(owner)));
             assertEquals(0, readIn(cluster, null));
         }
+    }
+
+    private void awaitPin(List<LanePosition> positions) throws Exception {
+        TestJobs.await("pin p-0 at " + positions, () -> {
+            try {
+                return admin.pins("s").pins().stream()
+                        .anyMatch(pin -> pin.name().equals("p-0") && Set.copyOf(pin.positions()).equals(Set.copyOf(positions)));
+            } catch (IOException error) {
+                return false;
+            }
+        });
+    }
+
+    /** Of a stream of which another process reads the third lane. */
+    @Test
+    void checkpointsMoveThePinOfTheirProcess() throws Exception {
+        admin.createStream("s", 1, 3);
+        try (Producer producer = Producer.placed("s", ProducerOptions.to(broker.address()))) {
+            for (int n = 0; n < 30; n++) {
+                producer.appendTo(n % 3, null, new byte[1], List.of(), 0);
+            }
+        }
+        config.put("systems.kera.kera.pin", "p");
+        config.put("systems.kera.kera.pin.required", "true");
+        SystemStreamPartition second = new SystemStreamPartition(TestJobs.SYSTEM, "s", new Partition(1));
+        KeraSystemConsumer consumer = new KeraSystemConsumer(settings(), new MetricsRegistryMap());
+        consumer.register(FIRST, "2");
+        consumer.register(second, "3");
+        consumer.start();
+        assertEquals(List.of(), admin.pins("s").pins(), "there is no checkpoint");
+        consumer.afterCheckpoint(Map.of(FIRST, "4"));
+        awaitPin(List.of(new LanePosition(0, 0, 5), new LanePosition(0, 1, 3), new LanePosition(0, 2, 10)));
+        consumer.afterCheckpoint(Map.of(second, "7", new SystemStreamPartition(TestJobs.SYSTEM, "t", new Partition(0)), "9"));
+        awaitPin(List.of(new LanePosition(0, 0, 5), new LanePosition(0, 1, 8), new LanePosition(0, 2, 10)));
+        // What it needs is gone.
+        broker.run("", "stream", "trim", "s", "--streamlet", "0", "--lane", "0", "--ordinal", "9");
+        consumer.afterCheckpoint(Map.of(FIRST, "5"));
+        TestJobs.await("the job to end", () -> {
+            try {
+                consumer.poll(Set.of(FIRST), 0);
+                return false;
+            } catch (SamzaException error) {
+                return error.getMessage().contains("lane s:0/0 lost records from ordinal 6 on before pin p-0 was set");
+            } catch (InterruptedException error) {
+                throw new IllegalStateException(error);
+            }
+        });
+        consumer.stop();
     }
 
     @Test

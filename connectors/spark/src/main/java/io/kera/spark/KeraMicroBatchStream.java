@@ -3,6 +3,7 @@ package io.kera.spark;
 import io.kera.client.Generations;
 import io.kera.client.LanePosition;
 import io.kera.client.LaneReader;
+import io.kera.client.PinKeeper;
 import io.kera.spark.KeraOffset.StreamOffset;
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -13,6 +14,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.SortedMap;
 import java.util.TreeMap;
+import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
@@ -40,6 +42,9 @@ final class KeraMicroBatchStream implements MicroBatchStream, SupportsTriggerAva
     private final Map<String, SortedMap<LaneId, StreamLook.Bounds>> seen = new HashMap<>();
     /** Nothing beyond is read; null: everything that comes. */
     private Map<String, StreamLook.Lanes> last;
+    /** Null: nothing is pinned. */
+    private final QueryPins pins;
+    private boolean isPinned;
 
     KeraMicroBatchStream(KeraOptions options, RangeReaderFactory readers, CheckpointFiles files) throws IOException {
         this.options = options;
@@ -47,6 +52,28 @@ final class KeraMicroBatchStream implements MicroBatchStream, SupportsTriggerAva
         this.files = files;
         look = new StreamLook(options.access());
         admission = new Admission(look);
+        pins = options.pinning().map(pinning -> new QueryPins(options.access(), pinning, PinKeeper.Needs.ALL_LANES,
+                SparkSession.active().sparkContext().appName(), "the last micro-batch")).orElse(null);
+    }
+
+    /** Where a run begins all is complete before; later {@link #commit} says what is. */
+    private void pinFirst(Offset start) {
+        if (pins == null) {
+            return;
+        }
+        pins.check();
+        if (!isPinned) {
+            pin(start);
+        }
+    }
+
+    private void pin(Offset from) {
+        isPinned = true;
+        KeraOffset.of(from).streams().forEach((name, stream) -> {
+            Map<LaneId, Long> positions = new TreeMap<>();
+            stream.cuts().keySet().forEach(lane -> positions.put(lane, stream.position(lane)));
+            pins.move(name, stream.id(), positions);
+        });
     }
 
     @Override
@@ -120,6 +147,7 @@ final class KeraMicroBatchStream implements MicroBatchStream, SupportsTriggerAva
     @Override
     public Offset latestOffset(Offset from, ReadLimit limit) {
         KeraOffset start = KeraOffset.of(from);
+        pinFirst(start);
         try {
             Map<String, Generations> grown = new HashMap<>();
             List<LaneRange> ranges = new ArrayList<>();
@@ -200,6 +228,7 @@ final class KeraMicroBatchStream implements MicroBatchStream, SupportsTriggerAva
     @Override
     public InputPartition[] planInputPartitions(Offset start, Offset end) {
         KeraOffset to = KeraOffset.of(end);
+        pinFirst(start);
         try {
             // A micro-batch that is repeated was planned by another run, maybe long ago.
             for (Map.Entry<String, StreamOffset> stream : to.streams().entrySet()) {
@@ -221,9 +250,12 @@ final class KeraMicroBatchStream implements MicroBatchStream, SupportsTriggerAva
         return KeraOffset.parse(json);
     }
 
-    /** A micro-batch is complete: the group shows it. */
+    /** A micro-batch is complete: the group shows it, and the pin moves behind it. */
     @Override
     public void commit(Offset end) {
+        if (pins != null) {
+            pin(end);
+        }
         options.group().ifPresent(group -> KeraOffset.of(end).streams().forEach((name, stream) -> {
             List<LanePosition> positions = new ArrayList<>();
             stream.cuts().keySet().forEach(
@@ -254,6 +286,9 @@ final class KeraMicroBatchStream implements MicroBatchStream, SupportsTriggerAva
 
     @Override
     public void stop() {
+        if (pins != null) {
+            pins.close();
+        }
         look.close();
     }
 }

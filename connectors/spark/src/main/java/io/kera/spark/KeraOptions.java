@@ -1,6 +1,8 @@
 package io.kera.spark;
 
 import io.kera.client.Compression;
+import io.kera.client.Pin;
+import io.kera.client.Pinning;
 import io.kera.client.SaslMechanism;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -28,6 +30,11 @@ final class KeraOptions {
     static final String GROUP = "group";
     static final String FAIL_ON_DATA_LOSS = "failOnDataLoss";
     static final String RACK = "rack";
+    static final String PIN = "pin";
+    static final String PIN_POLICY = "pinPolicy";
+    static final String PIN_MAX_AGE = "pinMaxAge";
+    static final String PIN_MAX_BYTES = "pinMaxBytes";
+    static final String PIN_REQUIRED = "pinRequired";
     static final String GUARANTEE = "sink.delivery-guarantee";
     static final String ID_PREFIX = "sink.transactional-id-prefix";
     static final String TRANSACTION_TIMEOUT = "sink.transaction-timeout";
@@ -44,7 +51,8 @@ final class KeraOptions {
 
     private static final List<String> KNOWN = List.of(
             BOOTSTRAP, STREAM, STARTING_POSITION, STARTING_TIMESTAMP, ENDING_POSITION, ENDING_TIMESTAMP, MIN_PARTITIONS,
-            MAX_RECORDS, MAX_BYTES, GROWTH, GROUP, FAIL_ON_DATA_LOSS, RACK, GUARANTEE, ID_PREFIX, TRANSACTION_TIMEOUT, COMPRESSION, LINGER,
+            MAX_RECORDS, MAX_BYTES, GROWTH, GROUP, FAIL_ON_DATA_LOSS, RACK, PIN, PIN_POLICY, PIN_MAX_AGE, PIN_MAX_BYTES, PIN_REQUIRED, GUARANTEE, ID_PREFIX,
+            TRANSACTION_TIMEOUT, COMPRESSION, LINGER,
             TLS_CA, TLS_CERTIFICATE, TLS_KEY, USER, PASSWORD, PASSWORD_FILE, TOKEN_FILE, MECHANISM);
     /** Spark gives these to every source and sink. */
     private static final Set<String> SPARKS = Set.of("path", "checkpointlocation", "queryname");
@@ -196,6 +204,23 @@ final class KeraOptions {
         return Optional.ofNullable(given.get(GROUP));
     }
 
+    /** How what is still to be read is pinned. */
+    Optional<Pinning> pinning() {
+        String name = given.get(PIN);
+        if (name == null) {
+            for (String other : List.of(PIN_POLICY, PIN_MAX_AGE, PIN_MAX_BYTES, PIN_REQUIRED)) {
+                check(!has(other), other + " is of a pin: name it with the option " + PIN);
+            }
+            return Optional.empty();
+        }
+        String policy = given.getOrDefault(PIN_POLICY, "warn").toUpperCase(Locale.ROOT);
+        check(policy.equals("WARN") || policy.equals("WAIT"), PIN_POLICY + " is \"" + given.get(PIN_POLICY) + "\": use warn or wait");
+        Pinning pinning = Pinning.named(name).policy(Pin.Policy.valueOf(policy));
+        pinning = has(PIN_MAX_AGE) ? pinning.maxAge(time(PIN_MAX_AGE, "")) : pinning;
+        pinning = has(PIN_MAX_BYTES) ? pinning.maxBytes(number(PIN_MAX_BYTES, 0, 1)) : pinning;
+        return Optional.of(given.getBoolean(PIN_REQUIRED, false) ? pinning.required() : pinning);
+    }
+
     /** What makes no sense for a query that goes on is refused where it begins. */
     void checkStream() {
         check(!has(ENDING_POSITION) && !has(ENDING_TIMESTAMP), "a streaming query has no end: leave endingPosition and"
@@ -206,6 +231,7 @@ final class KeraOptions {
         minPartitions();
         maxRecordsPerTrigger();
         maxBytesPerTrigger();
+        pinning();
     }
 
     boolean failOnDataLoss() {

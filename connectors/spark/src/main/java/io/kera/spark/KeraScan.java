@@ -1,11 +1,15 @@
 package io.kera.spark;
 
+import io.kera.client.Pinning;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
+import java.util.TreeMap;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
@@ -74,8 +78,13 @@ final class KeraScan implements Scan, Batch {
     public InputPartition[] planInputPartitions() {
         try (StreamLook look = new StreamLook(options.access())) {
             List<LaneRange> ranges = new ArrayList<>();
+            Map<String, PinnedReads.PinnedLanes> lanes = new HashMap<>();
             for (String stream : options.streams()) {
-                ranges.addAll(ranges(look, stream));
+                ranges.addAll(ranges(look, stream, lanes));
+            }
+            Optional<Pinning> pinning = options.pinning();
+            if (pinning.isPresent()) {
+                PinnedReads.pin(this, options.access(), pinning.get(), lanes);
             }
             return RangeCutter.cut(look, ranges, options.minPartitions()).toArray(InputPartition[]::new);
         } catch (IOException error) {
@@ -83,7 +92,7 @@ final class KeraScan implements Scan, Batch {
         }
     }
 
-    private List<LaneRange> ranges(StreamLook look, String stream) throws IOException {
+    private List<LaneRange> ranges(StreamLook look, String stream, Map<String, PinnedReads.PinnedLanes> lanes) throws IOException {
         Place start = options.start();
         Place end = options.end();
         StreamLook.Lanes starts = look.bounds(stream, start);
@@ -93,13 +102,17 @@ final class KeraScan implements Scan, Batch {
                     "stream " + stream + " was deleted and made again while its lanes were looked at; run the query once more");
         }
         List<LaneRange> ranges = new ArrayList<>();
+        Map<LaneId, Long> needed = new TreeMap<>();
         for (Map.Entry<LaneId, StreamLook.Bounds> lane : starts.bounds().entrySet()) {
             StreamLook.Bounds bounds = ends.bounds().get(lane.getKey());
             long stop = end.kind() == Place.Kind.LATEST ? bounds.head() : bounds.start();
-            if (lane.getValue().start() < stop) {
+            boolean isRead = lane.getValue().start() < stop;
+            needed.put(lane.getKey(), isRead ? lane.getValue().start() : lane.getValue().head());
+            if (isRead) {
                 ranges.add(new LaneRange(lane.getKey(), starts.id(), lane.getValue().start(), stop));
             }
         }
+        lanes.put(stream, new PinnedReads.PinnedLanes(starts.id(), needed));
         return ranges;
     }
 

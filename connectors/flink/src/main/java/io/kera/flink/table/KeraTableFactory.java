@@ -1,7 +1,7 @@
 package io.kera.flink.table;
 
+import io.kera.client.Pinning;
 import io.kera.flink.KeraConnectionBuilder;
-import io.kera.flink.Pinning;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;

@@ -1,14 +1,12 @@
-package io.kera.flink;
+package io.kera.client;
 
-import io.kera.client.Pin;
-import io.kera.client.PinRequest;
 import java.io.Serializable;
 import java.time.Duration;
 import java.util.Objects;
 
 /**
- * Has brokers keep what a job needs to go on from its last completed checkpoint, or tell of it when they delete that: each stream of
- * the source has a pin, which each completed checkpoint moves to its positions. It outlives the job. Immutable.
+ * Has brokers keep what a job has still to read, or tell of it when they delete that: each stream that it reads has a pin, which moves to
+ * the positions that the job has stored last, such as those of a completed checkpoint. {@link PinKeeper} moves it. Immutable.
  */
 public final class Pinning implements Serializable {
     private static final long serialVersionUID = 1L;
@@ -31,7 +29,8 @@ public final class Pinning implements Serializable {
     }
 
     /**
-     * Pins of this name, of policy {@link Pin.Policy#WARN}. Each source of each job needs a name of its own, and keeps it over restarts.
+     * Pins of this name, of policy {@link Pin.Policy#WARN}. Each reader of each job, such as a source, needs a name of its own, and keeps it over
+     * restarts.
      *
      * @param name 1 to 200 bytes without blanks
      * @throws IllegalArgumentException if it is none
@@ -41,6 +40,12 @@ public final class Pinning implements Serializable {
             throw new IllegalArgumentException("a pin is named \"" + name + "\": use 1 to 200 bytes without blanks");
         }
         return new Pinning(name, Pin.Policy.WARN, null, null, false, false);
+    }
+
+    /** The same under another name. */
+    public Pinning renamed(String wanted) {
+        named(wanted);
+        return new Pinning(wanted, policy, maxAge, maxBytes, isRequired, isDeletedAtEnd);
     }
 
     /** Retention keeps what the pin needs, within its bounds. The user needs the operation {@code alter-configs} on the streams. */
@@ -53,7 +58,7 @@ public final class Pinning implements Serializable {
         return new Pinning(name, Objects.requireNonNull(wanted), maxAge, maxBytes, isRequired, isDeletedAtEnd);
     }
 
-    /** So long after the last checkpoint it holds nothing back any more. Default: the brokers', a week. */
+    /** So long after it was moved last it holds nothing back any more. Default: the brokers', a week. */
     public Pinning maxAge(Duration wanted) {
         return new Pinning(name, policy, Objects.requireNonNull(wanted), maxBytes, isRequired, isDeletedAtEnd);
     }
@@ -64,27 +69,30 @@ public final class Pinning implements Serializable {
     }
 
     /**
-     * Fails the job where a pin cannot be set for half a minute, or records are gone that the checkpoint needs. Default: the log of the
-     * JobManager tells.
+     * Fails the job where a pin cannot be set for half a minute, or records are gone that it needs. Default: the log of the engine tells; with
+     * Flink that of the JobManager.
      */
     public Pinning required() {
         return new Pinning(name, policy, maxAge, maxBytes, true, isDeletedAtEnd);
     }
 
-    /** Deletes the pins of a bounded source once a completed checkpoint says that all is read. Default: they stay. */
+    /** Deletes the pins of what has an end once all is read, with Flink once a completed checkpoint says so. Default: they stay. */
     public Pinning deletedAtEnd() {
         return new Pinning(name, policy, maxAge, maxBytes, isRequired, true);
     }
 
-    String name() {
+    /** The name of the pins. */
+    public String name() {
         return name;
     }
 
-    boolean isRequired() {
+    /** Whether a job fails whose pin cannot be set. */
+    public boolean isRequired() {
         return isRequired;
     }
 
-    boolean isDeletedAtEnd() {
+    /** Whether pins are deleted once all is read. */
+    public boolean isDeletedAtEnd() {
         return isDeletedAtEnd;
     }
 

@@ -1,32 +1,50 @@
-package io.kera.flink;
+package io.kera.client;
 
-import io.kera.client.Admin;
-import io.kera.client.ErrorCodes;
-import io.kera.client.KeraException;
-import io.kera.client.LanePosition;
-import io.kera.client.LoginException;
-import io.kera.client.Pin;
-import io.kera.client.PinRequest;
-import io.kera.flink.LanePlan.LaneId;
 import java.io.IOException;
+import java.io.InterruptedIOException;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
-import java.util.function.Consumer;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
- * Moves the pins of a source's streams, on a thread of its own: brokers that are away hold up neither checkpoints nor reading. Of
- * positions that come faster than pins are moved only the newest count.
+ * Moves the pins of the streams that a job reads, on a thread of its own: brokers that are away hold up neither checkpoints nor reading.
+ * Of positions that come faster than pins are moved only the newest count. Thread-safe.
  */
-final class PinKeeper implements AutoCloseable {
-    private static final Logger LOG = LoggerFactory.getLogger(PinKeeper.class);
+public final class PinKeeper implements AutoCloseable {
+    /** How brokers are reached. */
+    @FunctionalInterface
+    public interface Opener {
+        /** Asked for each move: files of certificates and passwords may have changed. */
+        Admin open() throws IOException;
+    }
+
+    /** Hears why a pin does not stand where it should. */
+    @FunctionalInterface
+    public interface Listener {
+        /**
+         * A pin was not set, or is lost. Called on the thread that moves pins.
+         *
+         * @param isNews false if the same was told of the stream before, and no move was good since
+         */
+        void failed(String why, boolean isNews);
+    }
+
+    /** What a pin is for. */
+    public enum Needs {
+        /** Lanes that were added meanwhile are read from their beginning. */
+        ALL_LANES,
+        /** Lanes that no position names are not read. */
+        NAMED_LANES
+    }
+
+    private record LaneId(int streamlet, int lane) {}
+
     /** A pin is tried to be set for so long. */
     private static final long PATIENCE_NANOS = TimeUnit.SECONDS.toNanos(30);
     private static final long PAUSE_MILLIS = 200;
@@ -44,9 +62,11 @@ final class PinKeeper implements AutoCloseable {
     private record Pinned(List<LanePosition> positions, long atNanos) {}
 
     private final Pinning pinning;
-    private final SourceSettings settings;
+    private final Opener brokers;
+    private final Needs needs;
     private final String job;
-    private final Consumer<String> failed;
+    private final String what;
+    private final Listener listener;
     private final Map<String, Target> newest = new LinkedHashMap<>();
     /** The thread's own. */
     private final Map<String, Pinned> pinned = new HashMap<>();
@@ -56,14 +76,18 @@ final class PinKeeper implements AutoCloseable {
     private volatile boolean closing;
 
     /**
+     * Moves nothing yet.
+     *
      * @param job its name, for people
-     * @param failed is told why a pin was not set, or is lost; on the thread that moves pins
+     * @param what needs the records, as in "the last checkpoint"
      */
-    PinKeeper(SourceSettings settings, String job, Consumer<String> failed) {
-        this.settings = settings;
+    public PinKeeper(Opener brokers, Pinning pinning, Needs needs, String job, String what, Listener listener) {
+        this.brokers = brokers;
+        this.pinning = pinning;
+        this.needs = needs;
         this.job = told(job);
-        this.failed = failed;
-        pinning = settings.pinning();
+        this.what = what;
+        this.listener = listener;
         thread = Executors.newSingleThreadExecutor(work -> {
             Thread made = new Thread(work, "kera-pins");
             made.setDaemon(true);
@@ -78,18 +102,39 @@ final class PinKeeper implements AutoCloseable {
     }
 
     /**
-     * A completed checkpoint needs a stream's records from these positions on. Returns at once.
+     * A stream's records are needed from these positions on. Returns at once.
      *
      * @param id the stream's; empty: not known
-     * @param positions of the lanes that the source knows
+     * @param positions of the lanes that are known
      */
-    void move(String stream, byte[] id, List<LanePosition> positions) {
+    public void move(String stream, byte[] id, List<LanePosition> positions) {
         become(stream, new Target(id, positions));
     }
 
     /** Nothing of a stream is needed any more. Returns at once. */
-    void delete(String stream) {
+    public void delete(String stream) {
         become(stream, new Target(null, null));
+    }
+
+    /**
+     * Waits until what was asked for before is done, or has failed: half a minute for each stream at most.
+     *
+     * @throws InterruptedIOException if the thread is interrupted meanwhile
+     */
+    public void await() throws InterruptedIOException {
+        CountDownLatch done = new CountDownLatch(1);
+        synchronized (newest) {
+            if (closing) {
+                return;
+            }
+            thread.execute(done::countDown);
+        }
+        try {
+            done.await();
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw new InterruptedIOException("interrupted while pin " + pinning.name() + " was set");
+        }
     }
 
     private void become(String stream, Target target) {
@@ -109,7 +154,7 @@ final class PinKeeper implements AutoCloseable {
     private void keep(String stream) {
         long until = System.nanoTime() + PATIENCE_NANOS;
         Target target = take(stream);
-        try (Admin admin = new Admin(settings.bootstrap(), settings.connection().options())) {
+        try (Admin admin = brokers.open()) {
             while (target != null) {
                 try {
                     become(admin, stream, target);
@@ -136,14 +181,8 @@ final class PinKeeper implements AutoCloseable {
 
     private void tell(String stream, Exception error) {
         String text = error instanceof LostException ? error.getMessage()
-                : "pin " + pinning.name() + " of stream " + stream + " does not have the positions of the last checkpoint: "
-                        + error.getMessage();
-        if (text.equals(told.put(stream, text))) {
-            LOG.debug(text);
-        } else {
-            LOG.warn(text);
-        }
-        failed.accept(text);
+                : "pin " + pinning.name() + " of stream " + stream + " does not have the positions of " + what + ": " + error.getMessage();
+        listener.failed(text, !text.equals(told.put(stream, text)));
     }
 
     private void become(Admin admin, String stream, Target target) throws IOException {
@@ -179,15 +218,17 @@ final class PinKeeper implements AutoCloseable {
             gone = new LanePosition(loss.streamlet(), loss.lane(), loss.ordinal());
         }
         if (gone != null) {
-            throw new LostException("records are gone that the last checkpoint needs: lane " + stream + ":" + gone.streamlet() + "/"
+            throw new LostException("records are gone that " + what + " needs: lane " + stream + ":" + gone.streamlet() + "/"
                     + gone.lane() + " lost records from ordinal " + gone.ordinal() + " on before pin " + pinning.name()
                     + " was set; lengthen the stream's retention, or the pin's bounds");
         }
         pinned.put(stream, new Pinned(target.positions(), now));
     }
 
-    /** What the checkpoint needs is deleted. */
+    /** What is needed is deleted. */
     private static final class LostException extends IOException {
+        private static final long serialVersionUID = 1L;
+
         LostException(String text) {
             super(text);
         }
@@ -198,13 +239,12 @@ final class PinKeeper implements AutoCloseable {
         return admin.createPin(pinning.request(id.length == 0 ? request : request.withStreamId(id), job));
     }
 
-    /** The positions as far as they are stored, and those of lanes that the source does not know. */
+    /** The positions as far as they are stored, and those of lanes that are not known. */
     private List<LanePosition> stored(Admin admin, String stream, List<LanePosition> positions) throws IOException {
         Map<LaneId, Long> known = new LinkedHashMap<>();
         positions.forEach(each -> known.put(new LaneId(each.streamlet(), each.lane()), each.ordinal()));
         for (Admin.LaneBounds lane : admin.bounds(stream)) {
-            // A bounded source does not read lanes that were added.
-            long other = settings.bounded() ? lane.head() : lane.start();
+            long other = needs == Needs.ALL_LANES ? lane.start() : lane.head();
             known.merge(new LaneId(lane.streamlet(), lane.lane()), other, (own, any) -> Math.max(own, lane.start()));
         }
         List<LanePosition> all = new ArrayList<>();
@@ -234,7 +274,7 @@ final class PinKeeper implements AutoCloseable {
         }
     }
 
-    /** Waits a little for what is still to be done: the positions of a savepoint with which a job ends. */
+    /** Waits a little, 5 s, for what is still to be done: the positions of a savepoint with which a job ends. */
     @Override
     public void close() {
         synchronized (newest) {
