@@ -366,13 +366,15 @@ fn retain(shared: &Arc<Shared>) {
         for streamlet in &stream.streamlets {
             streamlet.age_out(now);
         }
-        round.trim(&stream, &doomed(&stream, old), old, |streamlet, lane, ordinal| {
+        round.trim(&stream, &doomed(&stream, old), old, |streamlet, lane, ordinal, unpinned| {
             let Some(target) = stream.streamlets.get(streamlet) else {
-                return;
+                return true;
             };
-            if let Err(error) = target.trim(lane, ordinal) {
-                tracing::warn!(stream = stream.name(), streamlet, lane = lane.0, %error, "retention could not trim");
+            let trimmed = target.trim_if(lane, ordinal, vec![unpinned]);
+            if let Err(error) = &trimmed {
+                tracing::warn!(stream = stream.name(), streamlet, lane = lane.0, %error, "retention could not trim; the next round tries again");
             }
+            trimmed.is_ok()
         });
     }
 }

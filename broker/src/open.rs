@@ -142,8 +142,8 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         (None, None) => 0,
     };
     dir.keep_restore(restore)?;
-    if restored.is_some()
-        && let Err(error) = dir.keep_restored()
+    if let Some(restored) = restored
+        && let Err(error) = dir.keep_restored(restored.revision)
     {
         tracing::warn!(%error, "if this start fails, the next one takes the metadata store for one that was put back once more");
     }

@@ -269,13 +269,13 @@ impl StoreDir {
         Ok(())
     }
 
-    /// Remembers that what follows a restore is done: a start that fails from here on, and is tried again, is not after another
-    /// one. Waits for the disk.
+    /// Remembers that what follows a restore is done, at a `revision` of the store that has it: a start that fails from here on,
+    /// and is tried again, is not after another one, and a store that was put back once more is refused. Waits for the disk.
     ///
     /// # Errors
     /// The system's.
-    pub fn keep_restored(&self) -> std::io::Result<()> {
-        self.keep_revision(FIRST_REVISION)
+    pub fn keep_restored(&self, revision: u64) -> std::io::Result<()> {
+        self.keep_revision(revision.max(FIRST_REVISION))
     }
 
     /// The number of the last restore of the cluster's store that was [kept](Self::keep_restore); 0 for none.

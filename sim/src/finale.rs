@@ -9,7 +9,7 @@ use kera_protocol::v1;
 use tokio::time::{sleep, timeout};
 
 use crate::anew;
-use crate::load::{GROUP, GROUP_NAME, Load, PATIENCE};
+use crate::load::{GROUP, GROUP_NAME, Load, MAX_BATCH_BYTES, PATIENCE};
 use crate::os;
 
 /// How often progress is looked at.
@@ -180,7 +180,8 @@ fn begins_late(load: &Load, lane: Lane, told: &v1::LaneDescription) -> Option<St
         ));
     };
     let (kept, share) = (told.bytes, limit / u64::from(plan.streamlets * plan.lanes));
-    (kept < share).then(|| {
+    // What is appended and not yet acknowledged counts for retention, and may be gone with its owner.
+    (kept + u64::from(MAX_BATCH_BYTES) < share).then(|| {
         format!("lane {lane} begins at {start}: retention left {kept} bytes of it, and was to leave {share}")
     })
 }

@@ -22,6 +22,8 @@ pub const GROUP_NAME: &str = "ordered";
 pub const PATIENCE: Duration = Duration::from_secs(180);
 /// Bytes of a segment.
 const SEGMENT: u32 = 64 << 10;
+/// Largest batch of every stream.
+pub const MAX_BATCH_BYTES: u32 = 32 << 10;
 
 /// Shared by all clients of a run.
 pub struct Load {
@@ -204,7 +206,7 @@ impl Load {
                 segment_size: Some(SEGMENT),
                 segments_per_group: Some(stream.segments_per_group),
                 ack: Some(stream.ack as i32),
-                max_batch_bytes: Some(32 << 10),
+                max_batch_bytes: Some(MAX_BATCH_BYTES),
                 replicas: Some(stream.replicas),
                 min_insync_replicas: Some(stream.min_insync),
                 cleanup: stream.compacted.map(|_| v1::Cleanup::Compact as i32),

@@ -1,7 +1,7 @@
 //! What a streamlet needs of the metadata store: to record its groups.
 
 use kera_protocol::ids::{Epoch, GroupKey};
-use kera_records::{GroupRecord, Write};
+use kera_records::{Compare, GroupRecord, Write};
 
 /// The store did not record the change, or it is not known whether it did.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,5 +38,22 @@ pub trait GroupRecorder: Send + Sync {
         );
         told.recv()
             .unwrap_or_else(|_| Err(RecordError("the store dropped the request".into())))
+    }
+
+    /// Records `changes` if all of `compare` holds as well, and waits. A recorder that cannot compare records nothing unless
+    /// `compare` is empty.
+    ///
+    /// # Errors
+    /// [`RecordError`] if they are not durable, or something of `compare` does not hold.
+    fn record_now_if(
+        &self,
+        epoch: Epoch,
+        compare: Vec<Compare>,
+        changes: Vec<Write>,
+    ) -> Result<(), RecordError> {
+        match compare.is_empty() {
+            true => self.record_now(epoch, changes),
+            false => Err(RecordError("this recorder compares nothing".into())),
+        }
     }
 }

@@ -4,7 +4,7 @@ use kera_log_segments::group::Group;
 use kera_log_segments::invariant;
 use kera_log_segments::sync::Arc;
 use kera_protocol::ids::{GroupId, LaneId, Ordinal};
-use kera_records::Write;
+use kera_records::{Compare, Write};
 
 use crate::recorder::RecordError;
 use crate::streamlet::Streamlet;
@@ -28,6 +28,19 @@ impl Streamlet {
     /// # Errors
     /// [`RecordError`] if the new log start could not be recorded; nothing is deleted then.
     pub fn trim(&self, lane: LaneId, ordinal: Ordinal) -> Result<Trimmed, RecordError> {
+        self.trim_if(lane, ordinal, Vec::new())
+    }
+
+    /// [`Self::trim`], if all of `compare` holds when the log start is recorded.
+    ///
+    /// # Errors
+    /// As of [`Self::trim`], and if something of `compare` does not hold.
+    pub fn trim_if(
+        &self,
+        lane: LaneId,
+        ordinal: Ordinal,
+        compare: Vec<Compare>,
+    ) -> Result<Trimmed, RecordError> {
         let _turn = self.maintenance.lock();
         // Not known while the lane is put in order after a failed write.
         let stable = self.stable(lane).unwrap_or(0);
@@ -104,7 +117,8 @@ impl Streamlet {
         }];
         let deleted = doomed.iter().map(|group| group.id()).chain(empty.clone());
         changes.extend(deleted.map(|group| Write::DeleteGroup(self.group_key(group))));
-        self.env.recorder.record_now(epoch, changes)?;
+        let recorder = &self.env.recorder;
+        recorder.record_now_if(epoch, compare, changes)?;
         {
             let mut inner = self.inner.lock();
             let slot = &mut inner.lanes[lane.0 as usize];

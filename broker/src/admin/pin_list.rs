@@ -18,6 +18,8 @@ use crate::store_calls::{blocking, metadata_error};
 
 /// Pins that are read at once of the metadata store: each may have half a million bytes.
 const READ: usize = 256;
+/// Comes after the names of all pins.
+const AFTER_ALL: &str = "\u{10ffff}";
 /// Positions of a page, unless a single pin has more: some MiB.
 const POSITIONS_OF_PAGE: usize = 200_000;
 /// Positions of an answer that does not come in pages.
@@ -38,6 +40,11 @@ pub(crate) async fn list_pins(
     may_see: impl Fn(&str) -> bool,
 ) -> Result<v1::ListPinsResponse, WireError> {
     let page = Page::of(shared, &request)?;
+    let turns = match page.is_local {
+        true => &shared.pins.local_lists,
+        false => &shared.pins.lists,
+    };
+    let _turn = turns.take().await;
     let mut listed = v1::ListPinsResponse {
         // The clock that pins are stamped by.
         now_ms: retention_ms(),
@@ -147,9 +154,20 @@ impl Page {
         let mut found: Vec<OfStream> = Vec::new();
         let (mut count, mut positions) = (0, 0);
         let mut after = self.after.clone();
+        let hidden = |id: StreamId| {
+            let stream = shared.data.catalog.get(id);
+            stream.is_some_and(|stream| !may_see(&stream.name()))
+        };
+        if self.stream.is_some_and(hidden) {
+            return Ok((found, None));
+        }
         loop {
             let (pins, is_last) = self.part(shared, after.clone()).await?;
             after = pins.last().map(PinRecord::key).or(after);
+            if let Some(last) = after.as_mut().filter(|last| hidden(last.stream)) {
+                // Its other pins need not be read.
+                last.name = AFTER_ALL.to_owned();
+            }
             let mut more = None;
             for (stream, mut pins) in by_stream(shared, pins) {
                 if !may_see(&stream.name()) {

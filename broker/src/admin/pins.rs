@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use kera_metadata::pin::{
     DEFAULT_PIN_AGE_MS, DEFAULT_PIN_BYTES, MAX_PIN_POSITIONS, MAX_PINS, check_pin_name,
@@ -54,7 +55,8 @@ impl Maker {
 /// # Errors
 /// [`ErrorCode::InvalidArgument`] says what cannot be, that the name has another pin by now, or that the cluster version is too old; [`ErrorCode::NotAuthorized`]
 /// if the maker may not have retention wait; [`ErrorCode::InvalidName`] for a stream of the broker's own;
-/// [`ErrorCode::Overloaded`] if others are faster again and again; or what the metadata store answers.
+/// [`ErrorCode::Overloaded`] if others are faster again and again, or if who may only read makes and moves pins too fast; or what
+/// the metadata store answers.
 pub(crate) async fn create_pin(
     shared: &Arc<Shared>,
     stream: &Arc<Stream>,
@@ -72,7 +74,9 @@ pub(crate) async fn create_pin(
         name: request.name,
         job: request.job,
         owner: maker.name.clone(),
-        created_ms: stamp(&record.name, record.created_ms, retention_ms())?,
+        created_ms: shared
+            .pins
+            .stamp(stamp(&record.name, record.created_ms, retention_ms())?),
         max_age_ms: request.max_age_ms.unwrap_or(DEFAULT_PIN_AGE_MS),
         max_bytes: request.max_bytes.unwrap_or(DEFAULT_PIN_BYTES),
         lost: None,
@@ -80,6 +84,15 @@ pub(crate) async fn create_pin(
     };
     pin.check().map_err(invalid)?;
     within_heads(shared, stream, &pin)?;
+    if !maker.may_wait {
+        let taken = shared
+            .pins
+            .pace
+            .take(record.id, pin.positions.len(), Instant::now());
+        taken.map_err(|wait| too_fast(&record.name, wait))?;
+    }
+    // What is counted of the stream's pins is still so when one more is written, as far as this broker makes them.
+    let _one_at_a_time = stream.pinning.lock().await;
     let (store, config, name) = (
         shared.metadata.clone(),
         record.config.clone(),
@@ -91,6 +104,14 @@ pub(crate) async fn create_pin(
     let made = blocking(move || put(&*store, &name, &config, pin, replaces, is_full, &maker));
     let (pin, moved) = made.await?;
     Ok((info(&record.name, &record.config, &pin, 0), moved))
+}
+
+fn too_fast(stream: &str, wait: Duration) -> WireError {
+    let text = format!(
+        "pins of stream \"{stream}\" were made and moved too fast by those who may only read it; try again in {} ms, or move them less often. Who has the operation alter-configs may do it at any pace",
+        wait.as_millis()
+    );
+    WireError::new(ErrorCode::Overloaded, text)
 }
 
 /// When a pin is made, by this broker's clock.
@@ -167,6 +188,18 @@ fn is_as_asked(there: &PinRecord, asked: &PinRecord) -> bool {
     bare(there) == bare(asked)
 }
 
+/// Whether retention waits for more with a pin than with the one whose place it takes.
+fn holds_more(old: Option<&PinRecord>, pin: &PinRecord) -> bool {
+    let is_held = |old: &PinRecord| {
+        let mut positions = old.positions.iter().zip(&pin.positions);
+        old.policy == PinPolicy::Wait
+            && old.lost.is_none()
+            && old.positions.len() == pin.positions.len()
+            && positions.all(|(old, new)| old <= new)
+    };
+    pin.policy == PinPolicy::Wait && !old.is_some_and(is_held)
+}
+
 fn put(
     store: &dyn MetadataStore,
     stream: &str,
@@ -216,7 +249,11 @@ fn put(
         }
         let outlived = outlived(stream, &there, &pin)?;
         // What is told apart by when it was set is told apart also where that was a moment ago.
-        pin.created_ms = now_ms + u64::from(now_ms == found);
+        pin.created_ms = match found.saturating_sub(now_ms) {
+            // Also where another broker's clock is a little ahead.
+            ahead if found >= now_ms && ahead < CLOCKS_APART_MS => found + 1,
+            _ => now_ms,
+        };
         if let Some(gone) = gone(store, config, &pin)? {
             return Err(invalid(format!(
                 "lane {}/{} begins above ordinal {}: what the pin needs there is gone already; name where the lane begins, or more",
@@ -226,6 +263,14 @@ fn put(
         let revision = |key, revision| Compare::revision(Key::Pin(key), revision);
         let mut compare = vec![revision(pin.key(), old.map_or(0, |old| old.revision))];
         let mut write = vec![Write::PutPin(pin.clone())];
+        if holds_more(old, &pin)
+            && let Some(record) = store.stream(pin.stream).map_err(of_store)?
+        {
+            // Written as it is: a trim that was decided without this pin is refused.
+            let unchanged = Compare::revision(Key::Stream(record.id), record.revision);
+            compare.push(unchanged);
+            write.push(Write::PutStream(record));
+        }
         if let Some(outlived) = outlived {
             compare.push(revision(outlived.key(), outlived.revision));
             write.push(Write::DeletePin(outlived.key()));
@@ -238,7 +283,7 @@ fn put(
             Err(MetadataError::Conflict(_)) => continue,
             Err(error) => return Err(of_store(error)),
         }
-        // Retention may have decided before it could see the pin.
+        // A lane may begin later since it was looked at.
         pin.lost = gone(store, config, &pin).map_err(made_for_all_that)?;
         if let Some(loss) = &pin.lost {
             // Also if somebody has recorded it, or moved the pin, since then: what it needs here is gone.
@@ -629,6 +674,38 @@ mod tests {
         assert_eq!(full(1).unwrap_err().code, ErrorCode::StorageFull);
         make(1, 16, None).unwrap();
         full(2).unwrap();
+    }
+
+    #[test]
+    fn a_pin_that_holds_more_back_writes_its_stream_so_that_trims_decided_before_are_refused() {
+        let store = MemoryStore::new();
+        let stream = made(&store);
+        let revision = || store.stream(stream.id).unwrap().unwrap().revision;
+        let writes = |policy, at| {
+            let (before, pin) = (revision(), pin(&stream, "chk-1", policy, at));
+            put(&store, "clicks", &config(), pin, None, false, &maker(true)).unwrap();
+            revision() != before
+        };
+        assert!(!writes(PinPolicy::Warn, 5), "it keeps nothing back");
+        assert!(writes(PinPolicy::Wait, 5));
+        assert!(
+            !writes(PinPolicy::Wait, 6),
+            "what lies above was kept before"
+        );
+        assert!(writes(PinPolicy::Wait, 5));
+        let there = store.pins(None).unwrap().remove(0);
+        let loss = below_start(&there, 2, [(StreamletId(1), LaneId(1), 6)], 1).unwrap();
+        lost_at_once(&store, "clicks", &there, &loss);
+        assert!(
+            writes(PinPolicy::Wait, 6),
+            "nothing waited for the lost one"
+        );
+        let found = store.stream(stream.id).unwrap().unwrap();
+        let as_it_was = StreamRecord {
+            revision: found.revision,
+            ..stream.clone()
+        };
+        assert_eq!(found, as_it_was);
     }
 
     #[test]

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use kera_log_segments::group::AckPolicy;
 use kera_metadata::{
-    Compare, Conflict, Feature, Key, StreamConfig, StreamRecord, Transaction, Write,
-    validate_stream_name,
+    Compare, Conflict, Feature, Key, MetadataError, MetadataStore, StreamConfig, StreamRecord,
+    Transaction, Write, validate_stream_name,
 };
 use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
 
 use super::growth::grow;
@@ -17,6 +18,8 @@ use crate::shared::Shared;
 use crate::store_calls::{blocking, metadata_error, to_its_end};
 use crate::transactions;
 
+/// Attempts to change a stream whose record others write at the same time.
+const ATTEMPTS: u32 = 8;
 /// Bytes of a frame that are not its batch.
 const FRAME_ALLOWANCE: u64 = 4096;
 
@@ -115,6 +118,35 @@ async fn alter(
     config: &v1::StreamConfig,
 ) -> Result<(), WireError> {
     let _one_at_a_time = stream.change.lock().await;
+    for _ in 1..ATTEMPTS {
+        let known = stream.record.load().revision;
+        let outcome = alter_once(shared, stream, config).await;
+        if !matches!(&outcome, Err(error) if error.code == ErrorCode::Overloaded) {
+            return outcome;
+        }
+        let (of, again) = (shared.clone(), stream.clone());
+        blocking(move || look_again(&of, &again)).await?;
+        if stream.record.load().revision == known {
+            return outcome;
+        }
+    }
+    alter_once(shared, stream, config).await
+}
+
+/// Takes a stream's record as it is in the store, which may not have been heard of yet.
+fn look_again(shared: &Shared, stream: &Stream) -> Result<(), WireError> {
+    let found = shared.metadata.stream(stream.id());
+    if let Some(found) = found.map_err(|e| metadata_error(&e))? {
+        stream.altered(found);
+    }
+    Ok(())
+}
+
+async fn alter_once(
+    shared: &Arc<Shared>,
+    stream: &Arc<Stream>,
+    config: &v1::StreamConfig,
+) -> Result<(), WireError> {
     let old = stream.record.load_full();
     let mut new = (*old).clone();
     new.config = altered_config(shared, stream, config)?;
@@ -218,18 +250,44 @@ fn delete(shared: &Shared, stream: &Stream) -> Result<(), WireError> {
         // A full disk is no reason to keep a stream.
         tracing::warn!(stream = %record.id, %error, "the deletion cannot be remembered; should the broker end now, the stream's files are set aside at the next start");
     }
-    shared
-        .metadata
-        .commit(Transaction::new(
-            vec![Compare::revision(Key::Stream(record.id), record.revision)],
-            vec![Write::DeleteStream(record.id)],
-        ))
-        .map_err(|e| metadata_error(&e))?;
+    delete_record(&*shared.metadata, record.id, record.revision)?;
     drop_stream(shared, stream);
     if let Some(clustered) = clustered {
         clustered.replicated.forget(record.id);
     }
     Ok(())
+}
+
+/// Deletes a stream's record, whoever writes it at the same time: who makes a pin does.
+fn delete_record(
+    store: &dyn MetadataStore,
+    id: StreamId,
+    mut revision: u64,
+) -> Result<(), WireError> {
+    for _ in 1..ATTEMPTS {
+        let Err(error) = delete_record_of(store, id, revision) else {
+            return Ok(());
+        };
+        let found = match &error {
+            MetadataError::Conflict(_) => store.stream(id).map_err(|e| metadata_error(&e))?,
+            _ => None,
+        };
+        match found {
+            Some(found) if found.revision != revision => revision = found.revision,
+            _ => return Err(metadata_error(&error)),
+        }
+    }
+    delete_record_of(store, id, revision).map_err(|e| metadata_error(&e))
+}
+
+fn delete_record_of(
+    store: &dyn MetadataStore,
+    id: StreamId,
+    revision: u64,
+) -> Result<(), MetadataError> {
+    let unchanged = Compare::revision(Key::Stream(id), revision);
+    let delete = Transaction::new(vec![unchanged], vec![Write::DeleteStream(id)]);
+    store.commit(delete).map(drop)
 }
 
 /// Gives up everything of a stream that is deleted, here or by another broker.
@@ -247,5 +305,26 @@ pub(crate) fn drop_stream(shared: &Shared, stream: &Stream) {
             tracing::warn!(dir = %dir.display(), %error, "files of a deleted stream are left; the next start removes them");
         }
         _ => shared.dir.deleted(record.id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kera_metadata::MemoryStore;
+
+    use super::*;
+
+    #[test]
+    fn a_stream_is_deleted_also_while_somebody_writes_its_record_as_it_is() {
+        let store = MemoryStore::new();
+        let record = StreamRecord::new("clicks", StreamConfig::default(), 1);
+        let known = store.create_stream(record, 0).unwrap().0;
+        let unchanged = Compare::revision(Key::Stream(known.id), known.revision);
+        let touch = Transaction::new(vec![unchanged], vec![Write::PutStream(known.clone())]);
+        store.commit(touch).unwrap();
+        delete_record(&store, known.id, known.revision).unwrap();
+        assert_eq!(store.stream(known.id).unwrap(), None);
+        let gone = delete_record(&store, known.id, known.revision).unwrap_err();
+        assert_eq!(gone.code, ErrorCode::UnknownStream);
     }
 }

@@ -40,6 +40,7 @@ use crate::cluster_version;
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
 use crate::fault_rules::Rule;
+use crate::recover::remove_deleted_streams;
 use crate::set_aside::move_aside;
 use crate::store_dir::{DAMAGED_DIR, StoreDir};
 
@@ -230,6 +231,8 @@ pub(crate) fn jumped(streamlet: &StreamletRecord) -> StreamletRecord {
 pub(crate) struct Restored {
     /// The restore's number.
     pub(crate) restore: u64,
+    /// Of the store, once all was told and taken in.
+    pub(crate) revision: u64,
     /// Files that were set aside.
     pub(crate) set_aside: u64,
 }
@@ -282,8 +285,15 @@ pub(crate) fn begin(
             }
         }
     };
-    let set_aside = set_unknown_aside(dir, config, &store.load()?, (own, &spare))?;
-    Ok(Restored { restore, set_aside })
+    let image = store.load()?;
+    let set_aside = set_unknown_aside(dir, config, &image, (own, &spare))?;
+    // Should this start fail once it counts as done, the next one takes what the store does not know for deleted.
+    remove_deleted_streams(dir, &image, false);
+    Ok(Restored {
+        restore,
+        revision: image.revision,
+        set_aside,
+    })
 }
 
 /// A broker that looks through its files and its replicas, which may take long: others wait for it as long as they hear of it.

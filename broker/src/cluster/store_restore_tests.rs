@@ -95,7 +95,7 @@ fn a_start_that_fails_once_it_has_told_counts_no_restore_twice() {
     };
     assert_eq!(part(), 1);
     dir.keep_restore(1).expect("it is kept");
-    dir.keep_restored().expect("it is kept");
+    dir.keep_restored(1).expect("it is kept");
     let told = store.streamlet(stream, StreamletId(0));
     // Its record was not written.
     assert_eq!(part(), 1);
@@ -268,6 +268,29 @@ fn a_broker_that_looks_through_its_files_is_heard_of() {
     let looking = Looking::begin(&store, 2, TOLD_EVERY);
     looking.goes_on();
     assert_eq!(revision(), Some(now.revision));
+}
+
+#[test]
+fn a_restore_counts_as_done_once_streams_are_set_aside_that_the_store_does_not_know() {
+    let (home, shared) = (tempfile::tempdir(), tempfile::tempdir());
+    let (home, shared) = (home.expect("a directory"), shared.expect("a directory"));
+    let store = MemoryCluster::new();
+    let dir = directory(home.path(), store.cluster());
+    let (unknown, deleting) = (StreamId::random(), StreamId::random());
+    for stream in [unknown, deleting] {
+        fs::create_dir_all(dir.streams().join(stream.to_string())).expect("made");
+    }
+    dir.deleting(deleting).expect("it is kept");
+    let mut config = BrokerConfig::default();
+    config.data_dir = home.path().to_path_buf();
+    config.cluster.broker_id = Some(1);
+    config.replica_store.shared_dir = Some(shared.path().to_path_buf());
+    let done = begin(&store, &dir, &config, &[]).expect("it is done");
+    let now = store.load().expect("it is read").revision;
+    assert_eq!(done.revision, now, "what was before is refused");
+    assert!(dir.unknown().join(unknown.to_string()).is_dir());
+    let left = fs::read_dir(dir.streams()).expect("it is there").count();
+    assert_eq!(left, 0, "what was being deleted is removed");
 }
 
 /// Gives out so many producer ids.

@@ -30,6 +30,8 @@ pub struct Stream {
     growing: Mutex<Option<u64>>,
     /// Held while a new record is applied to the streamlets.
     altering: Mutex<()>,
+    /// One pin is made or moved at a time.
+    pub(crate) pinning: tokio::sync::Mutex<()>,
 }
 
 /// All streamlets of a stream, by number. One that another broker owns is there too, without lanes
@@ -99,6 +101,7 @@ impl Stream {
             change: Default::default(),
             growing: Mutex::default(),
             altering: Mutex::default(),
+            pinning: Default::default(),
         })
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use kera_metadata::{
     Fault, GroupChange, GroupState, MemoryStore, MetadataStore, Replica, StreamRecord,
 };
-use kera_protocol::ids::{GroupId, Incarnation, LaneId, StreamId, StreamletId};
+use kera_protocol::ids::{GroupId, Incarnation, LaneId, LaneKey, StreamId, StreamletId};
 use kera_replication::records::{RecordsRef, commit};
 use kera_replication::runtime::TokioRuntime;
 use kera_streamlet::recorder::GroupRecorder;
@@ -314,6 +314,37 @@ fn what_is_deleted_before_its_record_is_there_is_not_left_behind() {
         .record_now(stage.epoch, again)
         .expect("deleted");
     assert_eq!(stage.store.group(key), Ok(None));
+}
+
+#[test]
+fn what_is_recorded_only_while_a_stream_is_as_it_was_is_refused_once_it_is_written() {
+    let stage = Stage::new();
+    let stream = || {
+        let found = stage.store.stream(stage.key.stream);
+        found.expect("it can be read").expect("it is there")
+    };
+    let lane = LaneKey {
+        stream: stage.key.stream,
+        streamlet: stage.key.streamlet,
+        lane: LaneId(0),
+    };
+    let record = |ordinal, revision| {
+        let unchanged = Compare::revision(Key::Stream(stage.key.stream), revision);
+        let start = vec![Write::PutLaneStart { key: lane, ordinal }];
+        stage
+            .records
+            .record_now_if(stage.epoch, vec![unchanged], start)
+    };
+    let known = stream();
+    record(1, known.revision).expect("recorded");
+    let unchanged = Compare::revision(Key::Stream(known.id), known.revision);
+    let touch = Transaction::new(vec![unchanged], vec![Write::PutStream(known.clone())]);
+    stage.store.commit(touch).expect("written");
+    record(2, known.revision).expect_err("it was written since");
+    let starts = stage.store.lane_starts(known.id).expect("they can be read");
+    let starts: Vec<_> = starts.iter().map(|start| start.ordinal).collect();
+    assert_eq!(starts, [1]);
+    record(2, stream().revision).expect("recorded");
 }
 
 #[test]

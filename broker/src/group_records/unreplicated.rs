@@ -122,13 +122,24 @@ impl GroupRecorder for GroupRecords {
 
     /// Records `changes` in their order, in as few transactions as the store allows, each once the one before is
     /// durable: what a later change relies on comes first.
-    fn record_now(&self, epoch: Epoch, mut changes: Vec<Write>) -> Result<(), RecordError> {
+    fn record_now(&self, epoch: Epoch, changes: Vec<Write>) -> Result<(), RecordError> {
+        self.record_now_if(epoch, Vec::new(), changes)
+    }
+
+    fn record_now_if(
+        &self,
+        epoch: Epoch,
+        compare: Vec<Compare>,
+        mut changes: Vec<Write>,
+    ) -> Result<(), RecordError> {
         // Each is a comparison and a write; the streamlet's are beside them.
-        let most = (self.0.store.max_operations() / 2).clamp(1, CHANGES_PER_TRANSACTION);
+        let most = self.0.store.max_operations().saturating_sub(compare.len()) / 2;
+        let most = most.clamp(1, CHANGES_PER_TRANSACTION);
         while !changes.is_empty() {
             let rest = changes.split_off(most.min(changes.len()));
             let recorded = self.0.recorded(&changes).map_err(failed)?;
-            let transaction = self.0.transaction(epoch, changes, &recorded);
+            let mut transaction = self.0.transaction(epoch, changes, &recorded);
+            transaction.compare.extend(compare.iter().cloned());
             let committed = self.0.commit_async(transaction).wait();
             committed.map_err(failed)?;
             changes = rest;

@@ -1,15 +1,18 @@
 //! Pins: positions that something still needs, and what retention does about them ([`rule`]).
 //!
-//! Owners read the pins of a stream from the metadata store right before retention deletes something of it, so that none
-//! is missed that a broker has answered, and again while that takes long. A pin is recorded as lost before what it needs is
-//! deleted. None of that asks for the cluster version: a broker that has not heard of the one that brought pins deletes what no
+//! Owners read the pins of a stream from the metadata store right before retention deletes something of it, and again while that
+//! takes long. Who makes a pin that waits writes the stream's record as it is, too, and a trim by retention holds only while that
+//! record is the one that was known before the pins were read: so none is missed that a broker has answered. A pin is recorded as
+//! lost before what it needs is deleted. None of that asks for the cluster version: a broker that has not heard of the one that brought pins deletes what no
 //! pin needs as well.
 
 pub(crate) mod asked;
 mod figures;
+pub(crate) mod pace;
 pub(crate) mod remembered;
 mod rule;
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -71,13 +74,14 @@ impl<'a> Round<'a> {
     }
 
     /// Of what is due of a stream, by retention at `now_ms`, has `trim` delete what no pin needs: below the ordinal, of the lane
-    /// of the streamlet with this number.
+    /// of the streamlet with this number, if no pin that waits was made since pins were read, which the comparison tells. It
+    /// answers whether it did.
     pub(crate) fn trim(
         &mut self,
         stream: &Arc<Stream>,
         due: &Due,
         now_ms: u64,
-        mut trim: impl FnMut(usize, LaneId, Ordinal),
+        mut trim: impl FnMut(usize, LaneId, Ordinal, Compare) -> bool,
     ) {
         if due.is_empty() {
             self.shared.pins.figures.holds_nothing(stream.id());
@@ -87,22 +91,29 @@ impl<'a> Round<'a> {
             return;
         }
         let mut read = Instant::now();
-        let starts = match self.settled(stream, due, now_ms) {
-            Ok(starts) => starts,
+        let store = &self.shared.metadata;
+        let settled = revision(&**store, stream.id()).and_then(|before| {
+            let starts = self.settled(stream, due, now_ms)?;
+            Ok((before, starts))
+        });
+        let (before, starts) = match settled {
+            Ok(settled) => settled,
             Err(error) => return self.is_blind_by(&error),
         };
-        let store = &self.shared.metadata;
+        let unchanged = Cell::new(before);
         let streamlets = stream.record.load().config.streamlets;
-        let read_again = || {
-            let is_stale = read.elapsed() >= READ_AGAIN;
+        let read_again = |was_refused| {
+            let is_stale = was_refused || read.elapsed() >= READ_AGAIN;
             is_stale.then(|| {
                 read = Instant::now();
+                unchanged.set(revision(&**store, stream.id())?);
                 store.pins(Some(stream.id()))
             })
         };
         let walked = walk(&starts, streamlets, read_again, |start| {
             let (streamlet, lane) = start.lane;
-            trim(streamlet.0 as usize, lane, start.start);
+            let unchanged = Compare::revision(Key::Stream(stream.id()), unchanged.get());
+            trim(streamlet.0 as usize, lane, start.start, unchanged)
         });
         walked.unwrap_or_else(|error| self.is_blind_by(&error));
     }
@@ -176,6 +187,12 @@ fn settle(
     Ok(None)
 }
 
+/// The revision of a stream's record, read from the store before pins are: a pin that waits and that is not among these makes
+/// another one of it. 0: the stream is gone.
+fn revision(store: &dyn MetadataStore, stream: StreamId) -> Result<u64, MetadataError> {
+    Ok(store.stream(stream)?.map_or(0, |record| record.revision))
+}
+
 fn read(store: &dyn MetadataStore, key: PinKey) -> Result<Option<PinRecord>, MetadataError> {
     Ok(match store.read(&Key::Pin(key))? {
         Some(Record::Pin(pin)) => Some(pin),
@@ -183,21 +200,23 @@ fn read(store: &dyn MetadataStore, key: PinKey) -> Result<Option<PinRecord>, Met
     })
 }
 
-/// Has `trim` carry out what was decided, one after the other. Each may wait for the metadata store, so `read_again` says after
-/// a while which pins there are by then: one whose maker has its answer is spared.
+/// Has `trim` carry out what was decided, one after the other; it says whether it did, and one that was refused is left for the
+/// next round. Each may wait for the metadata store, so `read_again` says after a while, and after a refusal, which pins there are
+/// by then: one whose maker has its answer is spared.
 fn walk(
     starts: &[Start],
     streamlets: u32,
-    mut read_again: impl FnMut() -> Option<Result<Vec<PinRecord>, MetadataError>>,
-    mut trim: impl FnMut(&Start),
+    mut read_again: impl FnMut(bool) -> Option<Result<Vec<PinRecord>, MetadataError>>,
+    mut trim: impl FnMut(&Start) -> bool,
 ) -> Result<(), MetadataError> {
-    let mut pins = Vec::new();
+    let (mut pins, mut was_refused) = (Vec::new(), false);
     for start in starts {
-        if let Some(read) = read_again() {
+        if let Some(read) = read_again(was_refused) {
             pins = read?;
+            was_refused = false;
         }
         if !start.is_needed(&pins, streamlets) {
-            trim(start);
+            was_refused |= !trim(start);
         }
     }
     Ok(())

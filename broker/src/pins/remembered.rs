@@ -1,6 +1,7 @@
 //! What a broker remembers of pins between rounds of retention.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kera_metadata::PinRecord;
@@ -8,12 +9,18 @@ use kera_protocol::ids::{StreamId, StreamletId};
 use kera_protocol::v1;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::figures::PinFigures;
+use super::pace::Pace;
 use super::rule::HeldBytes;
 
 /// Owners of a stream are asked this often at most: while the disk is full rounds come fast.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Lists that are put together at once.
+const LISTS_AT_ONCE: usize = 2;
+/// Stamps lie so far ahead of the clock at most.
+const STAMPS_AHEAD_MS: u64 = 3_600_000;
 
 /// What a broker remembers of pins.
 #[derive(Debug, Default)]
@@ -23,6 +30,48 @@ pub(crate) struct SharedPins {
     pub(super) elsewhere: HeldElsewhere,
     /// When all of them were looked at last.
     pub(super) looked_over: Mutex<Option<Instant>>,
+    /// How fast those make and move some who may only read.
+    pub(crate) pace: Pace,
+    /// What was stamped last.
+    stamped_ms: AtomicU64,
+    /// Lists of clients that are put together at once, each of which may hold positions of many pins.
+    pub(crate) lists: ListTurns,
+    /// The same of other brokers, for their clients: neither waits for the other.
+    pub(crate) local_lists: ListTurns,
+}
+
+/// Room for so many lists at a time.
+#[derive(Debug)]
+pub(crate) struct ListTurns(Semaphore);
+
+impl Default for ListTurns {
+    fn default() -> Self {
+        Self(Semaphore::new(LISTS_AT_ONCE))
+    }
+}
+
+impl ListTurns {
+    /// Waits for a turn, which ends when what is answered is dropped.
+    pub(crate) async fn take(&self) -> Option<SemaphorePermit<'_>> {
+        self.0.acquire().await.ok()
+    }
+}
+
+impl SharedPins {
+    /// A stamp at `now_ms`, or as soon after that as tells it from all that were given here, also to pins that are gone.
+    pub(crate) fn stamp(&self, now_ms: u64) -> u64 {
+        let next = |last: u64| match last.saturating_sub(now_ms) {
+            // The clock was set back by a day, say: pins are not to be as young as it said then.
+            ahead if ahead > STAMPS_AHEAD_MS => now_ms,
+            _ => now_ms.max(last + 1),
+        };
+        let stamped = self
+            .stamped_ms
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+                Some(next(last))
+            });
+        next(stamped.unwrap_or(0))
+    }
 }
 
 /// What brokers hold back for pins, by the broker and the pin's name: when the pin was set there, and bytes by streamlet.
@@ -160,6 +209,15 @@ mod tests {
 
     fn bytes(streamlet: u32, bytes: u64) -> v1::StreamletBytes {
         v1::StreamletBytes { streamlet, bytes }
+    }
+
+    #[test]
+    fn no_two_pins_have_one_stamp() {
+        let pins = SharedPins::default();
+        let stamps = [10, 10, 9, 20, 12].map(|now_ms| pins.stamp(now_ms));
+        assert_eq!(stamps, [10, 11, 12, 20, 21]);
+        let far = 20 + 2 * STAMPS_AHEAD_MS;
+        assert_eq!([pins.stamp(far), pins.stamp(30)], [far, 30]);
     }
 
     #[test]

@@ -124,16 +124,29 @@ fn a_pin_that_is_made_while_lanes_are_trimmed_spares_those_that_come_later() {
     let walked = walk(
         &starts,
         2,
-        || reads.next().unwrap(),
+        |_| reads.next().unwrap(),
         |start| {
             trimmed.push(start.lane.1.0);
+            true
         },
     );
     assert_eq!((walked, trimmed), (Ok(()), vec![0, 1, 3]));
+    // One is refused, as a pin was made since: what comes next goes by the pins that there are now.
+    let mut asked = Vec::new();
+    let read_again = |was_refused: bool| {
+        asked.push(was_refused);
+        was_refused.then(|| Ok(Vec::new()))
+    };
+    let walked = walk(&starts, 2, read_again, |start| start.lane.1.0 != 1);
+    assert_eq!((walked, asked), (Ok(()), vec![false, false, true, false]));
     // What cannot be read may be pinned.
     let mut trimmed = 0;
     let mut reads = vec![None, Some(Err(MetadataError::Closed))].into_iter();
-    walk(&starts, 2, || reads.next().unwrap(), |_| trimmed += 1).unwrap_err();
+    let count = |_: &Start| {
+        trimmed += 1;
+        true
+    };
+    walk(&starts, 2, |_| reads.next().unwrap(), count).unwrap_err();
     assert_eq!(trimmed, 1);
 }
 

@@ -323,6 +323,8 @@ fn retention_waits_for_pins_within_their_bounds_and_a_trim_does_not() {
     let told = broker.run(&["pin", "describe", "s", "savepoint"]);
     assert!(told.contains("billing") && told.contains("held"), "{told}");
 
+    // One that waits, and for nothing that is due.
+    pin("last", &["--policy", "wait", "--at", "end"]);
     let deleted = broker.json(&["pin", "delete", "s", "savepoint", "--yes"]);
     assert_eq!(deleted["name"], "savepoint");
     broker.until(&["stream", "describe", "s"], |told| {
@@ -334,12 +336,12 @@ fn retention_waits_for_pins_within_their_bounds_and_a_trim_does_not() {
     let trimmed = broker.json(&["stream", "trim", "s", "--everything"]);
     assert_eq!(
         trimmed["lost_pins"],
-        serde_json::json!(["later", "warned"]),
+        serde_json::json!(["last", "later", "warned"]),
         "a trim waits for nobody"
     );
     let states = pins_now(&broker).map(|(_, state, cause, _)| (state, cause));
     let trim = ("lost".to_owned(), "trim".to_owned());
-    assert_eq!(states.filter(|one| *one == trim).count(), 2);
+    assert_eq!(states.filter(|one| *one == trim).count(), 3);
 
     // They go with their stream, and one of the same name has none.
     broker.run(&["stream", "delete", "s", "--yes"]);

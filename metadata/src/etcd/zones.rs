@@ -26,6 +26,11 @@ impl Zones {
         for compare in &transaction.compare {
             match compare {
                 Compare::StreamAbsent { name } => zones.alone(Zone::StreamName(name.clone())),
+                // Others go by it as well, and who writes it has it alone.
+                Compare::Revision {
+                    key: key @ Key::Stream(_),
+                    ..
+                } => _ = zones.shared.insert(key.clone()),
                 Compare::Revision { key, .. } => zones.of_record(key.clone()),
                 &Compare::StreamletEpoch {
                     stream, streamlet, ..
@@ -178,6 +183,29 @@ mod tests {
         assert!(!busy.allows(&deletion(b)), "both raise the floor");
         busy.end(&deletion(a));
         assert_eq!(busy.transactions(), 0);
+        assert!(busy.used.is_empty());
+    }
+
+    #[test]
+    fn what_goes_by_a_stream_s_record_goes_beside_its_streamlets_and_not_beside_who_writes_it() {
+        let record = StreamRecord::new("a", StreamConfig::default(), 1);
+        let stream = Compare::revision(Key::Stream(record.id), 1);
+        let streamlet = Compare::StreamletEpoch {
+            stream: record.id,
+            streamlet: StreamletId(0),
+            epoch: Epoch(1),
+        };
+        let trim = Zones::of(&Transaction::new(vec![stream.clone(), streamlet], vec![]));
+        let write = vec![Write::PutStream(record.clone())];
+        let touch = Zones::of(&Transaction::new(vec![stream], write));
+        let mut busy = Busy::default();
+        busy.begin(&trim);
+        assert!(busy.allows(&epoch(record.id, 1)) && !busy.allows(&trim));
+        assert!(!busy.allows(&touch));
+        busy.end(&trim);
+        busy.begin(&touch);
+        assert!(!busy.allows(&trim) && !busy.allows(&touch));
+        busy.end(&touch);
         assert!(busy.used.is_empty());
     }
 
