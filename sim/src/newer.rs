@@ -172,12 +172,6 @@ pub fn decide(seed: u64, mut plan: Plan) -> Plan {
         // Or hardly any would hear of what became of a record in time.
         plan.append_deadline = Some(deadline / 2);
     }
-    if newer.restores && seed > PATIENT {
-        // What was acknowledged from memory alone may be gone after a restore: docs/reliability.md has the seeds.
-        let streams = plan.streams.iter_mut();
-        let of_memory = streams.filter(|stream| stream.ack == v1::AckPolicy::Memory);
-        of_memory.for_each(|stream| stream.ack = v1::AckPolicy::Written);
-    }
     if newer.restores {
         // Lanes that are newer than the snapshot are unknown, as operations.md says: these groups have them added.
         plan.keys = None;

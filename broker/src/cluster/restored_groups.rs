@@ -185,12 +185,11 @@ impl Looked<'_> {
         for name in unknown {
             (places.goes_on)();
             let record = recorded.get(&name).copied();
-            let is_recorded = record.is_some();
             let found = [
                 own.contains(&name)
                     .then(|| self.own_file(name, record, &mut held.is_torn)),
                 self.replica(name)
-                    .map(|copy| self.stored(copy, is_recorded, &mut held.is_torn)),
+                    .map(|copy| self.stored(copy, (record, served), &mut held.is_torn)),
             ];
             let found = found.into_iter().flatten().flatten();
             let found = found.filter(|one| self.is_legal(one));
@@ -304,17 +303,25 @@ impl Looked<'_> {
     }
 
     /// The replica of a group, if it is whole; it is on the disk then.
-    fn stored(&self, replica: &CopyInfo, is_recorded: bool, is_torn: &mut bool) -> Option<Holding> {
+    fn stored(
+        &self,
+        replica: &CopyInfo,
+        (record, served): (Option<&GroupRecord>, u64),
+        is_torn: &mut bool,
+    ) -> Option<Holding> {
         let (store, copy) = (self.places.replicas, replica.copy);
         let name = (copy.group, copy.generation);
         let was_closed = replica.state == CopyState::Flushed;
         let is_rewritten = copy.generation > 0;
         let Ok(Some(scanned)) = store.whole(&copy, |_, _| {}) else {
-            *is_torn |= is_rewritten && was_closed && !is_recorded;
+            *is_torn |= is_rewritten && was_closed && record.is_none();
             return None;
         };
-        if scanned.batches == 0 || (!was_closed && (is_recorded || is_rewritten)) {
-            // One that is open by the records is left to who takes it over; what compaction made came as a whole.
+        // One that the records have as open is left to who takes it over. Of one that a broker has recorded since, which started
+        // before this one, this replica may have more: the owner's file follows what is acknowledged from memory.
+        let is_left = record.is_some_and(|record| !record.is_closed() || record.restore <= served);
+        if scanned.batches == 0 || (!was_closed && (is_left || is_rewritten)) {
+            // What compaction made came as a whole.
             return None;
         }
         let length = scanned.end.address;
@@ -635,3 +642,7 @@ pub(crate) fn starts(image: &Image) -> Vec<(LaneKey, Ordinal)> {
     };
     starts.filter(is_new).collect()
 }
+
+#[cfg(test)]
+#[path = "restored_groups_tests.rs"]
+mod tests;
