@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use kera_log_segments::group::AckPolicy;
+use kera_log_segments::group::{AckPolicy, MAX_GROUP_ORDINALS};
 use kera_metadata::{Damage, GroupRecord, MAX_COPIES, Replica};
 use kera_protocol::ids::{BrokerId, Epoch, GroupId, Incarnation, LaneId, Ordinal, StreamletKey};
 use uuid::Uuid;
@@ -518,7 +518,8 @@ pub(crate) fn overlaps<'a>(
     overlapping
 }
 
-/// Ordinals between groups of a lane, which come oldest first, of which no record is left: what was there is lost.
+/// Ordinals between groups of a lane, which come oldest first, of which no record is left: what was there is lost. Where that is
+/// just as far as ordinals jump, nothing was: they jumped after a restore of which this state knows nothing.
 pub(crate) fn holes<'a>(
     groups: impl IntoIterator<Item = &'a GroupRecord>,
 ) -> Vec<(Ordinal, Ordinal)> {
@@ -527,7 +528,12 @@ pub(crate) fn holes<'a>(
     let mut end: Option<Ordinal> = None;
     for record in groups.into_iter().filter(|record| record.is_closed()) {
         match end {
-            Some(to) if record.start_ordinal() > to => holes.push((to, record.start_ordinal())),
+            Some(to) if record.start_ordinal() > to => {
+                let next = record.start_ordinal();
+                if !(next - to).is_multiple_of(MAX_GROUP_ORDINALS) {
+                    holes.push((to, next));
+                }
+            }
             None if !record.holds_records() => continue,
             _ => {}
         }

@@ -734,6 +734,14 @@ fn holes_lie_between_groups_and_not_before_them() {
         ..closed(2, (10, 20), &[1])
     };
     assert!(holes(&[jumped, closed(3, (25, 30), &[1])]).is_empty());
+    // Nor those of jumps that this state does not know, unless records are missing as well.
+    for jumps in 1..4 {
+        let to = 20 + jumps * MAX_GROUP_ORDINALS;
+        for (to, expected) in [(to, vec![]), (to + 5, vec![(20, to + 5)])] {
+            let groups = [closed(2, (10, 20), &[1]), closed(3, (to, to + 5), &[1])];
+            assert_eq!(holes(&groups), expected);
+        }
+    }
 }
 
 #[path = "restore_plan_open_tests.rs"]
