@@ -19,7 +19,8 @@ import java.util.concurrent.locks.LockSupport;
  *
  * <p>Joining, heartbeats, leases and commits happen in the background; after a lost connection or a change of owners it
  * goes on where it was. Every record is delivered to the group at least once: again, if its lease ended before it was
- * committed. One thread calls {@link #next}; others may commit.
+ * committed. What is written in transactions counts once, if they commit the consumer's {@link #positions}. One thread calls
+ * {@link #next}; others may commit.
  */
 public final class Consumer implements AutoCloseable {
     /** How long {@link #close} waits for commits, and a new consumer for its group. */
