@@ -255,6 +255,25 @@ fn trim_to(streamlet: &Streamlet, lane: LaneId, ordinal: Ordinal) -> Result<Trim
         .map_err(|e| WireError::new(ErrorCode::StorageError, e.to_string()))
 }
 
+/// Refuses an ordinal above where a lane ends: a digit too many would delete all of it.
+fn not_above_head(
+    stream: &Stream,
+    streamlet: &Streamlet,
+    lane: LaneId,
+    ordinal: Ordinal,
+) -> Result<(), WireError> {
+    let head = streamlet.head(lane).map_or(0, |head| head.ordinal());
+    if ordinal <= head {
+        return Ok(());
+    }
+    let text = format!(
+        "ordinal {ordinal} is above {head}, where lane {}/{lane} of stream \"{}\" ends; name that or less, or trim everything",
+        streamlet.id(),
+        stream.name()
+    );
+    Err(WireError::new(ErrorCode::InvalidArgument, text))
+}
+
 fn trim(
     shared: &Shared,
     stream: &Stream,
@@ -277,7 +296,10 @@ fn trim(
             continue;
         }
         let ordinal = match to {
-            To::Ordinal(ordinal) => *ordinal,
+            To::Ordinal(ordinal) => {
+                not_above_head(stream, &streamlet, lane, *ordinal)?;
+                *ordinal
+            }
             To::Everything(_) => u64::MAX,
             To::TimestampMs(ms) => at_time(&streamlet, lane, *ms)?.ordinal,
         };

@@ -257,6 +257,7 @@ fn look_over(shared: &Arc<Shared>) -> Result<(), MetadataError> {
         Ok(())
     })?;
     shared.pins.figures.keep(|stream| seen.contains(stream));
+    shared.pins.elsewhere.keep(|stream| seen.contains(stream));
     Ok(())
 }
 

@@ -160,6 +160,12 @@ impl HeldElsewhere {
         }
     }
 
+    /// Forgets streams that have no pins any more.
+    pub(super) fn keep(&self, has_pins: impl Fn(&StreamId) -> bool) {
+        let mut streams = self.streams.lock();
+        streams.retain(|stream, asked| asked.is_under_way || has_pins(stream));
+    }
+
     /// Forgets a stream that holds back too little to ask about.
     pub(super) fn forget(&self, stream: StreamId) {
         let mut streams = self.streams.lock();
@@ -265,5 +271,10 @@ mod tests {
         assert_eq!(known(long), [0, 0]);
         held.forget(stream);
         assert!(held.begin(stream).is_some());
+        held.keep(|_| false);
+        assert!(held.begin(stream).is_none(), "they are being asked");
+        held.heard(stream, Told::new());
+        held.keep(|_| false);
+        assert!(held.streams.lock().is_empty());
     }
 }

@@ -220,17 +220,11 @@ fn trimmed_records_are_not_served_any_more() {
         said.contains("lane"),
         "ordinals count within a lane: {said}"
     );
-    broker.run(&[
-        "stream",
-        "trim",
-        "s",
-        "--ordinal",
-        "12345",
-        "--streamlet",
-        "0",
-        "--lane",
-        "0",
-    ]);
+    let lane = ["--streamlet", "0", "--lane", "0"];
+    let trim = |ordinal| [&["stream", "trim", "s", "--ordinal", ordinal], &lane[..]].concat();
+    let said = broker.refused(&trim("20001"));
+    assert!(said.contains("above 20000, where lane 0/0"), "{said}");
+    broker.run(&trim("12345"));
     let first = |broker: &Broker| -> Value {
         let text = broker.run(&["consume", "s", "--format", "jsonl", "--max", "1"]);
         serde_json::from_str(&text).expect("a record")
