@@ -183,7 +183,7 @@ impl Model {
         });
         let until = self.now_ms + LOCK_MS;
         let said = self.partition.acknowledge(holder, first, last, what, until);
-        assert_eq!(said.is_ok(), all, "{first} to {last}");
+        assert_eq!(said.ok(), all.then_some(count), "{first} to {last}");
         if !all {
             return;
         }
@@ -449,12 +449,24 @@ fn what_is_given_up_and_trimmed_is_to_be_a_dead_letter_still() {
     // Whoever had what is gone has nothing left to say.
     assert_eq!(
         partition.acknowledge(1, 0, 7, Acknowledgement::Release, 0),
-        Ok(())
+        Ok(0)
     );
     assert_eq!(partition.next(9), Some(12));
     partition.buried(1, 6);
     assert_eq!((partition.start(), partition.in_flight()), (12, 0));
     assert!(partition.state().runs().is_empty());
+}
+
+/// Metrics count what an acknowledgement changes.
+#[test]
+fn what_is_acknowledged_below_the_beginning_counts_for_nothing() {
+    let mut partition = SharePartition::new(&ShareState::at(0), MOST_DELIVERIES, false);
+    assert!(partition.forget_below(900));
+    assert_eq!(partition.acquire(1, 9, 900, &[(900, 904)], 5, 9).len(), 1);
+    let mut say = |first, last, what| partition.acknowledge(1, first, last, what, 9).expect("its");
+    assert_eq!(say(0, 600, Acknowledgement::Accept), 0, "all of it is gone");
+    assert_eq!(say(601, 900, Acknowledgement::Renew), 1);
+    assert_eq!(say(899, 904, Acknowledgement::Accept), 5);
 }
 
 /// What is set for a group may change while it is served.

@@ -389,14 +389,14 @@ impl Attached {
         let until_ms = opened.locked_until();
         for (first, last, what) in said {
             let partition = &mut standing.partition;
-            partition.acknowledge(self.holder, *first, *last, *what, until_ms)?;
+            let changed = partition.acknowledge(self.holder, *first, *last, *what, until_ms)?;
             let count = match what {
                 Acknowledgement::Accept => &counts.accepted,
                 Acknowledgement::Release => &counts.released,
                 Acknowledgement::Reject => &counts.rejected,
                 Acknowledgement::Renew => &counts.renewed,
             };
-            count.inc_by(last - first + 1);
+            count.inc_by(changed);
         }
         // Locks are not kept: a renewal alone leaves nothing to wait for.
         let is_renewal = |(.., what): &(_, _, Acknowledgement)| *what == Acknowledgement::Renew;

@@ -329,7 +329,7 @@ impl SharePartition {
     }
 
     /// A holder says what became of the records from `first` to `last`; the locks of those that it renews end at `until_ms`. Of
-    /// what is not stored any more nothing is left to say.
+    /// what is not stored any more nothing is left to say: how many records it counted for.
     ///
     /// # Errors
     /// One of them is not acquired by this holder; then nothing is changed.
@@ -340,23 +340,24 @@ impl SharePartition {
         last: Ordinal,
         what: Acknowledgement,
         until_ms: u64,
-    ) -> Result<(), WrongState> {
+    ) -> Result<u64, WrongState> {
         self.check(holder, first, last)?;
         let rules = self.rules();
         let first = first.max(self.start).max(self.log_start);
-        if first <= last {
-            self.sums.set(None);
-            self.each_in(first, last, |run| match what {
-                Acknowledgement::Accept => {
-                    (run.standing, run.deliveries) = (Standing::Done, 0);
-                }
-                Acknowledgement::Reject => rules.give_up(run, GivenUpFor::Rejection),
-                Acknowledgement::Release => rules.give_back(run),
-                Acknowledgement::Renew => run.standing = Standing::Acquired { holder, until_ms },
-            });
-            self.advance();
+        if first > last {
+            return Ok(0);
         }
-        Ok(())
+        self.sums.set(None);
+        self.each_in(first, last, |run| match what {
+            Acknowledgement::Accept => {
+                (run.standing, run.deliveries) = (Standing::Done, 0);
+            }
+            Acknowledgement::Reject => rules.give_up(run, GivenUpFor::Rejection),
+            Acknowledgement::Release => rules.give_back(run),
+            Acknowledgement::Renew => run.standing = Standing::Acquired { holder, until_ms },
+        });
+        self.advance();
+        Ok(last - first + 1)
     }
 
     /// Whether any are given up and are to be dead letters.
