@@ -362,6 +362,26 @@ impl Attached {
         self.pass_over(first, last);
     }
 
+    /// Whether the session has acquired all that it says something of, by what is locked now.
+    ///
+    /// # Errors
+    /// It has not, or nothing is served any more.
+    pub fn check(&self, said: &[(Ordinal, Ordinal, Acknowledgement)]) -> Result<(), ShareError> {
+        if let Some(error) = self.ended() {
+            return Err(error);
+        }
+        let opened = self.opened().ok_or(ShareError::Fenced)?;
+        let mut standing = opened.standing.lock();
+        if self.end_locks(&mut standing) {
+            self.changed(&mut standing);
+            self.share.news.notify_waiters();
+        }
+        for (first, last, _) in said {
+            standing.partition.check(self.holder, *first, *last)?;
+        }
+        Ok(())
+    }
+
     /// The session says what became of records: for each run of them from where to where. Either all counts or nothing.
     /// What is told is to be given to [`Self::kept`].
     ///

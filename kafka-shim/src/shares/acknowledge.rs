@@ -20,6 +20,8 @@ use crate::{access, topic};
 
 /// First and last offset, and what is said of each, or of all.
 pub(super) type Batch = (i64, i64, Vec<i8>);
+/// From where to where, and what is said of all of it.
+type Run = (Ordinal, Ordinal, Acknowledgement);
 /// What is said in each partition. Where a request names one twice all of it is taken together, or none.
 pub(super) type Said = BTreeMap<Key, Vec<Batch>>;
 /// What became of the acknowledgements in each partition.
@@ -104,29 +106,30 @@ fn response(outcomes: Outcomes) -> ShareAcknowledgeResponse {
 pub(super) async fn take(ctx: &Ctx, session: &ShareSession, said: Said, renews: bool) -> Outcomes {
     let mut outcomes = Outcomes::new();
     let mut taken = Vec::new();
-    hear_settings(session, &said).await;
+    let mut all = Vec::new();
     for (key, batches) in said {
-        // The right may have gone since they were acquired.
-        let stream = topic::with_id(&ctx.shared, key.0);
-        if stream.is_some_and(|stream| !ctx.may_topic(&stream.name())) {
-            outcomes.insert(key, Err(access::no_topic()));
-            continue;
-        }
-        let Some(attached) = session.attached.get(&key) else {
-            let text = "the session has acquired nothing in this partition";
-            let refusal = Refusal::new(ResponseError::InvalidRecordState, text);
-            outcomes.insert(key, Err(refusal));
-            continue;
-        };
-        let acknowledged = runs(&batches).and_then(|runs| {
-            check_renewals(attached, &runs, renews)?;
-            let acknowledged = attached.acknowledge(&runs);
-            acknowledged.map_err(|error| refused(&error))
-        });
-        match acknowledged {
-            Ok(version) => taken.push((key, attached, version)),
+        match checked(ctx, session, key, &batches, renews) {
+            Ok((attached, runs)) => all.push((key, attached, runs)),
             Err(refusal) => {
                 outcomes.insert(key, Err(refusal));
+            }
+        }
+    }
+    let waits: Vec<_> = all
+        .iter()
+        .filter(|(_, _, runs)| runs.iter().any(needs_settings))
+        .map(|(_, attached, _)| attached.hear_settings())
+        .collect();
+    if !waits.is_empty() {
+        // Locks may end before a coordinator answers that stands still.
+        all = renew_first(all, &mut outcomes);
+        futures::future::join_all(waits).await;
+    }
+    for (key, attached, runs) in all {
+        match attached.acknowledge(&runs) {
+            Ok(version) => taken.push((key, attached, version)),
+            Err(error) => {
+                outcomes.insert(key, Err(refused(&error)));
             }
         }
     }
@@ -137,13 +140,62 @@ pub(super) async fn take(ctx: &Ctx, session: &ShareSession, said: Said, renews: 
     outcomes
 }
 
-/// Whether a partition's locks may be renewed, if any are to be.
-fn check_renewals(
-    attached: &Attached,
-    runs: &[(Ordinal, Ordinal, Acknowledgement)],
+/// What is said of a partition, if the client may say it.
+fn checked<'a>(
+    ctx: &Ctx,
+    session: &'a ShareSession,
+    key: Key,
+    batches: &[Batch],
     renews: bool,
-) -> Result<(), Refusal> {
-    let is_renewal = |(.., what): &(_, _, Acknowledgement)| *what == Acknowledgement::Renew;
+) -> Result<(&'a Attached, Vec<Run>), Refusal> {
+    // The right may have gone since they were acquired.
+    let stream = topic::with_id(&ctx.shared, key.0);
+    if stream.is_some_and(|stream| !ctx.may_topic(&stream.name())) {
+        return Err(access::no_topic());
+    }
+    let attached = session.attached.get(&key).ok_or_else(|| {
+        let text = "the session has acquired nothing in this partition";
+        Refusal::new(ResponseError::InvalidRecordState, text)
+    })?;
+    let runs = runs(batches)?;
+    check_renewals(attached, &runs, renews)?;
+    Ok((attached, runs))
+}
+
+/// Renews what is to be renewed, where all that is said of the partition holds; what is left to say is told.
+fn renew_first<'a>(
+    all: Vec<(Key, &'a Attached, Vec<Run>)>,
+    outcomes: &mut Outcomes,
+) -> Vec<(Key, &'a Attached, Vec<Run>)> {
+    let renewed = all.into_iter().filter_map(|(key, attached, runs)| {
+        let (renewals, rest): (Vec<Run>, Vec<Run>) = runs.iter().partition(|run| is_renewal(run));
+        if renewals.is_empty() {
+            return Some((key, attached, rest));
+        }
+        let said = attached.check(&runs);
+        match said.and_then(|()| attached.acknowledge(&renewals)) {
+            Ok(_) => Some((key, attached, rest)),
+            Err(error) => {
+                outcomes.insert(key, Err(refused(&error)));
+                None
+            }
+        }
+    });
+    renewed.collect()
+}
+
+fn is_renewal((.., what): &Run) -> bool {
+    *what == Acknowledgement::Renew
+}
+
+/// Where something is given back or rejected, what is set for the group by now decides what becomes of it. Nothing else waits
+/// for that.
+fn needs_settings((.., what): &Run) -> bool {
+    matches!(what, Acknowledgement::Reject | Acknowledgement::Release)
+}
+
+/// Whether a partition's locks may be renewed, if any are to be.
+fn check_renewals(attached: &Attached, runs: &[Run], renews: bool) -> Result<(), Refusal> {
     if !runs.iter().any(is_renewal) {
         return Ok(());
     }
@@ -158,22 +210,10 @@ fn check_renewals(
     Ok(())
 }
 
-/// Where something is given back or rejected, what is set for the group by now decides what becomes of it. Nothing else waits
-/// for that: a lock may end before a coordinator answers that stands still.
-async fn hear_settings(session: &ShareSession, said: &Said) {
-    use Acknowledgement::{Reject, Release};
-    let given_up = said.iter().filter(|(_, batches)| {
-        let mut types = batches.iter().flat_map(|(_, _, types)| types);
-        types.any(|one| acknowledgement(*one).is_ok_and(|what| matches!(what, Release | Reject)))
-    });
-    let attached = given_up.filter_map(|(key, _)| session.attached.get(key));
-    futures::future::join_all(attached.map(Attached::hear_settings)).await;
-}
-
 /// What is said of which records, each run of them once.
-fn runs(batches: &[Batch]) -> Result<Vec<(Ordinal, Ordinal, Acknowledgement)>, Refusal> {
+fn runs(batches: &[Batch]) -> Result<Vec<Run>, Refusal> {
     let invalid = |text: &str| Refusal::new(ResponseError::InvalidRequest, text);
-    let mut runs: Vec<(Ordinal, Ordinal, Acknowledgement)> = Vec::new();
+    let mut runs: Vec<Run> = Vec::new();
     let mut behind = 0;
     for (first, last, types) in batches {
         let (Ok(first), Ok(last)) = (Ordinal::try_from(*first), Ordinal::try_from(*last)) else {
