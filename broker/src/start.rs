@@ -35,6 +35,8 @@ use crate::{listener, machine, socket, telemetry, unreadable};
 
 /// Longest wait at a stop until copies at other brokers are closed.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
+/// What has not closed within this is left to the next start.
+const CLOSES_WITHIN: Duration = Duration::from_secs(1);
 /// A stop that takes longer tells how far it is.
 const SILENCE: Duration = Duration::from_secs(2);
 
@@ -323,11 +325,41 @@ fn check_own_name(config: &BrokerConfig, tls: Option<&ServerTls>) -> Result<(), 
     )))
 }
 
+/// How long what does not close is tried again. Where the disk is full nothing does, and each attempt may take long: whoever
+/// stops the broker is not to wait so long for every streamlet of it.
+struct Patience {
+    most: Duration,
+    /// Half of it after each that has not closed in time.
+    left: Duration,
+}
+
+impl Patience {
+    fn new(most: Duration) -> Self {
+        Self { most, left: most }
+    }
+
+    /// Tries until it succeeds, or long enough.
+    fn close(&mut self, mut close: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        let mut is_last = false;
+        while !close() {
+            if is_last {
+                self.left /= 2;
+                return;
+            }
+            // A `synced` group is written by the pump; give it the time of a sync.
+            std::thread::park_timeout(Duration::from_millis(10));
+            is_last = begun.elapsed() >= self.left;
+        }
+        self.left = self.most;
+    }
+}
+
 fn close(shared: &Shared) {
     let now = now_ms();
     let streams = shared.data.catalog.all();
     let streamlets: Vec<_> = streams.iter().flat_map(|one| &one.streamlets).collect();
-    let mut told = Instant::now();
+    let (mut told, mut patience) = (Instant::now(), Patience::new(CLOSES_WITHIN));
     for (closed, streamlet) in streamlets.iter().enumerate() {
         if told.elapsed() >= SILENCE {
             told = Instant::now();
@@ -337,12 +369,39 @@ fn close(shared: &Shared) {
                 "closing what lanes have open, streamlet by streamlet; after a kill the next start looks through the rest"
             );
         }
-        let mut attempts = 0;
-        while !streamlet.close_all(now) && attempts < 100 {
-            // A `synced` group is written by the pump; give it the time of a sync.
-            std::thread::park_timeout(Duration::from_millis(10));
-            attempts += 1;
-        }
+        patience.close(|| streamlet.close_all(now));
     }
     shared.data.env.pump.stop();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_never_closes_is_waited_for_once_and_not_each_time() {
+        let mut patience = Patience::new(Duration::from_millis(80));
+        let mut attempts = 0;
+        for _ in 0..100 {
+            patience.close(|| {
+                attempts += 1;
+                false
+            });
+        }
+        // Each is tried twice, and beyond that all of them together for twice the time.
+        assert!((200..=220).contains(&attempts), "{attempts}");
+    }
+
+    #[test]
+    fn what_closes_late_is_waited_for_also_after_others_that_did() {
+        let mut patience = Patience::new(Duration::from_secs(3600));
+        for _ in 0..3 {
+            let mut attempts = 0;
+            patience.close(|| {
+                attempts += 1;
+                attempts == 4
+            });
+            assert_eq!((attempts, patience.left), (4, patience.most));
+        }
+    }
 }

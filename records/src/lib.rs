@@ -16,6 +16,8 @@
 //! | [`PinRecord`] | stream, name | positions that retention is to spare |
 //! | stream name | name | the id of the stream of that name |
 //!
+//! [`seldom`] limits lines of the log, for all who write or read these records.
+//!
 //! ```
 //! use kera_records::*;
 //!
@@ -42,6 +44,7 @@ mod numbered;
 pub mod pin;
 pub mod quota;
 mod record;
+pub mod seldom;
 mod transaction;
 pub mod user;
 mod version;

@@ -73,7 +73,7 @@ pub mod primary;
 pub mod records;
 pub mod recovery;
 pub mod runtime;
-pub mod seldom;
+pub use kera_records::seldom;
 mod signal;
 pub mod transport;
 

@@ -8,10 +8,17 @@ use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::group_life::{GroupFacts, GroupStage};
 use kera_log_segments::sync::Arc;
 use kera_protocol::ids::{GroupId, LaneId};
+use kera_records::seldom::Seldom;
 use kera_records::{Damage, GroupRecord, Write};
+use parking_lot::Mutex;
 
 use crate::job::Job;
 use crate::streamlet::{Failed, LaneSlot, Streamlet};
+
+// A full disk fails each of these for each lane, many times a second, and the log may be on it.
+static NO_FOOTER: Mutex<Seldom> = Mutex::new(Seldom::new());
+static NOT_CLOSED: Mutex<Seldom> = Mutex::new(Seldom::new());
+static NOT_DROPPED: Mutex<Seldom> = Mutex::new(Seldom::new());
 
 impl Streamlet {
     /// Does a job; may wait for disk and metadata store. Returns false if it should be tried again
@@ -131,7 +138,9 @@ impl Streamlet {
         let state = self.state_at_end(lane, group.id());
         if let Err(error) = group.write_footer(state.unwrap_or_default()) {
             // The footer only spares a scan.
-            tracing::warn!(group = ?group, %error, "writing a footer failed");
+            if let Some(others) = NO_FOOTER.lock().due(Instant::now()) {
+                tracing::warn!(group = ?group, %error, others, "writing a footer failed, and so did others lately");
+            }
         }
         if group.has_ended() {
             self.own_write_succeeded();
@@ -139,7 +148,9 @@ impl Streamlet {
             let closed = self.closed_record(lane, group, now_ms, None);
             let changes = vec![Write::PutGroup(closed)];
             if let Err(error) = self.env.recorder.record_now(self.epoch(), changes) {
-                tracing::warn!(group = ?group, %error, "closing a group could not be recorded; trying again");
+                if let Some(others) = NOT_CLOSED.lock().due(Instant::now()) {
+                    tracing::warn!(group = ?group, %error, others, "closing a group could not be recorded, nor that of others lately; trying again");
+                }
                 return false;
             }
         }
@@ -160,7 +171,9 @@ impl Streamlet {
     pub(crate) fn drop_empty(&self, lane: LaneId, group: &Arc<Group>) -> bool {
         let change = Write::DeleteGroup(self.group_key(group.id()));
         if let Err(error) = self.env.recorder.record_now(self.epoch(), vec![change]) {
-            tracing::warn!(group = ?group, %error, "dropping an empty group could not be recorded; trying again");
+            if let Some(others) = NOT_DROPPED.lock().due(Instant::now()) {
+                tracing::warn!(group = ?group, %error, others, "dropping an empty group could not be recorded, nor that of others lately; trying again");
+            }
             return false;
         }
         if let Some(slot) = self.inner.lock().lanes.get_mut(lane.0 as usize) {

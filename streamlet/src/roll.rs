@@ -4,12 +4,16 @@
 //! record and its file follow; until the record is durable the head stands still before it. On hot
 //! lanes the record is made ahead, so that not even the first acknowledgement waits.
 
+use std::time::Instant;
+
 use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::invariant;
 use kera_log_segments::replicas::GroupOwner;
 use kera_log_segments::sync::{Arc, Ordering};
 use kera_protocol::ids::{GroupId, LaneId, LaneKey};
+use kera_records::seldom::Seldom;
 use kera_records::{GroupRecord, GroupState, Write};
+use parking_lot::Mutex;
 
 use crate::job::Job;
 use crate::recorder::RecordError;
@@ -17,6 +21,9 @@ use crate::standing::Standing;
 use crate::streamlet::{
     ActiveGroup, Carry, Env, Filling, Inner, Lane, LaneSlot, Prepared, Streamlet, Tail, group_lock,
 };
+
+/// A full disk fails this for each lane, many times a second, and the log may be on it.
+static NOT_RECORDED: Mutex<Seldom> = Mutex::new(Seldom::new());
 
 /// A group just begun.
 pub(crate) struct Begun {
@@ -282,7 +289,9 @@ fn recorded(env: &Env, lane: LaneKey, group: &Arc<Group>, outcome: Result<(), Re
             }
         }
         Err(error) => {
-            tracing::warn!(group = ?group, %error, "a group could not be recorded; trying again");
+            if let Some(others) = NOT_RECORDED.lock().due(Instant::now()) {
+                tracing::warn!(group = ?group, %error, others, "a group could not be recorded, nor could others lately; trying again");
+            }
             (env.jobs)(Job::Record(lane, group.id()));
         }
     }

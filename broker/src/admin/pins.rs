@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use kera_metadata::pin::{
-    DEFAULT_PIN_AGE_MS, DEFAULT_PIN_BYTES, MAX_PIN_POSITIONS, MAX_PINS, check_pin_name,
+    DEFAULT_PIN_AGE_MS, DEFAULT_PIN_BYTES, MAX_PIN_POSITIONS, MAX_PIN_TEXT, MAX_PINS,
+    check_pin_name,
 };
 use kera_metadata::{
     Compare, Feature, Key, LossCause, MetadataError, MetadataStore, PinKey, PinPolicy, PinRecord,
@@ -33,6 +34,13 @@ pub(crate) struct Maker {
     pub(crate) name: String,
     /// Whether that user may have retention wait, and end such a wait.
     pub(crate) may_wait: bool,
+}
+
+/// What is kept of who makes a pin, for people: subjects of certificates may be long.
+fn owner_text(name: &str) -> String {
+    let mut text = name.replace(char::is_control, "?");
+    text.truncate(text.floor_char_boundary(MAX_PIN_TEXT));
+    text
 }
 
 impl Maker {
@@ -73,7 +81,7 @@ pub(crate) async fn create_pin(
         policy: policy_of(request.policy)?,
         name: request.name,
         job: request.job,
-        owner: maker.name.clone(),
+        owner: owner_text(&maker.name),
         created_ms: shared
             .pins
             .stamp(stamp(&record.name, record.created_ms, retention_ms())?),
@@ -235,17 +243,16 @@ fn put(
                 pin.name, pin.name
             )));
         }
-        match old {
-            Some(old) => maker.check(stream, old.policy)?,
-            // One that is moved may free what it has held back.
-            None if is_full => {
-                let text = format!(
-                    "the disk is full, and stream \"{stream}\" has no pin {:?} that could be moved; free space first",
-                    pin.name
-                );
-                return Err(WireError::new(ErrorCode::StorageFull, text));
-            }
-            None => {}
+        if let Some(old) = old {
+            maker.check(stream, old.policy)?;
+        }
+        // One that is moved may free what it has held back, if retention waits for it.
+        if is_full && old.is_none_or(|old| old.policy == PinPolicy::Warn) {
+            let text = format!(
+                "the disk is full, and stream \"{stream}\" has no pin {:?} that retention waits for, so that a move would free something; free space first",
+                pin.name
+            );
+            return Err(WireError::new(ErrorCode::StorageFull, text));
         }
         let outlived = outlived(stream, &there, &pin)?;
         // What is told apart by when it was set is told apart also where that was a moment ago.
@@ -495,6 +502,24 @@ mod tests {
         }
     }
 
+    #[test]
+    fn whoever_has_a_long_name_makes_pins_too() {
+        let subject = format!("User:CN={}\n,O=\u{e9}", "\u{e9}".repeat(MAX_PIN_TEXT));
+        let owner = owner_text(&subject);
+        assert!(owner.starts_with("User:CN=\u{e9}") && owner.len() <= MAX_PIN_TEXT);
+        let pin = PinRecord {
+            owner,
+            ..pin(
+                &StreamRecord::new("clicks", config(), 1),
+                "long",
+                PinPolicy::Warn,
+                0,
+            )
+        };
+        assert_eq!(pin.check(), Ok(()));
+        assert_eq!(owner_text("User:a\tb"), "User:a?b");
+    }
+
     fn maker(may_wait: bool) -> Maker {
         Maker {
             name: "User:ann".to_owned(),
@@ -674,6 +699,22 @@ mod tests {
         assert_eq!(full(1).unwrap_err().code, ErrorCode::StorageFull);
         make(1, 16, None).unwrap();
         full(2).unwrap();
+        // To move one that holds nothing back frees nothing, and takes of what deletions need.
+        let warns = pin(&stream, "warns", PinPolicy::Warn, 1);
+        let put_warns = |is_full| {
+            let pin = warns.clone();
+            put(
+                &store,
+                "clicks",
+                &config(),
+                pin,
+                None,
+                is_full,
+                &maker(true),
+            )
+        };
+        put_warns(false).unwrap();
+        assert_eq!(put_warns(true).unwrap_err().code, ErrorCode::StorageFull);
     }
 
     #[test]

@@ -273,3 +273,50 @@ fn errors_of_the_file_are_told_apart() {
         MetadataError::Corrupt { .. }
     ));
 }
+
+/// Counts what is logged at info and above.
+#[derive(Clone, Default)]
+struct LineCount(Arc<std::sync::atomic::AtomicUsize>);
+
+impl tracing::Subscriber for LineCount {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::INFO
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// The log may be on the disk that is full.
+#[test]
+fn a_full_disk_does_not_fill_the_log() {
+    let file = FaultFile::default();
+    let path = PathBuf::from("(fault)");
+    let opener = Box::new(FaultOpener(file.clone()));
+    let (database, summary) = file::open(&path, &*opener).unwrap();
+    let database: Shared = Arc::new(RwLock::new(Some(database)));
+    let mut writer = writer::Writer::new(path, database, opener, summary);
+    // What is held back of the file for closing makes the first ones succeed.
+    let mut fail = |batches: u64| {
+        for number in 0..batches {
+            // It strikes at the next operation, and one that opens the file again meets none.
+            let mut state = file.0.lock();
+            state.fault = Some((state.operations + 1, FileFault::SyncLoses));
+            drop(state);
+            writer.commit(&[stream(number)]).pop().unwrap().unwrap_err();
+        }
+    };
+    // Lines that no thread listens for are found out at their first: see that somebody does.
+    fail(1);
+    let lines = LineCount::default();
+    tracing::subscriber::with_default(lines.clone(), || fail(100));
+    let told = lines.0.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(told <= 3, "{told} lines");
+}

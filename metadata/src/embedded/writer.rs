@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use redb::{Database, ReadableTable, Table, WriteTransaction};
 
@@ -13,7 +14,17 @@ use crate::evaluate::{Keyspace, LimitsCache, evaluate};
 use crate::image::corrupt;
 use crate::queue::Outcome;
 use kera_records::key::prefix_end;
+use kera_records::seldom::Seldom;
 use kera_records::{Committed, Transaction, Write};
+
+/// The lines that tell of failures, each kind limited on its own: a full disk fails each of many batches a second, and the log
+/// may be on it.
+#[derive(Debug, Default)]
+struct Lines {
+    failed: Seldom,
+    still_closed: Seldom,
+    open_again: Seldom,
+}
 
 /// Why a whole batch failed.
 struct Failure {
@@ -29,6 +40,7 @@ pub(super) struct Writer {
     /// What the last commit left.
     summary: Summary,
     cache: LimitsCache,
+    lines: Lines,
 }
 
 impl Writer {
@@ -44,6 +56,7 @@ impl Writer {
             opener,
             summary,
             cache: LimitsCache::default(),
+            lines: Lines::default(),
         }
     }
 
@@ -150,14 +163,18 @@ impl Writer {
     /// also tells what became of the batch.
     fn recover(&mut self, batch: &[Transaction], failure: Failure) -> Vec<Outcome> {
         let Failure { error, committing } = failure;
-        tracing::error!(%error, transactions = batch.len(), "the metadata store failed");
+        if let Some(left_out) = self.lines.failed.due(Instant::now()) {
+            tracing::error!(%error, transactions = batch.len(), left_out, "the metadata store failed");
+        }
         self.cache.clear();
         self.database.write().take();
         let before = self.summary.revision;
         let unknown = match self.open_again() {
             Ok(()) => self.summary.revision > before,
             Err(again) => {
-                tracing::error!(error = %again, "the metadata store cannot be opened again yet");
+                if let Some(left_out) = self.lines.still_closed.due(Instant::now()) {
+                    tracing::error!(error = %again, left_out, "the metadata store cannot be opened again yet");
+                }
                 committing
             }
         };
@@ -178,7 +195,9 @@ impl Writer {
         let (database, summary) = reopen(&self.path, self.opener.as_ref(), false)?;
         self.summary = summary;
         *shared = Some(database);
-        tracing::info!(path = %self.path.display(), "the metadata store is open again");
+        if let Some(left_out) = self.lines.open_again.due(Instant::now()) {
+            tracing::info!(path = %self.path.display(), left_out, "the metadata store is open again");
+        }
         Ok(())
     }
 }

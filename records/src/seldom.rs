@@ -13,6 +13,14 @@ pub struct Seldom {
 }
 
 impl Seldom {
+    /// No line was written yet.
+    pub const fn new() -> Self {
+        Self {
+            last: None,
+            untold: 0,
+        }
+    }
+
     /// Whether a line is due at `now`: how many were left out since the last one.
     pub fn due(&mut self, now: Instant) -> Option<u64> {
         if self.last.is_some_and(|last| now < last + PAUSE) {
