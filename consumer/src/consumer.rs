@@ -100,6 +100,7 @@ impl Consumer {
     pub async fn next_batch(&mut self) -> Result<Batch, ConsumeError> {
         self.pass_on_progress();
         loop {
+            self.group.settle_doubts().await;
             let batch = match self.opened.take().and_then(OpenedBatch::rest) {
                 Some(rest) => rest,
                 None => self.fetched().await?,
@@ -114,7 +115,8 @@ impl Consumer {
     /// The next record; the others of its batch stay for later calls. Safe to cancel.
     pub(crate) async fn next_record(&mut self) -> Result<OwnedRecord, ConsumeError> {
         loop {
-            if let Some(record) = self.record_at_hand() {
+            self.group.settle_doubts().await;
+            if let Some(record) = self.record_of_opened() {
                 return Ok(record);
             }
             let batch = self.fetched().await?;
@@ -130,6 +132,14 @@ impl Consumer {
     ///
     /// For loops over single records: it makes no future, and else does as `records` does, also to what counts as processed.
     pub fn record_at_hand(&mut self) -> Option<OwnedRecord> {
+        match self.group.is_doubtful() {
+            // Only whoever may wait can ask.
+            true => None,
+            false => self.record_of_opened(),
+        }
+    }
+
+    fn record_of_opened(&mut self) -> Option<OwnedRecord> {
         self.pass_on_progress();
         let opened = self.opened.as_mut()?;
         let lease = opened.batch.lease_key();
@@ -175,6 +185,8 @@ impl Consumer {
     /// The next batch that arrived, not delivered yet.
     async fn fetched(&mut self) -> Result<Batch, ConsumeError> {
         loop {
+            // Before it is taken, so that nothing is lost if nobody waits any more.
+            self.group.settle_doubts().await;
             if let Some(batch) = self.take_batch()? {
                 self.counts.batches += 1;
                 self.counts.bytes += batch.wire_bytes() as u64;

@@ -57,6 +57,15 @@ fn keys_of(life: u64, commits: &[LeaseCommit]) -> impl Iterator<Item = LeaseKey>
     })
 }
 
+/// The coordinator knows no such member.
+fn is_unknown(error: &RpcError) -> bool {
+    let code = error.code();
+    matches!(
+        code,
+        Some(ErrorCode::UnknownMember | ErrorCode::UnknownConsumerGroup)
+    )
+}
+
 fn stale(key: LeaseKey) -> ConsumeError {
     ConsumeError::StaleLease { lease: key.lease }
 }
@@ -70,6 +79,26 @@ pub(super) struct Session {
     /// Counts members that we were: what one is told says nothing of the leases of the next.
     pub(super) life: u64,
     pub(super) heartbeat: Duration,
+    /// Who is not heard of for so long is a member no more.
+    pub(super) session: Duration,
+}
+
+/// Until when the coordinator gives our leases to nobody else, as far as we know.
+struct Held {
+    began: Instant,
+    /// Milliseconds after that.
+    until_ms: AtomicU64,
+}
+
+impl Held {
+    fn until(&self, until: Instant) {
+        let ms = until.saturating_duration_since(self.began).as_millis() as u64;
+        self.until_ms.fetch_max(ms, Ordering::Relaxed);
+    }
+
+    fn is_over(&self) -> bool {
+        self.began.elapsed().as_millis() as u64 >= self.until_ms.load(Ordering::Relaxed)
+    }
 }
 
 /// What comes of a commit for which nobody waits any more, and what to do about it.
@@ -84,6 +113,7 @@ pub(crate) struct Group {
     stream: OnceLock<StreamId>,
     /// Taken after `leases`: both change together.
     session: Mutex<Session>,
+    held: Held,
     rejoining: tokio::sync::Mutex<()>,
     pub(super) leases: Mutex<LeaseTable>,
     /// Taken before `leases` by whoever changes what is read, so that no lease is read twice.
@@ -106,6 +136,7 @@ impl Group {
         settings: GroupSettings,
         fetcher: Arc<Fetcher>,
     ) -> Result<Arc<Self>, ConsumeError> {
+        let session = settings.session;
         let group = Self {
             client,
             settings,
@@ -116,7 +147,12 @@ impl Group {
                 epoch: 0,
                 life: 0,
                 heartbeat: Duration::from_secs(1),
+                session,
             }),
+            held: Held {
+                began: Instant::now(),
+                until_ms: AtomicU64::new(0),
+            },
             rejoining: tokio::sync::Mutex::default(),
             leases: Mutex::default(),
             reading: Mutex::default(),
@@ -179,6 +215,7 @@ impl Group {
             start: Some(self.settings.start.into()),
             member: before.member.clone(),
         };
+        let asked = Instant::now();
         let reply = self
             .client
             .group_call(&self.settings.group, tasks::COMMIT_WITHIN, request)
@@ -191,21 +228,55 @@ impl Group {
                 epoch: seen + 1,
                 life: leases.life(),
                 heartbeat: Duration::from_millis(u64::from(reply.heartbeat_ms.max(1))),
+                session: match reply.session_ms {
+                    0 => self.settings.session,
+                    ms => Duration::from_millis(ms.into()),
+                },
             };
             lost
         };
+        self.held.until(asked + self.session().session);
         if let Some(lost) = lost {
             self.forget(lost, |infos| Rebalance::Lost(infos));
         }
         Ok(())
     }
 
+    /// True if the coordinator may have given our leases to others: this process may have stood still for longer than
+    /// its session.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.held.is_over()
+    }
+
+    /// Where that is so, asks before more is handed out of what was fetched. Without an answer soon it is: the coordinator is
+    /// away for all, and the next one lets members keep what they have.
+    pub(crate) async fn settle_doubts(&self) {
+        if !self.is_doubtful() {
+            return;
+        }
+        let session = self.session();
+        let asked = tokio::time::timeout(tasks::ANSWER_WITHIN, tasks::heartbeat(self, &session));
+        if let Ok(Err(error)) = asked.await
+            && is_unknown(&error)
+        {
+            // It is told by the heartbeats why, should this fail.
+            let _ = self.rejoin(session.epoch).await;
+        }
+        self.held.until(Instant::now() + session.session);
+    }
+
+    /// What was answered to a heartbeat of a session that was sent then.
+    pub(super) fn alive(&self, session: &Session, asked: Instant, reply: &v1::HeartbeatResponse) {
+        self.held.until(asked + session.session);
+        self.lost(session.life, &reply.lost);
+        if !reply.give_back.is_empty() {
+            self.give_back(session.life, &reply.give_back);
+        }
+    }
+
     /// What a failed call means: join again, give up, or try again after a pause.
     pub(super) async fn recover(&self, error: RpcError, epoch: u64, attempt: u32) {
-        let unknown = matches!(
-            error.code(),
-            Some(ErrorCode::UnknownMember | ErrorCode::UnknownConsumerGroup)
-        );
+        let unknown = is_unknown(&error);
         let error = match unknown {
             true => match self.rejoin(epoch).await {
                 Ok(()) => return,

@@ -7,13 +7,13 @@ use kera_protocol::v1;
 use kera_rpc::RpcError;
 use tokio::time::Instant;
 
-use super::session::Group;
+use super::session::{Group, Session};
 use crate::config::Order;
 
 /// How long a request for leases waits at the coordinator.
 const ACQUIRE_WAIT: Duration = Duration::from_secs(10);
 /// How long a coordinator is given to answer before it is looked up anew: what it holds in memory,
-const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// a request that may wait,
 const ACQUIRE_WITHIN: Duration = Duration::from_secs(15);
 /// and what has to become durable first.
@@ -35,32 +35,34 @@ pub(super) async fn heartbeats(group: Arc<Group>) {
         if attempt == 0 {
             tokio::time::sleep(session.heartbeat).await;
         }
-        let answer = group
-            .client
-            .group_call_anew(&group.settings.group, ANSWER_WITHIN, || {
-                // A lease is listed until its release is answered: otherwise it would count as
-                // forgotten. Each attempt lists what is held by then.
-                v1::HeartbeatRequest {
-                    group: group.settings.group.clone(),
-                    member: session.member.clone(),
-                    leases: group.leases.lock().ids(),
-                }
-            })
-            .await;
-        match answer {
-            Ok(reply) => {
-                attempt = 0;
-                group.lost(session.life, &reply.lost);
-                if !reply.give_back.is_empty() {
-                    group.give_back(session.life, &reply.give_back);
-                }
-            }
+        match heartbeat(&group, &session).await {
+            Ok(()) => attempt = 0,
             Err(error) => {
                 group.recover(error, session.epoch, attempt).await;
                 attempt += 1;
             }
         }
     }
+}
+
+/// One sign of life, and what is heard of leases.
+pub(super) async fn heartbeat(group: &Group, session: &Session) -> Result<(), RpcError> {
+    // An attempt that failed may be the one that the coordinator has heard of.
+    let asked = Instant::now();
+    let reply = group
+        .client
+        .group_call_anew(&group.settings.group, ANSWER_WITHIN, || {
+            // A lease is listed until its release is answered: otherwise it would count as
+            // forgotten. Each attempt lists what is held by then.
+            v1::HeartbeatRequest {
+                group: group.settings.group.clone(),
+                member: session.member.clone(),
+                leases: group.leases.lock().ids(),
+            }
+        })
+        .await?;
+    group.alive(session, asked, &reply);
+    Ok(())
 }
 
 /// Asks for leases whenever there is room for more.
@@ -116,7 +118,8 @@ async fn still_held(
     asked: Instant,
     granted: Vec<v1::Lease>,
 ) -> Result<Vec<v1::Lease>, RpcError> {
-    if granted.is_empty() || asked.elapsed() < group.settings.session / FORGOTTEN_AFTER {
+    let session = group.session().session;
+    if granted.is_empty() || asked.elapsed() < session / FORGOTTEN_AFTER {
         return Ok(granted);
     }
     let reply = group
