@@ -1,9 +1,11 @@
 //! What listeners need of their addresses together.
 
+use std::net::IpAddr;
+
 use kera_metadata::MAX_MEMBER_TEXT;
 
 use super::keys::{BrokerConfig, KafkaConfig, ServerConfig};
-use super::named::{NamedAddress, with_advertised};
+use super::named::{ListenerName, NamedAddress, with_advertised};
 
 impl KafkaConfig {
     /// Each address to listen on with the address to tell clients, if one was given.
@@ -77,8 +79,63 @@ pub(super) fn check_kafka(config: &BrokerConfig) -> Result<(), (&'static str, St
             }
         }
     }
+    check_names(native.iter().chain(&of_kafka).copied())?;
+    check_reachable(config)?;
     check_told(config)?;
     check_sessions(config)
+}
+
+/// Names that people take for one are refused: an address may let in other clients than the other.
+fn check_names<'a>(
+    all: impl Iterator<Item = &'a NamedAddress> + Clone,
+) -> Result<(), (&'static str, String)> {
+    let names = all.filter_map(|one| one.name.as_ref());
+    for (index, name) in names.clone().enumerate() {
+        let is_alike =
+            |one: &&ListenerName| *one != name && one.as_str().eq_ignore_ascii_case(name.as_str());
+        if let Some(before) = names.clone().take(index).find(is_alike) {
+            let problem = format!(
+                "addresses have the names {before} and {name}, which are two here and differ in case alone; write both as {before}, or take another name for one"
+            );
+            return Err(("kafka.listen", problem));
+        }
+    }
+    Ok(())
+}
+
+/// Whoever is told an address has to come to this broker by it.
+fn check_reachable(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
+    let of = |key: &'static str, all: &[NamedAddress]| {
+        let all = all.iter().map(|one| one.address.clone());
+        all.map(|address| (key, address)).collect::<Vec<_>>()
+    };
+    let cluster = config.cluster.advertise.iter().cloned();
+    let told = of("server.advertise", &config.server.advertise).into_iter();
+    let told = told.chain(of("kafka.advertise", &config.kafka.advertise));
+    let told = told.chain(cluster.map(|address| ("cluster.advertise", address)));
+    for (key, address) in told {
+        let Some((host, port)) = address.rsplit_once(':') else {
+            continue;
+        };
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        if bare
+            .parse::<IpAddr>()
+            .is_ok_and(|ip| ip.to_canonical().is_unspecified())
+        {
+            let problem = format!(
+                "{address} is every interface of a machine, and whoever is told it comes to itself; write a name or an address of this one, such as broker1.example.org:{port}"
+            );
+            return Err((key, problem));
+        }
+        // Of Kafka's addresses it stands for the port listened on.
+        if key != "kafka.advertise" && port.parse() == Ok(0_u16) {
+            let problem = format!(
+                "{address} has port 0, where nobody listens; write the port at which {host} is reached, or auto for the one at which the broker listens"
+            );
+            return Err((key, problem));
+        }
+    }
+    Ok(())
 }
 
 /// Other brokers are told all addresses for Kafka's clients in one text.
@@ -275,6 +332,69 @@ mod tests {
         );
         assert!(with(&[("kafka.listen", "a:0,a:0")]).is_ok());
         assert!(problem(&[("kafka.session_min", "1h")]).contains("kafka.session_max"));
+    }
+
+    #[test]
+    fn what_clients_are_told_leads_to_the_broker() {
+        let listen = ("kafka.listen", "inner=127.0.0.1:9092,outer=[::1]:9093");
+        for (key, told, expected) in [
+            (
+                "server.advertise",
+                "0.0.0.0:7600",
+                "such as broker1.example.org:7600",
+            ),
+            (
+                "server.advertise",
+                "[::]:7600",
+                "[::]:7600 is every interface",
+            ),
+            (
+                "kafka.advertise",
+                "inner=a:1,outer=0.0.0.0:2",
+                "0.0.0.0:2 is every interface",
+            ),
+            (
+                "kafka.advertise",
+                "inner=a:1,outer=[::ffff:0.0.0.0]:2",
+                "is every interface",
+            ),
+            ("server.advertise", "b:0", "b:0 has port 0"),
+            (
+                "cluster.advertise",
+                "0.0.0.0:7601",
+                "cluster.advertise: 0.0.0.0:7601",
+            ),
+            (
+                "cluster.advertise",
+                "b:0",
+                "write the port at which b is reached",
+            ),
+        ] {
+            let refused = with(&[listen, (key, told)]).expect_err(told);
+            assert!(refused.contains(expected), "{refused}");
+        }
+        for (key, told) in [
+            ("server.advertise", "10.0.0.0:7600"),
+            ("kafka.advertise", "a:1,[::1]:0"),
+            ("cluster.advertise", "b:7601"),
+        ] {
+            assert!(with(&[listen, (key, told)]).is_ok(), "{told}");
+        }
+    }
+
+    #[test]
+    fn names_that_differ_in_case_alone_are_refused() {
+        let refused = |listen: &[(&str, &str)]| with(listen).expect_err("they look the same");
+        let expected =
+            "the names Ext and ext, which are two here and differ in case alone; write both as Ext";
+        let one = refused(&[("kafka.listen", "Ext=a:1,b=a:2,ext=a:3")]);
+        assert!(one.contains(expected), "{one}");
+        let native = ("server.listen", "Ext=127.0.0.1:7600");
+        let across = refused(&[native, ("kafka.listen", "ext=127.0.0.1:9092")]);
+        assert!(across.contains(expected), "{across}");
+        assert!(with(&[native, ("kafka.listen", "Ext=127.0.0.1:9092")]).is_ok());
+        let taken = refused(&[("kafka.listen", "Kafka=a:1")]);
+        assert!(taken.contains("`Kafka` is no name"), "{taken}");
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl ListenerName {
                 "`{text}` is no name of addresses; write at most {MOST_BYTES} letters, digits, dashes and underscores"
             ));
         }
-        if TAKEN.contains(&text) {
+        if TAKEN.iter().any(|taken| taken.eq_ignore_ascii_case(text)) {
             return Err(format!(
                 "`{text}` is no name of addresses, it stands for something else; take another, such as internal or external"
             ));
