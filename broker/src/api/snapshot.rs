@@ -136,7 +136,7 @@ impl Sampler {
             return (None, Duration::ZERO);
         }
         let since = Instant::now();
-        let cluster = cluster::describe_cluster(&self.shared).await;
+        let cluster = cluster::describe_cluster(&self.shared, None).await;
         (cluster.ok(), since.elapsed())
     }
 }

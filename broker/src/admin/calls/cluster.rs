@@ -13,6 +13,12 @@ use crate::shared::Shared;
 
 type Answer<T> = Result<Response<T>, Status>;
 
+/// The name of the native address that the client came in by, if it has one.
+fn listener_of<T>(request: &Request<T>) -> Option<&'static str> {
+    let caller = request.extensions().get::<Caller>();
+    caller.and_then(|caller| caller.listener)
+}
+
 /// Serves what concerns all brokers of a cluster.
 pub(super) struct ClustersService {
     shared: Arc<Shared>,
@@ -31,19 +37,8 @@ impl Clusters for ClustersService {
         &self,
         request: Request<v1::DescribeClusterRequest>,
     ) -> Answer<v1::DescribeClusterResponse> {
-        let caller = request.extensions().get::<Caller>();
-        let listener = caller.and_then(|caller| caller.listener);
-        let described = cluster::describe_cluster(&self.shared).await;
-        let mut described = described.map_err(status)?;
-        if let Some(listener) = listener {
-            for one in &mut described.brokers {
-                if let Some(info) = self.shared.data.directory.broker(one.id) {
-                    let told = info.native_at(Some(listener));
-                    one.address = told.unwrap_or_default().to_owned();
-                }
-            }
-        }
-        Ok(Response::new(described))
+        let described = cluster::describe_cluster(&self.shared, listener_of(&request)).await;
+        described.map(Response::new).map_err(status)
     }
 
     async fn plan_moves(
@@ -80,9 +75,9 @@ impl Clusters for ClustersService {
 
     async fn plan_restart(
         &self,
-        _request: Request<v1::PlanRestartRequest>,
+        request: Request<v1::PlanRestartRequest>,
     ) -> Answer<v1::PlanRestartResponse> {
-        let planned = cluster::plan_restart(&self.shared).await;
+        let planned = cluster::plan_restart(&self.shared, listener_of(&request)).await;
         planned.map(Response::new).map_err(status)
     }
 

@@ -12,22 +12,25 @@ use kera_protocol::v1;
 
 use super::with_picture;
 use crate::cluster::ownership::live_state::clustered;
+use crate::cluster::ownership::members::info_of;
 use crate::shared::Shared;
 
 /// Most stranded streamlets that are listed.
 const MOST_STRANDED: usize = 1000;
 
-/// The cluster as this broker sees it.
+/// The cluster as this broker sees it, for a client that came in by the native address of this name.
 ///
 /// # Errors
 /// [`kera_protocol::error::ErrorCode::InvalidArgument`] if this broker has a store of its own, [`kera_protocol::error::ErrorCode::Overloaded`] while it
 /// starts.
 pub async fn describe_cluster(
     shared: &Arc<Shared>,
+    listener: Option<&str>,
 ) -> Result<v1::DescribeClusterResponse, WireError> {
     let clustered = clustered(shared)?;
     let controller = *clustered.store.controller().borrow();
     let tolerance = shared.config.cluster.spread_tolerance_bytes;
+    let listener = listener.map(str::to_owned);
     let look = move |picture: &Picture, members: &Members, living: &Living| {
         let mut answer = describe(picture, members, living);
         let spread = spread(picture, members, tolerance);
@@ -35,6 +38,9 @@ pub async fn describe_cluster(
         for broker in &mut answer.brokers {
             let held = spread.held.get(&broker.id).copied().unwrap_or_default();
             (broker.held_bytes, broker.to_come_bytes) = (held.now, held.to_come);
+            if let (Some(name), Some(live)) = (&listener, living.get(&broker.id)) {
+                broker.address = address_of(live, Some(name));
+            }
         }
         answer
     };
@@ -47,6 +53,18 @@ pub async fn describe_cluster(
     answer.answered_by = shared.broker_id;
     answer.cluster_version = shared.settings.cluster_version();
     Ok(answer)
+}
+
+/// Where a broker is found: by clients that came in by the native address of this name, or, if it serves no clients, by
+/// brokers alone, which nobody is told who came in by a name.
+pub(super) fn address_of(live: &LiveBroker, listener: Option<&str>) -> String {
+    let info = info_of(live);
+    let found = match (live.role, listener) {
+        (Role::Broker, _) => info.native_at(listener),
+        (Role::ReplicaStore, None) => Some(live.replication_address.as_str()),
+        (Role::ReplicaStore, Some(_)) => None,
+    };
+    found.unwrap_or_default().to_owned()
 }
 
 #[derive(Default)]
@@ -240,8 +258,44 @@ fn needs_text(owner: u32, needs: &Needs) -> (String, Vec<u32>) {
 #[cfg(test)]
 mod tests {
     use kera_controller::Member;
+    use kera_metadata::{AdvertisedAddress, ClientKind, Incarnation};
+    use uuid::Uuid;
 
     use super::*;
+
+    #[test]
+    fn addresses_are_told_of_the_name_that_was_asked_by_and_of_no_other() {
+        let native = |name: &str, address: &str| AdvertisedAddress {
+            clients: ClientKind::Native,
+            name: name.to_owned(),
+            address: address.to_owned(),
+        };
+        let incarnation = Incarnation {
+            store_id: Uuid::from_u128(2),
+            boot_id: Uuid::from_u128(1),
+        };
+        let with = |named| LiveBroker {
+            address: "inner.example:7600".to_owned(),
+            replication_address: "inner.example:7601".to_owned(),
+            named,
+            ..LiveBroker::new(2, incarnation)
+        };
+        let both = with(vec![
+            native("inner", "inner.example:7600"),
+            native("outer", "outer.example:7610"),
+        ]);
+        assert_eq!(address_of(&both, None), "inner.example:7600");
+        assert_eq!(address_of(&both, Some("outer")), "outer.example:7610");
+        assert_eq!(address_of(&both, Some("partners")), "");
+        let nameless = with(Vec::new());
+        assert_eq!(address_of(&nameless, Some("outer")), "inner.example:7600");
+        let store = LiveBroker {
+            role: Role::ReplicaStore,
+            ..nameless
+        };
+        assert_eq!(address_of(&store, None), "inner.example:7601");
+        assert_eq!(address_of(&store, Some("outer")), "");
+    }
 
     #[test]
     fn streams_lack_brokers_before_a_group_of_theirs_does() {

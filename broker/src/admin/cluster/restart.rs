@@ -3,28 +3,24 @@
 use std::sync::Arc;
 
 use kera_controller::{Members, Picture, restart_plan};
-use kera_metadata::{LiveBroker, Living, Role};
+use kera_metadata::Living;
 use kera_protocol::error::WireError;
 use kera_protocol::v1;
 
-use super::describe::describe;
+use super::describe::{address_of, describe};
 use super::with_picture;
 use crate::cluster::ownership::live_state::clustered;
 use crate::shared::Shared;
 
-/// Where it is found: by clients, or by brokers alone if it serves no others.
-fn address_of(live: &LiveBroker) -> String {
-    match live.role {
-        Role::Broker => live.address.clone(),
-        Role::ReplicaStore => live.replication_address.clone(),
-    }
-}
-
-/// An order in which brokers can be restarted.
+/// An order in which brokers can be restarted, for a client that came in by the native address of this name.
 ///
 /// # Errors
 /// As of [`super::describe_cluster`].
-pub async fn plan_restart(shared: &Arc<Shared>) -> Result<v1::PlanRestartResponse, WireError> {
+pub async fn plan_restart(
+    shared: &Arc<Shared>,
+    listener: Option<&str>,
+) -> Result<v1::PlanRestartResponse, WireError> {
+    let listener = listener.map(str::to_owned);
     let clustered = clustered(shared)?;
     let controller = *clustered.store.controller().borrow();
     with_picture(shared, move |picture, members, living| {
@@ -33,7 +29,9 @@ pub async fn plan_restart(shared: &Arc<Shared>) -> Result<v1::PlanRestartRespons
             let live = living.get(&step.broker);
             v1::RestartStep {
                 broker: step.broker,
-                address: live.map(address_of).unwrap_or_default(),
+                address: live
+                    .map(|live| address_of(live, listener.as_deref()))
+                    .unwrap_or_default(),
                 host: live.map(|live| live.host.clone()).unwrap_or_default(),
                 handed_over: step.handed_over as u64,
                 offline: step.offline.into_iter().collect(),

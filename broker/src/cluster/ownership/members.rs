@@ -90,7 +90,8 @@ fn serves(live: &&LiveBroker) -> bool {
     live.role == Role::Broker
 }
 
-fn info_of(live: &LiveBroker) -> BrokerInfo {
+/// How a living broker is reached.
+pub(crate) fn info_of(live: &LiveBroker) -> BrokerInfo {
     let kafka = live.kafka_address.iter().flat_map(|list| list.split(','));
     let named = |clients: ClientKind| {
         let named = live.named.iter().filter(|one| one.clients == clients);

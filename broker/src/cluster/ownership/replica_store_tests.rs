@@ -87,7 +87,7 @@ async fn a_replica_store_holds_what_brokers_own() {
     let refused = cluster::set_draining(trio.shared(1), drain).await;
     let refused = refused.expect_err("it has nothing to give away").message;
     assert!(refused.contains("cluster.lost_after"), "{refused}");
-    let told = cluster::describe_cluster(trio.shared(1)).await;
+    let told = cluster::describe_cluster(trio.shared(1), None).await;
     let told = told.expect("it is described");
     let three = told.brokers.iter().find(|one| one.id == 3);
     let three = three.expect("it is listed");
