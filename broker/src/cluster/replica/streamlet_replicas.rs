@@ -1,11 +1,12 @@
 //! The replicas of one streamlet's groups: its lanes, as replication has them.
 
 use std::collections::HashMap;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use kera_log_segments::replicas::GroupOwner;
-use kera_metadata::{GroupKey, GroupRecord, LostRecords, StreamConfig};
+use kera_metadata::{GroupKey, GroupRecord, LostRecords, MetadataError, StreamConfig};
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use kera_replication::ids::CopyId;
 use kera_replication::jobs::{Mend, Mended, Owned};
@@ -134,6 +135,8 @@ struct NotReplaced {
     reason: String,
     /// All that it lacks was given up.
     is_given_up: bool,
+    /// It is not known yet whether anything is wrong: what decides it does not answer.
+    is_put_off: bool,
 }
 
 impl From<String> for NotReplaced {
@@ -141,6 +144,32 @@ impl From<String> for NotReplaced {
         Self {
             reason,
             is_given_up: false,
+            is_put_off: false,
+        }
+    }
+}
+
+impl From<MetadataError> for NotReplaced {
+    fn from(error: MetadataError) -> Self {
+        let is_away = matches!(
+            error,
+            MetadataError::Unavailable { .. } | MetadataError::Overloaded { .. }
+        );
+        Self {
+            is_put_off: is_away,
+            ..error.to_string().into()
+        }
+    }
+}
+
+impl From<RecvTimeoutError> for NotReplaced {
+    fn from(error: RecvTimeoutError) -> Self {
+        match error {
+            RecvTimeoutError::Timeout => Self {
+                is_put_off: true,
+                ..format!("it takes longer than {MEND_WITHIN:?}").into()
+            },
+            RecvTimeoutError::Disconnected => String::from("this broker stops").into(),
         }
     }
 }
@@ -174,7 +203,7 @@ impl OwnFile {
             let _ = told.send(replacing.replace(key).await);
         }));
         let outcome = outcome.recv_timeout(MEND_WITHIN);
-        match outcome.unwrap_or_else(|error| Err(error.to_string().into())) {
+        match outcome.unwrap_or_else(|error| Err(error.into())) {
             Ok(Replaced::Whole) => {
                 self.failed.lock().remove(&group);
                 true
@@ -186,8 +215,16 @@ impl OwnFile {
             Err(NotReplaced {
                 reason,
                 is_given_up,
+                is_put_off,
             }) => {
-                tracing::error!(streamlet = %streamlet_key, %group, error = reason, "a damaged group could not be fetched from another replica");
+                match is_put_off {
+                    true => {
+                        tracing::warn!(streamlet = %streamlet_key, %group, waits_for = reason, "a group whose file is not whole is not looked for at other replicas yet; trying again")
+                    }
+                    false => {
+                        tracing::error!(streamlet = %streamlet_key, %group, error = reason, "a damaged group could not be fetched from another replica")
+                    }
+                }
                 self.note(group, is_given_up);
                 false
             }
@@ -219,7 +256,7 @@ impl Replacing {
     async fn replace(&self, key: GroupKey) -> Result<Replaced, NotReplaced> {
         let records = self.records.clone();
         let stored = off(&**self.primary.runtime(), move || records.stored(key)).await;
-        let record = match stored.map_err(|error| error.to_string())? {
+        let record = match stored? {
             Some(record) if record.is_closed() => record,
             _ => return Err(String::from("its close is not recorded").into()),
         };
@@ -281,8 +318,8 @@ impl Replacing {
             // Its file has all else.
             self.waiting.lacks_no_more(streamlet.key(), key.group);
             return Err(NotReplaced {
-                reason,
                 is_given_up: true,
+                ..reason.into()
             });
         }
         self.waiting.lacks(&record, lost, reason.clone());
@@ -368,5 +405,28 @@ impl Mend for OwnFile {
             };
             leftovers.free().await
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_stands_still_says_nothing_of_damage() {
+        let away = MetadataError::Unavailable {
+            store: "etcd:2379".to_owned(),
+            detail: "timed out".to_owned(),
+        };
+        let put_off = NotReplaced::from(away);
+        assert!(put_off.is_put_off && put_off.reason.contains("etcd:2379"));
+        assert!(NotReplaced::from(RecvTimeoutError::Timeout).is_put_off);
+        let wrong = MetadataError::Corrupt {
+            path: "metadata".into(),
+            detail: "a record".to_owned(),
+        };
+        assert!(!NotReplaced::from(wrong).is_put_off);
+        let nowhere = String::from("no replica has it whole");
+        assert!(!NotReplaced::from(nowhere).is_put_off);
     }
 }
