@@ -281,11 +281,12 @@ impl ClientLink {
         loop {
             self.starved = false;
             self.meter.begin_work();
+            self.claims.begin_work();
             protocol.work(self)?;
             self.send(protocol)?;
             self.meter.end_work();
             self.claims
-                .hold_outgoing(self.out.bytes() + protocol.coming());
+                .hold_outgoing(self.out.bytes() + protocol.coming(), self.out.sent());
             self.claims.hold_incoming(self.input.capacity());
             self.note_unproven();
             if protocol.is_over(self) {
@@ -468,6 +469,11 @@ impl ClientLink {
     /// Bytes that the next read or push may bring; 0: first some must be sent.
     pub fn room_to_send(&self) -> usize {
         self.claims.room_to_send(self.out.bytes())
+    }
+
+    /// The same for one that is served now; 0 also while it is others' turn.
+    pub fn claim_room(&mut self) -> usize {
+        self.claims.claim_room(self.out.bytes(), &self.waker)
     }
 
     /// True if the frame at the front has waited for memory as long as one may.

@@ -29,6 +29,7 @@ use crate::client_link::{ClientLink, Overdue, Protocol};
 use crate::counted::Counted;
 use crate::data::append::{self, Partial, PendingAppend};
 use crate::data::fetch::{self, Read, Step, Subscription};
+use crate::data::memory_budget::LEAST_DISK_READ;
 use crate::principal::Principal;
 use crate::quotas::Metered;
 use crate::shared::Shared;
@@ -36,7 +37,7 @@ use aside::AsideAppends;
 
 /// Reads of one connection that wait for the disk at a time, and most bytes of each.
 const MAX_DISK_READS: usize = 16;
-const DISK_READ: usize = 1 << 20;
+const DISK_READ: usize = LEAST_DISK_READ;
 /// Long polls of one connection.
 const MAX_PARKED_READS: usize = 16_384;
 /// Looks at deadlines after which every subscription and read is looked at, woken or not: its stream may be
@@ -172,7 +173,8 @@ impl Protocol for Connection {
 
     /// Serving stopped at the limit on bytes to send, and they are sent.
     fn goes_on(&self, link: &ClientLink) -> bool {
-        !self.quiet && link.room_to_send() > 0 && !link.meter.is_waiting(Metered::Reads)
+        let may_send = link.room_to_send() > 0 && !link.claims.waits_for_step();
+        !self.quiet && may_send && !link.meter.is_waiting(Metered::Reads)
     }
 
     /// When something that a quota holds back may go on.

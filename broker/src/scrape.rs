@@ -182,6 +182,12 @@ pub(crate) fn current(shared: &Shared) -> String {
     );
     gauge(
         &mut registry,
+        "waiting_to_send",
+        "Connections whose reads wait until others have taken enough of what waits to be sent",
+        shared.data.steps.waiting() as u64,
+    );
+    gauge(
+        &mut registry,
         "pool_limit_bytes",
         "Memory the pool may hand out",
         shared.data.env.pool.limit() as u64,

@@ -5,6 +5,7 @@
 //! comes behind it waits in the socket, as with Kafka. How a connection is served is
 //! [`kera_broker::client_link`].
 
+mod fetches;
 mod login;
 mod waits;
 
@@ -34,8 +35,9 @@ use crate::apis;
 use crate::behind::Failed;
 use crate::context::Ctx;
 use crate::dispatch::{self, DispatchError};
-use crate::fetch::{self, Fetch, FetchRequest, Progress, Sessions};
+use crate::fetch::{self, Fetch, FetchRequest, Sessions};
 use crate::produce::{Produce, ProduceRequest};
+use crate::reply_room::ReplyRoom;
 use crate::sasl;
 use crate::throttle;
 use crate::topic::TopicRef;
@@ -125,6 +127,7 @@ enum Current {
     Running {
         answer: Answer,
         waits: bool,
+        room: Arc<ReplyRoom>,
     },
     /// The client's proof of who it is is looked at.
     Authenticating(Authenticated),
@@ -171,6 +174,7 @@ pub(crate) async fn serve(socket: TcpStream, mut ctx: Ctx, counted: Counted, wan
         joined: None,
         failed: Failed::default(),
         current: Current::Nothing,
+        reading: 0,
         current_since: None,
         stopping: false,
     };
@@ -233,6 +237,8 @@ struct Connection {
     joined: Option<Option<Fault>>,
     failed: Failed,
     current: Current,
+    /// Bytes that are read from the disk, about.
+    reading: usize,
     /// API and version of the current request, and since when it is that.
     current_since: Option<(i16, i16, Instant)>,
     sessions: Sessions,
@@ -344,6 +350,11 @@ impl Protocol for Connection {
     }
 
     fn take_settled(&mut self, link: &mut ClientLink, settled: Settled) -> Result<(), Ended> {
+        if let Current::Running { room, .. } = &self.current
+            && let Some(step) = room.take_step()
+        {
+            link.claims.begin_step(step);
+        }
         self.current = match settled {
             Settled::Answer(reply) => {
                 link.claims.end_frame();
@@ -376,6 +387,14 @@ impl Protocol for Connection {
         Ok(())
     }
 
+    fn coming(&self) -> usize {
+        match &self.current {
+            Current::Reading(_) => self.reading,
+            Current::Answered(parts) => parts.iter().map(Bytes::len).sum(),
+            _ => 0,
+        }
+    }
+
     /// Whatever waits has a deadline: thousands of long polls cost next to nothing.
     fn is_busy(&self) -> bool {
         false
@@ -384,9 +403,10 @@ impl Protocol for Connection {
     fn deadline(&self, link: &ClientLink) -> Option<Instant> {
         let fetch = match &self.current {
             // If it has passed, the reply waits for those before it to be sent.
-            Current::Fetching(fetch) if fetch.deadline > Instant::now() => Some(fetch.deadline),
+            Current::Fetching(fetch) => Some(fetch.due(link.claims.waits_for_step())),
             _ => None,
         };
+        let fetch = fetch.filter(|due| *due > Instant::now());
         let produce = self.pending.front().map(|(_, front)| front.deadline);
         let gate = self.gate.as_ref().map(|gate| gate.until);
         let gate = gate.filter(|until| *until > Instant::now());
@@ -589,11 +609,13 @@ impl Connection {
             _ => {
                 let body = Bytes::copy_from_slice(&request[body_at..]);
                 let mut ctx = self.ctx.clone();
-                ctx.room = Arc::default();
+                let room = Arc::<ReplyRoom>::default();
+                ctx.room = room.clone();
                 let answer = dispatch::answer(ctx, key, version, correlation, body);
                 self.current = Current::Running {
                     answer: Box::pin(answer),
                     waits: WAITING.contains(&key),
+                    room,
                 };
                 true
             }
@@ -705,58 +727,6 @@ impl Connection {
             self.count_answer(PRODUCE, received);
             link.claims.release(bytes);
         }
-    }
-
-    fn serve_fetch(&mut self, link: &mut ClientLink) {
-        let Current::Fetching(fetch) = &mut self.current else {
-            return;
-        };
-        let room = link.meter.most(Metered::Reads, link.room_to_send());
-        if room == 0 {
-            // From here on it waits for its client.
-            fetch.at_once_since = None;
-            return;
-        }
-        match fetch.step(&self.ctx.shared, &link.waker, Instant::now(), room) {
-            Progress::Wait => link.meter.found_nothing(),
-            Progress::Reply(parts) => self.reply_fetch(link, parts),
-            Progress::Disk(reads) => {
-                let Current::Fetching(mut fetch) =
-                    std::mem::replace(&mut self.current, Current::Nothing)
-                else {
-                    return;
-                };
-                let shared = self.ctx.shared.clone();
-                let read = tokio::task::spawn_blocking(move || {
-                    let read = reads.into_iter().map(|read| read.run(&shared));
-                    fetch.take_from_disk(read.collect());
-                    *fetch
-                });
-                self.current = Current::Reading(Box::pin(async { read.await.ok() }));
-            }
-        }
-    }
-
-    fn reply_fetch(&mut self, link: &mut ClientLink, parts: Vec<fetch::serve::Part>) {
-        let Current::Fetching(mut fetch) = std::mem::replace(&mut self.current, Current::Nothing)
-        else {
-            return;
-        };
-        fetch.forget(&link.waker);
-        fetch.count(&self.ctx.shared.data, &parts);
-        let head = dispatch::begin(ApiKey::Fetch, fetch.version, fetch.correlation);
-        let bytes = parts.iter().map(|part| part.bytes).sum();
-        let throttle = link.meter.charge_answered(Metered::Reads, bytes);
-        let mut body = fetch::respond::reply(&fetch, parts, throttle, head);
-        dispatch::finish(&mut body.meta, body.slices);
-        let metrics = &self.ctx.shared.data.metrics;
-        metrics.read_bytes.inc_by(body.slices as u64);
-        metrics.read_at_once(fetch.at_once_since, body.slices);
-        if let Some(since) = fetch.at_once_since {
-            link.meter.answered(since.elapsed());
-        }
-        self.current = Current::Answered(body.into_parts());
-        fetch.end(&mut self.sessions);
     }
 
     /// Sends the answer that waited for those before it.

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kafka_protocol::protocol::Encodable;
+use kera_broker::data::memory_budget::LEAST_DISK_READ;
+use kera_broker::data::send_steps::Step;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -44,6 +46,8 @@ pub(crate) struct ReplyRoom {
     items: AtomicUsize,
     full: AtomicBool,
     turn: Mutex<Option<OwnedSemaphorePermit>>,
+    /// Leave to answer with records while clients do not take what is sent.
+    step: Mutex<Option<Step>>,
     /// How long the client is told to wait, in milliseconds.
     throttle_ms: AtomicI32,
 }
@@ -60,6 +64,15 @@ impl ReplyRoom {
         self.throttle_ms.fetch_max(ms, Ordering::Relaxed);
     }
 
+    /// The step that the reply's records were read with, if there was one.
+    pub(crate) fn take_step(&self) -> Option<Step> {
+        self.step.lock().take()
+    }
+
+    fn has_turn(&self) -> bool {
+        self.turn.lock().is_some() || self.step.lock().is_some()
+    }
+
     /// How long the client is told to wait.
     pub(crate) fn throttle_ms(&self) -> i32 {
         self.throttle_ms.load(Ordering::Relaxed)
@@ -74,7 +87,7 @@ impl Ctx {
         let room = &self.room;
         let used = room.used.load(Ordering::Relaxed).saturating_add(bytes);
         let fits = used <= self.settings.max_reply_bytes
-            && (used <= SMALL || room.turn.lock().is_some() || self.take_turn().await);
+            && (used <= SMALL || room.has_turn() || self.take_turn().await);
         if fits {
             room.used.store(used, Ordering::Relaxed);
         } else if !room.full.swap(true, Ordering::Relaxed) {
@@ -88,6 +101,24 @@ impl Ctx {
     pub(crate) async fn has_room_for_item(&self, item: &impl Encodable, version: i16) -> bool {
         let bytes = item.compute_size(version).unwrap_or(usize::MAX);
         self.has_room_for(bytes).await
+    }
+
+    /// Bytes of records that may be read for the reply now. While all connections together hold too much that waits to be
+    /// sent it is a step, as for other reads; `None` if it is not its turn by `deadline`.
+    pub(crate) async fn may_read(&self, deadline: Instant) -> Option<usize> {
+        let data = &self.shared.data;
+        if !data.sends_much() {
+            return Some(usize::MAX);
+        }
+        let mut step = data.steps.step(deadline.into_std()).await?;
+        step.hold(LEAST_DISK_READ as u64);
+        *self.room.step.lock() = Some(step);
+        Some(SMALL)
+    }
+
+    /// Nothing was read.
+    pub(crate) fn has_read_nothing(&self) {
+        drop(self.room.take_step());
     }
 
     /// Bytes that the reply may still grow by.

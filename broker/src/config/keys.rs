@@ -194,8 +194,8 @@ config_keys! {
         /// Bytes received on all connections and not yet answered. The same limit holds for bytes that wait to
         /// be sent, and for receive buffers larger than 16 KiB; each is at most half of `memory.pool`. At the
         /// limit the broker stops reading sockets until appends complete, and serves reads in small steps until
-        /// clients take them: one batch at a time of 64 KiB or more, so that connections which read nothing may hold one
-        /// each beyond it, for a quarter of `server.send_timeout`. Where clients prove who they are, a quarter of it is kept for users that hold less than a
+        /// clients take them, of one batch or up to 64 KiB. Connections that are at a step hold about a quarter of the limit
+        /// together beside it, and the others wait for their turn. Where clients prove who they are, a quarter of it is kept for users that hold less than a
         /// sixteenth.
         max_in_flight_bytes: u64, Size [MIB, TIB] = "256MiB";
         /// How long a new connection may take to say which protocol it speaks.
@@ -211,7 +211,8 @@ config_keys! {
         /// Others may be waiting for the memory that it takes.
         receive_timeout: Duration, Time [100 * MILLISECOND, HOUR] = "1m";
         /// A client that reads nothing, or almost nothing, for this long loses its connection. While
-        /// `server.max_in_flight_bytes` wait to be sent, a quarter of this time is enough.
+        /// `server.max_in_flight_bytes` wait to be sent, a quarter of this time is enough, and a sixtieth, or a second, for one
+        /// that keeps others from their turn.
         send_timeout: Duration, Time [100 * MILLISECOND, DAY] = "2m";
         /// How long a stopping broker waits for appends and reads in flight before it closes
         /// their connections.

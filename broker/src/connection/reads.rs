@@ -225,7 +225,10 @@ impl Connection {
         let room = link.room_to_send();
         let waits =
             link.meter.is_waiting(reads) || link.meter.waits_for_turn(reads, room, &link.waker);
-        let room = if waits { 0 } else { room };
+        let room = match waits {
+            true => 0,
+            false => link.claim_room(),
+        };
         self.quiet &= room > 0;
         link.meter.most(Metered::Reads, room)
     }

@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::DataPlane;
 use super::memory_shares::{Share, held, may_hold, may_hold_frame};
+use super::send_steps::{Asked, Place, Step};
 use crate::inbox::READ_AHEAD;
 use crate::principal::Principal;
 
@@ -18,6 +20,10 @@ const SMALL_BUFFER: usize = 16 << 10;
 const LEAST_TAKEN: u64 = 64 << 10;
 /// While all connections together hold too much, a peer that does not read has this part of the time.
 const CROWD_PART: u32 = 4;
+/// The same of one that is at a step while others wait for their turn.
+const STEP_PART: u32 = 60;
+/// But no less than this.
+const LEAST_STEP: Duration = Duration::from_secs(1);
 /// Bytes a second that a frame with a claim brings at least, on average, while others get no room for theirs.
 const LEAST_PACE: u64 = 256 << 10;
 /// From so long after the claim on.
@@ -28,8 +34,10 @@ const STARVES: Duration = Duration::from_secs(2);
 const SEND_AHEAD: usize = 1 << 20;
 /// Most bytes of one read or push.
 const MOST: usize = 8 << 20;
-/// Most bytes of one read or push while all connections together hold too much.
+/// Most bytes of one read or push while all connections together hold too much, unless the first batch is larger.
 pub const MOST_IN_A_CROWD: usize = 64 << 10;
+/// What is counted of a read that waits for the disk is no less than this: it brings a batch at least.
+pub const LEAST_DISK_READ: usize = 1 << 20;
 
 /// One connection's claims; released when dropped.
 pub struct Claims {
@@ -42,6 +50,15 @@ pub struct Claims {
     frame_since: Instant,
     incoming: usize,
     outgoing: usize,
+    /// Its leave to go on in a crowd, or its place among those that wait for one.
+    step: Option<Step>,
+    place: Option<Arc<Place>>,
+    /// Bytes sent since the connection began, as of when what waits to be sent was last counted.
+    sent: u64,
+    /// `sent` when the step began.
+    sent_before: u64,
+    /// The peer has taken all of a step before.
+    has_taken: bool,
     /// While bytes wait to be sent: how many had been, and when, as of the last time at which the peer was
     /// known to read.
     read_until: Option<(u64, Instant)>,
@@ -58,6 +75,11 @@ impl Claims {
             frame_since: Instant::now(),
             incoming: 0,
             outgoing: 0,
+            step: None,
+            place: None,
+            sent: 0,
+            sent_before: 0,
+            has_taken: false,
             read_until: None,
         }
     }
@@ -201,10 +223,15 @@ impl Claims {
                 return false;
             }
         };
-        let mut within = self.data.config.server.send_timeout;
-        if self.is_crowd() {
-            within /= CROWD_PART;
-        }
+        let timeout = self.data.config.server.send_timeout;
+        let in_a_crowd = timeout / CROWD_PART;
+        let within = if self.step.is_some() && self.data.steps.waiting() > 0 {
+            in_a_crowd.min(LEAST_STEP.max(timeout / STEP_PART))
+        } else if self.is_crowd() {
+            in_a_crowd
+        } else {
+            timeout
+        };
         now.duration_since(since) > within
     }
 
@@ -225,7 +252,7 @@ impl Claims {
     }
 
     /// Bytes that the next read or push may bring when `waiting` bytes are still to be sent. 0: none
-    /// may be served before some are sent.
+    /// may be served before some are sent. In a crowd it needs a step besides: [`Self::claim_room`].
     pub fn room_to_send(&self, waiting: usize) -> usize {
         if waiting >= SEND_AHEAD {
             return 0;
@@ -240,14 +267,82 @@ impl Claims {
         }
     }
 
-    /// The connection holds `bytes` that are to be sent.
-    pub fn hold_outgoing(&mut self, bytes: usize) {
+    /// As [`Self::room_to_send`], for a read or push that is served now. 0 also: in a crowd it is others' turn; `waker` is
+    /// woken once it is this connection's, which is then to serve something or goes to the end of the row.
+    pub fn claim_room(&mut self, waiting: usize, waker: &Waker) -> usize {
+        let room = self.room_to_send(waiting);
+        if room > MOST_IN_A_CROWD {
+            self.leave_row();
+            return room;
+        }
+        if room == 0 || self.step.is_some() {
+            return room;
+        }
+        if self.place.is_some() {
+            return 0;
+        }
+        match self.data.steps.ask(waker, self.has_taken) {
+            Asked::Step(step) => {
+                self.begin_step(step);
+                room
+            }
+            Asked::Place(place) => {
+                self.place = Some(place);
+                0
+            }
+        }
+    }
+
+    /// What is sent next was made by a handler that had this step.
+    pub fn begin_step(&mut self, step: Step) {
+        self.step = Some(step);
+        self.sent_before = self.sent;
+    }
+
+    /// True while it is others' turn.
+    pub fn waits_for_step(&self) -> bool {
+        self.place.as_ref().is_some_and(|place| place.waits())
+    }
+
+    /// The connection is about to work on what it has: if its turn has come, it has its step from here on.
+    pub fn begin_work(&mut self) {
+        let Some(place) = &self.place else {
+            return;
+        };
+        if let Some(turn) = self.data.steps.look(place) {
+            self.place = None;
+            if let Some(step) = turn {
+                self.begin_step(step);
+            }
+        }
+    }
+
+    fn leave_row(&mut self) {
+        if let Some(place) = self.place.take() {
+            self.data.steps.leave(&place);
+        }
+    }
+
+    /// The connection holds `bytes` that are to be sent, and has sent `sent` since it began.
+    pub fn hold_outgoing(&mut self, bytes: usize, sent: u64) {
+        self.sent = sent;
+        match &mut self.step {
+            Some(_) if bytes == 0 => {
+                self.has_taken |= sent > self.sent_before;
+                self.step = None;
+            }
+            Some(step) => step.hold(bytes as u64),
+            None => {}
+        }
         let before = self.outgoing;
         match bytes >= before {
             true => self.count(0, bytes - before, |bytes| bytes),
             false => self.count(0, before - bytes, u64::wrapping_neg),
         }
         hold(&self.data.outgoing, &mut self.outgoing, bytes);
+        if bytes < before {
+            self.data.end_crowd();
+        }
     }
 }
 
@@ -266,6 +361,11 @@ impl Drop for Claims {
         self.release(self.appended);
         self.end_frame();
         self.hold_incoming(0);
-        self.hold_outgoing(0);
+        self.leave_row();
+        self.hold_outgoing(0, self.sent);
     }
 }
+
+#[cfg(test)]
+#[path = "memory_budget_tests.rs"]
+mod tests;

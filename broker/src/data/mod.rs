@@ -9,6 +9,7 @@
 //! | `append` | append frames: check, place, wait for the durable head, acknowledge |
 //! | `fetch` | reads and subscriptions |
 //! | `memory_budget` | what one connection claims of the bytes that all may hold |
+//! | `send_steps` | whose turn it is while too much waits to be sent |
 //! | `memory_shares` | what each principal holds of them, so that one leaves room for others |
 //! | `traced` | spans of batches whose producers have them traced |
 
@@ -19,6 +20,7 @@ pub mod directory;
 pub mod fetch;
 pub mod memory_budget;
 mod memory_shares;
+pub mod send_steps;
 pub mod traced;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,9 +38,19 @@ use crate::metrics::Metrics;
 use catalog::Catalog;
 use directory::Directory;
 use memory_shares::{Shares, may_hold};
+use send_steps::SendSteps;
 
 /// [`DataPlane::memory_wait`] unless it is changed.
 const MEMORY_WAIT: Duration = Duration::from_secs(10);
+
+/// While too much waits to be sent connections go on in steps, which together hold this part of the limit beside it.
+const STEPS_PART: u64 = 4;
+
+/// Bytes that may wait to be sent over all connections: what waits is mostly the pool's memory, which appends need as well.
+fn most_outgoing(config: &BrokerConfig, env: &Env) -> u64 {
+    let pool = env.pool.limit() as u64;
+    config.server.max_in_flight_bytes.min(pool / 2)
+}
 
 /// What appends and reads of all connections share.
 pub struct DataPlane {
@@ -62,6 +74,8 @@ pub struct DataPlane {
     pub outgoing: AtomicU64,
     /// What each principal holds of them.
     shares: Shares,
+    /// Whose turn it is while too much waits to be sent.
+    pub steps: Arc<SendSteps>,
     /// Bytes of connections that were given back to the allocator, and not yet to the system.
     pub(crate) freed: Arc<AtomicU64>,
     /// See [`Self::memory_wait`]; milliseconds.
@@ -85,6 +99,7 @@ impl DataPlane {
     ) -> Self {
         Self {
             shares: Shares::new(&config),
+            steps: SendSteps::new(most_outgoing(&config, &env) / STEPS_PART),
             config,
             env,
             catalog,
@@ -146,11 +161,18 @@ impl DataPlane {
 
     /// The same for a principal for whom `own` bytes wait to be sent.
     fn is_crowded(&self, own: Option<u64>) -> bool {
-        // What waits is mostly the pool's memory, which appends need as well.
-        let pool = self.env.pool.limit() as u64;
-        let limit = self.config.server.max_in_flight_bytes.min(pool / 2);
         let total = self.outgoing.load(Ordering::Relaxed);
-        !may_hold(total + 1, own, limit)
+        !may_hold(total + 1, own, most_outgoing(&self.config, &self.env))
+    }
+
+    /// Less waits to be sent: if it is no longer about as much as there may be, nobody waits for a turn.
+    fn end_crowd(&self) {
+        if self.steps.waiting() > 0 {
+            let limit = most_outgoing(&self.config, &self.env);
+            if self.outgoing.load(Ordering::Relaxed) <= limit / 4 * 3 {
+                self.steps.end();
+            }
+        }
     }
 
     /// Connections gave `bytes` back to the allocator.

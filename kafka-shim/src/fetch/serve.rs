@@ -7,6 +7,7 @@ use bytes::Bytes;
 use kafka_protocol::error::ResponseError;
 use kera_broker::Shared;
 use kera_broker::copy_reads::{self, Asked, Given, Nearby, Refused};
+use kera_broker::data::memory_budget::MOST_IN_A_CROWD;
 use kera_broker::data::{DataPlane, traced};
 use kera_log_segments::read::ReadError;
 use kera_protocol::batch::Compression;
@@ -23,6 +24,9 @@ use crate::{errors, topic};
 const DISK_PARTITIONS: usize = 16;
 const DISK_BYTES: usize = 4 << 20;
 
+/// Who waits for its turn to be sent records is told that there are none after this, and asks again. Its place stays.
+const TURN_WITHIN: Duration = Duration::from_secs(5);
+
 /// The first version whose clients know zstd.
 const ZSTD: i16 = 10;
 
@@ -36,6 +40,7 @@ pub(crate) struct Fetch {
     /// When it was received; `None` once it has waited for records.
     pub(crate) at_once_since: Option<Instant>,
     pub(crate) session: Session,
+    received: Instant,
     min_bytes: usize,
     max_bytes: usize,
     /// Wakers are set.
@@ -326,6 +331,14 @@ impl DiskRead {
         (self.entry, read)
     }
 
+    /// Most bytes that it brings, unless the first batch is larger.
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.what {
+            DiskWork::Lane(_, spec, _) => spec.max_bytes,
+            DiskWork::Copy(asked) => asked.max_bytes,
+        }
+    }
+
     /// It is the only one of its request, which has room for so many bytes.
     fn only(&mut self, bytes: usize) {
         match &mut self.what {
@@ -401,6 +414,7 @@ impl Fetch {
             deadline: received + wait,
             at_once_since: Some(received),
             session,
+            received,
             min_bytes: request.min_bytes,
             max_bytes: request.max_bytes,
             parked: false,
@@ -414,6 +428,19 @@ impl Fetch {
     pub(crate) fn is_outdated(&mut self, shared: &Shared) -> bool {
         let rules = shared.access.revision();
         std::mem::replace(&mut self.rules, rules) != rules
+    }
+
+    /// By when it is answered; one that waits for its turn to be sent records waits for that as well.
+    pub(crate) fn due(&self, waits_for_turn: bool) -> Instant {
+        match waits_for_turn {
+            true => self.deadline.max(self.received + TURN_WITHIN),
+            false => self.deadline,
+        }
+    }
+
+    /// True if something was read from the disk for it.
+    pub(crate) fn has_read(&self) -> bool {
+        !self.from_disk.is_empty()
     }
 
     /// Takes what was read from the disk.
@@ -460,6 +487,11 @@ impl Fetch {
         let begin = self.session.begin;
         let mut parts = Vec::with_capacity(count);
         let mut disk: Vec<DiskRead> = Vec::new();
+        // Each brings a batch at least.
+        let most_reads = match room <= MOST_IN_A_CROWD {
+            true => 1,
+            false => DISK_PARTITIONS,
+        };
         let mut left = self.max_bytes.min(room);
         let mut from_disk = std::mem::take(&mut self.from_disk);
         let retried = !from_disk.is_empty();
@@ -475,7 +507,7 @@ impl Fetch {
                     parts.push(part);
                 }
                 // Served in one of the next rounds.
-                Err(_) if retried || disk.len() >= DISK_PARTITIONS => {
+                Err(_) if retried || disk.len() >= most_reads => {
                     parts.push(Part::without_records(entry, index));
                 }
                 Err(read) => disk.push(read),

@@ -156,7 +156,10 @@ impl ShareSession {
         let mut idle: BTreeMap<usize, Seen> = BTreeMap::new();
         loop {
             let mut parts = Parts::new();
-            let (mut bytes, mut records) = (limits.bytes, limits.records);
+            let Some(room) = ctx.may_read(deadline).await else {
+                return parts;
+            };
+            let (mut bytes, mut records) = (limits.bytes.min(room), limits.records);
             for at in round {
                 if bytes == 0 || records == 0 {
                     break;
@@ -181,6 +184,7 @@ impl ShareSession {
             if !parts.is_empty() || Instant::now() >= deadline {
                 return parts;
             }
+            ctx.has_read_nothing();
             let places = idle.iter().map(|(at, seen)| (turns[*at], *seen));
             self.wait(places.collect(), deadline).await;
             let moved = idle.iter();
