@@ -318,8 +318,12 @@ impl Looked<'_> {
             return None;
         };
         // One that the records have as open is left to who takes it over. Of one that a broker has recorded since, which started
-        // before this one, this replica may have more: the owner's file follows what is acknowledged from memory.
-        let is_left = record.is_some_and(|record| !record.is_closed() || record.restore <= served);
+        // before this one, this replica may have more: the owner's file follows what is acknowledged from memory. One that has less
+        // must not look like a closed one.
+        let end = scanned.end.ordinal;
+        let is_left = record.is_some_and(|record| {
+            !record.is_closed() || record.restore <= served || record.end_ordinal > end
+        });
         if scanned.batches == 0 || (!was_closed && (is_left || is_rewritten)) {
             // What compaction made came as a whole.
             return None;

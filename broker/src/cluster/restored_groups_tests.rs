@@ -247,6 +247,25 @@ fn a_replica_that_has_more_than_who_started_earlier_counts() {
 }
 
 #[test]
+fn a_replica_that_has_less_than_is_recorded_is_not_brought_to_its_disk_as_closed() {
+    let put = Put::back(|_| None);
+    let state = |of: &Killed| {
+        let list = Request::List { streamlet: None };
+        match of.replicas().handle(of.me, list) {
+            Ok(Reply::Copies(copies)) => copies[0].state,
+            other => panic!("{other:?}"),
+        }
+    };
+    let brokers = [(3, 4), (2, 2)].map(|(me, has)| Killed::other(me, &put.copy, has));
+    for broker in &brokers {
+        broker.starts(&put);
+    }
+    assert_eq!(put.recorded(), Some((true, 4, vec![3])));
+    assert_eq!(state(&brokers[0]), CopyState::Flushed);
+    assert_ne!(state(&brokers[1]), CopyState::Flushed);
+}
+
+#[test]
 fn a_replica_as_long_as_what_is_recorded_is_one_of_its_replicas() {
     let put = Put::back(|_| None);
     for me in [2, 3] {
