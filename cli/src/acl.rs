@@ -95,8 +95,8 @@ impl ThingArgs {
   kera acl add --allow Role:analysts --consumer --stream-prefix sales. --group-prefix sales.
   kera acl add --deny User:guest --operation write --stream-prefix pay.
 
-A rule that denies comes before all that allow; what no rule allows is denied. A role has to be there (`kera role create`)
-before rules are about it. Rules decide where
+A rule that denies comes before all that allow; what no rule allows is denied. A role has to be there (`kera role create`) \
+before rules are about it. Rules decide where \
 `acl.enabled` is set, and are kept elsewhere as well."
 )]
 pub(crate) struct AddArgs {
@@ -234,7 +234,7 @@ pub(crate) struct ListArgs {
   kera acl remove --principal User:ann --stream orders --yes
   kera acl remove --principal User:ann --operation write --yes
 
-Removes the rules with exactly these names, and tells which they were.")]
+Removes the rules with exactly these names, and tells which they were. Without any of the options above all rules go.")]
 pub(crate) struct RemoveArgs {
     #[command(flatten)]
     filter: FilterArgs,
@@ -361,8 +361,9 @@ async fn add(args: AddArgs) -> Outcome {
     match already_there {
         0 => out.line(format_args!("added: {}", plural(added, "rule")))?,
         known => out.line(format_args!(
-            "added: {}; {known} were there already",
-            plural(added, "rule")
+            "added: {}; {known} {} there already",
+            plural(added, "rule"),
+            if known == 1 { "was" } else { "were" }
         ))?,
     }
     out.flush()?;

@@ -37,8 +37,8 @@ const LEAST_READ: u64 = 1000;
   kera calibrate --load 40 --write objectives.toml
   kera calibrate --seconds 30 --json
 
-Sends and reads records for a while, and prints the settings that the broker's latency objectives count by
-(`kera quota set --objective-latency`), to be put into its file. A broker on this machine is measured by the time that its
+Sends and reads records for a while, and prints the settings that the broker's latency objectives count by \
+(`kera quota set --objective-latency`), to be put into its file. A broker on this machine is measured by the time that its \
 cores take, one elsewhere by what gets through. Run it against a broker that does nothing else.")]
 pub(crate) struct CalibrateArgs {
     /// How much of what the broker can do clients shall use at most while there are objectives, in percent

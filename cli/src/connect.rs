@@ -34,6 +34,9 @@ const RETRY_WITHIN: Duration = Duration::from_secs(10);
 /// The largest answer accepted from a broker: descriptions of streams with many lanes are long.
 const LARGEST_ANSWER: usize = 256 << 20;
 
+/// What the error says of somebody who answers and is no broker's native address: its HTTP or Kafka address, for example.
+const OTHER_PROTOCOL: &str = "the peer speaks another protocol";
+
 /// The variable with a user's password.
 const PASSWORD: &str = "KERA_USER_PASSWORD";
 /// The password in the first line of a file.
@@ -254,7 +257,12 @@ pub(crate) fn not_changed(change: ChangeError) -> Failure {
 pub(crate) fn failed(error: RpcError) -> Failure {
     match error {
         RpcError::Connection(error) if error.is_retryable() => {
-            Failure::message(format!("{error}; try again when it is back"))
+            let text = error.to_string();
+            let hint = match text.contains(OTHER_PROTOCOL) {
+                true => "name the broker's server.listen, by default port 7600",
+                false => "try again when it is back",
+            };
+            Failure::message(format!("{text}; {hint}"))
         }
         other => Failure::message(other.to_string()),
     }
@@ -262,19 +270,29 @@ pub(crate) fn failed(error: RpcError) -> Failure {
 
 /// Connects for control calls to the first broker of a list that answers.
 pub(crate) async fn control(bootstrap: &str, way: &Way) -> Result<Control, Failure> {
-    let mut first = None;
+    let (mut first, mut silent) = (None, Vec::new());
     for address in bootstrap.split(',') {
         match connect(address, way).await {
             Ok(control) => return Ok(control),
-            Err(failure) => first = first.or(Some(failure)),
+            Err(Unreached::Silent(cause)) => silent.push((address, cause)),
+            Err(Unreached::Refused(failure)) => first = first.or(Some(failure)),
         }
     }
-    Err(first.unwrap_or_else(|| Failure::Usage("no broker's address is given".to_owned())))
+    Err(first.unwrap_or_else(|| nobody_answers(&silent)))
 }
 
-async fn connect(address: &str, way: &Way) -> Result<Control, Failure> {
+/// Why an address gives no broker.
+enum Unreached {
+    /// Nobody answers there; what the system says of it.
+    Silent(String),
+    /// Somebody does, who does not let this client in, or the address is wrong.
+    Refused(Failure),
+}
+
+async fn connect(address: &str, way: &Way) -> Result<Control, Unreached> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|error| Failure::Usage(format!("`{address}` is not an address: {error}")))?
+        .map_err(|error| Failure::Usage(format!("`{address}` is not an address: {error}")))
+        .map_err(Unreached::Refused)?
         .connect_timeout(CONNECT_WITHIN)
         .tcp_nodelay(true);
     let waits = || Some(format!("broker {address} has not taken the connection yet"));
@@ -297,9 +315,10 @@ async fn connect(address: &str, way: &Way) -> Result<Control, Failure> {
     })
 }
 
-fn unreachable_broker(bootstrap: &str, error: &(dyn std::error::Error + 'static)) -> Failure {
+fn unreachable_broker(address: &str, error: &(dyn std::error::Error + 'static)) -> Unreached {
     if let Some(reason) = reason_in(error) {
-        return Failure::message(format!("no connection to {bootstrap}: {reason}"));
+        let failure = Failure::message(format!("no connection to {address}: {reason}"));
+        return Unreached::Refused(failure);
     }
     // The innermost cause says what happened ("connection refused"); those around it do not.
     let mut cause = error;
@@ -308,8 +327,17 @@ fn unreachable_broker(bootstrap: &str, error: &(dyn std::error::Error + 'static)
     }
     let cause = cause.to_string().to_lowercase();
     let cause = cause.split(" (os error").next().unwrap_or(&cause);
+    Unreached::Silent(cause.to_owned())
+}
+
+fn nobody_answers(silent: &[(&str, String)]) -> Failure {
+    let tried = silent.iter();
+    let tried: Vec<String> = tried
+        .map(|(address, cause)| format!("{address}: {cause}"))
+        .collect();
     Failure::message(format!(
-        "no broker answers at {bootstrap}: {cause}; start one with `kera serve`, or name another with --bootstrap or KERA_BOOTSTRAP"
+        "no broker answers at {}; start one with `kera serve`, or name another with --bootstrap or KERA_BOOTSTRAP",
+        tried.join(", nor at ")
     ))
 }
 
@@ -447,6 +475,8 @@ pub(crate) fn refused(status: &Status) -> Failure {
 mod tests {
     use kera_grpc::status_of;
     use kera_protocol::error::WireError;
+    use kera_protocol::frame::FrameError;
+    use kera_rpc::ConnectionError;
 
     use super::*;
 
@@ -515,5 +545,28 @@ mod tests {
             text.contains("connection refused; start one with `kera serve`"),
             "{text}"
         );
+        let both = format!("{address},{address}");
+        let failure = control(&both, &Way::default()).await.unwrap_err();
+        let each =
+            format!("{address}: connection refused, nor at {address}: connection refused; start");
+        assert!(failure.text().contains(&each), "{}", failure.text());
+    }
+
+    #[test]
+    fn an_address_of_another_protocol_is_told_apart_from_a_broker_that_is_away() {
+        let told = |reason: String| {
+            let error = ConnectionError::Connect {
+                address: "127.0.0.1:7680".into(),
+                reason: reason.into(),
+            };
+            failed(RpcError::Connection(error)).text()
+        };
+        let other = told(FrameError::NotKera.to_string());
+        assert!(
+            other.ends_with("server.listen, by default port 7600"),
+            "{other}"
+        );
+        let away = told("connection refused".to_owned());
+        assert!(away.ends_with("try again when it is back"), "{away}");
     }
 }

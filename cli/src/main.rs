@@ -205,6 +205,13 @@ mod tests {
                     .map(ToString::to_string)
                     .unwrap_or_default();
                 assert!(help.contains("Example"), "{path} shows no example");
+                // Lines of a paragraph are broken by the width of the terminal alone, or they come out ragged.
+                let is_prose = |line: &&str| !line.is_empty() && !line.starts_with(' ');
+                let lines: Vec<&str> = help.lines().collect();
+                for pair in lines.windows(2) {
+                    let is_broken = is_prose(&pair[0]) && is_prose(&pair[1]);
+                    assert!(!is_broken, "{path} breaks a paragraph at `{}`", pair[1]);
+                }
             }
             for inner in command
                 .get_subcommands()
@@ -214,6 +221,14 @@ mod tests {
             }
         }
         walk(&Cli::command(), "");
+    }
+
+    #[test]
+    fn a_user_is_made_by_the_name_alone() {
+        let parsed = |name| Cli::try_parse_from(["kera", "user", "create", name]);
+        assert!(parsed("ann").is_ok());
+        let error = parsed("User:ann").unwrap_err().to_string();
+        assert!(error.contains("say the name alone: `ann`"), "{error}");
     }
 
     #[test]

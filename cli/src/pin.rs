@@ -63,9 +63,9 @@ enum Policy {
   kera pin create clicks savepoint-7 --from-group billing --job billing --policy wait
   kera pin create clicks now --at end
 
-A pin needs every record at and above its positions. With --policy wait retention keeps those until the pin is deleted,
-is older than --max-age, or would hold back more than --max-bytes; then it deletes them, and the pin is lost. With
---policy warn it deletes them when they are due. A trim never waits. A lost pin holds nothing back and is moved to other
+A pin needs every record at and above its positions. With --policy wait retention keeps those until the pin is deleted, \
+is older than --max-age, or would hold back more than --max-bytes; then it deletes them, and the pin is lost. With \
+--policy warn it deletes them when they are due. A trim never waits. A lost pin holds nothing back and is moved to other \
 positions by making it again.")]
 pub(crate) struct CreateArgs {
     /// The stream
@@ -102,8 +102,8 @@ pub(crate) struct CreateArgs {
   kera pin list
   kera pin list --stream clicks --json
 
-A pin is `kept` while all records are there that it needs, `held` while retention would have deleted some of them, `expired`
-once it waits no longer, as it is older than its bound, and nothing of it was due yet, `ahead` if the clock that it was made by
+A pin is `kept` while all records are there that it needs, `held` while retention would have deleted some of them, `expired` \
+once it waits no longer, as it is older than its bound, and nothing of it was due yet, `ahead` if the clock that it was made by \
 was ahead by more than an hour, so that its age begins later, and `lost` once some records are gone.")]
 pub(crate) struct ListArgs {
     /// Only pins of this stream
@@ -313,7 +313,7 @@ async fn create(args: CreateArgs) -> Outcome {
         let verb = if made.moved { "moved" } else { "created" };
         let lanes = plural(view.positions.len() as u64, "lane");
         print_line(format_args!(
-            "{verb} pin {} of stream {}, of {lanes}",
+            "{verb}: pin {} of stream {}, {lanes}",
             view.name, view.stream
         ))?;
     }
@@ -402,7 +402,7 @@ async fn describe(args: NamedArgs) -> Outcome {
     say_silent(&found.silent_brokers);
     let view = views(found).pop().ok_or_else(|| {
         Failure::message(format!(
-            "stream {0} has no pin {1}; `kera pin list --stream {0}` shows those that there are",
+            "stream \"{0}\" has no pin \"{1}\"; `kera pin list --stream {0}` shows those that there are",
             args.stream, args.name
         ))
     })?;
@@ -434,6 +434,7 @@ async fn describe(args: NamedArgs) -> Outcome {
     for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
         out.line(fact(name, value))?;
     }
+    out.line("")?;
     out.flush()?;
     let mut table = Table::new(&[">streamlet", ">lane", ">ordinal"]);
     for at in &view.positions {
@@ -458,7 +459,7 @@ async fn delete(args: DeleteArgs) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     print_line(format_args!(
-        "deleted pin {} of stream {}",
+        "deleted: pin {} of stream {}",
         view.name, view.stream
     ))?;
     Ok(ExitCode::SUCCESS)

@@ -78,6 +78,7 @@ fn principal(text: &str) -> Result<String, String> {
         "producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate",
         "connection_creation_rate", "objective_latency", "objective_request_rate", "objective_byte_rate",
     ]),
+    override_usage = "kera quota set [OPTIONS] <--principal <PRINCIPAL>|--client-id <ID>|--address <IP>> <LIMIT>...",
     after_help = "Examples:
   kera quota set --principal User:ann --producer-byte-rate 10MiB --consumer-byte-rate 20MiB
   kera quota set --principal 'User:*' --producer-byte-rate 1MiB
@@ -86,12 +87,12 @@ fn principal(text: &str) -> Result<String, String> {
   kera quota set --address '*' --connection-creation-rate 50
   kera quota set --principal User:ann --objective-latency 5ms --objective-request-rate 500 --objective-byte-rate 1MiB
 
-Of several quotas that fit a client one counts, for each limit: that of its user and client id, of its user, of all
-users and its client id, of all users, of its client id, of all client ids. All connections that share a quota share
+Of several quotas that fit a client one counts, for each limit: that of its user and client id, of its user, of all \
+users and its client id, of all users, of its client id, of all client ids. All connections that share a quota share \
 what it allows at each broker.
 
-An objective is a promise to a user, at each broker: up to so many requests and bytes a second, 99 of 100 answers take
-no longer than the latency, whatever others do. It has all three parts. It is refused where the broker cannot keep it
+An objective is a promise to a user, at each broker: up to so many requests and bytes a second, 99 of 100 answers take \
+no longer than the latency, whatever others do. It has all three parts. It is refused where the broker cannot keep it \
 beside the others; `kera calibrate` measures what a broker can do."
 )]
 pub(crate) struct SetArgs {

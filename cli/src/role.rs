@@ -35,7 +35,7 @@ pub(crate) enum RoleCommand {
   kera role add analysts User:cy
   kera role remove analysts User:bob
 
-A rule about Role:NAME is about each of its members, as if it named that user; also one that denies. Members are
+A rule about Role:NAME is about each of its members, as if it named that user; also one that denies. Members are \
 users by their names, whether they come with a password, a certificate or a token. A role has no roles as members.")]
 pub(crate) struct MembersArgs {
     /// The role's name, without `Role:`
@@ -161,7 +161,7 @@ async fn alter(args: MembersArgs, act: Act) -> Outcome {
     let members = plural(changed.role.members.len() as u64, "member");
     let mut out = Out::stdout();
     match act {
-        Act::Create => out.line(format_args!("created role {name} with {members}"))?,
+        Act::Create => out.line(format_args!("created: role {name}, {members}"))?,
         Act::Add => out.line(format_args!(
             "added {} to role {name}, which has {members}",
             changed.added
@@ -226,7 +226,7 @@ async fn delete(args: DeleteArgs) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let mut out = Out::stdout();
-    out.line(format_args!("deleted role {}", view.deleted.name))?;
+    out.line(format_args!("deleted: role {}", view.deleted.name))?;
     out.flush()?;
     if !view.rules.is_empty() {
         table_of_rules(&view.rules).print("")?;

@@ -32,12 +32,12 @@ pub(crate) enum UserCommand {
   kera user create ann --password-file ann.txt
   head -c 24 /dev/urandom | base64 | tee ann.txt | kera user create ann
 
-The password is the first line of the file, or of standard input. It is not sent: the broker gets what SCRAM
-makes of it, for both SCRAM-SHA-256 and SCRAM-SHA-512, and keeps less. Brokers ask for it where auth.listeners
+The password is the first line of the file, or of standard input. It is not sent: the broker gets what SCRAM \
+makes of it, for both SCRAM-SHA-256 and SCRAM-SHA-512, and keeps less. Brokers ask for it where auth.listeners \
 says so.")]
 pub(crate) struct CreateArgs {
-    /// The user's name
-    #[arg(value_name = "NAME")]
+    /// The user's name, without `User:`
+    #[arg(value_name = "NAME", value_parser = new_name)]
     user: String,
     /// The file with the password; otherwise it is read from standard input
     #[arg(long, value_name = "FILE")]
@@ -112,6 +112,14 @@ fn made(mechanism: Mechanism, password: &str, iterations: u32) -> Result<v1::New
         salt: salt.into(),
         salted: salted.into(),
     })
+}
+
+/// A user `User:ann` would be `User:User:ann` to rules, roles and quotas.
+fn new_name(text: &str) -> Result<String, String> {
+    match text.strip_prefix("User:") {
+        Some(name) => Err(format!("say the name alone: `{name}`")),
+        None => Ok(text.to_owned()),
+    }
 }
 
 async fn create(args: CreateArgs) -> Outcome {

@@ -6,7 +6,7 @@ use kera_protocol::v1;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::output::{Out, Table, ago, count, rounded_bytes, short_time, uuid};
+use crate::output::{Out, Table, ago, count, plural, rounded_bytes, short_time, uuid};
 
 /// What is shown of a broker that shares a store.
 #[derive(Serialize)]
@@ -252,8 +252,8 @@ impl BackgroundView {
     /// Copies that are made and moved.
     fn text(&self) -> String {
         let mut text = format!(
-            "last round {}; {} replicas built, {}, of which {} to even out the brokers' bytes",
-            ago(self.round_ended_ms, "never yet"),
+            "last round {}; {} replicas built, {}, {} of them to even out the brokers' bytes",
+            ago(self.round_ended_ms, "not yet"),
             count(self.built),
             rounded_bytes(self.built_bytes),
             count(self.shifted)
@@ -280,7 +280,7 @@ impl BackgroundView {
     fn compared_text(&self) -> String {
         let mut text = format!(
             "last round {}; {} of {} streamlets; {} groups, {} read, {} bad replicas, {} replaced",
-            ago(self.scrub_ended_ms, "never yet"),
+            ago(self.scrub_ended_ms, "not yet"),
             count(self.scrub_done),
             count(self.scrub_streamlets),
             count(self.scrubbed),
@@ -303,12 +303,12 @@ impl BackupView {
             refusals => format!(", {} requests refused", count(refusals)),
         };
         format!(
-            "{} open, {} sealed, {} on disk; {} received from {} brokers{refusals}",
+            "{} open, {} sealed, {} on disk; {} received from {}{refusals}",
             count(self.copies_open),
             count(self.copies_sealed),
             count(self.copies_flushed),
             rounded_bytes(self.received_bytes),
-            self.primaries,
+            plural(u64::from(self.primaries), "broker"),
         )
     }
 }
@@ -365,11 +365,7 @@ mod tests {
     #[test]
     fn work_in_the_background_says_what_it_did_and_what_is_left() {
         let nothing = BackgroundView::new(v1::BackgroundDescription::default());
-        assert!(
-            nothing
-                .text()
-                .starts_with("last round never yet; 0 replicas")
-        );
+        assert!(nothing.text().starts_with("last round not yet; 0 replicas"));
         assert!(!nothing.text().contains("to move"));
         let busy = BackgroundView::new(v1::BackgroundDescription {
             round_ended_ms: Some(5000),
@@ -384,7 +380,7 @@ mod tests {
             ..Default::default()
         });
         let text = busy.text();
-        assert!(text.contains("7 replicas built") && text.contains("4 to even"));
+        assert!(text.contains("7 replicas built") && text.contains("4 of them to even"));
         assert!(text.contains("3 replicas have still to move, 2"), "{text}");
         let text = busy.compared_text();
         assert!(text.contains("12 groups") && text.contains("1 replaced"));

@@ -18,8 +18,8 @@ use crate::output::{Out, OutputArgs, Table, count, print_json};
   kera broker restart-plan --json
 
 Restart one broker at a time, in this order, with SIGTERM: it hands over what it owns before it stops, and gets its share \
-back once it serves again. Go on when `kera cluster status` shows it as NORMAL. The exit status is 1 if it is better to \
-wait before the first.")]
+back once it serves again. Go on when this command ends with status 0 again. The exit status is 1 if it is better to \
+wait before the next.")]
 pub(crate) struct RestartPlanArgs {
     #[command(flatten)]
     connect: ConnectArgs,

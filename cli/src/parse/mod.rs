@@ -21,7 +21,10 @@ pub(crate) fn small_size(text: &str) -> Result<u32, String> {
 
 /// A size, or `none` for no limit (0).
 pub(crate) fn size_or_none(text: &str) -> Result<u64, String> {
-    if text == "none" { Ok(0) } else { size(text) }
+    match text {
+        "none" => Ok(0),
+        text => size(text).map_err(|error| or_none(&error)),
+    }
 }
 
 /// A duration such as `7d`.
@@ -33,8 +36,13 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn millis_or_none(text: &str) -> Result<u64, String> {
     match text {
         "none" => Ok(0),
-        text => millis(text),
+        text => millis(text).map_err(|error| or_none(&error)),
     }
+}
+
+/// What is wrong with a limit that there may also be none of: people try `-1` and `NONE` for that.
+fn or_none(error: &str) -> String {
+    format!("{error}; none is no limit")
 }
 
 /// A part of a whole, `0` to `1`, in thousandths.
@@ -50,7 +58,12 @@ pub(crate) fn permille(text: &str) -> Result<u32, String> {
 
 /// A duration in milliseconds.
 pub(crate) fn millis(text: &str) -> Result<u64, String> {
-    let millis = duration(text)?.as_millis();
+    let duration = duration(text)?;
+    let millis = duration.as_millis();
+    // 0 stands for no limit in most places: what is too short must not become that.
+    if millis == 0 && !duration.is_zero() {
+        return Err(format!("`{text}` is too short; write 1ms or more"));
+    }
     u64::try_from(millis).map_err(|_| format!("`{text}` is too long"))
 }
 
@@ -229,6 +242,14 @@ mod tests {
         assert!(header("ab").is_err());
         assert_eq!(size_or_none("none"), Ok(0));
         assert_eq!(millis_or_none("7d"), Ok(604_800_000));
+        assert_eq!((millis_or_none("0"), millis("0s")), (Ok(0), Ok(0)));
+        assert!(millis_or_none("10us").unwrap_err().contains("too short"));
+        for limit in [size_or_none, millis_or_none] {
+            for other in ["NONE", "-1", "infinite"] {
+                let told = limit(other).unwrap_err();
+                assert!(told.ends_with("; none is no limit"), "{told}");
+            }
+        }
         assert_eq!((millis("1s"), permille("0.25")), (Ok(1000), Ok(250)));
         assert!(millis("none").is_err() && permille("1.1").is_err() && permille("x").is_err());
         assert!(small_size("4GiB").is_err());

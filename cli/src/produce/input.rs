@@ -4,6 +4,7 @@ use std::io::{BufRead, Read};
 
 use super::json;
 use crate::failure::Failure;
+use crate::output::plural;
 
 /// The longest line, row or raw input accepted: more than any frame can hold.
 const LONGEST: u64 = 1 << 30;
@@ -163,7 +164,7 @@ impl<R: BufRead> Input<R> {
             } => {
                 let more = reader
                     .read_byte_record(row)
-                    .map_err(|error| unreadable(self.place + 1, &error))?;
+                    .map_err(|error| not_a_row(self.place, &error))?;
                 if !more {
                     return Ok(false);
                 }
@@ -195,6 +196,22 @@ impl<R: BufRead> Input<R> {
 
 fn unreadable(place: u64, error: &dyn std::fmt::Display) -> Failure {
     Failure::message(format!("cannot read record {place} of the input: {error}"))
+}
+
+/// `place`: the row's, the heading not counted.
+fn not_a_row(place: u64, error: &csv::Error) -> Failure {
+    match error.kind() {
+        csv::ErrorKind::UnequalLengths {
+            expected_len, len, ..
+        } => {
+            let line = error.position().map_or(0, csv::Position::line);
+            Failure::message(format!(
+                "the row at line {line} has {}, and the heading {expected_len}; quote what holds commas",
+                plural(*len, "field")
+            ))
+        }
+        _ => unreadable(place, error),
+    }
 }
 
 fn too_long(place: u64) -> Failure {
@@ -371,7 +388,11 @@ mod tests {
         );
         assert!(said(read(rules.clone(), "name,ident\n")).contains("the columns are name, ident"));
         assert!(said(read(rules.clone(), "")).contains("the input is empty"));
-        assert!(said(read(rules, "name,id\na\n")).contains("record 2"));
+        let uneven = said(read(rules, "name,id\nb,1\na\n"));
+        assert!(
+            uneven.contains("the row at line 3 has 1 field, and the heading 2;"),
+            "{uneven}"
+        );
     }
 
     #[test]

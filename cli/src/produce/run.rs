@@ -247,7 +247,14 @@ fn open(from: &Path, progress: &ProgressBar) -> Result<Box<dyn BufRead + Send>, 
                 from.display()
             ))
         })?;
-        let length = file.metadata().map_or(0, |metadata| metadata.len());
+        let metadata = file.metadata().ok();
+        if metadata.as_ref().is_some_and(std::fs::Metadata::is_dir) {
+            let from = from.display();
+            return Err(Failure::message(format!(
+                "cannot read {from}: it is a directory; name a file in it"
+            )));
+        }
+        let length = metadata.map_or(0, |metadata| metadata.len());
         progress.set_length(length);
         Box::new(progress.wrap_read(file))
     };

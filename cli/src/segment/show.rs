@@ -88,9 +88,10 @@ fn print_group(out: &mut Out, found: &Examination, with_batches: bool) -> Result
         (
             "data",
             format!(
-                "{} records in {} batches, ordinals {} to {}, up to byte {}",
-                count(found.records),
+                "{} in {} batch{}, ordinals {} to {}, up to byte {}",
+                plural(found.records, "record"),
                 count(found.batches),
+                if found.batches == 1 { "" } else { "es" },
                 found.first_ordinal,
                 found.end_ordinal,
                 found.end_address

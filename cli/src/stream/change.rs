@@ -11,7 +11,9 @@ use super::view::StreamView;
 use super::{AlterArgs, CompactArgs, DeleteArgs, TrimArgs};
 use crate::connect::{failed, not_changed};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, Table, count, paragraph, print_json, print_line, rounded_bytes, say};
+use crate::output::{
+    Out, Table, count, paragraph, plural, print_json, print_line, rounded_bytes, say,
+};
 
 pub(super) async fn alter(args: AlterArgs) -> Outcome {
     let config = v1::StreamConfig {
@@ -67,7 +69,7 @@ pub(crate) fn confirm_to(
     if !std::io::stdin().is_terminal() {
         return Err(Failure::Usage(format!("add --yes to {verb} the {what}")));
     }
-    eprint!("This {verb}s the {what}. Type its name to go on: ");
+    eprint!("This {verb}s the {what}. Type `{name}` to go on: ");
     std::io::stderr().flush()?;
     let mut typed = String::new();
     std::io::stdin().lock().read_line(&mut typed)?;
@@ -109,9 +111,10 @@ pub(super) async fn compact(args: CompactArgs) -> Outcome {
     match done.lanes {
         0 => out.line(format_args!("nothing new to compact"))?,
         lanes => out.line(format_args!(
-            "compacted {lanes} lanes: {} in {} groups became {} in {}",
+            "compacted {}: {} in {} became {} in {}",
+            plural(lanes.into(), "lane"),
             rounded_bytes(done.bytes_before),
-            done.groups_before,
+            plural(done.groups_before, "group"),
             rounded_bytes(done.bytes_after),
             done.groups_after
         ))?,

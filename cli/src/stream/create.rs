@@ -42,7 +42,7 @@ pub(crate) struct CreateArgs {
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub segments_per_group: Option<u32>,
     /// Replicas of each group, the owner's own file included; more than 1 needs that many brokers
-    /// [default: 1]
+    /// [default: 3, or as many as there are brokers]
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub replicas: Option<u32>,
     /// Replicas without which no record is acknowledged [default: more than half of the replicas]

@@ -104,20 +104,21 @@ pub(crate) struct SettingArgs {
     /// What an acknowledgement promises [default: written]
     #[arg(long, value_enum)]
     pub ack: Option<Ack>,
-    /// Delete records older than this, such as 7d; none keeps them
-    #[arg(long, value_name = "DURATION", value_parser = parse::millis_or_none)]
+    /// Delete records older than this, such as 30d; none keeps them [default: 7d]
+    #[arg(long, value_name = "DURATION", value_parser = parse::millis_or_none, allow_negative_numbers = true)]
     pub retention_time: Option<u64>,
     /// Delete the oldest records above this size of the whole stream, such as 10GiB; none keeps them.
-    /// Each lane may keep an equal share, and more while others have less
-    #[arg(long, value_name = "SIZE", value_parser = parse::size_or_none)]
+    /// Each lane may keep an equal share, and more while others have less [default: none]
+    #[arg(long, value_name = "SIZE", value_parser = parse::size_or_none, allow_negative_numbers = true)]
     pub retention_bytes: Option<u64>,
-    /// Begin a new group when the active one is older than this, such as 1h; none never does
+    /// Begin a new group when the active one is older than this, such as 6h; none never does
+    /// [default: 1h]
     #[arg(long, value_name = "DURATION", value_parser = parse::millis_or_none)]
     pub group_max_age: Option<u64>,
-    /// The largest batch accepted
+    /// The largest batch accepted [default: 1MiB, or less in small segments]
     #[arg(long, value_name = "SIZE", value_parser = parse::small_size)]
     pub max_batch_bytes: Option<u32>,
-    /// Which clock records' times come from
+    /// Which clock records' times come from [default: create]
     #[arg(long, value_enum)]
     pub timestamps: Option<Timestamps>,
     /// Refuse batches with records older than this, such as 30d; none takes them [default: none]
@@ -228,7 +229,8 @@ pub(crate) struct DescribeArgs {
   kera stream alter clicks --ack synced
   kera stream alter accounts --cleanup compact --delete-retention 7d
 
-Producers and consumers may go on while lanes grow. Lanes never shrink; streamlets never change.")]
+What is not named stays as it is; the defaults above are those of a stream that is created. Producers and consumers may \
+go on while lanes grow. Lanes never shrink; streamlets never change.")]
 pub(crate) struct AlterArgs {
     /// The stream
     stream: String,
@@ -304,7 +306,7 @@ pub(crate) struct TrimArgs {
 #[command(after_help = "Examples:
   kera stream compact accounts
 
-Streams with --cleanup compact are compacted by themselves once enough is new. This ends the groups that take appends
+Streams with --cleanup compact are compacted by themselves once enough is new. This ends the groups that take appends \
 and compacts what is durable and older than --min-compaction-lag at once; it returns when that is done.")]
 pub(crate) struct CompactArgs {
     /// The stream
@@ -321,7 +323,7 @@ pub(crate) struct CompactArgs {
   kera stream recover clicks
   kera stream recover clicks --streamlet 2 --accept-loss
 
-A stream with replicas is recovered by itself once a broker is back that has all acknowledged records.
+A stream with replicas is recovered by itself once a broker is back that has all acknowledged records. \
 If none will ever come back, --accept-loss shows the groups concerned, asks, and then keeps the longest replica that is left of each, of a closed group every batch that is whole on a broker, and nothing of one that no broker has. It gives up no group that it did not show: one that comes up later stops its lane again. Ordinals jump past the lost records.")]
 pub(crate) struct RecoverArgs {
     /// The stream

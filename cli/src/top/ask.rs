@@ -142,6 +142,10 @@ impl Place {
             ("401", _) if proof.is_empty() => Err(format!(
                 "the broker's HTTP address {address} asks who you are; name a user (--user NAME) and a file with the password (--user-password-file FILE), or a file with a token (--token-file FILE)"
             )),
+            ("401", Some(body)) if body["message"].is_string() => Err(format!(
+                "the broker's HTTP address {address} does not let you in: {}; check the user's name and password, or the token",
+                body["message"].as_str().unwrap_or_default()
+            )),
             (_, Some(body)) if body["message"].is_string() => {
                 Err(body["message"].as_str().unwrap_or_default().to_owned())
             }

@@ -21,10 +21,10 @@ use crate::stream::confirm_to;
   kera transaction abort --prefix job-7/
   kera transaction abort --prefix job-7/3/ --label-above 41 --prepared --yes
 
-What the transaction wrote is not read by anyone who reads what is committed. A producer that still runs is told that
+What the transaction wrote is not read by anyone who reads what is committed. A producer that still runs is told that \
 it is fenced, and has to begin anew. One that is gone needs no help: its transaction is aborted when its timeout is over.
 
-With --prefix each id needs the right to write under it. Others are left alone and not named. So are ids with nothing
+With --prefix each id needs the right to write under it. Others are left alone and not named. So are ids with nothing \
 open, whose producers go on, and without --prepared those that are prepared or have no timeout."
 )]
 pub(crate) struct AbortArgs {

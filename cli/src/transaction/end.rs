@@ -24,10 +24,10 @@ use crate::stream::confirm_to;
   kera transaction end --producer 4000000000017 --abort
   kera transaction end --producer 4000000000017 --stream orders --partition 3 --commit
 
-An id ends the transaction that was prepared under it. A stream engine commits all parts of a checkpoint or none: ask
+An id ends the transaction that was prepared under it. A stream engine commits all parts of a checkpoint or none: ask \
 there first what it decided, and end the transaction by hand only if its handle is gone.
 
-A producer id ends what `kera transaction list` shows as lost: partitions hold it open, and no coordinator knows it. Only
+A producer id ends what `kera transaction list` shows as lost: partitions hold it open, and no coordinator knows it. Only \
 records say whether it was to be committed; without a reason to believe so, abort. What its coordinator knows is refused."
 )]
 pub(crate) struct EndArgs {

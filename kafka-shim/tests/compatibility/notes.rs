@@ -31,7 +31,7 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         3,
         Whole,
-        "anyone is authorized to everything; `__consumer_offsets` is listed as internal, and its records are not for clients",
+        "`__consumer_offsets` is listed as internal, and its records are not for clients",
     ),
     (10, Whole, "coordinators of groups and of transactions"),
     (
@@ -172,10 +172,10 @@ const ALTERED: &str = "of topics, the broker settings below, and what is set for
 /// The APIs of Kafka 4 that are not served, and why.
 pub const ABSENT: &[(i16, &str, &str)] = &[
     (34, "AlterReplicaLogDirs", "one data directory"),
-    (38, "CreateDelegationToken", AUTHENTICATION),
-    (39, "RenewDelegationToken", AUTHENTICATION),
-    (40, "ExpireDelegationToken", AUTHENTICATION),
-    (41, "DescribeDelegationToken", AUTHENTICATION),
+    (38, "CreateDelegationToken", DELEGATION),
+    (39, "RenewDelegationToken", DELEGATION),
+    (40, "ExpireDelegationToken", DELEGATION),
+    (41, "DescribeDelegationToken", DELEGATION),
     (45, "AlterPartitionReassignments", REPLICAS),
     (52, "Vote", BETWEEN),
     (53, "BeginQuorumEpoch", BETWEEN),
@@ -208,7 +208,7 @@ pub const ABSENT: &[(i16, &str, &str)] = &[
     (89, "StreamsGroupDescribe", STREAMS),
 ];
 
-const AUTHENTICATION: &str = "no authentication yet";
+const DELEGATION: &str = "no delegation tokens yet; an issuer's tokens log in by OAUTHBEARER";
 const REPLICAS: &str = "the brokers choose leaders and replicas";
 const BETWEEN: &str = "between Kafka's own brokers and controllers";
 const TELEMETRY: &str = "metrics of clients are not collected";
