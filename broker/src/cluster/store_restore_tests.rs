@@ -281,8 +281,10 @@ fn a_restore_counts_as_done_once_streams_are_set_aside_that_the_store_does_not_k
         fs::create_dir_all(dir.streams().join(stream.to_string())).expect("made");
     }
     dir.deleting(deleting).expect("it is kept");
-    let mut config = BrokerConfig::default();
-    config.data_dir = home.path().to_path_buf();
+    let mut config = BrokerConfig {
+        data_dir: home.path().to_path_buf(),
+        ..BrokerConfig::default()
+    };
     config.cluster.broker_id = Some(1);
     config.replica_store.shared_dir = Some(shared.path().to_path_buf());
     let done = begin(&store, &dir, &config, &[]).expect("it is done");

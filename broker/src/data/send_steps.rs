@@ -242,10 +242,9 @@ impl Waiting<'_> {
             }
             let found = self.of.look(place);
             self.place = None;
-            match found {
-                Some(Some(step)) => return Poll::Ready(step),
-                // Others may go on without one; it is asked for again.
-                Some(None) | None => {}
+            // Others may go on without one; it is asked for again.
+            if let Some(Some(step)) = found {
+                return Poll::Ready(step);
             }
         }
     }

@@ -157,7 +157,7 @@ impl Recovery<'_> {
                 break;
             };
             // A scan goes on to a segment by its header alone, and most groups have few of those that they may have.
-            let begins = address % u64::from(header.segment_size) == 0;
+            let begins = address.is_multiple_of(u64::from(header.segment_size));
             if begins && SegmentHeader::decode(&bytes).is_err() {
                 break;
             }
