@@ -404,10 +404,12 @@ fn set_file_aside(root: &Path, file: &Path) -> std::io::Result<Option<PathBuf>> 
 
 /// Directories of streams that no longer exist: a delete was cut short by a crash. Where neither `image` is
 /// `believed` to be newer than they are nor the delete is remembered, they are set aside.
-pub(crate) fn remove_deleted_streams(dir: &StoreDir, image: &Image, believed: bool) {
+/// False if some cannot be.
+pub(crate) fn remove_deleted_streams(dir: &StoreDir, image: &Image, believed: bool) -> bool {
     let Ok(entries) = std::fs::read_dir(dir.streams()) else {
-        return;
+        return true;
     };
+    let mut is_done = true;
     for entry in entries.flatten() {
         let name = entry.file_name();
         let Ok(id) = name.to_string_lossy().parse::<StreamId>() else {
@@ -419,7 +421,7 @@ pub(crate) fn remove_deleted_streams(dir: &StoreDir, image: &Image, believed: bo
             continue;
         }
         if !believed && !dir.is_deleting(id) {
-            set_aside(dir, id);
+            is_done &= set_aside(dir, id);
             continue;
         }
         match std::fs::remove_dir_all(entry.path()) {
@@ -429,18 +431,25 @@ pub(crate) fn remove_deleted_streams(dir: &StoreDir, image: &Image, believed: bo
             }
         }
     }
+    is_done
 }
 
 /// Keeps the files of a stream that the metadata store knows nothing of, which says nothing: it is not known
 /// to be as new as they are.
-fn set_aside(dir: &StoreDir, stream: StreamId) {
+fn set_aside(dir: &StoreDir, stream: StreamId) -> bool {
     let aside = dir.unknown();
-    let (from, to) = (
-        dir.streams().join(stream.to_string()),
-        aside.join(stream.to_string()),
-    );
+    let from = dir.streams().join(stream.to_string());
+    // An earlier restore may have set some aside already.
+    let names = (0_u32..).map(|n| match n {
+        0 => stream.to_string(),
+        n => format!("{stream}.{n}"),
+    });
+    let to = names
+        .map(|name| aside.join(name))
+        .find(|path| !path.exists());
+    let to = to.unwrap_or_else(|| aside.join(stream.to_string()));
     let moved = std::fs::create_dir_all(&aside).and_then(|()| std::fs::rename(&from, &to));
-    match moved {
+    match &moved {
         Ok(()) => tracing::warn!(
             path = %to.display(),
             "the metadata store does not know this stream and may be older than it: its files are set aside; remove them if it was deleted"
@@ -449,6 +458,7 @@ fn set_aside(dir: &StoreDir, stream: StreamId) {
             tracing::error!(path = %from.display(), %error, "files of an unknown stream cannot be set aside")
         }
     }
+    moved.is_ok()
 }
 
 #[cfg(test)]

@@ -288,7 +288,12 @@ pub(crate) fn begin(
     let image = store.load()?;
     let set_aside = set_unknown_aside(dir, config, &image, (own, &spare))?;
     // Should this start fail once it counts as done, the next one takes what the store does not know for deleted.
-    remove_deleted_streams(dir, &image, false);
+    if !remove_deleted_streams(dir, &image, false) {
+        return Err(BrokerError::DataDir {
+            path: dir.unknown(),
+            reason: "files of streams that the restored metadata store does not know cannot be moved here, and would count as deleted; make room or put right what the log names, then start again".to_owned(),
+        });
+    }
     Ok(Restored {
         restore,
         revision: image.revision,

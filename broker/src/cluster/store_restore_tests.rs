@@ -287,10 +287,17 @@ fn a_restore_counts_as_done_once_streams_are_set_aside_that_the_store_does_not_k
     };
     config.cluster.broker_id = Some(1);
     config.replica_store.shared_dir = Some(shared.path().to_path_buf());
+    // Nothing counts as done while they cannot be moved.
+    fs::write(dir.unknown(), "in the way").expect("written");
+    let error = begin(&store, &dir, &config, &[]).err().expect("no room");
+    assert!(error.to_string().contains("cannot be moved here"));
+    fs::remove_file(dir.unknown()).expect("it is there");
+    // Some were set aside before.
+    fs::create_dir_all(dir.unknown().join(unknown.to_string())).expect("made");
     let done = begin(&store, &dir, &config, &[]).expect("it is done");
     let now = store.load().expect("it is read").revision;
     assert_eq!(done.revision, now, "what was before is refused");
-    assert!(dir.unknown().join(unknown.to_string()).is_dir());
+    assert!(dir.unknown().join(format!("{unknown}.1")).is_dir());
     let left = fs::read_dir(dir.streams()).expect("it is there").count();
     assert_eq!(left, 0, "what was being deleted is removed");
 }

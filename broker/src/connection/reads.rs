@@ -181,22 +181,38 @@ impl Connection {
         self.disk_reads < most
     }
 
+    /// Answers with nothing the reads that have waited for others' turns as long as their client does. The connection's place
+    /// stays.
+    fn answer_late(&mut self, link: &mut ClientLink, now: Instant) {
+        let reads = std::mem::take(&mut self.reads).into_iter();
+        let (late, rest): (Vec<Read>, Vec<Read>) = reads.partition(|read| read.is_late(now));
+        self.reads = rest;
+        for read in late {
+            self.reply_read(link, &read, &read.nothing(), Vec::new());
+        }
+    }
+
     pub(super) fn serve_reads(&mut self, link: &mut ClientLink) {
         let now = Instant::now();
         let mut index = 0;
         while index < self.reads.len() {
+            // In a crowd it needs no turn to wait for records.
+            if self.reads[index].is_waiting(now) {
+                index += 1;
+                continue;
+            }
             let room = self.room_to_read(link);
             if room == 0 {
+                if link.claims.waits_for_step() {
+                    self.answer_late(link, now);
+                }
                 // From here on they wait for their client.
+                let index = index.min(self.reads.len());
                 let rest = self.reads[index..].iter_mut();
                 rest.for_each(|read| read.at_once_since = None);
                 return;
             }
             let read = &mut self.reads[index];
-            if read.is_waiting(now) {
-                index += 1;
-                continue;
-            }
             match read.step(&link.waker, now, room, false) {
                 Step::Wait => index += 1,
                 Step::Reply(reply, body) => {

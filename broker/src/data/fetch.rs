@@ -14,6 +14,7 @@ use kera_streamlet::{Found, GroupView, LaneReadError, LaneReadSpec, Located, Str
 
 use super::DataPlane;
 use super::directory::Directory;
+use super::memory_budget::TURN_WITHIN;
 use crate::data::append::find_streamlet;
 use crate::fault_rules::Rule;
 
@@ -276,6 +277,7 @@ pub struct Read {
     pub deadline: Instant,
     /// When it was received; `None` once it has waited for records.
     pub at_once_since: Option<Instant>,
+    received: Instant,
     max_bytes: usize,
     min_bytes: usize,
 }
@@ -316,6 +318,7 @@ impl Read {
             target,
             deadline: received + wait,
             at_once_since: Some(received),
+            received,
             max_bytes: request.max_bytes as usize,
             min_bytes: request.min_bytes as usize,
         })
@@ -324,6 +327,24 @@ impl Read {
     /// True while there is nothing to answer yet; see [`Self::step`].
     pub fn is_waiting(&self, now: Instant) -> bool {
         now < self.deadline && self.target.is_parked()
+    }
+
+    /// True once it is answered although it is others' turn to be sent records; see [`Self::nothing`].
+    pub fn is_late(&self, now: Instant) -> bool {
+        now >= self.deadline.max(self.received + TURN_WITHIN)
+    }
+
+    /// The answer that nothing is sent yet of what is there: the client asks again from where it is.
+    pub fn nothing(&self) -> v1::ReadResponse {
+        let target = &self.target;
+        let bounds = target.streamlet.lane_bounds(target.lane);
+        let (log_start, head) = bounds.unwrap_or((0, target.at.ordinal));
+        v1::ReadResponse {
+            next: Some(cursor(&target.at, target.streamlet.settings().segment_size)),
+            head_ordinal: head,
+            log_start,
+            ..v1::ReadResponse::default()
+        }
     }
 
     /// Tries to answer, with `at_most` bytes unless one batch is larger.

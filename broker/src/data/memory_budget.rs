@@ -36,6 +36,9 @@ const SEND_AHEAD: usize = 1 << 20;
 const MOST: usize = 8 << 20;
 /// Most bytes of one read or push while all connections together hold too much, unless the first batch is larger.
 pub const MOST_IN_A_CROWD: usize = 64 << 10;
+/// Who waits for its turn in a crowd is told that there is nothing after this time, and keeps its place: clients wait so much
+/// longer than they ask for, and no more.
+pub const TURN_WITHIN: Duration = Duration::from_secs(5);
 /// What is counted of a read that waits for the disk is no less than this: it brings a batch at least.
 pub const LEAST_DISK_READ: usize = 1 << 20;
 
@@ -273,6 +276,10 @@ impl Claims {
         let room = self.room_to_send(waiting);
         if room > MOST_IN_A_CROWD {
             self.leave_row();
+            if waiting == 0 {
+                // What comes now needs none, and says nothing of what steps bring.
+                self.step = None;
+            }
             return room;
         }
         if room == 0 || self.step.is_some() {

@@ -66,6 +66,8 @@ pub(super) enum Asked {
 pub struct Step {
     of: Arc<SendSteps>,
     bytes: u64,
+    /// It has brought something. One that did not says nothing of what others will.
+    has_brought: bool,
 }
 
 impl SendSteps {
@@ -150,6 +152,7 @@ impl SendSteps {
         Step {
             of: self.clone(),
             bytes,
+            has_brought: false,
         }
     }
 
@@ -164,13 +167,15 @@ impl SendSteps {
     }
 
     /// A step holds so many bytes instead of as many as before.
-    fn hold(&self, before: u64, now: u64) {
+    fn hold(&self, before: u64, now: u64, has_brought: bool) {
         let mut rows = self.rows.lock();
         rows.held = rows.held - before + now;
-        rows.expected = match now {
-            0 => (rows.expected - rows.expected / 8).max(LEAST),
-            _ => rows.expected.max(now),
-        };
+        if has_brought {
+            rows.expected = match now {
+                0 => (rows.expected - rows.expected / 8).max(LEAST),
+                _ => rows.expected.max(now),
+            };
+        }
         while self.has_room(&rows) {
             let first = rows.next;
             let row = [first, 1 - first]
@@ -208,8 +213,9 @@ impl Step {
     /// So many bytes are coming, or still to be sent.
     pub fn hold(&mut self, bytes: u64) {
         let before = std::mem::replace(&mut self.bytes, bytes);
+        self.has_brought |= bytes > 0;
         if before != bytes {
-            self.of.hold(before, bytes);
+            self.of.hold(before, bytes, self.has_brought);
         }
     }
 }
@@ -317,8 +323,16 @@ mod tests {
         assert!(place(&steps, false).waits());
         steps.end();
         drop(alone);
+        // Those that bring nothing say nothing of it.
         for _ in 0..50 {
             drop(step(&steps));
+        }
+        let alone = step(&steps);
+        assert!(place(&steps, false).waits());
+        steps.end();
+        drop(alone);
+        for _ in 0..50 {
+            step(&steps).hold(STEP);
         }
         let _some: Vec<Step> = (0..10).map(|_| step(&steps)).collect();
     }

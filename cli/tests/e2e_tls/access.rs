@@ -275,7 +275,7 @@ fn members_of_a_role_may_what_rules_about_it_say() {
         "{listed}"
     );
     let deleted = admin(&["role", "delete", "writers", "--with-rules", "--yes"]);
-    assert!(deleted.contains("deleted role writers"), "{deleted}");
+    assert!(deleted.contains("deleted: role writers"), "{deleted}");
     let rules = admin(&["acl", "list"]);
     assert!(
         rules.contains("Role:banned") && !rules.contains("Role:writers"),

@@ -88,12 +88,20 @@ struct Held {
     began: Instant,
     /// Milliseconds after that.
     until_ms: AtomicU64,
+    /// When it was first asked whether leases hold since.
+    doubted: Mutex<Option<Instant>>,
 }
 
 impl Held {
     fn until(&self, until: Instant) {
         let ms = until.saturating_duration_since(self.began).as_millis() as u64;
         self.until_ms.fetch_max(ms, Ordering::Relaxed);
+        *self.doubted.lock() = None;
+    }
+
+    /// When doubts began that are not settled yet.
+    fn doubted_since(&self) -> Instant {
+        *self.doubted.lock().get_or_insert_with(Instant::now)
     }
 
     fn is_over(&self) -> bool {
@@ -152,6 +160,7 @@ impl Group {
             held: Held {
                 began: Instant::now(),
                 until_ms: AtomicU64::new(0),
+                doubted: Mutex::default(),
             },
             rejoining: tokio::sync::Mutex::default(),
             leases: Mutex::default(),
@@ -255,7 +264,10 @@ impl Group {
             return;
         }
         let session = self.session();
-        let asked = tokio::time::timeout(tasks::ANSWER_WITHIN, tasks::heartbeat(self, &session));
+        // Whoever waits in short turns begins anew each time: what counts is for how long there has been no answer. There is
+        // time for another connection, as the one that there was may have ended while this process stood still.
+        let give_up = self.held.doubted_since() + 2 * tasks::ANSWER_WITHIN;
+        let asked = tokio::time::timeout_at(give_up, tasks::heartbeat(self, &session));
         if let Ok(Err(error)) = asked.await
             && is_unknown(&error)
         {

@@ -85,6 +85,27 @@ async fn who_gets_no_answer_goes_on() {
     assert_eq!(batch.expect("a batch")[0], 10);
 }
 
+/// As programs do that look for signals ten times a second.
+#[tokio::test]
+async fn who_waits_in_short_turns_and_gets_no_answer_goes_on() {
+    let fake = leased(100).await;
+    let mut consumer = consumer(&fake).manual_commit().open().await.unwrap();
+    next(&mut consumer).await;
+    fake.change(|state| state.failures = usize::MAX);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(11)).await;
+    let mut batch = None;
+    for _ in 0..100 {
+        let turn = tokio::time::timeout(Duration::from_millis(100), next(&mut consumer));
+        batch = turn.await.ok();
+        if batch.is_some() {
+            break;
+        }
+    }
+    tokio::time::resume();
+    assert_eq!(batch.expect("a batch")[0], 10);
+}
+
 /// As a coordinator does that hears heartbeats without a lease that it granted a while ago.
 #[tokio::test]
 async fn a_lease_that_ended_before_its_grant_was_heard_is_not_read() {

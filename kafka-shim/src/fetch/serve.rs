@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kafka_protocol::error::ResponseError;
 use kera_broker::Shared;
 use kera_broker::copy_reads::{self, Asked, Given, Nearby, Refused};
-use kera_broker::data::memory_budget::MOST_IN_A_CROWD;
+use kera_broker::data::memory_budget::{MOST_IN_A_CROWD, TURN_WITHIN};
 use kera_broker::data::{DataPlane, traced};
 use kera_log_segments::read::ReadError;
 use kera_protocol::batch::Compression;
@@ -23,9 +23,6 @@ use crate::{errors, topic};
 /// Partitions whose bytes come from the disk for one reply, and most bytes of them together.
 const DISK_PARTITIONS: usize = 16;
 const DISK_BYTES: usize = 4 << 20;
-
-/// Who waits for its turn to be sent records is told that there are none after this, and asks again. Its place stays.
-const TURN_WITHIN: Duration = Duration::from_secs(5);
 
 /// The first version whose clients know zstd.
 const ZSTD: i16 = 10;

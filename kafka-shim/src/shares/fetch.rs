@@ -11,6 +11,7 @@ use kafka_protocol::messages::share_fetch_response::{
     AcquiredRecords, PartitionData, ShareFetchableTopicResponse,
 };
 use kafka_protocol::messages::{ShareFetchRequest, ShareFetchResponse};
+use kera_broker::data::memory_budget::TURN_WITHIN;
 use kera_broker::shares::Shares;
 use kera_protocol::ids::Ordinal;
 use tokio::time::Instant;
@@ -154,9 +155,11 @@ impl ShareSession {
         turns.extend_from_slice(&self.wanted[..begin]);
         let mut round: Vec<usize> = (0..turns.len()).collect();
         let mut idle: BTreeMap<usize, Seen> = BTreeMap::new();
+        // Others may have their turns before it for longer than it is to wait for records.
+        let turn_by = deadline.max(Instant::now() + TURN_WITHIN);
         loop {
             let mut parts = Parts::new();
-            let Some(room) = ctx.may_read(deadline).await else {
+            let Some(room) = ctx.may_read(turn_by).await else {
                 return parts;
             };
             let (mut bytes, mut records) = (limits.bytes.min(room), limits.records);
