@@ -289,7 +289,9 @@ fn a_restore_counts_as_done_once_streams_are_set_aside_that_the_store_does_not_k
     config.replica_store.shared_dir = Some(shared.path().to_path_buf());
     // Nothing counts as done while they cannot be moved.
     fs::write(dir.unknown(), "in the way").expect("written");
-    let error = begin(&store, &dir, &config, &[]).err().expect("no room");
+    let Err(error) = begin(&store, &dir, &config, &[]) else {
+        panic!("it goes on although a stream is in no safe place");
+    };
     assert!(error.to_string().contains("cannot be moved here"));
     fs::remove_file(dir.unknown()).expect("it is there");
     // Some were set aside before.
