@@ -297,13 +297,6 @@ fn trim(
         }
         let ordinal = match to {
             To::Ordinal(ordinal) => {
-                if !streamlet.is_recovered() {
-                    // Where its lanes end is not known yet.
-                    let (name, id) = (stream.name(), streamlet.id());
-                    let error = streamlet.not_recovered();
-                    let text = format!("stream {name} streamlet {id}: {error}");
-                    return Err(WireError::new(code_of(&error, true), text));
-                }
                 not_above_head(stream, &streamlet, lane, *ordinal)?;
                 *ordinal
             }
