@@ -325,8 +325,8 @@ fn check_own_name(config: &BrokerConfig, tls: Option<&ServerTls>) -> Result<(), 
     )))
 }
 
-/// How long what does not close is tried again. Where the disk is full nothing does, and each attempt may take long: whoever
-/// stops the broker is not to wait so long for every streamlet of it.
+/// How long a stop tries to close streamlets that do not close. Where the disk is full none does, and each attempt may take
+/// long: a stop does not wait so long for every streamlet.
 struct Patience {
     most: Duration,
     /// Half of it after each that has not closed in time.

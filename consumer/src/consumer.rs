@@ -133,7 +133,7 @@ impl Consumer {
     /// For loops over single records: it makes no future, and else does as `records` does, also to what counts as processed.
     pub fn record_at_hand(&mut self) -> Option<OwnedRecord> {
         match self.group.is_doubtful() {
-            // Only whoever may wait can ask.
+            // Asking takes time, which this call does not have.
             true => None,
             false => self.record_of_opened(),
         }

@@ -258,7 +258,7 @@ fn delete(shared: &Shared, stream: &Stream) -> Result<(), WireError> {
     Ok(())
 }
 
-/// Deletes a stream's record, whoever writes it at the same time: who makes a pin does.
+/// Deletes a stream's record. Others may write it meanwhile, as a broker does that makes a pin: then it is tried again.
 fn delete_record(
     store: &dyn MetadataStore,
     id: StreamId,

@@ -103,7 +103,7 @@ fn check_names<'a>(
     Ok(())
 }
 
-/// Whoever is told an address has to come to this broker by it.
+/// An address that clients are told has to lead to this broker.
 fn check_reachable(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
     let of = |key: &'static str, all: &[NamedAddress]| {
         let all = all.iter().map(|one| one.address.clone());

@@ -264,8 +264,8 @@ impl Group {
             return;
         }
         let session = self.session();
-        // Whoever waits in short turns begins anew each time: what counts is for how long there has been no answer. There is
-        // time for another connection, as the one that there was may have ended while this process stood still.
+        // A program that waits in short turns drops this future and calls again. So the time without an answer counts over all of
+        // its calls. There is time for another connection: the one that there was may have ended while this process stood still.
         let give_up = self.held.doubted_since() + 2 * tasks::ANSWER_WITHIN;
         let asked = tokio::time::timeout_at(give_up, tasks::heartbeat(self, &session));
         if let Ok(Err(error)) = asked.await

@@ -71,15 +71,22 @@ async fn who_stood_still_asks_whether_its_leases_hold_before_it_hands_out_more()
     }
 }
 
-/// A coordinator that is away for longer than a session holds nobody up: it is away for all.
-#[tokio::test]
-async fn who_gets_no_answer_goes_on() {
+/// A member that has its first ten records, and stood still for longer than its session; its coordinator answers nothing any
+/// more. Time stands still from then on.
+async fn stood_still_without_a_coordinator() -> (Arc<Fake>, Consumer) {
     let fake = leased(100).await;
     let mut consumer = consumer(&fake).manual_commit().open().await.unwrap();
     next(&mut consumer).await;
     fake.change(|state| state.failures = usize::MAX);
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(11)).await;
+    (fake, consumer)
+}
+
+/// A coordinator that is away for longer than a session holds nobody up: it is away for all.
+#[tokio::test]
+async fn who_gets_no_answer_goes_on() {
+    let (_fake, mut consumer) = stood_still_without_a_coordinator().await;
     let batch = tokio::time::timeout(NEVER, next(&mut consumer)).await;
     tokio::time::resume();
     assert_eq!(batch.expect("a batch")[0], 10);
@@ -88,12 +95,7 @@ async fn who_gets_no_answer_goes_on() {
 /// As programs do that look for signals ten times a second.
 #[tokio::test]
 async fn who_waits_in_short_turns_and_gets_no_answer_goes_on() {
-    let fake = leased(100).await;
-    let mut consumer = consumer(&fake).manual_commit().open().await.unwrap();
-    next(&mut consumer).await;
-    fake.change(|state| state.failures = usize::MAX);
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(11)).await;
+    let (_fake, mut consumer) = stood_still_without_a_coordinator().await;
     let mut batch = None;
     for _ in 0..100 {
         let turn = tokio::time::timeout(Duration::from_millis(100), next(&mut consumer));

@@ -162,7 +162,7 @@ fn checked<'a>(
     Ok((attached, runs))
 }
 
-/// Renews what is to be renewed, where all that is said of the partition holds; what is left to say is told.
+/// Renews locks of a partition, if all acknowledgements of it are right. Answers the acknowledgements that are left.
 fn renew_first<'a>(
     all: Vec<(Key, &'a Attached, Vec<Run>)>,
     outcomes: &mut Outcomes,

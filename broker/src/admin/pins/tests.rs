@@ -65,6 +65,18 @@ fn pin(stream: &StreamRecord, name: &str, policy: PinPolicy, at: Ordinal) -> Pin
     }
 }
 
+/// Puts a pin of the stream of [`made`].
+fn put_at(
+    store: &MemoryStore,
+    pin: PinRecord,
+    replaces: Option<u64>,
+    is_full: bool,
+    may_wait: bool,
+) -> Result<(PinRecord, bool), WireError> {
+    let maker = maker(may_wait);
+    put(store, "clicks", &config(), pin, replaces, is_full, &maker)
+}
+
 /// Lane 1/1 begins there.
 fn trim(store: &MemoryStore, stream: &StreamRecord, ordinal: Ordinal) {
     let streamlet = StreamletId(1);
@@ -108,15 +120,7 @@ fn a_pin_of_the_same_name_is_moved_and_who_may_not_wait_ends_no_wait() {
     let stream = made(&store);
     let make = |policy, ordinal, may_wait| {
         let pin = pin(&stream, "chk-1", policy, ordinal);
-        put(
-            &store,
-            "clicks",
-            &config(),
-            pin,
-            None,
-            false,
-            &maker(may_wait),
-        )
+        put_at(&store, pin, None, false, may_wait)
     };
     let refused = make(PinPolicy::Wait, 1, false).unwrap_err();
     assert_eq!(refused.code, ErrorCode::NotAuthorized);
@@ -139,7 +143,7 @@ fn a_stream_has_so_many_pins_and_none_below_where_its_lanes_begin() {
     let stream = made(&store);
     let make = |name: &str, ordinal| {
         let pin = pin(&stream, name, PinPolicy::Wait, ordinal);
-        put(&store, "clicks", &config(), pin, None, false, &maker(true))
+        put_at(&store, pin, None, false, true)
     };
     for number in 0..MAX_PINS {
         make(&format!("chk-{number}"), 5).unwrap();
@@ -165,15 +169,7 @@ fn a_pin_that_was_made_anew_is_neither_moved_nor_deleted_by_who_knew_the_one_bef
             created_ms,
             ..pin(&stream, "chk-1", PinPolicy::Wait, at)
         };
-        put(
-            &store,
-            "clicks",
-            &config(),
-            pin,
-            replaces,
-            false,
-            &maker(true),
-        )
+        put_at(&store, pin, replaces, false, true)
     };
     let delete = |created_ms| {
         let key = PinKey {
@@ -203,7 +199,7 @@ fn a_pin_that_was_made_anew_is_neither_moved_nor_deleted_by_who_knew_the_one_bef
     delete(None).unwrap();
     let full = |at| {
         let pin = pin(&stream, "chk-1", PinPolicy::Wait, at);
-        put(&store, "clicks", &config(), pin, None, true, &maker(true))
+        put_at(&store, pin, None, true, true)
     };
     assert_eq!(full(1).unwrap_err().code, ErrorCode::StorageFull);
     make(1, 16, None).unwrap();
@@ -212,15 +208,7 @@ fn a_pin_that_was_made_anew_is_neither_moved_nor_deleted_by_who_knew_the_one_bef
     let warns = pin(&stream, "warns", PinPolicy::Warn, 1);
     let put_warns = |is_full| {
         let pin = warns.clone();
-        put(
-            &store,
-            "clicks",
-            &config(),
-            pin,
-            None,
-            is_full,
-            &maker(true),
-        )
+        put_at(&store, pin, None, is_full, true)
     };
     put_warns(false).unwrap();
     assert_eq!(put_warns(true).unwrap_err().code, ErrorCode::StorageFull);
@@ -233,7 +221,7 @@ fn a_pin_that_holds_more_back_writes_its_stream_so_that_trims_decided_before_are
     let revision = || store.stream(stream.id).unwrap().unwrap().revision;
     let writes = |policy, at| {
         let (before, pin) = (revision(), pin(&stream, "chk-1", policy, at));
-        put(&store, "clicks", &config(), pin, None, false, &maker(true)).unwrap();
+        put_at(&store, pin, None, false, true).unwrap();
         revision() != before
     };
     assert!(!writes(PinPolicy::Warn, 5), "it keeps nothing back");
@@ -275,15 +263,7 @@ fn an_attempt_that_is_repeated_says_what_its_pin_has_lost_meanwhile() {
     let stream = made(&store);
     let make = || {
         let pin = pin(&stream, "chk-1", PinPolicy::Wait, 5);
-        put(
-            &store,
-            "clicks",
-            &config(),
-            pin,
-            Some(0),
-            false,
-            &maker(true),
-        )
+        put_at(&store, pin, Some(0), false, true)
     };
     make().unwrap();
     trim(&store, &stream, 6);
