@@ -30,6 +30,16 @@ apt_install() {
 # True if version $1 is at least version $2.
 at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
 
+# Where a program that ran as root has put a plain file in its place, whoever reads it gets what others have written: cargo cannot
+# ask rustc for the target any more.
+if [ ! -c /dev/null ]; then
+    if [ "$(id -u)" = 0 ] && mknod -m 666 "/dev/null.$$" c 1 3 && mv -f "/dev/null.$$" /dev/null; then
+        say "/dev/null was a plain file; it is the device again"
+    else
+        lack /dev/null "it is a plain file; as root, make it the device again: rm -f /dev/null && mknod -m 666 /dev/null c 1 3"
+    fi
+fi
+
 if ! have cc; then
     if may_install; then
         apt_install gcc libc6-dev
